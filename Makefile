@@ -1,0 +1,48 @@
+# Every target makes its own environment if it is missing: on a bare machine with Python >= 3.11,
+# `make run` and `make test` are each all there is to type.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= auto
+
+.PHONY: run test test-slow lint format bench bench-gpu clean
+.DEFAULT_GOAL := run
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, found " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp for each set of extras, remade when the project file or the constraints change.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+run: $(VENV)/.installed-experiments
+	$(BIN)/python -m experiments run user-level-tradeoff
+	$(BIN)/python -m experiments report user-level-tradeoff
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+lint: $(VENV)/.installed-lint $(VENV)/.installed-experiments
+	$(BIN)/ruff check dpsco_jax experiments tests
+	$(BIN)/ruff format --check dpsco_jax experiments tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-lint
+	$(BIN)/ruff check --fix dpsco_jax experiments tests
+	$(BIN)/ruff format dpsco_jax experiments tests
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m experiments.benchmarks
+
+# On a GPU machine with its own JAX: no environment is made, the interpreter's packages are used.
+bench-gpu:
+	$(PYTHON) -m experiments.benchmarks --require-gpu
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,20 @@
+"""What has been paid: privacy losses, the curves of mechanisms, conversion, calibration, certificates."""
+
+from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
+from dpsco_jax.privacy.loss import PrivacyLoss, compose, delta, epsilon, parallel, scale, zero
+from dpsco_jax.privacy.orders import ORDERS
+
+__all__ = [
+    "ORDERS",
+    "Ledger",
+    "PrivacyLoss",
+    "charge",
+    "compose",
+    "delta",
+    "epsilon",
+    "open_ledger",
+    "parallel",
+    "privacy_spent",
+    "scale",
+    "zero",
+]

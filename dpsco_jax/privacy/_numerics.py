@@ -1,0 +1,50 @@
+"""Arithmetic shared by the curves: which array library computes, and in what precision.
+
+Python and NumPy numbers are computed at once, by NumPy, in float64: this is what plans, certificates
+and calibrations on the host use. JAX arrays (also tracers inside ``jit``, ``vmap``, ``grad`` and
+``scan``) are computed by JAX in their own floating dtype. One body of code serves both.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.special
+import numpy as np
+import scipy.special
+
+Array = jax.Array | np.ndarray
+Scalar = Array | float
+
+
+def array_namespace(*values: Any) -> ModuleType:
+    """``jax.numpy`` if any of the values is a JAX array or a tracer, else ``numpy``."""
+    return jnp if any(isinstance(v, jax.Array) for v in jax.tree.leaves(values)) else np
+
+
+def special_namespace(xp: ModuleType) -> ModuleType:
+    """The special functions that go with an array namespace."""
+    return scipy.special if xp is np else jax.scipy.special
+
+
+def as_floats(*values: Any) -> tuple[ModuleType, list[Any]]:
+    """The namespace of the values, and the values as floating arrays of one dtype in it.
+
+    The dtype is float64 on the host; in JAX the widest floating dtype among the values, at least float32.
+    """
+    xp = array_namespace(*values)
+    if xp is np:
+        return xp, [np.asarray(v, np.float64) for v in values]
+    dtype = jnp.promote_types(jnp.result_type(*values, jnp.float32), jnp.float32)
+    return xp, [jnp.asarray(v, dtype) for v in values]
+
+
+def round_up(value: Any, ulps: float) -> Any:
+    """A nonnegative value moved up by ``ulps`` units of its own relative precision.
+
+    Privacy parameters are reported on the safe side of what floating-point arithmetic did to them.
+    """
+    xp = array_namespace(value)
+    eps = xp.finfo(value.dtype).eps
+    return value * (1.0 + ulps * eps)

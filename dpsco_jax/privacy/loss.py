@@ -1,0 +1,146 @@
+"""The privacy loss as data: an approximate-RDP curve that composes, scales and converts.
+
+A ``PrivacyLoss`` holds Rényi-DP values on the fixed grid ``ORDERS`` together with the probability that
+they fail (δ-approximate RDP, in the sense of Bun and Steinke 2016, Definition 8.1). It is a pytree of
+plain arrays, so it can be batched, differentiated, carried through ``scan`` and stored in a checkpoint.
+
+Source: Mironov 2017 (RDP and its composition); Bun and Steinke 2016 (approximate form); Canonne, Kamath
+and Steinke 2020, Proposition 12 (conversion); Bretagnolle and Huber 1979 (the total-variation bound).
+
+Formal guarantee: if every composed loss bounds its release under one neighbouring relation, then so does
+the result, for adaptively chosen releases, under that relation. A ``PrivacyLoss`` does not record the
+relation; whatever forms one states it.
+
+Cost: one array of ``len(ORDERS)`` numbers; no operation looks at more than a few of them.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from dpsco_jax.privacy._numerics import Array, Scalar, array_namespace, as_floats, round_up
+from dpsco_jax.privacy.orders import ORDERS
+
+_ROUNDING_ULPS = 16.0
+
+
+class PrivacyLoss(NamedTuple):
+    """What a release, or a sequence of releases, has cost.
+
+    Attributes:
+        rdp: Rényi divergence bound at each order of ``ORDERS``, shape ``[..., orders]``, nonnegative,
+            ``inf`` where nothing is known.
+        delta: probability that the bound fails, shape ``[...]``, in [0, 1].
+    """
+
+    rdp: Float[Array, "*batch orders"]
+    delta: Float[Array, "*batch"]
+
+
+def zero() -> PrivacyLoss:
+    """The loss of releasing nothing."""
+    return PrivacyLoss(rdp=np.zeros(len(ORDERS)), delta=np.zeros(()))
+
+
+def compose(*losses: PrivacyLoss) -> PrivacyLoss:
+    """The loss of all releases together, on the same data, each allowed to depend on those before.
+
+    Rényi divergences add, and so do failure probabilities (union bound). ``compose()`` is ``zero()``.
+    """
+    total = losses[0] if losses else zero()
+    for loss in losses[1:]:
+        total = PrivacyLoss(total.rdp + loss.rdp, total.delta + loss.delta)
+    return total
+
+
+def parallel(*losses: PrivacyLoss) -> PrivacyLoss:
+    """The loss of releases each of which sees a fixed, disjoint part of the users.
+
+    A neighbour differs in one user, hence in one part; the others have the same law (or post-process).
+    Valid when the split into parts does not depend on the data. ``parallel()`` is ``zero()``.
+    """
+    total = losses[0] if losses else zero()
+    for loss in losses[1:]:
+        xp = array_namespace(total, loss)
+        total = PrivacyLoss(
+            xp.maximum(total.rdp, loss.rdp), xp.maximum(total.delta, loss.delta)
+        )
+    return total
+
+
+def scale(loss: PrivacyLoss, count: Scalar) -> PrivacyLoss:
+    """The loss of ``count`` releases of the same cost: the one place where repetition is multiplied.
+
+    Args:
+        loss: the cost of one release.
+        count: number of repetitions, a nonnegative integer (may be traced). No release costs nothing,
+            also where one costs ``inf``.
+    """
+    xp, (rdp, delta, count) = as_floats(*loss, count)
+    none = count == 0
+    times = count[..., None]
+    return PrivacyLoss(
+        rdp=xp.where(none[..., None], 0.0, rdp * xp.where(none[..., None], 1.0, times)),
+        delta=delta * count,
+    )
+
+
+def epsilon(loss: PrivacyLoss, delta: Scalar) -> Any:
+    """The smallest ε that the loss proves at a given δ, rounded up.
+
+    The least, over the grid of orders, of the conversion of Canonne, Kamath and Steinke (Proposition 12),
+
+        ε = rdp(α) + log(1 - 1/α) - (log δ + log α) / (α - 1),
+
+    and zero where the total variation is at most δ, by the Bretagnolle-Huber bound sqrt(1 - exp(-rdp)).
+    The failure probability of the loss is taken off δ first.
+
+    Args:
+        loss: any privacy loss, batched or not.
+        delta: the probability with which ε may be exceeded, in (0, 1); broadcast against the batch.
+
+    Returns:
+        ε of shape ``[...]``; ``inf`` where δ does not exceed the failure probability of the loss.
+    """
+    xp, (rdp, failure, delta) = as_floats(*loss, delta)
+    rest = (delta - failure) / (1.0 - xp.minimum(failure, 0.5))
+    feasible = rest > 0
+    log_rest = xp.log(xp.where(feasible, rest, 1.0))
+    finite = xp.isfinite(rdp)
+    safe_rdp = xp.where(finite, rdp, 0.0)
+    orders = ORDERS.astype(rdp.dtype)
+    offset = (np.log1p(-1.0 / ORDERS) - np.log(ORDERS) / (ORDERS - 1.0)).astype(orders.dtype)
+    slope = (1.0 / (ORDERS - 1.0)).astype(orders.dtype)
+    converted = safe_rdp + offset - log_rest[..., None] * slope
+    # Total variation: δ² + exp(-rdp) - 1 > 0 for some order means that (0, δ) already holds.
+    within_variation = xp.any(
+        finite & ((xp.where(feasible, rest, 0.0) ** 2)[..., None] > -xp.expm1(-safe_rdp)), axis=-1
+    )
+    best = xp.min(xp.where(finite, converted, xp.inf), axis=-1)
+    best = xp.where(within_variation, 0.0, xp.maximum(best, 0.0))
+    best = xp.where(feasible, best, xp.inf)
+    return round_up(best, _ROUNDING_ULPS)[()]
+
+
+def delta(loss: PrivacyLoss, epsilon: Scalar) -> Any:
+    """The smallest δ that the loss proves at a given ε ≥ 0, rounded up.
+
+    The same two conversions as ``epsilon``, solved for δ, plus the failure probability of the loss.
+
+    Returns:
+        δ of shape ``[...]``, at most 1.
+    """
+    xp, (rdp, failure, epsilon) = as_floats(*loss, epsilon)
+    finite = xp.isfinite(rdp)
+    safe_rdp = xp.where(finite, rdp, 0.0)
+    orders = ORDERS.astype(rdp.dtype)
+    offset = ((ORDERS - 1.0) * np.log1p(-1.0 / ORDERS) - np.log(ORDERS)).astype(orders.dtype)
+    log_converted = (orders - 1.0) * (safe_rdp - epsilon[..., None]) + offset
+    positive = safe_rdp > 0
+    squared_variation = -xp.expm1(-xp.where(positive, safe_rdp, 1.0))
+    log_variation = xp.where(positive, 0.5 * xp.log(squared_variation), -xp.inf)
+    log_delta = xp.where(finite, xp.minimum(log_converted, log_variation), xp.inf)
+    best = xp.exp(xp.minimum(xp.min(log_delta, axis=-1), 0.0))
+    best = failure + (1.0 - xp.minimum(failure, 1.0)) * best
+    return xp.minimum(round_up(best, _ROUNDING_ULPS), 1.0)[()]

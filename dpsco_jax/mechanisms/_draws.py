@@ -1,0 +1,66 @@
+"""Random draws whose tails are those of the law that a privacy proof assumes.
+
+What it computes: exponential, Laplace, Gumbel and Gaussian variables in float32 (or float64), from
+at least 48 random bits each. ``jax.random.normal`` in float32 never exceeds 5.42 standard
+deviations and ``jax.random.laplace`` never exceeds 16.64 scales, because both invert a 23-bit
+uniform variable. The outputs that this makes impossible under one data set and possible under its
+neighbour have a probability of about 1e-7 per draw, for which a guarantee with a small δ leaves no
+room.
+
+Source: inversion, with the complement of the uniform taken in integers so that both ends of the
+unit interval are resolved; Box and Muller 1958 for the Gaussian.
+
+Formal guarantee: none by itself. Tails end at 44 scales (exponential, Laplace) and 9.4 standard
+deviations (Gaussian), beyond which the true laws have mass 2^-64. Results are rounded to the grid
+of their dtype; that rounding is outside every guarantee of this package (see Mironov 2012).
+
+Cost: two random words for an exponential, Laplace or Gumbel variable, three for two Gaussians: 1.5
+to 2.5 times the time of ``jax.random.normal``.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+_WORD = 2.0**-32
+_ALL_ONES = 0xFFFFFFFF
+
+
+def exponential_of_words(high: jax.Array, low: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """``-log U`` for the uniform variable U whose binary digits are two uint32 words."""
+    upper = (high >> 31) != 0
+    flip = jnp.where(upper, jnp.uint32(_ALL_ONES), jnp.uint32(0))
+    # The distance of U to the nearer end of (0, 1), to full relative precision.
+    fraction = (jnp.asarray(low ^ flip, dtype) + 0.5) * _WORD
+    distance = (jnp.asarray(high ^ flip, dtype) + fraction) * _WORD
+    return jnp.where(upper, -jnp.log1p(-distance), -jnp.log(distance))
+
+
+def exponential(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Exponential variables of mean 1."""
+    words = jax.random.bits(key, (2, *shape), jnp.uint32)
+    return exponential_of_words(words[0], words[1], dtype)
+
+
+def laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Laplace variables of scale 1 (density exp(-|x|) / 2)."""
+    words = jax.random.bits(key, (2, *shape), jnp.uint32)
+    # The lowest of 64 bits is the sign; what is left of the uniform variable is 63 bits.
+    sign = 1 - 2 * jnp.asarray(words[1] & 1, dtype)
+    return sign * exponential_of_words(words[0], words[1] | 1, dtype)
+
+
+def gumbel(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Standard Gumbel variables (distribution function exp(-exp(-x)))."""
+    return -jnp.log(exponential(key, shape, dtype))
+
+
+def normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Standard Gaussian variables."""
+    size = math.prod(shape)
+    words = jax.random.bits(key, (3, (size + 1) // 2), jnp.uint32)
+    radius = jnp.sqrt(2 * exponential_of_words(words[0], words[1], dtype))
+    angle = jnp.asarray(words[2], dtype) * (2 * math.pi * _WORD)
+    pairs = jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)])
+    return pairs[:size].reshape(shape)

@@ -1,0 +1,87 @@
+"""Additive noise: the Gaussian and the Laplace mechanism on a statistic, any pytree of arrays.
+
+What it computes: every entry plus independent noise. The statistic and the noise meet in at least
+float32; a narrower leaf is rounded after the noise is on it, which is post-processing.
+
+Source: Dwork, McSherry, Nissim and Smith 2006 (Laplace); Dwork et al. 2006 and Mironov 2017
+(Gaussian).
+
+Formal guarantee: if neighbouring data sets move the statistic by at most ``sensitivity`` in the
+norm named (l2 over all leaves together for the Gaussian, l1 for Laplace), one release costs
+``gaussian_loss(stddev, sensitivity)`` or ``laplace_loss(scale, sensitivity)`` under that
+neighbouring relation. Nothing here checks the sensitivity: ``transforms.privatize`` ties the noise
+to an aggregate that knows its own.
+
+Cost: one noise array per leaf.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax.mechanisms import _draws
+from dpsco_jax.mechanisms._keys import require_key
+
+
+def gaussian(key: jax.Array, tree: Any, stddev: jax.typing.ArrayLike) -> Any:
+    """The tree plus Gaussian noise.
+
+    Args:
+        key: a typed key, used up.
+        tree: the statistic, leaves of any shape; at least float32 in arithmetic.
+        stddev: standard deviation of the noise on each entry (not a multiplier), a scalar; may be
+            traced.
+
+    Returns:
+        The noised tree, floating leaves in their own dtype, integer leaves in float32.
+    """
+    return _add_noise(key, tree, stddev, _draws.normal)
+
+
+def laplace(key: jax.Array, tree: Any, scale: jax.typing.ArrayLike) -> Any:
+    """The tree plus Laplace noise.
+
+    Args:
+        key: a typed key, used up.
+        tree: the statistic, leaves of any shape; at least float32 in arithmetic.
+        scale: the scale b of the density exp(-|x| / b) / 2b (the standard deviation is b√2), a
+            scalar; may be traced.
+
+    Returns:
+        The noised tree, floating leaves in their own dtype, integer leaves in float32.
+    """
+    return _add_noise(key, tree, scale, _draws.laplace)
+
+
+def gaussian_loss(
+    stddev: jax.typing.ArrayLike, sensitivity: jax.typing.ArrayLike
+) -> privacy.PrivacyLoss:
+    """What one ``gaussian`` release costs, for a statistic of the given l2 sensitivity."""
+    require_positive("sensitivity", sensitivity)
+    return privacy.gaussian(stddev / sensitivity)
+
+
+def laplace_loss(
+    scale: jax.typing.ArrayLike, sensitivity: jax.typing.ArrayLike
+) -> privacy.PrivacyLoss:
+    """What one ``laplace`` release costs, for a statistic of the given l1 sensitivity."""
+    require_positive("sensitivity", sensitivity)
+    return privacy.laplace(scale / sensitivity)
+
+
+def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any) -> Any:
+    require_key(key)
+    leaves, treedef = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+
+    def noised(leaf: jax.typing.ArrayLike, leaf_key: jax.Array) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        dtype = jnp.promote_types(leaf.dtype, jnp.float32)
+        noise = jnp.asarray(size, dtype) * draw(leaf_key, leaf.shape, dtype)
+        kept = leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else dtype
+        return (leaf.astype(dtype) + noise).astype(kept)
+
+    return treedef.unflatten([noised(leaf, k) for leaf, k in zip(leaves, keys, strict=True)])

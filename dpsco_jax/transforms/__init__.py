@@ -1,0 +1,40 @@
+"""How it chains: optax transformations for private and accelerated optimization."""
+
+from dpsco_jax.transforms.ac_sa import (
+    AcSaState,
+    ac_sa,
+    ac_sa_eval_params,
+    balanced_smoothness,
+)
+from dpsco_jax.transforms.account import AccountState, account
+from dpsco_jax.transforms.aggregates import (
+    Aggregate,
+    clipped_mean,
+    clipped_sum,
+    summed_contributions,
+)
+from dpsco_jax.transforms.average import AverageState, average, average_eval_params
+from dpsco_jax.transforms.halt_when import HaltState, halt_when
+from dpsco_jax.transforms.privatize import PrivatizeState, privatize
+from dpsco_jax.transforms.project import project
+
+__all__ = [
+    "AcSaState",
+    "AccountState",
+    "Aggregate",
+    "AverageState",
+    "HaltState",
+    "PrivatizeState",
+    "ac_sa",
+    "ac_sa_eval_params",
+    "account",
+    "average",
+    "average_eval_params",
+    "balanced_smoothness",
+    "clipped_mean",
+    "clipped_sum",
+    "halt_when",
+    "privatize",
+    "project",
+    "summed_contributions",
+]

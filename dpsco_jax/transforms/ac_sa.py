@@ -1,0 +1,167 @@
+"""AC-SA: accelerated stochastic approximation as an optax transformation.
+
+What it computes: minimizes f + h over a convex set K from gradients of f that may be noisy, keeping
+three sequences: the query point md (the parameters that the caller holds, where the next gradient
+is to be evaluated), the prox point x, and the aggregate ag (the point to report).
+
+Source: Ghadimi and Lan 2012, Optimal stochastic approximation algorithms for strongly convex
+stochastic composite optimization I; Algorithm 3 of the thesis (chapter 1, Breaking the quadratic
+barrier), with α_t = 2/(t + 1) where that prints 2/(t + 2), and with halved squared norms in the
+prox step.
+
+Formal guarantee: none of privacy; it is post-processing of the gradients that it is given. If f is
+L-smooth and μ-strongly convex and gradients are unbiased with variance V, then for every point z
+of K
+
+    μ > 0, smoothness = L:       E[F(ag_T) - F(z)] ≤ 2L‖x_0 - z‖²/(T(T+1)) + 2V/(μ(T+1)),
+    μ = 0, smoothness = Γ ≥ 2L:  E[F(ag_T) - F(z)] ≤ 2Γ‖x_0 - z‖²/(T(T+1)) + V(2T+1)/(6Γ),
+
+with F = f + h; with exact gradients Γ = L serves in the second line too.
+
+Cost: one gradient, one prox and one projection per step; memory of two copies of the parameters.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+from dpsco_jax.geometry.domains import Domain
+from dpsco_jax.transforms import _states
+
+
+class AcSaState(NamedTuple):
+    """State of ``ac_sa``, sequences in at least float32.
+
+    Attributes:
+        prox_point: x_t, from which the prox steps go.
+        aggregate: ag_t, the point to report.
+        count: t, the number of updates so far.
+    """
+
+    prox_point: Any
+    aggregate: Any
+    count: jax.Array
+
+
+def ac_sa_eval_params(state: Any, params: Any) -> Any:
+    """The point to report, ag, in the dtypes of the parameters.
+
+    Args:
+        state: an optimizer state that holds the state of one ``ac_sa``, at any depth of nesting.
+        params: the parameters that the caller holds.
+
+    Raises:
+        ValueError: the state does not hold exactly one ``AcSaState``.
+    """
+    aggregate = _states.find(state, AcSaState).aggregate
+    return jax.tree.map(lambda ag, p: ag.astype(jnp.result_type(p)), aggregate, params)
+
+
+def ac_sa(
+    smoothness: jax.typing.ArrayLike,
+    strong_convexity: jax.typing.ArrayLike = 0.0,
+    domain: Domain | None = None,
+    prox: Callable[[Any, jax.Array], Any] | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Accelerated stochastic approximation; the last transformation of a chain.
+
+    The caller evaluates gradients at the parameters, applies the updates as usual, and reports
+    ``ac_sa_eval_params(state, params)``. A starting point outside of the domain is projected.
+
+    Args:
+        smoothness: L if ``strong_convexity`` is positive. Without strong convexity it is the
+            step-size parameter Γ of the guarantee above, ``balanced_smoothness(...)`` for noisy
+            gradients. May be traced.
+        strong_convexity: μ ≥ 0, of f and not of h. May be traced.
+        domain: the set K to stay in; the whole space if None.
+        prox: ``prox(point, step)`` is the minimizer of ``step * h(w) + ‖w - point‖²/2`` over w,
+            for the composite term h; no term if None. With a domain too the result is projected,
+            which solves the joint step for a ridge term on any set, and for an l1 term on a box or
+            a centred ball; for others give the joint prox and no domain.
+
+    Raises:
+        ValueError: ``smoothness`` is not positive, ``strong_convexity`` is negative or larger than
+            ``smoothness``.
+    """
+    require_positive("smoothness", smoothness)
+    require_nonnegative("strong_convexity", strong_convexity)
+    if not isinstance(smoothness, jax.core.Tracer) and not isinstance(
+        strong_convexity, jax.core.Tracer
+    ):
+        at_most = np.asarray(strong_convexity) <= np.asarray(smoothness)
+        require(at_most, "strong_convexity", strong_convexity, f"at most smoothness = {smoothness}")
+
+    def init(params: Any) -> AcSaState:
+        start = _states.wide_copy(params)
+        if domain is not None:
+            start = domain.project(start)
+        # Two copies: the buffers of a state may be donated, and then none may be shared.
+        return AcSaState(start, _states.wide_copy(start), jnp.zeros([], jnp.int32))
+
+    def curvature_ratio(t: jax.Array) -> jax.Array:
+        """μ/γ_t for γ_t = 4L/(t(t+1)): all weights depend on μ and γ_t through it alone."""
+        return strong_convexity * t * (t + 1) / (4 * smoothness)
+
+    def query_point(state: AcSaState, t: jax.Array) -> Any:
+        alpha = 2 / (t + 1)
+        m = curvature_ratio(t)
+        on_aggregate = (1 - alpha) * (m + 1) / (1 + (1 - alpha**2) * m)
+        return _mix(on_aggregate, state.aggregate, state.prox_point)
+
+    def update(
+        updates: Any, state: AcSaState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, AcSaState]:
+        del extra_args
+        if params is None:
+            raise ValueError("params must be given to the update of ac_sa, got None")
+        t = jnp.asarray(state.count, jnp.result_type(float)) + 1
+        alpha = 2 / (t + 1)
+        m = curvature_ratio(t)
+        # From the state, not from the caller's parameters, which may be of a narrower dtype.
+        query = query_point(state, t)
+        centre = _mix(alpha * m / (1 + m), query, state.prox_point)
+        step = t / (2 * smoothness * (1 + m))  # α/(μ + γ)
+        point = jax.tree.map(lambda x, g: (x - step * g).astype(x.dtype), centre, updates)
+        if prox is not None:
+            point = prox(point, step)
+        if domain is not None:
+            point = domain.project(point)
+        aggregate = _mix(alpha, point, state.aggregate)
+        new_state = AcSaState(point, aggregate, optax.safe_increment(state.count))
+        next_query = query_point(new_state, t + 1)
+        moves = jax.tree.map(lambda q, p: (q - p).astype(jnp.result_type(p)), next_query, params)
+        return moves, new_state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def balanced_smoothness(
+    smoothness: jax.typing.ArrayLike,
+    gradient_variance: jax.typing.ArrayLike,
+    num_steps: jax.typing.ArrayLike,
+    initial_distance: jax.typing.ArrayLike,
+) -> jax.typing.ArrayLike:
+    """The Γ that balances both terms of the guarantee without strong convexity.
+
+    Γ = max(2L, sqrt(V T(T+1)(2T+1)/12)/R), which gives a gap of at most
+    4LR²/(T(T+1)) + 2R sqrt(V(2T+1)/(3T(T+1))).
+
+    Args:
+        smoothness: L of f.
+        gradient_variance: public bound V on E‖gradient - its mean‖².
+        num_steps: T, the number of updates that will be made.
+        initial_distance: public bound R on the distance from the start to a minimizer.
+    """
+    cube = num_steps * (num_steps + 1) * (2 * num_steps + 1)
+    xp = np if not isinstance(cube * gradient_variance * smoothness, jax.Array) else jnp
+    return xp.maximum(2 * smoothness, xp.sqrt(gradient_variance * cube / 12) / initial_distance)
+
+
+def _mix(weight: jax.Array, first: Any, second: Any) -> Any:
+    """``weight * first + (1 - weight) * second``, leaf by leaf, in the dtypes of the second."""
+    return jax.tree.map(lambda a, b: (weight * a + (1 - weight) * b).astype(b.dtype), first, second)

@@ -1,0 +1,215 @@
+"""Aggregates: from per-user contributions to one bounded statistic that knows its own sensitivity.
+
+What it computes: each user's contribution, one pytree, is clipped to a joint l2 norm, and the
+clipped contributions are summed over users; a mean divides the sum by a public number. An
+``Aggregate`` is an optax transformation that carries the l2 sensitivity of what it returns, so
+that the noise of ``privatize`` and the statistic it is added to cannot drift apart.
+
+Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD); sums, not means, are privatized.
+
+Formal guarantee: let D and D' be neighbours and h_u the clipped contribution of user u, ‖h_u‖ ≤ C.
+Removing a user, or replacing one by a user who contributes nothing, takes one h_u out of the sum:
+it moves by at most C. Replacing a user exchanges h_u for h_u': it moves by at most 2C, which is
+reached by opposite contributions. Division by a number that does not depend on the data divides
+both. A user whose contribution holds a NaN or an infinity contributes zero, and so does a user
+masked out; both are functions of that user alone, so the argument is unchanged. The contribution
+may depend on the data of its own user, on public values and on earlier releases, not on other
+users. The bounds are those of real arithmetic: a float32 sum of n users is rounded to about
+n·C·2^-24.
+
+Cost: two passes over the contributions, one if a chunk of ``microbatch_size`` users fits in cache;
+temporaries of one chunk.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from dp_accounting import NeighboringRelation
+from jax import lax
+
+from dpsco_jax.geometry import norms
+from dpsco_jax.geometry._checks import require_positive
+
+
+class Aggregate(optax.GradientTransformationExtraArgs):
+    """A transformation that returns one statistic of all users, with its sensitivity.
+
+    ``update`` returns leaves in at least float32, whatever the dtype of the contributions:
+    rounding the statistic before the noise is on it would change how far one user can move it.
+
+    Attributes:
+        sensitivity: how far the statistic can move in l2 norm, over all leaves together, between
+            neighbouring data sets; a scalar that may be traced.
+        relation: which data sets are neighbours.
+    """
+
+    sensitivity: jax.typing.ArrayLike
+    relation: NeighboringRelation
+
+    def __new__(
+        cls,
+        init: Callable[..., Any],
+        update: Callable[..., Any],
+        sensitivity: jax.typing.ArrayLike,
+        relation: NeighboringRelation,
+    ) -> "Aggregate":
+        """An aggregate of the two functions of an optax transformation and its two facts."""
+        self = super().__new__(cls, init, update)
+        self.sensitivity = sensitivity
+        self.relation = relation
+        return self
+
+
+def clipped_sum(
+    clip_norm: jax.typing.ArrayLike,
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+    microbatch_size: int | None = None,
+) -> Aggregate:
+    """The sum of the users' contributions, each clipped to ``clip_norm``.
+
+    Updates have a leading axis of users on every leaf, ``[users, ...]``; the result has none.
+    ``update`` takes ``user_mask`` (bool ``[users]``, False for padding and for users not sampled)
+    as an extra argument.
+
+    Args:
+        clip_norm: bound C on the l2 norm of one user's contribution over all leaves; may be traced.
+        relation: ``REPLACE_ONE`` gives sensitivity 2C; ``ADD_OR_REMOVE_ONE`` and
+            ``REPLACE_SPECIAL`` (a user replaced by one who contributes zero) give C.
+        microbatch_size: number of users clipped and added at a time; all at once if None.
+
+    Raises:
+        ValueError: ``clip_norm`` or ``microbatch_size`` is not positive.
+    """
+    return clipped_mean(clip_norm, 1, relation, microbatch_size)
+
+
+def clipped_mean(
+    clip_norm: jax.typing.ArrayLike,
+    num_users: jax.typing.ArrayLike,
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+    microbatch_size: int | None = None,
+) -> Aggregate:
+    """``clipped_sum`` divided by a public number of users.
+
+    Args:
+        clip_norm: bound C on the l2 norm of one user's contribution over all leaves; may be traced.
+        num_users: the divisor: the number of users N with all of them in every step, the batch size
+            with batches of fixed size, q·N when each user is sampled with probability q. Never the
+            number of users who happened to be there.
+        relation: as for ``clipped_sum``; the sensitivity is divided by ``num_users``.
+        microbatch_size: number of users clipped and added at a time; all at once if None.
+
+    Raises:
+        ValueError: ``clip_norm``, ``num_users`` or ``microbatch_size`` is not positive.
+    """
+    sensitivity = _sensitivity(clip_norm, num_users, relation)
+    if microbatch_size is not None:
+        require_positive("microbatch_size", microbatch_size)
+
+    def update(
+        updates: Any,
+        state: optax.EmptyState,
+        params: Any = None,
+        *,
+        user_mask: jax.Array | None = None,
+        **extra_args: Any,
+    ) -> tuple[Any, optax.EmptyState]:
+        del params, extra_args
+        total = _sum_of_clipped(updates, clip_norm, user_mask, microbatch_size)
+        return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), total), state
+
+    return Aggregate(_stateless, update, sensitivity, relation)
+
+
+def summed_contributions(
+    clip_norm: jax.typing.ArrayLike,
+    num_users: jax.typing.ArrayLike,
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+) -> Aggregate:
+    """The aggregate of an oracle that has clipped and summed already: only the division is left.
+
+    Updates are the sum over users, ``[...]``, of contributions each of l2 norm at most
+    ``clip_norm``, in at least float32. That the bound holds is the oracle's part of the proof;
+    nothing can check it here.
+
+    Args:
+        clip_norm: the bound C to which the oracle clips each user's contribution; may be traced.
+        num_users: the public divisor, as for ``clipped_mean``.
+        relation: as for ``clipped_mean``, with the same sensitivity.
+
+    Raises:
+        ValueError: ``clip_norm`` or ``num_users`` is not positive, or an update is narrower than
+            float32 (its rounding would change the sensitivity).
+    """
+    sensitivity = _sensitivity(clip_norm, num_users, relation)
+
+    def update(
+        updates: Any, state: optax.EmptyState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, optax.EmptyState]:
+        del params, extra_args
+        for leaf in jax.tree.leaves(updates):
+            if jnp.promote_types(leaf.dtype, jnp.float32) != leaf.dtype:
+                raise ValueError(f"updates must be at least float32, got {leaf.dtype}")
+        return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), updates), state
+
+    return Aggregate(_stateless, update, sensitivity, relation)
+
+
+def _stateless(params: Any) -> optax.EmptyState:
+    del params
+    return optax.EmptyState()
+
+
+def _sensitivity(
+    clip_norm: jax.typing.ArrayLike,
+    num_users: jax.typing.ArrayLike,
+    relation: NeighboringRelation,
+) -> jax.typing.ArrayLike:
+    require_positive("clip_norm", clip_norm)
+    require_positive("num_users", num_users)
+    return (2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0) * clip_norm / num_users
+
+
+def _sum_of_clipped(
+    updates: Any,
+    clip_norm: jax.typing.ArrayLike,
+    user_mask: jax.Array | None,
+    microbatch_size: int | None,
+) -> Any:
+    leaves = jax.tree.leaves(updates)
+    if not leaves:
+        return updates
+    num_rows = leaves[0].shape[0]
+    if user_mask is None:
+        user_mask = jnp.ones(num_rows, bool)
+    # Without the barrier XLA fuses whatever made the contributions into both passes over them, and
+    # computes every gradient twice.
+    updates = lax.optimization_barrier(updates)
+
+    def clipped(contribution: Any, counted: jax.Array) -> Any:
+        bounded = norms.clip_to_norm(contribution, clip_norm)
+        return jax.tree.map(lambda x: jnp.where(counted, x, 0), bounded)
+
+    def chunk_sum(rows: Any, counted: jax.Array) -> Any:
+        return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(clipped)(rows, counted))
+
+    if microbatch_size is None or microbatch_size >= num_rows:
+        return chunk_sum(updates, user_mask)
+
+    def add_chunk(index: jax.Array, total: Any) -> Any:
+        # The last chunk starts early enough to be whole; its rows already counted are masked out.
+        start = jnp.minimum(index * microbatch_size, num_rows - microbatch_size)
+        rows, counted = jax.tree.map(
+            lambda x: lax.dynamic_slice_in_dim(x, start, microbatch_size), (updates, user_mask)
+        )
+        fresh = start + jnp.arange(microbatch_size) >= index * microbatch_size
+        return jax.tree.map(jnp.add, total, chunk_sum(rows, counted & fresh))
+
+    zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape[1:], jnp.promote_types(x.dtype, jnp.float32)), updates
+    )
+    num_chunks = -(-num_rows // microbatch_size)
+    return lax.fori_loop(0, num_chunks, add_chunk, zeros)

@@ -1,0 +1,83 @@
+"""Average: running averages of the iterates, uniform or weighted towards the last.
+
+What it computes: with η ≥ 0, over the iterates w_1, w_2, ... (the parameters after each update),
+
+    avg_t = (1 - (η + 1)/(t + η)) avg_{t-1} + (η + 1)/(t + η) w_t,
+
+so that w_s has weight proportional to the rising power s(s + 1)...(s + η - 1): the uniform average
+for η = 0, weights proportional to s for η = 1, nearer to the last iterate the larger η is.
+
+Source: Shamir and Zhang 2013, Stochastic gradient descent for non-smooth optimization, section 4
+(polynomial-decay averaging).
+
+Formal guarantee: none of privacy; post-processing.
+
+Cost: one copy of the parameters in at least float32.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpsco_jax.geometry._checks import require_nonnegative
+from dpsco_jax.transforms import _states
+
+
+class AverageState(NamedTuple):
+    """State of ``average``.
+
+    Attributes:
+        average: the average of the iterates so far, in at least float32; the start before the
+            first.
+        count: how many iterates are in it.
+    """
+
+    average: Any
+    count: jax.Array
+
+
+def average_eval_params(state: Any, params: Any) -> Any:
+    """The averaged iterate, in the dtypes of the parameters.
+
+    Args:
+        state: an optimizer state that holds the state of one ``average``, at any depth of nesting.
+        params: the parameters that the caller holds.
+
+    Raises:
+        ValueError: the state does not hold exactly one ``AverageState``.
+    """
+    averaged = _states.find(state, AverageState).average
+    return jax.tree.map(lambda a, p: a.astype(jnp.result_type(p)), averaged, params)
+
+
+def average(decay_power: jax.typing.ArrayLike = 0.0) -> optax.GradientTransformationExtraArgs:
+    """Passes updates through and averages the iterates they lead to; the last in a chain.
+
+    Args:
+        decay_power: η ≥ 0 above: 0 for the uniform average; may be traced.
+
+    Raises:
+        ValueError: ``decay_power`` is negative.
+    """
+    require_nonnegative("decay_power", decay_power)
+
+    def init(params: Any) -> AverageState:
+        return AverageState(_states.wide_copy(params), jnp.zeros([], jnp.int32))
+
+    def update(
+        updates: Any, state: AverageState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, AverageState]:
+        del extra_args
+        if params is None:
+            raise ValueError("params must be given to the update of average, got None")
+        count = optax.safe_increment(state.count)
+        weight = (decay_power + 1) / (jnp.asarray(count, jnp.result_type(float)) + decay_power)
+        iterate = optax.apply_updates(params, updates)
+        averaged = jax.tree.map(
+            lambda a, w: (a + weight * (w - a)).astype(a.dtype), state.average, iterate
+        )
+        return updates, AverageState(averaged, count)
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,95 @@
+"""Privatize: Gaussian noise on an aggregate, with the key and the ledger in the optimizer state.
+
+What it computes: the aggregate's statistic plus Gaussian noise of standard deviation
+``noise_multiplier * aggregate.sensitivity``, and the running privacy loss of all statistics
+released.
+
+Source: the Gaussian mechanism; the loss of one step is the curve of the sampling scheme.
+
+Formal guarantee: with the ledger's loss, under ``aggregate.relation``, for everything that
+``update`` has returned, however it is used (adaptive composition). Assumed: the users in each step
+were drawn by ``sampling`` (a user is anyone who may be drawn; who was drawn stays secret), the key
+is secret and starts one state only, and no state is used for two different updates. Wrappers that
+throw away the state of an update (``optax.apply_if_finite``) forget a charge and use a key twice:
+put them inside of the chain, after this transformation. ``optax.MultiSteps`` around it averages
+batches before the noise, which only ``FullBatch`` accounts for.
+
+Cost: one Gaussian draw per parameter; the curve of a step is computed once, when the
+transformation is made.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax.mechanisms import additive
+from dpsco_jax.mechanisms._keys import require_key
+from dpsco_jax.transforms.aggregates import Aggregate
+
+
+class PrivatizeState(NamedTuple):
+    """State of ``privatize``.
+
+    Attributes:
+        key: what the noise of the next update is drawn from.
+        ledger: the loss of all updates so far.
+        inner: the state of the aggregate.
+    """
+
+    key: jax.Array
+    ledger: privacy.Ledger
+    inner: Any
+
+
+def privatize(
+    aggregate: Aggregate,
+    key: jax.Array,
+    noise_multiplier: jax.typing.ArrayLike,
+    sampling: privacy.Sampling = privacy.FullBatch(),  # noqa: B008 (an immutable value)
+) -> optax.GradientTransformationExtraArgs:
+    """Adds noise to an aggregate and charges each release to the ledger in its state.
+
+    Updates go to ``aggregate`` as they are, with all extra arguments; the result has the shapes of
+    the aggregate's statistic and the dtypes of the updates (narrow dtypes are rounded after the
+    noise).
+
+    Args:
+        aggregate: what is released, with its sensitivity and neighbouring relation.
+        key: a typed key; copied into the state by ``init``.
+        noise_multiplier: standard deviation of the noise over ``aggregate.sensitivity``; may be
+            traced, and may be scheduled by ``optax.inject_hyperparams``: each update is charged
+            for the multiplier that it used. A traced zero adds no noise and makes the ledger
+            infinite.
+        sampling: how the users of a step are drawn: ``privacy.FullBatch()``,
+            ``privacy.Poisson(...)`` or ``privacy.WithoutReplacement(...)``.
+
+    Raises:
+        ValueError: ``noise_multiplier`` is not positive, ``key`` is not a typed key, or
+            ``sampling`` has no curve under ``aggregate.relation``.
+    """
+    require_key(key)
+    require_positive("noise_multiplier", noise_multiplier)
+    loss = sampling.gaussian_loss(noise_multiplier, aggregate.relation)
+
+    def init(params: Any) -> PrivatizeState:
+        # A copy: the state may be donated, the caller's key may not vanish with it.
+        return PrivatizeState(jnp.copy(key), privacy.open_ledger(), aggregate.init(params))
+
+    def update(
+        updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, PrivatizeState]:
+        next_key, noise_key = jax.random.split(state.key)
+        statistic, inner = aggregate.update(updates, state.inner, params, **extra_args)
+        # In full precision even where a schedule hands over a bfloat16 multiplier: the product has
+        # to be the standard deviation that the ledger is charged for.
+        stddev = jnp.asarray(noise_multiplier, float) * jnp.asarray(aggregate.sensitivity, float)
+        released = additive.gaussian(noise_key, statistic, stddev)
+        released = jax.tree.map(lambda x, u: x.astype(u.dtype), released, updates)
+        ledger = privacy.charge(state.ledger, loss)
+        return released, PrivatizeState(next_key, ledger, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)

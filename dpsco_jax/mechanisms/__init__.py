@@ -1,1 +1,5 @@
-"""How a statistic is released: pure functions that draw noise, each with its privacy loss."""
+"""How a statistic is released: pure functions that draw noise, and what they cost."""
+
+from dpsco_jax.mechanisms import additive, selection, sparse_vector
+
+__all__ = ["additive", "selection", "sparse_vector"]

@@ -1,0 +1,1 @@
+"""Benchmarks against peers: every figure is a ratio within one run."""

@@ -1,0 +1,53 @@
+"""How the benchmarks measure: interleaved runs, medians, and a row for each comparison."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Row(NamedTuple):
+    """One comparison: ``ratio`` is the peer's time over ours (larger is better for us)."""
+
+    work: str
+    ours: str
+    ours_seconds: float
+    peer: str
+    peer_seconds: float
+    target: float | None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """How many times longer the peer takes."""
+        return self.peer_seconds / self.ours_seconds
+
+
+def interleaved_medians(
+    calls: Mapping[str, Callable[[], Any]], repeats: int = 15, min_seconds: float = 0.0
+) -> dict[str, float]:
+    """Median seconds of each call, the calls taking turns so that a slow moment hits all of them.
+
+    Every call is made once before the clock starts (compilation, caches), and its result is waited for.
+    """
+    for call in calls.values():
+        jax.block_until_ready(call())
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    start = time.perf_counter()
+    done = 0
+    while done < repeats or time.perf_counter() - start < min_seconds:
+        for name, call in calls.items():
+            before = time.perf_counter()
+            jax.block_until_ready(call())
+            seconds[name].append(time.perf_counter() - before)
+        done += 1
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def once(call: Callable[[], Any]) -> float:
+    """Seconds of a single call, compilation included."""
+    before = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - before

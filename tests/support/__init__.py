@@ -1,0 +1,6 @@
+"""Helpers that the tests share; see the first lines of each file.
+
+``neighbours``: search for the pair of neighbouring data sets that moves a statistic most.
+``replay``: run on two data sets with all releases frozen; whatever differs is a leak.
+``mutants``: planted faults, each of which a named test must catch.
+"""

@@ -1,0 +1,175 @@
+"""Convex sets that parameters live in: projection, diameter, membership.
+
+What it computes: the Euclidean projection onto the whole space, a ball, a box, a scaled simplex and
+an ℓ1 ball. A point is any pytree; norms, sums and distances run over all leaves together.
+
+Source: Duchi, Shalev-Shwartz, Singer and Chandra 2008 (simplex and ℓ1 ball, by sorting), as
+implemented in ``optax.projections``.
+
+Formal guarantee: none needed for privacy. A projection does not look at data, so it is
+post-processing. The sets, with their radii and centers, must themselves be chosen without looking
+at the data.
+
+Cost: one pass over the parameters; a sort for simplex and ℓ1 ball.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import ArrayLike, PyTree
+
+from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax.geometry.norms import global_norm
+
+
+class Domain(NamedTuple):
+    """A closed convex set.
+
+    Attributes:
+        project: the nearest point of the set; keeps structure, shapes and dtypes. NaN stays NaN, so
+            that a diverged run is seen.
+        diameter: the largest ℓ2 distance between two of its points, ``inf`` for the whole space.
+        contains: ``contains(point, tol)`` is whether the point violates no constraint by more than
+            ``tol`` (in the units of the point); false for NaN, except in the whole space.
+    """
+
+    project: Callable[[PyTree], PyTree]
+    diameter: ArrayLike
+    contains: Callable[[PyTree, ArrayLike], Any]
+
+
+def whole_space() -> Domain:
+    """All of space: projection is the identity, the diameter is infinite."""
+    return Domain(
+        project=lambda point: point,
+        diameter=math.inf,
+        contains=lambda point, tol: jnp.asarray(True),
+    )
+
+
+def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
+    """The ℓ2 ball around a center.
+
+    Args:
+        radius: positive, finite; may be traced.
+        center: a point with the structure and shapes of the parameters; ``None`` is the origin.
+
+    Raises:
+        ValueError: if a concrete radius is not in (0, inf).
+    """
+    require_positive("radius", radius)
+
+    def from_center(point):
+        return point if center is None else jax.tree.map(jnp.subtract, point, center)
+
+    def project(point):
+        arrow = from_center(point)
+        distance = global_norm(arrow)
+        # `distance <= radius` is false for NaN, which then spreads to the whole point and is seen.
+        inside = distance <= radius
+        shrink = radius / jnp.where(inside, radius, distance)
+
+        def nearest(leaf, arrow_leaf, center_leaf):
+            leaf = jnp.asarray(leaf)
+            return jnp.where(inside, leaf, (center_leaf + shrink * arrow_leaf).astype(leaf.dtype))
+
+        origin = jax.tree.map(lambda leaf: 0.0, point) if center is None else center
+        return jax.tree.map(nearest, point, arrow, origin)
+
+    return Domain(
+        project=project,
+        diameter=2 * radius,
+        contains=lambda point, tol: global_norm(from_center(point)) <= radius + tol,
+    )
+
+
+def box(lower: PyTree, upper: PyTree) -> Domain:
+    """The box of points with ``lower <= point <= upper`` in every coordinate.
+
+    Args:
+        lower: structure and shapes of the parameters. The dimension, and with it the diameter, is
+            read off them, so a bare number bounds a scalar parameter only. May be traced.
+        upper: likewise.
+
+    Raises:
+        ValueError: if a concrete lower bound exceeds the upper one, or (on use) shapes differ.
+    """
+    sides = jax.tree.map(lambda low, high: jnp.subtract(high, low).astype(float), lower, upper)
+    for side in jax.tree.leaves(sides):
+        require(jnp.all(side >= 0), "upper - lower", side, "nonnegative in every coordinate")
+
+    def checked(point):
+        shapes = [jax.tree.map(jnp.shape, tree) for tree in (point, lower, upper)]
+        if not shapes[0] == shapes[1] == shapes[2]:
+            raise ValueError(f"point, lower and upper must have the same shapes, got {shapes}")
+        return point
+
+    def project(point):
+        nearest = optax.projections.projection_box(checked(point), lower, upper)
+        return _cast_like(nearest, point)
+
+    def contains(point, tol):
+        def within(leaf, low, high):
+            return jnp.all((leaf >= low - tol) & (leaf <= high + tol))
+
+        flags = jax.tree.map(within, checked(point), lower, upper)
+        return jnp.all(jnp.asarray(jax.tree.leaves(flags)))
+
+    return Domain(project=project, diameter=_number(global_norm(sides)), contains=contains)
+
+
+def simplex(scale: ArrayLike = 1.0) -> Domain:
+    """The points with nonnegative entries that sum to ``scale``, over all leaves together.
+
+    Raises:
+        ValueError: if a concrete scale is not in (0, inf).
+    """
+    require_positive("scale", scale)
+
+    def contains(point, tol):
+        entries = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(_wide(point))])
+        return (jnp.min(entries) >= -tol) & (jnp.abs(jnp.sum(entries) - scale) <= tol)
+
+    return Domain(
+        project=lambda point: _cast_like(
+            optax.projections.projection_simplex(_wide(point), scale), point
+        ),
+        diameter=math.sqrt(2.0) * scale,
+        contains=contains,
+    )
+
+
+def l1_ball(radius: ArrayLike) -> Domain:
+    """The points whose absolute entries sum to at most ``radius``, over all leaves together.
+
+    Raises:
+        ValueError: if a concrete radius is not in (0, inf).
+    """
+    require_positive("radius", radius)
+    return Domain(
+        project=lambda point: _cast_like(
+            optax.projections.projection_l1_ball(_wide(point), radius), point
+        ),
+        diameter=2 * radius,
+        contains=lambda point, tol: optax.tree.norm(_wide(point), ord=1) <= radius + tol,
+    )
+
+
+def _wide(tree: PyTree) -> PyTree:
+    """All leaves in one dtype, at least float32: optax computes in the dtype that it is given."""
+    dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(tree))
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
+
+
+def _cast_like(tree: PyTree, like: PyTree) -> PyTree:
+    return jax.tree.map(lambda new, old: new.astype(jnp.asarray(old).dtype), tree, like)
+
+
+def _number(value: Any) -> Any:
+    """A concrete scalar as a Python float, for plans on the host; a traced one as it is."""
+    return value if isinstance(value, jax.core.Tracer) else float(np.asarray(value))

@@ -1,0 +1,181 @@
+"""The Euclidean norm that carries a privacy proof, and clipping to it.
+
+What it computes: the joint ℓ2 norm over all leaves of a pytree, whether all entries are finite, and
+the tree scaled down into a ball. The norm is computed in at least float32 after division by the
+largest entry, so entries of 1e30 do not overflow, entries of 1e-30 do not vanish, and
+half-precision leaves are measured as what they are.
+
+Source: Higham 2002, Accuracy and Stability of Numerical Algorithms, sections 4.2 (error of a sum in
+any order) and 27.8 (scaled norms).
+
+Formal guarantee: for every input, finite or not, ``clip_to_norm(tree, c)`` has exact ℓ2 norm at
+most ``c`` (as stored, rounding included). Any norm of a user's contribution that a sensitivity
+rests on must come from here.
+
+Derivation of the head-room: with unit roundoff u, a sum of n nonnegative terms in any order is off
+by a relative factor of at most n·u (to first order). Leaves longer than ``_BLOCK`` are summed in
+blocks, level by level, so a tree is summed with at most n = Σ_levels min(size, _BLOCK) additions in
+a row. The root halves the error; squares, scaling and the final product add fewer than 16
+roundings. Scaling to ``c · (1 - (n/2 + 16)·u)`` therefore never exceeds ``c``. The factor is a
+constant of the shapes: 1 - 4e-6 for 100 parameters, 1 - 4e-4 for
+10^10.
+
+Cost: three passes over the tree; no temporary larger than it. In the ball the tree is returned bit
+for bit.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+
+from dpsco_jax.geometry._checks import require_positive
+
+# Up to this length the compiler may sum in whatever order it likes: the worst order is paid for.
+_BLOCK = 4096
+_OTHER_ROUNDINGS = 16.0
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether every entry of every leaf is finite (true for a tree without entries)."""
+    return jnp.all(
+        jnp.asarray([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)], bool)
+    )
+
+
+def global_norm(tree: PyTree) -> Float[Array, ""]:
+    """The ℓ2 norm over all entries of all leaves together.
+
+    Args:
+        tree: real floating leaves of any shapes and dtypes.
+
+    Returns:
+        The norm, in the widest dtype among the leaves and float32, with relative error below 4e-4
+        for the worst input and a few units of the last place for ordinary ones. Overflows to
+        ``inf`` only where the norm itself exceeds that dtype; ``inf`` or NaN if an entry is not
+        finite (see ``all_finite``). Differentiable, with gradient zero at zero.
+
+    Raises:
+        ValueError: if a leaf is not real floating.
+    """
+    scale, scaled_norm = _scaled_norm(tree)
+    return scale * scaled_norm
+
+
+def clip_factor(tree: PyTree, clip_norm: ArrayLike) -> Float[Array, ""]:
+    """The number in [0, 1] by which ``clip_to_norm`` multiplies the tree.
+
+    For fused sums Σ_users factor·contribution that never form the clipped trees. It is zero if an
+    entry is not finite, but zero times NaN is NaN: whoever multiplies must also replace such
+    entries by zero.
+
+    Args:
+        tree: real floating leaves; one user's contribution. Batch with ``vmap``.
+        clip_norm: the bound, positive and finite; may be traced.
+
+    Returns:
+        The factor, in the widest dtype among the leaves and float32; exactly 1 in the ball.
+
+    Raises:
+        ValueError: if a leaf is not real floating, or a concrete ``clip_norm`` is not in (0, inf).
+    """
+    require_positive("clip_norm", clip_norm)
+    scale, scaled_norm = _scaled_norm(tree)
+    dtype = scaled_norm.dtype
+    bound = jnp.asarray(clip_norm, dtype) * _head_room(tree, dtype)
+    outside = scale * scaled_norm > bound
+    shrink = bound / jnp.where(outside, scaled_norm, 1.0) / scale
+    # A subnormal factor has lost the digits that the head-room counts on.
+    shrink = jnp.where(shrink >= jnp.finfo(dtype).tiny, shrink, 0.0)
+    return jnp.where(jnp.isfinite(scaled_norm), jnp.where(outside, shrink, 1.0), 0.0)
+
+
+def clip_to_norm(tree: PyTree, clip_norm: ArrayLike) -> PyTree:
+    """The tree, scaled down if needed so that its joint ℓ2 norm is at most ``clip_norm``.
+
+    A tree with a NaN or an infinity in any place becomes zero in all places, so that one bad entry
+    neither spreads nor signals. Otherwise a tree within the ball (up to the head-room of the file's
+    docstring) is returned unchanged, and any other is scaled to the sphere; one whose norm is
+    beyond 1e37 times ``clip_norm`` may be scaled to zero.
+
+    Half-precision leaves come back in float32: rounding a clipped value to float16 can move it out
+    of the ball, and a sum of contributions must not be accumulated in float16 either. Cast what is
+    released, after the noise. Leaves of float32 and float64 keep their dtype.
+
+    Args:
+        tree: real floating leaves; one user's contribution. Batch with ``vmap``.
+        clip_norm: the bound, positive and finite; may be traced.
+
+    Returns:
+        A tree of the same structure and shapes. Differentiable, also at zero.
+
+    Raises:
+        ValueError: if a leaf is not real floating, or a concrete ``clip_norm`` is not in (0, inf).
+    """
+    factor = clip_factor(tree, clip_norm)
+
+    def clip(leaf):
+        # The product is formed in the dtype of the norm, whose rounding the head-room pays for.
+        wide = jnp.promote_types(leaf.dtype, jnp.float32)
+        clipped = (leaf.astype(factor.dtype) * factor).astype(wide)
+        return jnp.where(factor > 0, clipped, jnp.zeros_like(clipped))
+
+    return jax.tree.map(lambda leaf: clip(jnp.asarray(leaf)), tree)
+
+
+def _scaled_norm(tree: PyTree) -> tuple[Array, Array]:
+    """A normal number s near the largest entry, and the norm of the tree divided by s.
+
+    Their product is the norm of the tree. The scaled norm is not finite exactly if an entry is not,
+    whatever the maximum makes of NaN: finite entries divided by s are at most 4.
+    """
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    for leaf in leaves:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"every leaf must be real floating, got a leaf of dtype {leaf.dtype}")
+    dtype = jnp.result_type(jnp.float32, *leaves)
+    filled = [leaf.astype(dtype) for leaf in leaves if leaf.size]
+    if not filled:
+        return jnp.ones((), dtype), jnp.zeros((), dtype)
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in filled]))
+    # Kept where its reciprocal is a normal number too: the compiler may multiply by the reciprocal,
+    # and a CPU flushes subnormal numbers to zero. Constant under differentiation, as the norm is in
+    # s.
+    limits = jnp.finfo(dtype)
+    scale = jax.lax.stop_gradient(jnp.clip(largest, limits.tiny, 1 / limits.tiny))
+    squares = [_ordered_sum(jnp.square(leaf * (1 / scale))) for leaf in filled]
+    total = _ordered_sum(jnp.stack(squares))
+    positive = total != 0
+    return scale, jnp.where(positive, jnp.sqrt(jnp.where(positive, total, 1.0)), 0.0)
+
+
+def _ordered_sum(terms: Array) -> Array:
+    """The sum, with at most ``_BLOCK`` additions in a row at each level, however compiled."""
+    terms = jnp.ravel(terms)
+    while terms.size > _BLOCK:
+        whole = terms.size // _BLOCK * _BLOCK
+        blocks = jnp.sum(terms[:whole].reshape(-1, _BLOCK), axis=1)
+        if whole < terms.size:
+            blocks = jnp.append(blocks, jnp.sum(terms[whole:]))
+        # Without the barrier the compiler may merge the levels into one long sum.
+        terms = jax.lax.optimization_barrier(blocks)
+    return jnp.sum(terms)
+
+
+def _head_room(tree: PyTree, dtype: Any) -> float:
+    """One minus the worst relative rounding error of norm and scaling, from the shapes alone."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    longest = max((leaf.size for leaf in leaves), default=0)
+    additions = float(_additions(longest) + _additions(len(leaves)))
+    unit_roundoff = float(jnp.finfo(dtype).eps) / 2
+    return 1.0 - (additions / 2 + _OTHER_ROUNDINGS) * unit_roundoff
+
+
+def _additions(size: int) -> int:
+    levels = 0
+    while size > _BLOCK:
+        levels += _BLOCK
+        size = math.ceil(size / _BLOCK)
+    return levels + size

@@ -1,0 +1,1 @@
+"""What is optimized, on whose data: objectives, users, losses, synthetic and real problems."""

@@ -1,0 +1,157 @@
+"""What is optimized: a loss per item, with the constants that theory needs, known beforehand.
+
+What it computes: nothing by itself. ``Objective`` carries a loss, its Lipschitz and smoothness
+constants, its domain and, for linear models, what a closed-form gradient needs. ``Example`` and
+``OneHot`` are the forms of an item.
+
+Source: the setting of stochastic convex optimization over users, e.g. thesis chapter 1, section
+1.3.
+
+Formal guarantee: the constants hold for every item whatever, because the bounds that they rest on
+are enforced inside the loss (features are projected onto their bound, labels onto their range).
+They are computed from public numbers only.
+
+Cost: none.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from dpsco_jax.geometry.domains import Domain
+from dpsco_jax.geometry.norms import clip_to_norm
+
+
+class OneHot(NamedTuple):
+    """Sparse features: the set of columns at which a row is not zero.
+
+    All nonzero entries of a row have the same public value, ``feature_bound / sqrt(nnz)`` (see
+    ``row_values``), so a row with ``nnz`` different columns has norm ``feature_bound``. A column
+    outside [0, dim) is padding and a column that was named before in the row counts once, so no row
+    has a larger norm, whatever the integers are.
+
+    Attributes:
+        columns: column indices, shape ``[..., nnz]``.
+    """
+
+    columns: Int[Array, "*batch nnz"]
+
+
+class Example(NamedTuple):
+    """One labelled item.
+
+    Attributes:
+        features: a dense vector ``[dim]``, or ``OneHot``.
+        label: a scalar; {0, 1} for classification with two classes.
+    """
+
+    features: Any
+    label: Any
+
+
+class LinearModel(NamedTuple):
+    """A loss of the form ``link(<params, x>, label)``, with params a vector ``[dim]``.
+
+    Its gradient in params is ``derivative(<params, x>, label) * x``, where x is ``bounded_row`` of
+    the item's features.
+
+    Attributes:
+        link: ``link(margin, label) -> loss``, elementwise on arrays.
+        derivative: ``derivative(margin, label)``, the derivative of the link in the margin,
+            elementwise.
+        feature_bound: the ℓ2 norm onto which features are projected.
+    """
+
+    link: Callable[[Any, Any], Any]
+    derivative: Callable[[Any, Any], Any]
+    feature_bound: float
+
+
+class Objective(NamedTuple):
+    """A convex loss and what is known of it before any data is seen.
+
+    The objective is the mean over users of the mean over the user's items of ``loss``, plus
+    ``regularizer``. ``loss``, ``lipschitz`` and ``smoothness`` speak of the data alone: the
+    regularizer knows no data, so solvers add its exact gradient outside the clip and the noise.
+
+    Attributes:
+        loss: ``loss(params, item) -> scalar``, without the regularizer.
+        lipschitz: bound on the ℓ2 norm of the (sub)gradient of ``loss``, for params in the domain
+            and any item.
+        smoothness: Lipschitz constant of the gradient of ``loss``; ``None`` if it is not smooth.
+        domain: where params live.
+        loss_strong_convexity: strong convexity of ``loss`` for every item (μ, with the factor ½).
+        ridge: λ of the regularizer (λ/2)·‖params‖².
+        linear_model: for losses of a linear predictor; ``None`` otherwise.
+    """
+
+    loss: Callable[[PyTree, PyTree], Any]
+    lipschitz: float
+    smoothness: float | None
+    domain: Domain
+    loss_strong_convexity: float = 0.0
+    ridge: float = 0.0
+    linear_model: LinearModel | None = None
+
+    @property
+    def strong_convexity(self) -> float:
+        """Strong convexity of the whole objective: loss and regularizer."""
+        return self.loss_strong_convexity + self.ridge
+
+    def regularizer(self, params: PyTree) -> Float[Array, ""]:
+        """(ridge/2)·‖params‖², over all leaves."""
+        squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]
+        return jnp.asarray(0.5 * self.ridge * sum(squares))
+
+    def regularizer_gradient(self, params: PyTree) -> PyTree:
+        """ridge·params, with the structure of params."""
+        return jax.tree.map(lambda leaf: self.ridge * leaf, params)
+
+
+def row_values(features: OneHot, dim: int, feature_bound: float) -> Float[Array, "*batch nnz"]:
+    """The value of each named column of a one-hot row: the public constant, or zero.
+
+    Zero for padding (a column outside [0, dim)) and for a repetition of an earlier column of the
+    row. Depends on features only: compute it once, outside of a training loop.
+
+    Args:
+        features: columns of shape ``[..., nnz]``.
+        dim: number of columns of the model.
+        feature_bound: the norm of a row all of whose columns count.
+
+    Returns:
+        Values of shape ``[..., nnz]``, float32; the norm of a row is ``sqrt(sum(values**2))``.
+    """
+    columns = features.columns
+    nnz = columns.shape[-1]
+    earlier = jnp.tri(nnz, k=-1, dtype=bool)
+    repeated = jnp.any((columns[..., :, None] == columns[..., None, :]) & earlier, axis=-1)
+    counts = (columns >= 0) & (columns < dim) & ~repeated
+    return jnp.where(counts, jnp.float32(feature_bound / max(nnz, 1) ** 0.5), 0.0)
+
+
+def bounded_row(features: Any, feature_bound: float) -> Any:
+    """Dense features of one item, projected onto the ball of radius ``feature_bound``.
+
+    A row with a non-finite entry becomes zero. One-hot rows obey the bound by construction.
+    """
+    return clip_to_norm(features, feature_bound)
+
+
+def margin(params: Float[Array, "dim"], features: Any, feature_bound: float) -> Float[Array, ""]:
+    """<params, x> for one item, with x the features within their bound.
+
+    Args:
+        params: shape ``[dim]``.
+        features: dense ``[dim]``, or ``OneHot`` with columns ``[nnz]``.
+        feature_bound: the ℓ2 norm that x may have.
+    """
+    if isinstance(features, OneHot):
+        values = row_values(features, params.shape[0], feature_bound)
+        # A gather out of range must not wrap around: negative columns are padding as well.
+        columns = jnp.where(values > 0, features.columns, 0)
+        return jnp.sum(values * params[columns])
+    return jnp.vdot(bounded_row(features, feature_bound), params)

@@ -1,0 +1,157 @@
+"""Dominating pairs: for each release, two distributions that are at least as easy to tell apart.
+
+A pair (P, Q) dominates a release when its hockey-stick divergence is, at every ε, at least that of the
+release on any two neighbours. Dominating pairs compose by taking products, so the privacy loss
+distribution (the law of log dP/dQ under P) of a product gives a tight ε. A pair is held here as what a
+discretization needs: the masses that P and Q give to cells of loss values.
+
+Source: Zhu, Dong and Wang 2022 (domination and composition); Balle, Barthe and Gaboardi 2018 (advanced
+joint convexity). The pair of fixed-size sampling is derived in ``docs/privacy/certificates.md``.
+
+Formal guarantee: each pair names the neighbouring relations under which it dominates. A noise multiplier
+is σ over the ℓ2 sensitivity under the relation at hand.
+
+Cost: a few vectorized special functions per cell.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+
+class Pair(NamedTuple):
+    """A dominating pair (P, Q), described through its loss L = log dP/dQ.
+
+    Attributes:
+        cells: maps increasing edges ``[n]`` to the masses ``[n + 1]`` that P and that Q put on the cells
+            (-inf, e₁], (e₁, e₂], …, (eₙ, inf). Where the pair has an atom at zero, zero must be an edge.
+        support: maps a probability τ to (low, high) with P(L < low) and P(L > high) of order τ at most.
+    """
+
+    cells: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    support: Callable[[float], tuple[float, float]]
+
+
+def reverse(pair: Pair) -> Pair:
+    """The pair (Q, P), whose loss is the negative of the loss under the other distribution."""
+
+    def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        upper, lower = pair.cells(-edges[::-1])
+        return lower[::-1], upper[::-1]
+
+    def support(tail: float) -> tuple[float, float]:
+        low, high = pair.support(tail)
+        return -high, -low
+
+    return Pair(cells, support)
+
+
+def _normal_cells(thresholds: np.ndarray) -> np.ndarray:
+    """Standard normal masses of the cells between increasing thresholds, exact in both tails."""
+    ends = np.concatenate([[-np.inf], thresholds, [np.inf]])
+    below, above = special.ndtr(ends), special.ndtr(-ends)
+    return np.where(ends[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
+
+
+def poisson_gaussian(noise_multiplier: float, sampling_probability: float) -> Pair:
+    """P = (1-q) N(0, s²) + q N(1, s²) against Q = N(0, s²).
+
+    With its reverse it dominates the Poisson-subsampled Gaussian under ADD_OR_REMOVE_ONE and under
+    REPLACE_SPECIAL: this pair when the record is present in the first data set, the reverse when it is
+    absent. A composition must keep to one direction throughout, and ε is the larger of the two.
+    """
+    s, q = noise_multiplier, sampling_probability
+
+    def unsampled_loss(x: np.ndarray) -> np.ndarray:
+        """The loss u of the pair without sampling where the sampled one is x: e^x = 1 - q + q e^u."""
+        with np.errstate(divide="ignore"):
+            positive = x - math.log(q) + np.log1p((q - 1.0) * np.exp(-np.maximum(x, 0.0)))
+            negative = np.log1p(np.maximum(np.expm1(np.minimum(x, 0.0)) / q, -1.0))
+        return np.where(x > 0, positive, negative)
+
+    def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        thresholds = s * unsampled_loss(edges) + 0.5 / s
+        lower = _normal_cells(thresholds)
+        return q * _normal_cells(thresholds - 1.0 / s) + (1.0 - q) * lower, lower
+
+    def support(tail: float) -> tuple[float, float]:
+        reach = (0.5 / s - special.ndtri(tail)) / s
+        log_rest = math.log1p(-q) if q < 1.0 else -math.inf
+        return tuple(float(np.logaddexp(log_rest, math.log(q) + u)) for u in (-reach, reach))
+
+    return Pair(cells, support)
+
+
+def gaussian(noise_multiplier: float) -> Pair:
+    """N(1, s²) against N(0, s²): dominates the Gaussian mechanism under every relation."""
+    return poisson_gaussian(noise_multiplier, 1.0)
+
+
+def gaussian_without_replacement(noise_multiplier: float, sampling_fraction: float) -> Pair:
+    """Dominates the Gaussian on a uniform subset of fixed size B of N = B/q records, REPLACE_ONE.
+
+    On losses above zero it agrees with ``poisson_gaussian``, below zero with the reverse of that, and the
+    rest of the mass, (1-q)(1 - 2Φ(-1/2s)), lies at zero. It is its own reverse.
+    """
+    s, q = noise_multiplier, sampling_fraction
+    half = poisson_gaussian(s, q)
+    at_zero = (1.0 - q) * (special.ndtr(0.5 / s) - special.ndtr(-0.5 / s))
+
+    def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        zero = int(np.searchsorted(edges, 0.0))
+        upper, lower = (m[1:] for m in half.cells(edges[zero:]))
+        mirrored_upper, mirrored_lower = (m[1:] for m in half.cells(-edges[zero::-1]))
+        p = np.concatenate([mirrored_lower[::-1], upper])
+        q_masses = np.concatenate([mirrored_upper[::-1], lower])
+        p[zero] += at_zero
+        q_masses[zero] += at_zero
+        return p, q_masses
+
+    def support(tail: float) -> tuple[float, float]:
+        _, high = half.support(tail)
+        return -high, high
+
+    return Pair(cells, support)
+
+
+def laplace(scale: float) -> Pair:
+    """Laplace noise of the given scale at centres 0 and 1: the Laplace mechanism, every relation."""
+    bound = 1.0 / scale
+
+    def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        # Between the centres the loss is (1 - 2z)/scale; outside them it is an atom at ±1/scale.
+        z = np.clip(0.5 * (1.0 - np.concatenate([[-bound], edges, [bound]]) / bound), 0.0, 1.0)
+        width = -np.expm1(-bound * (z[:-1] - z[1:]))
+        p = 0.5 * np.exp(-bound * z[1:]) * width
+        q = 0.5 * np.exp(-bound * (1.0 - z[:-1])) * width
+        for loss, p_atom, q_atom in (
+            (bound, 0.5, 0.5 * math.exp(-bound)),
+            (-bound, 0.5 * math.exp(-bound), 0.5),
+        ):
+            cell = np.searchsorted(edges, loss)
+            p[cell] += p_atom
+            q[cell] += q_atom
+        return p, q
+
+    return Pair(cells, lambda _: (-bound, bound))
+
+
+def approximate_dp(epsilon: float, delta: float) -> Pair:
+    """Randomized response that fails with probability δ: dominates every (ε, δ)-DP release."""
+    likely = (1.0 - delta) / (1.0 + math.exp(-epsilon))
+    unlikely = likely * math.exp(-epsilon)
+
+    def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        p, q = np.zeros(len(edges) + 1), np.zeros(len(edges) + 1)
+        for loss, p_atom, q_atom in ((epsilon, likely, unlikely), (-epsilon, unlikely, likely)):
+            cell = np.searchsorted(edges, loss)
+            p[cell] += p_atom
+            q[cell] += q_atom
+        p[-1] += delta
+        q[0] += delta
+        return p, q
+
+    return Pair(cells, lambda _: (-epsilon, epsilon))

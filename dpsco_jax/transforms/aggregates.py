@@ -17,8 +17,8 @@ may depend on the data of its own user, on public values and on earlier releases
 users. The bounds are those of real arithmetic: a float32 sum of n users is rounded to about
 n·C·2^-24.
 
-Cost: two passes over the contributions, one if a chunk of ``microbatch_size`` users fits in cache;
-temporaries of one chunk.
+Cost: three passes over the contributions, one from memory if a chunk of ``microbatch_size`` users
+fits in cache; temporaries of one chunk.
 """
 
 from collections.abc import Callable
@@ -32,6 +32,9 @@ from jax import lax
 
 from dpsco_jax.geometry import norms
 from dpsco_jax.geometry._checks import require_positive
+
+# Up to this many rows are added in one expression; XLA would not keep a longer one in one loop.
+_UNROLLED_ROWS = 32
 
 
 class Aggregate(optax.GradientTransformationExtraArgs):
@@ -78,7 +81,7 @@ def clipped_sum(
         clip_norm: bound C on the l2 norm of one user's contribution over all leaves; may be traced.
         relation: ``REPLACE_ONE`` gives sensitivity 2C; ``ADD_OR_REMOVE_ONE`` and
             ``REPLACE_SPECIAL`` (a user replaced by one who contributes zero) give C.
-        microbatch_size: number of users clipped and added at a time; all at once if None.
+        microbatch_size: number of users clipped and added at a time, as for ``clipped_mean``.
 
     Raises:
         ValueError: ``clip_norm`` or ``microbatch_size`` is not positive.
@@ -100,7 +103,8 @@ def clipped_mean(
             with batches of fixed size, q·N when each user is sampled with probability q. Never the
             number of users who happened to be there.
         relation: as for ``clipped_sum``; the sensitivity is divided by ``num_users``.
-        microbatch_size: number of users clipped and added at a time; all at once if None.
+        microbatch_size: number of users clipped and added at a time; all at once if None, which is
+            best on accelerators. On a CPU 32 takes about half the time and no temporary memory.
 
     Raises:
         ValueError: ``clip_norm``, ``num_users`` or ``microbatch_size`` is not positive.
@@ -179,25 +183,16 @@ def _sum_of_clipped(
     user_mask: jax.Array | None,
     microbatch_size: int | None,
 ) -> Any:
-    leaves = jax.tree.leaves(updates)
-    if not leaves:
+    if not jax.tree.leaves(updates):
         return updates
-    num_rows = leaves[0].shape[0]
+    num_rows = jax.tree.leaves(updates)[0].shape[0]
     if user_mask is None:
         user_mask = jnp.ones(num_rows, bool)
     # Without the barrier XLA fuses whatever made the contributions into both passes over them, and
     # computes every gradient twice.
     updates = lax.optimization_barrier(updates)
-
-    def clipped(contribution: Any, counted: jax.Array) -> Any:
-        bounded = norms.clip_to_norm(contribution, clip_norm)
-        return jax.tree.map(lambda x: jnp.where(counted, x, 0), bounded)
-
-    def chunk_sum(rows: Any, counted: jax.Array) -> Any:
-        return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(clipped)(rows, counted))
-
     if microbatch_size is None or microbatch_size >= num_rows:
-        return chunk_sum(updates, user_mask)
+        return _chunk_sum(updates, clip_norm, user_mask)
 
     def add_chunk(index: jax.Array, total: Any) -> Any:
         # The last chunk starts early enough to be whole; its rows already counted are masked out.
@@ -205,11 +200,37 @@ def _sum_of_clipped(
         rows, counted = jax.tree.map(
             lambda x: lax.dynamic_slice_in_dim(x, start, microbatch_size), (updates, user_mask)
         )
-        fresh = start + jnp.arange(microbatch_size) >= index * microbatch_size
-        return jax.tree.map(jnp.add, total, chunk_sum(rows, counted & fresh))
+        counted &= start + jnp.arange(microbatch_size) >= index * microbatch_size
+        return jax.tree.map(jnp.add, total, _chunk_sum(rows, clip_norm, counted))
 
-    zeros = jax.tree.map(
-        lambda x: jnp.zeros(x.shape[1:], jnp.promote_types(x.dtype, jnp.float32)), updates
-    )
-    num_chunks = -(-num_rows // microbatch_size)
-    return lax.fori_loop(0, num_chunks, add_chunk, zeros)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], _wide(x)), updates)
+    return lax.fori_loop(0, -(-num_rows // microbatch_size), add_chunk, zeros)
+
+
+def _chunk_sum(rows: Any, clip_norm: jax.typing.ArrayLike, counted: jax.Array) -> Any:
+    factors = jax.vmap(lambda row: norms.clip_factor(row, clip_norm))(rows)
+    factors = lax.optimization_barrier(jnp.where(counted, factors, 0))
+
+    def weighted(leaf: jax.Array, factor: jax.Array) -> jax.Array:
+        # A row of factor zero may hold NaN, so it is replaced, not multiplied.
+        factor = factor.reshape(factor.shape + (1,) * (leaf.ndim - factor.ndim))
+        scaled = (leaf.astype(factor.dtype) * factor).astype(_wide(leaf))
+        return jnp.where(factor > 0, scaled, 0)
+
+    if len(counted) > _UNROLLED_ROWS or len(counted) == 0:
+        return jax.tree.map(lambda leaf: jnp.sum(weighted(leaf, factors), axis=0), rows)
+
+    def sum_rows(leaf: jax.Array) -> jax.Array:
+        # One fused loop over the parameters: a CPU would first write out all scaled rows to sum
+        # them along the leading axis.
+        terms = [weighted(leaf[i], factors[i]) for i in range(len(counted))]
+        while len(terms) > 1:
+            odd = terms[-1:] if len(terms) % 2 else []
+            terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + odd
+        return terms[0]
+
+    return jax.tree.map(sum_rows, rows)
+
+
+def _wide(leaf: jax.Array) -> jnp.dtype:
+    return jnp.promote_types(leaf.dtype, jnp.float32)

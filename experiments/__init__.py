@@ -1,0 +1,1 @@
+"""Experiments: the sweep engine, one file for each experiment, the benchmarks."""

@@ -35,8 +35,7 @@ from dpsco_jax.geometry._checks import require, require_nonnegative, require_pos
 
 
 def uniform_ball(key: Key[jax.Array, ""], like: PyTree, radius: ArrayLike) -> PyTree:
-    """A uniform point of the ℓ2 ball around zero in the space of ``like``: one ball over all
-    leaves.
+    """A uniform point of the ℓ2 ball around zero, jointly over all leaves of ``like``.
 
     The first d coordinates of a uniform point of the sphere in d + 2 dimensions are uniform in the
     unit ball of d dimensions (Archimedes), so no power of a uniform number is needed.

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from dpsco_jax.geometry.domains import Domain
@@ -37,7 +38,7 @@ class OneHot(NamedTuple):
         columns: column indices, shape ``[..., nnz]``.
     """
 
-    columns: Int[Array, "*batch nnz"]
+    columns: Int[Array | np.ndarray, "*batch nnz"]
 
 
 class Example(NamedTuple):

@@ -1,0 +1,279 @@
+"""Losses with their constants: each factory returns an ``Objective``.
+
+What it computes: convex losses per item, their Lipschitz and smoothness constants. For a linear
+model with link φ, ‖∇loss‖ = |φ'|·‖x‖ and ‖∇²loss‖ = φ''·‖x‖², so with features of norm at most B
+the constants are sup|φ'|·B and sup φ''·B². All constants are attained in the limit, so none can be
+lowered.
+
+| loss | link or loss | Lipschitz | smoothness |
+| --- | --- | --- | --- |
+| ``logistic`` | log(1 + e^m) - y·m, y in [0, 1] | B | B²/4 |
+| ``hinge`` | max(0, 1 - s·m), s = 2y - 1 | B | none |
+| ``huber`` | Huber of m - y, threshold δ | δB | B² |
+| ``absolute`` | abs(m - y) | B | none |
+| ``quantile`` | pinball of y - m, level τ | max(τ, 1 - τ)·B | none |
+| ``squared`` | ½(m - y)², y in [-Y, Y], ‖w‖ ≤ R | B(BR + Y) | B² |
+| ``softmax`` | logsumexp(Wᵀx) - (Wᵀx)_y | √2·B | B²/2 |
+| ``geometric_median`` | ‖w - x‖ (the median in one dimension) | 1 | none |
+| ``squared_distance`` | ½‖w - x‖², ‖x‖ ≤ B, ‖w‖ ≤ R | R + B | 1 |
+
+Source: standard; Böhning 1992 for the curvature of softmax.
+
+Formal guarantee: the constants hold for every item. Bounds are enforced inside the loss, not
+assumed of the data: features are projected onto their ball (non-finite features count as zero),
+labels of classification and of ``squared`` are clipped to their range. A non-finite label gives a
+non-finite gradient, which a clip (``geometry.norms.clip_to_norm``) turns into zero.
+
+Cost: for linear models one pass over the features, and one more to enforce the bound.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PyTree
+
+from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+from dpsco_jax.geometry.domains import Domain, ball, whole_space
+from dpsco_jax.geometry.norms import clip_to_norm, global_norm
+from dpsco_jax.problems.objective import Example, LinearModel, Objective, margin
+
+
+def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
+    """Logistic regression, labels in {0, 1} (or soft labels between).
+
+    Args:
+        feature_bound: ℓ2 norm onto which features are projected.
+        domain: of the parameters; ``None`` is the whole space.
+        ridge: λ of the regularizer (λ/2)·‖params‖².
+
+    Raises:
+        ValueError: if ``feature_bound`` is not positive or ``ridge`` is negative.
+    """
+    return _linear(
+        link=lambda m, y: jax.nn.softplus(m) - jnp.clip(y, 0.0, 1.0) * m,
+        derivative=lambda m, y: jax.nn.sigmoid(m) - jnp.clip(y, 0.0, 1.0),
+        slope=1.0,
+        curvature=0.25,
+        feature_bound=feature_bound,
+        domain=domain,
+        ridge=ridge,
+    )
+
+
+def hinge(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
+    """Support vector machine, labels in {0, 1}; arguments as for ``logistic``."""
+
+    def sign(y):
+        return 2.0 * jnp.clip(y, 0.0, 1.0) - 1.0
+
+    return _linear(
+        link=lambda m, y: jnp.maximum(0.0, 1.0 - sign(y) * m),
+        derivative=lambda m, y: jnp.where(sign(y) * m < 1.0, -sign(y), 0.0),
+        slope=1.0,
+        curvature=None,
+        feature_bound=feature_bound,
+        domain=domain,
+        ridge=ridge,
+    )
+
+
+def huber(
+    feature_bound: float, delta: float = 1.0, domain: Domain | None = None, ridge: float = 0.0
+) -> Objective:
+    """Huber regression, any real label; quadratic within ``delta`` of it, linear beyond.
+
+    Args:
+        feature_bound: ℓ2 norm onto which features are projected.
+        delta: threshold, positive; in the units of the label.
+        domain: of the parameters; ``None`` is the whole space.
+        ridge: λ of the regularizer (λ/2)·‖params‖².
+
+    Raises:
+        ValueError: if a bound is not positive or ``ridge`` is negative.
+    """
+    require_positive("delta", delta)
+    return _linear(
+        link=lambda m, y: optax.losses.huber_loss(m, y, delta),
+        derivative=lambda m, y: jnp.clip(m - y, -delta, delta),
+        slope=delta,
+        curvature=1.0,
+        feature_bound=feature_bound,
+        domain=domain,
+        ridge=ridge,
+    )
+
+
+def absolute(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
+    """Least absolute deviations, any real label; arguments as for ``logistic``."""
+    return _linear(
+        link=lambda m, y: jnp.abs(m - y),
+        derivative=lambda m, y: jnp.sign(m - y),
+        slope=1.0,
+        curvature=None,
+        feature_bound=feature_bound,
+        domain=domain,
+        ridge=ridge,
+    )
+
+
+def quantile(
+    feature_bound: float, level: float, domain: Domain | None = None, ridge: float = 0.0
+) -> Objective:
+    """Quantile regression (pinball loss), any real label.
+
+    Args:
+        feature_bound: ℓ2 norm onto which features are projected.
+        level: which quantile of the label is predicted, in (0, 1).
+        domain: of the parameters; ``None`` is the whole space.
+        ridge: λ of the regularizer (λ/2)·‖params‖².
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    require(0.0 < level < 1.0, "level", level, "in (0, 1)")
+    return _linear(
+        link=lambda m, y: jnp.maximum(level * (y - m), (level - 1.0) * (y - m)),
+        derivative=lambda m, y: jnp.where(m > y, 1.0 - level, jnp.where(m < y, -level, 0.0)),
+        slope=max(level, 1.0 - level),
+        curvature=None,
+        feature_bound=feature_bound,
+        domain=domain,
+        ridge=ridge,
+    )
+
+
+def squared(
+    feature_bound: float, label_bound: float, radius: float, ridge: float = 0.0
+) -> Objective:
+    """Least squares on the ball of a given radius around the origin.
+
+    The Lipschitz constant holds on that ball only: squared loss has none on the whole space.
+
+    Args:
+        feature_bound: ℓ2 norm onto which features are projected.
+        label_bound: labels are clipped to [-label_bound, label_bound].
+        radius: of the domain of the parameters.
+        ridge: λ of the regularizer (λ/2)·‖params‖².
+
+    Raises:
+        ValueError: if a bound is not positive or ``ridge`` is negative.
+    """
+    require_positive("label_bound", label_bound)
+    require_positive("radius", radius)
+
+    def residual(m, y):
+        return m - jnp.clip(y, -label_bound, label_bound)
+
+    return _linear(
+        link=lambda m, y: 0.5 * jnp.square(residual(m, y)),
+        derivative=residual,
+        slope=feature_bound * radius + label_bound,
+        curvature=1.0,
+        feature_bound=feature_bound,
+        domain=ball(radius),
+        ridge=ridge,
+    )
+
+
+def softmax(
+    feature_bound: float, num_classes: int, domain: Domain | None = None, ridge: float = 0.0
+) -> Objective:
+    """Multinomial logistic regression; params is a matrix ``[dim, num_classes]``.
+
+    Labels are integers in [0, num_classes); any other label gives loss zero.
+
+    Args:
+        feature_bound: ℓ2 norm onto which (dense) features are projected.
+        num_classes: at least 2.
+        domain: of the parameters; ``None`` is the whole space.
+        ridge: λ of the regularizer (λ/2)·‖params‖².
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    require_positive("feature_bound", feature_bound)
+    require_nonnegative("ridge", ridge)
+    require(num_classes >= 2, "num_classes", num_classes, "at least 2")
+
+    def loss(params: Float[Array, "dim classes"], item: Example) -> Any:
+        logits = clip_to_norm(item.features, feature_bound) @ params
+        truth = jax.nn.one_hot(item.label, num_classes, dtype=logits.dtype)
+        return optax.losses.softmax_cross_entropy(logits, truth)
+
+    return Objective(
+        loss=loss,
+        lipschitz=math.sqrt(2.0) * feature_bound,
+        smoothness=0.5 * feature_bound**2,
+        domain=whole_space() if domain is None else domain,
+        ridge=ridge,
+    )
+
+
+def geometric_median(domain: Domain | None = None) -> Objective:
+    """Distance to a point: items are points with the structure of params; no bound is needed."""
+
+    def loss(params: PyTree, item: PyTree) -> Any:
+        return global_norm(jax.tree.map(jnp.subtract, params, item))
+
+    return Objective(
+        loss=loss,
+        lipschitz=1.0,
+        smoothness=None,
+        domain=whole_space() if domain is None else domain,
+    )
+
+
+def squared_distance(point_bound: float, radius: float) -> Objective:
+    """Mean estimation: ½‖params - x‖² on the ball of a given radius around the origin.
+
+    Args:
+        point_bound: items (points with the structure of params) are projected onto this ℓ2 norm.
+        radius: of the domain of the parameters.
+
+    Raises:
+        ValueError: if a bound is not positive.
+    """
+    require_positive("point_bound", point_bound)
+    require_positive("radius", radius)
+
+    def loss(params: PyTree, item: PyTree) -> Any:
+        offsets = jax.tree.map(jnp.subtract, params, clip_to_norm(item, point_bound))
+        return 0.5 * optax.tree.norm(offsets, squared=True)
+
+    return Objective(
+        loss=loss,
+        lipschitz=radius + point_bound,
+        smoothness=1.0,
+        domain=ball(radius),
+        loss_strong_convexity=1.0,
+    )
+
+
+def _linear(
+    link: Callable[[Any, Any], Any],
+    derivative: Callable[[Any, Any], Any],
+    slope: float,
+    curvature: float | None,
+    feature_bound: float,
+    domain: Domain | None,
+    ridge: float,
+) -> Objective:
+    """The objective of a link, from the suprema of its first and second derivative."""
+    require_positive("feature_bound", feature_bound)
+    require_nonnegative("ridge", ridge)
+
+    def loss(params: Float[Array, "dim"], item: Example) -> Any:
+        return link(margin(params, item.features, feature_bound), item.label)
+
+    return Objective(
+        loss=loss,
+        lipschitz=slope * feature_bound,
+        smoothness=None if curvature is None else curvature * feature_bound**2,
+        domain=whole_space() if domain is None else domain,
+        ridge=ridge,
+        linear_model=LinearModel(link, derivative, feature_bound),
+    )

@@ -1,0 +1,42 @@
+"""How a gradient is estimated: who is sampled, at which point, summed and clipped how.
+
+An oracle is a function ``oracle(key, params, data) -> Estimate``. It is pure, draws every random number
+from ``key`` (who is sampled and smoothing shifts, never noise: noise belongs to ``transforms.privatize``)
+and returns
+
+- ``gradient``: what the first transformation of the optimizer's chain takes: per-user gradients with a
+  leading user axis for ``transforms.clipped_mean``, or the sum of the clipped user gradients for
+  ``transforms.summed_contributions``;
+- ``extra_args``: keyword arguments for the optimizer's ``update``, such as ``user_mask``;
+- ``num_gradients``: how many item gradients entered the estimate. It depends on who was sampled and on how
+  many items they have: it is a secret, like the sample itself.
+
+``data`` is whatever the oracle was made for, with a leading user axis on every leaf: ``UserData`` for
+``gradients``, ``linear.LinearData`` (made once by ``linear.prepare``) for ``linear``.
+
+Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``linear`` (linear
+models, in closed form), ``smoothed`` (randomized smoothing), ``chunks`` (the loop that keeps memory flat).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Int
+
+
+class Estimate(NamedTuple):
+    """What an oracle returns; see the package's docstring.
+
+    Attributes:
+        gradient: per-user gradients ``[users, ...]`` or one sum ``[...]``, a pytree like params.
+        extra_args: keyword arguments of the optimizer's ``update``.
+        num_gradients: item gradients evaluated for users who count, int32.
+    """
+
+    gradient: Any
+    extra_args: dict[str, Any]
+    num_gradients: Int[jax.Array, ""]
+
+
+Oracle = Callable[[jax.Array, Any, Any], Estimate]

@@ -1,0 +1,70 @@
+"""The loop that adds up something over users, a few of them at a time.
+
+What it computes: Σ over the users of a sample (or over all users) of a function of one chunk of users.
+
+Source: none; microbatching as everybody does it, with contiguous chunks.
+
+Formal guarantee: every user of the sample is counted once, nobody else is. The number of trips follows
+the size of the sample and is as secret as that size (timing is not covered by any guarantee here).
+
+Cost: memory of one chunk, whatever the number of users. Time follows the sample: a Poisson sample of b
+users takes ⌈b / chunk_size⌉ trips. All users together are cut in contiguous slices, a sample is gathered.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpsco_jax.oracles.sampling import UserSample
+
+
+def sum_over_users(
+    chunk_sum: Callable[[Any, jax.Array, jax.Array], Any],
+    data: Any,
+    sample: UserSample | None,
+    chunk_size: int,
+) -> Any:
+    """Adds up ``chunk_sum`` over chunks of users.
+
+    Args:
+        chunk_sum: ``chunk_sum(rows, counted, position)``, where ``rows`` are the data of a chunk of users,
+            ``counted`` (bool ``[chunk]``) says which of them are to be summed, and ``position`` (int32
+            ``[chunk]``) is each user's place in the sample: different for all who count. Returns a pytree.
+        data: a pytree with a leading user axis on every leaf.
+        sample: the users to sum over; everybody if ``None``.
+        chunk_size: how many users at a time.
+
+    Returns:
+        The sum, with the structure of what ``chunk_sum`` returns.
+    """
+    num_users = jax.tree.leaves(data)[0].shape[0]
+    count = num_users if sample is None else sample.count
+    if isinstance(count, int) and count <= chunk_size:
+        position = jnp.arange(count, dtype=jnp.int32)
+        rows = data if sample is None else _take(data, sample.indices[:count])
+        return chunk_sum(rows, jnp.ones(count, bool), position)
+
+    chunk_size = min(chunk_size, num_users)
+    offsets = jnp.arange(chunk_size, dtype=jnp.int32)
+
+    def trip(index: jax.Array | int) -> Any:
+        start = index * chunk_size
+        position = start + offsets
+        if sample is None:
+            # The last slice starts early enough to be whole; rows that were counted before are masked.
+            first = jnp.minimum(start, num_users - chunk_size)
+            rows = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, first, chunk_size), data)
+            return chunk_sum(rows, first + offsets >= start, first + offsets)
+        indices = sample.indices[jnp.minimum(position, len(sample.indices) - 1)]
+        return chunk_sum(_take(data, indices), position < count, position)
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(trip, 0))
+    trips = -(-count // chunk_size)
+    return lax.fori_loop(0, trips, lambda i, total: jax.tree.map(jnp.add, total, trip(i)), zeros)
+
+
+def _take(data: Any, indices: jax.Array) -> Any:
+    return jax.tree.map(lambda x: x.at[indices].get(mode="promise_in_bounds"), data)

@@ -1,0 +1,128 @@
+"""Who takes part in a step: uniform batches of fixed size, and Poisson samples, inside ``jit``.
+
+What it computes: the indices of the sampled users, packed to the front of an array of static size.
+
+Source: sequential sampling without replacement (draw uniform users and skip those already drawn);
+Poisson sampling is one Bernoulli draw per user.
+
+Formal guarantee: amplification by sampling assumes the exact law of the sample. ``without_replacement``
+is uniform over all subsets of the size asked for: a stream of independent uniform users is cut after its
+first ``batch_size`` different ones, and a stream too short for that is drawn afresh; both are symmetric
+under every renaming of the users, so all subsets are equally likely. (Each uniform draw is the remainder
+of 64 random bits: no probability is off by more than a factor of 1 ± num_users·2^-64.) Shuffling once and
+cutting into batches is not this law, nor is the largest of float32 uniforms, which tie. ``poisson``
+includes each user independently with probability ⌊q·2^32⌋/2^32: never more than q, as a comparison of
+float32 uniforms would allow. The sample must stay secret.
+
+Cost: without replacement about ``batch_size`` to 1.4 ``batch_size`` random integers and one scatter of as
+many; Poisson 32 random bits and a cumulative sum per user.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Int
+
+from dpsco_jax.geometry._checks import require
+
+# The chance that a stream is too short and has to be drawn again is below one in 10^4.
+_SPARE_DEVIATIONS = 4.0
+
+
+class UserSample(NamedTuple):
+    """The users of one step.
+
+    Attributes:
+        indices: int32 ``[capacity]``; the first ``count`` entries are different users, the rest are valid
+            indices without a meaning.
+        count: how many users were sampled: a Python integer where it is fixed, an int32 scalar where it is
+            random.
+    """
+
+    indices: Int[jax.Array, "capacity"]
+    count: int | Int[jax.Array, ""]
+
+
+def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> UserSample:
+    """A uniformly random subset of exactly ``batch_size`` users, in no particular order.
+
+    Args:
+        key: a typed key.
+        num_users: size of the population, static.
+        batch_size: size of the subset, static, in [1, num_users].
+
+    Raises:
+        ValueError: if ``batch_size`` is out of range.
+    """
+    require(1 <= batch_size <= num_users, "batch_size", batch_size, f"in [1, {num_users}]")
+    if batch_size == num_users:
+        return UserSample(jnp.arange(num_users, dtype=jnp.int32), batch_size)
+    if batch_size > num_users // 2:
+        left_out = without_replacement(key, num_users, num_users - batch_size).indices
+        kept = jnp.ones(num_users, bool).at[left_out].set(False)
+        return UserSample(_pack(kept, batch_size), batch_size)
+
+    length = _stream_length(num_users, batch_size)
+    positions = jnp.arange(length, dtype=jnp.int32)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        stream = jax.random.randint(key, (length,), 0, num_users, jnp.int32)
+        earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
+        return stream, earliest[stream] == positions
+
+    def too_short(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        return jnp.sum(state[2]) < batch_size
+
+    def redraw(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+        key, draw_key = jax.random.split(state[0])
+        return key, *draw(draw_key)
+
+    key, draw_key = jax.random.split(key)
+    _, stream, is_new = jax.lax.while_loop(too_short, redraw, (key, *draw(draw_key)))
+    return UserSample(stream[_pack(is_new, batch_size)], batch_size)
+
+
+def poisson(key: jax.Array, num_users: int, probability: ArrayLike) -> UserSample:
+    """Every user independently with the same probability; possibly nobody, possibly everybody.
+
+    Args:
+        key: a typed key.
+        num_users: size of the population, static; also the capacity of the sample, so that no sample is
+            ever cut short.
+        probability: q in [0, 1]; may be traced (float32 or wider).
+
+    Raises:
+        ValueError: if a concrete probability is not in [0, 1].
+    """
+    if not isinstance(probability, jax.core.Tracer):
+        in_range = (np.asarray(probability) >= 0) & (np.asarray(probability) <= 1)
+        require(in_range, "probability", probability, "in [0, 1]")
+    if isinstance(probability, jax.Array):
+        probability = probability.astype(jnp.promote_types(probability.dtype, jnp.float32))
+        certain = probability >= 1
+        threshold = jnp.floor(jnp.where(certain, 0, probability) * 2.0**32).astype(jnp.uint32)
+    else:
+        certain = jnp.asarray(probability >= 1)
+        threshold = jnp.uint32(0 if probability >= 1 else math.floor(float(probability) * 2.0**32))
+    bits = jax.random.bits(key, (num_users,), jnp.uint32)
+    chosen = (bits < threshold) | certain
+    return UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
+
+
+def _pack(chosen: jax.Array, size: int) -> jax.Array:
+    """The positions of the true entries at the front of an array of the given size, then zeros."""
+    rank = jnp.cumsum(chosen.astype(jnp.int32)) - 1
+    target = jnp.where(chosen, rank, size)
+    numbers = jnp.arange(len(chosen), dtype=jnp.int32)
+    return jnp.zeros(size, jnp.int32).at[target].set(numbers, mode="drop")
+
+
+def _stream_length(num_users: int, batch_size: int) -> int:
+    """How many draws to make: the mean of those needed, and a few standard deviations."""
+    repeated = np.arange(batch_size) / num_users
+    mean = np.sum(1 / (1 - repeated))
+    variance = np.sum(repeated / (1 - repeated) ** 2)
+    return math.ceil(mean + _SPARE_DEVIATIONS * math.sqrt(variance))

@@ -1,16 +1,45 @@
 """What has been paid: privacy losses, the curves of mechanisms, conversion, calibration, certificates."""
 
 from dpsco_jax.privacy import events
+from dpsco_jax.privacy.calibration import (
+    calibrate,
+    calibrate_noise_multiplier,
+    calibrate_num_steps,
+    calibrate_sampling_probability,
+)
 from dpsco_jax.privacy.certificates import Certificate, certificate, certified_noise_multiplier
+from dpsco_jax.privacy.curves import (
+    approximate_dp,
+    bounded_range,
+    gaussian,
+    gdp,
+    laplace,
+    pure_dp,
+)
 from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
 from dpsco_jax.privacy.loss import PrivacyLoss, compose, delta, epsilon, parallel, scale, zero
 from dpsco_jax.privacy.orders import ORDERS
+from dpsco_jax.privacy.poisson import poisson_subsampled_gaussian
+from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
+from dpsco_jax.privacy.subsampling import (
+    subsampled_gaussian_with_replacement,
+    subsampled_gaussian_without_replacement,
+)
 
 __all__ = [
     "ORDERS",
     "Certificate",
+    "FullBatch",
     "Ledger",
+    "Poisson",
     "PrivacyLoss",
+    "WithoutReplacement",
+    "approximate_dp",
+    "bounded_range",
+    "calibrate",
+    "calibrate_noise_multiplier",
+    "calibrate_num_steps",
+    "calibrate_sampling_probability",
     "certificate",
     "certified_noise_multiplier",
     "charge",
@@ -18,9 +47,16 @@ __all__ = [
     "delta",
     "epsilon",
     "events",
+    "gaussian",
+    "gdp",
+    "laplace",
     "open_ledger",
     "parallel",
+    "poisson_subsampled_gaussian",
     "privacy_spent",
+    "pure_dp",
     "scale",
+    "subsampled_gaussian_with_replacement",
+    "subsampled_gaussian_without_replacement",
     "zero",
 ]

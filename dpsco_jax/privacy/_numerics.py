@@ -1,4 +1,4 @@
-"""Arithmetic shared by the curves: which array library computes, and in what precision.
+"""Arithmetic shared by the curves: which array library computes, in what precision, on what ranges.
 
 Python and NumPy numbers are computed at once, by NumPy, in float64: this is what plans, certificates
 and calibrations on the host use. JAX arrays (also tracers inside ``jit``, ``vmap``, ``grad`` and
@@ -15,7 +15,7 @@ import numpy as np
 import scipy.special
 
 Array = jax.Array | np.ndarray
-Scalar = Array | float
+Scalar = Array | np.number | float | int
 
 
 def array_namespace(*values: Any) -> ModuleType:
@@ -48,3 +48,37 @@ def round_up(value: Any, ulps: float) -> Any:
     xp = array_namespace(value)
     eps = xp.finfo(value.dtype).eps
     return value * (1.0 + ulps * eps)
+
+
+def require(
+    name: str,
+    value: Any,
+    low: float,
+    high: float,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> None:
+    """Raises ``ValueError`` if a concrete value lies outside its working range, or is not a number.
+
+    A traced value has no number to look at yet, and passes.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return
+    array = np.asarray(value, np.float64)
+    above = array > low if open_low else array >= low
+    below = array < high if open_high else array <= high
+    if not np.all(above & below):
+        left, right = "(" if open_low else "[", ")" if open_high else "]"
+        raise ValueError(f"{name} must be in {left}{low:g}, {high:g}{right}, got {value}")
+
+
+def exp_remainder(xp: ModuleType, y: Any) -> Any:
+    """``exp(y) - 1 - y`` for y at most about 80, without cancellation near zero."""
+    small = xp.abs(y) < 0.5
+    z = xp.where(small, y, 0.0)
+    series = xp.ones_like(z)
+    for k in range(15, 2, -1):
+        series = 1.0 + z / k * series
+    far = xp.where(small, 1.0, y)
+    return xp.where(small, 0.5 * z * z * series, xp.expm1(far) - far)

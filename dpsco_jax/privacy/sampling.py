@@ -1,0 +1,93 @@
+"""Sampling schemes as values: how the users of a step are drawn, and what a Gaussian release then costs.
+
+Source: the curves and events that the methods call.
+
+Formal guarantee: a scheme serves a relation only where its curve is proven, and raises otherwise.
+
+Cost: none.
+"""
+
+from typing import NamedTuple
+
+from dp_accounting import DpEvent, NeighboringRelation
+
+from dpsco_jax.privacy import curves, events, poisson, subsampling
+from dpsco_jax.privacy._numerics import Scalar
+from dpsco_jax.privacy.loss import PrivacyLoss
+
+
+class FullBatch(NamedTuple):
+    """Every user takes part in every step."""
+
+    def gaussian_loss(self, noise_multiplier: Scalar, relation: NeighboringRelation) -> PrivacyLoss:
+        """The loss of one Gaussian release, under any relation.
+
+        Args:
+            noise_multiplier: standard deviation over the ℓ2 sensitivity under ``relation``.
+            relation: the one under which the sensitivity was formed.
+        """
+        del relation  # the multiplier has it already
+        return curves.gaussian(noise_multiplier)
+
+    def gaussian_event(self, noise_multiplier: float) -> DpEvent:
+        """The event of one Gaussian release."""
+        return events.gaussian(noise_multiplier)
+
+
+class Poisson(NamedTuple):
+    """Each user takes part independently of the others.
+
+    Attributes:
+        probability: with which a user takes part, in [0, 1].
+    """
+
+    probability: Scalar
+
+    def gaussian_loss(self, noise_multiplier: Scalar, relation: NeighboringRelation) -> PrivacyLoss:
+        """The loss of one Gaussian release.
+
+        Args:
+            noise_multiplier: standard deviation over the ℓ2 sensitivity to one user's presence.
+            relation: ADD_OR_REMOVE_ONE.
+
+        Raises:
+            ValueError: for another relation.
+        """
+        return poisson.poisson_subsampled_gaussian(noise_multiplier, self.probability, relation)
+
+    def gaussian_event(self, noise_multiplier: float) -> DpEvent:
+        """The event of one Gaussian release."""
+        return events.poisson_subsampled_gaussian(noise_multiplier, float(self.probability))
+
+
+class WithoutReplacement(NamedTuple):
+    """A uniformly random set of users takes part.
+
+    Attributes:
+        population_size: how many users there are (for ADD_OR_REMOVE_ONE: a public lower bound).
+        batch_size: how many of them take part.
+    """
+
+    population_size: int
+    batch_size: int
+
+    def gaussian_loss(self, noise_multiplier: Scalar, relation: NeighboringRelation) -> PrivacyLoss:
+        """The loss of one Gaussian release.
+
+        Args:
+            noise_multiplier: standard deviation over the ℓ2 sensitivity of a fixed batch's sum under
+                ``relation``.
+            relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
+
+        Raises:
+            ValueError: for another relation.
+        """
+        return subsampling.subsampled_gaussian_without_replacement(
+            noise_multiplier, self.population_size, self.batch_size, relation
+        )
+
+    def gaussian_event(self, noise_multiplier: float) -> DpEvent:
+        """The event of one Gaussian release, under REPLACE_ONE."""
+        return events.subsampled_gaussian_without_replacement(
+            noise_multiplier, self.population_size, self.batch_size
+        )

@@ -1,0 +1,212 @@
+"""The Rényi curves of Gaussian releases from batches of a fixed size, without and with replacement.
+
+Under REPLACE_ONE a batch holds the differing user with probability q or not at all, and amplification by
+subsampling bounds, in both directions, every hockey-stick divergence with ε ≥ 0 by that of
+(1-q) N(0, σ²) + q N(1, σ²) from N(0, σ²). A Rényi divergence is an integral of such divergences, so
+
+    A(α) ≤ 1 + E[(1+u)^α (1 - (1+u)^(1-α)) (1 - (1+u)^(-α)); u > 0],    rdp(α) = log A(α) / (α - 1),
+
+with u = q (exp((2z-1)/(2σ²)) - 1) and z ~ N(0, σ²). Under ADD_OR_REMOVE_ONE a batch of fixed size changes by
+a replacement, twice the sensitivity, with probability q: the Poisson curve at half the multiplier. With
+replacement, both are averaged over how often the user was drawn. Proofs: docs/privacy/subsampling.md.
+
+Source: Balle, Barthe and Gaboardi 2018, Theorems 9 to 11 (amplification); Sason and Verdú 2016 (the integral
+representation); Lebeda, Regehr, Kamath and Steinke 2024 (fixed-size batches under add/remove). Smaller at
+every order than Theorem 27 of Wang, Balle and Kasiviswanathan 2019, which has a factor 4.
+
+Formal guarantee: as stated for each relation; who was drawn is never revealed.
+
+Cost: about 50,000 exponentials for the whole curve, 16 times that with replacement.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax.privacy import _quadrature, poisson
+from dpsco_jax.privacy._numerics import Scalar, as_floats, require, round_up
+from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.orders import ORDERS
+
+_STRIP = 2.6  # the logarithm in the change of variables has its singularities at distance π
+_ROUNDING_ULPS = 24.0
+_MAX_MULTIPLICITY = 16
+
+
+def subsampled_gaussian_without_replacement(
+    noise_multiplier: Scalar,
+    population_size: Scalar,
+    batch_size: Scalar,
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+) -> PrivacyLoss:
+    """The loss of one noisy sum over a uniformly random set of ``batch_size`` distinct users.
+
+    Args:
+        noise_multiplier: standard deviation over the ℓ2 sensitivity of a fixed batch's sum under
+            ``relation``: the clip norm C for ADD_OR_REMOVE_ONE, 2C for REPLACE_ONE. Shape ``[...]``.
+        population_size: number of users, at least 1. Under ADD_OR_REMOVE_ONE a public lower bound on the
+            number in the larger of two neighbours.
+        batch_size: users in a batch, between 0 and ``population_size``.
+        relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
+
+    Raises:
+        ValueError: for another relation, or an argument out of range.
+    """
+    _check_sizes(noise_multiplier, population_size, batch_size, 1.0)
+    if not isinstance(population_size, jax.core.Tracer):
+        require("batch_size", batch_size, 0.0, float(np.min(population_size)))
+    xp, (sigma, users, batch) = as_floats(noise_multiplier, population_size, batch_size)
+    log_moments = _log_moments(xp, sigma, batch / users, relation)
+    return _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
+
+
+def subsampled_gaussian_with_replacement(
+    noise_multiplier: Scalar,
+    population_size: Scalar,
+    batch_size: Scalar,
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+    tail_probability: Scalar = 1e-15,
+) -> PrivacyLoss:
+    """The loss of one noisy sum over ``batch_size`` users drawn uniformly and independently.
+
+    That a user is drawn more than K times counts as failure and is the ``delta`` of the result, with K at
+    most 16 and the smallest for which that probability is at most ``tail_probability``.
+
+    Args:
+        noise_multiplier: standard deviation over the ℓ2 sensitivity of the sum to one draw under
+            ``relation``: the clip norm C for ADD_OR_REMOVE_ONE, 2C for REPLACE_ONE. Shape ``[...]``.
+        population_size: number of users, at least 2. Under ADD_OR_REMOVE_ONE a public lower bound on the
+            number in the larger of two neighbours.
+        batch_size: number of draws, at least 0.
+        relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
+        tail_probability: failure probability to aim at, in one release.
+
+    Raises:
+        ValueError: for another relation, or an argument out of range.
+    """
+    _check_sizes(noise_multiplier, population_size, batch_size, 2.0)
+    require("tail_probability", tail_probability, 0.0, 1.0)
+    xp, (sigma, users, draws) = as_floats(noise_multiplier, population_size, batch_size)
+    sigma, users, draws = xp.broadcast_arrays(sigma, users, draws)
+    drawn, failure = _multiplicities(xp, users, draws, tail_probability)
+    ever = drawn[..., 1:].sum(-1)
+    rate = ever / (drawn[..., 0] + ever)
+    weights = drawn[..., 1:] / xp.where(ever > 0, ever, 1.0)[..., None]
+    times = np.arange(1, _MAX_MULTIPLICITY + 1, dtype=sigma.dtype)
+    log_moments = _log_moments(
+        xp, sigma[..., None] / times, xp.broadcast_to(rate[..., None], weights.shape), relation
+    )
+    return _loss(xp, _log_mean_exp(xp, log_moments, weights[..., None]), failure)
+
+
+def _multiplicities(xp: Any, users: Any, draws: Any, tail_probability: Any) -> tuple[Any, Any]:
+    """Probabilities that a user is drawn 0, ..., K times, zero from K + 1 to 16, and of more than K."""
+    chances = [xp.exp(draws * xp.log1p(-1.0 / users))]
+    for k in range(_MAX_MULTIPLICITY + 1):
+        chances.append(chances[-1] * xp.maximum(draws - k, 0.0) / ((k + 1) * (users - 1.0)))
+    # Beyond the last, each chance is at most this times the one before.
+    ratio = draws / ((_MAX_MULTIPLICITY + 2) * (users - 1.0))
+    beyond = xp.where(ratio < 0.9, chances.pop() / (1.0 - xp.minimum(ratio, 0.9)), 1.0)
+    tails = [beyond]
+    for chance in chances[:0:-1]:
+        tails.append(tails[-1] + chance)
+    tail = xp.stack(tails[::-1], axis=-1)  # of more than 0, ..., more than 16
+    allowed = xp.maximum(tail_probability, tail[..., -1:])
+    kept = xp.concatenate([xp.ones_like(tail[..., :1], bool), tail[..., :-1] > allowed], axis=-1)
+    failure = xp.where(tail <= allowed, tail, 0.0).max(-1)
+    return xp.where(kept, xp.stack(chances, axis=-1), 0.0), failure
+
+
+def _log_moments(xp: Any, sigma: Any, q: Any, relation: NeighboringRelation) -> Any:
+    sigma, q = xp.broadcast_arrays(sigma, q)
+    if relation == NeighboringRelation.REPLACE_ONE:
+        return _symmetric_log_moments(xp, sigma, q)
+    if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
+        return poisson.log_moments(xp, 0.5 * sigma, q)[0]
+    raise ValueError(
+        f"relation must be REPLACE_ONE or ADD_OR_REMOVE_ONE for batches of fixed size, got {relation.name}"
+    )
+
+
+def _symmetric_log_moments(xp: Any, sigma: Any, q: Any) -> Any:
+    """Bound on log A under REPLACE_ONE at each order, never below what is proven."""
+    settings = _quadrature.precision(sigma.dtype)
+    orders = ORDERS.astype(sigma.dtype)
+    noisy, partial = sigma > 0, (q > 0) & (q < 1)
+    safe_sigma = xp.where(noisy, sigma, 1.0)[..., None]
+    safe_q = xp.where(partial, q, 0.5)[..., None]
+    # u > 0 alone gives at most twice the excess of the whole line.
+    whole = _quadrature.minkowski(xp, orders, safe_sigma, safe_q, settings.cap)
+    unsampled = (orders - 1.0) * orders / (2.0 * safe_sigma * safe_sigma)
+    bound = xp.minimum(whole + xp.log1p(-xp.expm1(-whole)), unsampled)
+    value, reached = _half_line(xp, xp.maximum(safe_sigma, 0.05), safe_q, settings)
+    reached = reached & (safe_sigma >= 0.05)
+    result = xp.where(reached, xp.minimum(value, bound), bound)
+    tiny = xp.finfo(sigma.dtype).tiny
+    result = xp.where((q < 1)[..., None], xp.maximum(result, tiny), unsampled)
+    result = xp.where(noisy[..., None], result, xp.inf)
+    return xp.where((q > 0)[..., None], result, 0.0)
+
+
+def _half_line(xp: Any, sigma: Any, q: Any, settings: _quadrature.Precision) -> tuple[Any, Any]:
+    """Log A by the trapezoidal rule in x, where t = 1/(2σ) + log(1 + exp(x)) covers u > 0."""
+    eps = xp.finfo(sigma.dtype).eps
+    left = settings.decay / 3.0  # the integrand falls like exp(3x)
+    parts = _quadrature.octaves()
+    counts = [_quadrature.node_count(part.top, settings, _STRIP, left) for part in parts]
+    step = _quadrature.step_length(xp, sigma, settings.decay, _STRIP)
+    first = xp.ceil(left / step)
+    x = (np.arange(max(counts), dtype=sigma.dtype) - first) * step
+    bend = xp.log1p(xp.exp(-xp.abs(x)))
+    distance, log_weight = xp.maximum(x, 0.0) + bend, -xp.maximum(-x, 0.0) - bend
+    _, log_ratio = _quadrature.log_likelihood(xp, distance / sigma, q, settings.cap)
+    t = 0.5 / sigma + distance
+    half_square = 0.5 * t * t * (1.0 - eps) - log_weight
+    log_ratio = log_ratio * (1.0 + 2.0 * eps)
+    down, fall = xp.exp(-log_ratio), -xp.expm1(-log_ratio)
+    values, reached = [], []
+    for part, count in zip(parts, counts, strict=True):
+        orders = ORDERS[part.start : part.stop].astype(sigma.dtype)
+        ratio = log_ratio[..., None, :count]
+        exponent = orders[:, None] * ratio - half_square[..., None, :count]
+        peak = xp.maximum(exponent.max(-1), 0.0)
+        lower = -xp.expm1(-(orders - 1.0)[:, None] * ratio)
+        upper = fall[..., None, :count] + down[..., None, :count] * lower
+        total = (xp.exp(exponent - peak[..., None]) * lower * upper).sum(-1)
+        scaled = total * (step / np.sqrt(2.0 * np.pi)) * (1.0 + 8.0 * eps)
+        values.append(_quadrature.log_of_scaled(xp, scaled, peak, settings.decay))
+        last = (count - 1 - first) * step
+        reached.append(orders / sigma + settings.reach <= last)
+    return xp.concatenate(values, axis=-1), xp.concatenate(reached, axis=-1)
+
+
+def _log_mean_exp(xp: Any, logs: Any, weights: Any) -> Any:
+    """Log Σ weights exp(logs) over the axis before the last, for logs >= 0 and weights of sum 1."""
+    drawn = weights > 0
+    shown = xp.where(drawn, logs, 0.0)
+    log_weights = xp.log(xp.where(drawn, weights, 1.0))
+    peak = xp.maximum((shown + log_weights).max(-2, keepdims=True), 0.0)
+    small = shown < 1.0
+    excess = xp.where(
+        small,
+        weights * xp.expm1(xp.where(small, shown, 0.0)) * xp.exp(-peak),
+        xp.where(
+            drawn,
+            xp.exp(xp.where(small, 0.0, shown) + log_weights - peak) - weights * xp.exp(-peak),
+            0.0,
+        ),
+    )
+    return (peak + xp.log1p(excess.sum(-2, keepdims=True) + xp.expm1(-peak)))[..., 0, :]
+
+
+def _check_sizes(noise_multiplier: Any, users: Any, batch: Any, least: float) -> None:
+    require("noise_multiplier", noise_multiplier, 0.0, np.inf)
+    require("population_size", users, least, np.inf, open_high=True)
+    require("batch_size", batch, 0.0, np.inf, open_high=True)
+
+
+def _loss(xp: Any, log_moments: Any, failure: Any) -> PrivacyLoss:
+    rdp = round_up(log_moments, _ROUNDING_ULPS) / (ORDERS - 1.0).astype(log_moments.dtype)
+    return PrivacyLoss(rdp, xp.minimum(round_up(failure, 4.0 * _ROUNDING_ULPS), 1.0))

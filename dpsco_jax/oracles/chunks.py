@@ -41,7 +41,7 @@ def sum_over_users(
         The sum, with the structure of what ``chunk_sum`` returns.
     """
     num_users = jax.tree.leaves(data)[0].shape[0]
-    count = num_users if sample is None else sample.count
+    count = num_users if sample is None else sample.size
     if isinstance(count, int) and count <= chunk_size:
         position = jnp.arange(count, dtype=jnp.int32)
         rows = data if sample is None else _take(data, sample.indices[:count])

@@ -77,7 +77,9 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
     weights = jnp.where(present, 1.0 / jnp.maximum(count, 1)[:, None], 0.0)
     if isinstance(features, OneHot):
         counts = (row_values(features, dim, model.feature_bound) > 0) & present[..., None]
-        norm = _entry(model, features.columns.shape[-1]) * jnp.sqrt(jnp.sum(counts, -1, dtype=float))
+        norm = _entry(model, features.columns.shape[-1]) * jnp.sqrt(
+            jnp.sum(counts, -1, dtype=float)
+        )
         rows = jnp.where(counts, features.columns, dim).astype(jnp.int32)
         return LinearData(rows, labels, weights, norm / _HEAD_ROOM, count)
     if features.shape[-1] != dim:
@@ -128,7 +130,9 @@ def clipped_gradient_sum(
                 return jnp.einsum("um,umd->ud", coefficients, rows.features, precision=_FULL)
             row = jnp.arange(len(coefficients))[:, None, None]
             sums = jnp.zeros((len(coefficients), dim + 1), point.dtype)
-            sums = sums.at[row, rows.features].add(coefficients[..., None], mode="promise_in_bounds")
+            sums = sums.at[row, rows.features].add(
+                coefficients[..., None], mode="promise_in_bounds"
+            )
             return sums.at[:, dim].set(0.0)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:

@@ -24,26 +24,28 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Int
+from jaxtyping import Int
 
 from dpsco_jax.geometry._checks import require
 
 # The chance that a stream is too short and has to be drawn again is below one in 10^4.
 _SPARE_DEVIATIONS = 4.0
 
+_Stream = tuple[jax.Array, jax.Array, jax.Array]  # key, draws, which of them are new
+
 
 class UserSample(NamedTuple):
     """The users of one step.
 
     Attributes:
-        indices: int32 ``[capacity]``; the first ``count`` entries are different users, the rest are valid
+        indices: int32 ``[capacity]``; the first ``size`` entries are different users, the rest are valid
             indices without a meaning.
-        count: how many users were sampled: a Python integer where it is fixed, an int32 scalar where it is
+        size: how many users were sampled: a Python integer where it is fixed, an int32 scalar where it is
             random.
     """
 
     indices: Int[jax.Array, "capacity"]
-    count: int | Int[jax.Array, ""]
+    size: int | Int[jax.Array, ""]
 
 
 def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> UserSample:
@@ -73,10 +75,10 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
         earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
         return stream, earliest[stream] == positions
 
-    def too_short(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+    def too_short(state: _Stream) -> jax.Array:
         return jnp.sum(state[2]) < batch_size
 
-    def redraw(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+    def redraw(state: _Stream) -> _Stream:
         key, draw_key = jax.random.split(state[0])
         return key, *draw(draw_key)
 
@@ -85,7 +87,7 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
     return UserSample(stream[_pack(is_new, batch_size)], batch_size)
 
 
-def poisson(key: jax.Array, num_users: int, probability: ArrayLike) -> UserSample:
+def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> UserSample:
     """Every user independently with the same probability; possibly nobody, possibly everybody.
 
     Args:

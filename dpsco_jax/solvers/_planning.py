@@ -1,0 +1,159 @@
+"""What plans share: refusal of bad arguments, calibration of a run of releases, tables.
+
+Formal guarantee: ``noise_multiplier`` returns a float32-representable number that meets (ε, δ) for exactly
+the sizes it is given, rounded up past the rounding of the program that will use it.
+
+Cost: a calibration by privacy loss distributions takes about a second, by Rényi curves milliseconds.
+"""
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import privacy
+from dpsco_jax.oracles import sampling
+from dpsco_jax.privacy import events
+from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
+
+Scheme = FullBatch | Poisson | WithoutReplacement
+
+ACCOUNTANTS = ("pld", "rdp")
+_ASSUMES = ("the key and the users sampled in each step stay secret",)
+_LEDGER_ROUNDING = 2e-5
+_LEAST_MULTIPLIER = 0.01
+
+
+class Releases(NamedTuple):
+    """A run of Gaussian releases: all that accounting needs to know of a first-order solver.
+
+    Attributes:
+        scheme: how the users of a step are drawn.
+        relation: which data sets are neighbours.
+        num_steps: how many releases.
+    """
+
+    scheme: Scheme
+    relation: NeighboringRelation
+    num_steps: int
+
+    def noise_multiplier(self, epsilon: float, delta: float, accountant: str) -> float:
+        """The smallest multiplier that meets (ε, δ) by ``"pld"`` or by the ledger's ``"rdp"``."""
+        if accountant == "pld":
+            value = privacy.certified_noise_multiplier(
+                self.scheme, self.num_steps, epsilon, delta, self.relation
+            )
+        else:
+            # The ledger adds in float32 and rounds up: leave it the room.
+            value = privacy.calibrate(
+                lambda s: privacy.scale(
+                    self.scheme.gaussian_loss(s, self.relation), self.num_steps
+                ),
+                (1 - _LEDGER_ROUNDING) * epsilon,
+                delta,
+                _LEAST_MULTIPLIER,
+                2 * math.sqrt(self.num_steps) / delta,
+            )
+        return float32_above(value)
+
+    def ledger_epsilon(self, noise_multiplier: float, delta: float) -> float:
+        """ε of the run by its Rényi curve: what the ledger will say, in float64."""
+        step = self.scheme.gaussian_loss(float(noise_multiplier), self.relation)
+        return float(privacy.epsilon(privacy.scale(step, self.num_steps), delta))
+
+    def certificate(self, noise_multiplier: float, delta: float) -> privacy.Certificate:
+        """The guarantee of the run by the tightest accountant."""
+        event = self.scheme.gaussian_event(float(noise_multiplier))
+        event = events.repeated(event, self.num_steps)
+        return privacy.certificate(event, float(delta), self.relation, _ASSUMES)
+
+    def sampler(self, num_users: int) -> Callable[[jax.Array], sampling.UserSample] | None:
+        """Draws the users of a step as the accounting assumes; ``None`` for everybody."""
+        match self.scheme:
+            case Poisson(probability):
+                return lambda key: sampling.poisson(key, num_users, float(probability))
+            case WithoutReplacement(population, batch):
+                return lambda key: sampling.without_replacement(key, population, batch)
+        return None
+
+    def rows(self, plan: Any) -> list[tuple[str, Any]]:
+        """The lines of a plan's table that speak of cost and privacy."""
+        multiplier, gradients = plan.noise_multiplier, self.num_steps * plan.batch_size
+        certificate = str(self.certificate(multiplier, plan.delta)).split("\n")
+        return [
+            ("noise multiplier", multiplier),
+            ("user gradients", f"{gradients} ({gradients / plan.num_users:.4g} passes)"),
+            ("budget", f"({float(plan.epsilon):g}, {float(plan.delta):g})"),
+            ("ledger epsilon", self.ledger_epsilon(multiplier, plan.delta)),
+            ("certificate", ",".join(certificate)),
+        ]
+
+
+def fixed_size(num_users: int, batch_size: int, num_steps: int) -> Releases:
+    """Batches of a fixed size, everybody if that is their size; one user may be replaced."""
+    full = batch_size == num_users
+    scheme = FullBatch() if full else WithoutReplacement(num_users, batch_size)
+    return Releases(scheme, NeighboringRelation.REPLACE_ONE, num_steps)
+
+
+def poisson(num_users: int, batch_size: int, num_steps: int) -> Releases:
+    """Poisson samples of the given expected size; one user may be added or removed."""
+    scheme = Poisson(batch_size / num_users)
+    return Releases(scheme, NeighboringRelation.ADD_OR_REMOVE_ONE, num_steps)
+
+
+def float32_above(value: float) -> float:
+    """A float32 number above the value by 2 to 4 units in the last place."""
+    return float(np.float32(value * (1 + 3 * 2.0**-23)))
+
+
+def require_integer(name: str, value: Any, lower: int, upper: int | None = None) -> int:
+    """The value as an ``int``; ``ValueError`` unless it is an integer in [lower, upper]."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < lower or (upper is not None and value > upper):
+        bound = f"in [{lower}, {upper}]" if upper is not None else f"at least {lower}"
+        raise ValueError(f"{name} must be an integer {bound}, got {value!r}")
+    return int(value)
+
+
+def require_real(
+    name: str, value: Any, lower: float, upper: float = math.inf, closed: bool = False
+) -> float:
+    """The value as a ``float``; ``ValueError`` unless it is in (lower, upper), or [lower, upper)."""
+    inside = np.ndim(value) == 0 and (lower <= value if closed else lower < value) and value < upper
+    if not inside:
+        bracket = "[" if closed else "("
+        raise ValueError(f"{name} must be in {bracket}{lower:g}, {upper:g}), got {value!r}")
+    return float(value)
+
+
+def require_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """The value; ``ValueError`` unless it is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def require_users(name: str, planned: int, data: Any) -> None:
+    """``ValueError`` unless the data have the planned number of users; sizes are static."""
+    found = jax.tree.leaves(data.items)[0].shape[0]
+    if found != planned:
+        raise ValueError(f"{name} must have plan.num_users = {planned} users, got {found}")
+
+
+def table(title: str, rows: Sequence[tuple[str, Any]]) -> str:
+    """A plan as text: one line for each name and value, floats to five digits."""
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {_text(value)}" for name, value in rows]
+    return "\n".join([title, *lines])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str | int):
+        return str(value)
+    array = np.asarray(value)
+    return f"{float(array):.5g}" if array.ndim == 0 else f"array of shape {array.shape}"

@@ -1,0 +1,1 @@
+"""Convex optimization: the loop shared by first-order solvers."""

@@ -1,0 +1,112 @@
+"""META: the loop that all first-order solvers share, oracle + chain + scan.
+
+What it computes: num_steps times: the oracle estimates a gradient at the parameters, the optimizer's chain
+makes it private and turns it into an update, the update is applied.
+
+Source: thesis, Algorithm 1 (META) and Algorithm 2 (its private oracle, which here is a sampling oracle
+followed by ``transforms.privatize`` at the head of the chain).
+
+Formal guarantee: the chain's ledger bounds everything that the chain has released, hence the parameters at
+every step, if the oracle keeps its promise (the bound on each user's share) and nothing but the chain looks
+at its output. What ``trace`` returns of opt_state and params is covered too; what it returns of estimates is
+not. The keys of samples, shifts and noise are different streams.
+
+Cost: num_steps oracle calls; the memory of one step, and of the traces if asked for.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int
+
+from dpsco_jax.oracles import Estimate, Oracle, gradients, linear, smoothed
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+
+
+class Run(NamedTuple):
+    """The end of a loop.
+
+    Attributes:
+        params: what the caller would hold: the next query point.
+        opt_state: the state of the chain, ledger included.
+        num_gradients: item gradients evaluated for sampled users; depends on the data. It stays at its
+            largest value rather than wrap around.
+        trace: what ``trace`` returned, stacked over steps; ``None`` without it.
+    """
+
+    params: Any
+    opt_state: Any
+    num_gradients: Int[Array, ""]
+    trace: Any
+
+
+def run(
+    key: jax.Array,
+    oracle: Oracle,
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    data: Any,
+    num_steps: int,
+    trace: Callable[[Any, Any, Estimate], Any] | None = None,
+) -> Run:
+    """Runs the loop.
+
+    Args:
+        key: for the oracle alone; step t uses ``fold_in(key, t)``. The noise has a key of its own, in the
+            state of the chain.
+        oracle: see ``dpsco_jax.oracles``.
+        optimizer: a chain whose first transformation takes the oracle's gradient.
+        params: the starting point.
+        data: what the oracle takes.
+        num_steps: static.
+        trace: ``trace(params, opt_state, estimate)`` after each step, for study; see the file's docstring.
+    """
+    optimizer = optax.with_extra_args_support(optimizer)
+    most = jnp.iinfo(jnp.int32).max
+
+    def step(carry: tuple[Any, Any, Array], t: Array) -> tuple[tuple[Any, Any, Array], Any]:
+        params, opt_state, count = carry
+        estimate = oracle(jax.random.fold_in(key, t), params, data)
+        updates, opt_state = optimizer.update(
+            estimate.gradient, opt_state, params, **estimate.extra_args
+        )
+        params = optax.apply_updates(params, updates)
+        count = jnp.where(
+            count > most - estimate.num_gradients, most, count + estimate.num_gradients
+        )
+        seen = None if trace is None else trace(params, opt_state, estimate)
+        return (params, opt_state, count), seen
+
+    start = (params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    (params, opt_state, count), seen = jax.lax.scan(step, start, jnp.arange(num_steps))
+    return Run(params, opt_state, count, seen)
+
+
+def clipped_sum_oracle(
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    clip_norm: Any,
+    sampler: gradients.Sampler | None,
+    chunk_size: int,
+    smoothing_radius: Any = None,
+) -> tuple[Oracle, Any]:
+    """The fastest oracle for Σ_u clip(g_u) of an objective, and the data in the form that it takes.
+
+    The closed form where the objective is a linear model, automatic differentiation elsewhere and under
+    smoothing (``smoothing_radius`` not ``None``).
+    """
+    if objective.linear_model is None or smoothing_radius is not None:
+        gradient = (
+            gradients.user_gradient(objective)
+            if smoothing_radius is None
+            else smoothed.user_gradient(objective, smoothing_radius)
+        )
+        return gradients.clipped_gradient_sum(gradient, clip_norm, sampler, chunk_size), data
+    model = objective.linear_model
+    prepared = linear.prepare(model, data, len(params))
+    return linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size), prepared

@@ -1,0 +1,296 @@
+"""Private AC-SA: accelerated stochastic approximation on a smoothed loss, with noisy large batches.
+
+What it computes: minimizes the mean over users of convex G-Lipschitz losses. Each step draws a batch of
+exactly B users, takes their gradients at points shifted within a small ball (which makes the loss smooth in
+expectation), clips them to G, sums, adds Gaussian noise, divides by B, and feeds the AC-SA recursion.
+
+Source: thesis, Algorithm 4, Lemmas 1.4.4 and 1.4.5; parameters of Theorem 1.4.9; the convex case by
+regularization (Lemma 1.4.10) or directly by AC-SA's convex policy. With these corrections: one replaced
+user moves the sum by 2G (not G); the smoothing radius is that of the proof, R·d^(1/4)/T (not
+R/(T·d^(1/4))); the regularizer is centred at the start; it stays outside of clip and noise.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run. Nothing is
+assumed of the losses: gradients are clipped to G. Smoothing, steps and projection are post-processing.
+Assumed: the key and the batches stay secret. Utility, for losses convex and G-Lipschitz within r of the
+domain and R ≥ the distance from the start to a minimizer, with V = G²/B + dim·σ²/B²:
+
+    strongly convex: E F(w) - F* ≤ β + 2LR²/(T(T+1)) + 2V/(μ(T+1))
+    direct:          E F(w) - F* ≤ β + 4LR²/(T(T+1)) + 2R·√(V(2T+1)/(3T(T+1)))
+    regularize:      the first line with μ = u, L + u, plus uR²/2
+
+where β = G·r·d/(d+1) and L = c_d·G/r with smoothing; β = 0 and L the loss's own constant without it.
+
+Cost: T·B user gradients; memory of one chunk of them, shifts included.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers.item_level import _private_ac_sa_schedule as schedule
+from dpsco_jax.solvers.solution import Solution, finished
+
+_SIZES = (
+    "num_users",
+    "dim",
+    "num_steps",
+    "batch_size",
+    "policy",
+    "constants",
+    "smoothed",
+    "chunk_size",
+)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=(
+        "noise_multiplier", "clip_norm", "smoothness", "strong_convexity", "smoothing_radius",
+        "regularization", "epsilon", "delta", "initial_distance", "excess_bound",
+    ),
+    meta_fields=_SIZES,
+)  # fmt: skip
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: N.
+        dim: number of parameters.
+        num_steps: T.
+        batch_size: B; at B = N there is no sampling.
+        policy: ``"strongly convex"``, ``"direct"`` or ``"regularize"``.
+        constants: ``"tight"`` or ``"paper"``.
+        smoothed: whether gradients are taken at shifted points.
+        chunk_size: users whose gradients are held at once.
+        noise_multiplier: σ over the ℓ2 sensitivity 2·``clip_norm`` of the clipped sum.
+        clip_norm: G.
+        smoothness: L of what AC-SA minimizes, or its step-size parameter Γ under ``"direct"``.
+        strong_convexity: μ of the same; 0 under ``"direct"``.
+        smoothing_radius: r, zero if not ``smoothed``.
+        regularization: u of the term (u/2)·‖w - start‖² that the reduction adds, else zero.
+        epsilon: the budget.
+        delta: likewise.
+        initial_distance: R.
+        excess_bound: proven bound on the expected excess risk.
+    """
+
+    num_users: int
+    dim: int
+    num_steps: int
+    batch_size: int
+    policy: str
+    constants: str
+    smoothed: bool
+    chunk_size: int
+    noise_multiplier: Any
+    clip_norm: Any
+    smoothness: Any
+    strong_convexity: Any
+    smoothing_radius: Any
+    regularization: Any
+    epsilon: Any
+    delta: Any
+    initial_distance: Any
+    excess_bound: Any
+
+    @property
+    def releases(self) -> _planning.Releases:
+        """The private releases of the run."""
+        return _planning.fixed_size(self.num_users, self.batch_size, self.num_steps)
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return self.num_steps * self.batch_size
+
+    @property
+    def utility_assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        where = f"within {float(self.smoothing_radius):.3g} of" if self.smoothed else "on"
+        return (
+            f"every loss is convex and {float(self.clip_norm):.4g}-Lipschitz {where} the domain",
+            f"a minimizer lies within {float(self.initial_distance):.4g} of the start",
+        )
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        return self.releases.certificate(self.noise_multiplier, self.delta)
+
+    def __str__(self) -> str:
+        trivial = float(self.clip_norm) * float(self.initial_distance)
+        smoothing = f"ball of radius {float(self.smoothing_radius):.4g}"
+        parameter = "AC-SA step parameter" if self.policy == "direct" else "smoothness"
+        rows: list[tuple[str, Any]] = [
+            ("constants, policy", f"{self.constants}, {self.policy}"),
+            ("users", self.num_users),
+            ("parameters", self.dim),
+            ("steps", self.num_steps),
+            ("batch size", self.batch_size),
+            ("clip norm", self.clip_norm),
+            ("smoothing", smoothing if self.smoothed else "none: the loss is smoother by itself"),
+            (parameter, self.smoothness),
+            ("strong convexity", self.strong_convexity),
+            ("added regularization", self.regularization),
+            ("excess risk bound", f"{float(self.excess_bound):.4g} (doing nothing: {trivial:.4g})"),
+            ("which assumes", "; ".join(self.utility_assumes)),
+            *self.releases.rows(self),
+        ]
+        return _planning.table("private AC-SA", rows)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    constants: str = "tight",
+    reduction: str = "direct",
+    num_steps: int | None = None,
+    batch_size: int | None = None,
+    accountant: str = "pld",
+    chunk_size: int = 64,
+) -> Plan:
+    """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
+
+    Args:
+        objective: for its constants, domain and ridge. A strongly convex objective gets AC-SA's strongly
+            convex policy, unless (``"tight"``) ``reduction`` proves more.
+        num_users: N ≥ 2.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
+        delta: budget, in (0, 1); at most 1/2 likewise.
+        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
+            domain if left out.
+        constants: ``"tight"``: no smoothing where the loss is smooth enough, sharp smoothing constants,
+            few steps, noise from ``accountant``. ``"paper"``: the theorem's schedule, noise from its closed
+            form, checked by its own accountant (tCDP).
+        reduction: what is done without strong convexity: ``"direct"`` or ``"regularize"``.
+        num_steps: T, in place of the schedule's.
+        batch_size: B, in place of the schedule's; N for full batches.
+        accountant: for ``"tight"``: ``"pld"`` (least noise) or ``"rdp"`` (the ledger meets ε as well).
+        chunk_size: users whose gradients are held at once.
+
+    Raises:
+        ValueError: an argument is out of range, R is not finite, or a precondition of the paper's theorem
+            fails; the message says which.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    dim = _planning.require_integer("dim", dim, 1)
+    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    _planning.require_choice("constants", constants, ("tight", "paper"))
+    _planning.require_choice("reduction", reduction, ("direct", "regularize"))
+    _planning.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
+    paper = constants == "paper"
+    most = 0.5 + 1e-12 if paper else math.inf
+    epsilon = _planning.require_real("epsilon", epsilon, 0, most)
+    delta = _planning.require_real("delta", delta, 0, min(most, 1))
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    if num_steps is not None:
+        num_steps = _planning.require_integer("num_steps", num_steps, 1)
+    if batch_size is not None:
+        batch_size = _planning.require_integer("batch_size", batch_size, 1, num_users)
+
+    problem = schedule.Problem.of(objective, num_users, dim, epsilon, delta, distance, paper)
+
+    def under(policy: str) -> Plan:
+        steps, batch = schedule.sizes(problem, policy, num_steps, batch_size)
+        if paper:
+            multiplier = schedule.paper_noise_multiplier(problem, steps, batch)
+            multiplier = _planning.float32_above(multiplier)
+        else:
+            releases = _planning.fixed_size(num_users, batch, steps)
+            multiplier = releases.noise_multiplier(epsilon, delta, accountant)
+        numbers = schedule.step_sizes(problem, policy, steps, batch, multiplier)
+        return Plan(
+            num_users=num_users,
+            dim=dim,
+            num_steps=steps,
+            batch_size=batch,
+            policy=policy,
+            constants=constants,
+            smoothed=numbers.smoothing_radius > 0,
+            chunk_size=chunk_size,
+            noise_multiplier=multiplier,
+            clip_norm=problem.lipschitz,
+            epsilon=epsilon,
+            delta=delta,
+            initial_distance=distance,
+            **numbers._asdict(),
+        )
+
+    policies = [reduction]
+    if objective.strong_convexity > 0:
+        # A strong convexity of next to nothing proves less than none.
+        policies = ["strongly convex"] if paper else ["strongly convex", reduction]
+    return min(map(under, policies), key=lambda candidate: candidate.excess_bound)
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the starting point; projected onto the domain.
+        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    oracle_key, noise_key = jax.random.split(key)
+    start = objective.domain.project(params)
+    scheme, relation, num_steps = plan.releases
+    radius = plan.smoothing_radius if plan.smoothed else None
+    oracle, oracle_data = loop.clipped_sum_oracle(
+        objective,
+        data,
+        start,
+        plan.clip_norm,
+        plan.releases.sampler(plan.num_users),
+        plan.chunk_size,
+        radius,
+    )
+
+    def add_regularizers(gradient: Any, point: Any) -> Any:
+        def add(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
+            return g + ridge + (plan.regularization * (w - origin)).astype(g.dtype)
+
+        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, start)
+
+    aggregate = transforms.summed_contributions(plan.clip_norm, plan.batch_size, relation)
+    optimizer = optax.chain(
+        transforms.privatize(aggregate, noise_key, plan.noise_multiplier, scheme),
+        optax.stateless(add_regularizers),
+        transforms.ac_sa(plan.smoothness, plan.strong_convexity, objective.domain),
+    )
+    end = loop.run(oracle_key, oracle, optimizer, start, oracle_data, num_steps, trace)
+    reported = transforms.ac_sa_eval_params(end.opt_state, end.params)
+    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
+    return finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)

@@ -1,0 +1,72 @@
+"""What a solver returns: the parameters, what they cost, and how the run ended.
+
+Formal guarantee: ``privacy`` bounds what ``params``, ``status`` and ``gradients`` reveal together: the
+second is a function of released values and the third of public sizes. ``unprivate`` is covered by nothing.
+"""
+
+import enum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from dpsco_jax.privacy import PrivacyLoss, privacy_spent
+
+
+class Status(enum.IntEnum):
+    """How a run ended; stored as an integer, one per lane of a batch."""
+
+    OK = 0
+    HALTED = 1  # by a private check, before all steps were made
+    DIVERGED = 2  # the parameters are not finite
+
+
+class Solution(NamedTuple):
+    """The result of a run.
+
+    Attributes:
+        params: the point to report.
+        privacy: the loss of ``params``.
+        status: a ``Status``, never raised inside ``jit``.
+        gradients: per-item gradient evaluations, from the public sizes of the plan and of the data's item
+            slots: the number under fixed-size sampling, the expected number under Poisson sampling.
+        unprivate: traces for study and the realized number of gradients; NOT covered by ``privacy``.
+    """
+
+    params: Any
+    privacy: PrivacyLoss
+    status: Int[Array, ""]
+    gradients: Int[Array, ""]
+    unprivate: dict[str, Any]
+
+
+def finished(
+    params: Any, opt_state: Any, gradients: int, realized: Int[Array, ""], trace: Any
+) -> Solution:
+    """The solution of a run that made all of its steps.
+
+    Args:
+        params: the point to report.
+        opt_state: the final state of the chain, with all ledgers.
+        gradients: the public number of gradients.
+        realized: how many were evaluated for the users who were sampled.
+        trace: what the caller asked to see.
+
+    Raises:
+        ValueError: if the public number does not fit the default integer type.
+    """
+    dtype = jnp.result_type(int)
+    if gradients > jnp.iinfo(dtype).max:
+        raise ValueError(
+            f"the number of gradients must be below 2^31 without jax_enable_x64, got {gradients}"
+        )
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]
+    good = jnp.all(jnp.asarray(finite, bool))
+    return Solution(
+        params=params,
+        privacy=privacy_spent(opt_state),
+        status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
+        gradients=jnp.asarray(gradients, dtype),
+        unprivate={"gradients": realized, "trace": trace},
+    )

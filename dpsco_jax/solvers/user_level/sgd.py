@@ -1,0 +1,261 @@
+"""Per-user clipped DP-SGD, also known as DP-FedSGD: the baseline of everything else.
+
+What it computes: in each step a random set of users takes part; their gradients (a user's loss is the mean
+over the user's items) are clipped, summed, divided by a public number and covered with Gaussian noise; the
+parameters move against the result, are projected onto the domain and averaged.
+
+Source: Abadi et al. 2016 (DP-SGD); McMahan et al. 2018 (per-user clipping, DP-FedSGD); Bassily, Smith and
+Thakurta 2014 (excess risk). The step size is that of projected subgradient descent, R/√(T·V).
+
+Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under ADD_OR_REMOVE_ONE
+with ``sampling="poisson"`` (the planned number of users enters as the divisor and the rate only) and under
+REPLACE_ONE with ``"fixed"`` or ``"full"``. Nothing is assumed of the loss: gradients are clipped. The
+regularizer's gradient is exact and added outside. Assumed: the key and the samples stay secret.
+Utility, for uniform averaging, no ridge, a convex loss and clip_norm ≥ its Lipschitz constant:
+E F(average) - F* ≤ R·√(V/T), V = clip_norm² + dim·σ²/batch_size².
+
+Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers.solution import Solution, finished
+
+_SAMPLING = ("poisson", "fixed", "full")
+_AVERAGING = ("uniform", "polynomial", "last")
+_POLYNOMIAL_DECAY = 3.0  # the weight of iterate t grows as t³
+_NUMBERS = (
+    "noise_multiplier", "clip_norm", "step_size", "epsilon", "delta", "excess_bound",
+)  # fmt: skip
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=_NUMBERS,
+    meta_fields=(
+        "num_users",
+        "dim",
+        "num_steps",
+        "batch_size",
+        "sampling",
+        "averaging",
+        "chunk_size",
+    ),
+)
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: N.
+        dim: number of parameters.
+        num_steps: T.
+        batch_size: users per step; under Poisson sampling their expected number, N times the rate.
+        sampling: ``"poisson"``, ``"fixed"`` or ``"full"``.
+        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
+        chunk_size: users whose gradients are held at once.
+        noise_multiplier: σ over the ℓ2 sensitivity of the clipped sum: ``clip_norm`` for Poisson
+            sampling, 2·``clip_norm`` else.
+        clip_norm: bound on a user's gradient.
+        step_size: η.
+        epsilon: the budget that the noise was calibrated for.
+        delta: likewise.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+    """
+
+    num_users: int
+    dim: int
+    num_steps: int
+    batch_size: int
+    sampling: str
+    averaging: str
+    chunk_size: int
+    noise_multiplier: Any
+    clip_norm: Any
+    step_size: Any
+    epsilon: Any
+    delta: Any
+    excess_bound: Any
+
+    @property
+    def releases(self) -> _planning.Releases:
+        """The private releases of the run."""
+        return _releases(self.sampling)(self.num_users, self.batch_size, self.num_steps)
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run; the expected number under Poisson sampling."""
+        return self.num_steps * self.batch_size
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        return self.releases.certificate(self.noise_multiplier, self.delta)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, Any]] = [
+            ("users", self.num_users),
+            ("parameters", self.dim),
+            ("steps", self.num_steps),
+            ("sampling", f"{self.sampling}, {self.batch_size} users a step"),
+            ("averaging", self.averaging),
+            ("clip norm", self.clip_norm),
+            ("step size", self.step_size),
+            ("excess risk bound", self.excess_bound),
+            *self.releases.rows(self),
+        ]
+        return _planning.table("user-level DP-SGD", rows)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    num_steps: int,
+    batch_size: int | None = None,
+    sampling: str = "poisson",
+    clip_norm: float | None = None,
+    step_size: float | None = None,
+    initial_distance: float | None = None,
+    averaging: str = "uniform",
+    accountant: str = "pld",
+    chunk_size: int = 64,
+) -> Plan:
+    """Checks all arguments and calibrates the noise. All of them are public.
+
+    Args:
+        objective: for its Lipschitz constant, domain and ridge.
+        num_users: N ≥ 1.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        num_steps: T ≥ 1.
+        batch_size: users per step, in [1, N]; to be left out for ``"full"`` only.
+        sampling: ``"poisson"``, ``"fixed"`` (without replacement) or ``"full"``.
+        clip_norm: the objective's Lipschitz constant if left out.
+        step_size: R/√(T·V) if left out.
+        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
+            domain if left out. Needed for the step size only.
+        averaging: ``"uniform"``, ``"polynomial"`` or ``"last"``.
+        accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
+        chunk_size: users whose gradients are held at once.
+
+    Raises:
+        ValueError: an argument is out of range, or the step size is left out and R is not finite.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    num_steps = _planning.require_integer("num_steps", num_steps, 1)
+    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    delta = _planning.require_real("delta", delta, 0, 1)
+    _planning.require_choice("sampling", sampling, _SAMPLING)
+    _planning.require_choice("averaging", averaging, _AVERAGING)
+    _planning.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
+    everybody = sampling == "full"
+    batch_size = _planning.require_integer(
+        "batch_size",
+        num_users if everybody and batch_size is None else batch_size,
+        num_users if everybody else 1,
+        num_users,
+    )
+    lipschitz = float(objective.lipschitz)
+    clip_norm = _planning.require_real(
+        "clip_norm", lipschitz if clip_norm is None else clip_norm, 0
+    )
+
+    releases = _releases(sampling)(num_users, batch_size, num_steps)
+    noise_multiplier = releases.noise_multiplier(epsilon, delta, accountant)
+    sensitivity = (1 if sampling == "poisson" else 2) * clip_norm
+    noise_variance = dim * (noise_multiplier * sensitivity / batch_size) ** 2
+    distance = (
+        float(np.asarray(objective.domain.diameter))
+        if initial_distance is None
+        else initial_distance
+    )
+    # Steps include the regularizer, whose gradient is at most ridge·(distance from the origin).
+    slope = clip_norm + (objective.ridge * distance if objective.ridge else 0.0)
+    variance = slope**2 + noise_variance
+    if step_size is None:
+        distance = _planning.require_real("initial_distance", distance, 0)
+        step_size = distance / math.sqrt(num_steps * variance)
+        proven = averaging == "uniform" and clip_norm >= lipschitz and not objective.ridge
+        excess_bound = distance * math.sqrt(variance / num_steps) if proven else math.inf
+    else:
+        excess_bound = math.inf
+    step_size = _planning.require_real("step_size", step_size, 0)
+    return Plan(
+        num_users, dim, num_steps, batch_size, sampling, averaging, chunk_size,
+        noise_multiplier, clip_norm, step_size, epsilon, delta, excess_bound,
+    )  # fmt: skip
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the starting point; projected onto the domain.
+        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    oracle_key, noise_key = jax.random.split(key)
+    params = objective.domain.project(params)
+    scheme, relation, num_steps = plan.releases
+    oracle, oracle_data = loop.clipped_sum_oracle(
+        objective,
+        data,
+        params,
+        plan.clip_norm,
+        plan.releases.sampler(plan.num_users),
+        plan.chunk_size,
+    )
+    aggregate = transforms.summed_contributions(plan.clip_norm, plan.batch_size, relation)
+    chain = [
+        transforms.privatize(aggregate, noise_key, plan.noise_multiplier, scheme),
+        optax.stateless(lambda g, p: jax.tree.map(jnp.add, g, objective.regularizer_gradient(p))),
+        optax.scale(-plan.step_size),
+        transforms.project(objective.domain),
+    ]
+    if plan.averaging != "last":
+        decay = 0.0 if plan.averaging == "uniform" else _POLYNOMIAL_DECAY
+        chain.append(transforms.average(decay))
+    end = loop.run(oracle_key, oracle, optax.chain(*chain), params, oracle_data, num_steps, trace)
+    reported = end.params
+    if plan.averaging != "last":
+        reported = transforms.average_eval_params(end.opt_state, end.params)
+    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
+    return finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
+
+
+def _releases(sampling: str) -> Callable[[int, int, int], _planning.Releases]:
+    return _planning.poisson if sampling == "poisson" else _planning.fixed_size

@@ -139,6 +139,9 @@ def _scaled_norm(tree: PyTree) -> tuple[Array, Array]:
     filled = [leaf.astype(dtype) for leaf in leaves if leaf.size]
     if not filled:
         return jnp.ones((), dtype), jnp.zeros((), dtype)
+    # Without the barrier the compiler, seeing that all entries of a leaf are one number, squares the
+    # reciprocal of the scale by itself, which overflows: zeros would have the norm NaN.
+    filled = jax.lax.optimization_barrier(filled)
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in filled]))
     # Kept where its reciprocal is a normal number too: the compiler may multiply by the reciprocal,
     # and a CPU flushes subnormal numbers to zero. Constant under differentiation, as the norm is in

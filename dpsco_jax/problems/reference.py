@@ -135,6 +135,7 @@ def sparse_rows(
         entries = (values[item, place], (item, columns[item, place]))
         rows = scipy.sparse.csr_array(entries, shape=(len(columns), dim))
     else:
-        dense = np.asarray(jax.vmap(lambda x: bounded_row(x, bound))(np.asarray(features)[mask]))
+        enforce = jax.jit(jax.vmap(lambda row: bounded_row(row, bound)))
+        dense = np.asarray(enforce(np.asarray(features)[mask]))
         rows = scipy.sparse.csr_array(dense.astype(np.float64))
     return rows, np.asarray(labels, np.float64)[mask], weights

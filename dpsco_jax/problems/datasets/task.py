@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import pandas as pd
 
+from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems.losses import logistic
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.users import UserData, from_rows
@@ -36,7 +37,8 @@ class Task(NamedTuple):
         train: items are ``Example(OneHot(columns [users, items, nnz]), label [users, items])``.
         test: likewise, of other users; all of their items.
         dim: number of columns.
-        objective: logistic loss with feature bound 1 and a ridge.
+        objective: logistic loss with feature bound 1 and a ridge λ, on the ball of radius √(2·log 2/λ),
+            which contains the minimizer whatever the data.
         feature_names: ``field=value`` for each column, ``dim`` of them.
         description: what is predicted, from what, whose the rows are.
     """
@@ -102,10 +104,13 @@ def make_task(
     rows = Example(OneHot(columns), table.labels.astype(np.float32))
 
     order_key, train_key, test_key = jax.random.split(jax.random.key(split), 3)
-    names, user = np.unique(table.users.astype(str), return_inverse=True)
+    user, names = pd.factorize(table.users, sort=True)
     order = np.asarray(jax.random.permutation(order_key, len(names)))
     in_train = np.zeros(len(names), bool)
     in_train[order[: round(TRAIN_FRACTION * len(names))]] = True
+
+    # The minimizer is no worse than zero, where the logistic loss is log 2: (λ/2)·‖w‖² <= log 2.
+    radius = math.sqrt(2 * math.log(2) / ridge)
 
     def part(key: Any, chosen: np.ndarray, bound: int | None) -> UserData:
         return from_rows(key, user[chosen], jax.tree.map(lambda leaf: leaf[chosen], rows), bound)
@@ -115,7 +120,7 @@ def make_task(
         train=part(train_key, in_train[user], max_items_per_user),
         test=part(test_key, ~in_train[user], None),
         dim=sum(sizes),
-        objective=logistic(feature_bound=1.0, ridge=ridge),
+        objective=logistic(feature_bound=1.0, domain=ball(radius), ridge=ridge),
         feature_names=tuple(f"{f.name}={v}" for f in table.fields for v in f.vocabulary),
         description=description,
     )

@@ -1,0 +1,238 @@
+"""Synthetic problems over users, with a known minimizer and a dial for how different users are.
+
+What it computes: data drawn from a key, the objective, and the exact minimizer of that objective on
+that data (not of the population): in closed form, by symmetry, or by Newton's method in float64.
+
+Source: standard test problems of user-level learning; heterogeneity is that of user means around a
+common center.
+
+Formal guarantee: none; the minimizer is a function of the data. Bounds are constants of the
+generator and enforced by the losses.
+
+Cost: users × items × dim random numbers; for regression one dense solve on the host.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from dpsco_jax.geometry._checks import require, require_nonnegative
+from dpsco_jax.geometry.norms import clip_to_norm
+from dpsco_jax.geometry.smoothing import uniform_ball
+from dpsco_jax.problems import losses, reference
+from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.users import UserData
+
+
+class Problem(NamedTuple):
+    """An objective on data, and where its minimum is.
+
+    Attributes:
+        objective: the loss, with its constants.
+        data: users × items.
+        minimizer: of the mean user loss plus regularizer on ``data``; ``[dim]``, float64 on the
+            host.
+    """
+
+    objective: Objective
+    data: UserData
+    minimizer: Float[np.ndarray, "dim"]
+
+
+def mean_estimation(
+    key: Key[Array, ""], num_users: int, items_per_user: int, dim: int, heterogeneity: float = 0.5
+) -> Problem:
+    """Mean of points around a center of norm ½, in the unit ball: squared distance.
+
+    Args:
+        key: used once.
+        num_users: at least 1.
+        items_per_user: at least 1.
+        dim: at least 1.
+        heterogeneity: in [0, 1]; share of a point's standard deviation that all items of a user
+            have in common. 0: items are independent; 1: all items of a user are equal.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    _check_sizes(num_users, items_per_user, dim)
+    require(0.0 <= heterogeneity <= 1.0, "heterogeneity", heterogeneity, "in [0, 1]")
+
+    @jax.jit
+    def draw(key):
+        center_key, points_key = jax.random.split(key)
+        shape = (num_users, items_per_user, dim)
+        offsets = _offsets(points_key, shape, heterogeneity)
+        points = 0.5 * _direction(center_key, dim) + 0.5 * offsets
+        return points, jax.vmap(jax.vmap(lambda point: clip_to_norm(point, 1.0)))(points)
+
+    points, clipped = draw(key)
+    minimizer = np.asarray(clipped, np.float64).mean(axis=(0, 1))
+    return Problem(losses.squared_distance(1.0, 1.0), UserData(points), minimizer)
+
+
+def geometric_median(
+    key: Key[Array, ""], num_users: int, items_per_user: int, dim: int, heterogeneity: float = 0.5
+) -> Problem:
+    """Geometric median of points that are symmetric around a center of norm about ½.
+
+    Users come in mirrored pairs, so the objective is symmetric around the center, which therefore
+    minimizes it. Coordinates are multiples of 2^-10, so the symmetry is exact in float32.
+
+    Args:
+        key: used once.
+        num_users: even, at least 2.
+        items_per_user: at least 1.
+        dim: at least 1; the minimizer is unique from 2 on.
+        heterogeneity: as for ``mean_estimation``.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    require(num_users >= 2 and num_users % 2 == 0, "num_users", num_users, "even, at least 2")
+    _check_sizes(num_users, items_per_user, dim)
+    require(0.0 <= heterogeneity <= 1.0, "heterogeneity", heterogeneity, "in [0, 1]")
+
+    @jax.jit
+    def draw(key):
+        center_key, points_key = jax.random.split(key)
+        shape = (num_users // 2, items_per_user, dim)
+        center = _grid(0.5 * _direction(center_key, dim))
+        offsets = _grid(_offsets(points_key, shape, heterogeneity))
+        return center, jnp.concatenate([center + offsets, center - offsets])
+
+    center, points = draw(key)
+    return Problem(losses.geometric_median(), UserData(points), np.asarray(center, np.float64))
+
+
+def linear_regression(
+    key: Key[Array, ""],
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    heterogeneity: float = 0.5,
+    noise: float = 0.1,
+    ridge: float = 0.0,
+) -> Problem:
+    """Least squares, features uniform in the unit ball, each user with a slope of their own.
+
+    Labels are <slope of the user, x> + noise·N(0, 1), clipped to [-2, 2]; slopes are a common unit
+    vector plus heterogeneity·N(0, I/dim). The domain is the ball of radius 2.
+
+    Args:
+        key: used once.
+        num_users: at least 1.
+        items_per_user: at least 1; items in all must be at least ``dim`` unless ``ridge > 0``.
+        dim: at least 1.
+        heterogeneity: nonnegative; distance of a user's slope from the common one (root mean
+            square).
+        noise: nonnegative; standard deviation of a label's noise.
+        ridge: λ of the regularizer (λ/2)·‖params‖².
+
+    Raises:
+        ValueError: if an argument is out of its range, or the minimizer lies outside the domain.
+    """
+    require_nonnegative("noise", noise)
+    _check_sizes(num_users, items_per_user, dim)
+    require_nonnegative("heterogeneity", heterogeneity)
+    features, margins, noise_key = _regression(
+        key, num_users, items_per_user, dim, heterogeneity, slope_norm=1.0
+    )
+    labels = margins + noise * jax.random.normal(noise_key, margins.shape)
+    objective = losses.squared(feature_bound=1.0, label_bound=2.0, radius=2.0, ridge=ridge)
+    data = UserData(Example(features, labels))
+    rows, targets, weights = reference.sparse_rows(objective, data, dim)
+    # Least squares with one more row per coordinate for the ridge: no squared condition number.
+    scale = np.sqrt(weights)
+    stacked = np.concatenate([rows.toarray() * scale[:, None], np.sqrt(ridge) * np.eye(dim)])
+    wanted = np.concatenate([np.clip(targets, -2.0, 2.0) * scale, np.zeros(dim)])
+    minimizer, _, rank, _ = np.linalg.lstsq(stacked, wanted)
+    require(rank == dim, "num_users * items_per_user", rows.shape[0], f"enough for dim = {dim}")
+    norm = np.linalg.norm(minimizer)
+    require(
+        norm <= 2.0, "heterogeneity, noise", (heterogeneity, noise), "such that the norm is <= 2"
+    )
+    return Problem(objective, data, minimizer)
+
+
+def logistic_regression(
+    key: Key[Array, ""],
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    heterogeneity: float = 0.5,
+    slope_norm: float = 5.0,
+    ridge: float = 1e-2,
+) -> Problem:
+    """Logistic regression, features uniform in the unit ball, each user with a slope of their own.
+
+    P(label = 1) = sigmoid(<slope of the user, x>); slopes are slope_norm·(a common unit vector plus
+    heterogeneity·N(0, I/dim)). The domain is the whole space.
+
+    Args:
+        key: used once.
+        num_users: at least 1.
+        items_per_user: at least 1.
+        dim: at least 1.
+        heterogeneity: nonnegative; relative distance of a user's slope from the common one.
+        slope_norm: norm of the common slope: how predictable labels are.
+        ridge: λ > 0 of the regularizer (λ/2)·‖params‖².
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    _check_sizes(num_users, items_per_user, dim)
+    require_nonnegative("heterogeneity", heterogeneity)
+    features, margins, label_key = _regression(
+        key, num_users, items_per_user, dim, heterogeneity, slope_norm
+    )
+    labels = jax.random.bernoulli(label_key, jax.nn.sigmoid(margins)).astype(jnp.float32)
+    objective = losses.logistic(feature_bound=1.0, ridge=ridge)
+    data = UserData(Example(features, labels))
+    return Problem(objective, data, reference.solve(objective, data, dim, tol=1e-14).params)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _regression(
+    key: Any, num_users: int, items_per_user: int, dim: int, heterogeneity: float, slope_norm: float
+) -> tuple[Array, Array, Array]:
+    """Features ``[users, items, dim]``, margins ``[users, items]`` and a key for the labels."""
+    require(
+        min(num_users, items_per_user, dim) >= 1, "sizes", (num_users, items_per_user, dim), ">= 1"
+    )
+    require_nonnegative("heterogeneity", heterogeneity)
+    slope_key, users_key, features_key, label_key = jax.random.split(key, 4)
+    own = jax.random.normal(users_key, (num_users, dim)) / np.sqrt(dim)
+    slopes = slope_norm * (_direction(slope_key, dim) + heterogeneity * own)
+    keys = jax.random.split(features_key, (num_users, items_per_user))
+    draw = jax.vmap(jax.vmap(lambda k: uniform_ball(k, jnp.zeros(dim), 1.0)))
+    features = draw(keys)
+    return features, jnp.einsum("uid,ud->ui", features, slopes), label_key
+
+
+def _check_sizes(num_users: int, items_per_user: int, dim: int) -> None:
+    sizes = {"num_users": num_users, "items_per_user": items_per_user, "dim": dim}
+    for name, value in sizes.items():
+        require(value >= 1, name, value, "at least 1")
+
+
+def _direction(key: Any, dim: int) -> Array:
+    normal = jax.random.normal(key, (dim,))
+    return normal / jnp.linalg.norm(normal)
+
+
+def _offsets(key: Any, shape: tuple[int, int, int], heterogeneity: float) -> Array:
+    """Offsets of mean square norm 1, of which a share is common to the items of a user."""
+    user_key, item_key = jax.random.split(key)
+    users, _, dim = shape
+    common = jax.random.normal(user_key, (users, 1, dim))
+    own = jax.random.normal(item_key, shape)
+    return (heterogeneity * common + np.sqrt(1.0 - heterogeneity**2) * own) / np.sqrt(dim)
+
+
+def _grid(values: Array) -> Array:
+    return jnp.round(values * 1024.0) / 1024.0

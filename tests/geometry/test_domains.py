@@ -1,0 +1,136 @@
+"""Projections by their defining properties, on trees of two leaves."""
+
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from dpsco_jax.geometry import domains
+
+SIZE = 5
+
+
+def tree_of(values):
+    return {"a": values[:2], "b": values[2:]}
+
+
+def flat(tree):
+    return np.concatenate([np.asarray(tree["a"]), np.asarray(tree["b"])]).astype(np.float64)
+
+
+LOWER = np.float32([-1.0, -2.0, 0.0, 0.5, -3.0])
+UPPER = np.float32([1.0, -1.0, 0.0, 2.0, 4.0])
+CENTER = np.float32([1.0, 0.0, -2.0, 0.5, 3.0])
+CORNERS = np.eye(SIZE)
+SETS = {
+    "ball": (domains.ball(1.5), 1.5 * np.concatenate([CORNERS, -CORNERS])),
+    "shifted ball": (
+        domains.ball(0.5, tree_of(CENTER)),
+        CENTER + 0.5 * np.concatenate([CORNERS, -CORNERS]),
+    ),
+    "box": (domains.box(tree_of(LOWER), tree_of(UPPER)), np.stack([LOWER, UPPER])),
+    "simplex": (domains.simplex(2.0), 2.0 * CORNERS),
+    "l1 ball": (domains.l1_ball(1.5), 1.5 * np.concatenate([CORNERS, -CORNERS])),
+    "whole space": (domains.whole_space(), 1e3 * np.concatenate([CORNERS, -CORNERS])),
+}
+PROJECT = {
+    name: jax.jit(lambda v, d=domain: d.project(tree_of(v))) for name, (domain, _) in SETS.items()
+}
+CONTAINS = {name: jax.jit(domain.contains) for name, (domain, _) in SETS.items()}
+points = hnp.arrays(np.float32, SIZE, elements=st.floats(-100.0, 100.0, width=32))
+
+
+@pytest.mark.parametrize("name", SETS)
+@settings(max_examples=100, deadline=None)
+@given(points, points)
+def test_projection_is_the_nearest_point(name, first, second):
+    _, extreme = SETS[name]
+    nearest = PROJECT[name](first)
+    assert CONTAINS[name](nearest, 1e-4)
+    image = flat(nearest)
+    # Optimality: <z - Pz, y - Pz> <= 0 for all y in the set; extreme points and another projection.
+    other = flat(PROJECT[name](second))
+    members = np.concatenate([extreme, other[None]])
+    inner = (members - image) @ (first - image)
+    # Sums in float32 err in proportion to the point, and so does the inner product once more.
+    assert inner.max() <= 2e-7 * (2.0 + np.linalg.norm(first)) ** 2
+    assert np.linalg.norm(image - other) <= np.linalg.norm(first - second) * (1 + 1e-5) + 1e-5
+    again = flat(PROJECT[name](image.astype(np.float32)))
+    np.testing.assert_allclose(again, image, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_points_of_the_set_stay(name):
+    _, extreme = SETS[name]
+    inner = extreme.mean(axis=0).astype(np.float32)
+    assert CONTAINS[name](tree_of(inner), 1e-6)
+    np.testing.assert_allclose(flat(PROJECT[name](inner)), inner, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in SETS if name != "whole space"])
+def test_diameter_is_attained_and_membership_is_strict(name):
+    domain, extreme = SETS[name]
+    distances = np.linalg.norm(extreme[:, None] - extreme[None], axis=-1)
+    np.testing.assert_allclose(domain.diameter, distances.max(), rtol=1e-6)
+    assert isinstance(domain.diameter, float)
+    outside = extreme[0] + 0.01 * (extreme[0] - extreme.mean(axis=0))
+    assert not CONTAINS[name](tree_of(outside.astype(np.float32)), 1e-4)
+    assert CONTAINS[name](tree_of(outside.astype(np.float32)), 0.1)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_dtype_structure_and_nan(name, dtype):
+    domain, _ = SETS[name]
+    point = tree_of(jnp.asarray(CENTER, dtype))
+    project = jax.jit(domain.project)
+    nearest = project(point)
+    assert jax.tree.map(lambda leaf: leaf.dtype, nearest) == {"a": dtype, "b": dtype}
+    spoiled = tree_of(jnp.asarray(CENTER, dtype).at[0].set(jnp.nan))
+    assert np.isnan(flat(project(spoiled))).any()
+
+
+def test_far_points_and_batches():
+    radius_one = domains.ball(1.0)
+    far = np.float32([3e30, 4e30])
+    batch = np.stack([far, np.zeros(2)])
+    nearest = jax.jit(jax.vmap(radius_one.project))(batch)
+    np.testing.assert_allclose(nearest, [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
+    np.testing.assert_array_equal(jax.jit(jax.jacobian(radius_one.project))(batch[1]), np.eye(2))
+
+
+@pytest.mark.parametrize("factory", [domains.ball, domains.simplex, domains.l1_ball])
+def test_radius_may_be_traced(factory):
+    traces = []
+
+    @jax.jit
+    def project(point, radius):
+        traces.append(1)
+        domain = factory(radius)
+        return domain.project(point), domain.diameter
+
+    point = jnp.asarray([3.0, -1.0, 2.0])
+    for radius in (0.5, 2.0):
+        nearest, diameter = project(point, radius)
+        np.testing.assert_allclose(nearest, factory(radius).project(point), rtol=1e-6)
+        np.testing.assert_allclose(diameter, factory(radius).diameter, rtol=1e-6)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("factory", [domains.ball, domains.simplex, domains.l1_ball])
+@pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, np.inf])
+def test_bad_radii_are_refused(factory, radius):
+    with pytest.raises(ValueError, match="must be in"):
+        factory(radius)
+
+
+def test_bad_boxes_are_refused():
+    with pytest.raises(ValueError, match="upper - lower"):
+        domains.box(jnp.ones(2), jnp.asarray([2.0, 0.0]))
+    with pytest.raises(ValueError, match="same shapes"):
+        domains.box(jnp.zeros(2), jnp.ones(2)).project(jnp.zeros(3))
+    with pytest.raises(ValueError, match="same shapes"):
+        domains.box(0.0, 1.0).project(jnp.zeros(3))

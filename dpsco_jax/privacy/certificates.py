@@ -17,7 +17,7 @@ import importlib.metadata
 import json
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, SupportsFloat
+from typing import NamedTuple, Protocol, SupportsFloat, runtime_checkable
 
 from dp_accounting import (
     DpEvent,
@@ -34,6 +34,7 @@ from dpsco_jax.privacy import events, pairs, pld
 
 Releases = tuple[tuple[DpEvent, int], ...]
 
+_FEW_POINTS = 2**16
 _UNDER_BUDGET = 2e-5  # calibration stops when ε is below its target by at most this, relative
 
 
@@ -82,6 +83,7 @@ class Certificate(NamedTuple):
         )
 
 
+@runtime_checkable
 class GaussianSampling(Protocol):
     """What ``certified_noise_multiplier`` needs of a sampling scheme."""
 
@@ -166,22 +168,19 @@ def certified_noise_multiplier(
     if not 0.0 < delta < 1.0:
         raise ValueError(f"delta must be in (0, 1), got {delta}.")
 
-    def excess(log_multiplier: float) -> float:
+    def excess(log_multiplier: float, max_points: int = pld.MAX_POINTS) -> float:
         event = events.repeated(sampling.gaussian_event(math.exp(log_multiplier)), num_steps)
         (releases,) = events.compositions(event, relation)
-        spent = _from_losses(releases, delta)
-        return math.log(spent / epsilon) if spent > 0 else -math.inf
+        spent = _from_losses(releases, delta, max_points)
+        # Far from the root, how far says nothing about where it is.
+        return math.log(min(max(spent / epsilon, 1e-2), 1e2))
 
     # Without sampling, num_steps releases are one Gaussian: a multiplier that is always enough.
-    enough = _gaussian_multiplier(epsilon, delta) * math.sqrt(num_steps)
-    if isinstance(_only(sampling, relation), GaussianDpEvent):
-        return _raised(enough, lambda s: excess(math.log(s)) <= 0.0)
-    return math.exp(_decreasing_root(excess, math.log(enough)))
-
-
-def _only(sampling: GaussianSampling, relation: NeighboringRelation) -> DpEvent:
-    ((releases),) = events.compositions(sampling.gaussian_event(1.0), relation)
-    return releases[0][0] if releases else GaussianDpEvent(1.0)
+    enough = math.log(_gaussian_multiplier(epsilon, delta) * math.sqrt(num_steps))
+    if excess(enough, _FEW_POINTS) > -1e-9:
+        return math.exp(_raised(enough, lambda x: excess(x) <= 0.0))
+    near = decreasing_root(lambda x: excess(x, _FEW_POINTS), enough, 1e-3)
+    return math.exp(decreasing_root(excess, near, _UNDER_BUDGET))
 
 
 def _tightest(releases: Releases, delta: float) -> tuple[float, str]:
@@ -194,17 +193,21 @@ def _tightest(releases: Releases, delta: float) -> tuple[float, str]:
     return _from_losses(releases, delta), "privacy loss distribution"
 
 
-def _from_losses(releases: Releases, delta: float) -> float:
+def _from_losses(releases: Releases, delta: float, max_points: int = pld.MAX_POINTS) -> float:
     """ε from dominating pairs; in closed form for a single Gaussian."""
     if not releases:
         return 0.0
     if len(releases) == 1 and isinstance(releases[0][0], GaussianDpEvent):
         return gaussian_epsilon(releases[0][0].noise_multiplier, delta)
     forward = [(_pair(release), count) for release, count in releases]
-    bounds = [pld.epsilon(forward, delta)]
+    bound = pld.epsilon(forward, delta, max_points)
     if any(isinstance(release, PoissonSampledDpEvent) for release, _ in releases):
-        bounds.append(pld.epsilon([(pairs.reverse(pair), n) for pair, n in forward], delta))
-    return max(bounds)
+        backward = [(pairs.reverse(pair), count) for pair, count in forward]
+        # Mostly the other direction is the cheaper one, which a small grid is enough to see.
+        if (reverse := pld.epsilon(backward, delta, min(max_points, _FEW_POINTS))) > bound:
+            reverse = pld.epsilon(backward, delta, max_points)
+        bound = max(bound, reverse)
+    return bound
 
 
 def _pair(release: DpEvent) -> pairs.Pair:
@@ -223,7 +226,7 @@ def _pair(release: DpEvent) -> pairs.Pair:
 
 
 def _log_gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
-    """log δ(ε) = log [Φ(1/2s - εs) - e^ε Φ(-1/2s - εs)], exact where the difference cancels."""
+    """Log δ(ε) = log [Φ(1/2s - εs) - e^ε Φ(-1/2s - εs)], exact where the difference cancels."""
     half, shift = 0.5 / noise_multiplier, epsilon * noise_multiplier
     first = float(special.log_ndtr(half - shift))
     second = epsilon + float(special.log_ndtr(-half - shift))
@@ -237,41 +240,44 @@ def _gaussian_multiplier(epsilon: float, delta: float) -> float:
     def excess(log_multiplier: float) -> float:
         return _log_gaussian_delta(epsilon, math.exp(log_multiplier)) - log_target
 
-    return math.exp(_decreasing_root(excess, 0.0, under=0.0, width=1e-14))
+    low = high = 0.0
+    while excess(low) < 0:
+        low -= 2.0
+    while excess(high) > 0:
+        high += 2.0
+    return math.exp(optimize.brentq(excess, low, high, xtol=1e-15)) if low < high else 1.0
 
 
-def _decreasing_root(
-    excess: Callable[[float], float],
-    start: float,
-    under: float = _UNDER_BUDGET,
-    width: float = 1e-7,
-) -> float:
-    """A point where a decreasing function is at most 0: past the root by ``width``, or down to -under."""
-    high, at_high = start, excess(start)
-    step = 1.0
-    while at_high > 0:
-        high, step = high + step, 2.0 * step
-        at_high = excess(high)
-    low, at_low, step = high, at_high, 1.0
-    while at_low <= 0:
-        if at_low >= -under:
-            return low
-        high, at_high = low, at_low
-        low, step = low - min(max(step, -at_low if math.isfinite(at_low) else 1.0), 8.0), 1.0
-        at_low = excess(low)
-    weight_low = weight_high = 1.0
-    while high - low > width * (1.0 + abs(high)) and not (-under <= at_high <= 0 and under > 0):
-        # False position (Illinois), aimed a little past the root so as to land on the private side.
-        f_low = weight_low * min(at_low + 0.5 * under, 50.0)
-        f_high = weight_high * max(at_high + 0.5 * under, -50.0)
-        middle = low + (high - low) * (f_low / (f_low - f_high) if f_high < 0 else 0.5)
-        middle = min(max(middle, low + 0.01 * (high - low)), high - 0.01 * (high - low))
-        value = excess(middle)
+def decreasing_root(excess: Callable[[float], float], start: float, under: float) -> float:
+    """A point at which a decreasing function lies between -under and 0.
+
+    Steps of growing length from the start bracket the root; then false position, aimed a little past
+    the root, with a bisection whenever two steps have not halved the bracket. The first step is right
+    if the slope is about -1, as that of log ε against the logarithm of the noise mostly is.
+    """
+    low, at_low, high, at_high = -math.inf, math.inf, math.inf, -math.inf
+    point, step = start, 0.0
+    widths = [math.inf, math.inf]
+    while True:
+        value = excess(point)
+        if -under <= value <= 0:
+            return point
         if value > 0:
-            low, at_low, weight_low, weight_high = middle, value, 1.0, 0.5 * weight_high
+            low, at_low = point, value
         else:
-            high, at_high, weight_high, weight_low = middle, value, 1.0, 0.5 * weight_low
-    return high
+            high, at_high = point, value
+        width = high - low
+        if width == math.inf:
+            step = max(2.0 * step, min(1.3 * abs(value) + under, 2.0))
+            point += math.copysign(step, value)
+            continue
+        if width <= 1e-12 * (1.0 + abs(high)):
+            return high
+        if width > 0.5 * widths[-2]:
+            point = 0.5 * (low + high)
+        else:
+            point = low + width * (at_low + 0.5 * under) / (at_low - at_high)
+        widths.append(width)
 
 
 def _raised(value: float, holds: Callable[[float], bool]) -> float:

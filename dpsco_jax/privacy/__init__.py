@@ -7,7 +7,8 @@ from dpsco_jax.privacy.calibration import (
     calibrate_num_steps,
     calibrate_sampling_probability,
 )
-from dpsco_jax.privacy.certificates import Certificate, certificate, certified_noise_multiplier
+from dpsco_jax.privacy.certificates import Certificate, certificate
+from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.curves import (
     approximate_dp,
     bounded_range,

@@ -80,7 +80,8 @@ def poisson_gaussian(noise_multiplier: float, sampling_probability: float) -> Pa
     def support(tail: float) -> tuple[float, float]:
         reach = (0.5 / s - special.ndtri(tail)) / s
         log_rest = math.log1p(-q) if q < 1.0 else -math.inf
-        return tuple(float(np.logaddexp(log_rest, math.log(q) + u)) for u in (-reach, reach))
+        low, high = (float(np.logaddexp(log_rest, math.log(q) + u)) for u in (-reach, reach))
+        return low, high
 
     return Pair(cells, support)
 

@@ -33,7 +33,7 @@ _MIN_POINTS = 2**15
 _PRECISION = 1e-5  # of ε, relative, where MAX_POINTS allow
 _LOST_MASS = 1e-9  # of δ: what truncation may move to infinite loss
 _ALIASED = 1e-6  # of δ: what may wrap around the window to where it counts
-_STRETCH = 1.5  # by how much the window may grow so that little wraps around
+_STRETCH = 1.25  # by how much the window may grow so that little wraps around
 _TILTS = np.geomspace(1e-4, 1e6, 96)
 _MACHINE = float(np.finfo(np.float64).eps)
 

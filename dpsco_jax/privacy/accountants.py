@@ -1,0 +1,148 @@
+"""ε of a flat composition of releases, by each accountant that can tell.
+
+Three accountants: the closed form, where all releases are unsampled Gaussians; the privacy loss
+distribution of dominating pairs; Rényi curves. None is always the smallest: take the least.
+
+Source: Balle and Wang 2018, Theorem 8 (closed form); ``pld.py`` and ``pairs.py``; ``loss.py`` and the
+modules of the curves.
+
+Formal guarantee: each ε is an upper bound under the relation for which ``compositions`` accepted
+the releases.
+
+Cost: microseconds for the closed form, 10 to 200 ms for the others.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from dp_accounting import (
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    ZCDpEvent,
+)
+from scipy import optimize, special
+
+from dpsco_jax.privacy import curves, loss, pairs, pld, poisson, subsampling
+from dpsco_jax.privacy.compositions import Releases
+from dpsco_jax.privacy.events import ApproximateDpEvent
+from dpsco_jax.privacy.orders import ORDERS
+
+FEW_POINTS = 2**15
+"""A grid that is fast and mostly precise to 1e-3."""
+
+
+def closed_form(releases: Releases, delta: float) -> float | None:
+    """ε of nothing or of one Gaussian, exact up to rounding up; None for anything else."""
+    if not releases:
+        return 0.0
+    if len(releases) == 1 and isinstance(releases[0][0], GaussianDpEvent):
+        return gaussian_epsilon(releases[0][0].noise_multiplier, delta)
+    return None
+
+
+def privacy_loss_distribution(
+    releases: Releases, delta: float, max_points: int = pld.MAX_POINTS
+) -> float | None:
+    """ε from dominating pairs, on a grid of at most ``max_points``; None if some release has no pair."""
+    if any(isinstance(release, ZCDpEvent) for release, _ in releases):
+        return None
+    forward = [(_pair(release), count) for release, count in releases]
+    bound = pld.epsilon(forward, delta, max_points)
+    if any(isinstance(release, PoissonSampledDpEvent) for release, _ in releases):
+        backward = [(pairs.reverse(pair), count) for pair, count in forward]
+        # Mostly the other direction is the cheaper one, which a small grid is enough to see.
+        if (reverse := pld.epsilon(backward, delta, min(max_points, FEW_POINTS))) > bound:
+            reverse = pld.epsilon(backward, delta, max_points)
+        bound = max(bound, reverse)
+    return bound
+
+
+def renyi(releases: Releases, delta: float) -> float:
+    """ε from the Rényi curves on the grid ``ORDERS``."""
+    total = loss.compose(*(loss.scale(_curve(release), count) for release, count in releases))
+    return float(loss.epsilon(total, delta))
+
+
+def _pair(release: DpEvent) -> pairs.Pair:
+    if isinstance(release, GaussianDpEvent):
+        return pairs.gaussian(release.noise_multiplier)
+    if isinstance(release, LaplaceDpEvent):
+        return pairs.laplace(release.noise_multiplier)
+    if isinstance(release, ApproximateDpEvent):
+        return pairs.approximate_dp(release.epsilon, release.delta)
+    if isinstance(release, PoissonSampledDpEvent):
+        return pairs.poisson_gaussian(release.event.noise_multiplier, release.sampling_probability)
+    if isinstance(release, SampledWithoutReplacementDpEvent):
+        fraction = release.sample_size / release.source_dataset_size
+        return pairs.gaussian_without_replacement(release.event.noise_multiplier, fraction)
+    raise ValueError(f"No dominating pair for {release!r}.")
+
+
+def _curve(release: DpEvent) -> loss.PrivacyLoss:
+    if isinstance(release, GaussianDpEvent):
+        return curves.gaussian(release.noise_multiplier)
+    if isinstance(release, LaplaceDpEvent):
+        return curves.laplace(release.noise_multiplier)
+    if isinstance(release, ApproximateDpEvent):
+        return curves.approximate_dp(release.epsilon, release.delta)
+    if isinstance(release, ZCDpEvent):
+        return loss.PrivacyLoss(release.xi + release.rho * ORDERS, np.zeros(()))
+    if isinstance(release, PoissonSampledDpEvent):
+        return poisson.poisson_subsampled_gaussian(
+            release.event.noise_multiplier, release.sampling_probability
+        )
+    if isinstance(release, SampledWithoutReplacementDpEvent):
+        return subsampling.subsampled_gaussian_without_replacement(
+            release.event.noise_multiplier, release.source_dataset_size, release.sample_size
+        )
+    raise ValueError(f"No Rényi curve for {release!r}.")
+
+
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """ε of one Gaussian release with the given σ over sensitivity, rounded up; exact otherwise."""
+    log_target = math.log(delta)
+    if _log_gaussian_delta(0.0, noise_multiplier) <= log_target:
+        return 0.0
+    upper = 1.0
+    while _log_gaussian_delta(upper, noise_multiplier) > log_target:
+        upper *= 2.0
+    root = optimize.brentq(
+        lambda e: _log_gaussian_delta(e, noise_multiplier) - log_target, 0.0, upper, xtol=1e-15
+    )
+    return raised(root, lambda e: _log_gaussian_delta(e, noise_multiplier) <= log_target)
+
+
+def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
+    """The noise multiplier of one Gaussian release with the given (ε, δ), not yet rounded."""
+    log_target = math.log(delta)
+
+    def excess(log_multiplier: float) -> float:
+        return _log_gaussian_delta(epsilon, math.exp(log_multiplier)) - log_target
+
+    low = high = 0.0
+    while excess(low) < 0:
+        low -= 2.0
+    while excess(high) > 0:
+        high += 2.0
+    return math.exp(optimize.brentq(excess, low, high, xtol=1e-15)) if low < high else 1.0
+
+
+def _log_gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
+    """Log δ(ε) = log [Φ(1/2s - εs) - e^ε Φ(-1/2s - εs)], exact where the difference cancels."""
+    half, shift = 0.5 / noise_multiplier, epsilon * noise_multiplier
+    first = float(special.log_ndtr(half - shift))
+    second = epsilon + float(special.log_ndtr(-half - shift))
+    return first + math.log(-math.expm1(min(second - first, -1e-300)))
+
+
+def raised(value: float, holds: Callable[[float], bool]) -> float:
+    """The value, raised until the condition holds at it."""
+    step = 2.0**-52
+    while not holds(value):
+        value *= 1.0 + step
+        step *= 2.0
+    return value

@@ -1,6 +1,14 @@
 """What has been paid: privacy losses, the curves of mechanisms, conversion, calibration, certificates."""
 
 from dpsco_jax.privacy import events
+from dpsco_jax.privacy.auditing import (
+    Audit,
+    audit,
+    audit_scores,
+    epsilon_lower_bound,
+    one_run_audit,
+    one_run_epsilon_lower_bound,
+)
 from dpsco_jax.privacy.calibration import (
     calibrate,
     calibrate_noise_multiplier,
@@ -29,6 +37,7 @@ from dpsco_jax.privacy.subsampling import (
 
 __all__ = [
     "ORDERS",
+    "Audit",
     "Certificate",
     "FullBatch",
     "Ledger",
@@ -36,6 +45,8 @@ __all__ = [
     "PrivacyLoss",
     "WithoutReplacement",
     "approximate_dp",
+    "audit",
+    "audit_scores",
     "bounded_range",
     "calibrate",
     "calibrate_noise_multiplier",
@@ -47,10 +58,13 @@ __all__ = [
     "compose",
     "delta",
     "epsilon",
+    "epsilon_lower_bound",
     "events",
     "gaussian",
     "gdp",
     "laplace",
+    "one_run_audit",
+    "one_run_epsilon_lower_bound",
     "open_ledger",
     "parallel",
     "poisson_subsampled_gaussian",

@@ -1,0 +1,290 @@
+"""Empirical lower bounds on ε: what the outputs of a mechanism prove, with confidence.
+
+Three ways to get one: from counts of an event under two neighbours; from scores, where the event is
+chosen on some of the runs and counted on the others; and from one single run with many canaries.
+
+Source: Jagielski, Ullman and Oprea 2020 (counts, Clopper-Pearson); Steinke, Nasr and Jagielski 2023,
+"Privacy auditing with one (1) training run", Theorem 5.2.
+
+Formal guarantee: if the mechanism is (ε, δ)-DP for the pair (for the canaries), the bound exceeds ε with
+probability at most 1 - confidence over the runs. A bound of zero proves nothing.
+
+Cost: ``audit`` runs the mechanism ``2 num_runs`` times, ``batch_size`` at once, in one compiled program.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Key, Num
+from scipy import special, stats
+
+_MAX_THRESHOLDS = 2000
+_CHOOSING = 4  # one run in so many chooses the threshold
+_CAUTION = 50.0  # of the choice: by how much its error probability is smaller, against lucky tails
+
+
+class Audit(NamedTuple):
+    """A lower bound on ε and the event that proves it.
+
+    Attributes:
+        epsilon: the bound; 0 if nothing was proven.
+        delta: the δ it speaks of.
+        confidence: probability, over the runs, with which it holds.
+        threshold: the event is a score above it.
+        true_positives: runs on the neighbour in which the event happened, of ``num_runs``.
+        false_positives: runs on the data in which it happened, of ``num_runs``.
+        num_runs: runs on each side that were counted; the threshold was chosen on others.
+    """
+
+    epsilon: float
+    delta: float
+    confidence: float
+    threshold: float
+    true_positives: int
+    false_positives: int
+    num_runs: int
+
+
+def epsilon_lower_bound(
+    true_positives: Any, false_positives: Any, num_runs: int, delta: float, confidence: float = 0.95
+) -> Any:
+    """Lower bound on ε from how often one event, fixed beforehand, happened under two neighbours.
+
+    Each rate gets a one-sided Clopper-Pearson bound at half the error probability. The event and its
+    complement then both bound ε: P(S) ≤ e^ε P'(S) + δ and P'(not S) ≤ e^ε P(not S) + δ.
+
+    Args:
+        true_positives: runs on one neighbour in which the event happened; an array is taken entrywise,
+            each entry then holds on its own.
+        false_positives: runs on the other neighbour in which it happened.
+        num_runs: number of runs on each.
+        delta: in [0, 1).
+        confidence: in (0, 1).
+
+    Returns:
+        The bound, at least 0, of the shape of the counts. Swap the counts for the event that is rarer
+        in the first argument.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+    _check_delta_and_confidence(delta, confidence)
+    positives, negatives = np.asarray(true_positives), np.asarray(false_positives)
+    if num_runs < 1 or np.any((positives < 0) | (positives > num_runs)):
+        raise ValueError(f"true_positives must be in [0, {num_runs}], got {true_positives}.")
+    if np.any((negatives < 0) | (negatives > num_runs)):
+        raise ValueError(f"false_positives must be in [0, {num_runs}], got {false_positives}.")
+    error = 0.5 * (1.0 - confidence)
+    # The least rate under which so many, and the greatest under which so few, are not surprising.
+    rate = special.betaincinv(np.maximum(positives, 1), num_runs - positives + 1, error)
+    rate = np.where(positives > 0, rate, 0.0)
+    other = special.betainccinv(negatives + 1, np.maximum(num_runs - negatives, 1), error)
+    other = np.where(negatives < num_runs, other, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_event = np.log(np.maximum(rate - delta, 0.0) / other)
+        by_complement = np.log(np.maximum(1.0 - other - delta, 0.0) / (1.0 - rate))
+    return np.fmax(np.fmax(by_event, by_complement), 0.0)[()]
+
+
+def audit_scores(
+    scores: np.ndarray, neighbour_scores: np.ndarray, delta: float, confidence: float = 0.95
+) -> Audit:
+    """Lower bound on ε from scores of independent runs under two neighbours.
+
+    The event is a score above a threshold or its complement, in either direction, whichever proves most
+    on the first quarter of the runs; only the others are counted, so no correction is due.
+
+    Args:
+        scores: of the runs on the data, shape ``[num_runs]``; NaN counts as the greatest score.
+        neighbour_scores: of the runs on the neighbour, same shape.
+        delta: in [0, 1).
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: if there are fewer than 2 runs or the shapes differ.
+    """
+    null, other = (np.asarray(s, np.float64).ravel() for s in (scores, neighbour_scores))
+    if null.shape != other.shape or len(null) < 2:
+        raise ValueError(f"At least 2 scores of each, equally many: got {len(null)}, {len(other)}.")
+    null, other = (np.where(np.isnan(s), np.inf, s) for s in (null, other))
+    first = max(len(null) // _CHOOSING, 1)
+    chosen = np.sort(null[:first]), np.sort(other[:first])
+    pool = np.unique(np.concatenate(chosen))
+    thresholds = np.unique(_spread(pool, _MAX_THRESHOLDS))
+    false, true = (first - np.searchsorted(s, thresholds, side="right") for s in chosen)
+    cautious = 1.0 - (1.0 - confidence) / _CAUTION
+    bounds = np.stack(
+        [
+            epsilon_lower_bound(true, false, first, delta, cautious),
+            epsilon_lower_bound(false, true, first, delta, cautious),
+        ]
+    )
+    swapped, index = np.unravel_index(int(np.argmax(bounds)), bounds.shape)
+    threshold = float(thresholds[index])
+    counted = len(null) - first
+    false_positives = int(np.sum(null[first:] > threshold))
+    true_positives = int(np.sum(other[first:] > threshold))
+    counts = (false_positives, true_positives) if swapped else (true_positives, false_positives)
+    bound = float(epsilon_lower_bound(*counts, counted, delta, confidence))
+    return Audit(bound, delta, confidence, threshold, true_positives, false_positives, counted)
+
+
+def audit(
+    key: Key[Array, ""],
+    mechanism: Callable[[jax.Array, Any], Any],
+    data: Any,
+    neighbour: Any,
+    score: Callable[[Any], jax.Array],
+    num_runs: int,
+    delta: float,
+    confidence: float = 0.95,
+    batch_size: int = 4096,
+) -> Audit:
+    """Lower bound on ε of a mechanism from independent runs on a pair of neighbours.
+
+    Args:
+        key: typed key.
+        mechanism: a function of a key and a data set, of which the output is released.
+        data: a pytree of arrays.
+        neighbour: the other data set.
+        score: a function of the output alone, with a scalar value: large where the neighbour is likelier.
+            The best is the likelihood ratio; any other is sound.
+        num_runs: runs on each of the two; a quarter of them choose the threshold.
+        delta: in [0, 1).
+        confidence: in (0, 1).
+        batch_size: runs at once, which bounds the memory.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+    _check_delta_and_confidence(delta, confidence)
+    if num_runs < 2:
+        raise ValueError(f"num_runs must be at least 2, got {num_runs}.")
+    run = jax.jit(functools.partial(_scores, mechanism, score, num_runs, batch_size))
+    key_data, key_neighbour = jax.random.split(key)
+    return audit_scores(
+        np.asarray(run(key_data, data)),
+        np.asarray(run(key_neighbour, neighbour)),
+        delta,
+        confidence,
+    )
+
+
+def _scores(
+    mechanism: Callable[[jax.Array, Any], Any],
+    score: Callable[[Any], jax.Array],
+    num_runs: int,
+    batch_size: int,
+    key: jax.Array,
+    data: Any,
+) -> jax.Array:
+    def one(run_key: jax.Array) -> jax.Array:
+        return jnp.asarray(score(mechanism(run_key, data)), float).reshape(())
+
+    return jax.lax.map(one, jax.random.split(key, num_runs), batch_size=min(batch_size, num_runs))
+
+
+def one_run_epsilon_lower_bound(
+    num_canaries: int, num_guesses: int, num_correct: int, delta: float, confidence: float = 0.95
+) -> float:
+    """Lower bound on ε from guesses about many canaries in one run.
+
+    Each of the canaries was included by a fair coin of its own. If the mechanism is (ε, δ)-DP for each,
+    the number of right guesses among r is at least v with probability at most
+
+        P(W ≥ v) + 2 m δ max over i ≥ 1 of P(v > W ≥ v - i) / i,   W ~ Binomial(r, e^ε / (1 + e^ε)),
+
+    and the bound is the least ε that this does not reject.
+
+    Args:
+        num_canaries: m, all canaries for which a coin was thrown.
+        num_guesses: r, those for which a guess was made; fixed without looking at the coins.
+        num_correct: v, the right guesses.
+        delta: in [0, 1).
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+    _check_delta_and_confidence(delta, confidence)
+    if not 0 <= num_correct <= num_guesses <= num_canaries:
+        raise ValueError(
+            "0 <= num_correct <= num_guesses <= num_canaries is needed, got "
+            f"{num_correct}, {num_guesses}, {num_canaries}."
+        )
+    low, high = 0.0, 1.0
+    if not _rejected(low, num_canaries, num_guesses, num_correct, delta, confidence):
+        return 0.0
+    while _rejected(high, num_canaries, num_guesses, num_correct, delta, confidence):
+        low, high = high, 2.0 * high
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        if _rejected(middle, num_canaries, num_guesses, num_correct, delta, confidence):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _rejected(
+    epsilon: float, canaries: int, guesses: int, correct: int, delta: float, confidence: float
+) -> bool:
+    law = stats.binom(guesses, 1.0 / (1.0 + math.exp(-epsilon)))
+    p_value = float(law.sf(correct - 1))
+    if delta > 0 and correct > 0:
+        steps = np.arange(1, correct + 1)
+        p_value += (
+            2.0 * canaries * delta * float(np.max(np.cumsum(law.pmf(correct - steps)) / steps))
+        )
+    return p_value < 1.0 - confidence
+
+
+def one_run_audit(
+    scores: Num[np.ndarray, " canaries"],
+    included: Bool[np.ndarray, " canaries"],
+    num_guesses: int,
+    delta: float,
+    confidence: float = 0.95,
+) -> float:
+    """Lower bound on ε from the scores of canaries in one run.
+
+    The ``num_guesses // 2`` highest scores are guessed to be included, as many lowest to be left out; about
+    the others nothing is guessed.
+
+    Args:
+        scores: one per canary, from the released output; large where it seems included.
+        included: the coins.
+        num_guesses: even, at most the number of canaries, fixed before looking at the coins.
+        delta: in [0, 1).
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: if ``num_guesses`` is odd or out of range.
+    """
+    if num_guesses % 2 or not 2 <= num_guesses <= len(scores):
+        raise ValueError(f"num_guesses must be even and in [2, {len(scores)}], got {num_guesses}.")
+    order = np.argsort(np.asarray(scores), kind="stable")
+    half = num_guesses // 2
+    correct = int(np.sum(~included[order[:half]]) + np.sum(included[order[-half:]]))
+    return one_run_epsilon_lower_bound(len(scores), num_guesses, correct, delta, confidence)
+
+
+def _spread(values: np.ndarray, count: int) -> np.ndarray:
+    """At most ``count`` of the sorted values: dense at both ends, where the rare events are."""
+    if len(values) <= count:
+        return values
+    ranks = np.geomspace(1.0, len(values) / 2.0, count // 2)
+    below = np.rint(ranks).astype(int) - 1
+    return values[np.concatenate([below, len(values) - 1 - below])]
+
+
+def _check_delta_and_confidence(delta: float, confidence: float) -> None:
+    if not 0.0 <= delta < 1.0:
+        raise ValueError(f"delta must be in [0, 1), got {delta}.")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must be in (0, 1), got {confidence}.")

@@ -139,15 +139,14 @@ def _scaled_norm(tree: PyTree) -> tuple[Array, Array]:
     filled = [leaf.astype(dtype) for leaf in leaves if leaf.size]
     if not filled:
         return jnp.ones((), dtype), jnp.zeros((), dtype)
-    # Without the barrier the compiler, seeing that all entries of a leaf are one number, squares the
-    # reciprocal of the scale by itself, which overflows: zeros would have the norm NaN.
+    # Without the barrier the compiler, seeing that all entries of a leaf are one number, squares that
+    # number and the reciprocal of the scale apart from each other, and both leave the range.
     filled = jax.lax.optimization_barrier(filled)
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in filled]))
     # Kept where its reciprocal is a normal number too: the compiler may multiply by the reciprocal,
-    # and a CPU flushes subnormal numbers to zero. Constant under differentiation, as the norm is in
-    # s.
-    limits = jnp.finfo(dtype)
-    scale = jax.lax.stop_gradient(jnp.clip(largest, limits.tiny, 1 / limits.tiny))
+    # and a CPU flushes subnormal numbers to zero. Constant under differentiation, as the norm is in s.
+    tiny = float(jnp.finfo(dtype).tiny)
+    scale = jax.lax.stop_gradient(jnp.clip(largest, tiny, 1.0 / tiny))
     squares = [_ordered_sum(jnp.square(leaf * (1 / scale))) for leaf in filled]
     total = _ordered_sum(jnp.stack(squares))
     positive = total != 0

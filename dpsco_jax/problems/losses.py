@@ -97,7 +97,7 @@ def huber(
     """
     require_positive("delta", delta)
     return _linear(
-        link=lambda m, y: optax.losses.huber_loss(m, y, delta),
+        link=lambda m, y: optax.losses.huber_loss(m, y, delta=delta),
         derivative=lambda m, y: jnp.clip(m - y, -delta, delta),
         slope=delta,
         curvature=1.0,

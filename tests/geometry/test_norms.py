@@ -157,6 +157,16 @@ def test_gradients_are_finite_also_at_zero():
     np.testing.assert_allclose(jacobian(far), tangent, atol=1e-5)
 
 
+@pytest.mark.parametrize("other", [0.0, 1e-37, 1e-20, 1.0, 1e20])
+def test_leaves_that_the_compiler_knows_to_be_zero(other):
+    """The gradient of an unused parameter is such a leaf."""
+    constant = jax.jit(lambda x: norms.global_norm({"unused": jnp.zeros(3), "used": x}))
+    np.testing.assert_allclose(constant(jnp.float32(other)), other, rtol=1e-6)
+    clipped = jax.jit(lambda x: norms.clip_to_norm({"unused": jnp.zeros(3), "used": x}, 0.5))
+    np.testing.assert_allclose(clipped(jnp.float32(other))["used"], min(other, 0.5), rtol=1e-4)
+    assert float(jax.jit(lambda: norms.global_norm(jnp.zeros(3)))()) == 0.0
+
+
 def test_empty_trees_and_leaves():
     assert float(norms.global_norm({})) == 0.0
     assert norms.clip_to_norm({}, 1.0) == {}

@@ -1,0 +1,64 @@
+"""One-hot rows against the dense rows that they stand for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.problems import losses, objective
+from dpsco_jax.problems.objective import Example, OneHot
+
+DIM = 6
+# Plain; repeated; padding below and above; far out of int8-like ranges; all padding.
+ROWS = np.int32(
+    [[0, 2, 5], [1, 1, 1], [-1, 3, 6], [2**31 - 1, -(2**31), 4], [-1, -1, 99], [4, 0, 4]]
+)
+MEANT = [{0, 2, 5}, {1}, {3}, {4}, set(), {4, 0}]
+
+
+def dense(columns, bound):
+    row = np.zeros(DIM, np.float32)
+    row[list(columns)] = bound / np.sqrt(3)
+    return row
+
+
+@pytest.mark.parametrize("bound", [1.0, 2.5])
+def test_rows_are_sets_of_columns(bound):
+    params = jnp.arange(1.0, DIM + 1)
+    margins = jax.vmap(lambda row: objective.margin(params, OneHot(row), bound))(jnp.asarray(ROWS))
+    expected = np.stack([dense(columns, bound) for columns in MEANT]) @ np.asarray(params)
+    np.testing.assert_allclose(margins, expected, rtol=1e-6)
+    values = objective.row_values(OneHot(ROWS), DIM, bound)
+    assert values.shape == ROWS.shape
+    assert np.linalg.norm(values, axis=1).max() <= bound * (1 + 1e-6)
+
+
+def test_gradient_touches_the_named_columns_only():
+    loss = jax.jit(jax.grad(losses.logistic(1.0).loss))
+    params = jnp.linspace(-1.0, 1.0, DIM)
+    for row, meant in zip(ROWS, MEANT, strict=True):
+        sparse = loss(params, Example(OneHot(jnp.asarray(row)), jnp.float32(1.0)))
+        full = loss(params, Example(jnp.asarray(dense(meant, 1.0 - 1e-4)), jnp.float32(1.0)))
+        np.testing.assert_allclose(sparse, full, rtol=1e-3)
+        np.testing.assert_array_equal(np.flatnonzero(sparse), sorted(meant))
+
+
+def test_dense_features_are_projected_onto_their_bound():
+    params = jnp.ones(2)
+    margin = jax.jit(lambda x: objective.margin(params, x, 2.0))
+    np.testing.assert_allclose(margin(jnp.asarray([3e20, 4e20])), 2 * 1.4, rtol=1e-5)
+    np.testing.assert_allclose(margin(jnp.asarray([0.3, 0.4])), 0.7, rtol=1e-6)
+    assert float(margin(jnp.asarray([jnp.nan, 1.0]))) == 0.0
+
+
+def test_regularizer_and_strong_convexity():
+    target = losses.logistic(1.0, ridge=0.5)
+    params = {"a": jnp.asarray([1.0, -2.0]), "b": jnp.asarray(3.0)}
+    np.testing.assert_allclose(target.regularizer(params), 0.25 * 14.0)
+    jax.tree.map(
+        np.testing.assert_allclose,
+        target.regularizer_gradient(params),
+        jax.grad(target.regularizer)(params),
+    )
+    assert target.strong_convexity == 0.5
+    assert losses.squared_distance(1.0, 1.0)._replace(ridge=0.5).strong_convexity == 1.5

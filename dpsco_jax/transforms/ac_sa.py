@@ -126,11 +126,12 @@ def ac_sa(
         query = query_point(state, t)
         centre = _mix(alpha * m / (1 + m), query, state.prox_point)
         step = t / (2 * smoothness * (1 + m))  # α/(μ + γ)
-        point = jax.tree.map(lambda x, g: (x - step * g).astype(x.dtype), centre, updates)
+        point = jax.tree.map(lambda x, g: x - step * g, centre, updates)
         if prox is not None:
             point = prox(point, step)
         if domain is not None:
             point = domain.project(point)
+        point = jax.tree.map(lambda p, x: p.astype(x.dtype), point, state.prox_point)
         aggregate = _mix(alpha, point, state.aggregate)
         new_state = AcSaState(point, aggregate, optax.safe_increment(state.count))
         next_query = query_point(new_state, t + 1)

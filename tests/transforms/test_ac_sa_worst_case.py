@@ -1,6 +1,5 @@
 """The worst case of AC-SA over all smooth convex functions, by semidefinite programming (PEPit)."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax

@@ -1,0 +1,169 @@
+"""The table of transformations, over which the shared properties of ``test_table`` run.
+
+A new transformation gets a row here and the tests of its own mathematics in a file of its own.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.geometry import domains
+
+NUM_USERS = 6
+
+PARAMS = {
+    "vector": lambda: jnp.array([0.3, -0.2, 0.5]),
+    "nested": lambda: {"w": _filled(2, 3), "deep": (_filled(), [_filled(2)])},
+    "bfloat16": lambda: {"w": _filled(3, dtype=jnp.bfloat16), "b": _filled(dtype=jnp.bfloat16)},
+    "mixed": lambda: {"w": _filled(3, dtype=jnp.float16), "b": _filled(2)},
+    "empty leaf": lambda: {"w": _filled(3), "b": _filled(0, 2)},
+}
+
+
+def _filled(*shape: int, dtype: Any = None) -> jax.Array:
+    # Through NumPy: jnp.full makes weakly typed arrays, which optax.trace would keep.
+    return jnp.asarray(np.full(shape, 0.25), dtype)
+
+
+class Row(NamedTuple):
+    """One transformation.
+
+    Attributes:
+        name: what the tests call it.
+        make: the factory, a function of its numeric hyper-parameters by name.
+        numbers: two settings of all of them; every one of them may be traced.
+        per_user: whether updates have a leading axis of users.
+        private: whether the state holds a ledger.
+        keeps_dtype: whether updates come back in their own dtype (aggregates: at least float32).
+    """
+
+    name: str
+    make: Callable[..., Any]
+    numbers: tuple[dict[str, float], dict[str, float]]
+    per_user: bool = False
+    private: bool = False
+    keeps_dtype: bool = True
+
+
+def _ridge(point: Any, step: Any) -> Any:
+    return jax.tree.map(lambda x: x / (1 + 0.1 * step), point)
+
+
+def _privatize(noise_multiplier, clip_norm, num_users):
+    aggregate = transforms.clipped_mean(clip_norm, num_users)
+    return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
+
+
+def _privatize_poisson(noise_multiplier, clip_norm, probability):
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    aggregate = transforms.clipped_sum(clip_norm, relation, microbatch_size=4)
+    sampling = privacy.Poisson(probability)
+    return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier, sampling)
+
+
+def _halt_when(noise_multiplier, limit):
+    inner = optax.chain(_privatize(noise_multiplier, 1.0, NUM_USERS), optax.trace(0.9))
+    return transforms.halt_when(inner, lambda state, u: optax.tree.norm(state[1].trace) > limit)
+
+
+def _private_ac_sa(noise_multiplier, smoothness):
+    return optax.chain(
+        _privatize(noise_multiplier, 1.0, NUM_USERS),
+        transforms.ac_sa(smoothness, domain=domains.ball(1.0)),
+    )
+
+
+ROWS = [
+    Row(
+        "clipped_sum",
+        lambda clip_norm: transforms.clipped_sum(clip_norm),
+        ({"clip_norm": 1.0}, {"clip_norm": 0.3}),
+        per_user=True,
+        keeps_dtype=False,
+    ),
+    Row(
+        "clipped_mean",
+        lambda clip_norm, num_users: transforms.clipped_mean(
+            clip_norm, num_users, microbatch_size=4
+        ),
+        ({"clip_norm": 1.0, "num_users": 6.0}, {"clip_norm": 0.3, "num_users": 8.0}),
+        per_user=True,
+        keeps_dtype=False,
+    ),
+    Row(
+        "privatize",
+        _privatize,
+        (
+            {"noise_multiplier": 2.0, "clip_norm": 1.0, "num_users": 6.0},
+            {"noise_multiplier": 0.5, "clip_norm": 0.3, "num_users": 8.0},
+        ),
+        per_user=True,
+        private=True,
+    ),
+    Row(
+        "privatize, Poisson",
+        _privatize_poisson,
+        (
+            {"noise_multiplier": 2.0, "clip_norm": 1.0, "probability": 0.1},
+            {"noise_multiplier": 0.5, "clip_norm": 0.3, "probability": 0.5},
+        ),
+        per_user=True,
+        private=True,
+    ),
+    Row(
+        "account",
+        lambda epsilon: transforms.account(privacy.pure_dp(epsilon)),
+        ({"epsilon": 0.1}, {"epsilon": 2.0}),
+        private=True,
+    ),
+    Row(
+        "project",
+        lambda radius: transforms.project(domains.ball(radius)),
+        ({"radius": 0.5}, {"radius": 3.0}),
+    ),
+    Row(
+        "average",
+        lambda decay_power: transforms.average(decay_power),
+        ({"decay_power": 0.0}, {"decay_power": 2.5}),
+    ),
+    Row(
+        "ac_sa",
+        lambda smoothness, strong_convexity, radius: transforms.ac_sa(
+            smoothness, strong_convexity, domains.ball(radius), _ridge
+        ),
+        (
+            {"smoothness": 2.0, "strong_convexity": 0.0, "radius": 1.0},
+            {"smoothness": 5.0, "strong_convexity": 0.7, "radius": 9.0},
+        ),
+    ),
+    Row(
+        "halt_when",
+        _halt_when,
+        ({"noise_multiplier": 1.0, "limit": 0.5}, {"noise_multiplier": 0.1, "limit": 100.0}),
+        per_user=True,
+        private=True,
+    ),
+    Row(
+        "private ac_sa",
+        _private_ac_sa,
+        (
+            {"noise_multiplier": 1.0, "smoothness": 2.0},
+            {"noise_multiplier": 4.0, "smoothness": 7.0},
+        ),
+        per_user=True,
+        private=True,
+    ),
+]
+
+
+def updates_for(row: Row, params: Any, seed: int = 0) -> Any:
+    """Random updates that fit the parameters, with the axis of users where the row wants it."""
+    rng = np.random.default_rng(seed)
+    lead = (NUM_USERS,) if row.per_user else ()
+    return jax.tree.map(lambda p: jnp.asarray(rng.normal(size=lead + p.shape), p.dtype), params)

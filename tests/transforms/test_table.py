@@ -1,0 +1,164 @@
+"""Properties that every transformation has: see the table."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpsco_jax import privacy
+from tests.transforms.table import PARAMS, ROWS, updates_for
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+
+
+def run(transformation, params, updates, steps):
+    """Parameters, state and last updates after some steps of a loop."""
+
+    def step(_, carry):
+        params, state, _ = carry
+        moves, state = transformation.update(updates, state, params)
+        params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, moves)
+        return params, state, moves
+
+    state = transformation.init(params)
+    moves = jax.eval_shape(transformation.update, updates, state, params)[0]
+    moves = jax.tree.map(lambda m: jnp.zeros(m.shape, m.dtype), moves)
+    return jax.lax.fori_loop(0, steps, step, (params, state, moves))
+
+
+def plain(tree):
+    """Leaves as NumPy arrays, keys as their data."""
+
+    def leaf_of(leaf):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        return np.asarray(leaf)
+
+    return [leaf_of(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def assert_same(first, second, rtol=1e-5):
+    """The same up to rounding: ledgers by what they say has been spent, not by their residues."""
+
+    def comparable(run):
+        params, state, moves = run
+        return plain((params, moves, privacy.privacy_spent(state)))
+
+    for a, b in zip(comparable(first), comparable(second), strict=True):
+        np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=rtol, atol=1e-6)
+
+
+@every_row
+@pytest.mark.parametrize("kind", PARAMS)
+@pytest.mark.parametrize("x64", [False, True])
+def test_shapes_and_dtypes(row, kind, x64):
+    """Updates fit the parameters, and the state keeps its types: what ``scan`` and ``cond`` need."""
+    with jax.enable_x64(x64):
+        params = PARAMS[kind]()
+        updates = updates_for(row, params)
+        transformation = row.make(**row.numbers[0])
+        state = jax.eval_shape(transformation.init, params)
+        moves, new_state = jax.eval_shape(transformation.update, updates, state, params)
+        assert jax.tree.structure(moves) == jax.tree.structure(params)
+        assert jax.tree.structure(new_state) == jax.tree.structure(state)
+        for move, param in zip(jax.tree.leaves(moves), jax.tree.leaves(params), strict=True):
+            assert move.shape == param.shape
+            wide = jnp.promote_types(param.dtype, jnp.float32)
+            assert move.dtype == (param.dtype if row.keeps_dtype else wide)
+        for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(new_state), strict=True):
+            assert (before.shape, before.dtype) == (after.shape, after.dtype)
+            assert not before.weak_type
+
+
+@every_row
+def test_numbers_may_be_traced_and_every_update_is_charged(row):
+    """Two settings one after the other and both at once under ``vmap``, one trace each."""
+    params = PARAMS["nested"]()
+    updates = updates_for(row, params)
+    traces = []
+
+    @jax.jit
+    def run_with(numbers, steps):
+        traces.append(1)
+        return run(row.make(**numbers), params, updates, steps)
+
+    separate = [run_with(numbers, 3) for numbers in row.numbers]
+    longer = run_with(row.numbers[0], 6)
+    assert len(traces) == 1
+    if row.private:
+        spent = [privacy.privacy_spent(result[1]).rdp for result in (separate[0], longer)]
+        assert np.all(spent[0] > 0)
+        np.testing.assert_allclose(spent[1], 2 * spent[0], rtol=1e-5)
+    stacked = jax.tree.map(lambda *values: jnp.array(values), *row.numbers)
+    together = jax.jit(jax.vmap(run_with, in_axes=(0, None)))(stacked, 3)
+    for lane, alone in enumerate(separate):
+        assert_same(alone, jax.tree.map(lambda leaf, i=lane: leaf[i], together))
+
+
+@every_row
+def test_state_survives_a_checkpoint(row):
+    params = PARAMS["nested"]()
+    updates = updates_for(row, params)
+    transformation = row.make(**row.numbers[0])
+    step = jax.jit(transformation.update)
+    state = step(updates, transformation.init(params), params)[1]
+    leaves, treedef = jax.tree.flatten(state)
+    stored = pickle.loads(pickle.dumps(plain(state)))
+    restored = [
+        jax.random.wrap_key_data(jnp.asarray(data))
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        else jnp.asarray(data)
+        for data, leaf in zip(stored, leaves, strict=True)
+    ]
+    expected = plain(step(updates, state, params))
+    for a, b in zip(
+        plain(step(updates, treedef.unflatten(restored), params)), expected, strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+@every_row
+def test_buffers_may_be_donated(row):
+    params = PARAMS["nested"]()
+    updates = updates_for(row, params)
+    transformation = row.make(**row.numbers[0])
+    state = transformation.init(params)
+    leaves = jax.tree.leaves((params, state))
+    leaves = [
+        jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        for x in leaves
+        if x.size
+    ]
+    pointers = [leaf.unsafe_buffer_pointer() for leaf in leaves]
+    assert len(set(pointers)) == len(pointers)
+    step = jax.jit(transformation.update, donate_argnums=1)
+    state = step(updates, state, params)[1]
+    # Nothing that the factory holds has been donated away.
+    transformation.init(params)
+
+
+@every_row
+def test_wrappers_change_nothing(row):
+    """Concrete numbers, in one nest of optax's wrappers and without any."""
+    params = PARAMS["vector"]()
+    updates = updates_for(row, params)
+
+    def nested():
+        scheduled = optax.inject_hyperparams(row.make)(**row.numbers[0])
+        labelled = optax.multi_transform({"all": scheduled, "none": optax.set_to_zero()}, "all")
+        return optax.chain(optax.identity(), optax.masked(labelled, True))
+
+    alone = jax.jit(lambda: run(row.make(**row.numbers[0]), params, updates, 3))()
+    assert_same(alone, jax.jit(lambda: run(nested(), params, updates, 3))())
+
+
+@every_row
+def test_numbers_out_of_range_are_refused(row):
+    for name in row.numbers[0]:
+        if name == "limit":
+            continue
+        with pytest.raises(ValueError, match=name):
+            row.make(**{**row.numbers[0], name: -1.0})

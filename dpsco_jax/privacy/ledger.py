@@ -41,7 +41,7 @@ def open_ledger() -> Ledger:
 def charge(ledger: Ledger, loss: PrivacyLoss) -> Ledger:
     """The ledger with one more entry: ``loss``, the cost of one release. Jit-safe, dtype-preserving."""
 
-    def add(total: Array, residue: Array, entry: Array) -> tuple[jax.Array, jax.Array]:
+    def add(total: Array, residue: Array, entry: Array) -> tuple[Array, Array]:
         term = jnp.asarray(entry, total.dtype) + residue
         new = total + term
         # An infinite entry must stay infinite: its residue would be inf - inf.

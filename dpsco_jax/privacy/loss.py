@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from dpsco_jax.privacy._numerics import Array, Scalar, array_namespace, as_floats, round_up
+from dpsco_jax.privacy._numerics import Array, Scalar, array_namespace, as_floats, require, round_up
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 16.0
@@ -63,9 +63,7 @@ def parallel(*losses: PrivacyLoss) -> PrivacyLoss:
     total = losses[0] if losses else zero()
     for loss in losses[1:]:
         xp = array_namespace(total, loss)
-        total = PrivacyLoss(
-            xp.maximum(total.rdp, loss.rdp), xp.maximum(total.delta, loss.delta)
-        )
+        total = PrivacyLoss(xp.maximum(total.rdp, loss.rdp), xp.maximum(total.delta, loss.delta))
     return total
 
 
@@ -76,13 +74,16 @@ def scale(loss: PrivacyLoss, count: Scalar) -> PrivacyLoss:
         loss: the cost of one release.
         count: number of repetitions, a nonnegative integer (may be traced). No release costs nothing,
             also where one costs ``inf``.
+
+    Raises:
+        ValueError: if a concrete ``count`` is negative.
     """
-    xp, (rdp, delta, count) = as_floats(*loss, count)
-    none = count == 0
-    times = count[..., None]
+    require("count", count, 0.0, np.inf, open_high=True)
+    xp, (rdp, failure, times) = as_floats(*loss, count)
+    none = (times == 0)[..., None]
     return PrivacyLoss(
-        rdp=xp.where(none[..., None], 0.0, rdp * xp.where(none[..., None], 1.0, times)),
-        delta=delta * count,
+        rdp=xp.where(none, 0.0, rdp * xp.where(none, 1.0, times[..., None])),
+        delta=failure * times,
     )
 
 
@@ -102,9 +103,13 @@ def epsilon(loss: PrivacyLoss, delta: Scalar) -> Any:
 
     Returns:
         ε of shape ``[...]``; ``inf`` where δ does not exceed the failure probability of the loss.
+
+    Raises:
+        ValueError: if a concrete ``delta`` is not in (0, 1).
     """
-    xp, (rdp, failure, delta) = as_floats(*loss, delta)
-    rest = (delta - failure) / (1.0 - xp.minimum(failure, 0.5))
+    require("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    xp, (rdp, failure, allowed) = as_floats(*loss, delta)
+    rest = (allowed - failure) / (1.0 - xp.minimum(failure, 0.5))
     feasible = rest > 0
     log_rest = xp.log(xp.where(feasible, rest, 1.0))
     finite = xp.isfinite(rdp)
@@ -130,13 +135,17 @@ def delta(loss: PrivacyLoss, epsilon: Scalar) -> Any:
 
     Returns:
         δ of shape ``[...]``, at most 1.
+
+    Raises:
+        ValueError: if a concrete ``epsilon`` is negative or not a number.
     """
-    xp, (rdp, failure, epsilon) = as_floats(*loss, epsilon)
+    require("epsilon", epsilon, 0.0, np.inf)
+    xp, (rdp, failure, allowed) = as_floats(*loss, epsilon)
     finite = xp.isfinite(rdp)
     safe_rdp = xp.where(finite, rdp, 0.0)
     orders = ORDERS.astype(rdp.dtype)
     offset = ((ORDERS - 1.0) * np.log1p(-1.0 / ORDERS) - np.log(ORDERS)).astype(orders.dtype)
-    log_converted = (orders - 1.0) * (safe_rdp - epsilon[..., None]) + offset
+    log_converted = (orders - 1.0) * (safe_rdp - allowed[..., None]) + offset
     positive = safe_rdp > 0
     squared_variation = -xp.expm1(-xp.where(positive, safe_rdp, 1.0))
     log_variation = xp.where(positive, 0.5 * xp.log(squared_variation), -xp.inf)

@@ -1,5 +1,7 @@
 """Accounting: ε and calibrated noise for many settings at once, against dp_accounting one by one."""
 
+import logging
+
 import dp_accounting
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,8 @@ from dpsco_jax import privacy
 from experiments.benchmarks.timing import Row, interleaved_medians, once
 
 DELTA = 1e-5
+# The peer warns of every order at which its series does not converge.
+logging.getLogger("absl").setLevel(logging.ERROR)
 
 
 def _configurations(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

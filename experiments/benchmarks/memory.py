@@ -23,7 +23,8 @@ def temporary_bytes(num_users: int, dim: int = 256, items: int = 4, chunk_size: 
     )
     point = jax.ShapeDtypeStruct((dim,), jnp.float32)
     step = jax.jit(lambda params, data: oracle(jax.random.key(0), params, data).gradient)
-    return int(step.lower(point, data).compile().memory_analysis().temp_size_in_bytes)
+    analysis = step.lower(point, data).compile().memory_analysis()
+    return analysis.temp_size_in_bytes if analysis else 0
 
 
 def rows() -> list[Row]:

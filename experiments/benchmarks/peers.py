@@ -16,7 +16,7 @@ def jax_privacy_step(
     params: Any,
     *,
     clip_norm: float,
-    noise_multiplier: float,
+    noise_multiplier: jax.typing.ArrayLike,
     num_users: int,
     learning_rate: float,
     microbatch_size: int | None = None,

@@ -14,7 +14,7 @@ from experiments.benchmarks import peers
 from experiments.benchmarks.timing import Row, interleaved_medians
 
 CLIP_NORM, NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 1.0, 0.1
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "clip_norm": CLIP_NORM,
     "noise_multiplier": NOISE_MULTIPLIER,
     "learning_rate": LEARNING_RATE,
@@ -55,6 +55,8 @@ def logistic_rows(num_users: int, dim: int) -> list[Row]:
     features = jax.random.normal(key, (num_users, dim)) / dim**0.5
     labels = jnp.asarray(jax.random.bernoulli(jax.random.key(8), 0.5, (num_users,)), jnp.float32)
     objective = losses.logistic(feature_bound=2.0)
+    model = objective.linear_model
+    assert model is not None
     data = problems.UserData(problems.Example(features[:, None], labels[:, None]))
     params = jnp.zeros(dim)
 
@@ -63,8 +65,8 @@ def logistic_rows(num_users: int, dim: int) -> list[Row]:
         return jax.nn.softplus(margin) - example[1] * margin
 
     batch = (features, labels)
-    closed = linear.clipped_gradient_sum(objective.linear_model, CLIP_NORM)
-    prepared = jax.jit(lambda d: linear.prepare(objective.linear_model, d, dim))(data)
+    closed = linear.clipped_gradient_sum(model, CLIP_NORM)
+    prepared = jax.jit(lambda d: linear.prepare(model, d, dim))(data)
     autodiff = gradients.clipped_gradient_sum(
         gradients.user_gradient(objective), CLIP_NORM, chunk_size=256
     )

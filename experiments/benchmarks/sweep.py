@@ -19,7 +19,8 @@ def rows(peer_runs: int = 8) -> list[Row]:
     features = jax.random.normal(jax.random.key(7), (NUM_USERS, DIM)) / DIM**0.5
     labels = jnp.asarray(jax.random.bernoulli(jax.random.key(8), 0.5, (NUM_USERS,)), jnp.float32)
     noise = jnp.geomspace(0.5, 20.0, LEVELS)
-    objective = losses.logistic(feature_bound=2.0)
+    model = losses.logistic(feature_bound=2.0).linear_model
+    assert model is not None
     data = problems.UserData(problems.Example(features[:, None], labels[:, None]))
 
     def run(key: jax.Array, noise_multiplier: jax.Array, data: linear.LinearData) -> jax.Array:
@@ -30,13 +31,13 @@ def rows(peer_runs: int = 8) -> list[Row]:
             ),
             optax.sgd(0.1),
         )
-        oracle = linear.clipped_gradient_sum(objective.linear_model, 1.0)
+        oracle = linear.clipped_gradient_sum(model, 1.0)
         return loop.run(sample_key, oracle, optimizer, jnp.zeros(DIM), data, NUM_STEPS).params
 
     def ours() -> jax.Array:
         @jax.jit
         def sweep(keys: jax.Array, noise: jax.Array, data: problems.UserData) -> jax.Array:
-            prepared = linear.prepare(objective.linear_model, data, DIM)
+            prepared = linear.prepare(model, data, DIM)
             over_seeds = jax.vmap(run, (0, None, None))
             return jax.vmap(over_seeds, (None, 0, None))(keys, noise, prepared)
 

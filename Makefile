@@ -5,8 +5,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: run test test-slow lint format bench bench-gpu clean
-.DEFAULT_GOAL := run
+.PHONY: help run test test-slow lint format bench bench-gpu clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make run        the main experiment: user-level privacy against utility on real data'
+	@echo 'make test       the test suite (WORKERS=n processes)'
+	@echo 'make test-slow  statistical audits and other long tests'
+	@echo 'make lint       ruff, mypy, the import contract'
+	@echo 'make format     apply ruff fixes and formatting'
+	@echo 'make bench      speed against peers; bench-gpu: the same on a GPU machine with its own JAX'
+	@echo 'make clean      remove the environment and caches'
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, found " + sys.version)'

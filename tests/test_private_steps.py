@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy, problems, transforms
+from dpsco_jax import privacy, transforms
 from dpsco_jax.oracles import gradients, sampling
 from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import sgd
 from tests.support.neighbours import worst_pair
 from tests.support.replay import assert_no_leak
@@ -114,7 +116,7 @@ def _problem(seed):
     generator = np.random.default_rng(seed)
     features = generator.standard_normal((12, 3, DIM)).astype(np.float32) * 10.0**seed
     label = (generator.random((12, 3)) < 0.5).astype(np.float32)
-    data = problems.UserData(problems.Example(jnp.asarray(features), jnp.asarray(label)))
+    data = UserData(Example(jnp.asarray(features), jnp.asarray(label)))
     return objective, data
 
 

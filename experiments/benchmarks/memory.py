@@ -3,9 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import problems
 from dpsco_jax.oracles import gradients
 from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
 from experiments.benchmarks.timing import Row
 
 
@@ -15,8 +16,8 @@ def temporary_bytes(num_users: int, dim: int = 256, items: int = 4, chunk_size: 
     oracle = gradients.clipped_gradient_sum(
         gradients.user_gradient(objective), 1.0, chunk_size=chunk_size
     )
-    data = problems.UserData(
-        problems.Example(
+    data = UserData(
+        Example(
             jax.ShapeDtypeStruct((num_users, items, dim), jnp.float32),
             jax.ShapeDtypeStruct((num_users, items), jnp.float32),
         )

@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import problems, transforms
+from dpsco_jax import transforms
 from dpsco_jax.oracles import Oracle, gradients, linear
 from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
 from experiments.benchmarks import peers
 from experiments.benchmarks.timing import Row, interleaved_medians
 
@@ -57,7 +59,7 @@ def logistic_rows(num_users: int, dim: int) -> list[Row]:
     objective = losses.logistic(feature_bound=2.0)
     model = objective.linear_model
     assert model is not None
-    data = problems.UserData(problems.Example(features[:, None], labels[:, None]))
+    data = UserData(Example(features[:, None], labels[:, None]))
     params = jnp.zeros(dim)
 
     def loss(params: jax.Array, example: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -126,7 +128,7 @@ def network_rows(num_users: int = 1024) -> list[Row]:
         CLIP_NORM,
         chunk_size=64,
     )
-    data = problems.UserData((images[:, None], labels[:, None]))
+    data = UserData((images[:, None], labels[:, None]))
     batch = (images, labels)
     seconds = _medians(
         {

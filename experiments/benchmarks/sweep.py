@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import problems, transforms
+from dpsco_jax import transforms
 from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.convex import loop
 from experiments.benchmarks import peers
 from experiments.benchmarks.timing import Row, once
@@ -21,7 +23,7 @@ def rows(peer_runs: int = 8) -> list[Row]:
     noise = jnp.geomspace(0.5, 20.0, LEVELS)
     model = losses.logistic(feature_bound=2.0).linear_model
     assert model is not None
-    data = problems.UserData(problems.Example(features[:, None], labels[:, None]))
+    data = UserData(Example(features[:, None], labels[:, None]))
 
     def run(key: jax.Array, noise_multiplier: jax.Array, data: linear.LinearData) -> jax.Array:
         noise_key, sample_key = jax.random.split(key)
@@ -36,7 +38,7 @@ def rows(peer_runs: int = 8) -> list[Row]:
 
     def ours() -> jax.Array:
         @jax.jit
-        def sweep(keys: jax.Array, noise: jax.Array, data: problems.UserData) -> jax.Array:
+        def sweep(keys: jax.Array, noise: jax.Array, data: UserData) -> jax.Array:
             prepared = linear.prepare(model, data, DIM)
             over_seeds = jax.vmap(run, (0, None, None))
             return jax.vmap(over_seeds, (None, 0, None))(keys, noise, prepared)

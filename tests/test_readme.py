@@ -1,0 +1,19 @@
+"""The examples of the README run as printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_there_are_three_examples():
+    assert len(EXAMPLES) == 3
+
+
+@pytest.mark.parametrize("index", range(3), ids=["chain", "plan and solve", "sweep"])
+def test_example_runs(index, capsys):
+    exec(compile(EXAMPLES[index], f"README.md, example {index + 1}", "exec"), {})
+    assert capsys.readouterr().out.strip()

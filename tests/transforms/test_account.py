@@ -1,0 +1,37 @@
+"""Account: any loss, once per update."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy, transforms
+
+
+def test_account_passes_updates_and_charges_the_loss():
+    loss = privacy.compose(privacy.pure_dp(0.3), privacy.approximate_dp(0.1, 1e-7))
+    transformation = transforms.account(loss)
+    updates = {"w": jnp.array([1.0, jnp.nan])}
+    state = transformation.init(updates)
+    for _ in range(3):
+        moves, state = transformation.update(updates, state)
+    assert moves is updates
+    spent = privacy.privacy_spent(state)
+    np.testing.assert_allclose(spent.rdp, 3 * loss.rdp, rtol=1e-5)
+    assert spent.delta == pytest.approx(3e-7, rel=1e-5)
+
+
+def test_account_does_not_lose_small_charges():
+    """A million charges in float32, next to one that is a million times larger."""
+    small = privacy.gaussian(1e3)
+    transformation = transforms.account(small)
+
+    @jax.jit
+    def run():
+        return jax.lax.fori_loop(
+            0, 10**6, lambda _, s: transformation.update(0.0, s)[1], transformation.init(0.0)
+        )
+
+    spent = privacy.privacy_spent(run())
+    np.testing.assert_allclose(spent.rdp, privacy.ORDERS / 2, rtol=3e-6)
+    assert np.all(np.float64(spent.rdp) >= privacy.ORDERS / 2 * (1 - 1e-6))

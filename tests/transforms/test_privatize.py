@@ -1,0 +1,209 @@
+"""Privatize: the noise, the ledger, the key, and what it refuses."""
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+from dp_accounting import NeighboringRelation
+from dp_accounting.rdp import RdpAccountant
+
+from dpsco_jax import privacy, transforms
+
+REPLACE = NeighboringRelation.REPLACE_ONE
+ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def noise_of(aggregate, params, key, noise_multiplier, steps):
+    """Released minus aggregated, for some steps on zero contributions of two users."""
+    transformation = transforms.privatize(aggregate, key, noise_multiplier)
+    updates = jax.tree.map(lambda p: jnp.zeros((2, *p.shape), p.dtype), params)
+    state, released = transformation.init(params), []
+    update = jax.jit(transformation.update)
+    for _ in range(steps):
+        moves, state = update(updates, state, params)
+        released.append(np.concatenate([np.ravel(np.float64(m)) for m in jax.tree.leaves(moves)]))
+    return np.stack(released), state
+
+
+@pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
+def test_noise_is_the_multiplier_times_the_sensitivity(relation):
+    # C = 3 and 6 users: σ = 0.5 · (2C or C)/6, on every entry, fresh at every step.
+    params = {"a": jnp.zeros((70, 100)), "b": jnp.zeros(7000)}
+    aggregate = transforms.clipped_mean(3.0, 6, relation)
+    noise, _ = noise_of(aggregate, params, jax.random.key(0), 0.5, 2)
+    stddev = 0.5 if relation is REPLACE else 0.25
+    for sample in noise:
+        assert scipy.stats.kstest(sample / stddev, "norm").pvalue > 1e-3
+        # 14,000 entries: the standard deviation is known to 0.6 %.
+        assert np.std(sample) == pytest.approx(stddev, rel=0.03)
+    parts = noise.reshape(4, 7000)
+    assert np.max(np.abs(np.corrcoef(parts) - np.eye(4))) < 0.06
+
+
+def test_same_key_same_noise_and_other_key_other_noise():
+    aggregate, params = transforms.clipped_sum(1.0), jnp.zeros(50)
+    first, second, other = (
+        noise_of(aggregate, params, jax.random.key(seed), 1.0, 2)[0] for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert not np.any(first == other)
+
+
+def test_narrow_updates_are_rounded_after_the_noise():
+    def released(dtype):
+        aggregate = transforms.clipped_sum(1.0)
+        transformation = transforms.privatize(aggregate, jax.random.key(0), 0.01)
+        updates = jnp.full((300, 64), 0.125, dtype)
+        state = transformation.init(jnp.zeros(64, dtype))
+        return transformation.update(updates, state, jnp.zeros(64, dtype))[0]
+
+    narrow, wide = released(jnp.bfloat16), released(jnp.float32)
+    np.testing.assert_array_equal(narrow, wide.astype(jnp.bfloat16))
+
+
+SAMPLING = {
+    "full": (privacy.FullBatch(), REPLACE, dp_accounting.GaussianDpEvent(1.3)),
+    "Poisson": (
+        privacy.Poisson(0.05),
+        ADD_REMOVE,
+        dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_ledger_agrees_with_an_independent_accountant(name):
+    sampling, relation, event = SAMPLING[name]
+    aggregate = transforms.clipped_sum(1.0, relation)
+    transformation = transforms.privatize(aggregate, jax.random.key(0), 1.3, sampling)
+    params = jnp.zeros(2)
+
+    def step(state, _):
+        return transformation.update(jnp.ones((3, 2)), state, params)[1], None
+
+    state = jax.jit(lambda: jax.lax.scan(step, transformation.init(params), None, length=400)[0])()
+    # Integer orders: fractional ones of dp_accounting are upper bounds by a series of their own.
+    orders = [order for order in privacy.ORDERS if order == int(order) and order < 200]
+    accountant = RdpAccountant(orders, ADD_REMOVE).compose(event, 400)
+    expected = np.asarray(accountant._rdp)
+    ours = privacy.privacy_spent(state).rdp[np.isin(privacy.ORDERS, orders)]
+    np.testing.assert_allclose(ours, expected, rtol=2e-5)
+    assert np.all(ours >= expected * (1 - 1e-6))
+
+
+def test_scheduled_multiplier_is_charged_and_used_as_it_is():
+    def make(noise_multiplier):
+        aggregate = transforms.clipped_sum(0.5)
+        return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
+
+    def schedule(count):
+        return 1.0 + count
+
+    transformation = optax.inject_hyperparams(make)(schedule)
+    params, steps = jnp.zeros(5000), 4
+    state, spreads = transformation.init(params), []
+    update = jax.jit(transformation.update)
+    for _ in range(steps):
+        moves, state = update(jnp.zeros((2, 5000)), state, params)
+        spreads.append(np.std(moves))
+    multipliers = 1.0 + np.arange(steps)
+    np.testing.assert_allclose(spreads, multipliers, rtol=0.04)
+    expected = np.sum(1 / (2 * multipliers**2)) * privacy.ORDERS
+    np.testing.assert_allclose(privacy.privacy_spent(state).rdp, expected, rtol=1e-5)
+
+
+def test_bfloat16_schedule_is_charged_for_the_noise_that_it_gives():
+    def make(noise_multiplier):
+        return transforms.privatize(
+            transforms.clipped_mean(0.3, 7), jax.random.key(0), noise_multiplier
+        )
+
+    transformation = optax.inject_hyperparams(make)(1.2345)
+    params = jnp.zeros(20_000, jnp.bfloat16)
+    state = transformation.init(params)
+    used = np.float64(state.hyperparams["noise_multiplier"])
+    assert used != np.float32(1.2345)
+    moves, state = jax.jit(transformation.update)(
+        jnp.zeros((2, 20_000), jnp.bfloat16), state, params
+    )
+    assert np.std(np.float64(moves)) == pytest.approx(used * 2 * 0.3 / 7, rel=0.02)
+    spent = privacy.privacy_spent(state).rdp
+    np.testing.assert_allclose(spent, privacy.ORDERS / (2 * used**2), rtol=1e-5)
+
+
+def test_ledgers_of_two_groups_compose():
+    """``multi_transform`` releases each group on its own: both are paid."""
+    params = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+    groups = {
+        name: transforms.privatize(transforms.clipped_sum(1.0), jax.random.key(i), multiplier)
+        for i, (name, multiplier) in enumerate([("a", 1.0), ("b", 2.0)])
+    }
+    transformation = optax.multi_transform(groups, {"a": "a", "b": "b"})
+    updates = {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))}
+    _, state = transformation.update(updates, transformation.init(params), params)
+    expected = privacy.ORDERS * (1 / 2 + 1 / 8)
+    np.testing.assert_allclose(privacy.privacy_spent(state).rdp, expected, rtol=1e-5)
+
+
+def test_multi_steps():
+    params = jnp.zeros(3)
+
+    def private(aggregate):
+        return transforms.privatize(aggregate, jax.random.key(0), 2.0)
+
+    once = privacy.ORDERS / 8
+    # Around an aggregate of sums: batches are averaged, one release for every two of them.
+    outside = optax.MultiSteps(private(transforms.summed_contributions(1.0, 5)), 2)
+    state = outside.init(params)
+    # MultiSteps computes an update at every step and keeps the old state where it does not emit it:
+    # that noise is seen by nobody, which the check of key use cannot know.
+    with jax.debug_key_reuse(False):
+        for step in range(4):
+            moves, state = outside.update(jnp.ones(3), state, params)
+            assert np.all(moves == 0) == (step % 2 == 0)
+    np.testing.assert_allclose(privacy.privacy_spent(state).rdp, 2 * once, rtol=1e-5)
+    # After the release: every batch is released, every second one moves the parameters.
+    steps = optax.MultiSteps(optax.sgd(1.0), 2).gradient_transformation()
+    inside = optax.chain(private(transforms.clipped_sum(1.0)), steps)
+    state = inside.init(params)
+    for _ in range(4):
+        moves, state = inside.update(jnp.ones((5, 3)), state, params)
+    np.testing.assert_allclose(privacy.privacy_spent(state).rdp, 4 * once, rtol=1e-5)
+
+
+def test_traced_zero_is_not_private():
+    @jax.jit
+    def run(noise_multiplier):
+        aggregate = transforms.clipped_sum(10.0)
+        transformation = transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
+        return transformation.update(jnp.ones((2, 3)), transformation.init(jnp.zeros(3)))
+
+    moves, state = run(0.0)
+    np.testing.assert_allclose(moves, 2.0, rtol=1e-5)
+    assert privacy.epsilon(privacy.privacy_spent(state), 1e-5) == np.inf
+
+
+def test_extra_arguments_reach_the_aggregate():
+    transformation = transforms.privatize(
+        transforms.clipped_sum(100.0), jax.random.key(0), jnp.float32(1e-6)
+    )
+    chained = optax.chain(transformation, optax.scale(-1.0))
+    mask = jnp.array([True, False, True])
+    moves, _ = chained.update(jnp.ones((3, 2)), chained.init(jnp.zeros(2)), user_mask=mask)
+    np.testing.assert_allclose(moves, -2.0, atol=1e-2)
+
+
+def test_refuses():
+    aggregate, key = transforms.clipped_sum(1.0), jax.random.key(0)
+    for multiplier in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="noise_multiplier"):
+            transforms.privatize(aggregate, key, multiplier)
+    for wrong in (jax.random.PRNGKey(0), jax.random.split(key)):
+        with pytest.raises(ValueError, match="key"):
+            transforms.privatize(aggregate, wrong, 1.0)
+    # Poisson sampling hides presence, not the record of a user who is surely there.
+    with pytest.raises(ValueError, match="relation"):
+        transforms.privatize(aggregate, jax.random.key(1), 1.0, privacy.Poisson(0.1))

@@ -84,4 +84,5 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
         kept = leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else dtype
         return (leaf.astype(dtype) + noise).astype(kept)
 
-    return treedef.unflatten([noised(leaf, k) for leaf, k in zip(leaves, keys, strict=True)])
+    noised_leaves = [noised(leaf, k) for leaf, k in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(treedef, noised_leaves)

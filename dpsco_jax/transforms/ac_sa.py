@@ -40,12 +40,12 @@ class AcSaState(NamedTuple):
     Attributes:
         prox_point: x_t, from which the prox steps go.
         aggregate: ag_t, the point to report.
-        count: t, the number of updates so far.
+        steps: t, the number of updates so far.
     """
 
     prox_point: Any
     aggregate: Any
-    count: jax.Array
+    steps: jax.Array
 
 
 def ac_sa_eval_params(state: Any, params: Any) -> Any:
@@ -105,7 +105,7 @@ def ac_sa(
 
     def curvature_ratio(t: jax.Array) -> jax.Array:
         """μ/γ_t for γ_t = 4L/(t(t+1)): all weights depend on μ and γ_t through it alone."""
-        return strong_convexity * t * (t + 1) / (4 * smoothness)
+        return jnp.asarray(strong_convexity * t * (t + 1) / (4 * smoothness))
 
     def query_point(state: AcSaState, t: jax.Array) -> Any:
         alpha = 2 / (t + 1)
@@ -119,7 +119,7 @@ def ac_sa(
         del extra_args
         if params is None:
             raise ValueError("params must be given to the update of ac_sa, got None")
-        t = jnp.asarray(state.count, jnp.result_type(float)) + 1
+        t = jnp.asarray(state.steps, jnp.result_type(float)) + 1
         alpha = 2 / (t + 1)
         m = curvature_ratio(t)
         # From the state, not from the caller's parameters, which may be of a narrower dtype.
@@ -133,7 +133,7 @@ def ac_sa(
             point = domain.project(point)
         point = jax.tree.map(lambda p, x: p.astype(x.dtype), point, state.prox_point)
         aggregate = _mix(alpha, point, state.aggregate)
-        new_state = AcSaState(point, aggregate, optax.safe_increment(state.count))
+        new_state = AcSaState(point, aggregate, optax.safe_increment(state.steps))
         next_query = query_point(new_state, t + 1)
         moves = jax.tree.map(lambda q, p: (q - p).astype(jnp.result_type(p)), next_query, params)
         return moves, new_state

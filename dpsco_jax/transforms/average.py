@@ -31,11 +31,11 @@ class AverageState(NamedTuple):
     Attributes:
         average: the average of the iterates so far, in at least float32; the start before the
             first.
-        count: how many iterates are in it.
+        steps: how many iterates are in it.
     """
 
     average: Any
-    count: jax.Array
+    steps: jax.Array
 
 
 def average_eval_params(state: Any, params: Any) -> Any:
@@ -72,12 +72,12 @@ def average(decay_power: jax.typing.ArrayLike = 0.0) -> optax.GradientTransforma
         del extra_args
         if params is None:
             raise ValueError("params must be given to the update of average, got None")
-        count = optax.safe_increment(state.count)
-        weight = (decay_power + 1) / (jnp.asarray(count, jnp.result_type(float)) + decay_power)
+        steps = optax.safe_increment(state.steps)
+        weight = (decay_power + 1) / (jnp.asarray(steps, jnp.result_type(float)) + decay_power)
         iterate = optax.apply_updates(params, updates)
         averaged = jax.tree.map(
             lambda a, w: (a + weight * (w - a)).astype(a.dtype), state.average, iterate
         )
-        return updates, AverageState(averaged, count)
+        return updates, AverageState(averaged, steps)
 
     return optax.GradientTransformationExtraArgs(init, update)

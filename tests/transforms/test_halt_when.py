@@ -16,7 +16,7 @@ def counting(limit):
         optax.trace(0.5),
         transforms.average(),
     )
-    return transforms.halt_when(inner, lambda state, updates: state[2].count >= limit)
+    return transforms.halt_when(inner, lambda state, updates: state[2].steps >= limit)
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,8 @@
-"""What is optimized, on whose data: objectives, users, losses, synthetic and real problems."""
+"""What is optimized, on whose data: objectives, users, losses, synthetic and real problems.
 
-from dpsco_jax.problems.objective import Example, LinearModel, Objective, OneHot
-from dpsco_jax.problems.users import UserData, from_frame, mean_loss, split_users, user_loss
+``dpsco_jax.problems.datasets`` needs the extra ``data`` and is imported by its own name.
+"""
 
-__all__ = [
-    "Example",
-    "LinearModel",
-    "Objective",
-    "OneHot",
-    "UserData",
-    "from_frame",
-    "mean_loss",
-    "split_users",
-    "user_loss",
-]
+from dpsco_jax.problems import losses, objective, reference, synthetic, users
+
+__all__ = ["losses", "objective", "reference", "synthetic", "users"]

@@ -97,7 +97,7 @@ def solve(
             raise ValueError(
                 f"tol must be reachable in max_steps={max_steps}, got {tol!r} (gap {gap})"
             )
-        inside = bool(objective.domain.contains(params, 1e-9))
+        inside = bool(jax.jit(objective.domain.contains)(params, 1e-9))
     if not inside:
         norm = np.linalg.norm(params)
         raise ValueError(
@@ -128,9 +128,9 @@ def sparse_rows(
     weights = 1.0 / (len(mask) * counts[users])
     if isinstance(features, OneHot):
         columns = np.asarray(features.columns)[mask]
-        values = np.asarray(row_values(OneHot(columns), dim, bound), np.float64)
+        counts_for = jax.jit(lambda row: row_values(OneHot(row), dim, bound) > 0)
         # Rounded to float32 for training; the public constant itself here.
-        values[values > 0] = bound / np.sqrt(columns.shape[-1])
+        values = np.asarray(counts_for(columns)) * bound / np.sqrt(columns.shape[-1])
         item, place = np.nonzero(values)
         entries = (values[item, place], (item, columns[item, place]))
         rows = scipy.sparse.csr_array(entries, shape=(len(columns), dim))

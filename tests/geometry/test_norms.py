@@ -128,6 +128,8 @@ def test_inside_the_ball_nothing_changes():
 def test_half_precision_is_measured_as_it_is_and_returned_in_float32():
     # In float16 the squares overflow or vanish, and rounding alone can leave the ball.
     for dtype in (jnp.float16, jnp.bfloat16):
+        alone = jnp.full(4, 6e4, dtype)
+        np.testing.assert_allclose(norm(alone), exact_norm(alone), rtol=1e-6)
         tree = {"half": jnp.full(1000, 60.0, dtype), "single": jnp.ones(3)}
         np.testing.assert_allclose(norm(tree), exact_norm(tree), rtol=1e-6)
         clipped = clip(tree, 1.0)

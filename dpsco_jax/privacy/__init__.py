@@ -6,8 +6,6 @@ from dpsco_jax.privacy.auditing import (
     audit,
     audit_scores,
     epsilon_lower_bound,
-    one_run_audit,
-    one_run_epsilon_lower_bound,
 )
 from dpsco_jax.privacy.calibration import (
     calibrate,
@@ -27,6 +25,7 @@ from dpsco_jax.privacy.curves import (
 )
 from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
 from dpsco_jax.privacy.loss import PrivacyLoss, compose, delta, epsilon, parallel, scale, zero
+from dpsco_jax.privacy.one_run import one_run_audit, one_run_epsilon_lower_bound
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.poisson import poisson_subsampled_gaussian
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement

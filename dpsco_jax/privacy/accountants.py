@@ -132,11 +132,13 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 
 
 def _log_gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
-    """Log δ(ε) = log [Φ(1/2s - εs) - e^ε Φ(-1/2s - εs)], exact where the difference cancels."""
+    """The logarithm of δ(ε) = Φ(1/2s - εs) - e^ε Φ(-1/2s - εs), plus what rounding may have taken off."""
     half, shift = 0.5 / noise_multiplier, epsilon * noise_multiplier
     first = float(special.log_ndtr(half - shift))
     second = epsilon + float(special.log_ndtr(-half - shift))
-    return first + math.log(-math.expm1(min(second - first, -1e-300)))
+    rounding = 4.0 * np.finfo(np.float64).eps * (abs(first) + abs(second) + epsilon + 1.0)
+    gap = first - second + rounding
+    return first + math.log(-math.expm1(-gap)) if gap < math.inf else first
 
 
 def raised(value: float, holds: Callable[[float], bool]) -> float:

@@ -1,27 +1,25 @@
 """Empirical lower bounds on ε: what the outputs of a mechanism prove, with confidence.
 
-Three ways to get one: from counts of an event under two neighbours; from scores, where the event is
-chosen on some of the runs and counted on the others; and from one single run with many canaries.
+Two ways to get one: from counts of an event under two neighbours; and from scores, where the event is
+chosen on some of the runs and counted on the others. A third, from one single run, is in ``one_run.py``.
 
-Source: Jagielski, Ullman and Oprea 2020 (counts, Clopper-Pearson); Steinke, Nasr and Jagielski 2023,
-"Privacy auditing with one (1) training run", Theorem 5.2.
+Source: Jagielski, Ullman and Oprea 2020; Clopper and Pearson 1934.
 
-Formal guarantee: if the mechanism is (ε, δ)-DP for the pair (for the canaries), the bound exceeds ε with
-probability at most 1 - confidence over the runs. A bound of zero proves nothing.
+Formal guarantee: if the mechanism is (ε, δ)-DP for the pair, the bound exceeds ε with probability at most
+1 - confidence over the runs. A bound of zero proves nothing.
 
 Cost: ``audit`` runs the mechanism ``2 num_runs`` times, ``batch_size`` at once, in one compiled program.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Key, Num
-from scipy import special, stats
+from jaxtyping import Array, Key
+from scipy import special
 
 _MAX_THRESHOLDS = 2000
 _CHOOSING = 4  # one run in so many chooses the threshold
@@ -73,7 +71,7 @@ def epsilon_lower_bound(
     Raises:
         ValueError: if a number is out of range.
     """
-    _check_delta_and_confidence(delta, confidence)
+    check_delta_and_confidence(delta, confidence)
     positives, negatives = np.asarray(true_positives), np.asarray(false_positives)
     if num_runs < 1 or np.any((positives < 0) | (positives > num_runs)):
         raise ValueError(f"true_positives must be in [0, {num_runs}], got {true_positives}.")
@@ -162,7 +160,7 @@ def audit(
     Raises:
         ValueError: if a number is out of range.
     """
-    _check_delta_and_confidence(delta, confidence)
+    check_delta_and_confidence(delta, confidence)
     if num_runs < 2:
         raise ValueError(f"num_runs must be at least 2, got {num_runs}.")
     run = jax.jit(functools.partial(_scores, mechanism, score, num_runs, batch_size))
@@ -189,91 +187,6 @@ def _scores(
     return jax.lax.map(one, jax.random.split(key, num_runs), batch_size=min(batch_size, num_runs))
 
 
-def one_run_epsilon_lower_bound(
-    num_canaries: int, num_guesses: int, num_correct: int, delta: float, confidence: float = 0.95
-) -> float:
-    """Lower bound on ε from guesses about many canaries in one run.
-
-    Each of the canaries was included by a fair coin of its own. If the mechanism is (ε, δ)-DP for each,
-    the number of right guesses among r is at least v with probability at most
-
-        P(W ≥ v) + 2 m δ max over i ≥ 1 of P(v > W ≥ v - i) / i,   W ~ Binomial(r, e^ε / (1 + e^ε)),
-
-    and the bound is the least ε that this does not reject.
-
-    Args:
-        num_canaries: m, all canaries for which a coin was thrown.
-        num_guesses: r, those for which a guess was made; fixed without looking at the coins.
-        num_correct: v, the right guesses.
-        delta: in [0, 1).
-        confidence: in (0, 1).
-
-    Raises:
-        ValueError: if a number is out of range.
-    """
-    _check_delta_and_confidence(delta, confidence)
-    if not 0 <= num_correct <= num_guesses <= num_canaries:
-        raise ValueError(
-            "0 <= num_correct <= num_guesses <= num_canaries is needed, got "
-            f"{num_correct}, {num_guesses}, {num_canaries}."
-        )
-    low, high = 0.0, 1.0
-    if not _rejected(low, num_canaries, num_guesses, num_correct, delta, confidence):
-        return 0.0
-    while _rejected(high, num_canaries, num_guesses, num_correct, delta, confidence):
-        low, high = high, 2.0 * high
-    while high - low > 1e-9 * high:
-        middle = 0.5 * (low + high)
-        if _rejected(middle, num_canaries, num_guesses, num_correct, delta, confidence):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _rejected(
-    epsilon: float, canaries: int, guesses: int, correct: int, delta: float, confidence: float
-) -> bool:
-    law = stats.binom(guesses, 1.0 / (1.0 + math.exp(-epsilon)))
-    p_value = float(law.sf(correct - 1))
-    if delta > 0 and correct > 0:
-        steps = np.arange(1, correct + 1)
-        p_value += (
-            2.0 * canaries * delta * float(np.max(np.cumsum(law.pmf(correct - steps)) / steps))
-        )
-    return p_value < 1.0 - confidence
-
-
-def one_run_audit(
-    scores: Num[np.ndarray, " canaries"],
-    included: Bool[np.ndarray, " canaries"],
-    num_guesses: int,
-    delta: float,
-    confidence: float = 0.95,
-) -> float:
-    """Lower bound on ε from the scores of canaries in one run.
-
-    The ``num_guesses // 2`` highest scores are guessed to be included, as many lowest to be left out; about
-    the others nothing is guessed.
-
-    Args:
-        scores: one per canary, from the released output; large where it seems included.
-        included: the coins.
-        num_guesses: even, at most the number of canaries, fixed before looking at the coins.
-        delta: in [0, 1).
-        confidence: in (0, 1).
-
-    Raises:
-        ValueError: if ``num_guesses`` is odd or out of range.
-    """
-    if num_guesses % 2 or not 2 <= num_guesses <= len(scores):
-        raise ValueError(f"num_guesses must be even and in [2, {len(scores)}], got {num_guesses}.")
-    order = np.argsort(np.asarray(scores), kind="stable")
-    half = num_guesses // 2
-    correct = int(np.sum(~included[order[:half]]) + np.sum(included[order[-half:]]))
-    return one_run_epsilon_lower_bound(len(scores), num_guesses, correct, delta, confidence)
-
-
 def _spread(values: np.ndarray, count: int) -> np.ndarray:
     """At most ``count`` of the sorted values: dense at both ends, where the rare events are."""
     if len(values) <= count:
@@ -283,7 +196,8 @@ def _spread(values: np.ndarray, count: int) -> np.ndarray:
     return values[np.concatenate([below, len(values) - 1 - below])]
 
 
-def _check_delta_and_confidence(delta: float, confidence: float) -> None:
+def check_delta_and_confidence(delta: float, confidence: float) -> None:
+    """Raises ValueError unless delta is in [0, 1) and confidence in (0, 1)."""
     if not 0.0 <= delta < 1.0:
         raise ValueError(f"delta must be in [0, 1), got {delta}.")
     if not 0.0 < confidence < 1.0:

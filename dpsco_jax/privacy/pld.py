@@ -34,6 +34,7 @@ _PRECISION = 1e-5  # of ε, relative, where MAX_POINTS allow
 _LOST_MASS = 1e-9  # of δ: what truncation may move to infinite loss
 _ALIASED = 1e-6  # of δ: what may wrap around the window to where it counts
 _STRETCH = 1.25  # by how much the window may grow so that little wraps around
+_LOG_MAGNIFIED = math.log(1e7)  # by how much a small tilt may magnify rounding errors relative to δ
 _TILTS = np.geomspace(1e-4, 1e6, 96)
 _MACHINE = float(np.finfo(np.float64).eps)
 
@@ -55,6 +56,8 @@ def discretize(pair: Pair, losses: np.ndarray) -> _Law:
     """
     upper, lower = pair.cells(losses)
     inner, gaps = upper[1:-1], np.diff(losses)
+    # Masses near the smallest floats are imprecise: as zero, they send the mass of P up.
+    lower = np.where(lower > 1e-290, lower, 0.0)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.exp(np.log(lower[1:-1]) - np.log(inner) + losses[1:])
         down = np.clip((ratio - 1.0) / np.expm1(gaps), 0.0, 1.0)
@@ -71,17 +74,22 @@ def epsilon(components: Sequence[Component], delta: float, max_points: int = MAX
 
     Args:
         components: pairs with their numbers of repetitions; all of one direction.
-        delta: in (0, 1).
+        delta: in [1e-200, 1).
         max_points: limit on the size of the grid. Fewer points are faster and give a larger ε.
 
     Returns:
         ε ≥ 0; ``inf`` if the mass of infinite loss alone exceeds δ.
+
+    Raises:
+        ValueError: if δ is out of range.
     """
+    if not 1e-200 <= delta < 1.0:
+        raise ValueError(f"delta must be in [1e-200, 1), got {delta}.")
     components = [(pair, count) for pair, count in components if count > 0]
     if not components:
         return 0.0
     steps = sum(count for _, count in components)
-    tail = max(_LOST_MASS * delta / steps, 1e-300)
+    tail = _LOST_MASS * delta / steps
     supports = [pair.support(tail) for pair, _ in components]
     window = _window(components, supports, delta, None)
     points = min(_MIN_POINTS, max_points)
@@ -166,6 +174,7 @@ def _window(
     top = float(np.min((moments - math.log(_LOST_MASS * delta)) / _TILTS))
     best = _saddlepoint(moments, delta)
     slope = float(_TILTS[best])
+    centre = float(np.gradient(moments, _TILTS)[best])
     mean = max(float(moments[0] / _TILTS[0]), 0.0)
     while True:
         tilt, moment = float(_TILTS[best]), float(moments[best])
@@ -174,14 +183,16 @@ def _window(
         log_aliased = math.log(_ALIASED) + min(math.log(delta) - moment + tilt * mean, 0.0)
         larger = (moments[best + 1 :] - moment - log_aliased) / (_TILTS[best + 1 :] - tilt)
         aliased = float(np.min(larger, initial=math.inf))
-        # Where rare large losses would dominate the tilted law, less tilt keeps the window short.
+        # Less tilt keeps the window short, as long as rounding errors remain small beside δ.
         if aliased <= _STRETCH * top or best == 0:
+            break
+        if moments[best - 1] - _TILTS[best - 1] * centre > math.log(delta) + _LOG_MAGNIFIED:
             break
         best -= 1
     smaller = np.concatenate([-_TILTS[::4][::-1], [0.0], _TILTS[:best]])
     of_smaller = np.concatenate([opposite[::-1], [0.0], moments[:best]])
     low = float(np.max((log_aliased + moment - of_smaller) / (tilt - smaller)))
-    return _Window(min(low, mean), max(top, min(aliased, _STRETCH * top)), tilt, slope)
+    return _Window(min(low, mean), max(top, min(aliased, 3.0 * top)), tilt, slope)
 
 
 def _saddlepoint(moments: np.ndarray, delta: float) -> int:

@@ -1,0 +1,154 @@
+"""Events: one meaning, flat compositions, and refusals before anything is computed."""
+
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NeighboringRelation,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+
+from dpsco_jax.privacy import certificate, events
+from dpsco_jax.privacy.compositions import compositions
+
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+REPLACE = NeighboringRelation.REPLACE_ONE
+SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+
+
+def only(event, relation=REPLACE):
+    (releases,) = compositions(event, relation)
+    return releases
+
+
+def test_constructors_make_the_events_of_dp_accounting():
+    assert events.gaussian(2) == GaussianDpEvent(2.0)
+    assert events.laplace(3) == LaplaceDpEvent(3.0)
+    assert events.poisson_subsampled_gaussian(2, 0.1) == PoissonSampledDpEvent(
+        0.1, GaussianDpEvent(2.0)
+    )
+    assert events.subsampled_gaussian_without_replacement(
+        2, 100, 10
+    ) == SampledWithoutReplacementDpEvent(100, 10, GaussianDpEvent(2.0))
+    assert events.repeated(events.gaussian(2), 3) == SelfComposedDpEvent(GaussianDpEvent(2.0), 3)
+    assert events.composed(events.gaussian(1), events.laplace(1)) == ComposedDpEvent(
+        [GaussianDpEvent(1.0), LaplaceDpEvent(1.0)]
+    )
+
+
+def test_gaussians_compose_to_one():
+    event = events.composed(
+        events.repeated(events.composed(events.gaussian(3.0), events.gaussian(4.0)), 5),
+        NoOpDpEvent(),
+        events.gaussian(2.0),
+    )
+    ((release, count),) = only(event)
+    assert count == 1
+    assert release.noise_multiplier == pytest.approx((5 / 9 + 5 / 16 + 1 / 4) ** -0.5, rel=1e-14)
+
+
+def test_repetitions_multiply_through_every_nesting():
+    sampled = events.subsampled_gaussian_without_replacement(2.0, 100, 10)
+    inner = events.repeated(events.composed(sampled, events.laplace(5.0)), 3)
+    assert dict(only(events.repeated(inner, 4))) == {sampled: 12, LaplaceDpEvent(5.0): 12}
+
+
+@pytest.mark.parametrize("sigma", [2, 2.0])
+def test_gaussians_on_one_sample_are_one_gaussian(sigma):
+    inner = SelfComposedDpEvent(ComposedDpEvent([GaussianDpEvent(sigma)] * 2), 8)
+    for event, relation in (
+        (PoissonSampledDpEvent(0.1, inner), ADD),
+        (SampledWithoutReplacementDpEvent(100, 10, inner), REPLACE),
+    ):
+        ((release, count),) = only(event, relation)
+        assert count == 1
+        assert release.event.noise_multiplier == pytest.approx(0.5, rel=1e-14)
+
+
+def test_sampling_everybody_or_nobody_is_no_sampling():
+    assert only(events.poisson_subsampled_gaussian(2, 1.0), ADD) == ((GaussianDpEvent(2.0), 1),)
+    assert only(events.subsampled_gaussian_without_replacement(2, 9, 9)) == (
+        (GaussianDpEvent(2.0), 1),
+    )
+    assert only(events.poisson_subsampled_gaussian(2, 0.0), ADD) == ()
+    assert only(events.subsampled_gaussian_without_replacement(2, 9, 0)) == ()
+    assert only(events.gaussian(math.inf)) == ()
+    assert only(events.repeated(events.gaussian(1), 0)) == ()
+
+
+def test_no_noise_is_no_privacy():
+    for event in (
+        events.gaussian(0),
+        events.laplace(0),
+        events.poisson_subsampled_gaussian(0, 0.1),
+        NonPrivateDpEvent(),
+    ):
+        assert certificate(event, 1e-6, ADD).epsilon == math.inf
+
+
+def test_fixed_size_under_add_or_remove_is_poisson_at_half_the_multiplier():
+    assert only(events.subsampled_gaussian_without_replacement(3, 100, 10), ADD) == (
+        (PoissonSampledDpEvent(0.1, GaussianDpEvent(1.5)), 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "relation", "named"),
+    [
+        (dp_accounting.UnsupportedDpEvent(), ADD, "UnsupportedDpEvent"),
+        (dp_accounting.SingleEpochTreeAggregationDpEvent(1.0, 8), SPECIAL, "SingleEpochTree"),
+        (events.poisson_subsampled_gaussian(1, 0.1), REPLACE, "Poisson sampling has no proof"),
+        (
+            events.subsampled_gaussian_without_replacement(1, 9, 3),
+            SPECIAL,
+            "no proof under REPLACE_SP",
+        ),
+        (PoissonSampledDpEvent(0.1, LaplaceDpEvent(1.0)), ADD, "Only Gaussian releases"),
+        (PoissonSampledDpEvent(1.5, GaussianDpEvent(1.0)), ADD, "sampling_probability"),
+        (SampledWithoutReplacementDpEvent(5, 6, GaussianDpEvent(1.0)), REPLACE, "sample_size"),
+        (GaussianDpEvent(-1.0), ADD, "noise_multiplier must be at least 0"),
+        (GaussianDpEvent(math.nan), ADD, "noise_multiplier must be at least 0"),
+        (SelfComposedDpEvent(GaussianDpEvent(1.0), -1), ADD, "count"),
+    ],
+)
+def test_refusals_name_the_part(event, relation, named):
+    # Also from deep inside an event that is fine otherwise.
+    for whole in (event, events.composed(events.gaussian(1), events.repeated(event, 3))):
+        with pytest.raises(ValueError, match=named):
+            compositions(whole, relation)
+
+
+def test_bad_black_boxes_are_refused():
+    with pytest.raises(ValueError, match="epsilon"):
+        events.ApproximateDpEvent(-0.1)
+    with pytest.raises(ValueError, match="delta"):
+        events.ApproximateDpEvent(1.0, 1.0)
+    with pytest.raises(ValueError, match="count"):
+        events.repeated(events.gaussian(1), -1)
+
+
+def test_parallel_costs_as_much_as_its_worst_part():
+    cheap, dear = events.repeated(events.gaussian(5), 3), events.laplace(2)
+    parts = events.ParallelDpEvent((cheap, dear))
+    worst = max(certificate(part, 1e-5, REPLACE).epsilon for part in (cheap, dear))
+    assert certificate(parts, 1e-5, REPLACE).epsilon == worst
+    # What both parts share comes on top of either.
+    shared = events.composed(events.gaussian(2), parts, parts)
+    every = [
+        events.composed(events.gaussian(2), a, b) for a in (cheap, dear) for b in (cheap, dear)
+    ]
+    worst = max(certificate(event, 1e-5, REPLACE).epsilon for event in every)
+    assert certificate(shared, 1e-5, REPLACE).epsilon == pytest.approx(worst, rel=1e-9)
+    assert only(events.ParallelDpEvent(())) == ()
+    with pytest.raises(ValueError, match="cannot be repeated"):
+        compositions(events.repeated(parts, 2), REPLACE)
+    with pytest.raises(ValueError, match="more than"):
+        compositions(events.composed(*[events.ParallelDpEvent((cheap, dear))] * 12), REPLACE)

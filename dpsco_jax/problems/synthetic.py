@@ -61,17 +61,9 @@ def mean_estimation(
     """
     _check_sizes(num_users, items_per_user, dim)
     require(0.0 <= heterogeneity <= 1.0, "heterogeneity", heterogeneity, "in [0, 1]")
-
-    @jax.jit
-    def draw(key):
-        center_key, points_key = jax.random.split(key)
-        shape = (num_users, items_per_user, dim)
-        offsets = _offsets(points_key, shape, heterogeneity)
-        points = 0.5 * _direction(center_key, dim) + 0.5 * offsets
-        return points, jax.vmap(jax.vmap(lambda point: clip_to_norm(point, 1.0)))(points)
-
-    points, clipped = draw(key)
-    minimizer = np.asarray(clipped, np.float64).mean(axis=(0, 1))
+    center, offsets = _cloud(key, (num_users, items_per_user, dim), heterogeneity)
+    points = 0.5 * center + 0.5 * offsets
+    minimizer = np.asarray(_project(points), np.float64).mean(axis=(0, 1))
     return Problem(losses.squared_distance(1.0, 1.0), UserData(points), minimizer)
 
 
@@ -96,16 +88,9 @@ def geometric_median(
     require(num_users >= 2 and num_users % 2 == 0, "num_users", num_users, "even, at least 2")
     _check_sizes(num_users, items_per_user, dim)
     require(0.0 <= heterogeneity <= 1.0, "heterogeneity", heterogeneity, "in [0, 1]")
-
-    @jax.jit
-    def draw(key):
-        center_key, points_key = jax.random.split(key)
-        shape = (num_users // 2, items_per_user, dim)
-        center = _grid(0.5 * _direction(center_key, dim))
-        offsets = _grid(_offsets(points_key, shape, heterogeneity))
-        return center, jnp.concatenate([center + offsets, center - offsets])
-
-    center, points = draw(key)
+    center, offsets = _cloud(key, (num_users // 2, items_per_user, dim), heterogeneity)
+    center, offsets = (np.round(1024 * np.asarray(part)) / 1024 for part in (0.5 * center, offsets))
+    points = jnp.asarray(np.concatenate([center + offsets, center - offsets]))
     return Problem(losses.geometric_median(), UserData(points), np.asarray(center, np.float64))
 
 
@@ -225,14 +210,17 @@ def _direction(key: Any, dim: int) -> Array:
     return normal / jnp.linalg.norm(normal)
 
 
-def _offsets(key: Any, shape: tuple[int, int, int], heterogeneity: float) -> Array:
-    """Offsets of mean square norm 1, of which a share is common to the items of a user."""
-    user_key, item_key = jax.random.split(key)
+@functools.partial(jax.jit, static_argnums=1)
+def _cloud(key: Any, shape: tuple[int, int, int], heterogeneity: Any) -> tuple[Array, Array]:
+    """A unit vector, and offsets of mean square norm 1 of which users have a share in common."""
+    center_key, user_key, item_key = jax.random.split(key, 3)
     users, _, dim = shape
     common = jax.random.normal(user_key, (users, 1, dim))
     own = jax.random.normal(item_key, shape)
-    return (heterogeneity * common + np.sqrt(1.0 - heterogeneity**2) * own) / np.sqrt(dim)
+    offsets = heterogeneity * common + jnp.sqrt(1.0 - heterogeneity**2) * own
+    return _direction(center_key, dim), offsets / np.sqrt(dim)
 
 
-def _grid(values: Array) -> Array:
-    return jnp.round(values * 1024.0) / 1024.0
+@jax.jit
+def _project(points: Array) -> Array:
+    return jax.vmap(jax.vmap(lambda point: clip_to_norm(point, 1.0)))(points)

@@ -70,20 +70,17 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
     length = _stream_length(num_users, batch_size)
     positions = jnp.arange(length, dtype=jnp.int32)
 
-    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        stream = jax.random.randint(key, (length,), 0, num_users, jnp.int32)
-        earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
-        return stream, earliest[stream] == positions
-
     def too_short(state: _Stream) -> jax.Array:
         return jnp.sum(state[2]) < batch_size
 
-    def redraw(state: _Stream) -> _Stream:
+    def draw(state: _Stream) -> _Stream:
         key, draw_key = jax.random.split(state[0])
-        return key, *draw(draw_key)
+        stream = jax.random.randint(draw_key, (length,), 0, num_users, jnp.int32)
+        earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
+        return key, stream, earliest[stream] == positions
 
-    key, draw_key = jax.random.split(key)
-    _, stream, is_new = jax.lax.while_loop(too_short, redraw, (key, *draw(draw_key)))
+    nothing = key, jnp.zeros(length, jnp.int32), jnp.zeros(length, bool)
+    _, stream, is_new = jax.lax.while_loop(too_short, draw, nothing)
     return UserSample(stream[_pack(is_new, batch_size)], batch_size)
 
 

@@ -1,0 +1,177 @@
+"""The closed form agrees with automatic differentiation, and bounds every user by itself."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax.oracles import gradients, linear, sampling
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.users import UserData
+from tests.support.neighbours import worst_pair
+
+USERS, DIM = 7, 12
+RNG = np.random.default_rng(0)
+W = jnp.asarray(RNG.normal(size=DIM), jnp.float32)
+
+
+def _data(kind, items):
+    labels = RNG.integers(0, 2, (USERS, items)).astype(np.float32)
+    if kind == "dense":
+        features = RNG.normal(size=(USERS, items, DIM)).astype(np.float32)
+    else:
+        # Out of range on both sides, and repeated within a row.
+        columns = RNG.integers(-2, DIM + 2, (USERS, items, 3)).astype(np.int32)
+        columns[0, 0] = [4, 4, 5]
+        features = OneHot(columns)
+    counts = RNG.integers(0, items + 1, USERS)
+    counts[:2] = 0, items
+    mask = np.arange(items) < counts[:, None]
+    return UserData(Example(features, labels), mask)
+
+
+def _pair(objective, data, clip_norm, sampler=None, chunk_size=3):
+    """Gradient sums of the closed form and of autodiff with the same sample."""
+    model = objective.linear_model
+    prepared = jax.jit(lambda d: linear.prepare(model, d, DIM))(data)
+    closed = jax.jit(linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size))
+    same = None if sampler is None else lambda key: sampler(jax.random.key(5))
+    if sampler is not None:
+        closed = jax.jit(linear.clipped_gradient_sum(model, clip_norm, same, chunk_size))
+    auto = jax.jit(
+        gradients.clipped_gradient_sum(
+            gradients.user_gradient(objective), clip_norm, same, chunk_size
+        )
+    )
+    return closed(jax.random.key(0), W, prepared), auto(jax.random.key(0), W, data)
+
+
+@pytest.mark.parametrize("kind", ["dense", "one-hot"])
+@pytest.mark.parametrize("items", [1, 4])
+@pytest.mark.parametrize("clip_norm", [0.1, 50.0])
+def test_the_closed_form_is_the_automatic_one(kind, items, clip_norm):
+    closed, auto = _pair(losses.logistic(feature_bound=2.0), _data(kind, items), clip_norm)
+    np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
+    assert closed.num_gradients == auto.num_gradients
+
+
+@pytest.mark.parametrize(
+    "make", [losses.hinge, losses.huber, functools.partial(losses.quantile, level=0.2)]
+)
+def test_losses_of_every_kind(make):
+    closed, auto = _pair(make(feature_bound=2.0), _data("dense", 4), 0.3)
+    np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dense", "one-hot"])
+@pytest.mark.parametrize("items", [1, 4])
+def test_samples(kind, items):
+    sampler = functools.partial(sampling.poisson, num_users=USERS, probability=0.5)
+    closed, auto = _pair(losses.logistic(2.0), _data(kind, items), 0.3, sampler)
+    np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
+    assert closed.num_gradients == auto.num_gradients
+
+
+def test_without_a_mask():
+    data = _data("dense", 4)._replace(mask=None)
+    closed, auto = _pair(losses.logistic(2.0), data, 0.3, chunk_size=64)
+    np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("items", [1, 4])
+def test_bad_numbers_count_as_nothing(items):
+    data = _data("dense", items)
+    data = data._replace(mask=np.ones((USERS, items), bool))
+    data.items.label[1, 0] = np.nan  # no gradient: the user is dropped
+    data.items.features[2, 0, 1] = np.inf  # no features: the item is zero
+    closed, auto = _pair(losses.huber(2.0), data, 0.3)
+    np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
+    assert np.all(np.isfinite(closed.gradient))
+
+
+def test_bad_numbers_in_padding_are_never_seen():
+    data = _data("dense", 4)
+    clean, _ = _pair(losses.huber(2.0), data, 0.3)
+    data.items.label[0] = np.nan  # user 0 has no item
+    data.items.features[0] = np.inf
+    spoiled, _ = _pair(losses.huber(2.0), data, 0.3)
+    np.testing.assert_array_equal(spoiled.gradient, clean.gradient)
+
+
+@pytest.mark.parametrize("items", [1, 3])
+@pytest.mark.parametrize(
+    ("relation", "most"),
+    [(NeighboringRelation.REPLACE_ONE, 2.0), (NeighboringRelation.ADD_OR_REMOVE_ONE, 1.0)],
+)
+def test_one_user_moves_the_sum_by_at_most_the_declared_sensitivity(items, relation, most):
+    # A square loss with labels without a bound: derivatives up to the largest float.
+    model = losses.huber(feature_bound=10.0, delta=1e30).linear_model
+    oracle = linear.clipped_gradient_sum(model, 1.0, chunk_size=2)
+
+    def statistic(data, mask):
+        rows = Example(data[..., :-1], data[..., -1])
+        users = jnp.broadcast_to(mask[:, None], rows.label.shape)
+        prepared = linear.prepare(model, UserData(rows, users), 4)
+        return oracle(jax.random.key(0), jnp.ones(4), prepared).gradient
+
+    found = worst_pair(statistic, 4, (items, 5), relation, rounds=4)
+    assert 0.9 * most < found.distance <= most * (1 + 1e-6)
+
+
+def test_row_norms_are_upper_bounds():
+    # float32 sums of many equal squares are off by more than one unit in the last place.
+    rows = np.stack([np.full(3001, v, np.float32) for v in (1e-3, 0.3, 7e3)])
+    model = losses.logistic(feature_bound=1e6).linear_model
+    data = UserData(Example(rows[:, None], np.zeros((3, 1), np.float32)), None)
+    prepared = linear.prepare(model, data, 3001)
+    exact = np.linalg.norm(np.asarray(prepared.features, np.float64), axis=-1)
+    assert np.all(np.asarray(prepared.row_norms, np.float64)[1:] >= exact[1:])
+    np.testing.assert_allclose(prepared.row_norms[1:], exact[1:], rtol=1e-3)
+
+
+def test_a_batch_of_points_and_clip_norms():
+    model = losses.logistic(2.0).linear_model
+    prepared = linear.prepare(model, _data("one-hot", 4), DIM)
+    points, clips = jnp.stack([W, -W, 2 * W]), jnp.asarray([0.1, 1.0, 0.3])
+
+    def one(point, clip):
+        return linear.clipped_gradient_sum(model, clip, chunk_size=3)(
+            jax.random.key(0), point, prepared
+        ).gradient
+
+    one = jax.jit(one)
+    batch = jax.jit(jax.vmap(one))(points, clips)
+    for row, point, clip in zip(batch, points, clips, strict=True):
+        np.testing.assert_allclose(row, one(point, clip), rtol=1e-5, atol=1e-6)
+
+
+def test_memory_is_that_of_a_chunk():
+    model = losses.logistic(2.0).linear_model
+
+    def temporaries(users, items):
+        oracle = linear.clipped_gradient_sum(model, 1.0, chunk_size=8)
+        shapes = jax.eval_shape(
+            lambda d: linear.prepare(model, d, 512),
+            UserData(Example(jnp.zeros((users, items, 512)), jnp.zeros((users, items))), None),
+        )
+        run = jax.jit(lambda w, d: oracle(jax.random.key(0), w, d).gradient)
+        compiled = run.lower(jax.ShapeDtypeStruct((512,), jnp.float32), shapes).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporaries(2048, 2) < temporaries(64, 2) + 4096
+    # One item each: a few numbers per user, never users × dim.
+    assert temporaries(2048, 1) < 2048 * 4 * 16
+
+
+def test_bad_arguments_are_refused():
+    model = losses.logistic(2.0).linear_model
+    with pytest.raises(ValueError, match="clip_norm must be in"):
+        linear.clipped_gradient_sum(model, -1.0)
+    with pytest.raises(ValueError, match="chunk_size must be in"):
+        linear.clipped_gradient_sum(model, 1.0, chunk_size=0)
+    with pytest.raises(ValueError, match="features must have length dim = 13"):
+        linear.prepare(model, _data("dense", 2), 13)

@@ -1,0 +1,105 @@
+"""Samples have exactly the law that amplification assumes."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpsco_jax.oracles import sampling
+
+DRAWS = 30_000
+
+
+def _draw(sampler, seed=0, draws=DRAWS):
+    return jax.jit(jax.vmap(sampler))(jax.random.split(jax.random.key(seed), draws))
+
+
+def _subsets(indices):
+    """How often each subset was drawn; ``indices`` is ``[draws, size]``."""
+    masks = np.sum(1 << np.asarray(indices, np.int64), axis=1)
+    return np.unique(masks, return_counts=True)
+
+
+# Size 2 of 6 draws a stream, 4 of 6 draws the complement.
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_all_subsets_are_equally_likely(size):
+    sample = _draw(lambda key: sampling.without_replacement(key, 6, size).indices)
+    subsets, counts = _subsets(sample)
+    assert len(subsets) == len(list(itertools.combinations(range(6), size)))
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_streams_that_are_too_short_are_drawn_again_without_a_bias(monkeypatch):
+    monkeypatch.setattr(sampling, "_stream_length", lambda num_users, batch_size: batch_size)
+    sample = _draw(lambda key: sampling.without_replacement(key, 6, 3).indices, seed=1)
+    subsets, counts = _subsets(sample)
+    assert len(subsets) == 20
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_consecutive_samples_are_independent():
+    def pair(key):
+        first, second = jax.random.split(key)
+        one = sampling.without_replacement(first, 4, 2).indices
+        return jnp.concatenate([one, 4 + sampling.without_replacement(second, 4, 2).indices])
+
+    subsets, counts = _subsets(_draw(pair, seed=2))
+    assert len(subsets) == 36
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("num_users", "size"), [(2, 1), (7, 7), (50, 49), (1000, 90)])
+def test_nobody_is_drawn_twice(num_users, size):
+    sample = np.asarray(
+        _draw(lambda key: sampling.without_replacement(key, num_users, size).indices, draws=200)
+    )
+    assert sample.shape == (200, size)
+    assert sample.min() >= 0
+    assert sample.max() < num_users
+    assert all(len(set(row)) == size for row in sample)
+
+
+@pytest.mark.parametrize("size", [0, 8, -1])
+def test_sizes_out_of_range_are_refused(size):
+    with pytest.raises(ValueError, match=r"batch_size must be in \[1, 7\]"):
+        sampling.without_replacement(jax.random.key(0), 7, size)
+
+
+def test_poisson_users_are_independent():
+    sample = _draw(lambda key: sampling.poisson(key, 4, 0.3), seed=3)
+    chosen = np.arange(4) < np.asarray(sample.size)[:, None]
+    masks = np.sum(np.where(chosen, 1 << np.asarray(sample.indices, np.int64), 0), axis=1)
+    counts = np.bincount(masks, minlength=16)
+    ones = np.array([bin(m).count("1") for m in range(16)])
+    expected = DRAWS * 0.3**ones * 0.7 ** (4 - ones)
+    assert stats.chisquare(counts, expected).pvalue > 1e-4
+
+
+# 0.1·2^32 = 429496729.6: a comparison of float32 uniforms would include up to 429496831.
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_probability_never_exceeds_the_one_asked_for(monkeypatch, traced):
+    q = np.float32(0.1) if traced else 0.1
+    threshold = int(np.floor(float(q) * 2.0**32))
+    bits = jnp.asarray([0, threshold - 1, threshold, threshold + 1, 2**32 - 1], jnp.uint32)
+    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: bits)
+    sampler = lambda q: sampling.poisson(jax.random.key(0), 5, q)  # noqa: E731
+    sample = jax.jit(sampler)(q) if traced else sampler(q)
+    assert sample.size == 2
+    np.testing.assert_array_equal(sample.indices[:2], [0, 1])
+
+
+def test_extreme_probabilities():
+    bits_exhausted = 2.0**-33
+    for q, size in ((0.0, 0), (bits_exhausted, 0), (1.0, 64), (1, 64)):
+        assert sampling.poisson(jax.random.key(0), 64, q).size == size
+        if isinstance(q, float):
+            assert jax.jit(lambda q: sampling.poisson(jax.random.key(0), 64, q).size)(q) == size
+
+
+@pytest.mark.parametrize("q", [-0.1, 1.1, float("nan")])
+def test_probabilities_out_of_range_are_refused(q):
+    with pytest.raises(ValueError, match="probability must be in"):
+        sampling.poisson(jax.random.key(0), 7, q)

@@ -58,7 +58,7 @@ def test_narrow_updates_are_rounded_after_the_noise():
         transformation = transforms.privatize(aggregate, jax.random.key(0), 0.01)
         updates = jnp.full((300, 64), 0.125, dtype)
         state = transformation.init(jnp.zeros(64, dtype))
-        return transformation.update(updates, state, jnp.zeros(64, dtype))[0]
+        return jax.jit(transformation.update)(updates, state, jnp.zeros(64, dtype))[0]
 
     narrow, wide = released(jnp.bfloat16), released(jnp.float32)
     np.testing.assert_array_equal(narrow, wide.astype(jnp.bfloat16))
@@ -143,7 +143,7 @@ def test_ledgers_of_two_groups_compose():
     }
     transformation = optax.multi_transform(groups, {"a": "a", "b": "b"})
     updates = {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))}
-    _, state = transformation.update(updates, transformation.init(params), params)
+    _, state = jax.jit(transformation.update)(updates, transformation.init(params), params)
     expected = privacy.ORDERS * (1 / 2 + 1 / 8)
     np.testing.assert_allclose(privacy.privacy_spent(state).rdp, expected, rtol=1e-5)
 
@@ -161,16 +161,18 @@ def test_multi_steps():
     # MultiSteps computes an update at every step and keeps the old state where it does not emit it:
     # that noise is seen by nobody, which the check of key use cannot know.
     with jax.debug_key_reuse(False):
+        update = jax.jit(outside.update)
         for step in range(4):
-            moves, state = outside.update(jnp.ones(3), state, params)
+            moves, state = update(jnp.ones(3), state, params)
             assert np.all(moves == 0) == (step % 2 == 0)
     np.testing.assert_allclose(privacy.privacy_spent(state).rdp, 2 * once, rtol=1e-5)
     # After the release: every batch is released, every second one moves the parameters.
     steps = optax.MultiSteps(optax.sgd(1.0), 2).gradient_transformation()
     inside = optax.chain(private(transforms.clipped_sum(1.0)), steps)
     state = inside.init(params)
+    update = jax.jit(inside.update)
     for _ in range(4):
-        moves, state = inside.update(jnp.ones((5, 3)), state, params)
+        moves, state = update(jnp.ones((5, 3)), state, params)
     np.testing.assert_allclose(privacy.privacy_spent(state).rdp, 4 * once, rtol=1e-5)
 
 
@@ -192,7 +194,8 @@ def test_extra_arguments_reach_the_aggregate():
     )
     chained = optax.chain(transformation, optax.scale(-1.0))
     mask = jnp.array([True, False, True])
-    moves, _ = chained.update(jnp.ones((3, 2)), chained.init(jnp.zeros(2)), user_mask=mask)
+    update = jax.jit(chained.update)
+    moves, _ = update(jnp.ones((3, 2)), chained.init(jnp.zeros(2)), user_mask=mask)
     np.testing.assert_allclose(moves, -2.0, atol=1e-2)
 
 

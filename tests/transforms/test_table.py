@@ -137,7 +137,7 @@ def test_buffers_may_be_donated(row):
     step = jax.jit(transformation.update, donate_argnums=1)
     state = step(updates, state, params)[1]
     # Nothing that the factory holds has been donated away.
-    transformation.init(params)
+    step(updates, transformation.init(params), params)
 
 
 @every_row

@@ -20,13 +20,14 @@ Cost: none.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.privacy import tcdp
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.solvers._planning import float32_above
 from dpsco_jax.transforms import balanced_smoothness
 
 _PAPER_NOISE = 12.0  # c_2 for sensitivity 2G; with c_1 = 1
@@ -44,17 +45,8 @@ class Problem(NamedTuple):
     delta: float
     distance: float
     paper: bool
-    smoothness: float | None
-    lipschitz: float
-    strong_convexity: float
-    ridge: float
-
-    @classmethod
-    def of(cls, objective: Objective, *numbers: Any) -> "Problem":
-        """The constants of an objective and the other fields, in their order."""
-        smoothness = None if objective.smoothness is None else float(objective.smoothness)
-        constants = objective.lipschitz, objective.strong_convexity, objective.ridge
-        return cls(*numbers, smoothness, *map(float, constants))
+    objective: Objective
+    clip_norm: float
 
     @property
     def log_delta(self) -> float:
@@ -114,7 +106,7 @@ def paper_noise_multiplier(problem: Problem, num_steps: int, batch_size: int) ->
         raise ValueError(
             f"epsilon must be at least {spent:g} (tCDP) for these sizes, got {problem.epsilon:g}"
         )
-    return multiplier
+    return float32_above(multiplier)
 
 
 def step_sizes(
@@ -124,15 +116,15 @@ def step_sizes(
     p, t = problem, num_steps
     radius = _radius(p, policy, t) if p.paper or _needs_smoothing(p, policy, t) else 0.0
     if radius > 0:
-        own = _factor(p) * p.lipschitz / radius
-        bias = smoothing.ball_bias(p.lipschitz, radius, p.dim)
+        own = _factor(p) * p.objective.lipschitz / radius
+        bias = smoothing.ball_bias(p.objective.lipschitz, radius, p.dim)
     else:
-        assert p.smoothness is not None
-        own, bias = p.smoothness, 0.0
-    smoothness = own + p.ridge
+        assert p.objective.smoothness is not None
+        own, bias = p.objective.smoothness, 0.0
+    smoothness = own + p.objective.ridge
     # A full batch has no sampling error, but its smoothing shifts are still random.
-    sampling_error = p.lipschitz**2 / batch_size if batch_size < p.num_users or radius > 0 else 0.0
-    noise = 2 * p.lipschitz * noise_multiplier / batch_size
+    sampling_error = p.clip_norm**2 / batch_size if batch_size < p.num_users or radius > 0 else 0.0
+    noise = 2 * p.clip_norm * noise_multiplier / batch_size
     variance = sampling_error + p.dim * noise**2
     if policy == "direct":
         step_parameter = float(np.asarray(balanced_smoothness(smoothness, variance, t, p.distance)))
@@ -145,7 +137,7 @@ def step_sizes(
             bias + initial + variance * (2 * t + 1) / (6 * step_parameter),
         )
     added = _regularization(p, t, variance) if policy == "regularize" else 0.0
-    convexity = p.strong_convexity + added
+    convexity = p.objective.strong_convexity + added
     smoothness = max(smoothness + added, convexity)
     bound = (
         bias + 2 * smoothness * p.distance**2 / (t * (t + 1)) + 2 * variance / (convexity * (t + 1))
@@ -158,7 +150,9 @@ def _regularization(p: Problem, num_steps: int, variance: float) -> float:
     """u: balances its own bias uR²/2 with the noise error 2V/(uT)."""
     if p.paper:
         # The noise error is at most C·G²a²/u with C = 2(c_2² + 1).
-        return p.lipschitz / p.distance * math.sqrt(4 * (_PAPER_NOISE**2 + 1)) * p.accuracy
+        return (
+            p.objective.lipschitz / p.distance * math.sqrt(4 * (_PAPER_NOISE**2 + 1)) * p.accuracy
+        )
     return 2 * math.sqrt(variance / num_steps) / p.distance
 
 
@@ -175,16 +169,18 @@ def _radius(p: Problem, policy: str, num_steps: int) -> float:
 
 
 def _needs_smoothing(p: Problem, policy: str, num_steps: int) -> bool:
-    ball = smoothing.ball_smoothness(p.lipschitz, _radius(p, policy, num_steps), p.dim)
-    return p.smoothness is None or p.smoothness > ball
+    ball = smoothing.ball_smoothness(p.objective.lipschitz, _radius(p, policy, num_steps), p.dim)
+    return p.objective.smoothness is None or p.objective.smoothness > ball
 
 
 def _steps_without_smoothing(p: Problem, policy: str) -> int:
     """T at which the term of the initial distance is half of the privacy error."""
-    assert p.smoothness is not None
-    smoothness = p.smoothness + p.ridge
+    assert p.objective.smoothness is not None
+    smoothness = p.objective.smoothness + p.objective.ridge
     if policy == "strongly convex":
-        privacy_error = 2 * (_TYPICAL_NOISE * p.lipschitz * p.accuracy) ** 2 / p.strong_convexity
+        privacy_error = (
+            2 * (_TYPICAL_NOISE * p.clip_norm * p.accuracy) ** 2 / p.objective.strong_convexity
+        )
         return math.ceil(p.distance * math.sqrt(4 * smoothness / privacy_error))
-    privacy_error = p.lipschitz * p.distance * p.accuracy
+    privacy_error = p.clip_norm * p.distance * p.accuracy
     return math.ceil(p.distance * math.sqrt(8 * smoothness / privacy_error))

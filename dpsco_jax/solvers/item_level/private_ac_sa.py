@@ -75,7 +75,7 @@ class Plan:
         smoothed: whether gradients are taken at shifted points.
         chunk_size: users whose gradients are held at once.
         noise_multiplier: σ over the ℓ2 sensitivity 2·``clip_norm`` of the clipped sum.
-        clip_norm: G.
+        clip_norm: G, the bound on a user's gradient.
         smoothness: L of what AC-SA minimizes, or its step-size parameter Γ under ``"direct"``.
         strong_convexity: μ of the same; 0 under ``"direct"``.
         smoothing_radius: r, zero if not ``smoothed``.
@@ -83,7 +83,7 @@ class Plan:
         epsilon: the budget.
         delta: likewise.
         initial_distance: R.
-        excess_bound: proven bound on the expected excess risk.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
     num_users: int
@@ -116,11 +116,11 @@ class Plan:
         return self.num_steps * self.batch_size
 
     @property
-    def utility_assumes(self) -> tuple[str, ...]:
+    def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
         where = f"within {float(self.smoothing_radius):.3g} of" if self.smoothed else "on"
         return (
-            f"every loss is convex and {float(self.clip_norm):.4g}-Lipschitz {where} the domain",
+            f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz {where} the domain",
             f"a minimizer lies within {float(self.initial_distance):.4g} of the start",
         )
 
@@ -143,8 +143,8 @@ class Plan:
             (parameter, self.smoothness),
             ("strong convexity", self.strong_convexity),
             ("added regularization", self.regularization),
-            ("excess risk bound", f"{float(self.excess_bound):.4g} (doing nothing: {trivial:.4g})"),
-            ("which assumes", "; ".join(self.utility_assumes)),
+            ("excess risk bound", f"{float(self.excess_bound):.4g} (trivial: {trivial:.4g})"),
+            ("which assumes", "; ".join(self.assumes)),
             *self.releases.rows(self),
         ]
         return _planning.table("private AC-SA", rows)
@@ -162,6 +162,7 @@ def plan(
     reduction: str = "direct",
     num_steps: int | None = None,
     batch_size: int | None = None,
+    clip_norm: float | None = None,
     accountant: str = "pld",
     chunk_size: int = 64,
 ) -> Plan:
@@ -182,6 +183,8 @@ def plan(
         reduction: what is done without strong convexity: ``"direct"`` or ``"regularize"``.
         num_steps: T, in place of the schedule's.
         batch_size: B, in place of the schedule's; N for full batches.
+        clip_norm: G, in place of the objective's Lipschitz constant. A smaller one means less noise and
+            gradients that are biased: nothing is proved of the excess risk then.
         accountant: for ``"tight"``: ``"pld"`` (least noise) or ``"rdp"`` (the ledger meets ε as well).
         chunk_size: users whose gradients are held at once.
 
@@ -196,24 +199,27 @@ def plan(
     _planning.require_choice("reduction", reduction, ("direct", "regularize"))
     _planning.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
     paper = constants == "paper"
-    most = 0.5 + 1e-12 if paper else math.inf
-    epsilon = _planning.require_real("epsilon", epsilon, 0, most)
-    delta = _planning.require_real("delta", delta, 0, min(most, 1))
+    most = 0.5 + 1e-12  # the paper's theorem holds up to one half
+    epsilon = _planning.require_real("epsilon", epsilon, 0, most if paper else math.inf)
+    delta = _planning.require_real("delta", delta, 0, most if paper else 1)
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
     distance = _planning.require_real("initial_distance", initial_distance, 0)
+    lipschitz = float(objective.lipschitz)
+    clip = _planning.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
+    if paper and clip < lipschitz:
+        raise ValueError(f"clip_norm must be at least {lipschitz:g} for 'paper', got {clip:g}")
     if num_steps is not None:
         num_steps = _planning.require_integer("num_steps", num_steps, 1)
     if batch_size is not None:
         batch_size = _planning.require_integer("batch_size", batch_size, 1, num_users)
 
-    problem = schedule.Problem.of(objective, num_users, dim, epsilon, delta, distance, paper)
+    problem = schedule.Problem(num_users, dim, epsilon, delta, distance, paper, objective, clip)
 
     def under(policy: str) -> Plan:
         steps, batch = schedule.sizes(problem, policy, num_steps, batch_size)
         if paper:
             multiplier = schedule.paper_noise_multiplier(problem, steps, batch)
-            multiplier = _planning.float32_above(multiplier)
         else:
             releases = _planning.fixed_size(num_users, batch, steps)
             multiplier = releases.noise_multiplier(epsilon, delta, accountant)
@@ -228,7 +234,7 @@ def plan(
             smoothed=numbers.smoothing_radius > 0,
             chunk_size=chunk_size,
             noise_multiplier=multiplier,
-            clip_norm=problem.lipschitz,
+            clip_norm=clip,
             epsilon=epsilon,
             delta=delta,
             initial_distance=distance,
@@ -239,7 +245,8 @@ def plan(
     if objective.strong_convexity > 0:
         # A strong convexity of next to nothing proves less than none.
         policies = ["strongly convex"] if paper else ["strongly convex", reduction]
-    return min(map(under, policies), key=lambda candidate: candidate.excess_bound)
+    best = min(map(under, policies), key=lambda candidate: candidate.excess_bound)
+    return best if clip >= lipschitz else dataclasses.replace(best, excess_bound=math.inf)
 
 
 def solve(

@@ -1,0 +1,257 @@
+"""Private AC-SA: its schedule, its exact law on quadratics, its bounds."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry import domains, smoothing
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.item_level import _private_ac_sa_schedule as schedule
+from dpsco_jax.solvers.item_level import private_ac_sa
+
+NONSMOOTH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
+SMOOTH = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
+BUDGET = {"num_users": 1000, "dim": 10, "epsilon": 1.0, "delta": 1e-5}
+
+
+def _plan(objective=SMOOTH, **changes):
+    return private_ac_sa.plan(objective, **(BUDGET | changes))
+
+
+def _problem(users, dim, epsilon, delta, paper, objective=NONSMOOTH, distance=1.0):
+    return schedule.Problem(users, dim, epsilon, delta, distance, paper, objective, 1.0)
+
+
+# N, d, ε, δ, then T and B of the paper, then T and B as tightened.
+SIZES = [
+    (1e3, 10, 0.5, 1e-5, 8287, 9, 663, 12),
+    (1e4, 100, 0.5, 1e-6, 42539, 35, 3404, 44),
+    (1e4, 1e4, 0.5, 1e-6, 13452, 61, 1077, 69),
+    (1e5, 1e3, 0.5, 1e-7, 221470, 151, 17718, 177),
+    (1e6, 1e6, 0.5, 1e-8, 368398, 1166, 29472, 1303),
+]
+
+
+@pytest.mark.parametrize("row", SIZES)
+def test_sizes_of_the_theorem(row):
+    users, dim, epsilon, delta, *expected = row
+    found = []
+    for paper in (True, False):
+        problem = _problem(int(users), int(dim), epsilon, delta, paper)
+        found += schedule.sizes(problem, "direct", None, None)
+    assert found == expected
+
+
+def test_noise_of_the_paper_and_its_accountant():
+    plan = _plan(NONSMOOTH, constants="paper", epsilon=0.5)
+    n, t, b = plan.num_users, plan.num_steps, plan.batch_size
+    sigma = 12 * b * math.sqrt(t * math.log(1e5)) / (0.5 * n)  # for G = 1
+    assert plan.noise_multiplier == pytest.approx(sigma / 2, rel=1e-6)
+    # tCDP is loose by a factor of about 4 in the noise.
+    assert plan.certificate().epsilon < 0.2
+    assert plan.smoothing_radius == pytest.approx(2.0 * 10**0.25 / t)
+    with pytest.raises(ValueError, match="epsilon must be at most num_steps"):
+        _plan(NONSMOOTH, constants="paper", epsilon=0.5, num_steps=10, batch_size=10)
+    with pytest.raises(ValueError, match=r"sampling_fraction must be in \(0, 0.1\]"):
+        _plan(NONSMOOTH, constants="paper", epsilon=0.5, num_steps=100, batch_size=200)
+
+
+def test_smoothing_only_where_it_helps():
+    assert _plan(NONSMOOTH).smoothed
+    assert not _plan(SMOOTH).smoothed
+    # A smooth loss with a constant worse than that of the ball is smoothed all the same.
+    assert _plan(SMOOTH._replace(smoothness=1e6)).smoothed
+    assert _plan(SMOOTH, constants="paper", epsilon=0.5).smoothed
+    assert _plan(SMOOTH).num_steps < _plan(NONSMOOTH).num_steps
+
+
+def test_bounds_are_those_of_ac_sa():
+    plan = _plan(NONSMOOTH)
+    t, b, g, r0 = plan.num_steps, plan.batch_size, 1.0, 2.0
+    variance = g**2 / b + 10 * (2 * g * plan.noise_multiplier / b) ** 2
+    radius = r0 * math.sqrt(4 * smoothing.smoothness_factor(10)) / t
+    own = smoothing.ball_smoothness(g, radius, 10)
+    bound = smoothing.ball_bias(g, radius, 10) + 4 * own * r0**2 / (t * (t + 1))
+    bound += 2 * r0 * math.sqrt(variance * (2 * t + 1) / (3 * t * (t + 1)))
+    # Γ is the larger of its two candidates: at most the sum of both terms, at least three quarters.
+    assert 0.75 * bound < plan.excess_bound <= bound
+    assert plan.smoothing_radius == pytest.approx(radius)
+
+    plan = _plan(NONSMOOTH._replace(ridge=0.5))
+    assert plan.policy == "strongly convex"
+    t, b = plan.num_steps, plan.batch_size
+    variance = 1 / b + 10 * (2 * plan.noise_multiplier / b) ** 2
+    radius = r0 * math.sqrt(2 * smoothing.smoothness_factor(10)) / t
+    own = smoothing.ball_smoothness(g, radius, 10) + 0.5
+    assert plan.smoothness == pytest.approx(own)
+    bound = smoothing.ball_bias(g, radius, 10) + 2 * own * r0**2 / (t * (t + 1))
+    assert plan.excess_bound == pytest.approx(bound + 2 * variance / (0.5 * (t + 1)))
+
+
+def test_the_policy_that_proves_more_is_taken():
+    assert _plan(SMOOTH._replace(ridge=1e-6)).policy == "direct"
+    assert _plan(SMOOTH._replace(ridge=1.0)).policy == "strongly convex"
+    regularized = _plan(NONSMOOTH, reduction="regularize")
+    assert regularized.policy == "regularize"
+    assert regularized.strong_convexity == regularized.regularization > 0
+    assert regularized.excess_bound < 2 * _plan(NONSMOOTH).excess_bound
+
+
+def test_clipping_below_the_lipschitz_constant_proves_nothing():
+    plan = _plan(clip_norm=0.1)
+    assert plan.clip_norm == 0.1
+    assert plan.excess_bound == math.inf
+    with pytest.raises(ValueError, match="clip_norm must be at least 1"):
+        _plan(clip_norm=0.1, constants="paper", epsilon=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_users": 1}, "num_users must be an integer at least 2"),
+        ({"dim": 0}, "dim must be an integer at least 1"),
+        ({"dim": 2.5}, "dim must be an integer"),
+        ({"epsilon": 0.0}, r"epsilon must be in \(0, inf\)"),
+        ({"epsilon": math.nan}, r"epsilon must be in \(0, inf\)"),
+        ({"delta": 1.0}, r"delta must be in \(0, 1\)"),
+        ({"epsilon": 0.6, "constants": "paper"}, r"epsilon must be in \(0, 0.5\)"),
+        ({"initial_distance": math.inf}, r"initial_distance must be in \(0, inf\)"),
+        ({"constants": "loose"}, "constants must be one of tight, paper"),
+        ({"reduction": "none"}, "reduction must be one of direct, regularize"),
+        ({"accountant": "prv"}, "accountant must be one of pld, rdp"),
+        ({"num_steps": 0}, "num_steps must be an integer at least 1"),
+        ({"batch_size": 1001}, r"batch_size must be an integer in \[1, 1000\]"),
+        ({"clip_norm": -1.0}, r"clip_norm must be in \(0, inf\)"),
+        ({"chunk_size": 0}, "chunk_size must be an integer at least 1"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        _plan(**changes)
+    unbounded = SMOOTH._replace(domain=domains.whole_space())
+    with pytest.raises(ValueError, match="initial_distance must be in"):
+        _plan(unbounded)
+
+
+def test_the_plan_prints_what_it_does():
+    text = str(_plan(NONSMOOTH))
+    for part in ("tight, direct", "ball of radius", "excess risk bound", "REPLACE_ONE", "secret"):
+        assert part in text
+
+
+N, B, T, DIM, MU, KAPPA = 10, 4, 4, 2, 0.5, 3.0
+Z = np.random.default_rng(1).normal(size=(N, DIM)).astype(np.float32)
+QUADRATIC = Objective(
+    loss=lambda w, z: 0.5 * MU * jnp.sum(jnp.square(w - z)),
+    lipschitz=1e3,
+    smoothness=KAPPA * MU,
+    domain=domains.whole_space(),
+    loss_strong_convexity=MU,
+)
+SIGMA, RADIUS = 0.8, 0.7
+EXACT_PLAN = private_ac_sa.Plan(
+    num_users=N,
+    dim=DIM,
+    num_steps=T,
+    batch_size=B,
+    policy="strongly convex",
+    constants="tight",
+    smoothed=True,
+    chunk_size=64,
+    noise_multiplier=SIGMA / 2e3,
+    clip_norm=1e3,
+    smoothness=KAPPA * MU,
+    strong_convexity=MU,
+    smoothing_radius=RADIUS,
+    regularization=0.0,
+    epsilon=1.0,
+    delta=1e-5,
+    initial_distance=1.0,
+    excess_bound=1.0,
+)
+
+
+def _runs(plan, keys, objective=QUADRATIC, start=(2.0, -1.0)):
+    data = UserData(jnp.asarray(Z)[:, None], None)
+    run = jax.jit(
+        jax.vmap(
+            lambda key: private_ac_sa.solve(key, plan, objective, data, jnp.asarray(start)).params
+        )
+    )
+    return np.asarray(run(jax.random.split(jax.random.key(0), keys)), np.float64)
+
+
+def test_mean_and_variance_on_a_quadratic():
+    """Batches, shifts, noise and AC-SA together: the law of the result is known in closed form."""
+    reported = _runs(EXACT_PLAN, 20_000)
+    j = np.arange(1, T + 1)
+    shrink = 2 / (T * (T + 1)) * np.sum(4 * KAPPA * j / (j * (j + 1) + 4 * KAPPA))
+    mean = Z.mean(0) + shrink * (np.array([2.0, -1.0]) - Z.mean(0))
+    tails = np.array([np.sum((j / (j * (j + 1) + 4 * KAPPA))[t - 1 :]) for t in j])
+    weights = 4 * j / (MU * T * (T + 1)) * tails
+    per_step = (N - B) / (N - 1) * Z.var(0) / B + RADIUS**2 / ((DIM + 2) * B)
+    variance = np.sum(weights**2) * (MU**2 * per_step + SIGMA**2 / B**2)
+    np.testing.assert_allclose(reported.mean(0), mean, atol=5 * np.sqrt(variance.max() / 20_000))
+    # The relative standard error of a variance from 20,000 draws is 1 %.
+    np.testing.assert_allclose(reported.var(0), variance, rtol=0.04)
+
+
+def test_without_noise_it_is_deterministic_ac_sa_with_all_regularizers():
+    plan = dataclasses.replace(
+        EXACT_PLAN,
+        batch_size=N,
+        smoothed=False,
+        smoothing_radius=0.0,
+        noise_multiplier=1e-12,
+        regularization=0.5,
+        strong_convexity=MU + 0.5 + 0.25,
+        smoothness=2.0 * (MU + 0.5 + 0.25),
+    )
+    start = np.array([2.0, -1.0])
+    # The quadratic, the ridge at zero and the regularizer at the start, all of isotropic curvature.
+    reported = _runs(plan, 1, QUADRATIC._replace(ridge=0.25), start)[0]
+    curvature = MU + 0.25 + 0.5
+    minimizer = (MU * Z.mean(0) + 0.5 * start) / curvature
+    j, kappa = np.arange(1, T + 1), 2.0
+    shrink = 2 / (T * (T + 1)) * np.sum(4 * kappa * j / (j * (j + 1) + 4 * kappa))
+    np.testing.assert_allclose(reported, minimizer + shrink * (start - minimizer), rtol=1e-4)
+
+
+def test_excess_risk_stays_below_the_bound():
+    rng = np.random.default_rng(0)
+    users, dim = 800, 4
+    features = rng.normal(size=(users, 1, dim)).astype(np.float32)
+    features /= np.linalg.norm(features, axis=-1, keepdims=True)
+    truth = np.array([0.6, -0.5, 0.2, 0.0], np.float32)
+    labels = features @ truth
+    data = UserData(Example(jnp.asarray(features), jnp.asarray(labels)), None)
+    for reduction in ("direct", "regularize"):
+        plan = private_ac_sa.plan(
+            NONSMOOTH,
+            num_users=users,
+            dim=dim,
+            epsilon=4.0,
+            delta=1e-5,
+            initial_distance=1.0,
+            reduction=reduction,
+        )
+        run = jax.jit(
+            jax.vmap(lambda k, p=plan: private_ac_sa.solve(k, p, NONSMOOTH, data, jnp.zeros(dim)))
+        )
+        solutions = run(jax.random.split(jax.random.key(0), 4))
+        residuals = np.abs(np.einsum("sd,nd->sn", solutions.params, features[:, 0]) - labels[:, 0])
+        # The minimal risk is zero; zero itself has risk 0.3.
+        assert residuals.mean() < plan.excess_bound
+        assert residuals.mean() < 0.15
+        assert np.all(solutions.status == Status.OK)
+        spent = privacy.epsilon(jax.tree.map(lambda x: x[0], solutions.privacy), 1e-5)
+        ledger = plan.releases.ledger_epsilon(plan.noise_multiplier, 1e-5)
+        np.testing.assert_allclose(spent, ledger, rtol=1e-4)

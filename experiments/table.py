@@ -1,7 +1,8 @@
 """The table of experiments: to add one, write its file and add a line here."""
 
 from experiments.experiment import Experiment
+from experiments.user_level_tradeoff import UserLevelTradeoff
 
-_ALL: tuple[type[Experiment], ...] = ()
+_ALL: tuple[type[Experiment], ...] = (UserLevelTradeoff,)
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -1,0 +1,249 @@
+"""User-level privacy against utility on real data: DP-SGD, private AC-SA, the non-private optimum.
+
+What it computes: for each task, solver, ε and seed, the AUC on the items of users never seen in
+training and the excess of the training objective over its minimum. A user is one record: the user's
+loss is the mean over the user's items, and replacing all of them is what ε hides (REPLACE_ONE).
+
+Source: user-level DP-SGD (McMahan et al. 2018); private AC-SA is Algorithm 4 of the thesis, chapter 1
+(Breaking the quadratic barrier), with a user's loss in the place of an item's.
+
+Formal guarantee: each cell's model is (ε, δ)-DP for users by the certificate of its plan; the ledger's
+ε (Rényi) is larger, and printed beside it. Metrics are computed on the data without noise: they, and
+the figure, are measurements for a study and not private outputs. Both solvers use all users in every
+step, and get three numbers from public sizes by the same rules:
+
+- ``clip_norm`` = 1/√(item slots of a user): the norm of a mean of that many unit vectors which point
+  in unrelated directions;
+- ``initial_distance`` = ½·√(dim·columns per row): parameters with which every named column moves the
+  logit by one half;
+- the number of steps, the same for all.
+
+Step sizes and noise then follow from the solvers' plans, so nothing is fitted to the data; except
+for "DP-SGD, tuned", whose step size was, at no charge to its ε: what DP-SGD could do if the best step
+were known, and not a private algorithm.
+
+Cost: 600 cells of 100 steps each by default, less than two minutes on two cores.
+"""
+
+import dataclasses
+import functools
+import math
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float
+
+from dpsco_jax import privacy
+from dpsco_jax.problems import reference
+from dpsco_jax.problems.datasets import Task, load
+from dpsco_jax.problems.objective import Objective, OneHot, margin
+from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.user_level import sgd
+from experiments.cells import Setting, Settings, axis, product
+from experiments.experiment import Program
+from experiments.figures import error_bars, panels, save
+from experiments.metrics import roc_auc
+from experiments.report import show, summarize
+
+DP_SGD, TUNED, AC_SA = "DP-SGD", "DP-SGD, tuned", "private AC-SA"
+# The step of the plan is multiplied by this times √ε: least excess risk among a few, seen on the data.
+_TUNED_STEPS = {"insteval": 0.5, "nlswork": 5.0}
+_TITLES = {"insteval": "InstEval", "nlswork": "nlswork", "movielens": "MovieLens 100k"}
+
+
+@dataclasses.dataclass(frozen=True)
+class UserLevelTradeoff:
+    """Test AUC and excess risk against ε on real data, with users as records.
+
+    Attributes:
+        tasks: data sets, by their names in ``dpsco_jax.problems.datasets``.
+        solvers: "DP-SGD", "DP-SGD, tuned" (tasks that it was tuned for), "private AC-SA".
+        epsilons: budgets, met by the certificate.
+        seeds: number of repetitions of each cell.
+        delta: the δ of all budgets.
+        num_steps: steps of every run.
+    """
+
+    name: ClassVar[str] = "user-level-tradeoff"
+    version: ClassVar[int] = 1
+    tasks: tuple[str, ...] = axis("task", ("insteval", "nlswork"), static=True)
+    solvers: tuple[str, ...] = axis("solver", (DP_SGD, TUNED, AC_SA), static=True)
+    epsilons: tuple[float, ...] = axis("epsilon", (0.5, 1.0, 2.0, 4.0, 8.0))
+    seeds: int = axis("seed", 20)
+    delta: float = 1e-5
+    num_steps: int = 100
+
+    def cells(self) -> list[dict[str, Setting]]:
+        tuned = lambda cell: cell["solver"] != TUNED or cell["task"] in _TUNED_STEPS  # noqa: E731
+        return [cell for cell in product(self) if tuned(cell)]
+
+    def build(self, static: Settings) -> Program:
+        problem, solver = _problem(str(static["task"])), str(static["solver"])
+        objective, dim = problem.task.objective, problem.task.dim
+        solve = private_ac_sa.solve if solver == AC_SA else sgd.solve
+
+        def run(data: _Data, key: jax.Array, plan: Any) -> dict[str, jax.Array]:
+            solution = solve(key, plan, objective, data.train, jnp.zeros(dim))
+            return {
+                "test_auc": _test_auc(solution.params, objective, data),
+                "excess_risk": mean_loss(objective)(solution.params, data.train) - data.least,
+                "ledger_epsilon": privacy.epsilon(solution.privacy, self.delta),
+                "solver_status": solution.status,
+            }
+
+        @functools.cache
+        def prepared(epsilon: float) -> tuple[Any, dict[str, float]]:
+            plan = _plan(problem.task, solver, epsilon, self.delta, self.num_steps)
+            facts = {
+                "certified_epsilon": plan.certificate().epsilon,
+                "noise_multiplier": float(plan.noise_multiplier),
+            }
+            return plan, facts | problem.facts
+
+        return Program(
+            run,
+            shared=problem.data,
+            inputs=lambda settings: prepared(settings["epsilon"])[0],
+            known=lambda settings: prepared(settings["epsilon"])[1],
+        )
+
+    def report(self, frame: pd.DataFrame, folder: Path) -> None:
+        summary = summarize(
+            frame,
+            by=("task", "solver", "epsilon"),
+            values=(
+                "test_auc",
+                "excess_risk",
+                "ledger_epsilon",
+                "certified_epsilon",
+                "noise_multiplier",
+                "optimum_auc",
+                "trivial_excess",
+            ),
+        )
+        summary.to_csv(folder / "summary.csv", index=False)
+        for task, rows in summary.groupby("task", sort=False):
+            _print_table(str(task), rows, self.delta)
+        _draw(summary, self.delta, folder / "user_level_tradeoff")
+
+
+class _Data(NamedTuple):
+    """What every cell of a task reads: the training users, the test items by class, min F."""
+
+    train: UserData
+    negatives: Array
+    positives: Array
+    least: Float[Array, ""]
+
+
+class _Problem(NamedTuple):
+    """A task with what is known of it without any run."""
+
+    task: Task
+    data: _Data
+    facts: dict[str, float]
+
+
+@functools.cache
+def _problem(name: str) -> _Problem:
+    task = load(name)
+    optimum = reference.solve(task.objective, task.train, task.dim)
+    params = jnp.asarray(optimum.params, jnp.float32)
+    mask = np.asarray(task.test.mask)
+    columns = np.asarray(task.test.items.features.columns)[mask]
+    positive = np.asarray(task.test.items.label)[mask] > 0.5
+    data = _Data(task.train, columns[~positive], columns[positive], jnp.float32(optimum.value))
+    auc = _test_auc(params, task.objective, data)
+    facts = {"optimum_auc": float(auc), "trivial_excess": math.log(2.0) - optimum.value}
+    return _Problem(task, data, facts)
+
+
+def _test_auc(params: Array, objective: Objective, data: _Data) -> Array:
+    def scores(columns: Array) -> Array:
+        bound = objective.linear_model.feature_bound  # type: ignore[union-attr]
+        return jax.vmap(lambda row: margin(params, OneHot(row), bound))(columns)
+
+    return roc_auc(scores(data.negatives), scores(data.positives))
+
+
+def _plan(task: Task, solver: str, epsilon: float, delta: float, num_steps: int) -> Any:
+    """The plan of a solver, by the rules of the file's docstring."""
+    users, slots, columns = task.train.items.features.columns.shape
+    public: dict[str, Any] = {
+        "num_users": users,
+        "dim": task.dim,
+        "epsilon": epsilon,
+        "delta": delta,
+        "num_steps": num_steps,
+        "batch_size": users,
+        "clip_norm": 1.0 / math.sqrt(slots),
+        "initial_distance": 0.5 * math.sqrt(task.dim * columns),
+    }
+    if solver == AC_SA:
+        return private_ac_sa.plan(task.objective, **public)
+    plan = sgd.plan(task.objective, sampling="full", averaging="polynomial", **public)
+    if solver == TUNED:
+        factor = _TUNED_STEPS[task.name] * math.sqrt(epsilon)
+        plan = dataclasses.replace(plan, step_size=factor * plan.step_size)
+    return plan
+
+
+def _print_table(task: str, rows: pd.DataFrame, delta: float) -> None:
+    first = rows.iloc[0]
+    title = (
+        f"{_TITLES.get(task, task)}: non-private optimum has test AUC {first['optimum_auc']:.4f}, "
+        f"w = 0 has excess risk {first['trivial_excess']:.4f} (δ = {delta:g}, ± is a 95 % interval)"
+    )
+    show(
+        title,
+        {
+            "solver": rows["solver"],
+            "ε, certificate": rows["certified_epsilon"],
+            "ε, ledger": rows["ledger_epsilon"],
+            "noise multiplier": rows["noise_multiplier"],
+            "test AUC": _with_interval(rows, "test_auc"),
+            "excess risk": _with_interval(rows, "excess_risk"),
+            "seeds": rows["count"],
+        },
+    )
+
+
+def _with_interval(rows: pd.DataFrame, value: str) -> list[str]:
+    pairs = zip(rows[value], rows[f"{value}_ci"], strict=True)
+    return [f"{mean:.4f} ± {interval:.4f}" for mean, interval in pairs]
+
+
+def _draw(summary: pd.DataFrame, delta: float, stem: Path) -> None:
+    """One row of panels for each task: test AUC, excess risk."""
+    tasks = list(dict.fromkeys(summary["task"]))
+    solvers = list(dict.fromkeys(summary["solver"]))
+    epsilons = sorted(set(summary["epsilon"]))
+    with panels(len(tasks), 2, sharex=True) as (figure, axes):
+        for (left, right), task in zip(axes, tasks, strict=True):
+            rows = summary[summary["task"] == task]
+            error_bars(left, rows, "epsilon", "test_auc", "solver", solvers)
+            error_bars(right, rows, "epsilon", "excess_risk", "solver", solvers)
+            left.axhline(
+                rows["optimum_auc"].iloc[0], color="black", ls=":", label="non-private optimum"
+            )
+            right.axhline(
+                rows["trivial_excess"].iloc[0], color="gray", ls=":", label="no training (w = 0)"
+            )
+            left.set_ylabel("test AUC")
+            right.set_ylabel("excess training risk (nats)")
+            right.set_yscale("log")
+            left.set_title(f"{_TITLES.get(task, task)}, users as records", loc="left")
+            for panel in (left, right):
+                panel.set_xscale("log")
+                panel.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+                panel.minorticks_off()
+        for panel in axes[-1]:
+            panel.set_xlabel(f"ε of a user (δ = {delta:g}, certified)")
+        for panel in axes[0]:
+            panel.legend()
+        save(figure, stem)

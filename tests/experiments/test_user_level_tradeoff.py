@@ -1,0 +1,117 @@
+"""The main job on a toy task: columns and labels of the form of the real ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from dpsco_jax.geometry.domains import ball
+from dpsco_jax.problems.datasets import Task
+from dpsco_jax.problems.losses import logistic
+from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.users import UserData
+from experiments import user_level_tradeoff as tradeoff
+from experiments.engine import Options, run
+from experiments.progress import Progress
+from experiments.report import frame
+from experiments.store import Store
+from experiments.table import EXPERIMENTS
+
+DIM = 12
+
+
+def users(seed, count):
+    rng = np.random.default_rng(seed)
+    columns = np.stack([rng.integers(0, 8, (count, 4)), rng.integers(8, DIM, (count, 4))], axis=-1)
+    chance = 1 / (1 + np.exp(3.0 - 0.9 * columns[..., 0]))
+    labels = (rng.random((count, 4)) < chance).astype(np.float32)
+    mask = rng.random((count, 4)) < 0.8
+    mask[:, 0] = True
+    return UserData(Example(OneHot(columns.astype(np.int32)), labels), mask)
+
+
+def toy_task(name):
+    objective = logistic(1.0, domain=ball(200.0), ridge=1e-3)
+    return Task(name, users(0, 400), users(1, 100), DIM, objective, ("",) * DIM, "toy")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """All solvers on the toy task in the place of nlswork: experiment, frame, folder."""
+    experiment = tradeoff.UserLevelTradeoff(
+        tasks=("nlswork",), epsilons=(0.5, 20.0), seeds=3, num_steps=30
+    )
+    folder = tmp_path_factory.mktemp("tradeoff")
+    with pytest.MonkeyPatch.context() as patch, Store(folder) as store:
+        tradeoff._problem.cache_clear()
+        patch.setattr(tradeoff, "load", toy_task)
+        with Progress(Console(quiet=True), "test") as progress:
+            run(experiment, store, Options(), progress)
+        tradeoff._problem.cache_clear()
+        return experiment, frame(experiment, store), folder
+
+
+def test_every_cell_has_a_sound_result(finished):
+    _, table, _ = finished
+    assert len(table) == 18
+    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
+    assert set(table["solver_status"]) == {0}
+    assert table["test_auc"].between(0, 1).all()
+    assert (table["excess_risk"] > 0).all()
+
+
+def test_the_certificate_meets_the_budget_and_the_ledger_is_never_below_it(finished):
+    _, table, _ = finished
+    assert (table["certified_epsilon"] <= table["epsilon"] * (1 + 1e-12)).all()
+    assert (table["certified_epsilon"] > table["epsilon"] * 0.999).all()
+    assert (table["ledger_epsilon"] >= table["certified_epsilon"]).all()
+    assert (table["ledger_epsilon"] < 1.3 * table["certified_epsilon"]).all()
+
+
+def test_more_privacy_loss_buys_less_risk(finished):
+    _, table, _ = finished
+    means = table.groupby(["solver", "epsilon"])["excess_risk"].mean().unstack()
+    able = means.loc[[tradeoff.TUNED, tradeoff.AC_SA]]  # 30 steps of the plan's size are not enough
+    assert (able[20.0] < 0.1 * able[0.5]).all()
+    assert (means[20.0] < table["trivial_excess"][0]).all()
+    best = table[table["epsilon"] == 20.0].groupby("solver")["test_auc"].mean()
+    assert (abs(best - table["optimum_auc"][0]) < 0.05).all()
+
+
+def test_seeds_differ_and_solvers_do_not_share_noise(finished):
+    _, table, _ = finished
+    assert len(set(table["excess_risk"])) == len(table)
+
+
+def test_report_writes_table_and_figures(finished, capsys):
+    experiment, table, folder = finished
+    experiment.report(table, folder)
+    printed = capsys.readouterr().out
+    assert "ε, certificate" in printed
+    assert "private AC-SA" in printed
+    summary = (folder / "summary.csv").read_text().splitlines()
+    assert len(summary) == 1 + 3 * 2
+    for kind in ("png", "svg"):
+        assert (folder / f"user_level_tradeoff.{kind}").stat().st_size > 5000
+
+
+def test_the_tuned_baseline_exists_only_where_it_was_tuned():
+    cells = tradeoff.UserLevelTradeoff(tasks=("nlswork", "flights")).cells()
+    solvers = {
+        task: {c["solver"] for c in cells if c["task"] == task} for task in ("nlswork", "flights")
+    }
+    assert solvers["nlswork"] - solvers["flights"] == {tradeoff.TUNED}
+
+
+def test_the_default_is_what_the_readme_shows():
+    assert EXPERIMENTS["user-level-tradeoff"] is tradeoff.UserLevelTradeoff
+    assert len(tradeoff.UserLevelTradeoff().cells()) == 600
+
+
+def test_plans_depend_on_public_sizes_only():
+    task = toy_task("nlswork")
+    other = task._replace(train=jax.tree.map(jnp.zeros_like, task.train))
+    for solver in (tradeoff.DP_SGD, tradeoff.TUNED, tradeoff.AC_SA):
+        plans = [tradeoff._plan(t, solver, 1.0, 1e-5, 10) for t in (task, other)]
+        assert plans[0] == plans[1]

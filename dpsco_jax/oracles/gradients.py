@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
+from dpsco_jax.geometry import clipping
 from dpsco_jax.geometry._checks import require_positive
-from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.sampling import UserSample
@@ -91,14 +91,15 @@ def clipped_gradient_sum(
         sample_key, gradient_key = jax.random.split(key)
         sample = None if sampler is None else sampler(sample_key)
 
-        def contribution(row: UserData, counted: jax.Array, position: jax.Array) -> Any:
+        def one_user(row: UserData, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(gradient_key, position)
-            clipped = clip_to_norm(gradient(user_key, params, row.items, row.mask), clip_norm)
-            return jax.tree.map(lambda x: jnp.where(counted, x, 0), clipped)
+            return gradient(user_key, params, row.items, row.mask)
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
-            contributions = jax.vmap(contribution)(rows, counted, position)
-            total = jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
+            # Without the barrier the compiler fuses the gradients into every pass of the clip, and
+            # computes each of them several times.
+            unclipped = jax.lax.optimization_barrier(jax.vmap(one_user)(rows, position))
+            total = clipping.sum_of_clipped(unclipped, clip_norm, counted)
             return total, count_items(rows, counted)
 
         total, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)

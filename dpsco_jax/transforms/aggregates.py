@@ -30,11 +30,8 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax import lax
 
-from dpsco_jax.geometry import norms
+from dpsco_jax.geometry import clipping
 from dpsco_jax.geometry._checks import require_positive
-
-# Up to this many rows are added in one expression; XLA would not keep a longer one in one loop.
-_UNROLLED_ROWS = 32
 
 
 class Aggregate(optax.GradientTransformationExtraArgs):
@@ -192,7 +189,7 @@ def _sum_of_clipped(
     # computes every gradient twice.
     updates = lax.optimization_barrier(updates)
     if microbatch_size is None or microbatch_size >= num_rows:
-        return _chunk_sum(updates, clip_norm, user_mask)
+        return clipping.sum_of_clipped(updates, clip_norm, user_mask)
 
     def add_chunk(index: jax.Array, total: Any) -> Any:
         # The last chunk starts early enough to be whole; its rows already counted are masked out.
@@ -201,35 +198,11 @@ def _sum_of_clipped(
             lambda x: lax.dynamic_slice_in_dim(x, start, microbatch_size), (updates, user_mask)
         )
         counted &= start + jnp.arange(microbatch_size) >= index * microbatch_size
-        return jax.tree.map(jnp.add, total, _chunk_sum(rows, clip_norm, counted))
+        chunk = clipping.sum_of_clipped(rows, clip_norm, counted)
+        return jax.tree.map(jnp.add, total, chunk)
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], _wide(x)), updates)
     return lax.fori_loop(0, -(-num_rows // microbatch_size), add_chunk, zeros)
-
-
-def _chunk_sum(rows: Any, clip_norm: jax.typing.ArrayLike, counted: jax.Array) -> Any:
-    factors = jax.vmap(lambda row: norms.clip_factor(row, clip_norm))(rows)
-    factors = lax.optimization_barrier(jnp.where(counted, factors, 0))
-
-    def weighted(leaf: jax.Array, factor: jax.Array) -> jax.Array:
-        # A row of factor zero may hold NaN, so it is replaced, not multiplied.
-        factor = factor.reshape(factor.shape + (1,) * (leaf.ndim - factor.ndim))
-        scaled = (leaf.astype(factor.dtype) * factor).astype(_wide(leaf))
-        return jnp.where(factor > 0, scaled, 0)
-
-    if len(counted) > _UNROLLED_ROWS or len(counted) == 0:
-        return jax.tree.map(lambda leaf: jnp.sum(weighted(leaf, factors), axis=0), rows)
-
-    def sum_rows(leaf: jax.Array) -> jax.Array:
-        # One fused loop over the parameters: a CPU would first write out all scaled rows to sum
-        # them along the leading axis.
-        terms = [weighted(leaf[i], factors[i]) for i in range(len(counted))]
-        while len(terms) > 1:
-            odd = terms[-1:] if len(terms) % 2 else []
-            terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + odd
-        return terms[0]
-
-    return jax.tree.map(sum_rows, rows)
 
 
 def _wide(leaf: jax.Array) -> jnp.dtype:

@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.scipy.special
+import jax.typing
 import numpy as np
 import scipy.special
 
 Array = jax.Array | np.ndarray
-Scalar = Array | np.number | float | int
+Scalar = jax.typing.ArrayLike
 
 
 def array_namespace(*values: Any) -> ModuleType:

@@ -19,6 +19,7 @@ from dp_accounting import DpEvent, NeighboringRelation
 from dpsco_jax.privacy import accountants, events, pld
 from dpsco_jax.privacy.compositions import compositions
 
+_LEAST = math.log(0.01)  # with so little noise, what protects is the sampling alone
 _UNDER_BUDGET = 2e-5  # calibration stops when ε is below its target by at most this, relative
 
 
@@ -48,7 +49,8 @@ def certified_noise_multiplier(
 
     Returns:
         σ over the ℓ2 sensitivity under ``relation``. ``certificate`` of the releases is at most
-        ``epsilon``, without tolerance, and within 2e-5 of it, relative.
+        ``epsilon``, without tolerance, and within 2e-5 of it, relative. If 0.01 is already enough, as
+        where a record is hardly ever sampled, 0.01.
 
     Raises:
         ValueError: if an argument is out of range or the scheme has no proof under the relation.
@@ -75,6 +77,8 @@ def certified_noise_multiplier(
     enough = math.log(accountants.gaussian_noise_multiplier(epsilon, delta) * math.sqrt(num_steps))
     if excess(enough, accountants.FEW_POINTS) > -1e-9:
         return math.exp(accountants.raised(enough, lambda x: excess(x) <= 0.0))
+    if excess(_LEAST, accountants.FEW_POINTS) <= 0:
+        return math.exp(_LEAST)
     near = decreasing_root(lambda x: excess(x, accountants.FEW_POINTS), enough, 1e-3)
     return math.exp(decreasing_root(excess, near, _UNDER_BUDGET))
 

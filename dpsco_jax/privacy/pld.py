@@ -33,9 +33,9 @@ _MIN_POINTS = 2**15
 _PRECISION = 1e-5  # of ε, relative, where MAX_POINTS allow
 _LOST_MASS = 1e-9  # of δ: what truncation may move to infinite loss
 _ALIASED = 1e-6  # of δ: what may wrap around the window to where it counts
-_STRETCH = 1.25  # by how much the window may grow so that little wraps around
-_LOG_MAGNIFIED = math.log(1e7)  # by how much a small tilt may magnify rounding errors relative to δ
-_TILTS = np.geomspace(1e-4, 1e6, 96)
+_MAX_STRETCH = 3.0  # by how much the window may grow so that little wraps around
+_STRETCH_PRICE = 1e-4  # of a window twice as long, in relative error of δ
+_TILTS = np.geomspace(1e-4, 1e6, 128)
 _MACHINE = float(np.finfo(np.float64).eps)
 
 
@@ -58,9 +58,12 @@ def discretize(pair: Pair, losses: np.ndarray) -> _Law:
     inner, gaps = upper[1:-1], np.diff(losses)
     # Masses near the smallest floats are imprecise: as zero, they send the mass of P up.
     lower = np.where(lower > 1e-290, lower, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = np.exp(np.log(lower[1:-1]) - np.log(inner) + losses[1:])
-        down = np.clip((ratio - 1.0) / np.expm1(gaps), 0.0, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_ratio = np.log(lower[1:-1]) - np.log(inner) + losses[:-1]
+    # (e^gap ratio - 1) / (e^gap - 1), also where e^gap overflows.
+    down = np.clip(
+        (np.exp(np.minimum(log_ratio, 0.0)) - np.exp(-gaps)) / -np.expm1(-gaps), 0.0, 1.0
+    )
     down = np.where(inner > 0, down, 0.0) * inner
     masses = np.zeros(len(losses))
     masses[:-1] += down
@@ -91,19 +94,21 @@ def epsilon(components: Sequence[Component], delta: float, max_points: int = MAX
     steps = sum(count for _, count in components)
     tail = _LOST_MASS * delta / steps
     supports = [pair.support(tail) for pair, _ in components]
-    window = _window(components, supports, delta, None)
-    points = min(_MIN_POINTS, max_points)
+    window = _window(components, supports, delta, None, None)
+    extent = max(window.high - window.low, *(high - low for low, high in supports))
+    points, guess = min(_MIN_POINTS, max_points), None
     while True:
-        extent = max(window.high - window.low, *(high - low for low, high in supports))
         spacing = extent / points
-        bound, slope = _at_spacing(components, supports, delta, spacing)
-        if bound == 0.0 or points == max_points:
-            return bound
+        bound, slope = _at_spacing(components, supports, delta, spacing, guess)
+        if bound == 0.0:
+            return 0.0
         # Rounding to a grid of spacing h adds about steps (λ + λ²) h²/12 to the log-moment at tilt λ.
         fine = math.sqrt(12.0 * _PRECISION * bound / (steps * (1.0 + slope)))
-        if spacing <= 1.1 * fine:
+        wanted = min(math.ceil(extent / fine), max_points) if math.isfinite(bound) else max_points
+        guessed_well = guess is not None and bound > 0.8 * guess
+        if wanted <= 1.1 * points and guessed_well:
             return bound
-        points = min(math.ceil(extent / fine), max_points)
+        points, guess = max(points, wanted), bound if math.isfinite(bound) else guess
 
 
 def _at_spacing(
@@ -111,10 +116,11 @@ def _at_spacing(
     supports: Sequence[tuple[float, float]],
     delta: float,
     spacing: float,
+    guess: float | None,
 ) -> tuple[float, float]:
     """The bound on ε from a grid of this spacing, and the slope of -log δ where it lies."""
     steps = sum(count for _, count in components)
-    window = _window(components, supports, delta, spacing)
+    window = _window(components, supports, delta, spacing, guess)
     laws = []
     for (pair, count), (low, high) in zip(components, supports, strict=True):
         indices = np.arange(
@@ -154,8 +160,11 @@ def _window(
     supports: Sequence[tuple[float, float]],
     delta: float,
     spacing: float | None,
+    guess: float | None,
 ) -> _Window:
     """Chernoff bounds over a range of tilts, for laws rounded to a grid of this spacing, or not at all.
+
+    ``guess`` is about what ε will be.
 
     The moments are taken of laws on a few of the points of that grid, those in geometric progression.
     Fewer points dominate more, so these moments are not below those of the laws on all points.
@@ -173,26 +182,32 @@ def _window(
         opposite += count * _log_moments(law, -_TILTS[::4])
     top = float(np.min((moments - math.log(_LOST_MASS * delta)) / _TILTS))
     best = _saddlepoint(moments, delta)
-    slope = float(_TILTS[best])
-    centre = float(np.gradient(moments, _TILTS)[best])
+    if guess is None:
+        guess = max(float(np.gradient(moments, _TILTS)[best]), 0.0)
+    # Candidates are all tilts up to that one: less tilt needs a shorter window and lets rounding errors
+    # weigh more. A tilted mass m is worth m exp(moment - tilt L) at a loss L. Rounding counts where L is
+    # about ε; what wraps around may land anywhere above ε, which is seldom below the mean of the law.
+    tilts, own = _TILTS[: best + 1], moments[: best + 1]
     mean = max(float(moments[0] / _TILTS[0]), 0.0)
-    while True:
-        tilt, moment = float(_TILTS[best]), float(moments[best])
-        # Tilted mass m beyond the window comes back as m exp(moment - tilt L) at a loss L above ε, and
-        # ε is seldom below the mean of the law.
-        log_aliased = math.log(_ALIASED) + min(math.log(delta) - moment + tilt * mean, 0.0)
-        larger = (moments[best + 1 :] - moment - log_aliased) / (_TILTS[best + 1 :] - tilt)
-        aliased = float(np.min(larger, initial=math.inf))
-        # Less tilt keeps the window short, as long as rounding errors remain small beside δ.
-        if aliased <= _STRETCH * top or best == 0:
-            break
-        if moments[best - 1] - _TILTS[best - 1] * centre > math.log(delta) + _LOG_MAGNIFIED:
-            break
-        best -= 1
-    smaller = np.concatenate([-_TILTS[::4][::-1], [0.0], _TILTS[:best]])
-    of_smaller = np.concatenate([opposite[::-1], [0.0], moments[:best]])
-    low = float(np.max((log_aliased + moment - of_smaller) / (tilt - smaller)))
-    return _Window(min(low, mean), max(top, min(aliased, 3.0 * top)), tilt, slope)
+    worth = own - tilts * mean - math.log(delta)
+    ahead = _TILTS - tilts[:, None]
+    ahead = np.where(ahead > 0, ahead, np.nan)
+    gain = moments - own[:, None]
+    allowed = math.log(_ALIASED) - np.maximum(worth, 0.0)
+    highs = np.nanmin((gain - allowed[:, None]) / ahead, axis=1)
+    highs = np.clip(highs, top, _MAX_STRETCH * top)
+    aliased = np.nanmin(gain - ahead * highs[:, None], axis=1) + worth
+    steps = sum(count for _, count in components)
+    rounded = math.log(20.0 * _MACHINE * steps) + own - tilts * guess - math.log(delta)
+    errors = np.exp(np.minimum(aliased, 50.0)) + np.exp(np.minimum(rounded, 50.0))
+    chosen = int(np.argmin(errors + _STRETCH_PRICE * highs / top))
+
+    smaller = np.concatenate([-_TILTS[::4][::-1], [0.0], _TILTS[:chosen]])
+    of_smaller = np.concatenate([opposite[::-1], [0.0], moments[:chosen]])
+    low = np.max((allowed[chosen] + moments[chosen] - of_smaller) / (_TILTS[chosen] - smaller))
+    return _Window(
+        min(float(low), mean), float(highs[chosen]), float(_TILTS[chosen]), float(_TILTS[best])
+    )
 
 
 def _saddlepoint(moments: np.ndarray, delta: float) -> int:
@@ -201,7 +216,8 @@ def _saddlepoint(moments: np.ndarray, delta: float) -> int:
     variance = np.maximum(np.gradient(mean, _TILTS), 1e-300)
     spread = np.maximum(_TILTS * (1.0 + _TILTS) * np.sqrt(2.0 * np.pi * variance), 1.0)
     small_enough = moments - _TILTS * mean - np.log(spread) <= math.log(delta)
-    return int(np.argmax(small_enough)) if np.any(small_enough) else len(_TILTS) - 1
+    # The last tilt only serves the Chernoff bounds of those before it.
+    return int(np.argmax(small_enough)) if np.any(small_enough[:-1]) else len(_TILTS) - 2
 
 
 def _log_moments(law: _Law, tilts: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ Cost: none.
 
 from typing import NamedTuple
 
+import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax.privacy import curves, events, poisson, subsampling
@@ -57,7 +58,7 @@ class Poisson(NamedTuple):
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
         """The event of one Gaussian release."""
-        return events.poisson_subsampled_gaussian(noise_multiplier, float(self.probability))
+        return events.poisson_subsampled_gaussian(noise_multiplier, float(np.asarray(self.probability)))
 
 
 class WithoutReplacement(NamedTuple):

@@ -6,10 +6,11 @@ the sizes it is given, rounded up past the rounding of the program that will use
 Cost: a calibration by privacy loss distributions takes about a second, by Rényi curves milliseconds.
 """
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -21,6 +22,8 @@ from dpsco_jax.privacy import events
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
 
 Scheme = FullBatch | Poisson | WithoutReplacement
+
+_Plan = TypeVar("_Plan", bound=Any)
 
 ACCOUNTANTS = ("pld", "rdp")
 _ASSUMES = ("the key and the users sampled in each step stay secret",)
@@ -75,7 +78,7 @@ class Releases(NamedTuple):
         """Draws the users of a step as the accounting assumes; ``None`` for everybody."""
         match self.scheme:
             case Poisson(probability):
-                return lambda key: sampling.poisson(key, num_users, float(probability))
+                return lambda key: sampling.poisson(key, num_users, float(np.asarray(probability)))
             case WithoutReplacement(population, batch):
                 return lambda key: sampling.without_replacement(key, population, batch)
         return None
@@ -109,6 +112,13 @@ def poisson(num_users: int, batch_size: int, num_steps: int) -> Releases:
 def float32_above(value: float) -> float:
     """A float32 number above the value by 2 to 4 units in the last place."""
     return float(np.float32(value * (1 + 3 * 2.0**-23)))
+
+
+def pytree(cls: type[_Plan]) -> type[_Plan]:
+    """Registers a plan: fields annotated ``Any`` are leaves, the others (sizes, names) static."""
+    leaves = [field.name for field in dataclasses.fields(cls) if field.type is Any]
+    static = [field.name for field in dataclasses.fields(cls) if field.type is not Any]
+    return jax.tree_util.register_dataclass(cls, data_fields=leaves, meta_fields=static)
 
 
 def require_integer(name: str, value: Any, lower: int, upper: int | None = None) -> int:

@@ -99,7 +99,7 @@ def test_bounds_are_those_of_ac_sa():
 def test_the_policy_that_proves_more_is_taken():
     assert _plan(SMOOTH._replace(ridge=1e-6)).policy == "direct"
     assert _plan(SMOOTH._replace(ridge=1.0)).policy == "strongly convex"
-    regularized = _plan(NONSMOOTH, reduction="regularize")
+    regularized = _plan(NONSMOOTH, policy="regularize")
     assert regularized.policy == "regularize"
     assert regularized.strong_convexity == regularized.regularization > 0
     assert regularized.excess_bound < 2 * _plan(NONSMOOTH).excess_bound
@@ -125,7 +125,8 @@ def test_clipping_below_the_lipschitz_constant_proves_nothing():
         ({"epsilon": 0.6, "constants": "paper"}, r"epsilon must be in \(0, 0.5\)"),
         ({"initial_distance": math.inf}, r"initial_distance must be in \(0, inf\)"),
         ({"constants": "loose"}, "constants must be one of tight, paper"),
-        ({"reduction": "none"}, "reduction must be one of direct, regularize"),
+        ({"policy": "none"}, "policy must be one of auto, strongly convex, direct, regularize"),
+        ({"policy": "strongly convex"}, r"strong_convexity must be in \(0, inf\)"),
         ({"accountant": "prv"}, "accountant must be one of pld, rdp"),
         ({"num_steps": 0}, "num_steps must be an integer at least 1"),
         ({"batch_size": 1001}, r"batch_size must be an integer in \[1, 1000\]"),
@@ -151,7 +152,7 @@ N, B, T, DIM, MU, KAPPA = 10, 4, 4, 2, 0.5, 3.0
 Z = np.random.default_rng(1).normal(size=(N, DIM)).astype(np.float32)
 QUADRATIC = Objective(
     loss=lambda w, z: 0.5 * MU * jnp.sum(jnp.square(w - z)),
-    lipschitz=1e3,
+    lipschitz=20.0,
     smoothness=KAPPA * MU,
     domain=domains.whole_space(),
     loss_strong_convexity=MU,
@@ -162,12 +163,11 @@ EXACT_PLAN = private_ac_sa.Plan(
     dim=DIM,
     num_steps=T,
     batch_size=B,
-    policy="strongly convex",
     constants="tight",
     smoothed=True,
     chunk_size=64,
-    noise_multiplier=SIGMA / 2e3,
-    clip_norm=1e3,
+    noise_multiplier=SIGMA / 40,
+    clip_norm=20.0,
     smoothness=KAPPA * MU,
     strong_convexity=MU,
     smoothing_radius=RADIUS,
@@ -233,7 +233,7 @@ def test_excess_risk_stays_below_the_bound():
     truth = np.array([0.6, -0.5, 0.2, 0.0], np.float32)
     labels = features @ truth
     data = UserData(Example(jnp.asarray(features), jnp.asarray(labels)), None)
-    for reduction in ("direct", "regularize"):
+    for policy in ("direct", "regularize"):
         plan = private_ac_sa.plan(
             NONSMOOTH,
             num_users=users,
@@ -241,7 +241,7 @@ def test_excess_risk_stays_below_the_bound():
             epsilon=4.0,
             delta=1e-5,
             initial_distance=1.0,
-            reduction=reduction,
+            policy=policy,
         )
         run = jax.jit(
             jax.vmap(lambda k, p=plan: private_ac_sa.solve(k, p, NONSMOOTH, data, jnp.zeros(dim)))

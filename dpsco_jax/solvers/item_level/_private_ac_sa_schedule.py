@@ -30,6 +30,8 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers._planning import float32_above
 from dpsco_jax.transforms import balanced_smoothness
 
+POLICIES = ("strongly convex", "direct", "regularize")
+
 _PAPER_NOISE = 12.0  # c_2 for sensitivity 2G; with c_1 = 1
 _TYPICAL_NOISE = (
     2.5  # what an accountant finds in its place; sets step counts only, never the noise
@@ -67,6 +69,13 @@ class StepSizes(NamedTuple):
     smoothing_radius: float
     regularization: float
     excess_bound: float
+
+
+def candidates(problem: Problem) -> tuple[str, ...]:
+    """The policies among which the bound decides: of little strong convexity, none proves more."""
+    if problem.objective.strong_convexity == 0:
+        return ("direct",)
+    return POLICIES[:1] if problem.paper else POLICIES[:2]
 
 
 def sizes(

@@ -24,7 +24,6 @@ Cost: T·B user gradients; memory of one chunk of them, shifts included.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -41,26 +40,8 @@ from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.item_level import _private_ac_sa_schedule as schedule
 from dpsco_jax.solvers.solution import Solution, finished
 
-_SIZES = (
-    "num_users",
-    "dim",
-    "num_steps",
-    "batch_size",
-    "policy",
-    "constants",
-    "smoothed",
-    "chunk_size",
-)
 
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=(
-        "noise_multiplier", "clip_norm", "smoothness", "strong_convexity", "smoothing_radius",
-        "regularization", "epsilon", "delta", "initial_distance", "excess_bound",
-    ),
-    meta_fields=_SIZES,
-)  # fmt: skip
+@_planning.pytree
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
@@ -70,7 +51,6 @@ class Plan:
         dim: number of parameters.
         num_steps: T.
         batch_size: B; at B = N there is no sampling.
-        policy: ``"strongly convex"``, ``"direct"`` or ``"regularize"``.
         constants: ``"tight"`` or ``"paper"``.
         smoothed: whether gradients are taken at shifted points.
         chunk_size: users whose gradients are held at once.
@@ -90,7 +70,6 @@ class Plan:
     dim: int
     num_steps: int
     batch_size: int
-    policy: str
     constants: str
     smoothed: bool
     chunk_size: int
@@ -116,11 +95,18 @@ class Plan:
         return self.num_steps * self.batch_size
 
     @property
+    def policy(self) -> str:
+        """The policy that the numbers are those of (a batch of plans may mix them)."""
+        if float(self.strong_convexity) == 0:
+            return "direct"
+        return "regularize" if float(self.regularization) > 0 else "strongly convex"
+
+    @property
     def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
-        where = f"within {float(self.smoothing_radius):.3g} of" if self.smoothed else "on"
+        reach, slope = float(self.smoothing_radius), float(self.clip_norm)
         return (
-            f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz {where} the domain",
+            f"losses are convex and {slope:.4g}-Lipschitz within {reach:.3g} of the domain",
             f"a minimizer lies within {float(self.initial_distance):.4g} of the start",
         )
 
@@ -159,7 +145,7 @@ def plan(
     delta: float,
     initial_distance: float | None = None,
     constants: str = "tight",
-    reduction: str = "direct",
+    policy: str = "auto",
     num_steps: int | None = None,
     batch_size: int | None = None,
     clip_norm: float | None = None,
@@ -169,8 +155,7 @@ def plan(
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
-        objective: for its constants, domain and ridge. A strongly convex objective gets AC-SA's strongly
-            convex policy, unless (``"tight"``) ``reduction`` proves more.
+        objective: for its constants, domain and ridge.
         num_users: N ≥ 2.
         dim: number of parameters.
         epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
@@ -180,7 +165,8 @@ def plan(
         constants: ``"tight"``: no smoothing where the loss is smooth enough, sharp smoothing constants,
             few steps, noise from ``accountant``. ``"paper"``: the theorem's schedule, noise from its closed
             form, checked by its own accountant (tCDP).
-        reduction: what is done without strong convexity: ``"direct"`` or ``"regularize"``.
+        policy: ``"strongly convex"``, ``"direct"``, ``"regularize"``, or ``"auto"``: of the first two, if
+            both apply, the one that proves more (``"paper"``: the first).
         num_steps: T, in place of the schedule's.
         batch_size: B, in place of the schedule's; N for full batches.
         clip_norm: G, in place of the objective's Lipschitz constant. A smaller one means less noise and
@@ -196,7 +182,7 @@ def plan(
     dim = _planning.require_integer("dim", dim, 1)
     chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
     _planning.require_choice("constants", constants, ("tight", "paper"))
-    _planning.require_choice("reduction", reduction, ("direct", "regularize"))
+    _planning.require_choice("policy", policy, ("auto", *schedule.POLICIES))
     _planning.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
     paper = constants == "paper"
     most = 0.5 + 1e-12  # the paper's theorem holds up to one half
@@ -229,7 +215,6 @@ def plan(
             dim=dim,
             num_steps=steps,
             batch_size=batch,
-            policy=policy,
             constants=constants,
             smoothed=numbers.smoothing_radius > 0,
             chunk_size=chunk_size,
@@ -241,10 +226,9 @@ def plan(
             **numbers._asdict(),
         )
 
-    policies = [reduction]
-    if objective.strong_convexity > 0:
-        # A strong convexity of next to nothing proves less than none.
-        policies = ["strongly convex"] if paper else ["strongly convex", reduction]
+    if policy == "strongly convex":
+        _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+    policies = schedule.candidates(problem) if policy == "auto" else (policy,)
     best = min(map(under, policies), key=lambda candidate: candidate.excess_bound)
     return best if clip >= lipschitz else dataclasses.replace(best, excess_bound=math.inf)
 

@@ -18,7 +18,6 @@ Cost: num_steps·batch_size user gradients; memory of one chunk of user gradient
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -38,24 +37,9 @@ from dpsco_jax.solvers.solution import Solution, finished
 _SAMPLING = ("poisson", "fixed", "full")
 _AVERAGING = ("uniform", "polynomial", "last")
 _POLYNOMIAL_DECAY = 3.0  # the weight of iterate t grows as t³
-_NUMBERS = (
-    "noise_multiplier", "clip_norm", "step_size", "epsilon", "delta", "excess_bound",
-)  # fmt: skip
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=_NUMBERS,
-    meta_fields=(
-        "num_users",
-        "dim",
-        "num_steps",
-        "batch_size",
-        "sampling",
-        "averaging",
-        "chunk_size",
-    ),
-)
+@_planning.pytree
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).

@@ -1,0 +1,159 @@
+"""User-level DP-SGD: its exact law, its options, its plan."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.user_level import sgd
+
+USERS, DIM = 8, 2
+Z = np.random.default_rng(2).normal(size=(USERS, 3, DIM)).astype(np.float32)
+DATA = UserData(jnp.asarray(Z), None)
+MEANS = Z.mean(1)
+OBJECTIVE = Objective(
+    loss=lambda w, z: 0.5 * jnp.sum(jnp.square(w - z)),
+    lipschitz=20.0,
+    smoothness=1.0,
+    domain=domains.ball(3.0),
+)
+LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
+BUDGET = {"num_users": 1000, "dim": 10, "epsilon": 1.0, "delta": 1e-5, "num_steps": 50}
+
+
+def _exact_plan(**changes):
+    settings = {
+        "num_users": USERS,
+        "dim": DIM,
+        "num_steps": 3,
+        "batch_size": USERS,
+        "sampling": "full",
+        "averaging": "last",
+        "chunk_size": 64,
+        "noise_multiplier": 1e-12,
+        "clip_norm": 20.0,
+        "step_size": 0.4,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "excess_bound": math.inf,
+    }
+    return sgd.Plan(**(settings | changes))
+
+
+def _params(plan, objective=OBJECTIVE, runs=1, start=(1.0, -1.0)):
+    def one(key):
+        return sgd.solve(key, plan, objective, DATA, jnp.asarray(start)).params
+
+    keys = jax.random.split(jax.random.key(0), runs)
+    return np.asarray(jax.jit(jax.vmap(one))(keys), np.float64)
+
+
+@pytest.mark.parametrize("averaging", ["last", "uniform", "polynomial"])
+def test_without_noise_it_is_projected_clipped_gradient_descent(averaging):
+    objective = OBJECTIVE._replace(ridge=0.3, domain=domains.ball(0.9))
+    w, iterates = np.array([0.6, -0.6]), []
+    for _ in range(3):
+        rows = w - MEANS
+        rows *= np.minimum(1, 0.8 / np.linalg.norm(rows, axis=1, keepdims=True))
+        w = w - 0.4 * (rows.mean(0) + 0.3 * w)
+        w *= min(1, 0.9 / np.linalg.norm(w))
+        iterates.append(w)
+    weights = {
+        "last": [0, 0, 1],
+        "uniform": [1, 1, 1],
+        "polynomial": [6, 24, 60],  # s(s + 1)(s + 2)
+    }[averaging]
+    expected = np.average(iterates, axis=0, weights=weights)
+    plan = _exact_plan(clip_norm=0.8, averaging=averaging)
+    found = _params(plan, objective, start=(0.6, -0.6))[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("sampling", "sensitivity"), [("poisson", 1), ("fixed", 2)])
+def test_mean_and_variance_of_a_step(sampling, sensitivity):
+    """Divided by the planned size, with noise for the sensitivity of the sampling's relation."""
+    runs, batch, step, sigma = 20_000, 4, 0.4, 1.5
+    noise_multiplier = sigma / (20.0 * sensitivity)
+    plan = _exact_plan(
+        num_steps=1, batch_size=batch, sampling=sampling, noise_multiplier=noise_multiplier
+    )
+    free = OBJECTIVE._replace(domain=domains.whole_space())
+    found = _params(plan, free, runs)
+    start = np.array([1.0, -1.0])
+    rows = start - MEANS
+    if sampling == "poisson":
+        q = batch / USERS
+        of_sum = q * (1 - q) * np.sum(rows**2, 0)
+    else:
+        of_sum = batch * (USERS - batch) / (USERS - 1) * rows.var(0)
+    variance = step**2 * (of_sum + sigma**2) / batch**2
+    mean = start - step * rows.mean(0)
+    np.testing.assert_allclose(found.mean(0), mean, atol=5 * np.sqrt(variance.max() / runs))
+    np.testing.assert_allclose(found.var(0), variance, rtol=0.05)
+
+
+def _plan(objective=LOGISTIC, **changes):
+    return sgd.plan(objective, **(BUDGET | {"batch_size": 100} | changes))
+
+
+def test_the_default_step_and_its_bound():
+    plan = _plan()
+    variance = 1 + 10 * (plan.noise_multiplier / 100) ** 2
+    assert plan.step_size == pytest.approx(4.0 / math.sqrt(50 * variance))
+    assert plan.excess_bound == pytest.approx(4.0 * math.sqrt(variance / 50))
+    assert _plan(clip_norm=0.5).excess_bound == math.inf
+    assert _plan(averaging="last").excess_bound == math.inf
+    assert _plan(step_size=0.1).excess_bound == math.inf
+    # Twice the sensitivity, the same multiplier but for the relation: more noise, a larger bound.
+    assert _plan(sampling="fixed").excess_bound > plan.excess_bound
+
+
+def test_full_batches():
+    plan = _plan(sampling="full", batch_size=None)
+    assert plan.batch_size == 1000
+    assert plan.noise_multiplier == _plan(sampling="fixed", batch_size=1000).noise_multiplier
+    with pytest.raises(ValueError, match=r"batch_size must be an integer in \[1000, 1000\]"):
+        _plan(sampling="full")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_users": 0}, "num_users must be an integer at least 1"),
+        ({"num_steps": 1.5}, "num_steps must be an integer at least 1"),
+        ({"batch_size": None}, r"batch_size must be an integer in \[1, 1000\]"),
+        ({"batch_size": 0}, r"batch_size must be an integer in \[1, 1000\]"),
+        ({"sampling": "shuffle"}, "sampling must be one of poisson, fixed, full"),
+        ({"averaging": "median"}, "averaging must be one of uniform, polynomial, last"),
+        ({"epsilon": -1.0}, r"epsilon must be in \(0, inf\)"),
+        ({"delta": 0.0}, r"delta must be in \(0, 1\)"),
+        ({"clip_norm": math.inf}, r"clip_norm must be in \(0, inf\)"),
+        ({"step_size": 0.0}, r"step_size must be in \(0, inf\)"),
+        ({"initial_distance": math.nan}, r"initial_distance must be in \(0, inf\)"),
+        ({"accountant": "moments"}, "accountant must be one of pld, rdp"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        _plan(**changes)
+
+
+def test_a_step_size_needs_a_finite_distance():
+    unbounded = LOGISTIC._replace(domain=domains.whole_space())
+    with pytest.raises(ValueError, match="initial_distance must be in"):
+        _plan(unbounded)
+    assert _plan(unbounded, step_size=0.1).step_size == 0.1
+
+
+def test_the_plan_prints_what_it_does():
+    text = str(_plan())
+    for part in ("poisson, 100 users a step", "5 passes", "ADD_OR_REMOVE_ONE", "secret"):
+        assert part in text
+    assert "REPLACE_ONE" in str(dataclasses.replace(_plan(), sampling="fixed"))

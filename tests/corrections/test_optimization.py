@@ -151,7 +151,7 @@ def test_c6_the_regularizer_moves_with_the_problem():
 
     sizes = {"num_users": 40, "dim": 2, "num_steps": 20, "batch_size": 40}
     budget = {"epsilon": 8.0, "delta": 1e-3}
-    plan = private_ac_sa.plan(objective(jnp.zeros(2)), reduction="regularize", **sizes, **budget)
+    plan = private_ac_sa.plan(objective(jnp.zeros(2)), policy="regularize", **sizes, **budget)
 
     @jax.jit
     def solution(centre):

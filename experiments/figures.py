@@ -17,6 +17,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe-Ito, without its yellow, which is too light for lines on white."""
@@ -88,6 +89,8 @@ def error_bars(
     """
     for i, name in enumerate(names):
         line = summary[summary[series] == name].sort_values(x)
+        if line.empty:
+            continue
         axes.errorbar(
             line[x],
             line[value],
@@ -97,6 +100,26 @@ def error_bars(
             marker=MARKERS[i % len(MARKERS)],
             linestyle=LINES[i % len(LINES)],
         )
+
+
+def log_ticks(axis: Any, ticks: Sequence[float] | None = None) -> None:
+    """Makes an axis logarithmic, with plain numbers at its ticks.
+
+    Args:
+        axis: ``axes.xaxis`` or ``axes.yaxis``.
+        ticks: where; 1, 2 and 5 times powers of ten if left out.
+    """
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if ticks is None else FixedLocator([*ticks]))
+    axis.set_major_formatter(lambda value, position: f"{value:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def shared_legend(figure: Any, axes: Sequence[Any]) -> None:
+    """One legend above all panels, with each label of these axes once."""
+    pairs = [panel.get_legend_handles_labels() for panel in axes]
+    handles = {label: handle for pair in pairs for handle, label in zip(*pair, strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
 
 
 def save(figure: Any, stem: Path) -> None:

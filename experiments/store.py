@@ -150,31 +150,36 @@ class Store:
         Raises:
             RuntimeError: if one of them is not claimed by this run or has a result already.
         """
+        rows = [
+            (
+                outcome.cell.id,
+                config_hash,
+                json.dumps(dict(outcome.cell.settings)),
+                outcome.status,
+                None if outcome.results is None else json.dumps(outcome.results),
+                outcome.traceback,
+                outcome.seconds,
+                _now(),
+                self._run,
+            )
+            for outcome in outcomes
+        ]
         with self._transaction():
-            for cell, status, results, traceback, seconds in outcomes:
-                mine = self._db.execute(
-                    "DELETE FROM claims WHERE id = ? AND run = ?", (cell.id, self._run)
-                ).rowcount
-                stored = self._db.execute(
-                    "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?) "
-                    "ON CONFLICT (id) DO UPDATE SET status = excluded.status, "
-                    "results = excluded.results, traceback = excluded.traceback, "
-                    "seconds = excluded.seconds, attempts = attempts + 1, "
-                    "finished = excluded.finished, run = excluded.run WHERE status = 'failed'",
-                    (
-                        cell.id,
-                        config_hash,
-                        json.dumps(dict(cell.settings)),
-                        status,
-                        None if results is None else json.dumps(results),
-                        traceback,
-                        seconds,
-                        _now(),
-                        self._run,
-                    ),
-                ).rowcount
-                if mine != 1 or stored != 1:
-                    raise RuntimeError(f"cell {cell.id} is not this run's to store")
+            given_up = self._db.executemany(
+                "DELETE FROM claims WHERE id = ? AND run = ?", [(row[0], row[-1]) for row in rows]
+            ).rowcount
+            stored = self._db.executemany(
+                "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET status = excluded.status, "
+                "results = excluded.results, traceback = excluded.traceback, "
+                "seconds = excluded.seconds, attempts = attempts + 1, "
+                "finished = excluded.finished, run = excluded.run WHERE status = 'failed'",
+                rows,
+            ).rowcount
+            if rows and not given_up == stored == len(rows):
+                raise RuntimeError(
+                    "a cell that is not this run's to store: claimed or done by others"
+                )
 
     def rows(self, cells: Iterable[Cell]) -> list[dict[str, Any]]:
         """Everything stored about these cells, in their order; missing cells are left out."""

@@ -46,13 +46,16 @@ from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import sgd
 from experiments.cells import Setting, Settings, axis, product
 from experiments.experiment import Program
-from experiments.figures import error_bars, panels, save
+from experiments.figures import error_bars, log_ticks, panels, save, shared_legend
 from experiments.metrics import roc_auc
 from experiments.report import show, summarize
 
 DP_SGD, TUNED, AC_SA = "DP-SGD", "DP-SGD, tuned", "private AC-SA"
 # The step of the plan is multiplied by this times √ε: least excess risk among a few, seen on the data.
 _TUNED_STEPS = {"insteval": 0.5, "nlswork": 5.0}
+SOLVERS = (DP_SGD, TUNED, AC_SA)
+_OPTIMUM: Any = {"color": "black", "linestyle": ":", "label": "non-private optimum"}
+_NO_TRAINING: Any = {"color": "gray", "linestyle": (0, (1, 3)), "label": "no training (w = 0)"}
 _TITLES = {"insteval": "InstEval", "nlswork": "nlswork", "movielens": "MovieLens 100k"}
 
 
@@ -72,7 +75,7 @@ class UserLevelTradeoff:
     name: ClassVar[str] = "user-level-tradeoff"
     version: ClassVar[int] = 1
     tasks: tuple[str, ...] = axis("task", ("insteval", "nlswork"), static=True)
-    solvers: tuple[str, ...] = axis("solver", (DP_SGD, TUNED, AC_SA), static=True)
+    solvers: tuple[str, ...] = axis("solver", SOLVERS, static=True)
     epsilons: tuple[float, ...] = axis("epsilon", (0.5, 1.0, 2.0, 4.0, 8.0))
     seeds: int = axis("seed", 20)
     delta: float = 1e-5
@@ -221,29 +224,22 @@ def _with_interval(rows: pd.DataFrame, value: str) -> list[str]:
 def _draw(summary: pd.DataFrame, delta: float, stem: Path) -> None:
     """One row of panels for each task: test AUC, excess risk."""
     tasks = list(dict.fromkeys(summary["task"]))
-    solvers = list(dict.fromkeys(summary["solver"]))
     epsilons = sorted(set(summary["epsilon"]))
+    seeds = summary["count"].min()
     with panels(len(tasks), 2, sharex=True) as (figure, axes):
         for (left, right), task in zip(axes, tasks, strict=True):
             rows = summary[summary["task"] == task]
-            error_bars(left, rows, "epsilon", "test_auc", "solver", solvers)
-            error_bars(right, rows, "epsilon", "excess_risk", "solver", solvers)
-            left.axhline(
-                rows["optimum_auc"].iloc[0], color="black", ls=":", label="non-private optimum"
-            )
-            right.axhline(
-                rows["trivial_excess"].iloc[0], color="gray", ls=":", label="no training (w = 0)"
-            )
+            error_bars(left, rows, "epsilon", "test_auc", "solver", SOLVERS)
+            error_bars(right, rows, "epsilon", "excess_risk", "solver", SOLVERS)
+            left.axhline(rows["optimum_auc"].iloc[0], **_OPTIMUM)
+            right.axhline(rows["trivial_excess"].iloc[0], **_NO_TRAINING)
+            left.set_title(f"{_TITLES.get(task, task)}, users as records", loc="left")
             left.set_ylabel("test AUC")
             right.set_ylabel("excess training risk (nats)")
-            right.set_yscale("log")
-            left.set_title(f"{_TITLES.get(task, task)}, users as records", loc="left")
-            for panel in (left, right):
-                panel.set_xscale("log")
-                panel.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
-                panel.minorticks_off()
+            log_ticks(left.xaxis, epsilons)
+            log_ticks(right.xaxis, epsilons)
+            log_ticks(right.yaxis)
         for panel in axes[-1]:
-            panel.set_xlabel(f"ε of a user (δ = {delta:g}, certified)")
-        for panel in axes[0]:
-            panel.legend()
+            panel.set_xlabel(f"user-level ε (δ = {delta:g}); bars: 95 % interval, {seeds} seeds")
+        shared_legend(figure, axes[0])
         save(figure, stem)

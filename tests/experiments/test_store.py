@@ -56,14 +56,14 @@ def test_claims_of_a_closed_run_are_free_again(tmp_path):
 
 def test_a_result_is_never_replaced_and_never_stored_without_a_claim(tmp_path):
     with opened(tmp_path) as store:
-        with pytest.raises(RuntimeError, match="not this run's"):
+        with pytest.raises(RuntimeError, match="not this run's to store"):
             store.finish(done(CELLS), "hash")
         tried = store.pending(CELLS)
         store.finish(done(store.claim(CELLS, tried)), "hash")
-        with pytest.raises(RuntimeError, match="not this run's"):
+        with pytest.raises(RuntimeError, match="not this run's to store"):
             store.finish(done(CELLS[:1]), "hash")
         store._db.execute("INSERT INTO claims VALUES (?, ?)", (CELLS[0].id, store._run))
-        with pytest.raises(RuntimeError, match="not this run's"):
+        with pytest.raises(RuntimeError, match="not this run's to store"):
             store.finish(done(CELLS[:1]), "hash")
 
 

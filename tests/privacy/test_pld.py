@@ -8,10 +8,10 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.pld import PLDAccountant
-from scipy import special, stats
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from scipy import fft, special, stats
 
-from dpsco_jax.privacy import pairs, pld
+from dpsco_jax.privacy import pairs, pld, pld_window
 
 
 def gaussian_delta(epsilon, noise_multiplier):
@@ -56,7 +56,7 @@ def test_without_replacement_reference_values(q, steps, noise_multiplier, delta,
 def test_one_step_without_replacement_is_the_closed_profile(noise_multiplier, q):
     pair = pairs.gaussian_without_replacement(noise_multiplier, q)
     spacing = 0.02 / noise_multiplier
-    law = pld.discretize(pair, spacing * np.arange(-800, 801))
+    law = pld_window.discretize(pair, spacing * np.arange(-800, 801))
     for j in (-40, -3, 0, 1, 20, 60):
         exact = fixed_size_delta(j * spacing, noise_multiplier, q)
         # At the points of the grid connect-the-dots is exact, between them it is above.
@@ -109,6 +109,43 @@ def test_poisson_sampling_agrees_with_dp_accounting(q, noise_multiplier, steps, 
     pair = pairs.poisson_gaussian(noise_multiplier, q)
     found = max(pld.epsilon([(p, steps)], delta) for p in (pair, pairs.reverse(pair)))
     assert found == pytest.approx(accountant.get_epsilon(delta), rel=3e-4)
+
+
+@pytest.mark.parametrize(("q", "noise_multiplier", "steps"), [(0.02, 0.8, 200), (0.3, 5.0, 50)])
+def test_never_below_an_optimistic_discretization(q, noise_multiplier, steps):
+    optimistic = privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier, pessimistic_estimate=False, sampling_prob=q, use_connect_dots=False
+    ).self_compose(steps)
+    pair = pairs.poisson_gaussian(noise_multiplier, q)
+    found = pld.epsilon([(pair, steps)], 1e-6)
+    assert found >= optimistic.get_epsilon_for_delta(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pair", "count", "spacing", "tilt"),
+    [
+        (pairs.poisson_gaussian(1.0, 0.01), 1000, 1e-3, 5.0),
+        (pairs.gaussian_without_replacement(0.95, 1e-5), 100_000, 1e-5, 50.0),
+        (pairs.gaussian(3.0), 5, 1e-3, 8.0),
+    ],
+)
+def test_the_bound_on_rounding_holds_against_extended_precision(pair, count, spacing, tilt):
+    low, high = pair.support(1e-18)
+    grid = spacing * np.arange(math.floor(low / spacing), math.ceil(high / spacing) + 1)
+    law = pld_window.discretize(pair, grid)
+    losses = spacing * np.arange(-(2**15), 2**15)
+    masses, errors = pld._convolve([(law, count)], losses, tilt)
+
+    log_mean = pld_window.log_moments(law, np.array([tilt]))[0]
+    tilted = law.masses * np.exp(tilt * law.losses - log_mean)
+    folded = np.bincount(np.rint(law.losses / spacing).astype(int) % 2**16, tilted, 2**16)
+    transform = fft.rfft(folded.astype(np.longdouble))
+    exact = np.roll(fft.irfft(np.exp(count * np.log(transform)), 2**16), 2**15)
+    exact = exact * np.exp(np.minimum(count * log_mean - tilt * losses.astype(np.longdouble), 300))
+    weights = np.random.default_rng(0).random(2**16) * (exact > 0)
+    for start in (2**15 + 500, 2**15 + 5000, 2**15 + 20_000):
+        found, true = ((weights * m)[start:].sum() for m in (masses, np.maximum(exact, 0)))
+        assert abs(float(found - true)) <= errors[start - 1]
 
 
 def test_laplace_composition_agrees_with_dp_accounting():
@@ -166,6 +203,6 @@ def test_nothing_costs_nothing_and_certain_failure_everything():
 def test_the_reverse_of_a_symmetric_pair_is_itself():
     pair = pairs.gaussian_without_replacement(0.8, 0.2)
     grid = 0.1 * np.arange(-60, 61)
-    law, mirrored = (pld.discretize(p, grid) for p in (pair, pairs.reverse(pair)))
+    law, mirrored = (pld_window.discretize(p, grid) for p in (pair, pairs.reverse(pair)))
     np.testing.assert_allclose(law.masses, mirrored.masses, rtol=1e-9, atol=1e-14)
     assert law.masses.sum() + law.infinite == pytest.approx(1.0, abs=1e-12)

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpsco_jax.privacy._numerics import Array
 from dpsco_jax.privacy._profile_nodes import CHUNK, Bank, Nodes, Precision, banks, precision
 from dpsco_jax.privacy.orders import ORDERS
 
@@ -70,7 +71,7 @@ class _Pair(NamedTuple):
     powers: Any  # (μ/2)^(k-1) for k = 1, 3, ... at the place of the grid in use, 0 elsewhere
     grid: Any  # 1 for the grid in use, 0 for the others
 
-    def choose(self, xp: Any, table: np.ndarray) -> Any:
+    def choose(self, xp: Any, table: Array) -> Any:
         """The row of the grid in use."""
         return table[0] if len(table) == 1 else _product(xp, self.grid, table)
 
@@ -84,7 +85,7 @@ def _pair(xp: Any, bank: Bank, sigma: Any, q: Any, settings: Precision) -> _Pair
     return _Pair(mu, q[..., None], powers, grid)
 
 
-def _product(xp: Any, left: Any, table: np.ndarray) -> Any:
+def _product(xp: Any, left: Any, table: Array) -> Any:
     return xp.matmul(left, table, **({"precision": "highest"} if xp is jnp else {}))
 
 

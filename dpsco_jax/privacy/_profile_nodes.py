@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpsco_jax.privacy._numerics import Array
 from dpsco_jax.privacy.orders import ORDERS
 
 # Grid i serves σ from its floor to the floor before it.
@@ -71,9 +72,9 @@ class Nodes(NamedTuple):
         mills: -R^(k)(s)/k! of Mills' ratio R for k = 1, 3, ..., shape ``[grids * terms, nodes]``.
     """
 
-    s: np.ndarray
-    log_weight: np.ndarray
-    mills: np.ndarray
+    s: Array
+    log_weight: Array
+    mills: Array
 
     def part(self, which: slice) -> "Nodes":
         """Some of the nodes."""

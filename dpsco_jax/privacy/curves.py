@@ -80,20 +80,20 @@ def laplace(scale: Scalar) -> PrivacyLoss:
     """
     require("scale", scale, 0.0, np.inf, open_low=True)
     xp, (b,) = as_floats(scale)
-    orders = ORDERS.astype(b.dtype)
+    orders, above_one = ORDERS.astype(b.dtype), (ORDERS - 1.0).astype(b.dtype)
     x = (1.0 / b)[..., None]
-    rise = (orders - 1.0) * x
+    rise = above_one * x
     near = xp.minimum(rise, 1.0)
     excess = (
         orders * exp_remainder(xp, near)
-        + (orders - 1.0) * exp_remainder(xp, -near * (orders / (orders - 1.0)))
+        + above_one * exp_remainder(xp, -near * (orders / above_one))
     ) / (2.0 * orders - 1.0)
     log_far = (
         rise
         + np.log(orders / (2.0 * orders - 1.0))
         + xp.log1p((1.0 - 1.0 / orders) * xp.exp(-(2.0 * orders - 1.0) * x))
     )
-    rdp = xp.where(rise < 1.0, xp.log1p(excess), log_far) / (orders - 1.0)
+    rdp = xp.where(rise < 1.0, xp.log1p(excess), log_far) / above_one
     return _loss(xp.minimum(rdp, x))
 
 
@@ -110,7 +110,7 @@ def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> 
     """
     require("epsilon", epsilon, 0.0, np.inf)
     xp, (eps,) = as_floats(epsilon)
-    orders = ORDERS.astype(eps.dtype)
+    orders, above_one = ORDERS.astype(eps.dtype), (ORDERS - 1.0).astype(eps.dtype)
     eps = eps[..., None]
     quadratic = xp.minimum(0.5 * orders * eps * eps, eps)
     if bound == "quadratic":
@@ -118,15 +118,15 @@ def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> 
     if bound != "exact":
         raise ValueError(f"bound must be 'exact' or 'quadratic', got {bound!r}")
     # A - 1 = (exp((α-1)ε) - 1) (1 - exp(-αε)) / (1 + exp(-ε)): a product, so nothing cancels.
-    rise = (orders - 1.0) * eps
+    rise = above_one * eps
     excess = xp.expm1(xp.minimum(rise, 1.0)) * -xp.expm1(-orders * eps) / (1.0 + xp.exp(-eps))
     finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 8192.0)
     log_far = (
-        (orders - 1.0) * finite
+        above_one * finite
         + xp.log1p(xp.exp(-(2.0 * orders - 1.0) * finite))
         - xp.log1p(xp.exp(-finite))
     )
-    rdp = xp.where(rise < 1.0, xp.log1p(excess), log_far) / (orders - 1.0)
+    rdp = xp.where(rise < 1.0, xp.log1p(excess), log_far) / above_one
     return _loss(xp.where(xp.isfinite(eps), xp.minimum(rdp, quadratic), xp.inf))
 
 
@@ -146,7 +146,7 @@ def bounded_range(epsilon: Scalar) -> PrivacyLoss:
     """
     require("epsilon", epsilon, 0.0, np.inf)
     xp, (eps,) = as_floats(epsilon)
-    orders = ORDERS.astype(eps.dtype)
+    orders, above_one = ORDERS.astype(eps.dtype), (ORDERS - 1.0).astype(eps.dtype)
     eps = eps[..., None]
     finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 8192.0)
     quadratic = xp.minimum(orders * finite * finite / 8.0, finite)
@@ -155,9 +155,7 @@ def bounded_range(epsilon: Scalar) -> PrivacyLoss:
         _bounded_range_series(xp, xp.minimum(finite, 1.0 / orders)),
         _bounded_range_far(xp, xp.maximum(finite, 1.0 / orders)),
     )
-    return _loss(
-        xp.where(xp.isfinite(eps), xp.minimum(log_moment / (orders - 1.0), quadratic), xp.inf)
-    )
+    return _loss(xp.where(xp.isfinite(eps), xp.minimum(log_moment / above_one, quadratic), xp.inf))
 
 
 def approximate_dp(epsilon: Scalar, delta: Scalar) -> PrivacyLoss:
@@ -198,9 +196,9 @@ def _bounded_range_series(xp: Any, eps: Any) -> Any:
 
 def _bounded_range_far(xp: Any, eps: Any) -> Any:
     """(α-1) rdp for αε >= 1, by the same formula with its exponentials taken apart."""
-    alpha = ORDERS.astype(eps.dtype)
-    rise = (alpha - 1.0) * eps
-    up = [rise, (alpha - 1.0) * xp.log1p(xp.exp(-rise) * (xp.expm1(-eps) / xp.expm1(-rise)))]
+    alpha, above_one = ORDERS.astype(eps.dtype), (ORDERS - 1.0).astype(eps.dtype)
+    rise = above_one * eps
+    up = [rise, above_one * xp.log1p(xp.exp(-rise) * (xp.expm1(-eps) / xp.expm1(-rise)))]
     down = [
         (-(ORDERS - 1.0) * np.log1p(-1.0 / ORDERS)).astype(eps.dtype),
         -xp.log1p(-xp.exp(-alpha * eps)),
@@ -208,4 +206,4 @@ def _bounded_range_far(xp: Any, eps: Any) -> Any:
     ]
     size = sum(xp.abs(term) for term in up + down)
     # What cancels leaves its absolute error behind: it is added.
-    return sum(up) - sum(down) + 2.0 * xp.finfo(eps.dtype).eps * size
+    return sum(up) - sum(down) + 4.0 * xp.finfo(eps.dtype).eps * size

@@ -23,6 +23,7 @@ from dpsco_jax.privacy._numerics import Array, Scalar, array_namespace, as_float
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 16.0
+_CANCELLATION_ULPS = 4.0
 
 
 class PrivacyLoss(NamedTuple):
@@ -109,19 +110,21 @@ def epsilon(loss: PrivacyLoss, delta: Scalar) -> Any:
     """
     require("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
     xp, (rdp, failure, allowed) = as_floats(*loss, delta)
-    rest = (allowed - failure) / (1.0 - xp.minimum(failure, 0.5))
+    eps = xp.finfo(rdp.dtype).eps
+    rest = (allowed * (1.0 - 2.0 * eps) - failure) / (1.0 - xp.minimum(failure, 0.5))
     feasible = rest > 0
     log_rest = xp.log(xp.where(feasible, rest, 1.0))
     finite = xp.isfinite(rdp)
     safe_rdp = xp.where(finite, rdp, 0.0)
-    orders = ORDERS.astype(rdp.dtype)
-    offset = (np.log1p(-1.0 / ORDERS) - np.log(ORDERS) / (ORDERS - 1.0)).astype(orders.dtype)
-    slope = (1.0 / (ORDERS - 1.0)).astype(orders.dtype)
-    converted = safe_rdp + offset - log_rest[..., None] * slope
+    offset = (np.log1p(-1.0 / ORDERS) - np.log(ORDERS) / (ORDERS - 1.0)).astype(rdp.dtype)
+    needed = log_rest[..., None] * (1.0 / (ORDERS - 1.0)).astype(rdp.dtype)
+    # The terms may cancel: what their rounding can have taken off is added.
+    slack = _CANCELLATION_ULPS * eps * (safe_rdp + np.abs(offset) + xp.abs(needed))
+    converted = safe_rdp + offset - needed + slack
     # Total variation: δ² + exp(-rdp) - 1 > 0 for some order means that (0, δ) already holds.
-    within_variation = xp.any(
-        finite & ((xp.where(feasible, rest, 0.0) ** 2)[..., None] > -xp.expm1(-safe_rdp)), axis=-1
-    )
+    variation = -xp.expm1(-safe_rdp) * (1.0 + 8.0 * eps)
+    allowed_variation = (xp.where(feasible, rest, 0.0) ** 2)[..., None]
+    within_variation = xp.any(finite & (allowed_variation > variation), axis=-1)
     best = xp.min(xp.where(finite, converted, xp.inf), axis=-1)
     best = xp.where(within_variation, 0.0, xp.maximum(best, 0.0))
     best = xp.where(feasible, best, xp.inf)
@@ -143,9 +146,12 @@ def delta(loss: PrivacyLoss, epsilon: Scalar) -> Any:
     xp, (rdp, failure, allowed) = as_floats(*loss, epsilon)
     finite = xp.isfinite(rdp)
     safe_rdp = xp.where(finite, rdp, 0.0)
-    orders = ORDERS.astype(rdp.dtype)
-    offset = ((ORDERS - 1.0) * np.log1p(-1.0 / ORDERS) - np.log(ORDERS)).astype(orders.dtype)
-    log_converted = (orders - 1.0) * (safe_rdp - allowed[..., None]) + offset
+    above_one = (ORDERS - 1.0).astype(rdp.dtype)
+    offset = ((ORDERS - 1.0) * np.log1p(-1.0 / ORDERS) - np.log(ORDERS)).astype(rdp.dtype)
+    allowed = xp.minimum(allowed, 1e30)[..., None]
+    size = above_one * (safe_rdp + allowed) + np.abs(offset)
+    slack = _CANCELLATION_ULPS * xp.finfo(rdp.dtype).eps * size
+    log_converted = above_one * (safe_rdp - allowed) + offset + slack
     positive = safe_rdp > 0
     squared_variation = -xp.expm1(-xp.where(positive, safe_rdp, 1.0))
     log_variation = xp.where(positive, 0.5 * xp.log(squared_variation), -xp.inf)

@@ -81,7 +81,7 @@ def log_moments(xp: Any, sigma: Any, q: Any) -> tuple[Any, Any]:
         q: sampling probability, shape ``[...]``, same dtype.
     """
     sigma, q = xp.broadcast_arrays(sigma, q)
-    orders = ORDERS.astype(sigma.dtype)
+    orders, above_one = ORDERS.astype(sigma.dtype), (ORDERS - 1.0).astype(sigma.dtype)
     noisy, partial = sigma > 0, (q > 0) & (q < 1)
     safe_sigma, safe_q = xp.where(noisy, sigma, 1.0), xp.where(partial, q, 0.5)
     value, reached = _profile.log_moments(xp, safe_sigma, safe_q, mirrored=False)
@@ -89,10 +89,10 @@ def log_moments(xp: Any, sigma: Any, q: Any) -> tuple[Any, Any]:
     result = xp.where(reached, xp.minimum(value, bound), bound)
     # A is at least its last binomial term q^α exp(α(α-1)/(2σ²)), which the bound approaches.
     half_precision = (0.5 / safe_sigma / safe_sigma)[..., None]
-    rest = ((1.0 - safe_q) / safe_q)[..., None] * xp.exp(-(orders - 1.0) * half_precision)
+    rest = ((1.0 - safe_q) / safe_q)[..., None] * xp.exp(-above_one * half_precision)
     exact = reached | (orders * xp.log1p(rest) < _LOOSENESS * bound)
     result = xp.maximum(result, xp.finfo(sigma.dtype).tiny)
-    result = xp.where((q < 1)[..., None], result, orders * (orders - 1.0) * half_precision)
+    result = xp.where((q < 1)[..., None], result, orders * above_one * half_precision)
     result = xp.where(noisy[..., None], result, xp.inf)
     return xp.where((q > 0)[..., None], result, 0.0), exact | ~(partial & noisy)[..., None]
 
@@ -107,9 +107,9 @@ def minkowski(xp: Any, sigma: Any, q: Any) -> Any:
         sigma: noise multiplier, above 0, shape ``[...]``.
         q: sampling probability, in (0, 1), same shape and dtype.
     """
-    orders = ORDERS.astype(sigma.dtype)
+    orders, above_one = ORDERS.astype(sigma.dtype), (ORDERS - 1.0).astype(sigma.dtype)
     cap = 80.0 if sigma.dtype != np.float64 else 600.0
-    y = (orders - 1.0) * (0.5 / sigma / sigma)[..., None]
+    y = above_one * (0.5 / sigma / sigma)[..., None]
     rise = xp.log1p(q[..., None] * xp.expm1(xp.minimum(y, cap)))
     return orders * (rise + xp.maximum(y - cap, 0.0))
 

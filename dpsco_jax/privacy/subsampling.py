@@ -131,13 +131,13 @@ def _log_moments(xp: Any, sigma: Any, q: Any, relation: NeighboringRelation) -> 
 
 def _symmetric_log_moments(xp: Any, sigma: Any, q: Any) -> Any:
     """Bound on log A under REPLACE_ONE at each order, never below what is proven."""
-    orders = ORDERS.astype(sigma.dtype)
+    orders, above_one = ORDERS.astype(sigma.dtype), (ORDERS - 1.0).astype(sigma.dtype)
     noisy, partial = sigma > 0, (q > 0) & (q < 1)
     safe_sigma, safe_q = xp.where(noisy, sigma, 1.0), xp.where(partial, q, 0.5)
     value, reached = _profile.log_moments(xp, safe_sigma, safe_q, mirrored=True)
     # exp(-αL) <= exp((α-1)L): the excess is at most twice that of the sampled pair.
     pair = poisson.minkowski(xp, safe_sigma, safe_q)
-    unsampled = orders * (orders - 1.0) * (0.5 / safe_sigma / safe_sigma)[..., None]
+    unsampled = orders * above_one * (0.5 / safe_sigma / safe_sigma)[..., None]
     bound = xp.minimum(pair + xp.log1p(-xp.expm1(-pair)), unsampled)
     result = xp.where(reached, xp.minimum(value, bound), bound)
     result = xp.maximum(result, xp.finfo(sigma.dtype).tiny)

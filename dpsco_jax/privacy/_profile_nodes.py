@@ -99,9 +99,10 @@ class Bank(NamedTuple):
 def banks(dtype: np.dtype) -> tuple[Bank, Bank]:
     """The low orders, which small σ use too, on all grids; and the high orders on the first."""
     settings = precision(dtype)
-    octave = np.ceil(np.log2(ORDERS - 1.0))
+    # Groups of two octaves: fewer programs to compile than with one, few more nodes.
     last_low = math.ceil(math.log2(settings.coverage * _FLOORS[0] ** 2))
-    edges = np.flatnonzero(np.diff(np.maximum(octave, last_low))) + 1
+    level = np.ceil((np.ceil(np.log2(ORDERS - 1.0)) - last_low) / 2.0)
+    edges = np.flatnonzero(np.diff(np.maximum(level, 0.0))) + 1
     high = itertools.pairwise([*edges.tolist(), len(ORDERS)])
     return (
         _bank([(0, int(edges[0]))], _FLOORS, settings, dtype),

@@ -136,9 +136,8 @@ def _convolve(
     first = round(losses[0] / spacing)
     tilted = np.maximum(np.roll(fft.irfft(product, size), -(first % size)), 0.0)
     error += math.sqrt(float(tilted @ tilted))
-    error *= (
-        4.0 * _MACHINE * math.log2(size)
-    )  # in the Euclidean norm, as of any orthogonal transform
+    # In the Euclidean norm, which an orthogonal transform keeps.
+    error *= _MACHINE * math.log2(size)
     factors = np.exp(np.minimum(log_scale - tilt * losses, 300.0))
     return tilted * factors, error * np.sqrt(_sum_above(factors**2))
 

@@ -84,13 +84,14 @@ def test_a_nan_that_tells_is_heard():
     assert found.epsilon > 3.0
 
 
-def test_the_threshold_is_chosen_on_other_runs_than_are_counted():
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_threshold_is_chosen_on_other_runs_than_are_counted(swapped):
     # A separation that only the first quarter shows must not count.
     scores, others = np.zeros(400), np.zeros(400)
     others[:100] = 1.0
-    found = audit_scores(scores, others, 0.0)
+    found = audit_scores(*((others, scores) if swapped else (scores, others)), 0.0)
     assert found.num_runs == 300
-    assert (found.true_positives, found.epsilon) == (0, 0.0)
+    assert (found.true_positives, found.false_positives, found.epsilon) == (0, 0, 0.0)
 
 
 @pytest.fixture(scope="module")

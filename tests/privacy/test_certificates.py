@@ -17,6 +17,7 @@ from dpsco_jax.privacy import (
     certified_noise_multiplier,
     events,
 )
+from dpsco_jax.privacy.certified_noise import decreasing_root
 from dpsco_jax.privacy.compositions import compositions
 from dpsco_jax.privacy.second_opinion import second_opinion
 
@@ -152,6 +153,25 @@ def test_calibration_ends_on_the_private_side(
     assert spent >= epsilon * (1 - 1e-4)
     if expected is not None:
         assert found == pytest.approx(expected, rel=7e-3)
+
+
+@pytest.mark.parametrize("root", [-3.0, 0.1, 7.0])
+@pytest.mark.parametrize("slope", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("start", [-5.0, 0.0, 40.0, None])
+def test_root_finding_ends_on_the_private_side(root, slope, start):
+    evaluated = []
+    start = root - 2e-5 / slope if start is None else start
+
+    def excess(x):
+        evaluated.append(x)
+        # Flat far away, kinked, and with a jump over zero at the root itself for the steep one.
+        return min(max(slope * (root - x) - 0.05 * math.copysign(slope > 1, x - root), -4.0), 4.0)
+
+    found = decreasing_root(excess, start, 1e-4)
+    assert excess(found) <= 0
+    assert found >= root
+    assert excess(found) >= -1e-4 or found - root < 1e-9
+    assert len(evaluated) < 90
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,9 @@ def test_repetitions_multiply_through_every_nesting():
     sampled = events.subsampled_gaussian_without_replacement(2.0, 100, 10)
     inner = events.repeated(events.composed(sampled, events.laplace(5.0)), 3)
     assert dict(only(events.repeated(inner, 4))) == {sampled: 12, LaplaceDpEvent(5.0): 12}
+    assert only(events.composed(sampled, inner, sampled)) == only(
+        events.composed(events.repeated(sampled, 5), events.repeated(events.laplace(5.0), 3))
+    )
 
 
 @pytest.mark.parametrize("sigma", [2, 2.0])

@@ -46,6 +46,16 @@ def test_what_the_dead_had_claimed_is_free_again(tmp_path):
         assert [path.name for path in tmp_path.glob("*.lock")] == ["run-3.lock"]
 
 
+def test_a_run_that_starts_after_a_death_clears_up(tmp_path):
+    dead = opened(tmp_path)
+    tried = dead.pending(CELLS)
+    dead.claim(CELLS, tried)
+    die(dead)
+    with opened(tmp_path) as later:
+        assert [path.name for path in tmp_path.glob("*.lock")] == ["run-2.lock"]
+        assert later.claim(CELLS, tried) == CELLS
+
+
 def test_claims_of_a_closed_run_are_free_again(tmp_path):
     with opened(tmp_path) as one:
         tried = one.pending(CELLS)

@@ -103,9 +103,9 @@ def calibrate_noise_multiplier(
     low = xp.maximum(
         xp.minimum(0.5 * q * unsampled + 0.3, 0.5 * unsampled), 2.0 * _LEAST_MULTIPLIER
     )
-    above, below = (
-        _excess(xp, epsilon_of(loss_of(guess), failure), target) for guess in (high, low)
-    )
+    # One evaluation for both guesses: half the program to compile.
+    guesses = xp.stack(xp.broadcast_arrays(high, low, failure)[:2])
+    above, below = _excess(xp, epsilon_of(loss_of(guesses), failure), target)
     # Where a guess fails: at so much noise the total variation of all steps is below δ.
     most = 2.0 * xp.sqrt(steps) / failure + 1.0
     private = xp.where(below <= 0, low, xp.where(above <= 0, high, most))

@@ -120,7 +120,7 @@ def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> 
     # A - 1 = (exp((α-1)ε) - 1) (1 - exp(-αε)) / (1 + exp(-ε)): a product, so nothing cancels.
     rise = above_one * eps
     excess = xp.expm1(xp.minimum(rise, 1.0)) * -xp.expm1(-orders * eps) / (1.0 + xp.exp(-eps))
-    finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 8192.0)
+    finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 1e9)
     log_far = (
         above_one * finite
         + xp.log1p(xp.exp(-(2.0 * orders - 1.0) * finite))
@@ -148,7 +148,7 @@ def bounded_range(epsilon: Scalar) -> PrivacyLoss:
     xp, (eps,) = as_floats(epsilon)
     orders, above_one = ORDERS.astype(eps.dtype), (ORDERS - 1.0).astype(eps.dtype)
     eps = eps[..., None]
-    finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 8192.0)
+    finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 1e9)
     quadratic = xp.minimum(orders * finite * finite / 8.0, finite)
     log_moment = xp.where(
         orders * finite < 1.0,

@@ -10,7 +10,7 @@ where H(ε) is that bound (``_profile``). Under ADD_OR_REMOVE_ONE a batch of fix
 a replacement, twice the sensitivity, with probability q: the Poisson curve at half the multiplier. With
 replacement, both are averaged over how often the user was drawn. Proofs: docs/privacy/subsampling.md.
 
-Source: Balle, Barthe and Gaboardi 2018, Theorems 9 to 11 (amplification); Sason and Verdú 2016 (the integral
+Source: Balle, Barthe and Gaboardi 2018 (amplification by subsampling); Sason and Verdú 2016 (the integral
 representation); Lebeda, Regehr, Kamath and Steinke 2024 (fixed-size batches under add/remove). Smaller at
 every order than Theorem 27 of Wang, Balle and Kasiviswanathan 2019, which has a factor 4.
 

@@ -142,9 +142,9 @@ def _log_gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
 
 
 def raised(value: float, holds: Callable[[float], bool]) -> float:
-    """The value, raised until the condition holds at it."""
+    """The value, which may be negative, raised until the condition holds at it."""
     step = 2.0**-52
     while not holds(value):
-        value *= 1.0 + step
+        value += step * abs(value)
         step *= 2.0
     return value

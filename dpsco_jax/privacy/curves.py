@@ -173,7 +173,8 @@ def approximate_dp(epsilon: Scalar, delta: Scalar) -> PrivacyLoss:
     require("delta", delta, 0.0, 1.0)
     xp, (eps, failure) = as_floats(epsilon, delta)
     rdp = pure_dp(eps if xp is not np else np.asarray(epsilon, np.float64)).rdp
-    return PrivacyLoss(rdp, xp.broadcast_to(failure, rdp.shape[:-1]))
+    batch = np.broadcast_shapes(rdp.shape[:-1], failure.shape)
+    return PrivacyLoss(xp.broadcast_to(rdp, (*batch, len(ORDERS))), xp.broadcast_to(failure, batch))
 
 
 def _loss(rdp: Any) -> PrivacyLoss:

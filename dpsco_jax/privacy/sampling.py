@@ -58,7 +58,9 @@ class Poisson(NamedTuple):
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
         """The event of one Gaussian release."""
-        return events.poisson_subsampled_gaussian(noise_multiplier, float(np.asarray(self.probability)))
+        return events.poisson_subsampled_gaussian(
+            noise_multiplier, float(np.asarray(self.probability))
+        )
 
 
 class WithoutReplacement(NamedTuple):

@@ -188,3 +188,13 @@ def test_bad_calibrations_are_refused(change, named):
     arguments = {"num_steps": 10, "epsilon": 1.0, "delta": 1e-5, "relation": ADD} | change
     with pytest.raises(ValueError, match=named):
         certified_noise_multiplier(Poisson(0.1), **arguments)
+
+
+@pytest.mark.parametrize("epsilon", [50.0, 80.0, 200.0])
+def test_a_large_budget_is_calibrated_with_a_multiplier_below_one(epsilon):
+    found = certified_noise_multiplier(
+        FullBatch(), 30, epsilon, 1e-5, NeighboringRelation.REPLACE_ONE
+    )
+    event = events.repeated(events.gaussian(found), 30)
+    spent = certificate(event, 1e-5, NeighboringRelation.REPLACE_ONE).epsilon
+    assert (1 - 1e-6) * epsilon < spent <= epsilon

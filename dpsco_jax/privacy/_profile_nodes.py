@@ -51,7 +51,7 @@ def precision(dtype: Any) -> Precision:
     """The settings for float64, or for everything narrower."""
     if np.dtype(dtype) == np.float64:
         return Precision(38.0, 12.5, 9.0, 70.0, 24, 600.0)
-    return Precision(18.5, 5.6, 5.8, 32.0, 16, 80.0)
+    return Precision(17.0, 5.0, 5.2, 26.0, 16, 80.0)
 
 
 class Group(NamedTuple):

@@ -200,12 +200,11 @@ def _search(
     most = 4 * math.ceil(math.log2(100.0 / tolerance))  # bisection alone takes a quarter of it
 
     def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        count, held, broken, at_held, at_broken, last_size, size_before = state
+        count, held, broken, at_held, at_broken, last_size, size_before, aside = state
         width = xp.log(broken / held)  # of either sign
         size = xp.abs(width)
         # Interpolated points fall a little to the one side and to the other of the solution, by turns,
         # and so enclose it; where two of them gain less than a bisection does, one follows.
-        aside = xp.where(count % 2 == 0, 0.01, -0.01)
         slow = size > 0.5 * size_before
         share = xp.where(slow, 0.5, at_held / (at_held - at_broken) + aside) * size
         share = xp.clip(share, 0.3 * tolerance, xp.maximum(size, tolerance) - 0.3 * tolerance)
@@ -220,6 +219,7 @@ def _search(
             xp.where(outwards, found, at_broken),
             size,
             xp.where(slow, xp.inf, last_size),
+            xp.where(found <= 0, 0.01, -0.01),
         )
 
     def unfinished(state: tuple[Any, ...]) -> Any:
@@ -229,7 +229,16 @@ def _search(
     open_bracket = (at_private <= 0) & (at_useful > 0)
     far = xp.full_like(private, xp.inf)
     broken = xp.where(open_bracket, useful, private)
-    state = (0, private, broken, at_private, xp.where(open_bracket, at_useful, 1.0), far, far)
+    state = (
+        0,
+        private,
+        broken,
+        at_private,
+        xp.where(open_bracket, at_useful, 1.0),
+        far,
+        far,
+        0.0 * private + 0.01,
+    )
     if xp is jnp:
         state = jax.lax.while_loop(unfinished, step, state)
     else:

@@ -138,7 +138,7 @@ def test_float32_in_jit_is_never_below_the_host():
     ratio = np.float64(rdp[some]) / host.rdp
     assert ratio.min() >= 1.0
     assert ratio[both].max() < 1.01
-    assert np.median(ratio[both]) < 1.0 + 1e-5
+    assert np.median(ratio[both]) < 1.0 + 2e-5
     expected = privacy.epsilon(
         privacy.scale(host, np.float64(steps[some])), np.float64(delta[some])
     )

@@ -48,7 +48,7 @@ def _medians(steps: dict[str, tuple[tuple[Callable[..., Any], Any], Any]]) -> di
     for name, ((step, state), data) in steps.items():
         compiled = jax.jit(step)
         calls[name] = lambda compiled=compiled, state=state, data=data: compiled(state, data)
-    return interleaved_medians(calls, min_seconds=4.0)
+    return interleaved_medians(calls, min_seconds=4.0, burst=10)
 
 
 def logistic_rows(num_users: int, dim: int) -> list[Row]:

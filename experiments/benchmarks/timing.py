@@ -26,11 +26,16 @@ class Row(NamedTuple):
 
 
 def interleaved_medians(
-    calls: Mapping[str, Callable[[], Any]], repeats: int = 15, min_seconds: float = 0.0
+    calls: Mapping[str, Callable[[], Any]],
+    repeats: int = 15,
+    min_seconds: float = 0.0,
+    burst: int = 1,
 ) -> dict[str, float]:
     """Median seconds of each call, the calls taking turns so that a slow moment hits all of them.
 
     Every call is made once before the clock starts (compilation, caches), and its result is waited for.
+    A turn is ``burst`` calls in a row, of which the mean counts: a training step finds its data where
+    the step before has left them, not where another program has.
     """
     for call in calls.values():
         jax.block_until_ready(call())
@@ -40,8 +45,9 @@ def interleaved_medians(
     while done < repeats or time.perf_counter() - start < min_seconds:
         for name, call in calls.items():
             before = time.perf_counter()
-            jax.block_until_ready(call())
-            seconds[name].append(time.perf_counter() - before)
+            for _ in range(burst):
+                jax.block_until_ready(call())
+            seconds[name].append((time.perf_counter() - before) / burst)
         done += 1
     return {name: statistics.median(values) for name, values in seconds.items()}
 

@@ -13,7 +13,9 @@ from experiments.benchmarks.timing import Row
 SUITES = ("accounting", "steps", "sweep", "memory")
 
 
-def _seconds(value: float) -> str:
+def _cost(value: float, unit: str) -> str:
+    if unit != "s":
+        return f"{value:.3g} {unit}"
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if value * factor >= 1.0:
             return f"{value * factor:.3g} {unit}"
@@ -21,7 +23,7 @@ def _seconds(value: float) -> str:
 
 
 def _table(title: str, rows: list[Row]) -> Table:
-    table = Table("work", "ours", "time", "peer", "time", "ratio", "target", "note", title=title)
+    table = Table("work", "ours", "cost", "peer", "cost", "ratio", "target", "note", title=title)
     for row in rows:
         target = "" if row.target is None else f"{row.target:g}"
         missed = row.target is not None and row.ratio < row.target
@@ -29,9 +31,9 @@ def _table(title: str, rows: list[Row]) -> Table:
         table.add_row(
             row.work,
             row.ours,
-            _seconds(row.ours_seconds),
+            _cost(row.our_cost, row.unit),
             row.peer,
-            _seconds(row.peer_seconds),
+            _cost(row.peer_cost, row.unit),
             f"[red]{ratio}[/]" if missed else ratio,
             target,
             row.note,

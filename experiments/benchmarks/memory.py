@@ -29,16 +29,17 @@ def temporary_bytes(num_users: int, dim: int = 256, items: int = 4, chunk_size: 
 
 
 def rows() -> list[Row]:
-    """Temporaries in megabytes, in the columns of the times: 2^12 users against 2^17."""
+    """Temporaries for 2^17 users against those for 2^12."""
     few, many = temporary_bytes(2**12), temporary_bytes(2**17)
     return [
         Row(
-            "temporaries of a clipped sum, dim 256 (MB for s)",
+            "temporaries of a clipped sum, dim 256",
             "131,072 users",
             many / 1e6,
             "4,096 users",
             few / 1e6,
             0.99,
             f"all gradients at once would be {2**17 * 256 * 4 / 1e6:.0f} MB",
+            unit="MB",
         )
     ]

@@ -9,20 +9,24 @@ import jax
 
 
 class Row(NamedTuple):
-    """One comparison: ``ratio`` is the peer's time over ours (larger is better for us)."""
+    """One comparison: ``ratio`` is the peer's cost over ours (larger is better for us).
+
+    Costs are seconds, or megabytes where ``unit`` says so.
+    """
 
     work: str
     ours: str
-    ours_seconds: float
+    our_cost: float
     peer: str
-    peer_seconds: float
+    peer_cost: float
     target: float | None
     note: str = ""
+    unit: str = "s"
 
     @property
     def ratio(self) -> float:
-        """How many times longer the peer takes."""
-        return self.peer_seconds / self.ours_seconds
+        """How many times more the peer takes."""
+        return self.peer_cost / self.our_cost
 
 
 def interleaved_medians(

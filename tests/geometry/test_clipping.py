@@ -1,0 +1,26 @@
+"""The fused sum is the sum of the clipped rows, in one block, in many, and with a remainder."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.geometry import clipping, norms
+
+
+@pytest.mark.parametrize("users", [0, 1, 16, 17, 50])
+def test_it_is_the_sum_of_clipped_rows(users):
+    keys = jax.random.split(jax.random.key(users), 3)
+    rows = {
+        "a": 3.0 * jax.random.normal(keys[0], (users, 4, 2)),
+        "b": jax.random.normal(keys[1], (users,)).astype(jnp.float16),
+    }
+    counted = jax.random.bernoulli(keys[2], 0.7, (users,))
+    if users > 1:
+        rows["a"] = rows["a"].at[1, 2, 0].set(jnp.nan)
+    found = jax.jit(clipping.sum_of_clipped)(rows, 1.5, counted)
+    clipped = jax.vmap(lambda row: norms.clip_to_norm(row, 1.5))(rows)
+    for name, leaf in clipped.items():
+        kept = np.asarray(leaf, np.float64)[np.asarray(counted)]
+        assert found[name].dtype == jnp.float32
+        np.testing.assert_allclose(found[name], kept.sum(axis=0), atol=1e-5)

@@ -1,0 +1,111 @@
+"""Disjoint blocks of users: how phased and localized solvers cut the users, and put the pieces together.
+
+What it computes: sizes of blocks from weights, the users of a block, and one ``Solution`` from those of
+runs on different blocks, each of which may start where the one before has ended.
+
+Source: localization over disjoint samples as in Feldman, Koren and Talwar 2020, section 5.1; T, Algorithms
+30, 31 and 33; parallel composition (McSherry 2009).
+
+Formal guarantee: a user is assigned to a block by position alone, a public fact, so two neighbouring data
+sets differ in one block. The runs on earlier blocks have the same law on both, the run on that block is
+as private as its own loss says for any starting point, and later runs post-process. The joint loss is thus
+the largest of the losses, not their sum, under whichever relation keeps positions: REPLACE_ONE and
+REPLACE_SPECIAL. Under ADD_OR_REMOVE_ONE all later positions move and nothing of this is true.
+
+Cost: a block is a slice.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry._checks import require
+from dpsco_jax.problems.users import UserData, num_users
+from dpsco_jax.solvers.solution import Solution
+
+
+def block_sizes(
+    num_users: int, weights: float | Sequence[float], count: int | None = None
+) -> tuple[int, ...]:
+    """Sizes of disjoint blocks that together hold all users.
+
+    Args:
+        num_users: how many users there are.
+        weights: of the blocks, positive; or one number r, for the weights 1, r, r², ...: 2 for blocks that
+            double, ½ for blocks that halve.
+        count: number of blocks if ``weights`` is one number.
+
+    Returns:
+        Sizes proportional to the weights, rounded down; the users left over join the largest block.
+
+    Raises:
+        ValueError: if a weight is not positive or a block would be empty.
+    """
+    if isinstance(weights, int | float):
+        require(count is not None and count >= 1, "count", count, "at least 1")
+        weights = [float(weights) ** i for i in range(count or 0)]
+    good = len(weights) >= 1 and all(0.0 < w < math.inf for w in weights)
+    require(good, "weights", weights, "positive and finite, at least one")
+    total = math.fsum(weights)
+    sizes = [int(num_users * (w / total)) for w in weights]
+    sizes[max(range(len(sizes)), key=sizes.__getitem__)] += num_users - sum(sizes)
+    require(min(sizes) >= 1, "num_users", num_users, f"enough for {len(sizes)} blocks")
+    return tuple(sizes)
+
+
+def slice_users(data: UserData, start: int, size: int) -> UserData:
+    """The users at positions start, ..., start + size - 1.
+
+    Args:
+        data: users × items.
+        start: static, at least 0.
+        size: static, at least 1.
+
+    Raises:
+        ValueError: if there are no such users.
+    """
+    users = num_users(data)
+    require(start >= 0 and size >= 1, "start, size", (start, size), "at least 0 and 1")
+    require(start + size <= users, "start + size", start + size, f"at most {users} users")
+    return jax.tree.map(lambda leaf: leaf[start : start + size], data)
+
+
+def parallel_loss(losses: Sequence[privacy.PrivacyLoss]) -> privacy.PrivacyLoss:
+    """The loss of releases from disjoint blocks: order by order the largest; see the file's docstring."""
+    require(len(losses) >= 1, "losses", losses, "at least one")
+    return privacy.parallel(*losses)
+
+
+def join(solutions: Sequence[Solution]) -> Solution:
+    """One solution from those of runs on disjoint blocks, in their order.
+
+    Returns:
+        The params of the last; the parallel loss; the sum of the gradients; the gravest status (so halted
+        if any run halted, diverged if any diverged); ``unprivate`` holds the sum of the realized gradients
+        and the tuple of traces. Sums stay at the largest integer rather than wrap around.
+    """
+    require(len(solutions) >= 1, "solutions", solutions, "at least one")
+    statuses = jnp.stack([solution.status for solution in solutions])
+    return Solution(
+        params=solutions[-1].params,
+        privacy=parallel_loss([solution.privacy for solution in solutions]),
+        status=jnp.max(statuses, axis=0),
+        gradients=_sum([solution.gradients for solution in solutions]),
+        unprivate={
+            "gradients": _sum([solution.unprivate["gradients"] for solution in solutions]),
+            "trace": tuple(solution.unprivate["trace"] for solution in solutions),
+        },
+    )
+
+
+def _sum(counts: Sequence[Any]) -> jax.Array:
+    def add(total: jax.Array, count: jax.Array) -> jax.Array:
+        most = jnp.iinfo(total.dtype).max
+        return jnp.where(total > most - count, most, total + count)
+
+    return functools.reduce(add, map(jnp.asarray, counts))

@@ -1,0 +1,215 @@
+"""Concentration radii: how near the statistics of different users lie, from public numbers alone.
+
+What it computes: bounds that hold with a stated probability if users are independent and each user's items
+are i.i.d.: on the distance of all users' means, gradients or losses from the population's, and on the
+distance between runs of SGD on independent samples. All are free of unnamed constants.
+
+Source: U, Lemmas 4.4-4.6, and F, Lemmas 2.3 and 3.5 (T, Lemmas 9.4.4-9.4.6, 10.2.3, 10.8.6): shapes; L,
+Definitions 2-3, Proposition 1 and Lemma 1. Constants are derived here, with McDiarmid's inequality 1989;
+Hsu, Kakade and Zhang 2012 (norm of a sub-Gaussian vector); Hoeffding's lemma and Doob's inequality. Radii
+of L and U that are too small are corrected.
+
+- Mean of m vectors within B of their mean's origin: E‖mean - μ‖ ≤ B/√m, exchanging one moves it by 2B/m,
+  so it exceeds B/√m + B√(2t/m) with probability e^-t at most.
+- Two runs of projected SGD from one start on independent samples, D = ‖x - y‖²: the step is nonexpansive up
+  to D' ≤ aD - 2η⟨x - y, ξ⟩ + 4η²L², a = 1 - 2ημ, since the mean of the difference of the gradients is
+  monotone (no smoothness); ξ is its noise, ⟨x - y, ξ⟩ has mean 0 and sub-Gaussian proxy 2L²D. Stopped at
+  the first exit from D ≤ B², with S_1, S_2 the sums of a^s and a^2s, the exit needs B² ≤ 4η²L²·S_1 +
+  4ηLB√S_2·ℓ, whose failure has probability T·e^{-ℓ²} (e^{-ℓ²} for μ = 0, by Doob); solve for B. Averages
+  are no farther apart. A ridge outside of the gradients only shrinks D while ridge·η ≤ 1.
+
+Formal guarantee: none of privacy, and none is needed: what is private with a radius is so for any radius
+chosen without looking at data. The assumption about users serves utility alone.
+
+Cost: none; float64 on the host.
+"""
+
+import math
+
+from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+
+
+def user_mean_radius(bound: float, items_per_user: int, num_users: int, failure: float) -> float:
+    """B(1 + √(2 ln(n/γ)))/√m: all user means of items of norm ≤ B lie within it of the mean; any dimension.
+
+    Args:
+        bound: B, on the ℓ2 norm of an item; a bound on its distance from the mean will do.
+        items_per_user: m.
+        num_users: n; also the number of means, if users have several.
+        failure: γ, the probability that some user is farther away.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    require_positive("bound", bound)
+    _check(items_per_user, num_users, failure)
+    deviation = 1.0 + math.sqrt(2.0 * math.log(num_users / failure))
+    return bound * deviation / math.sqrt(items_per_user)
+
+
+def user_mean_radius_subgaussian(
+    stddev: float, dim: int, items_per_user: int, num_users: int, failure: float
+) -> float:
+    """(σ/√m)(√d + √(2 ln(n/γ))): the same for items that are σ²-sub-Gaussian in every direction.
+
+    Args:
+        stddev: σ, with E exp⟨v, z - E z⟩ ≤ exp(σ²‖v‖²/2).
+        dim: d.
+        items_per_user: m.
+        num_users: n.
+        failure: γ.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    require_positive("stddev", stddev)
+    require(dim >= 1, "dim", dim, "at least 1")
+    _check(items_per_user, num_users, failure)
+    deviation = math.sqrt(dim) + math.sqrt(2.0 * math.log(num_users / failure))
+    return stddev * deviation / math.sqrt(items_per_user)
+
+
+def user_gradient_radius(
+    lipschitz: float,
+    items_per_user: int,
+    num_users: int,
+    num_steps: int,
+    epsilon: float,
+    failure: float,
+) -> float:
+    """Radius around the population gradient that holds all user gradients along an (ε, δ)-DP trajectory.
+
+    The pairwise distance, which tests of concentration take, is twice as large. At a point that knows
+    nothing of the user, the gradient is off with probability γ' at most; at one computed from all users'
+    data with (ε, δ)-DP, with probability e^ε·γ' + δ: compare with the run in which that user is exchanged
+    for an independent copy. γ' = failure/(2·n·T·e^ε) leaves failure/2 + n·T·δ in all.
+
+    Args:
+        lipschitz: G, or any public bound on the distance of an item's gradient from its mean.
+        items_per_user: m.
+        num_users: n.
+        num_steps: T, the number of points of the trajectory.
+        epsilon: ε of the trajectory; 0 for points fixed beforehand.
+        failure: probability that some user is farther away at some point, up to n·T·δ.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    require_positive("lipschitz", lipschitz)
+    require_nonnegative("epsilon", epsilon)
+    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
+    _check(items_per_user, num_users, failure)
+    level = math.log(2.0 * num_users * num_steps / failure) + epsilon
+    return lipschitz * (1.0 + math.sqrt(2.0 * level)) / math.sqrt(items_per_user)
+
+
+def uniform_gradient_radius(
+    stddev: float,
+    smoothness: float,
+    diameter: float,
+    dim: int,
+    items_per_user: int,
+    num_users: int,
+    failure: float,
+) -> float:
+    """Radius around the population gradient for all users and all points of the domain at once.
+
+    (σ/√m)[2√d + √(2d ln(1 + 4RH√m/(σ√d)) + 2 ln(n/γ))]: a cover of mesh (σ/(2H))√(d/m), the bound of
+    ``user_mean_radius_subgaussian`` on it, and 2H·mesh between its points.
+
+    Args:
+        stddev: σ; gradients of items are σ²-sub-Gaussian at every point.
+        smoothness: H; 0 for linear losses, whose gradients are the same everywhere.
+        diameter: R, of the domain.
+        dim: d.
+        items_per_user: m.
+        num_users: n.
+        failure: γ.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    require_nonnegative("smoothness", smoothness)
+    if smoothness == 0.0:
+        return user_mean_radius_subgaussian(stddev, dim, items_per_user, num_users, failure)
+    require_positive("stddev", stddev)
+    require_positive("diameter", diameter)
+    require(dim >= 1, "dim", dim, "at least 1")
+    _check(items_per_user, num_users, failure)
+    mesh = 4.0 * diameter * smoothness * math.sqrt(items_per_user) / (stddev * math.sqrt(dim))
+    level = dim * math.log1p(mesh) + math.log(num_users / failure)
+    deviation = 2.0 * math.sqrt(dim) + math.sqrt(2.0 * level)
+    return stddev * deviation / math.sqrt(items_per_user)
+
+
+def sgd_iterate_radius(
+    step_size: float,
+    lipschitz: float,
+    num_steps: int,
+    failure: float,
+    strong_convexity: float = 0.0,
+) -> float:
+    """Distance between two one-pass SGD runs from one start on independent samples, at any step.
+
+    2ηL√T(ℓ + √(ℓ² + 1)) with ℓ = √ln(1/ζ) for convex losses, smooth or not; with strong convexity the
+    smaller of that and 2ηL(ℓ'√S_2 + √(ℓ'²S_2 + S_1)), ℓ' = √ln(T/ζ), which stays bounded as T grows. It
+    holds for averages over the iterates too. For N runs, ζ is the failure allowed over N(N-1)/2 pairs.
+
+    Args:
+        step_size: η.
+        lipschitz: L, bound on the gradient of an item.
+        num_steps: T.
+        failure: ζ, the probability that one pair of runs is farther apart.
+        strong_convexity: μ of the expected loss; made use of while 2ημ ≤ 1.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    require_positive("step_size", step_size)
+    require_positive("lipschitz", lipschitz)
+    require_nonnegative("strong_convexity", strong_convexity)
+    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
+    require(0.0 < failure < 1.0, "failure", failure, "in (0, 1)")
+
+    def radius(first: float, second: float, level: float) -> float:
+        return math.sqrt(level * second) + math.sqrt(level * second + first)
+
+    factor = radius(num_steps, num_steps, math.log(1.0 / failure))
+    contraction = 2.0 * step_size * strong_convexity
+    if 0.0 < contraction <= 1.0:
+        first = _geometric_sum(1.0 - contraction, num_steps)
+        second = _geometric_sum((1.0 - contraction) ** 2, num_steps)
+        factor = min(factor, radius(first, second, math.log(num_steps / failure)))
+    return 2.0 * step_size * lipschitz * factor
+
+
+def loss_radius(
+    loss_range: float, num_candidates: int, items_per_user: int, num_users: int, failure: float
+) -> float:
+    """range·√(ln(2Kn/γ)/(2m)): how far any user's mean loss is from its expectation, at K fixed points.
+
+    Args:
+        loss_range: largest minus smallest value of a loss (2B for losses in [-B, B]).
+        num_candidates: K.
+        items_per_user: m.
+        num_users: n.
+        failure: γ, over all users and candidates.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    require_positive("loss_range", loss_range)
+    require(num_candidates >= 1, "num_candidates", num_candidates, "at least 1")
+    _check(items_per_user, num_users, failure)
+    level = math.log(2.0 * num_candidates * num_users / failure)
+    return loss_range * math.sqrt(level / (2.0 * items_per_user))
+
+
+def _geometric_sum(ratio: float, count: int) -> float:
+    return (1.0 - ratio**count) / (1.0 - ratio)
+
+
+def _check(items_per_user: int, num_users: int, failure: float) -> None:
+    require(items_per_user >= 1, "items_per_user", items_per_user, "at least 1")
+    require(num_users >= 1, "num_users", num_users, "at least 1")
+    require(0.0 < failure < 1.0, "failure", failure, "in (0, 1)")

@@ -1,6 +1,7 @@
-"""The loop that adds up something over users, a few of them at a time.
+"""The loops over users, a few of them at a time: something added up, or something kept of each.
 
-What it computes: Σ over the users of a sample (or over all users) of a function of one chunk of users.
+What it computes: Σ over the users of a sample (or over all users) of a function of one chunk of users; or
+the values of such a function, one row for each user of the sample.
 
 Source: none; microbatching as everybody does it, with contiguous chunks.
 
@@ -64,6 +65,41 @@ def sum_over_users(
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(trip, 0))
     trips = -(-count // chunk_size)
     return lax.fori_loop(0, trips, lambda i, total: jax.tree.map(jnp.add, total, trip(i)), zeros)
+
+
+def map_over_users(
+    chunk_rows: Callable[[Any, jax.Array, jax.Array], Any],
+    data: Any,
+    sample: UserSample | None,
+    chunk_size: int,
+) -> Any:
+    """Stacks what ``chunk_rows`` returns for every user of a sample, in the order of the sample.
+
+    Args:
+        chunk_rows: as ``chunk_sum`` of ``sum_over_users``, but returns leaves ``[chunk, ...]``, of which
+            the rows that are not counted are dropped or stand for nobody.
+        data: a pytree with a leading user axis on every leaf.
+        sample: the users; everybody if ``None``.
+        chunk_size: how many users at a time.
+
+    Returns:
+        Leaves ``[users, ...]``, or ``[capacity, ...]`` of the sample; memory of that and of one chunk.
+    """
+    rows = jax.tree.leaves(data)[0].shape[0] if sample is None else len(sample.indices)
+    size = rows if sample is None else sample.size
+    position = jnp.arange(rows, dtype=jnp.int32)
+    if rows <= chunk_size:
+        chosen = data if sample is None else _take(data, sample.indices)
+        return chunk_rows(chosen, position < size, position)
+    indices = position if sample is None else sample.indices
+
+    def trip(start: jax.Array) -> Any:
+        place = start + jnp.arange(chunk_size, dtype=jnp.int32)
+        chosen = _take(data, indices[jnp.minimum(place, rows - 1)])
+        return chunk_rows(chosen, place < size, place)
+
+    stacked = lax.map(trip, jnp.arange(0, rows, chunk_size, dtype=jnp.int32))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:rows], stacked)
 
 
 def _take(data: Any, indices: jax.Array) -> Any:

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax.geometry import clipping
+from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry._checks import require_positive
 from dpsco_jax.oracles import Estimate, Oracle
-from dpsco_jax.oracles.chunks import sum_over_users
+from dpsco_jax.oracles.chunks import map_over_users, sum_over_users
 from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
@@ -48,21 +48,56 @@ def user_gradient(objective: Objective) -> UserGradient:
     return evaluate
 
 
-def per_user_gradients(gradient: UserGradient) -> Oracle:
-    """The oracle that returns the gradients of all users, ``[users, ...]``, unclipped.
+def per_user_gradients(
+    gradient: UserGradient,
+    clip_norm: ArrayLike | None = None,
+    sampler: Sampler | None = None,
+    chunk_size: int | None = None,
+) -> Oracle:
+    """The oracle that returns the gradients of all users or of a sample of them, ``[users, ...]``.
 
     For aggregates that look at single users: ``transforms.clipped_mean`` and the robust means.
 
     Args:
         gradient: ``user_gradient(objective)`` or ``smoothed.user_gradient(objective, radius)``.
+        clip_norm: bound on the joint ℓ2 norm of one user's gradient over all leaves, as for
+            ``clipped_gradient_sum``; gradients as they are if ``None``. May be traced.
+        sampler: draws the users of a step from a key, a fixed number of them; all users if ``None``.
+        chunk_size: users whose data and intermediate results are held at once; all if ``None``.
+
+    Raises:
+        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
     """
+    if clip_norm is not None:
+        require_positive("clip_norm", clip_norm)
+    if chunk_size is not None:
+        require_positive("chunk_size", chunk_size)
 
     def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
         users = jax.tree.leaves(data.items)[0].shape[0]
-        keys = jax.random.split(key, users)
-        axes = (0, None, 0, None if data.mask is None else 0)
-        gradients = jax.vmap(gradient, in_axes=axes)(keys, params, data.items, data.mask)
-        return Estimate(gradients, {}, count_items(data, jnp.ones(users, bool)))
+        sample_key, gradient_key = jax.random.split(key)
+        sample = None if sampler is None else sampler(sample_key)
+
+        def one_user(row: UserData, position: jax.Array) -> Any:
+            user_key = jax.random.fold_in(gradient_key, position)
+            return gradient(user_key, params, row.items, row.mask)
+
+        def chunk_rows(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
+            contributions = jax.vmap(one_user)(rows, position)
+            if clip_norm is not None:
+                contributions = jax.lax.optimization_barrier(contributions)
+                contributions = jax.vmap(lambda g: norms.clip_to_norm(g, clip_norm))(contributions)
+            slots = jax.tree.leaves(rows.items)[0].shape[1]
+            items = (
+                jnp.full(len(counted), slots, jnp.int32)
+                if rows.mask is None
+                else jnp.sum(rows.mask, axis=1, dtype=jnp.int32)
+            )
+            return contributions, jnp.where(counted, items, 0)
+
+        whole = users if chunk_size is None else chunk_size
+        rows, items = map_over_users(chunk_rows, data, sample, whole)
+        return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
 
     return oracle
 

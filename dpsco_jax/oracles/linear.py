@@ -24,20 +24,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax.geometry import norms
 from dpsco_jax.geometry._checks import require_positive
-from dpsco_jax.oracles import Estimate, Oracle
+from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
+from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, row_values
 from dpsco_jax.problems.users import UserData, items_per_user
 
-_FULL = lax.Precision.HIGHEST
 # Pays for the roundings around the clip factor; the factor itself pays for the norm's.
-_HEAD_ROOM = 1.0 - 2.0**-20
+HEAD_ROOM = 1.0 - 2.0**-20
 
 
 class LinearData(NamedTuple):
@@ -77,11 +76,11 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
     weights = jnp.where(present, 1.0 / jnp.maximum(count, 1)[:, None], 0.0)
     if isinstance(features, OneHot):
         counts = (row_values(features, dim, model.feature_bound) > 0) & present[..., None]
-        norm = _entry(model, features.columns.shape[-1]) * jnp.sqrt(
+        norm = _linear_rows.one_hot_value(model, features.columns.shape[-1]) * jnp.sqrt(
             jnp.sum(counts, -1, dtype=float)
         )
         rows = jnp.where(counts, features.columns, dim).astype(jnp.int32)
-        return LinearData(rows, labels, weights, norm / _HEAD_ROOM, count)
+        return LinearData(rows, labels, weights, norm / HEAD_ROOM, count)
     if features.shape[-1] != dim:
         raise ValueError(f"features must have length dim = {dim}, got shape {features.shape}")
     bounded = jax.vmap(jax.vmap(lambda row: bounded_row(row, model.feature_bound)))(features)
@@ -112,64 +111,34 @@ def clipped_gradient_sum(
 
     def oracle(key: Array, params: Float[Array, "dim"], data: LinearData) -> Estimate:
         sample = None if sampler is None else sampler(key)
-        sparse = jnp.issubdtype(data.features.dtype, jnp.integer)
         users, items = data.labels.shape
         dim = len(params)
-        # A weight of zero stands at place ``dim`` for entries that do not count.
-        point = jnp.append(params, 0.0) if sparse else params
-        entry = _entry(model, data.features.shape[-1]) if sparse else 1.0
-
-        def margins(rows: LinearData) -> Array:
-            if sparse:
-                return entry * jnp.sum(point.at[rows.features].get(mode="promise_in_bounds"), -1)
-            return jnp.einsum("umd,d->um", rows.features, point, precision=_FULL)
-
-        def user_gradients(coefficients: Array, rows: LinearData) -> Array:
-            """Σ_j c_j·x_j for every user of the chunk, over ``entry``."""
-            if not sparse:
-                return jnp.einsum("um,umd->ud", coefficients, rows.features, precision=_FULL)
-            row = jnp.arange(len(coefficients))[:, None, None]
-            sums = jnp.zeros((len(coefficients), dim + 1), point.dtype)
-            sums = sums.at[row, rows.features].add(
-                coefficients[..., None], mode="promise_in_bounds"
-            )
-            return sums.at[:, dim].set(0.0)
+        entry = _linear_rows.entry(model, data)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
             del position
-            slopes = model.derivative(margins(rows), rows.labels)
-            slopes = jnp.where(rows.weights > 0, slopes, 0.0)
-            usable = counted & jnp.all(jnp.isfinite(slopes), axis=1)
-            slopes = jnp.where(usable[:, None], slopes, 0.0)
-            # In units of the user's largest slope: at most 1, whatever the loss.
-            unit = jnp.max(jnp.abs(slopes), axis=1)
-            relative = rows.weights * (slopes / jnp.where(unit > 0, unit, 1.0)[:, None])
-            limit = _HEAD_ROOM * clip_norm / unit
+            relative, unit = _linear_rows.slopes(model, params, rows, counted)
+            limit = HEAD_ROOM * clip_norm / unit
             if items == 1:
                 factor = jnp.minimum(1.0, limit / rows.row_norms[:, 0])
                 total = _weighted_rows(relative[:, 0] * (unit * factor), rows)
             else:
-                gradients = user_gradients(relative, rows)
+                gradients = _linear_rows.row_sums(relative, rows, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = jnp.matmul(unit * factor, gradients, precision=_FULL)
+                total = jnp.matmul(unit * factor, gradients, precision=FULL)
             return total, jnp.sum(jnp.where(counted, rows.num_items, 0), dtype=jnp.int32)
 
         def _weighted_rows(scales: Array, rows: LinearData) -> Array:
-            if not sparse:
-                return jnp.einsum("u,umd->d", scales, rows.features, precision=_FULL)
+            if not _linear_rows.is_sparse(rows):
+                return jnp.einsum("u,umd->d", scales, rows.features, precision=FULL)
             columns = rows.features[:, 0]
-            return jnp.zeros(dim + 1, point.dtype).at[columns].add(scales[:, None])
+            return jnp.zeros(dim + 1, params.dtype).at[columns].add(scales[:, None])
 
         whole = users if sample is None and items == 1 else chunk_size
         total, num_gradients = sum_over_users(chunk_sum, data, sample, whole)
         return Estimate(entry * total[:dim], {}, num_gradients)
 
     return oracle
-
-
-def _entry(model: LinearModel, nnz: int) -> float:
-    """The one value that entries of a one-hot row have, as ``problems.row_values`` defines it."""
-    return model.feature_bound / max(nnz, 1) ** 0.5
 
 
 def _norm_bounds(rows: Float[Array, "users items dim"], feature_bound: float) -> Array:
@@ -179,4 +148,4 @@ def _norm_bounds(rows: Float[Array, "users items dim"], feature_bound: float) ->
     """
     limit = 1e-6 * feature_bound
     factor = jax.vmap(jax.vmap(lambda row: norms.clip_factor(row, limit)))(rows)
-    return limit / factor / _HEAD_ROOM
+    return limit / factor / HEAD_ROOM

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from dpsco_jax.oracles import Estimate, Oracle, gradients, linear, smoothed
+from dpsco_jax.oracles import Estimate, Oracle, gradients, linear, linear_users, smoothed
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 
@@ -110,3 +110,25 @@ def clipped_sum_oracle(
     model = objective.linear_model
     prepared = linear.prepare(model, data, len(params))
     return linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size), prepared
+
+
+def user_rows_oracle(
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    clip_norm: Any,
+    sampler: gradients.Sampler | None,
+    chunk_size: int,
+    smoothing_radius: Any = None,
+) -> tuple[Oracle, Any]:
+    """As ``clipped_sum_oracle``, but the oracle returns the rows clip(g_u), ``[users, ...]``, unsummed."""
+    if objective.linear_model is None or smoothing_radius is not None:
+        gradient = (
+            gradients.user_gradient(objective)
+            if smoothing_radius is None
+            else smoothed.user_gradient(objective, smoothing_radius)
+        )
+        return gradients.per_user_gradients(gradient, clip_norm, sampler, chunk_size), data
+    model = objective.linear_model
+    prepared = linear.prepare(model, data, len(params))
+    return linear_users.per_user_gradients(model, clip_norm, sampler, chunk_size), prepared

@@ -1,0 +1,72 @@
+"""The clipped gradients of single users of a linear model, in closed form.
+
+What it computes: the matrix of the rows clip(g_u), for losses link(<w, x>, label): what
+``gradients.per_user_gradients`` returns, without automatic differentiation. For aggregates that look at
+single users: ``transforms.outlier_removed_mean``, ``transforms.winsorized_mean`` and others.
+
+Source: as ``linear``.
+
+Formal guarantee: a row is a function of its user's items and the point, has ℓ2 norm at most ``clip_norm`` as
+stored, and is zero where the user's gradient is not finite. Nothing is assumed of the data. A clip at a
+Lipschitz constant of the loss changes no gradient of honest data.
+
+Cost: two reads of the features of the users in the sample; memory of users × dim for the result, and of one
+chunk of users for the rest, whatever the number of users in the data.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dpsco_jax.geometry import norms
+from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
+from dpsco_jax.oracles.chunks import map_over_users
+from dpsco_jax.oracles.gradients import Sampler
+from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
+from dpsco_jax.problems.objective import LinearModel
+
+
+def per_user_gradients(
+    model: LinearModel,
+    clip_norm: ArrayLike,
+    sampler: Sampler | None = None,
+    chunk_size: int = 256,
+) -> Oracle:
+    """The oracle that returns clip(g_u) for all users or a sample, ``[users, dim]``; data are ``LinearData``.
+
+    Args:
+        model: ``objective.linear_model``.
+        clip_norm: bound on the ℓ2 norm of one user's gradient, such as ``objective.lipschitz``; may be
+            traced.
+        sampler: draws the users of a step from a key, a fixed number of them, such as
+            ``sampling.without_replacement``; all users if ``None``.
+        chunk_size: users whose rows are read at once.
+
+    Raises:
+        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
+    """
+    require_positive("clip_norm", clip_norm)
+    require_positive("chunk_size", chunk_size)
+
+    def oracle(key: Array, params: Float[Array, "dim"], data: LinearData) -> Estimate:
+        sample = None if sampler is None else sampler(key)
+        dim = len(params)
+        entry = _linear_rows.entry(model, data)
+
+        def chunk_rows(rows: LinearData, counted: Array, position: Array) -> Any:
+            del position
+            relative, unit = _linear_rows.slopes(model, params, rows, counted)
+            gradients = _linear_rows.row_sums(relative, rows, dim)
+            # Without the barrier the sums are computed again for every pass of the clip.
+            gradients = jax.lax.optimization_barrier(gradients)
+            factor = jax.vmap(norms.clip_factor)(gradients, HEAD_ROOM * clip_norm / (entry * unit))
+            scale = (unit * factor) * entry
+            return scale[:, None] * gradients[:, :dim], jnp.where(counted, rows.num_items, 0)
+
+        rows, items = map_over_users(chunk_rows, data, sample, chunk_size)
+        return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
+
+    return oracle

@@ -1,0 +1,123 @@
+"""Rows of clipped user gradients: the closed form is the automatic one; every row is bounded by itself."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.geometry import norms
+from dpsco_jax.oracles import gradients, linear, linear_users, sampling
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.users import UserData
+
+USERS, ITEMS, DIM = 7, 4, 12
+RNG = np.random.default_rng(0)
+W = jnp.asarray(RNG.normal(size=DIM), jnp.float32)
+LOSS = losses.logistic(feature_bound=2.0)
+
+
+def _data(kind, items=ITEMS):
+    labels = RNG.integers(0, 2, (USERS, items)).astype(np.float32)
+    if kind == "dense":
+        features = RNG.normal(size=(USERS, items, DIM)).astype(np.float32)
+    else:
+        # Out of range on both sides, and repeated within a row.
+        columns = RNG.integers(-2, DIM + 2, (USERS, items, 3)).astype(np.int32)
+        columns[0, 0] = [4, 4, 5]
+        features = OneHot(columns)
+    counts = RNG.integers(0, items + 1, USERS)
+    counts[:2] = 0, items
+    return UserData(Example(features, labels), np.arange(items) < counts[:, None])
+
+
+def _both(data, clip_norm, sampler=None, chunk_size=3, objective=LOSS):
+    model = objective.linear_model
+    prepared = linear.prepare(model, data, DIM)
+    same = None if sampler is None else lambda key: sampler(jax.random.key(5))
+    closed = linear_users.per_user_gradients(model, clip_norm, same, chunk_size)
+    gradient = gradients.user_gradient(objective)
+    auto = gradients.per_user_gradients(gradient, clip_norm, same, chunk_size)
+    return (
+        jax.jit(closed)(jax.random.key(0), W, prepared),
+        jax.jit(auto)(jax.random.key(0), W, data),
+    )
+
+
+@pytest.mark.parametrize("kind", ["dense", "one-hot"])
+@pytest.mark.parametrize(("items", "clip_norm", "chunk_size"), [(4, 0.1, 3), (1, 50.0, 64)])
+def test_the_closed_form_is_the_automatic_one(kind, items, clip_norm, chunk_size):
+    closed, auto = _both(_data(kind, items), clip_norm, None, chunk_size)
+    assert closed.gradient.shape == (USERS, DIM)
+    np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
+    assert closed.num_gradients == auto.num_gradients
+
+
+@pytest.mark.parametrize("chunk_size", [2, 64])
+def test_a_subset_has_the_rows_of_its_users(chunk_size):
+    sampler = functools.partial(sampling.without_replacement, num_users=USERS, batch_size=5)
+    data = _data("dense")
+    closed, auto = _both(data, 0.3, sampler, chunk_size)
+    np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
+    everybody, _ = _both(data, 0.3)
+    chosen = sampler(jax.random.key(5)).indices
+    np.testing.assert_allclose(closed.gradient, everybody.gradient[chosen], rtol=1e-6)
+    assert closed.num_gradients == auto.num_gradients == int(np.sum(data.mask[chosen]))
+
+
+def test_rows_add_up_to_the_clipped_sum():
+    data = _data("one-hot")
+    rows, _ = _both(data, 0.2)
+    model = LOSS.linear_model
+    oracle = linear.clipped_gradient_sum(model, 0.2)
+    total = oracle(jax.random.key(0), W, linear.prepare(model, data, DIM)).gradient
+    np.testing.assert_allclose(np.sum(rows.gradient, 0), total, rtol=1e-5, atol=1e-6)
+
+
+def test_a_bad_user_is_a_row_of_zeros_and_large_ones_obey_the_bound():
+    data = _data("dense")._replace(mask=None)
+    data.items.label[1, 0] = np.nan
+    data.items.label[2] = 1e30
+    # A square loss with labels without a bound: derivatives up to the largest float.
+    loose = losses.huber(feature_bound=10.0, delta=1e30)
+    closed, _ = _both(data, 1.0, objective=loose)
+    assert np.all(closed.gradient[1] == 0)
+    lengths = np.linalg.norm(np.asarray(closed.gradient, np.float64), axis=1)
+    assert lengths[2] > 0.999
+    assert np.all(lengths <= 1.0)
+
+
+def test_without_a_clip_gradients_are_as_they_are():
+    data = _data("dense")
+    oracle = gradients.per_user_gradients(gradients.user_gradient(LOSS))
+    raw = oracle(jax.random.key(0), W, data).gradient
+    clipped, _ = _both(data, 0.1)
+    again = jax.vmap(lambda g: norms.clip_to_norm(g, 0.1))(raw)
+    np.testing.assert_allclose(clipped.gradient, again, rtol=1e-5, atol=1e-7)
+
+
+def test_memory_follows_the_sample_and_not_the_users():
+    model = LOSS.linear_model
+
+    def temporaries(users):
+        sampler = functools.partial(sampling.without_replacement, num_users=users, batch_size=32)
+        oracle = linear_users.per_user_gradients(model, 1.0, sampler, chunk_size=8)
+        shapes = jax.eval_shape(
+            lambda d: linear.prepare(model, d, 256),
+            UserData(Example(jnp.zeros((users, 3, 256)), jnp.zeros((users, 3))), None),
+        )
+        run = jax.jit(lambda w, d: oracle(jax.random.key(0), w, d).gradient)
+        compiled = run.lower(jax.ShapeDtypeStruct((256,), jnp.float32), shapes).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    # Drawing the sample marks every user once: 4 bytes each.
+    assert temporaries(4096) < temporaries(128) + 8 * 4096
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="clip_norm must be in"):
+        linear_users.per_user_gradients(LOSS.linear_model, 0.0)
+    with pytest.raises(ValueError, match="chunk_size must be in"):
+        gradients.per_user_gradients(gradients.user_gradient(LOSS), chunk_size=0)

@@ -15,7 +15,8 @@ and returns
 ``gradients``, ``linear.LinearData`` (made once by ``linear.prepare``) for ``linear``.
 
 Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``linear`` (linear
-models, in closed form), ``linear_users`` (the rows of single users), ``smoothed`` (randomized smoothing), ``chunks`` (the loop that keeps memory flat).
+models, in closed form), ``linear_users`` (the same, one row for each user), ``smoothed`` (randomized
+smoothing), ``chunks`` (the loops that keep memory flat).
 """
 
 from collections.abc import Callable

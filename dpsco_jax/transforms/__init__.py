@@ -17,6 +17,7 @@ from dpsco_jax.transforms.average import AverageState, average, average_eval_par
 from dpsco_jax.transforms.halt_when import HaltState, halt_when
 from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 from dpsco_jax.transforms.project import project
+from dpsco_jax.transforms.restart import RestartState, restart_every
 
 __all__ = [
     "AcSaState",
@@ -25,6 +26,7 @@ __all__ = [
     "AverageState",
     "HaltState",
     "PrivatizeState",
+    "RestartState",
     "ac_sa",
     "ac_sa_eval_params",
     "account",
@@ -36,5 +38,6 @@ __all__ = [
     "halt_when",
     "privatize",
     "project",
+    "restart_every",
     "summed_contributions",
 ]

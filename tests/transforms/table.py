@@ -143,6 +143,15 @@ ROWS = [
         ),
     ),
     Row(
+        "restart_every",
+        lambda smoothness, radius: transforms.restart_every(
+            transforms.ac_sa(smoothness, 0.1, domains.ball(radius)),
+            2,
+            transforms.ac_sa_eval_params,
+        ),
+        ({"smoothness": 2.0, "radius": 1.0}, {"smoothness": 5.0, "radius": 9.0}),
+    ),
+    Row(
         "halt_when",
         _halt_when,
         ({"noise_multiplier": 1.0, "limit": 0.5}, {"noise_multiplier": 0.1, "limit": 100.0}),

@@ -121,12 +121,16 @@ def user_rows_oracle(
     chunk_size: int,
     smoothing_radius: Any = None,
 ) -> tuple[Oracle, Any]:
-    """As ``clipped_sum_oracle``, but the oracle returns the rows clip(g_u), ``[users, ...]``, unsummed."""
+    """As ``clipped_sum_oracle``, but the oracle returns the rows clip(g_u), ``[users, ...]``, unsummed.
+
+    Under smoothing the point is shifted for each item independently, so that a user's gradient is as near to
+    its mean as without.
+    """
     if objective.linear_model is None or smoothing_radius is not None:
         gradient = (
             gradients.user_gradient(objective)
             if smoothing_radius is None
-            else smoothed.user_gradient(objective, smoothing_radius)
+            else smoothed.user_gradient_by_item(objective, smoothing_radius)
         )
         return gradients.per_user_gradients(gradient, clip_norm, sampler, chunk_size), data
     model = objective.linear_model

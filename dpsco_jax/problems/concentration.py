@@ -18,6 +18,15 @@ of L and U that are too small are corrected.
   4ηLB√S_2·ℓ, whose failure has probability T·e^{-ℓ²} (e^{-ℓ²} for μ = 0, by Doob); solve for B. Averages
   are no farther apart. A ridge outside of the gradients only shrinks D while ridge·η ≤ 1.
 
+- A trajectory that is computed from all users' data. Let A* be the run whose user gradients are projected
+  onto the ball of radius ρ around the population's gradient at the current point (a function of the point
+  alone), averaged without any test, and released with Gaussian noise: for any data it is μ-Gaussian
+  differentially private in one user, μ = 2ρ√T/(nσ), without a failure probability. Exchange user i for an
+  independent copy: then the point is independent of the user's data and the chance to be off by more than ρ
+  is γ'. By privacy (the trade-off function is concave) it is at most Φ(Φ⁻¹(γ') + μ) in A*, and n·T times
+  that for all users and steps. Until somebody is off, A* and the real run (which finds all users
+  concentrated and averages them all) are the same.
+
 Formal guarantee: none of privacy, and none is needed: what is private with a radius is so for any radius
 chosen without looking at data. The assumption about users serves utility alone.
 
@@ -25,6 +34,8 @@ Cost: none; float64 on the host.
 """
 
 import math
+
+import scipy.special
 
 from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
 
@@ -101,6 +112,55 @@ def user_gradient_radius(
     _check(items_per_user, num_users, failure)
     level = math.log(2.0 * num_users * num_steps / failure) + epsilon
     return lipschitz * (1.0 + math.sqrt(2.0 * level)) / math.sqrt(items_per_user)
+
+
+def trajectory_gradient_radius(
+    lipschitz: float,
+    items_per_user: int,
+    num_users: int,
+    num_steps: int,
+    gdp: float,
+    failure: float,
+) -> float:
+    """``user_gradient_radius`` for means of all users with Gaussian noise: no e^ε, and no n·T·δ.
+
+    Args:
+        lipschitz: G, or any public bound on the distance of an item's gradient from its mean.
+        items_per_user: m.
+        num_users: n.
+        num_steps: T.
+        gdp: μ = 2ρ√T/(nσ) of the whole trajectory, with ρ this radius and σ the noise's standard deviation
+            (which is a multiple of ρ, so that μ does not depend on it).
+        failure: probability that some user is farther away at some step.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    require_positive("lipschitz", lipschitz)
+    require_nonnegative("gdp", gdp)
+    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
+    _check(items_per_user, num_users, failure)
+    quantile = scipy.special.ndtri_exp(math.log(failure) - math.log(num_users * num_steps))
+    level = -float(scipy.special.log_ndtr(quantile - gdp))
+    return lipschitz * (1.0 + math.sqrt(2.0 * level)) / math.sqrt(items_per_user)
+
+
+def trajectory_gradient_failure(
+    radius: float,
+    lipschitz: float,
+    items_per_user: int,
+    num_users: int,
+    num_steps: int,
+    gdp: float,
+) -> float:
+    """The inverse: the probability, at most 1, that some user is farther away than ``radius``."""
+    require_positive("radius", radius)
+    deviation = radius * math.sqrt(items_per_user) / lipschitz - 1.0
+    if deviation <= 0.0:
+        return 1.0
+    quantile = float(scipy.special.ndtri_exp(-0.5 * deviation**2)) + gdp
+    log_failure = math.log(num_users * num_steps) + float(scipy.special.log_ndtr(quantile))
+    return math.exp(min(log_failure, 0.0))
 
 
 def uniform_gradient_radius(

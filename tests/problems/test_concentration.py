@@ -46,6 +46,18 @@ def test_gradient_radius_is_the_fixed_point_radius_at_the_failure_left_by_privac
     np.testing.assert_allclose(np.quantile(norms, 0.999), 0.213, atol=0.02)
 
 
+def test_trajectory_radius_and_failure_are_inverse_and_better_than_pure_accounting():
+    sizes = {"lipschitz": 2.0, "items_per_user": 50, "num_users": 2000, "num_steps": 100}
+    fixed = concentration.user_gradient_radius(*sizes.values(), 0.0, 2 * 1e-6)
+    for gdp in (0.0, 0.05, 0.1):
+        radius = concentration.trajectory_gradient_radius(**sizes, gdp=gdp, failure=1e-6)
+        failure = concentration.trajectory_gradient_failure(radius, **sizes, gdp=gdp)
+        np.testing.assert_allclose(failure, 1e-6, rtol=1e-6)
+        assert (radius == pytest.approx(fixed)) == (gdp == 0.0)
+    assert fixed < radius < concentration.user_gradient_radius(*sizes.values(), 1.0, 2 * 1e-6)
+    assert concentration.trajectory_gradient_failure(1e-3, **sizes, gdp=0.1) == 1.0
+
+
 def test_uniform_radius_covers_the_domain():
     rng = np.random.default_rng(3)
     dim, items, users = 2, 50, 100

@@ -38,8 +38,8 @@ class UserSample(NamedTuple):
     """The users of one step.
 
     Attributes:
-        indices: int32 ``[capacity]``; the first ``size`` entries are different users, the rest are valid
-            indices without a meaning.
+        indices: int32 ``[capacity]``; the first ``size`` entries are different users (``with_replacement``:
+            draws, possibly of the same user), the rest are valid indices without a meaning.
         size: how many users were sampled: a Python integer where it is fixed, an int32 scalar where it is
             random.
     """
@@ -109,6 +109,21 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
     bits = jax.random.bits(key, (num_users,), jnp.uint32)
     chosen = (bits < threshold) | certain
     return UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
+
+
+def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSample:
+    """``num_draws`` independent uniform draws; a user may be drawn several times, and counts as often.
+
+    Args:
+        key: a typed key.
+        num_users: size of the population, static.
+        num_draws: static, at least 1.
+
+    Raises:
+        ValueError: if ``num_draws`` is out of range.
+    """
+    require(num_draws >= 1, "num_draws", num_draws, "at least 1")
+    return UserSample(jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32), num_draws)
 
 
 def _pack(chosen: jax.Array, size: int) -> jax.Array:

@@ -28,7 +28,7 @@ from dpsco_jax.privacy.loss import PrivacyLoss, compose, delta, epsilon, paralle
 from dpsco_jax.privacy.one_run import one_run_audit, one_run_epsilon_lower_bound
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.poisson import poisson_subsampled_gaussian
-from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
+from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
 from dpsco_jax.privacy.subsampling import (
     subsampled_gaussian_with_replacement,
     subsampled_gaussian_without_replacement,
@@ -42,6 +42,7 @@ __all__ = [
     "Ledger",
     "Poisson",
     "PrivacyLoss",
+    "WithReplacement",
     "WithoutReplacement",
     "approximate_dp",
     "audit",

@@ -94,3 +94,30 @@ class WithoutReplacement(NamedTuple):
         return events.subsampled_gaussian_without_replacement(
             noise_multiplier, self.population_size, self.batch_size
         )
+
+
+class WithReplacement(NamedTuple):
+    """Draws are uniform over the users and independent: a user may be drawn several times.
+
+    Attributes:
+        population_size: how many users there are, at least 2.
+        num_draws: how many draws a step makes.
+    """
+
+    population_size: int
+    num_draws: int
+
+    def gaussian_loss(self, noise_multiplier: Scalar, relation: NeighboringRelation) -> PrivacyLoss:
+        """The loss of one Gaussian release; no dominating pair is known, so there is no event.
+
+        Args:
+            noise_multiplier: standard deviation over the ℓ2 sensitivity of the sum to ONE draw under
+                ``relation``.
+            relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
+
+        Raises:
+            ValueError: for another relation.
+        """
+        return subsampling.subsampled_gaussian_with_replacement(
+            noise_multiplier, self.population_size, self.num_draws, relation
+        )

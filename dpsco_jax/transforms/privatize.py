@@ -28,7 +28,7 @@ from dpsco_jax import privacy
 from dpsco_jax.geometry._checks import require_positive
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms._keys import require_key
-from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
+from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
 from dpsco_jax.transforms.aggregates import Aggregate
 
 
@@ -50,7 +50,7 @@ def privatize(
     aggregate: Aggregate,
     key: jax.Array,
     noise_multiplier: jax.typing.ArrayLike,
-    sampling: FullBatch | Poisson | WithoutReplacement = FullBatch(),  # noqa: B008 (immutable)
+    sampling: FullBatch | Poisson | WithoutReplacement | WithReplacement = FullBatch(),  # noqa: B008
 ) -> optax.GradientTransformationExtraArgs:
     """Adds noise to an aggregate and charges each release to the ledger in its state.
 
@@ -66,7 +66,7 @@ def privatize(
             for the multiplier that it used. A traced zero adds no noise and makes the ledger
             infinite.
         sampling: how the users of a step are drawn: ``FullBatch()``,
-            ``Poisson(...)`` or ``WithoutReplacement(...)`` of ``privacy``.
+            ``Poisson(...)``, ``WithoutReplacement(...)`` or ``WithReplacement(...)`` of ``privacy``.
 
     Raises:
         ValueError: ``noise_multiplier`` is not positive, ``key`` is not a typed key, or

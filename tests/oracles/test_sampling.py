@@ -68,6 +68,16 @@ def test_sizes_out_of_range_are_refused(size):
         sampling.without_replacement(jax.random.key(0), 7, size)
 
 
+def test_draws_with_replacement_are_independent_and_may_repeat():
+    sample = np.asarray(_draw(lambda key: sampling.with_replacement(key, 3, 2).indices))
+    _, counts = np.unique(sample[:, 0] * 3 + sample[:, 1], return_counts=True)
+    assert len(counts) == 9
+    assert stats.chisquare(counts).pvalue > 1e-4
+    assert sampling.with_replacement(jax.random.key(0), 3, 5).size == 5
+    with pytest.raises(ValueError, match="num_draws must be at least 1, got 0"):
+        sampling.with_replacement(jax.random.key(0), 3, 0)
+
+
 def test_poisson_users_are_independent():
     sample = _draw(lambda key: sampling.poisson(key, 4, 0.3), seed=3)
     chosen = np.arange(4) < np.asarray(sample.size)[:, None]

@@ -15,9 +15,15 @@ from dpsco_jax.transforms.aggregates import (
 )
 from dpsco_jax.transforms.average import AverageState, average, average_eval_params
 from dpsco_jax.transforms.halt_when import HaltState, halt_when
+from dpsco_jax.transforms.outlier_removed_mean import (
+    OutlierRemovedState,
+    halted,
+    outlier_removed_mean,
+)
 from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 from dpsco_jax.transforms.project import project
 from dpsco_jax.transforms.restart import RestartState, restart_every
+from dpsco_jax.transforms.winsorized_mean import WinsorizedMeanState, winsorized_mean
 
 __all__ = [
     "AcSaState",
@@ -25,8 +31,10 @@ __all__ = [
     "Aggregate",
     "AverageState",
     "HaltState",
+    "OutlierRemovedState",
     "PrivatizeState",
     "RestartState",
+    "WinsorizedMeanState",
     "ac_sa",
     "ac_sa_eval_params",
     "account",
@@ -36,8 +44,11 @@ __all__ = [
     "clipped_mean",
     "clipped_sum",
     "halt_when",
+    "halted",
+    "outlier_removed_mean",
     "privatize",
     "project",
     "restart_every",
     "summed_contributions",
+    "winsorized_mean",
 ]

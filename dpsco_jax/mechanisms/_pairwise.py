@@ -1,0 +1,198 @@
+"""How many vectors lie near each vector: degrees at a radius and at twice the radius, in one sweep.
+
+What it computes: for N vectors v_j (pytrees of leaves [N, ...]) and a radius ρ, the numbers
+#{k : ‖v_j - v_k‖ <= ρ} and #{k : ‖v_j - v_k‖ <= 2ρ}, up to a relative margin h that is known in
+advance. A vector that is not finite, is masked out or is farther than ``reach`` · ρ from the anchor
+is near nobody, itself included, and its degrees are 0.
+
+Source: the score and the removal rule of Algorithms 28, 31 and 32 of the thesis, which compare true
+distances. The margin is ours.
+
+Formal guarantee: each verdict is a function of its two vectors and of public values (anchor, radius,
+shapes), symmetric, and true of a vector and itself. With r = ρ·(1 + h), ``headroom`` = h, distances
+being those of the floating-point vectors as real numbers:
+(a) near at ρ if the distance is at most ρ, and only if it is at most r (in fact r' <= r below);
+(b) near at 2ρ if the distance is at most 2r', and only if it is at most 2r.
+So two vectors that are near a third at ρ are always near each other at 2ρ, and everything that is
+proved of exact comparisons holds with r in place of ρ. Derivation, in units of ρ, unit roundoff u,
+rows y = (v - a) / ρ of norm at most B = ``reach``: y carries a relative error 3u in each entry, so a
+distance D near 1 or 2 an error 6uB and D² one of 26uB. A dot product of t terms, summed in any
+order, is off by γ_t‖y‖‖y'‖, γ_t = tu / (1 - tu): the Gram entry by γB² with t = columns of one slab
++ number of slabs, a squared norm by γB² with the smaller t of its two-level sum; the two additions
+of ‖y‖² + ‖y'‖² - 2yy' cost 8uB². With η their sum, |computed - D²| <= η, and the thresholds 1 + η
+and 4 + 9η on the computed squares give (a) with r'² = 1 + 2η and (b) with r² = 1 + 5η/2.
+Assumed: products and sums rounded to the dtype (on TPUs HIGHEST emulates that in six passes).
+
+Cost: N²·d multiplications (half of a Gram matrix, by symmetry) at the rate of a matrix product;
+memory of a few blocks of ``block_size`` squared.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Int
+
+_COLUMNS = 256
+_GROUP = 16
+# Two counts of at most 2048 travel in one float32 integer below 2^24: near + 4096 * near at twice.
+_PACK = 4096
+_LARGEST_BLOCK = 2048
+
+
+class Degrees(NamedTuple):
+    """How many vectors, itself included, are near each vector.
+
+    Attributes:
+        near: at the radius, ``[users]``.
+        near_twice: at twice the radius, ``[users]``.
+    """
+
+    near: Int[Array, "users"]
+    near_twice: Int[Array, "users"]
+
+
+def headroom(vector: Any, reach: float) -> float:
+    """The margin h: vectors called near at ρ are within ρ·(1 + h), at 2ρ within 2ρ·(1 + h).
+
+    Args:
+        vector: one vector, without the axis of users: a pytree of arrays or of
+            ``jax.ShapeDtypeStruct``; only sizes and dtypes are used.
+        reach: largest distance from the anchor, in radii.
+    """
+    return math.sqrt(1 + 2.5 * _square_error(vector, reach)) - 1
+
+
+def _square_error(vector: Any, reach: float) -> float:
+    """Bound η on the error of a computed squared distance, in units of the squared radius."""
+    sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(vector)]
+    slabs = sum(-(-size // _COLUMNS) for size in sizes)
+    columns = min(max(sizes, default=1), _COLUMNS)
+    unit = float(jnp.finfo(_dtype(vector)).eps) / 2
+
+    def gamma(terms: int) -> float:
+        return terms * unit / (1 - terms * unit)
+
+    gram = gamma(columns + slabs)
+    norm = gamma(_GROUP + -(-columns // _GROUP) + slabs)
+    # One percent for the products of errors, and for a row at the very edge of the reach.
+    return 1.01 * (2 * reach**2 * (gram + norm + 4 * unit) + 34 * reach * unit)
+
+
+def degrees(
+    vectors: Any,
+    radius: ArrayLike,
+    anchor: Any,
+    counted: Bool[ArrayLike, "users"],
+    reach: float,
+    block_size: int,
+) -> Degrees:
+    """Degrees of all vectors at ``radius`` and at twice the radius.
+
+    Args:
+        vectors: pytree of real floating leaves ``[users, ...]``; distances are over all leaves.
+        radius: ρ; may be traced. If it is not positive and finite nothing is promised.
+        anchor: one vector that is public; may be traced.
+        counted: which vectors take part.
+        reach: B of the file's docstring.
+        block_size: vectors compared at a time, at most 2048.
+    """
+    dtype = _dtype(anchor, vectors)
+    inverse = 1 / jnp.asarray(radius, dtype)
+    pairs = [
+        (leaf.reshape(leaf.shape[0], -1), jnp.asarray(centre, dtype).reshape(-1))
+        for leaf, centre in zip(jax.tree.leaves(vectors), jax.tree.leaves(anchor), strict=True)
+    ]
+    num_users = pairs[0][0].shape[0]
+    rows = min(block_size, _LARGEST_BLOCK, num_users)
+    blocks = -(-num_users // rows)
+    error = _square_error([jax.ShapeDtypeStruct(leaf.shape[1:], dtype) for leaf, _ in pairs], reach)
+
+    def start_of(block: ArrayLike) -> jax.Array:
+        # The last block starts early enough to be whole.
+        return jnp.minimum(jnp.asarray(block) * rows, num_users - rows)
+
+    def slab(pair: tuple, row: jax.Array, column: jax.Array, width: int) -> jax.Array:
+        leaf, centre = pair
+        first = jnp.minimum(column, leaf.shape[1] - width)
+        entries = lax.dynamic_slice(leaf, (row, first), (rows, width)).astype(dtype)
+        centred = (entries - lax.dynamic_slice_in_dim(centre, first, width)) * inverse
+        return jnp.where(first + jnp.arange(width) >= column, centred, 0)
+
+    def squared_norms(block: jax.Array, norms: jax.Array) -> jax.Array:
+        def term(pair: tuple, column: jax.Array, width: int) -> jax.Array:
+            squares = jnp.square(slab(pair, start_of(block), column, width))
+            grouped = jnp.pad(squares, ((0, 0), (0, -width % _GROUP))).reshape(rows, -1, _GROUP)
+            return jnp.sum(jnp.sum(grouped, axis=2), axis=1)
+
+        total = _over_slabs(pairs, jnp.zeros(rows, dtype), term)
+        return lax.dynamic_update_slice_in_dim(norms, total, start_of(block), 0)
+
+    norms = lax.fori_loop(0, blocks, squared_norms, jnp.zeros(num_users, dtype))
+    present = jnp.asarray(counted) & (norms <= reach**2)
+    # An infinite norm makes every comparison false, whatever the Gram entry is.
+    norms = jnp.where(present, norms, jnp.inf)
+
+    def compare(packed: jax.Array, pair_of_blocks: jax.Array) -> tuple[jax.Array, None]:
+        first, second = start_of(pair_of_blocks[0]), start_of(pair_of_blocks[1])
+
+        def term(pair: tuple, column: jax.Array, width: int) -> jax.Array:
+            return lax.dot_general(
+                slab(pair, first, column, width),
+                slab(pair, second, column, width),
+                (((1,), (1,)), ((), ())),
+                precision=lax.Precision.HIGHEST,
+            )
+
+        gram = _over_slabs(pairs, jnp.zeros((rows, rows), dtype), term)
+        row, column = first + jnp.arange(rows), second + jnp.arange(rows)
+        # Users that an earlier block holds as well are left out of this one.
+        row_norms = jnp.where(
+            row >= pair_of_blocks[0] * rows, lax.dynamic_slice_in_dim(norms, first, rows), jnp.inf
+        )
+        column_norms = jnp.where(
+            column >= pair_of_blocks[1] * rows,
+            lax.dynamic_slice_in_dim(norms, second, rows),
+            jnp.inf,
+        )
+        squares = row_norms[:, None] + column_norms[None, :] - 2 * gram
+        near = (squares <= 1 + error).astype(jnp.float32)
+        near_twice = (squares <= 4 + 9 * error).astype(jnp.float32)
+        # Each pair is compared once, so that both its members see the same verdict.
+        once = jnp.where(row[:, None] < column[None, :], near + _PACK * near_twice, 0)
+        ones = jnp.ones(rows, jnp.float32)
+        row_sums = jnp.dot(once, ones, precision=lax.Precision.HIGHEST)
+        column_sums = jnp.dot(ones, once, precision=lax.Precision.HIGHEST)
+        for start, count in ((first, row_sums), (second, column_sums)):
+            count = count.astype(jnp.int32)
+            count = jnp.stack([count % _PACK, count // _PACK])
+            sofar = lax.dynamic_slice_in_dim(packed, start, rows, 1)
+            packed = lax.dynamic_update_slice_in_dim(packed, sofar + count, start, 1)
+        return packed, None
+
+    upper = np.stack(np.triu_indices(blocks), axis=1).astype(np.int32)
+    themselves = jnp.broadcast_to(present.astype(jnp.int32), (2, num_users))
+    return Degrees(*lax.scan(compare, themselves, jnp.asarray(upper))[0])
+
+
+def _over_slabs(pairs: list[tuple], zero: jax.Array, term: Any) -> jax.Array:
+    """The sum of ``term(leaf and centre, first column, width)`` over all slabs of columns."""
+    total = zero
+    for pair in pairs:
+        width = min(pair[0].shape[1], _COLUMNS)
+        if width:
+
+            def add(
+                index: jax.Array, total: jax.Array, pair: tuple = pair, width: int = width
+            ) -> Any:
+                return total + term(pair, index * width, width)
+
+            total = lax.fori_loop(0, -(-pair[0].shape[1] // width), add, total)
+    return total
+
+
+def _dtype(*trees: Any) -> jnp.dtype:
+    return jnp.result_type(jnp.float32, *(leaf.dtype for leaf in jax.tree.leaves(trees)))

@@ -1,0 +1,176 @@
+"""Outlier-removed mean: the noisy mean of users whose vectors are close to each other, or a halt.
+
+What it computes: per step, from one vector of each user, the concentration score; a noisy test
+whether it is high; if so, the mean without outliers plus Gaussian noise, whose size is that of the
+radius, not of the vectors. After the first failed test, and after ``num_steps`` updates, zeros.
+
+Source: Algorithm 1 of Asi and Liu (Algorithm 28 of the thesis), Algorithms 31 and 32 of the thesis;
+the test goes on while the score is high, with one noisy threshold for the whole phase (Algorithm 27).
+
+Formal guarantee: (ε, δ)-DP as stated by ``releases``, under ``releases.relation``, for the
+transcript of the whole phase: which tests passed, and all means released. It holds for any vectors:
+neither bounded, nor independent, nor close. Derivation in docs/privacy/concentrated_mean.md; the
+sensitivity there is in units of the radius, here of radius · (1 + ``concentrated_mean.headroom``),
+which is what comparisons in floating point guarantee. The ledger holds the loss of all
+``num_steps`` steps from the first update on, whenever the phase halts: when it halts depends on the
+data, so a smaller charge would be a random variable. Assumed: a batch is a uniform subset of fixed
+size ``releases.batch_size`` drawn without replacement (or everybody); the radius and the anchor are
+no functions of the data but through earlier releases; the key is secret and starts one state only,
+and no state is used for two different updates.
+
+Cost: N²·d multiplications a step (``mechanisms.concentrated_mean``), one Gaussian draw a parameter.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import ArrayLike
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax.mechanisms import additive, concentrated_mean, sparse_vector
+from dpsco_jax.mechanisms._keys import require_key
+from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from dpsco_jax.transforms._states import wide_copy
+
+
+class OutlierRemovedState(NamedTuple):
+    """State of ``outlier_removed_mean``.
+
+    Attributes:
+        key: what the noise of the next update is drawn from.
+        test: the stream of tests; its noisy threshold is secret. Empty if every test is fresh.
+        halted: whether a test has failed, or an update was asked for beyond the last; bool, public.
+        steps: how many updates have been made, int32.
+        ledger: the loss of the whole phase from the first update on.
+        last: the last mean that was released, in at least float32; zeros before the first.
+    """
+
+    key: jax.Array
+    test: Any
+    halted: jax.Array
+    steps: jax.Array
+    ledger: privacy.Ledger
+    last: Any
+
+
+def outlier_removed_mean(
+    releases: ConcentratedReleases,
+    radius: ArrayLike,
+    key: jax.Array,
+    anchor: Literal["last release"] | None = "last release",
+    reach: float = concentrated_mean.REACH,
+) -> optax.GradientTransformationExtraArgs:
+    """Releases the noisy mean of concentrated users, step by step, until a test fails.
+
+    Updates have a leading axis of ``releases.batch_size`` users on every leaf, ``[users, ...]``; the
+    result has none, is in the dtypes of the updates, and is zero once halted. ``update`` takes
+    ``user_mask`` (bool ``[users]``, False for a user who counts as absent) as an extra argument.
+
+    Args:
+        releases: sizes, test and noise of the phase, with its budget; leaves may be traced.
+        radius: ρ, the distance below which two users count as close (twice the distance to a common
+            centre); any public number is private, honest users closer than it are needed for
+            utility. May be traced, and scheduled if the schedule sees releases only. The standard
+            deviation of the noise is ``releases.noise_stddev * radius * (1 + headroom)``.
+        key: a typed key; copied into the state by ``init``.
+        anchor: the public point from which distances are computed: the last mean released (good
+            where vectors drift slowly and the noise is smaller than ``reach`` radii), or the origin
+            if None. It changes rounding and reach only.
+        reach: a vector farther than ``reach * radius`` from the anchor counts as an outlier.
+
+    Raises:
+        ValueError: ``radius`` or ``reach`` is not positive, ``key`` is not a typed key, ``anchor``
+            is unknown, or (by ``update``) the number of users is not ``releases.batch_size``.
+    """
+    require_key(key)
+    require_positive("radius", radius)
+    require_positive("reach", reach)
+    require(anchor in ("last release", None), "anchor", anchor, '"last release" or None')
+    loss = releases.loss()
+    stream = sparse_vector.below_threshold(
+        releases.threshold, releases.test_epsilon, releases.score_sensitivity
+    )
+
+    def init(params: Any) -> OutlierRemovedState:
+        # The one noisy threshold of the phase. The caller's key stays usable, for another ``init``.
+        own_key, threshold_key = jax.random.split(jax.random.clone(key))
+        return OutlierRemovedState(
+            key=own_key,
+            test=stream.init(threshold_key) if releases.test == "stream" else (),
+            halted=jnp.zeros([], bool),
+            steps=jnp.zeros([], jnp.int32),
+            ledger=privacy.open_ledger(),
+            last=jax.tree.map(jnp.zeros_like, wide_copy(params)),
+        )
+
+    def passes(key: jax.Array, test: Any, score: jax.Array) -> tuple[jax.Array, Any]:
+        if releases.test == "stream":
+            return stream.step(key, test, score)
+        scale = jnp.asarray(releases.score_sensitivity / releases.test_epsilon, float)
+        noisy = additive.laplace(key, score, scale)
+        return noisy >= jnp.asarray(releases.threshold, noisy.dtype), test
+
+    def update(
+        updates: Any,
+        state: OutlierRemovedState,
+        params: Any = None,
+        *,
+        user_mask: jax.Array | None = None,
+        **extra_args: Any,
+    ) -> tuple[Any, OutlierRemovedState]:
+        del params, extra_args
+        users = {leaf.shape[0] for leaf in jax.tree.leaves(updates)}
+        require(users == {releases.batch_size}, "users", users, f"{{{releases.batch_size}}}")
+        key, test_key, select_key, noise_key = jax.random.split(state.key, 4)
+        centre = state.last
+        if anchor is None:
+            centre = jax.tree.map(jnp.zeros_like, centre)
+        found = concentrated_mean.concentration(
+            updates, radius, anchor=centre, user_mask=user_mask, reach=reach
+        )
+        weights = concentrated_mean.inlier_weights(
+            found.degrees, releases.batch_size, releases.keep_level
+        )
+        if releases.selection == "bernoulli":
+            weights = concentrated_mean.select(select_key, weights)
+        deviation = concentrated_mean.mean_deviation(updates, weights, centre)
+        head = 1 + concentrated_mean.headroom(centre, reach)
+        stddev = jnp.asarray(releases.noise_stddev, float) * jnp.asarray(radius, float) * head
+        # Noise on the difference to the anchor: adding a public point is post-processing.
+        noised = additive.gaussian(noise_key, deviation, stddev)
+        released = jax.tree.map(jnp.add, centre, noised)
+
+        passed, test = passes(test_key, state.test, found.score)
+        over = state.steps >= releases.num_steps
+        halted = state.halted | over | ~passed
+        # Beyond the last step nothing may depend on the data.
+        test = jax.tree.map(lambda old, new: jnp.where(over, old, new), state.test, test)
+        first = state.steps == 0
+        ledger = jax.tree.map(
+            lambda old, new: jnp.where(first, new, old),
+            state.ledger,
+            privacy.charge(state.ledger, loss),
+        )
+        last = jax.tree.map(lambda old, new: jnp.where(halted, old, new), state.last, released)
+        steps = jnp.minimum(state.steps + 1, releases.num_steps)
+        # A selection, not a product: nothing of a mean that failed its test may pass.
+        out = jax.tree.map(
+            lambda u, new: jnp.where(halted, 0, new).astype(u.dtype), updates, released
+        )
+        return out, OutlierRemovedState(key, test, halted, steps, ledger, last)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def halted(opt_state: Any) -> jax.Array:
+    """Whether any outlier-removed mean in an optimizer state has halted (public), bool.
+
+    Args:
+        opt_state: any nesting of optax states.
+    """
+    nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, OutlierRemovedState))
+    stopped = [node.halted for node in nodes if isinstance(node, OutlierRemovedState)]
+    return jnp.any(jnp.stack([jnp.zeros([], bool), *stopped]))

@@ -23,6 +23,7 @@ from dpsco_jax.transforms.outlier_removed_mean import (
 from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 from dpsco_jax.transforms.project import project
 from dpsco_jax.transforms.restart import RestartState, restart_every
+from dpsco_jax.transforms.until_halted import UntilHaltedState, until_halted
 from dpsco_jax.transforms.winsorized_mean import WinsorizedMeanState, winsorized_mean
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "OutlierRemovedState",
     "PrivatizeState",
     "RestartState",
+    "UntilHaltedState",
     "WinsorizedMeanState",
     "ac_sa",
     "ac_sa_eval_params",
@@ -50,5 +52,6 @@ __all__ = [
     "project",
     "restart_every",
     "summed_contributions",
+    "until_halted",
     "winsorized_mean",
 ]

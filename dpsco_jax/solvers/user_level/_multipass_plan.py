@@ -1,0 +1,188 @@
+"""The plan of multi-pass SGD on outlier-removed means: its numbers, its cost, its table.
+
+Source: U, Algorithm 2. See ``multipass_sgd``, which makes it.
+
+Formal guarantee: ``loss`` and ``certificate`` hold for what ``multipass_sgd.solve`` releases, under
+REPLACE_ONE, whenever the run halts; assumed: the key stays secret.
+
+Cost: none.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.solvers import _planning
+
+
+def full_batch(num_users: int, num_steps: int) -> _planning.Releases:
+    """The releases of a clipped plan: everybody in every step."""
+    return _planning.fixed_size(num_users, num_users, num_steps)
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        items_per_user: m; enters the bound and the default radius, not privacy.
+        dim: number of parameters.
+        num_steps: T.
+        constants: ``"tight"`` or ``"paper"``.
+        mechanism: ``"concentrated"``, or ``"clipped"`` where the radius would test nothing.
+        smoothing: ``"none"``, ``"per_item"`` or ``"per_round"``.
+        on_halt: ``"start"`` or ``"average"``.
+        chunk_size: users whose items are read at once.
+        reach: of ``concentrated_mean``, in radii: no honest gradient is farther from the origin.
+        releases: of the outlier-removed means; ``None`` if clipped.
+        noise_multiplier: σ over the sensitivity 2G/n of the clipped mean, also where it is not used.
+        radius: of the concentration score: a bound on the distance of two users' gradients.
+        clip_norm: G.
+        step_size: γ.
+        smoothing_radius: r, zero without smoothing.
+        epsilon: the budget.
+        delta: likewise.
+        failure: probability, for users whose gradients are within the radius, that the run halts.
+        concentration_failure: bound on the probability that some user's are not, for i.i.d. items.
+        excess_bound: proven bound on the expected excess population risk, ``inf`` where none applies.
+        stability_bound: the part of it that is not excess empirical risk.
+    """
+
+    num_users: int
+    items_per_user: int
+    dim: int
+    num_steps: int
+    constants: str
+    mechanism: str
+    smoothing: str
+    on_halt: str
+    chunk_size: int
+    reach: float
+    releases: Any
+    noise_multiplier: Any
+    radius: Any
+    clip_norm: Any
+    step_size: Any
+    smoothing_radius: Any
+    epsilon: Any
+    delta: Any
+    failure: Any
+    concentration_failure: Any
+    excess_bound: Any
+    stability_bound: Any
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return self.num_steps * self.num_users
+
+    @property
+    def item_gradients(self) -> int:
+        """Item gradients of the whole run."""
+        return self.user_gradients * self.items_per_user
+
+    @property
+    def clipped_stddev(self) -> Any:
+        """Noise on each coordinate of a mean of clipped gradients, which has no test to pay."""
+        return self.noise_multiplier * 2 * self.clip_norm / self.num_users
+
+    @property
+    def noise_stddev(self) -> Any:
+        """Noise on each coordinate of the mean gradient."""
+        if self.mechanism == "clipped":
+            return self.clipped_stddev
+        vector = jax.ShapeDtypeStruct((self.dim,), np.float32)
+        head = 1 + concentrated_mean.headroom(vector, self.reach)
+        return self.releases.noise_stddev * self.radius * head
+
+    @property
+    def break_even_radius(self) -> Any:
+        """The radius at which both mechanisms add the same noise; ``inf`` if clipped."""
+        if self.mechanism == "clipped":
+            return math.inf
+        return self.clipped_stddev / self.noise_stddev * self.radius
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        reach = float(self.smoothing_radius)
+        assumed = [
+            f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz within {reach:.3g} of the domain",
+            f"users are independent, each with {self.items_per_user} i.i.d. items",
+        ]
+        if self.mechanism == "concentrated" and float(self.concentration_failure) > float(
+            self.failure
+        ):
+            assumed.append(
+                f"in every step all user gradients are within {float(self.radius):.4g} of each other"
+            )
+        return tuple(assumed)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """The loss of the run, whenever it halts."""
+        if self.mechanism == "concentrated":
+            return self.releases.loss()
+        step = privacy.FullBatch().gaussian_loss(
+            self.noise_multiplier, full_batch(self.num_users, self.num_steps).relation
+        )
+        return privacy.scale(step, self.num_steps)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        if self.mechanism == "concentrated":
+            return self.releases.certificate()
+        return full_batch(self.num_users, self.num_steps).certificate(
+            self.noise_multiplier, self.delta
+        )
+
+    def __str__(self) -> str:
+        noise, clipped = float(self.noise_stddev), float(self.clipped_stddev)
+        rows: list[tuple[str, Any]] = [
+            ("constants", self.constants),
+            ("users, items per user", f"{self.num_users}, {self.items_per_user}"),
+            ("parameters", self.dim),
+            ("steps", self.num_steps),
+            ("step size", self.step_size),
+            ("smoothing", self.smoothing if self.smoothing == "none" else _ball(self)),
+        ]
+        if self.mechanism == "clipped":
+            rows += [
+                ("mechanism", "mean of clipped gradients, no test"),
+                (
+                    "because",
+                    f"the radius {float(self.radius):.4g} is at least 2G: it tests nothing",
+                ),
+                ("noise per coordinate", noise),
+            ]
+        else:
+            better = "less" if noise < clipped else "more"
+            rows += [
+                ("mechanism", "outlier-removed mean"),
+                ("radius", self.radius),
+                ("noise per coordinate", f"{noise:.4g}, {better} than {clipped:.4g} of clipping"),
+                ("break-even radius", self.break_even_radius),
+                ("threshold", f"{float(self.releases.threshold):.5g} of {self.num_users}"),
+                ("false halt probability", self.failure),
+            ]
+        return _planning.table(
+            "multi-pass SGD on outlier-removed means",
+            [
+                *rows,
+                ("excess risk bound", self.excess_bound),
+                ("which assumes", "; ".join(self.assumes)),
+                ("user gradients", f"{self.user_gradients} ({self.num_steps} passes)"),
+                ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
+                ("certificate", ",".join(str(self.certificate()).split("\n"))),
+            ],
+        )
+
+
+def _ball(plan: Plan) -> str:
+    return f"{plan.smoothing}, in a ball of radius {float(plan.smoothing_radius):.4g}"

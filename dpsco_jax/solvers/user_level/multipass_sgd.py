@@ -1,0 +1,298 @@
+"""Multi-pass SGD on outlier-removed means: noise at the scale at which users differ, not of their gradients.
+
+What it computes: T steps of projected gradient descent. In each, all users' gradients (a user's loss is the
+mean over the user's items) are compared in pairs; if most are within ``radius`` of each other, by a noisy
+test, their outlier-removed mean is released with Gaussian noise of order radius/n; else the run halts. The
+average of the iterates is returned, or the start (or the average so far) if the run has halted.
+
+Source: U, Algorithm 2 and Theorem 4.1 (T, Algorithm 29, Theorem 9.4.1). With these corrections: one running
+test for all steps, not a new one in each; noise and threshold from the accountant of
+``privacy.threshold_phase``; ``radius`` is a bound on pairwise distances, twice the distance from the mean;
+step 1/(β + 1/η); at the halt the start is returned; radii with constants, without a dependence on the
+dimension. Smoothing, which the paper uses for losses that are not smooth, changes nothing in what is proven
+(see ``_multipass_schedule``): it is done for ``constants="paper"``, or when asked for.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run, for any
+data, loss, radius and step size. Assumed: the key stays secret. Utility, for convex G-Lipschitz losses and
+users whose items are i.i.d.: ``excess_bound``, derived in ``_multipass_schedule``.
+If radius ≥ 2G the test would test nothing (all gradients are clipped to G). The plan, which sees public
+numbers only, then takes the mean of clipped gradients with noise of order 2G/n, and says so.
+
+Cost: T·n user gradients and T·n²/2·dim multiplications for the distances; memory of n gradients.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpsco_jax import transforms
+from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.oracles import smoothed
+from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.problems import concentration
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers.solution import Solution, Status, finished
+from dpsco_jax.solvers.user_level import _multipass_schedule as schedule
+from dpsco_jax.solvers.user_level._multipass_plan import Plan, full_batch
+
+__all__ = ["Plan", "plan", "solve"]
+
+_SMOOTHING = ("none", "per_item", "per_round")
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    num_steps: int | None = None,
+    radius: float | None = None,
+    initial_distance: float | None = None,
+    step_size: float | None = None,
+    constants: str = "tight",
+    smoothing: str | None = None,
+    smoothing_radius: float | None = None,
+    test_share: float | str = "auto",
+    selection: str = "weighted",
+    failure: float | None = None,
+    on_halt: str = "start",
+    chunk_size: int = 64,
+) -> Plan:
+    """Checks all arguments, sets the schedule and calibrates test and noise. All of them are public.
+
+    Args:
+        objective: for its constants, domain and ridge.
+        num_users: n ≥ 2.
+        items_per_user: m ≥ 1, for users with fewer or more the number that is typical.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        num_steps: T; by the bound, at most 10,000, if left out (``"paper"``: m²n² + mn√dim).
+        radius: on the distance of two users' gradients; any number that does not come from the data. If left
+            out, one within which i.i.d. users stay with probability 1 - failure/2. Too small a radius halts
+            the run, too large a one means noise: 2·2.6·(standard deviation of an item's gradient)/√m is what
+            users need in practice.
+        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
+            domain if left out.
+        step_size: γ, in place of the one that balances the bound; nothing is proven then.
+        constants: ``"tight"``, or ``"paper"`` for the printed T, radius (as a pairwise distance), η,
+            smoothing radius and inner δ. Noise and threshold are the accountant's in both.
+        smoothing: ``"none"``, ``"per_item"`` or ``"per_round"`` (one shift for all users and items).
+        smoothing_radius: r > 0, if smoothing.
+        test_share: of ε for the test, in (0, 1), or ``"auto"``.
+        selection: ``"weighted"``, or ``"bernoulli"`` for the paper's random subset, with more noise.
+        failure: probability that honest users are filtered or halt the run; 1/(nm) if left out.
+        on_halt: what a halted run returns: the ``"start"``, or the ``"average"`` of the iterates so far.
+        chunk_size: users whose items are read at once.
+
+    Raises:
+        ValueError: an argument is out of range, R is not finite, or there are too few users for the test;
+            the message says how many are needed.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    delta = _planning.require_real("delta", delta, 0, 1)
+    _planning.require_choice("constants", constants, ("tight", "paper"))
+    _planning.require_choice("on_halt", on_halt, ("start", "average"))
+    if num_steps is not None:
+        num_steps = _planning.require_integer("num_steps", num_steps, 1)
+    if failure is None:
+        failure = min(0.05, 1 / (num_users * items_per_user))
+    failure = _planning.require_real("failure", failure, 0, 1)
+    for name, value in {"radius": radius, "step_size": step_size}.items():
+        if value is not None:
+            _planning.require_real(name, value, 0)
+    diameter = float(np.asarray(objective.domain.diameter))
+    distance = _planning.require_real(
+        "initial_distance", diameter if initial_distance is None else initial_distance, 0
+    )
+    paper, lipschitz = constants == "paper", float(objective.lipschitz)
+    smooth = objective.smoothness is not None
+    if smoothing is None:
+        smoothing = "per_item" if paper and not smooth else "none"
+    _planning.require_choice("smoothing", smoothing, _SMOOTHING)
+    problem = schedule.Problem(
+        num_users,
+        items_per_user,
+        dim,
+        lipschitz,
+        objective.smoothness + objective.ridge if objective.smoothness is not None else None,
+        distance,
+        diameter,
+        smoothing,
+        not objective.ridge or (smooth and smoothing == "none"),
+    )
+    printed = schedule.printed(problem, epsilon, delta, num_steps) if paper else None
+
+    if printed is not None:
+        num_steps = printed.num_steps
+
+    def pairwise(num_steps: int, gdp: float) -> float:
+        if radius is not None:
+            return radius
+        if printed is not None:
+            return printed.radius
+        return 2 * concentration.trajectory_gradient_radius(
+            lipschitz, items_per_user, num_users, num_steps, gdp, failure / 2
+        )
+
+    def noise(num_steps: int) -> tuple[Any, float, float, float]:
+        """Releases (``None``: clipped), radius, the trajectory's privacy, and the clipped multiplier."""
+        plain = full_batch(num_users, num_steps).noise_multiplier(epsilon, delta, "pld")
+        if pairwise(num_steps, 0.0) >= 2 * lipschitz:
+            return None, pairwise(num_steps, 0.0), 0.0, plain
+        releases = threshold_phase.calibrate_concentrated(
+            num_users,
+            num_steps,
+            epsilon,
+            delta if printed is None else printed.delta,
+            selection=selection,
+            test_share=test_share,
+            false_halt_probability=failure / 2,
+            constants=constants,
+        )
+        gdp = math.sqrt(num_steps) / (num_users * float(releases.noise_stddev))
+        score_radius = pairwise(num_steps, gdp)
+        return releases if score_radius < 2 * lipschitz else None, score_radius, gdp, plain
+
+    def reach(score_radius: float) -> float:
+        """The least power of 2 that holds all honest gradients: a static number shared by many radii."""
+        least = max(concentrated_mean.REACH, 1.01 * lipschitz / score_radius)
+        return 2.0 ** math.ceil(math.log2(least))
+
+    def stddev(found: tuple[Any, float, float, float]) -> float:
+        releases, score_radius, _, plain = found
+        if releases is None:
+            return plain * 2 * lipschitz / num_users
+        head = 1 + concentrated_mean.headroom(
+            jax.ShapeDtypeStruct((dim,), np.float32), reach(score_radius)
+        )
+        return float(releases.noise_stddev) * score_radius * head
+
+    if num_steps is None:
+        trial = schedule.enough_steps(problem, 0.0)
+        floor = stddev(noise(trial)) * distance * math.sqrt(dim / trial)
+        num_steps = schedule.enough_steps(problem, floor)
+    found = releases, score_radius, gdp, plain = noise(num_steps)
+    if smoothing == "none":
+        smoothing_radius = 0.0
+    elif smoothing_radius is None:
+        balanced = schedule.balanced_radius(problem, num_steps)
+        smoothing_radius = balanced if printed is None else printed.smoothing_radius
+    else:
+        _planning.require_real("smoothing_radius", smoothing_radius, 0)
+    step = schedule.steps(
+        problem,
+        num_steps,
+        stddev(found),
+        smoothing_radius,
+        None if printed is None else printed.eta,
+        step_size,
+    )
+    false_halt = unconcentrated = 0.0
+    if releases is not None:
+        false_halt = releases.false_halt()
+        unconcentrated = concentration.trajectory_gradient_failure(
+            score_radius / 2, lipschitz, items_per_user, num_users, num_steps, gdp
+        )
+    # Users nearer to each other than i.i.d. items make them are an assumption: see ``Plan.assumes``.
+    counted = false_halt + (unconcentrated if unconcentrated <= failure else 0.0)
+    return Plan(
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        num_steps=num_steps,
+        constants=constants,
+        mechanism="clipped" if releases is None else "concentrated",
+        smoothing=smoothing,
+        on_halt=on_halt,
+        chunk_size=chunk_size,
+        reach=reach(score_radius),
+        releases=releases,
+        noise_multiplier=plain,
+        radius=score_radius,
+        clip_norm=lipschitz,
+        step_size=step.step_size,
+        smoothing_radius=smoothing_radius,
+        epsilon=epsilon,
+        delta=delta,
+        failure=false_halt,
+        concentration_failure=unconcentrated,
+        excess_bound=schedule.after_failure(problem, num_steps, stddev(found), step, counted),
+        stability_bound=step.stability_bound,
+    )
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the starting point; projected onto the domain. Must not depend on the data.
+        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+
+    Raises:
+        ValueError: if the number of users is not the planned one, or the gradients are too many to count.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    oracle_key, noise_key = jax.random.split(key)
+    start = objective.domain.project(params)
+    by_item = plan.smoothing_radius if plan.smoothing == "per_item" else None
+    if plan.mechanism == "clipped":
+        run = full_batch(plan.num_users, plan.num_steps)
+        oracle, oracle_data = loop.clipped_sum_oracle(
+            objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item
+        )
+        aggregate = transforms.summed_contributions(plan.clip_norm, plan.num_users, run.relation)
+        release = transforms.privatize(aggregate, noise_key, plan.noise_multiplier, run.scheme)
+    else:
+        oracle, oracle_data = loop.user_rows_oracle(
+            objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item
+        )
+        # Around the origin: the noise of the last release may be larger than all gradients.
+        release = transforms.outlier_removed_mean(
+            plan.releases, plan.radius, noise_key, anchor=None, reach=plan.reach
+        )
+    if plan.smoothing == "per_round":
+        oracle = smoothed.at_shifted_point(oracle, plan.smoothing_radius)
+    rest = optax.chain(
+        optax.stateless(lambda g, p: jax.tree.map(jnp.add, g, objective.regularizer_gradient(p))),
+        optax.scale(-plan.step_size),
+        transforms.project(objective.domain),
+        transforms.average(),
+    )
+    chain = transforms.until_halted(release, rest)
+    end = loop.run(oracle_key, oracle, chain, start, oracle_data, plan.num_steps, trace)
+    average = transforms.average_eval_params(end.opt_state, end.params)
+    stopped = transforms.halted(end.opt_state)
+    reported = average
+    if plan.on_halt == "start":
+        reported = jax.tree.map(lambda a, s: jnp.where(stopped, s, a), average, start)
+    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
+    solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
+    status = jnp.where(stopped, int(Status.HALTED), solution.status).astype(jnp.int32)
+    return solution._replace(status=status)

@@ -1,5 +1,5 @@
 """Solvers whose privacy unit is a user with many items."""
 
-from dpsco_jax.solvers.user_level import sgd
+from dpsco_jax.solvers.user_level import item_group_privacy, output_perturbation, sgd
 
-__all__ = ["sgd"]
+__all__ = ["item_group_privacy", "output_perturbation", "sgd"]

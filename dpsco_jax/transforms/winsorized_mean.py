@@ -1,0 +1,87 @@
+"""Winsorized mean as a transformation: per-user updates in, their private mean out, T times.
+
+What it computes: the updates of all users, raveled to vectors, go through ``mechanisms.winsorized_mean``;
+each update is one of the T queries that the releases were calibrated for. After T updates nothing is
+released any more: updates are zero.
+
+Source: L Algorithm 2 as a gradient oracle (Algorithm 3), Theorem 3 (adaptive queries).
+
+Formal guarantee: (ε, δ)-DP of the releases under REPLACE_ONE for everything that ``update`` has returned,
+however it is used, and for any updates (adaptive composition). The ledger is charged for each of the T
+queries and not for the zeros after them, which reveal nothing: when they begin is fixed beforehand.
+Assumed: each user's update is a function of that user's data and of earlier releases; the key is secret and
+starts one state only.
+
+Cost: see ``mechanisms.winsorized_mean``.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms import winsorized_mean as mechanism
+from dpsco_jax.mechanisms._keys import require_key
+
+
+class WinsorizedMeanState(NamedTuple):
+    """State of ``winsorized_mean``.
+
+    Attributes:
+        key: what the next query is drawn from.
+        queries: how many have been answered, int32.
+        ledger: the loss of all queries so far.
+    """
+
+    key: jax.Array
+    queries: jax.Array
+    ledger: privacy.Ledger
+
+
+def winsorized_mean(
+    releases: mechanism.WinsorizedReleases, key: jax.Array
+) -> optax.GradientTransformationExtraArgs:
+    """Replaces per-user updates by their private mean.
+
+    Updates have a leading axis of users on every leaf, ``[users, ...]``; the result has none, and the
+    dtypes of the updates.
+
+    Args:
+        releases: of ``mechanisms.winsorized_calibration.calibrate_winsorized``; its numbers may be traced.
+        key: a typed key; copied into the state by ``init``.
+
+    Raises:
+        ValueError: ``key`` is not a typed key; or (on use) the number of users or of parameters is not
+            the planned one.
+    """
+    require_key(key)
+    loss = releases.query_loss()
+    nothing = jax.tree.map(lambda x: 0.0 * jnp.zeros_like(jnp.asarray(x, float)), loss)
+
+    def init(params: Any) -> WinsorizedMeanState:
+        del params
+        # A copy: the state may be donated, the caller's key may not vanish with it.
+        return WinsorizedMeanState(jnp.copy(key), jnp.zeros([], jnp.int32), privacy.open_ledger())
+
+    def update(
+        updates: Any, state: WinsorizedMeanState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, WinsorizedMeanState]:
+        del params, extra_args
+        next_key, query_key = jax.random.split(state.key)
+        wide = jax.tree.map(lambda u: u.astype(jnp.promote_types(u.dtype, jnp.float32)), updates)
+        vectors = jax.vmap(lambda one: ravel_pytree(one)[0])(wide)
+        unravel = ravel_pytree(jax.tree.map(lambda u: u[0], wide))[1]
+        answer = mechanism.winsorized_mean(query_key, vectors, releases)
+        open_still = state.queries < releases.num_queries
+        released = unravel(jnp.where(open_still, answer, 0).astype(vectors.dtype))
+        released = jax.tree.map(lambda x, u: x.astype(u.dtype), released, updates)
+        charged = jax.tree.map(lambda x, none: jnp.where(open_still, x, none), loss, nothing)
+        queries = jnp.minimum(optax.safe_increment(state.queries), releases.num_queries)
+        return released, WinsorizedMeanState(
+            next_key, queries.astype(jnp.int32), privacy.charge(state.ledger, charged)
+        )
+
+    return optax.GradientTransformationExtraArgs(init, update)

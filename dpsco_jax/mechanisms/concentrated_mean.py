@@ -23,11 +23,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from dpsco_jax.geometry._checks import require, require_positive
-from dpsco_jax.mechanisms import _pairwise
+from dpsco_jax.mechanisms import _pairwise, _sharding
 from dpsco_jax.mechanisms._keys import require_key
 
 REACH = 16.0
@@ -76,7 +77,8 @@ def concentration(
             ``block_size`` is not positive.
     """
     require_positive("reach", reach)
-    require(0 < block_size <= 2048, "block_size", block_size, "in [1, 2048]")
+    most = _pairwise.LARGEST_BLOCK
+    require(0 < block_size <= most, "block_size", block_size, f"in [1, {most}]")
     num_users = _num_users(vectors)
     anchor = _anchor(vectors, anchor)
     counted = jnp.ones(num_users, bool) if user_mask is None else user_mask
@@ -110,7 +112,8 @@ def inlier_weights(
     """
     require_positive("num_users", num_users)
     if not isinstance(keep_level, jax.core.Tracer):
-        require(0.5 < keep_level < 1, "keep_level", keep_level, "in (1/2, 1)")
+        level = np.asarray(keep_level)
+        require((level > 0.5) & (level < 1), "keep_level", keep_level, "in (1/2, 1)")
     degrees = jnp.asarray(degrees, float)
     kept = jnp.asarray(keep_level, float) * num_users
     # Rounded so that degree θN has weight 1, as the sensitivity needs.
@@ -146,10 +149,10 @@ def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any
     not grow with the number of users: it is of the order of 2^-24 of the largest deviation with a
     positive weight. Sensitivities are those of real arithmetic.
     """
-    weights = jnp.asarray(weights)
+    vectors, counted = _sharding.replicated((vectors, jnp.asarray(weights)))
     anchor = _anchor(vectors, anchor)
-    total = _weighted_sum(jnp.ones_like(weights), weights, jnp.zeros([], weights.dtype))
-    factors = weights / jnp.where(total > 0, total, 1)
+    total = _weighted_sum(jnp.ones_like(counted), counted, jnp.zeros([], counted.dtype))
+    factors = counted / jnp.where(total > 0, total, 1)
 
     def deviation(leaf: jax.Array, centre: jax.Array) -> jax.Array:
         return _weighted_sum(leaf, factors, centre)

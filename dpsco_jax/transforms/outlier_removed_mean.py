@@ -76,9 +76,9 @@ def outlier_removed_mean(
             utility. May be traced, and scheduled if the schedule sees releases only. The standard
             deviation of the noise is ``releases.noise_stddev * radius * (1 + headroom)``.
         key: a typed key; copied into the state by ``init``.
-        anchor: the public point from which distances are computed: the last mean released (good
-            where vectors drift slowly and the noise is smaller than ``reach`` radii), or the origin
-            if None. It changes rounding and reach only.
+        anchor: the public point from which distances are computed: the last mean released, as long
+            as its noise is small (a norm of a quarter of ``reach`` radii), or the origin if None.
+            It changes rounding and reach only.
         reach: a vector farther than ``reach * radius`` from the anchor counts as an outlier.
 
     Raises:
@@ -125,9 +125,10 @@ def outlier_removed_mean(
         users = {leaf.shape[0] for leaf in jax.tree.leaves(updates)}
         require(users == {releases.batch_size}, "users", users, f"{{{releases.batch_size}}}")
         key, test_key, select_key, noise_key = jax.random.split(state.key, 4)
-        centre = state.last
-        if anchor is None:
-            centre = jax.tree.map(jnp.zeros_like, centre)
+        dim = sum(leaf.size for leaf in jax.tree.leaves(state.last))
+        near = jnp.asarray(releases.noise_stddev) * dim**0.5 <= 0.25 * reach
+        centred = near & (anchor == "last release")
+        centre = jax.tree.map(lambda last: jnp.where(centred, last, 0), state.last)
         found = concentrated_mean.concentration(
             updates, radius, anchor=centre, user_mask=user_mask, reach=reach
         )

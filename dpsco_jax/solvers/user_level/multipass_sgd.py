@@ -160,6 +160,7 @@ def plan(
             num_steps,
             epsilon,
             delta if printed is None else printed.delta,
+            test="stream",
             selection=selection,
             test_share=test_share,
             false_halt_probability=failure / 2,

@@ -1,0 +1,224 @@
+"""Localized SGD for strongly convex losses: multi-pass SGD on growing blocks of users, ever nearer.
+
+What it computes: the users are cut into disjoint blocks, each twice as large as the one before. Each block
+runs ``multipass_sgd`` from where the last one has ended, with the steps for the distance to the minimizer
+that is proven by then. The last average is returned; a block that halts returns its own start.
+
+Source: U, Algorithm 3 and Theorem 4.11 (T, Algorithm 30, Theorem 9.4.11). With these corrections: the
+number of blocks is the logarithm to base 2 of that to base 2; distances follow from the proven excess risk
+of each block, not from an unnamed constant; the comparator is the minimizer of the population.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, in all: every block is (ε, δ)-DP for
+any starting point, a user is in one block, by position (parallel composition, see ``_blocks``). Utility, for
+μ-strongly convex G-Lipschitz losses and users with i.i.d. items: ``excess_bound``, that of the last block
+for the distance R_k with R_1 = min(R, 2G/μ) and R_{j+1}² = min(R², 4G²/μ², 2/μ times the bound of block j),
+since μ/2·‖w - w*‖² is at most the excess risk of w, in expectation.
+
+Cost: that of multi-pass SGD on each block.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpsco_jax import privacy
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.user_level import _blocks, multipass_sgd
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do: the plans of the blocks, in order. Sizes are static, numbers are leaves.
+
+    Attributes:
+        num_users: n, of all blocks and of those left over.
+        blocks: plans of ``multipass_sgd``, one a block.
+        distances: R_j that each of them was made for.
+        strong_convexity: μ.
+        epsilon: the budget, of each block and of all together.
+        delta: likewise.
+        excess_bound: proven bound on the expected excess population risk.
+    """
+
+    num_users: int
+    blocks: Any
+    distances: Any
+    strong_convexity: Any
+    epsilon: Any
+    delta: Any
+    excess_bound: Any
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return sum(block.user_gradients for block in self.blocks)
+
+    @property
+    def item_gradients(self) -> int:
+        """Item gradients of the whole run."""
+        return sum(block.item_gradients for block in self.blocks)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        convex = f"the risk is {float(self.strong_convexity):.4g}-strongly convex"
+        return tuple(dict.fromkeys((convex, *(a for b in self.blocks for a in b.assumes))))
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """The loss of the run, whenever blocks halt."""
+        return _blocks.parallel_loss([block.loss() for block in self.blocks])
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run: that of its most expensive block."""
+        return max((block.certificate() for block in self.blocks), key=lambda c: c.epsilon)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, Any]] = [
+            ("users", self.num_users),
+            ("blocks", ", ".join(str(block.num_users) for block in self.blocks)),
+            ("steps", ", ".join(str(block.num_steps) for block in self.blocks)),
+            ("distances", ", ".join(f"{float(d):.4g}" for d in self.distances)),
+            ("block bounds", ", ".join(f"{float(b.excess_bound):.4g}" for b in self.blocks)),
+            ("excess risk bound", self.excess_bound),
+            ("user gradients", self.user_gradients),
+            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g}), in parallel"),
+        ]
+        table = _planning.table("localized SGD for strongly convex losses", rows)
+        return "\n".join([table, "the last block:", str(self.blocks[-1])])
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    num_blocks: int | str = "tight",
+    initial_distance: float | None = None,
+    constants: str = "tight",
+    **settings: Any,
+) -> Plan:
+    """Checks all arguments, cuts the users and plans the blocks. All arguments are public.
+
+    Args:
+        objective: strongly convex; without a ridge, or smooth.
+        num_users: n ≥ 2.
+        items_per_user: m ≥ 1.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        num_blocks: k ≥ 1; ``"paper"``: ⌈log₂ log₂(mn)⌉, or ``"tight"``: of the numbers up to that for which
+            there are users enough, the one that proves most.
+        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
+            domain if left out. 2G/μ is a bound too if there is no ridge.
+        constants: ``"tight"`` or ``"paper"``, for each block as in ``multipass_sgd``; with ``"paper"`` the
+            blocks have ⌊n/2^(k+1-i)⌋ users each and a few users are left over.
+        settings: further arguments of ``multipass_sgd.plan``, the same for all blocks.
+
+    Raises:
+        ValueError: an argument is out of range, or the first block has too few users for its test.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    convexity = _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+    if objective.ridge and objective.smoothness is None:
+        raise ValueError("objective must be smooth if it has a ridge, got smoothness None")
+    farthest = float(np.asarray(objective.domain.diameter))
+    if initial_distance is not None:
+        farthest = _planning.require_real("initial_distance", initial_distance, 0)
+    if not objective.ridge:
+        farthest = min(farthest, 2 * float(objective.lipschitz) / convexity)
+
+    def under(count: int) -> Plan:
+        sizes = (
+            tuple(num_users >> (count - i) for i in range(count))
+            if constants == "paper"
+            else _blocks.block_sizes(num_users, 2.0, count)
+        )
+        distance, blocks, distances = farthest, [], []
+        for size in sizes:
+            block = multipass_sgd.plan(
+                objective,
+                num_users=size,
+                items_per_user=items_per_user,
+                dim=dim,
+                epsilon=epsilon,
+                delta=delta,
+                initial_distance=distance,
+                constants=constants,
+                **settings,
+            )
+            blocks.append(block)
+            distances.append(distance)
+            # A root mean square, and for an average of iterates not less than the next one's.
+            distance = min(farthest, math.sqrt(2 * block.excess_bound / convexity))
+        return Plan(
+            num_users=num_users,
+            blocks=tuple(blocks),
+            distances=tuple(distances),
+            strong_convexity=convexity,
+            epsilon=epsilon,
+            delta=delta,
+            excess_bound=blocks[-1].excess_bound,
+        )
+
+    printed = printed_num_blocks(num_users, items_per_user)
+    if num_blocks == "tight":
+        candidates = [under(1)]
+        for count in range(2, printed + 1):
+            try:
+                candidates.append(under(count))
+            except ValueError:  # too few users in the first block; fewer blocks are possible
+                break
+        return min(candidates, key=lambda candidate: candidate.excess_bound)
+    if num_blocks == "paper":
+        num_blocks = printed
+    return under(_planning.require_integer("num_blocks", num_blocks, 1, num_users.bit_length() - 1))
+
+
+def printed_num_blocks(num_users: int, items_per_user: int) -> int:
+    """⌈log₂ log₂(mn)⌉, at least 1.
+
+    Raises:
+        ValueError: if mn < 4, where the second logarithm is not positive.
+    """
+    items = _planning.require_integer("num_users * items_per_user", num_users * items_per_user, 4)
+    return max(1, math.ceil(math.log2(math.log2(items)) - 1e-12))
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users; blocks are taken in their order.
+        params: the starting point; projected onto the domain. Must not depend on the data.
+
+    Returns:
+        As ``_blocks.join`` says; a block that halts hands its start on to the next.
+
+    Raises:
+        ValueError: if the number of users is not the planned one, or the gradients are too many to count.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    solutions: list[Solution] = []
+    first = 0
+    for index, block in enumerate(plan.blocks):
+        users = _blocks.slice_users(data, first, block.num_users)
+        block_key = jax.random.fold_in(key, index)
+        solutions.append(multipass_sgd.solve(block_key, block, objective, users, params))
+        params, first = solutions[-1].params, first + block.num_users
+    return _blocks.join(solutions)

@@ -23,6 +23,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import privacy
+from dpsco_jax.geometry._checks import require_positive
 from dpsco_jax.mechanisms import winsorized_mean as mechanism
 from dpsco_jax.mechanisms._keys import require_key
 
@@ -54,10 +55,12 @@ def winsorized_mean(
         key: a typed key; copied into the state by ``init``.
 
     Raises:
-        ValueError: ``key`` is not a typed key; or (on use) the number of users or of parameters is not
-            the planned one.
+        ValueError: ``key`` is not a typed key, bound or noise is not positive; or (on use) the number
+            of users or of parameters is not the planned one.
     """
     require_key(key)
+    require_positive("noise_multiplier", releases.noise_multiplier)
+    require_positive("bound", releases.bound)
     loss = releases.query_loss()
     nothing = jax.tree.map(lambda x: 0.0 * jnp.zeros_like(jnp.asarray(x, float)), loss)
 

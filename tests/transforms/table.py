@@ -14,6 +14,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
+from dpsco_jax.mechanisms import winsorized_mean
 
 NUM_USERS = 6
 
@@ -76,6 +77,37 @@ def _private_ac_sa(noise_multiplier, smoothness):
     return optax.chain(
         _privatize(noise_multiplier, 1.0, NUM_USERS),
         transforms.ac_sa(smoothness, domain=domains.ball(1.0)),
+    )
+
+
+def _winsorized_mean(bound, noise_multiplier):
+    """Made anew for the size of each set of parameters: the releases know their dimension."""
+
+    def of(params):
+        dim = sum(leaf.size for leaf in jax.tree.leaves(params))
+        releases = winsorized_mean.WinsorizedReleases(
+            num_users=NUM_USERS,
+            dim=dim,
+            num_queries=9,
+            form="winsorized",
+            radius=0.1,
+            bound=bound,
+            coordinate_radius=0.1,
+            bin_width=0.05,
+            range_epsilon=3.0,
+            coarse_multiplier=1.0,
+            ball_radius=1.0,
+            noise_multiplier=noise_multiplier,
+            failure=0.1,
+            epsilon=50.0,
+            delta=1e-3,
+        )
+        return transforms.winsorized_mean(releases, jax.random.key(0))
+
+    of(jnp.zeros(3))
+    return optax.GradientTransformationExtraArgs(
+        lambda params: of(params).init(params),
+        lambda updates, state, params=None, **extra: of(params).update(updates, state, **extra),
     )
 
 
@@ -155,6 +187,13 @@ ROWS = [
         "halt_when",
         _halt_when,
         ({"noise_multiplier": 1.0, "limit": 0.5}, {"noise_multiplier": 0.1, "limit": 100.0}),
+        per_user=True,
+        private=True,
+    ),
+    Row(
+        "winsorized_mean",
+        _winsorized_mean,
+        ({"bound": 1.0, "noise_multiplier": 1.0}, {"bound": 2.0, "noise_multiplier": 4.0}),
         per_user=True,
         private=True,
     ),

@@ -1,0 +1,249 @@
+"""Winsorized means: noise as stated, unbiased, private for any data; calibration within the budget."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms import winsorized_mean as winsorized
+from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+
+FORMS = ("clipped", "winsorized", "refined")
+USERS, DIM, TRIALS = 300, 3, 800
+NUMBERS = {"radius": 0.1, "bound": 2.0, "failure": 1e-5}
+
+
+@functools.cache
+def releases(form, num_queries=1, dim=DIM):
+    return calibrate_winsorized(USERS, dim, num_queries, 4.0, 1e-4, form=form, **NUMBERS)
+
+
+answer = jax.jit(winsorized.winsorized_mean)
+
+
+@jax.jit
+def answers(keys, vectors, planned):
+    return jax.lax.map(lambda k: winsorized.winsorized_mean(k, vectors, planned), keys)
+
+
+def keys_of(seed, trials=TRIALS):
+    return jax.random.split(jax.random.key(seed), trials)
+
+
+def cloud(rng, center=(0.9, -0.5, 0.0)):
+    """Within 0.1 of a point that no bin knows."""
+    arrows = rng.normal(size=(USERS, DIM))
+    arrows *= 0.1 * rng.uniform(size=(USERS, 1)) / np.linalg.norm(arrows, axis=1, keepdims=True)
+    return jnp.asarray(np.asarray(center) + arrows, jnp.float32)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_noise_is_unbiased_with_the_stated_variance(form, rng):
+    planned, vectors = releases(form), cloud(rng)
+    off = np.asarray(answers(keys_of(0), vectors, planned) - jnp.mean(vectors, 0))
+    stddev = float(planned.noise_stddev)
+    assert np.all(np.abs(off.mean(0)) <= 4 * stddev / math.sqrt(TRIALS))
+    # The trace is a sum of 3·800 squares; the coarse noise does not show up in it.
+    np.testing.assert_allclose(np.sum(off.var(0)), planned.noise_variance, rtol=0.12)
+    np.testing.assert_allclose(planned.noise_variance, DIM * stddev**2)
+    correlation = np.corrcoef(off.T) - np.eye(DIM)
+    assert np.abs(correlation).max() < 5 / math.sqrt(TRIALS)
+
+
+def test_concentrated_users_are_not_biased_wherever_they_lie(rng):
+    """Users at the ends of the window, the center anywhere: no row is clipped."""
+    planned = dataclasses.replace(releases("winsorized"), noise_multiplier=1e-6)
+    side = 0.1 / math.sqrt(DIM) * jnp.where(jnp.arange(USERS) < 140, 1, -1)[:, None]
+    for center in rng.uniform(-0.8, 0.8, (2, DIM)):
+        vectors = jnp.asarray(center + side, jnp.float32)
+        off = answers(keys_of(1), vectors, planned) - jnp.mean(vectors, 0)
+        assert np.abs(off).max() < 1e-5
+
+
+def test_the_refined_form_stands_outliers():
+    """A tenth of the users at the bound moves the mean by a tenth of the ball, not of the bound."""
+    planned = releases("refined")
+    vectors = jnp.zeros((USERS, DIM)).at[: USERS // 10].set(jnp.asarray([2.0, 0.0, 0.0]))
+    off = answers(keys_of(2), vectors, planned)
+    assert np.abs(off[:, 0]).mean() < 0.15 * planned.ball_radius
+    plain = answers(keys_of(2), vectors, releases("clipped"))
+    assert np.abs(plain[:, 0]).mean() > 0.19
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_bad_users_count_as_zero_or_as_far_as_the_bound(form, bad):
+    vectors = jnp.zeros((USERS, DIM)).at[3, 1].set(bad)
+    clean = vectors.at[3, 1].set(2.0 if np.isfinite(bad) else 0.0)
+    found, expected = (answer(jax.random.key(3), x, releases(form)) for x in (vectors, clean))
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+    assert np.all(np.isfinite(found))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_neighbour_moves_the_mean_by_the_sensitivity_at_most(form):
+    """With all randomness fixed but the answers so far: worst pairs come close, none exceeds it."""
+    planned = dataclasses.replace(releases(form), noise_multiplier=0.0)
+    # The intervals and the coarse mean are those of the many, whatever one user does.
+    base = jnp.full((USERS, DIM), 0.3)
+    moved = []
+    for arrow in np.random.default_rng(0).normal(size=(6, DIM)):
+        arrow = jnp.asarray(arrow, jnp.float32)
+        pair = [
+            answer(jax.random.key(0), base.at[0].set(s * 100 * arrow), planned) for s in (1, -1)
+        ]
+        moved.append(float(jnp.linalg.norm(pair[0] - pair[1])))
+    limit = float(planned.sensitivity) * (1 + 1e-4)
+    # A refined pair shares the coarse mean up to the one user's part in it.
+    slack = float(planned.box_sensitivity) if form == "refined" else 0.0
+    assert 0.7 * limit < max(moved) <= limit + slack
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("num_queries", [1, 20])
+def test_the_budget_is_met_and_spent(form, num_queries):
+    planned = calibrate_winsorized(
+        50_000, 10, num_queries, 1.0, 1e-6, form=form, radius=0.1, bound=1.0
+    )
+    assert planned.form == form
+    assert 0.999 < planned.certificate().epsilon <= 1.0
+    assert planned.failure_probability() <= 0.0401
+    np.testing.assert_allclose(
+        planned.loss().rdp, num_queries * planned.query_loss().rdp, rtol=1e-12
+    )
+
+
+def test_the_range_share_is_obeyed():
+    planned = calibrate_winsorized(
+        8000, 16, 3, 1.0, 1e-6, form="winsorized", range_share=0.25, radius=0.1, bound=2.0
+    )
+    ranges = 16 * planned.range_epsilon**2 / 8
+    noise = 1 / (2 * planned.noise_multiplier**2)
+    np.testing.assert_allclose(ranges / (ranges + noise), 0.25, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("m", "mse"), [(25, 2.1e-3), (100, 5.7e-4), (400, 1.5e-4)])
+def test_never_noisier_than_the_reference(m, mse):
+    """Half of the budget each in zCDP, 16 coordinates, ε = 1, δ = 1e-6: the known errors are beaten."""
+    tau = (1 + math.sqrt(2 * math.log(8000 / 0.01) / 16)) / math.sqrt(m)
+    settings = {"radius": tau, "bound": 2.0, "failure": 0.01}
+    half = calibrate_winsorized(
+        8000, 16, 1, 1.0, 1e-6, form="winsorized", range_share=0.5, **settings
+    )
+    assert 0.25 * mse < half.noise_variance < mse
+    best = calibrate_winsorized(8000, 16, 1, 1.0, 1e-6, **settings)
+    clipped = calibrate_winsorized(8000, 16, 1, 1.0, 1e-6, form="clipped", **settings)
+    assert best.form == "refined"
+    assert best.noise_variance < min(half.noise_variance, clipped.noise_variance) / 5
+
+
+def test_rates_in_items_and_users():
+    """Error falls like 1/m at fixed n, and like 1/n² at fixed m: slopes of the noise."""
+
+    def noise(n, m, **kw):
+        tau = (1 + math.sqrt(2 * math.log(n / 0.01))) / math.sqrt(16 * m)
+        return calibrate_winsorized(
+            n, 16, 1, 1.0, 1e-6, radius=tau, bound=2.0, failure=0.01, **kw
+        ).noise_variance
+
+    for kw in ({"form": "winsorized", "range_share": 0.5}, {"form": "refined"}):
+        items = [25, 100, 400, 1600]
+        slope = np.polyfit(np.log(items), np.log([noise(8000, m, **kw) for m in items]), 1)[0]
+        assert slope == pytest.approx(-1.0, abs=0.15)
+        users = [2000, 8000, 32000]
+        slope = np.polyfit(np.log(users), np.log([noise(n, 100, **kw) for n in users]), 1)[0]
+        assert slope == pytest.approx(-2.0, abs=0.35)
+
+
+def test_auto_clips_where_users_are_far_apart_or_few():
+    for radius, users in [(0.9, 8000), (0.05, 30)]:
+        planned = calibrate_winsorized(users, 16, 1, 1.0, 1e-6, radius=radius, bound=1.0)
+        assert planned.form == "clipped"
+        assert planned.failure_probability() == 0.0
+
+
+def test_too_few_users_are_told_how_many():
+    settings = {"radius": 0.05, "bound": 1.0, "form": "winsorized"}
+    with pytest.raises(ValueError, match="num_users must be at least") as caught:
+        calibrate_winsorized(30, 16, 20, 1.0, 1e-6, **settings)
+    least = int(str(caught.value).split()[5])
+    assert calibrate_winsorized(least, 16, 20, 1.0, 1e-6, **settings).form == "winsorized"
+    with pytest.raises(ValueError, match=f"at least {least} "):
+        calibrate_winsorized(least - 1, 16, 20, 1.0, 1e-6, **settings)
+
+
+@pytest.mark.parametrize("num_queries", [1, 5])
+def test_as_printed(num_queries):
+    settings = {"radius": 0.05, "bound": 1.0, "constants": "paper"}
+    planned = calibrate_winsorized(16_000, 16, num_queries, 1.0, 1e-6, **settings)
+    # The Rényi curve confirms the closed form with a wide margin.
+    assert planned.certificate().epsilon < 0.5
+    if num_queries == 1:
+        each = 1 / math.sqrt(8 * 16 * math.log(1e6))
+        np.testing.assert_allclose(planned.noise_multiplier, 2 / each, rtol=1e-6)
+        np.testing.assert_allclose(planned.range_epsilon, each / 2, rtol=1e-6)
+    tight = calibrate_winsorized(16_000, 16, num_queries, 1.0, 1e-6, radius=0.05, bound=1.0)
+    assert tight.noise_variance < planned.noise_variance / 100
+    with pytest.raises(ValueError, match="epsilon"):
+        calibrate_winsorized(16_000, 16, num_queries, 120.0, 1e-6, **settings)
+
+
+def test_one_dimension_is_exact_for_constant_data():
+    users, epsilon = 50, 1.0
+    run = jax.jit(
+        jax.vmap(
+            lambda k, v: winsorized.winsorized_mean_1d(k, jnp.full(users, v), epsilon, 0.1, 1.0),
+            in_axes=(0, None),
+        )
+    )
+    for value in (0.0, -0.93):
+        off = np.asarray(run(keys_of(4, 10_000), value)) - value
+        # The interval misses the value now and then: that is counted out.
+        scale = 4 * 0.225 / (users * epsilon)
+        assert scipy.stats.kstest(off, scipy.stats.laplace(scale=scale).cdf).pvalue > 1e-3
+    spent = winsorized.winsorized_mean_1d_loss(epsilon)
+    assert np.all(spent.rdp <= privacy.pure_dp(epsilon).rdp * (1 + 1e-9))
+    assert np.max(spent.rdp) > 0.9 * epsilon
+
+
+def test_one_dimension_ignores_order_and_bad_values(rng):
+    values = jnp.asarray(rng.normal(0, 0.1, 40), jnp.float32).at[7].set(0.0)
+    run = jax.jit(lambda v: winsorized.winsorized_mean_1d(jax.random.key(5), v, 50.0, 0.3, 1.0))
+    plain = run(values)
+    np.testing.assert_allclose(run(values[::-1]), plain, atol=1e-6)
+    np.testing.assert_allclose(run(values.at[7].set(jnp.nan)), plain, atol=1e-6)
+    assert abs(float(plain - jnp.mean(values))) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"failure": 0.0}, "failure"),
+        ({"radius": -1.0}, "radius"),
+        ({"bound": math.inf}, "bound"),
+        ({"num_users": 0}, "num_users"),
+        ({"form": "best"}, "form"),
+        ({"range_share": 1.0}, "range_share"),
+        ({"constants": "loose"}, "constants"),
+        ({"constants": "paper", "form": "clipped"}, "form"),
+    ],
+)
+def test_arguments(changes, named):
+    good = {"num_users": 100, "dim": 2, "num_queries": 1, "epsilon": 1.0, "delta": 1e-5}
+    with pytest.raises(ValueError, match=named):
+        calibrate_winsorized(**(good | {"radius": 0.1, "bound": 1.0} | changes))
+
+
+def test_shapes_are_those_of_the_plan():
+    with pytest.raises(ValueError, match="shape"):
+        winsorized.winsorized_mean(
+            jax.random.key(0), jnp.zeros((USERS - 1, DIM)), releases("clipped")
+        )

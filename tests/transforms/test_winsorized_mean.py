@@ -1,0 +1,111 @@
+"""The winsorized mean in a chain: as the mechanism, charged per query, shut after the last one."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.mechanisms import winsorized_mean as mechanism
+from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from tests.support.replay import assert_no_leak
+
+USERS, DIM, QUERIES = 400, 3, 2
+FORMS = ("clipped", "winsorized", "refined")
+
+
+@functools.cache
+def releases(form):
+    return calibrate_winsorized(
+        USERS, DIM, QUERIES, 5.0, 1e-4, radius=0.1, bound=1.0, failure=0.01, form=form
+    )
+
+
+def updates(seed=0):
+    rng = np.random.default_rng(seed)
+    rows = 0.03 * rng.normal(size=(USERS, DIM)) + 0.3
+    return {"a": jnp.asarray(rows[:, :1], jnp.float32), "b": jnp.asarray(rows[:, 1:], jnp.float32)}
+
+
+@functools.cache
+def run_of(form):
+    planned = releases(form)
+
+    @jax.jit
+    def run(key, rows):
+        chain = transforms.winsorized_mean(planned, key)
+        state = chain.init({"a": jnp.zeros(1), "b": jnp.zeros(2)})
+
+        def step(state, _):
+            out, state = chain.update(rows, state)
+            return state, (out, privacy.privacy_spent(state))
+
+        return jax.lax.scan(step, state, length=QUERIES + 2)
+
+    return run
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_the_planned_number_of_queries(form):
+    state, (out, spent) = run_of(form)(jax.random.key(0), updates())
+    found = np.concatenate([out["a"], out["b"]], axis=1)
+    assert np.all(np.abs(found[:QUERIES] - 0.3) < 0.05 + 6 * float(releases(form).noise_stddev))
+    assert np.all(found[:QUERIES] != 0)
+    assert np.all(found[0] != found[1])
+    np.testing.assert_array_equal(found[QUERIES:], 0.0)
+    assert state.queries == QUERIES
+    once = releases(form).query_loss().rdp
+    for step, factor in enumerate([1, 2, 2, 2]):
+        np.testing.assert_allclose(spent.rdp[step], factor * once, rtol=1e-5)
+    total = privacy.PrivacyLoss(spent.rdp[-1], spent.delta[-1])
+    if form != "clipped":  # calibrated by another accountant
+        assert privacy.epsilon(total, 1e-4) <= 5.0
+
+
+def test_is_the_mechanism_on_raveled_rows():
+    _, (out, _) = run_of("refined")(jax.random.key(3), updates())
+    rows = jnp.concatenate([updates()["a"], updates()["b"]], axis=1)
+    _, query_key = jax.random.split(jax.random.key(3))
+    expected = jax.jit(mechanism.winsorized_mean)(query_key, rows, releases("refined"))
+    found = jnp.concatenate([out["a"][0], out["b"][0]])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_data_reach_the_result_through_releases_only(form):
+    def run(rows):
+        chain = transforms.winsorized_mean(releases(form), jax.random.key(0))
+        state = chain.init(None)
+        return jax.jit(lambda r: chain.update(r, state))(rows)
+
+    other = jax.tree.map(lambda x: 100 * x, updates(1))
+    assert_no_leak(run, updates(), other)
+
+
+def test_in_front_of_adam():
+    planned = releases("refined")
+    target = jnp.asarray([0.5, -0.2, 0.1])
+    chain = optax.chain(transforms.winsorized_mean(planned, jax.random.key(1)), optax.adam(0.05))
+    rng = np.random.default_rng(0)
+    users = jnp.asarray(target + 0.03 * rng.normal(size=(USERS, DIM)), jnp.float32)
+
+    @jax.jit
+    def step(params, state):
+        moves, state = chain.update(params - users, state, params)
+        return optax.apply_updates(params, moves), state
+
+    params, state = jnp.zeros(DIM), chain.init(jnp.zeros(DIM))
+    for _ in range(QUERIES):
+        params, state = step(params, state)
+    assert jnp.linalg.norm(params - target) < jnp.linalg.norm(target) - 0.05
+
+
+def test_arguments():
+    with pytest.raises(ValueError, match="key"):
+        transforms.winsorized_mean(releases("clipped"), jax.random.PRNGKey(0))
+    chain = transforms.winsorized_mean(releases("clipped"), jax.random.key(0))
+    with pytest.raises(ValueError, match="shape"):
+        chain.update(jnp.zeros((USERS, DIM + 1)), chain.init(None))

@@ -96,10 +96,10 @@ def degrees(
         block_size: vectors compared at a time, at most ``LARGEST_BLOCK``.
     """
     dtype = jnp.result_type(
-        jnp.float32, *(jnp.result_type(leaf) for leaf in jax.tree.leaves((anchor, vectors)))
+        jnp.float32, *(leaf.dtype for leaf in jax.tree.leaves((anchor, vectors)))
     )
     matrices = [
-        _Leaf(jnp.asarray(leaf).reshape(leaf.shape[0], -1), jnp.asarray(centre, dtype).reshape(-1))
+        _Leaf(leaf.reshape(leaf.shape[0], -1), jnp.asarray(centre, dtype).reshape(-1))
         for leaf, centre in zip(jax.tree.leaves(vectors), jax.tree.leaves(anchor), strict=True)
     ]
     error = _square_error([leaf.centre for leaf in matrices], reach)
@@ -134,7 +134,8 @@ def _count(
 
     def slab(leaf: _Leaf, row: jax.Array, column: jax.Array, width: int) -> jax.Array:
         first = jnp.minimum(column, leaf.rows.shape[1] - width)
-        entries = lax.dynamic_slice(leaf.rows, (row, first), (rows, width)).astype(dtype)
+        corner = (row.astype(jnp.int32), first.astype(jnp.int32))
+        entries = lax.dynamic_slice(leaf.rows, corner, (rows, width)).astype(dtype)
         centred = (entries - lax.dynamic_slice_in_dim(leaf.centre, first, width)) * inverse
         return jnp.where(first + jnp.arange(width) >= column, centred, 0)
 

@@ -80,7 +80,7 @@ def concentration(
     most = _pairwise.LARGEST_BLOCK
     require(0 < block_size <= most, "block_size", block_size, f"in [1, {most}]")
     num_users = _num_users(vectors)
-    anchor = _anchor(vectors, anchor)
+    vectors, anchor = _arrays(vectors, anchor)
     counted = jnp.ones(num_users, bool) if user_mask is None else user_mask
     found = _pairwise.degrees(vectors, radius, anchor, counted, reach, block_size)
     return Concentration(_mean_on_grid(found.near), found.near_twice)
@@ -138,7 +138,7 @@ def weighted_mean(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any 
     Returns:
         A pytree of leaves ``[...]`` in at least float32.
     """
-    anchor = _anchor(vectors, anchor)
+    vectors, anchor = _arrays(vectors, anchor)
     return jax.tree.map(jnp.add, anchor, mean_deviation(vectors, weights, anchor))
 
 
@@ -149,8 +149,8 @@ def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any
     not grow with the number of users: it is of the order of 2^-24 of the largest deviation with a
     positive weight. Sensitivities are those of real arithmetic.
     """
+    vectors, anchor = _arrays(vectors, anchor)
     vectors, counted = _sharding.replicated((vectors, jnp.asarray(weights)))
-    anchor = _anchor(vectors, anchor)
     total = _weighted_sum(jnp.ones_like(counted), counted, jnp.zeros([], counted.dtype))
     factors = counted / jnp.where(total > 0, total, 1)
 
@@ -200,13 +200,14 @@ def _mean_on_grid(counts: Int[Array, "users"]) -> Float[Array, ""]:
     return whole.astype(jnp.float32) + fraction.astype(jnp.float32) * 2.0**-bits
 
 
-def _anchor(vectors: Any, anchor: Any) -> Any:
-    """The anchor in at least float32, the origin if it is None."""
+def _arrays(vectors: Any, anchor: Any) -> tuple[Any, Any]:
+    """Vectors and anchor as arrays, the anchor in at least float32, the origin if it is None."""
+    vectors = jax.tree.map(jnp.asarray, vectors)
     if anchor is None:
         anchor = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), vectors)
-    return jax.tree.map(
-        lambda centre: jnp.asarray(centre, jnp.promote_types(jnp.result_type(centre), jnp.float32)),
-        anchor,
+    anchor = jax.tree.map(jnp.asarray, anchor)
+    return vectors, jax.tree.map(
+        lambda centre: centre.astype(jnp.promote_types(centre.dtype, jnp.float32)), anchor
     )
 
 

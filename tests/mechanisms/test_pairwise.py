@@ -1,0 +1,245 @@
+"""Blocked pairwise counts: right up to the margin, a matter of the pair alone, small in memory."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.mechanisms import _pairwise
+
+REACH = 16.0
+
+
+def count(vectors, radius=1.0, anchor=None, counted=None, block_size=64, reach=REACH):
+    vectors = jax.tree.map(jnp.asarray, vectors)
+    users = jax.tree.leaves(vectors)[0].shape[0]
+    if anchor is None:
+        anchor = jax.tree.map(lambda x: jnp.zeros(x.shape[1:]), vectors)
+    counted = jnp.ones(users, bool) if counted is None else counted
+    return _degrees(vectors, radius, anchor, counted, reach, block_size)
+
+
+_degrees = jax.jit(_pairwise.degrees, static_argnums=(4, 5))
+
+
+def distances(vectors):
+    """In float64, between the vectors as they are stored."""
+    rows = np.float64(vectors)
+    return np.linalg.norm(rows[:, None] - rows[None, :], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("users", "dim", "block"), [(1, 3, 64), (7, 1, 4), (64, 5, 64), (150, 40, 64), (97, 600, 32)]
+)
+def test_blocks_agree_with_brute_force(rng, users, dim, block):
+    """A shift of 14 radii costs precision; the counts stay between those at both ends of the margin."""
+    shift = rng.standard_normal(dim)
+    shift *= 14.0 / np.linalg.norm(shift)
+    spread = rng.choice([0.3, 0.7, 1.2], (users, 1)) * rng.standard_normal((users, dim))
+    vectors = (shift + spread / np.sqrt(dim)).astype(np.float32)
+    found = count(vectors, block_size=block)
+    exact, margin = distances(vectors), 1 + _pairwise.headroom(vectors[0], REACH)
+    for radius, degrees in ((1.0, found.near), (2.0, found.near_twice)):
+        assert np.all(np.sum(exact <= radius, axis=1) <= degrees)
+        assert np.all(degrees <= np.sum(exact <= radius * margin, axis=1))
+    assert degrees.dtype == jnp.int32
+
+
+def test_integers_are_counted_exactly_whatever_the_blocks(rng):
+    vectors = rng.integers(-4, 5, (230, 6)).astype(np.float32)
+    exact = distances(vectors)
+    for block in (16, 100, 2048):
+        found = count(vectors, radius=3.0, block_size=block)
+        np.testing.assert_array_equal(found.near, np.sum(exact <= 3.0, axis=1))
+        np.testing.assert_array_equal(found.near_twice, np.sum(exact <= 6.0, axis=1))
+
+
+def test_verdicts_near_the_radius_keep_their_promise(rng):
+    """Pairs at the edge of the reach, distances within a few margins of ρ and of 2ρ."""
+    pairs, dim = 3000, 300
+    margin = _pairwise.headroom(np.zeros(dim, np.float32), REACH)
+    first = rng.standard_normal((pairs, dim))
+    first *= 13.9 / np.linalg.norm(first, axis=1, keepdims=True)
+    step = rng.standard_normal((pairs, dim))
+    step /= np.linalg.norm(step, axis=1, keepdims=True)
+    length = rng.choice([1.0, 2.0], pairs) * (1 + rng.uniform(-2, 2, pairs) * margin)
+    both = np.stack([first, first + length[:, None] * step], axis=1).astype(np.float32)
+    exact = np.linalg.norm(np.float64(both[:, 0]) - np.float64(both[:, 1]), axis=1)
+    found = jax.jit(jax.vmap(count))(both)
+    for radius, degrees in ((1.0, found.near), (2.0, found.near_twice)):
+        near = np.asarray(degrees[:, 0]) == 2
+        np.testing.assert_array_equal(degrees[:, 0], degrees[:, 1])
+        assert np.all(near[exact <= radius])
+        assert not np.any(near[exact > radius * (1 + margin)])
+        assert 100 < np.sum(near) < pairs - 100
+
+
+def test_two_that_are_near_a_third_are_near_each_other_at_twice_the_radius(rng):
+    """Collinear triples whose outer distance is as large as the margin allows."""
+    triples, dim = 2000, 200
+    centre = rng.standard_normal((triples, dim))
+    centre *= 13.5 / np.linalg.norm(centre, axis=1, keepdims=True)
+    step = rng.standard_normal((triples, dim))
+    step /= np.linalg.norm(step, axis=1, keepdims=True)
+    margin = _pairwise.headroom(np.zeros(dim, np.float32), REACH)
+    length = 1 + rng.uniform(0, 1, (triples, 1)) * margin
+    vectors = np.stack([centre - length * step, centre, centre + length * step], axis=1)
+    found = jax.jit(jax.vmap(count))(vectors.astype(np.float32))
+    premise = np.asarray(found.near[:, 1]) == 3
+    assert np.sum(premise) > 200
+    np.testing.assert_array_equal(found.near_twice[premise], 3)
+
+
+def test_verdicts_on_others_do_not_depend_on_a_user(rng):
+    """Removing user 0 takes from each degree what the pair with user 0 had given, bit for bit."""
+    vectors = (rng.standard_normal((90, 8)) / 2.3).astype(np.float32) + 5.0
+    others = jnp.arange(90) > 0
+    without = count(vectors, counted=others)
+    alone_with = jax.jit(jax.vmap(lambda first, row: count(jnp.stack([first, row])), (None, 0)))
+    for changed in (vectors[1, 3], 6.0, 1e3, 1e6, 1e30, 3e38, np.inf, np.nan):
+        moved = vectors.copy()
+        moved[0, 3] = changed
+        found = count(moved)
+        alone = alone_with(moved[0], moved[1:])
+        for total, rest, pair in zip(found, without, alone, strict=True):
+            np.testing.assert_array_equal(total[1:] - rest[1:], pair[:, 0] == 2)
+            assert total[0] == np.sum(pair[:, 0] == 2) + (pair[0, 0] >= 1)
+            assert rest[0] == 0
+
+
+def test_users_who_are_not_there_are_near_nobody(rng):
+    vectors = rng.standard_normal((40, 3)).astype(np.float32)
+    spoiled = vectors.copy()
+    spoiled[3] = np.nan
+    spoiled[7, 1] = -np.inf
+    spoiled[9] = 2e38
+    spoiled[11, 0] = 40.0
+    there = ~np.isin(np.arange(40), (3, 7, 9, 11))
+    found, expected = count(spoiled), count(vectors, counted=there)
+    np.testing.assert_array_equal(found.near, expected.near)
+    np.testing.assert_array_equal(found.near_twice, expected.near_twice)
+    assert np.all(found.near[~there] == 0)
+    assert np.all(found.near[there] >= 1)
+
+
+@pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, 1e-45])
+def test_a_senseless_radius_finds_nobody_or_everybody(rng, radius):
+    vectors = rng.standard_normal((5, 3)).astype(np.float32)
+    found = jax.jit(count)(vectors, radius)
+    if radius == -1.0:
+        np.testing.assert_array_equal(found.near, count(vectors, 1.0).near)
+    else:
+        np.testing.assert_array_equal(found.near, 0)
+
+
+def test_the_norm_is_over_all_leaves_and_the_anchor_is_subtracted(rng):
+    flat = rng.standard_normal((30, 14)).astype(np.float32)
+    anchor = (1000.0 * rng.standard_normal(14)).astype(np.float32)
+    moved = (flat + anchor).astype(np.float32)
+
+    def split(x):
+        return {"a": x[..., :8].reshape(*x.shape[:-1], 2, 4), "b": (x[..., 8], x[..., 9:])}
+
+    whole = count(moved, 4.5, anchor)
+    parts = count(split(moved), 4.5, split(anchor))
+    np.testing.assert_array_equal(parts.near, whole.near)
+    np.testing.assert_array_equal(parts.near_twice, whole.near_twice)
+    assert len(np.unique(whole.near)) > 5
+    # So far from the origin the vectors are out of reach of it.
+    np.testing.assert_array_equal(count(moved, 4.5).near, 0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float64])
+def test_other_precisions(rng, dtype):
+    with jax.enable_x64(dtype == jnp.float64):
+        vectors = jnp.asarray(rng.integers(-3, 4, (50, 4)), dtype)
+        found = count(vectors, 3.0)
+        np.testing.assert_array_equal(found.near, np.sum(distances(vectors) <= 3.0, axis=1))
+
+
+def test_margins_follow_the_precision():
+    with jax.enable_x64(True):
+        assert _pairwise.headroom(jax.ShapeDtypeStruct((50,), np.float64), REACH) < 1e-10
+    narrow = jax.ShapeDtypeStruct((50,), np.float16)
+    assert 1e-4 < _pairwise.headroom(narrow, REACH) < 5e-3
+
+
+def test_margins_grow_slowly_with_the_dimension():
+    def margin(dim):
+        return _pairwise.headroom(jax.ShapeDtypeStruct((dim,), np.float32), REACH)
+
+    assert margin(10) < margin(100) < margin(1024) < 0.012
+    assert margin(10**6) < 0.5
+
+
+def test_radius_and_anchor_may_be_batched(rng):
+    vectors = rng.standard_normal((20, 3)).astype(np.float32)
+    radii = np.float32([0.5, 1.5])
+    anchors = rng.standard_normal((2, 3)).astype(np.float32)
+    together = jax.jit(jax.vmap(lambda r, a: count(vectors, r, a)))(radii, anchors)
+    for lane in range(2):
+        alone = count(vectors, radii[lane], anchors[lane])
+        np.testing.assert_array_equal(together.near[lane], alone.near)
+
+
+def test_memory_does_not_grow_with_the_square_of_the_users():
+    def temporaries(users, dim):
+        rows = jax.ShapeDtypeStruct((users, dim), jnp.float32)
+        compiled = jax.jit(lambda v: count(v, block_size=512)).lower(rows).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporaries(8192, 1024) < 20e6
+    # Two counters and a norm a user, and blocks.
+    assert temporaries(131_072, 100) < 20e6
+
+
+_SHARDED = """
+import jax, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from dpsco_jax.mechanisms import concentrated_mean
+
+vectors = {"a": np.random.default_rng(0).normal(size=(96, 7)).astype(np.float32)}
+vectors["a"][5] = np.nan
+
+@jax.jit
+def count(vectors, radius):
+    return concentrated_mean.concentration(vectors, radius, block_size=16)
+
+@jax.jit
+def run(vectors, radius):
+    found = count(vectors, radius)
+    weights = concentrated_mean.inlier_weights(found.degrees, 96, 0.7)
+    return found, weights, concentrated_mean.weighted_mean(vectors, weights)
+
+expected = run(vectors, 3.3)
+assert 0.0 < float(expected[1].min()) + float(expected[1].max()) < 2.0
+for kind in (AxisType.Explicit, AxisType.Auto):
+    mesh = jax.make_mesh((4,), ("users",), axis_types=(kind,))
+    spread = jax.device_put(vectors, NamedSharding(mesh, PartitionSpec("users")))
+    *counted, mean = jax.tree.leaves(run(spread, 3.3))
+    for a, b in zip(counted, jax.tree.leaves(expected), strict=False):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    # Sums of parts are rounded differently.
+    np.testing.assert_allclose(np.asarray(mean), expected[2]["a"], rtol=1e-5, atol=1e-6)
+    program = count.lower(spread, 3.3).compile().as_text()
+    assert "all-gather" in program
+    # Divided work is added up.
+    assert ("all-reduce" in program) == (kind is AxisType.Explicit)
+print("same")
+"""
+
+
+def test_users_on_four_devices_give_the_result_of_one():
+    flags = "--xla_force_host_platform_device_count=4"
+    done = subprocess.run(
+        [sys.executable, "-c", _SHARDED],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "same\n", done.stderr

@@ -33,11 +33,13 @@ from dpsco_jax.privacy.subsampling import (
     subsampled_gaussian_with_replacement,
     subsampled_gaussian_without_replacement,
 )
+from dpsco_jax.privacy.threshold_phase import ConcentratedReleases, calibrate_concentrated
 
 __all__ = [
     "ORDERS",
     "Audit",
     "Certificate",
+    "ConcentratedReleases",
     "FullBatch",
     "Ledger",
     "Poisson",
@@ -49,6 +51,7 @@ __all__ = [
     "audit_scores",
     "bounded_range",
     "calibrate",
+    "calibrate_concentrated",
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
     "calibrate_sampling_probability",

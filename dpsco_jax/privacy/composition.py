@@ -38,7 +38,7 @@ def advanced_composition(
         slack: δ′ in (0, 1), added to δ.
 
     Returns:
-        √(2T log(1/δ′)) ε + T ε (e^ε - 1), and T δ + δ′. For reference: ``optimal_composition`` is never worse.
+        √(2T log(1/δ′)) ε + T ε (e^ε - 1), and T δ + δ′. ``optimal_composition`` is never worse.
     """
     one, failure, extra = float(epsilon), float(delta), float(slack)
     _check(one, failure, num_steps)

@@ -1,0 +1,191 @@
+"""What a phase of tested, outlier-removed, noisy means costs: (ε, δ) by the tightest proof, on the host.
+
+What it computes: for T steps on K of N users each, with one noisy threshold for all ("stream") or a fresh
+test in each step ("fresh"), ε at δ and δ at ε, from the distance μ of the two Gaussians of one step.
+
+Source: replaces U Theorem 3.2 and Lemma 3.6, T Theorem 10.8.1 and Lemma 10.7.2.
+
+Formal guarantee: docs/privacy/concentrated_mean.md: section 4 (fresh, one step), 5 (stream, everybody), 6
+(stream, random batches), 7 (fresh). The process stops at the first test that fails; batches are uniform, of
+fixed size, without replacement, and secret. Rounding is upwards.
+
+Cost: microseconds where everybody takes part (stream, or one fresh step), else 10 to 300 ms.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize
+
+from dpsco_jax.privacy import _threshold_pairs, accountants, pairs, pld
+from dpsco_jax.privacy.composition import log_gaussian_delta, log_response_gaussian_delta
+
+FEW_POINTS = accountants.FEW_POINTS
+
+
+class Phase(NamedTuple):
+    """All that the accounting needs.
+
+    Attributes:
+        test: "stream" or "fresh".
+        rate: q = K/N, 1 where everybody takes part.
+        num_steps: T.
+        test_epsilon: of the whole stream, or of one fresh test.
+        wrong_pass: bound on the probability that one test passes a batch that is not concentrated.
+        coin_failure: in one step, that the coins of the selection differ more than the sensitivity says.
+        mu: sensitivity over noise of one step.
+    """
+
+    test: str
+    rate: float
+    num_steps: int
+    test_epsilon: float
+    wrong_pass: float
+    coin_failure: float
+    mu: float
+
+    @property
+    def effective_rate(self) -> float:
+        """The rate at which a step is amplified: the stream's tests prefer some batches to others."""
+        if self.rate == 1.0 or self.test == "fresh":
+            return self.rate
+        return effective_rate(self.rate, self.test_epsilon)
+
+    @property
+    def factor(self) -> float:
+        """By what failures are multiplied: of the shift of the noisy threshold."""
+        sampled_stream = self.test == "stream" and self.rate < 1.0
+        return math.exp(self.test_epsilon) if sampled_stream else 1.0
+
+    @property
+    def failure(self) -> float:
+        """The part of δ that no Gaussian curve covers, before ``factor``."""
+        return test_failure(self) + coin_failure(self)
+
+
+def effective_rate(rate: float, test_epsilon: float) -> float:
+    """Q e^(ε₁/4) / (1 - q + q e^(ε₁/4))."""
+    odds = rate * math.exp(0.25 * test_epsilon)
+    return odds / (1.0 - rate + odds)
+
+
+def test_failure(phase: Phase) -> float:
+    """Probability that a batch with the differing user passes without being concentrated.
+
+    Where the run stops at the first failed test, it is the first such batch that has to pass; a random
+    batch has the user with probability q.
+    """
+    if phase.rate == 1.0:
+        return phase.wrong_pass
+    expected = phase.rate * phase.num_steps
+    if phase.test == "stream":
+        expected = min(expected, 1.0)
+    return min(expected * phase.wrong_pass, 1.0)
+
+
+def coin_failure(phase: Phase) -> float:
+    """What the coupling of random selections adds to δ, in all steps."""
+    if phase.coin_failure == 0.0:
+        return 0.0
+    q = phase.effective_rate
+    # ζ′ on top of a curve is a failure of ζ′/(1 - δ(0)), δ(0) being where the curve is largest.
+    at_zero = math.exp(log_gaussian_delta(phase.mu, 0.0))
+    if phase.test == "fresh":
+        at_zero = math.exp(log_response_gaussian_delta(phase.test_epsilon, phase.mu, 0.0))
+    room = 1.0 - q * min(at_zero + phase.wrong_pass, 1.0)
+    return min(phase.num_steps * q * phase.coin_failure / room, 1.0) if room > 0 else 1.0
+
+
+def is_closed_form(phase: Phase) -> bool:
+    """Whether the curve is that of one randomized response with one Gaussian."""
+    return phase.rate == 1.0 and (phase.test == "stream" or phase.num_steps == 1)
+
+
+def components(phase: Phase) -> list[pld.Component]:
+    """Dominating pairs of the phase, apart from the threshold's shift and the failures."""
+    steps, q, e1 = phase.num_steps, phase.effective_rate, phase.test_epsilon
+    if phase.test == "stream" and q < 1.0:
+        return [(pairs.gaussian_without_replacement(1.0 / phase.mu, q), steps)]
+    if q < 1.0:
+        return [
+            (
+                _threshold_pairs.sampled(_threshold_pairs.response_gaussian(1.0 / phase.mu, e1), q),
+                steps,
+            )
+        ]
+    noise_multiplier = 1.0 / (phase.mu * math.sqrt(steps))
+    responses = 1 if phase.test == "stream" else steps
+    return [(pairs.approximate_dp(e1, 0.0), responses), (pairs.gaussian(noise_multiplier), 1)]
+
+
+def epsilon_at(phase: Phase, delta: float, max_points: int = pld.MAX_POINTS) -> float:
+    """The least ε that is proven at δ; ``inf`` if the failures alone exceed δ."""
+    if is_closed_form(phase):
+        return _closed_form_epsilon(phase, delta)
+    rest = delta / phase.factor * (1.0 - 1e-14) - phase.failure
+    if rest <= 0.0:
+        return math.inf
+    return math.log(phase.factor) + pld.epsilon(components(phase), rest, max_points)
+
+
+def delta_at(phase: Phase, epsilon: float) -> float:
+    """The least δ that is proven at ε; above it by 1e-4 at most, relative, where no closed form holds."""
+    if is_closed_form(phase):
+        return _closed_form_delta(phase, epsilon)
+    shifted = epsilon - math.log(phase.factor)
+    if shifted < 0.0:
+        return 1.0
+    parts = components(phase)
+
+    def excess(log_delta: float) -> float:
+        return pld.epsilon(parts, math.exp(log_delta)) - shifted
+
+    low, high = math.log(1e-190), math.log(0.999)
+    if excess(high) > 0.0:
+        return 1.0
+    curve = 0.0
+    if excess(low) > 0.0:
+        root = optimize.brentq(excess, low, high, xtol=1e-5, rtol=1e-12)
+        step = 1e-5
+        while excess(root) > 0.0:
+            root, step = root + step, 2.0 * step
+        curve = math.exp(root)
+    else:
+        curve = 1e-190
+    return min(phase.factor * (curve + phase.failure) * (1.0 + 1e-14), 1.0)
+
+
+def _closed_form_delta(phase: Phase, epsilon: float) -> float:
+    mu = phase.mu * math.sqrt(phase.num_steps)
+    curve = math.exp(log_response_gaussian_delta(phase.test_epsilon, mu, epsilon))
+    if phase.test == "fresh":
+        # Either one of the two batches is concentrated, or neither is: the cases exclude each other.
+        return min(max(curve + coin_failure(phase), phase.wrong_pass), 1.0)
+    return min(curve + phase.failure, 1.0)
+
+
+def _closed_form_epsilon(phase: Phase, delta: float) -> float:
+    if _closed_form_delta(phase, 0.0) <= delta:
+        return 0.0
+    if (_closed_form_delta(phase, 1e6)) > delta:
+        return math.inf
+    upper = 1.0
+    while _closed_form_delta(phase, upper) > delta:
+        upper *= 2.0
+    root = optimize.brentq(
+        lambda e: math.log(max(_closed_form_delta(phase, e), 1e-320) / delta),
+        0.0,
+        upper,
+        xtol=1e-13,
+    )
+    return accountants.raised(root, lambda e: _closed_form_delta(phase, e) <= delta)
+
+
+def as_numbers(*values: object) -> list[float]:
+    """Host floats of a plan's leaves.
+
+    Raises:
+        TypeError: for a tracer; accounting of this kind is on the host.
+    """
+    return [float(np.asarray(value)) for value in values]

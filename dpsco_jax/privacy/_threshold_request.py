@@ -1,0 +1,117 @@
+"""What is asked of a phase, checked: the arguments of ``calibrate_concentrated`` and its refusals.
+
+Source: own.
+
+Formal guarantee: none.
+
+Cost: none; saying how many users are needed takes about thirty looks at the search grid.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax.privacy._mean_sensitivity import REPLACE_ONE
+from dpsco_jax.privacy._numerics import require
+
+SCORE_SENSITIVITY = 2.0
+"""The score moves by less than this when a vector is replaced: 2 (1 - 1/K)."""
+
+SHARES = tuple(0.6 * 0.86**k for k in range(24))
+"""Of ε, for the tests: what is searched."""
+
+
+class Problem(NamedTuple):
+    """What is asked for; see ``calibrate_concentrated``."""
+
+    population: int
+    batch: int
+    num_steps: int
+    epsilon: float
+    delta: float
+    selection: str
+    relation: NeighboringRelation
+    keep_level: float | None
+    threshold_fraction: float | None
+    false_halt_probability: float
+    shares: Sequence[float]
+
+    @property
+    def rate(self) -> float:
+        """Q = K/N."""
+        return self.batch / self.population
+
+
+def problem(
+    users: int,
+    batch: int,
+    num_steps: int,
+    budget: tuple[float, float],
+    selection: str,
+    relation: NeighboringRelation,
+    choices: tuple[float | str, float | str, float | str],
+    false_halt_probability: float,
+) -> Problem:
+    """The arguments of ``calibrate_concentrated`` in one piece; ``ValueError`` for bad ones."""
+    share, keep_level, threshold = choices
+    require("num_users", users, 2, np.inf)
+    require("batch_size", batch, 2, users)
+    require("num_steps", num_steps, 1, np.inf)
+    require("epsilon", budget[0], 0.0, np.inf, open_low=True, open_high=True)
+    require("delta", budget[1], 0.0, 1.0, open_low=True, open_high=True)
+    require(
+        "false_halt_probability", false_halt_probability, 0.0, 1.0, open_low=True, open_high=True
+    )
+    if relation not in (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL):
+        raise ValueError(f"relation must be REPLACE_ONE or REPLACE_SPECIAL, got {relation.name}")
+    return Problem(
+        users,
+        batch,
+        int(num_steps),
+        *budget,
+        choice("selection", selection, ("weighted", "bernoulli")),
+        relation,
+        _number("keep_level", keep_level, 0.5),
+        _number("threshold", threshold, 0.0),
+        false_halt_probability,
+        SHARES if share == "auto" else (_number("test_share", share, 0.0) or 0.0,),
+    )
+
+
+def _number(name: str, value: float | str, lower: float) -> float | None:
+    """The number, which must be in (lower, 1); None for "auto"."""
+    if value == "auto":
+        return None
+    if isinstance(value, str):
+        raise ValueError(f"{name} must be a number or 'auto', got {value!r}")
+    require(name, value, lower, 1.0, open_low=True, open_high=True)
+    return float(value)
+
+
+def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """The value; ``ValueError`` unless it is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> str:
+    """Says how many users are needed, where there are too few."""
+    whole = problem.batch == problem.population
+
+    def enough(size: int) -> bool:
+        users = size if whole else max(problem.population, size)
+        return is_feasible(problem._replace(population=users, batch=size))
+
+    low, high = problem.batch, 2 * problem.batch
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > 2**34:
+            return "this budget, threshold and kind of test leave no room for any number of users"
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    name = "num_users" if whole else "batch_size"
+    return f"{name} must be at least {high} for this budget and threshold, got {problem.batch}"

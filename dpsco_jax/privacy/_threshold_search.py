@@ -1,0 +1,155 @@
+"""How a phase spends its budget: the split between test, failures and noise with the least noise.
+
+What it computes: for a kind of test and a share of ε for it, where the threshold lies, how concentrated a
+batch that passes must be, and how far apart the Gaussians may be; then the best share.
+
+Source: own; ``PAPER`` is the allocation of T Algorithm 32 with its constants made explicit.
+
+Formal guarantee: none is needed: what is chosen is certified afterwards, from the numbers alone.
+
+Cost: a grid of some hundred splits, in closed form; where batches are random, three calibrations on a small
+grid of losses and one on a large one.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dpsco_jax.privacy import _threshold_accounting as accounting
+from dpsco_jax.privacy import _threshold_tests as tests
+from dpsco_jax.privacy import pld
+from dpsco_jax.privacy._mean_sensitivity import REPLACE_ONE, coupled_sensitivity, mean_sensitivity
+from dpsco_jax.privacy._threshold_request import SCORE_SENSITIVITY, Problem
+from dpsco_jax.privacy.certified_noise import decreasing_root
+from dpsco_jax.privacy.composition import response_gaussian_mu
+
+FAILURE_SHARES = (0.5, 0.2, 0.05, 0.01)
+_COIN_SHARE = 0.05  # of δ, for the coupling of random selections
+_LEAST_KEEP_LEVEL = 0.505
+_UNDER_BUDGET = 2e-5
+
+
+class Split(NamedTuple):
+    """One way to spend the budget; ``phase.mu`` is what may be spent on Gaussians (roughly, at first)."""
+
+    phase: accounting.Phase
+    threshold: float
+    core: int
+    keep_level: float
+    sensitivity: float
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation in units of the score radius."""
+        return self.sensitivity / self.phase.mu
+
+
+def threshold_for(problem: Problem, test: str, test_epsilon: float) -> float:
+    """Where the threshold lies: as high as concentrated data allow, or at the given fraction."""
+    if problem.threshold_fraction is not None:
+        return problem.threshold_fraction * problem.batch
+    gap = tests.false_halt_gap(
+        test, problem.false_halt_probability, problem.num_steps, test_epsilon, SCORE_SENSITIVITY
+    )
+    return problem.batch - gap
+
+
+def split(problem: Problem, test: str, share: float, failure_share: float) -> Split | None:
+    """The split with these shares; None if no batch of this size can pass and be concentrated.
+
+    Its μ is a rule of thumb where there is no closed form.
+    """
+    e1 = share * problem.epsilon
+    q, steps = problem.rate, problem.num_steps
+    phase = accounting.Phase(test, q, steps, e1, 0.0, 0.0, 1.0)
+    delta = problem.delta / phase.factor
+    if problem.selection == "bernoulli":
+        coins = 0.5 * _COIN_SHARE * delta / (steps * q)
+        phase, delta = phase._replace(coin_failure=coins), delta * (1.0 - _COIN_SHARE)
+    # ``failure`` is linear in the wrong pass.
+    once = accounting.test_failure(phase._replace(wrong_pass=1e-9)) / 1e-9
+    alone = test == "fresh" and accounting.is_closed_form(phase)
+    budget = delta if alone else failure_share * delta
+    gap = tests.gap_for(test, min(budget / once, 0.4), e1, SCORE_SENSITIVITY)
+    threshold = threshold_for(problem, test, e1)
+    core = min(math.floor(threshold - gap), problem.batch - 1)
+    keep = problem.keep_level
+    if keep is None:
+        keep = (core - 0.25) / problem.batch
+        if keep < _LEAST_KEEP_LEVEL:
+            return None
+    elif core < keep * problem.batch:
+        return None
+    relation = problem.relation if q == 1.0 else REPLACE_ONE
+    if problem.selection == "weighted":
+        kappa = mean_sensitivity(problem.batch, core, keep, relation)
+    else:
+        kappa = coupled_sensitivity(problem.batch, core, keep, phase.coin_failure, relation)
+    wrong = tests.wrong_pass(test, threshold - core, e1, SCORE_SENSITIVITY)
+    phase = phase._replace(wrong_pass=wrong)
+    rest = delta if alone else delta - accounting.test_failure(phase)
+    mu = _rule_of_thumb(problem.epsilon, phase, rest)
+    return None if mu is None else Split(phase._replace(mu=mu), threshold, core, keep, kappa)
+
+
+def _rule_of_thumb(epsilon: float, phase: accounting.Phase, delta: float) -> float | None:
+    """μ of one step: exact where there is a closed form; else as if losses added to a Gaussian one."""
+    steps, e1 = phase.num_steps, phase.test_epsilon
+    if accounting.is_closed_form(phase):
+        return response_gaussian_mu(e1, epsilon, delta) / math.sqrt(steps)
+    left = epsilon - math.log(phase.factor)
+    total = response_gaussian_mu(0.0, left, delta)
+    q = phase.effective_rate
+    # The χ² divergences of steps add: q² ((1 + χ²(response)) e^(μ²) - 1) each.
+    response = math.expm1(e1) ** 2 * math.exp(-e1) if phase.test == "fresh" else 0.0
+    exponent = math.log1p(total**2 / (steps * q**2)) - math.log1p(response)
+    return math.sqrt(exponent) if exponent > 1e-12 else None
+
+
+def calibrated(problem: Problem, rough: Split, max_points: int = pld.MAX_POINTS) -> Split | None:
+    """The split with the largest μ that meets the budget."""
+    phase = rough.phase
+    if accounting.is_closed_form(phase) and phase.coin_failure == 0.0:
+        return rough
+
+    def excess(log_noise: float) -> float:
+        spent = accounting.epsilon_at(
+            phase._replace(mu=math.exp(-log_noise)), problem.delta, max_points
+        )
+        return math.log(min(max(spent / problem.epsilon, 1e-2), 1e2))
+
+    enough = -math.log(phase.mu)
+    for _ in range(12):
+        if excess(enough) <= 0.0:
+            break
+        enough += 1.0
+    else:
+        return None
+    root = decreasing_root(excess, -math.log(phase.mu), _UNDER_BUDGET)
+    return rough._replace(phase=phase._replace(mu=math.exp(-root)))
+
+
+def candidates(problem: Problem, test: str) -> Iterator[Split]:
+    """All splits of the grid that are possible."""
+    for share in problem.shares:
+        if share * problem.epsilon >= problem.epsilon:
+            continue
+        for failure_share in FAILURE_SHARES:
+            if (found := split(problem, test, share, failure_share)) is not None:
+                yield found
+
+
+def best(problem: Problem, kinds: Sequence[str]) -> Split | None:
+    """The split with the least noise over the kinds of test; None if there is none."""
+    found = [
+        exact
+        for kind in kinds
+        if (rough := min(candidates(problem, kind), key=lambda s: s.noise, default=None))
+        and (exact := calibrated(problem, rough))
+    ]
+    return min(found, key=lambda s: s.noise, default=None)
+
+
+def is_feasible(problem: Problem, kinds: Sequence[str]) -> bool:
+    """Whether some split lets concentrated data pass, and nothing else."""
+    return any(True for kind in kinds for _ in candidates(problem, kind))

@@ -1,0 +1,286 @@
+"""A phase of noisy means of concentrated vectors: what is released, what it costs, how much noise it needs.
+
+What it describes: T steps; in each, K of N users (everybody, or a fresh uniform batch without replacement)
+hold one vector each. A score, the mean number of vectors within one radius of a vector, is compared with a
+noisy threshold; if it is above, the mean of the inliers is released with Gaussian noise; else the phase
+stops. "stream": one threshold noise for all steps. "fresh": an independent test in each step.
+
+Source: U Algorithm 1 and Theorem 3.2 (T Algorithm 28, Theorem 9.3.2); T Algorithm 32 and Theorem 10.8.1
+(F Algorithm 2); T Algorithm 31, lines 10 to 22. Constants and proofs are ours.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data, whatever the data, under REPLACE_ONE, or under
+REPLACE_SPECIAL, where the special user is close to nobody (itself excepted) and has weight zero. Assumed:
+a user moves one vector; batches and noisy thresholds stay secret; the phase stops at the first failed test;
+a vector's closeness to another depends on these two alone. Proofs: docs/privacy/concentrated_mean.md.
+
+Cost: a plan takes milliseconds where everybody takes part, else one to three seconds on the host.
+"""
+
+import dataclasses
+import importlib.metadata
+import math
+from typing import Any, SupportsFloat
+
+import jax
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax.privacy import _threshold_accounting as accounting
+from dpsco_jax.privacy import _threshold_paper as papers
+from dpsco_jax.privacy import _threshold_request as request
+from dpsco_jax.privacy import _threshold_search as search
+from dpsco_jax.privacy import _threshold_tests as tests
+from dpsco_jax.privacy import curves, loss, subsampling
+from dpsco_jax.privacy._mean_sensitivity import (
+    REPLACE_ONE,
+    coupled_sensitivity,
+    mean_sensitivity,
+)
+from dpsco_jax.privacy._numerics import as_floats
+from dpsco_jax.privacy.certificates import Certificate
+from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.orders import ORDERS
+
+_ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
+_ROUNDING = 1.0 + 1e-6  # of a test's scale, computed in float32 from its epsilon
+
+
+@dataclasses.dataclass(frozen=True)
+class ConcentratedReleases:
+    """A phase of T tested, outlier-removed, noisy means. Sizes are static, numbers are pytree leaves.
+
+    Attributes:
+        population_size: N, users of the phase.
+        batch_size: K, users of a step; N means everybody.
+        num_steps: T.
+        test: ``"stream"``, one noisy threshold for all steps, or ``"fresh"``, an independent test each.
+        selection: ``"weighted"``, the mean weighted by inlier weights, or ``"bernoulli"``, the mean over a
+            random set drawn with these probabilities.
+        relation: REPLACE_ONE or REPLACE_SPECIAL.
+        keep_level: θ in (1/2, 1); a vector with f others (and itself) within TWICE the score radius has
+            weight clip((f - K/2) / ((θ - 1/2) K), 0, 1).
+        threshold: of the score, in [1, K].
+        core: how many vectors that neighbours share lie within a radius of some point if a score is above
+            ``core``; at least θ K. A score in between that and the threshold passes by mistake.
+        test_epsilon: pure-DP share: of the whole stream, or of one fresh test.
+        score_sensitivity: 2; the test's noise has scale ``score_sensitivity / test_epsilon`` (fresh), or
+            twice that for the threshold and four times that for each query (stream).
+        coin_failure: probability, in one step, that the coins of a Bernoulli selection differ more than
+            ``sensitivity`` allows; 0 for weights.
+        sensitivity: κ, ℓ2 shift of the mean in units of the score radius.
+        noise_stddev: standard deviation of the Gaussian noise on each coordinate of the mean, in units of
+            the score radius.
+        failure: the part of δ spent on what the Gaussian curve does not cover.
+        epsilon: budget of the phase.
+        delta: likewise.
+    """
+
+    population_size: int
+    batch_size: int
+    num_steps: int
+    test: str
+    selection: str
+    relation: NeighboringRelation
+    keep_level: Any
+    threshold: Any
+    core: Any
+    test_epsilon: Any
+    score_sensitivity: Any
+    coin_failure: Any
+    sensitivity: Any
+    noise_stddev: Any
+    failure: Any
+    epsilon: Any
+    delta: Any
+
+    @property
+    def sampling_rate(self) -> float:
+        """Q = K/N."""
+        return self.batch_size / self.population_size
+
+    def loss(self) -> PrivacyLoss:
+        """What the whole phase costs, by Rényi curves; for ledgers, also of traced leaves.
+
+        ``delta_at`` and ``certificate`` are tighter.
+        """
+        return phase_loss(self)
+
+    def delta_at(self, epsilon: float) -> float:
+        """The least δ proven at ``epsilon``; host, from the numbers that the mechanism uses."""
+        return accounting.delta_at(_phase(self), float(epsilon))
+
+    def certificate(self) -> Certificate:
+        """ε proven at the plan's δ; host, from the numbers that the mechanism uses."""
+        _, delta = accounting.as_numbers(self.epsilon, self.delta)
+        phase = _phase(self)
+        spent = accounting.epsilon_at(phase, delta)
+        how = "closed form" if accounting.is_closed_form(phase) else "privacy loss distribution"
+        version = importlib.metadata.version("dpsco-jax")
+        return Certificate(spent, delta, self.relation, f"{how} (dpsco_jax {version})", _ASSUMES)
+
+    def false_halt(self) -> float:
+        """Probability that data within one radius of each other fail some test (utility only)."""
+        gap, eps, moved = accounting.as_numbers(
+            self.batch_size - np.asarray(self.threshold), self.test_epsilon, self.score_sensitivity
+        )
+        return tests.false_halt(self.test, gap, self.num_steps, eps, moved)
+
+
+_STATIC = ("population_size", "batch_size", "num_steps", "test", "selection", "relation")
+jax.tree_util.register_dataclass(
+    ConcentratedReleases,
+    data_fields=[f.name for f in dataclasses.fields(ConcentratedReleases) if f.name not in _STATIC],
+    meta_fields=list(_STATIC),
+)
+
+
+def shift(releases: ConcentratedReleases) -> float:
+    """κ as the proof has it, recomputed from the plan's ``core``, ``keep_level`` and ``coin_failure``."""
+    core, keep, coins = accounting.as_numbers(
+        releases.core, releases.keep_level, releases.coin_failure
+    )
+    # Other batches have other users in the place of the special one: a replacement.
+    relation = releases.relation if releases.sampling_rate == 1.0 else REPLACE_ONE
+    if releases.selection == "weighted":
+        return mean_sensitivity(releases.batch_size, core, keep, relation)
+    return coupled_sensitivity(releases.batch_size, core, keep, coins, relation)
+
+
+def phase_loss(releases: ConcentratedReleases) -> PrivacyLoss:
+    """See ``ConcentratedReleases.loss``."""
+    eps, kappa, noise, failure = as_floats(
+        releases.test_epsilon, releases.sensitivity, releases.noise_stddev, releases.failure
+    )[1]
+    eps, multiplier, steps = eps * _ROUNDING, noise / kappa, releases.num_steps
+    test = curves.pure_dp(eps)
+    if releases.sampling_rate == 1.0:
+        tests_made = 1 if releases.test == "stream" else steps
+        total = loss.compose(
+            loss.scale(test, tests_made), loss.scale(curves.gaussian(multiplier), steps)
+        )
+    elif releases.test == "stream":
+        odds = releases.sampling_rate * as_floats(eps)[0].exp(0.25 * eps)
+        rate = odds / (1.0 - releases.sampling_rate + odds)
+        step = subsampling.subsampled_gaussian_without_replacement(multiplier, 1.0, rate)
+        total = loss.scale(step, steps)
+        # The shift of the threshold changes every probability by e^±ε₁ at most.
+        factor = (ORDERS / (ORDERS - 1.0)).astype(total.rdp.dtype)
+        total = PrivacyLoss(total.rdp + factor * eps[..., None], total.delta)
+    else:
+        total = loss.scale(loss.compose(test, curves.gaussian(multiplier)), steps)
+    return PrivacyLoss(total.rdp, total.delta + failure)
+
+
+def _phase(releases: ConcentratedReleases) -> accounting.Phase:
+    threshold, core, eps, moved, coins, noise = accounting.as_numbers(
+        releases.threshold,
+        releases.core,
+        releases.test_epsilon,
+        releases.score_sensitivity,
+        releases.coin_failure,
+        releases.noise_stddev,
+    )
+    return accounting.Phase(
+        test=releases.test,
+        rate=releases.sampling_rate,
+        num_steps=releases.num_steps,
+        test_epsilon=eps * _ROUNDING,
+        wrong_pass=tests.wrong_pass(releases.test, threshold - core, eps * _ROUNDING, moved),
+        coin_failure=coins,
+        mu=shift(releases) / noise if noise > 0 else math.inf,
+    )
+
+
+def calibrate_concentrated(
+    num_users: int,
+    num_steps: int,
+    epsilon: SupportsFloat,
+    delta: SupportsFloat,
+    *,
+    batch_size: int | None = None,
+    test: str = "auto",
+    selection: str = "weighted",
+    relation: NeighboringRelation = REPLACE_ONE,
+    test_share: float | str = "auto",
+    keep_level: float | str = "auto",
+    threshold: float | str = "auto",
+    false_halt_probability: float = 0.05,
+    constants: str = "tight",
+) -> ConcentratedReleases:
+    """The phase with the least noise that is (ε, δ)-DP.
+
+    Args:
+        num_users: N, users of the phase.
+        num_steps: T, at least 1.
+        epsilon: budget of the whole phase, positive.
+        delta: likewise, in (0, 1).
+        batch_size: K, users of a step, drawn uniformly without replacement; everybody if None.
+        test: ``"stream"``, ``"fresh"``, or ``"auto"``, the one that needs less noise.
+        selection: ``"weighted"`` or ``"bernoulli"``.
+        relation: REPLACE_ONE or REPLACE_SPECIAL.
+        test_share: share of ε for the stream's tests, or for one fresh test, in (0, 1); ``"auto"``
+            searches a grid.
+        keep_level: θ in (1/2, 1); ``"auto"`` is the largest that the threshold guarantees, which needs the
+            least noise. A lower one gives full weight to users whom fewer others are close to.
+        threshold: of the score as a fraction of K; ``"auto"`` is as high as ``false_halt_probability``
+            allows if all vectors lie within a radius of each other. A lower one tolerates outliers: if a
+            share x of the users is far away, the score is about (1 - x)² K.
+        false_halt_probability: of the whole phase; used where ``threshold`` is ``"auto"``.
+        constants: ``"tight"``, or ``"paper"``: θ = 2/3, threshold 4/5, sensitivity 24/K and the budget
+            split of T Algorithm 32, with its proof's constants made explicit. Its noise is only larger.
+
+    Returns:
+        The plan of the phase. Its certificate is at most (ε, δ).
+
+    Raises:
+        ValueError: an argument is out of range, or too few users take part; names the smallest number.
+    """
+    problem = request.problem(
+        num_users,
+        num_users if batch_size is None else batch_size,
+        num_steps,
+        (float(epsilon), float(delta)),
+        selection,
+        relation,
+        (test_share, keep_level, threshold),
+        float(false_halt_probability),
+    )
+    both = ("stream", "fresh")
+    kinds = both if test == "auto" else (request.choice("test", test, both),)
+    chosen = request.choice("constants", constants, ("tight", "paper"))
+    allocation = papers if chosen == "paper" else search
+    best = allocation.best(problem, kinds)
+    if best is None:
+        raise ValueError(
+            request.too_few(problem, lambda other: allocation.is_feasible(other, kinds))
+        )
+    return _releases(problem, best)
+
+
+def _releases(problem: request.Problem, best: search.Split) -> ConcentratedReleases:
+    phase = best.phase
+    plan = ConcentratedReleases(
+        population_size=problem.population,
+        batch_size=problem.batch,
+        num_steps=problem.num_steps,
+        test=phase.test,
+        selection=problem.selection,
+        relation=problem.relation,
+        keep_level=best.keep_level,
+        threshold=_float32_above(best.threshold),
+        core=float(best.core),
+        test_epsilon=phase.test_epsilon / _ROUNDING,
+        score_sensitivity=request.SCORE_SENSITIVITY,
+        coin_failure=phase.coin_failure,
+        sensitivity=best.sensitivity,
+        noise_stddev=_float32_above(best.noise),
+        failure=phase.factor * phase.failure,
+        epsilon=problem.epsilon,
+        delta=problem.delta,
+    )
+    return dataclasses.replace(plan, sensitivity=shift(plan))
+
+
+def _float32_above(value: float) -> float:
+    """A float32 number above the value by 2 to 4 units in the last place."""
+    return float(np.float32(value * (1 + 3 * 2.0**-23)))

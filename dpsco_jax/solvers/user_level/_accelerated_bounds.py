@@ -1,0 +1,176 @@
+"""What accelerated SGD on regularized empirical risks is proved to reach, with all constants.
+
+What it computes: bounds on the expected gap of one phase, and on the expected excess risk of a sequence of
+phases on disjoint users, from public numbers.
+
+Source: Ghadimi and Lan 2012 and 2013 (AC-SA and its stages, as in ``transforms.ac_sa`` and ``restart``); T,
+Theorem 10.8.3 and Lemma 10.8.4, made explicit. One phase minimizes F̂(w) + (λ/2)‖w - w₀‖², F̂ the mean
+over n users with m items each, of strong convexity μ and smoothness Λ, regularizers included:
+
+- Gap. The start is where λ's term has its minimum, so its distance to the minimizer ŵ is r ≤ G/μ, G the slope
+  of the objective; N steps with gradients of variance V leave 2Λr²/(N(N+1)) + 2V/(μ(N+1)), each further
+  stage 4Λ·gap/(μN(N+1)) + 2V/(μ(N+1)).
+- Variance. d·σ² of the noise. For a batch of K of n users, (n-K)/((n-1)K) times the mean squared distance of
+  user gradients from their mean: at most L², at most τ² where all lie within τ of the population gradient.
+- Population. One item moves ŵ by 2L/(μnm) at most, so E F(ŵ) - E F̂(ŵ) ≤ 2L²/(μnm), and for y chosen before
+  the users were seen E F(ŵ) - F(y) ≤ (λ/2)E‖y - w₀‖² + 2L²/(μnm).
+- Phases. Chained with y = ŵ of the phase before, for which E‖y - w₀‖² ≤ 2gap/μ of that phase; and
+  F(w) - F(ŵ) ≤ G·√(2gap/μ) at the end.
+
+Formal guarantee: theorems for users drawn independently, whose items are i.i.d., m each, and for losses that
+are convex, L-Lipschitz and smooth as stated, by every item. Privacy rests on none of it.
+
+Cost: none; float64 on the host.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpsco_jax.geometry import smoothing
+from dpsco_jax.problems.objective import Objective
+
+
+class Problem(NamedTuple):
+    """The public numbers that schedules and bounds depend on.
+
+    Attributes:
+        items_per_user: m.
+        dim: d.
+        epsilon: the budget, of every phase.
+        delta: likewise.
+        lipschitz: L, of the loss of an item.
+        smoothness: of the loss of an item, smoothed if it is.
+        ridge: of the objective.
+        strong_convexity: of the objective, ridge included.
+        diameter: of the domain.
+        distance: R, from the start to a minimizer.
+        smoothing_radius: r, zero without smoothing.
+    """
+
+    items_per_user: int
+    dim: int
+    epsilon: float
+    delta: float
+    lipschitz: float
+    smoothness: float
+    ridge: float
+    strong_convexity: float
+    diameter: float
+    distance: float
+    smoothing_radius: float
+
+    @property
+    def slope(self) -> float:
+        """G: Lipschitz constant of loss and ridge, the latter for domains around the origin."""
+        return self.lipschitz + (self.ridge * self.diameter if self.ridge else 0.0)
+
+    @property
+    def bias(self) -> float:
+        """What smoothing adds to the risk."""
+        return smoothing.ball_bias(self.lipschitz, self.smoothing_radius, self.dim)
+
+    def curvature(self, regularization: float) -> tuple[float, float]:
+        """Smoothness and strong convexity of what a phase minimizes."""
+        convexity = self.strong_convexity + regularization
+        return max(self.smoothness + self.ridge + regularization, convexity), convexity
+
+
+class Phase(NamedTuple):
+    """What the bound of a run of phases needs to know of one.
+
+    Attributes:
+        num_users: n.
+        regularization: λ.
+        gap: bound on the expected gap.
+    """
+
+    num_users: int
+    regularization: float
+    gap: float
+
+
+def of_objective(
+    objective: Objective,
+    items_per_user: int,
+    dim: int,
+    budget: tuple[float, float],
+    distance: float,
+    smoothing_radius: float,
+) -> Problem:
+    """The numbers of an objective, smoothed if the radius is positive.
+
+    Raises:
+        ValueError: if the loss is not smooth and the radius is zero.
+    """
+    smooth = objective.smoothness
+    if smoothing_radius > 0:
+        ball = smoothing.ball_smoothness(objective.lipschitz, smoothing_radius, dim)
+        smooth = ball if smooth is None else min(smooth, ball)
+    if smooth is None:
+        raise ValueError(
+            "smoothing_radius must be in (0, inf) for a loss without a smoothness constant, got 0.0"
+        )
+    return Problem(
+        items_per_user, dim, *budget, float(objective.lipschitz), float(smooth),
+        float(objective.ridge), float(objective.strong_convexity),
+        float(np.asarray(objective.domain.diameter)), distance, smoothing_radius,
+    )  # fmt: skip
+
+
+def gradient_variance(
+    problem: Problem,
+    num_users: int,
+    batch_size: int,
+    noise_stddev: float,
+    spread: float,
+    failure: float = 0.0,
+) -> float:
+    """V: noise, choice of the batch, and smoothing shifts.
+
+    Args:
+        problem: the public numbers.
+        num_users: n.
+        batch_size: K.
+        noise_stddev: σ of one coordinate of the released mean.
+        spread: τ, of user gradients around the population gradient, except with
+        failure: this probability.
+    """
+    lipschitz = problem.lipschitz
+    between = min(lipschitz**2, spread**2 + failure * lipschitz**2)
+    chosen = between * (num_users - batch_size) / max(num_users - 1, 1) / batch_size
+    shifts = lipschitz**2 / (batch_size * problem.items_per_user)
+    return problem.dim * noise_stddev**2 + chosen + (shifts if problem.smoothing_radius else 0.0)
+
+
+def gap(
+    problem: Problem, regularization: float, variance: float, stage_length: int, num_stages: int
+) -> float:
+    """Bound on the expected gap of one phase after its last stage."""
+    smoothness, convexity = problem.curvature(regularization)
+    reach = min(problem.slope / convexity, problem.diameter)
+    square = stage_length * (stage_length + 1)
+    rest = 2.0 * variance / (convexity * (stage_length + 1))
+    value = 2.0 * smoothness * reach**2 / square + rest
+    for _ in range(num_stages - 1):
+        value = 4.0 * smoothness * value / (convexity * square) + rest
+    return value
+
+
+def excess_risk(problem: Problem, phases: Sequence[Phase]) -> float:
+    """Bound on the expected excess risk after all phases, if nothing fails."""
+    items, slope = problem.items_per_user, problem.slope
+    nearness, total = problem.distance**2, problem.bias
+    for phase in phases:
+        convexity = problem.strong_convexity + phase.regularization
+        total += 0.5 * phase.regularization * nearness
+        total += 2.0 * problem.lipschitz**2 / (convexity * phase.num_users * items)
+        nearness = 2.0 * phase.gap / convexity
+    return total + slope * math.sqrt(nearness)
+
+
+def with_failure(problem: Problem, risk: float, failure: float) -> float:
+    """The bound for all runs: those that fail have at most the excess of the worst point of the domain."""
+    return risk + failure * problem.slope * problem.diameter if failure > 0 else risk

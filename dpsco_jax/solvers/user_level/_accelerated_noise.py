@@ -1,0 +1,189 @@
+"""The noise of accelerated user-level SGD: two ways to aggregate, and which needs less.
+
+What it computes: for n users, K of them a step, T steps: the noise of the mean without outliers, the noise of
+the mean of clipped gradients, the radius of honest users' gradients, and the probability that they
+violate it or that a test halts all the same.
+
+Source: F, section 3 (outlier removal; radius of Lemma 3.5 with the constants of ``problems.concentration``);
+McMahan et al. 2018 (clipping). The noise of the former is about 8τ√T/(nμ), of the latter 2L√T/(nμ), for μ
+what (ε, δ) allows: with τ = 6 to 8 L/√m outlier removal needs m in the hundreds or thousands to win.
+
+Formal guarantee: both noises meet (ε, δ) under REPLACE_ONE. Which one is taken depends on public numbers.
+
+Cost: milliseconds with full batches, up to some seconds where batches are drawn.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+from dpsco_jax.privacy import accountants
+from dpsco_jax.privacy.threshold_phase import calibrate_concentrated
+from dpsco_jax.problems import concentration
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
+from dpsco_jax.solvers.user_level._accelerated_schedule import NoiseModel
+
+AGGREGATIONS = ("outlier_removed", "clipped")
+
+_MODEL_STEPS = 32  # where the model of the noise is exact
+_MANY_STEPS = 8
+
+
+class Request(NamedTuple):
+    """What the caller wants; see ``accelerated_sgd.plan`` and ``accelerated_phased_erm.plan``."""
+
+    radius: float | None
+    aggregation: str
+    failure: float
+    constants: str = "tight"
+
+
+class Noise(NamedTuple):
+    """What the steps of a phase add, and what it rests on; see ``accelerated_sgd.Plan``."""
+
+    aggregation: str
+    releases: Any
+    radius: float
+    multiplier: float
+    stddev: float
+    other_stddev: float
+    failure: float
+
+
+class _Tested(NamedTuple):
+    releases: Any
+    radius: float
+    stddev: float
+    failure: float
+
+
+def calibrated(
+    problem: bounds.Problem, num_users: int, batch_size: int, num_steps: int, request: Request
+) -> Noise:
+    """The noise of a phase, by the aggregation asked for.
+
+    Raises:
+        ValueError: the users are too few for outlier removal; the message names the smallest number.
+    """
+    sizes = (num_users, batch_size, num_steps)
+    impossible = None
+    try:
+        tested = _outlier_removed(problem, *sizes, request)
+    except ValueError as error:
+        tested, impossible = None, error
+    if request.aggregation == "outlier_removed" and impossible is not None:
+        raise impossible
+    per_multiplier = 2 * problem.lipschitz / batch_size
+    releases = _planning.fixed_size(*sizes)
+    budget = (problem.epsilon, problem.delta)
+    rough = per_multiplier * releases.noise_multiplier(*budget, "rdp")
+    tested_stddev = math.inf if tested is None else tested.stddev
+    wins = request.aggregation == "auto" and tested_stddev <= rough
+    if tested is not None and (wins or request.aggregation == "outlier_removed"):
+        return Noise(
+            "outlier_removed", tested.releases, tested.radius, math.inf, tested.stddev, rough,
+            tested.failure,
+        )  # fmt: skip
+    multiplier = releases.noise_multiplier(*budget, "pld")
+    # The spread enters the bound only, where what it leaves out counts in full.
+    spread, _ = _spread(problem, num_users, num_steps, 1.0 / multiplier, request)
+    stddev = per_multiplier * multiplier
+    return Noise("clipped", None, spread, multiplier, stddev, tested_stddev, 0.0)
+
+
+def model(problem: bounds.Problem, request: Request) -> NoiseModel:
+    """The noise of full batches, fast: exact at some number of steps, and growing as their root.
+
+    The schedule is chosen by it; a schedule with smaller batches has more noise.
+    """
+
+    @functools.cache
+    def tested(num_users: int) -> float:
+        try:
+            sizes = (num_users, num_users, _MODEL_STEPS)
+            found = _outlier_removed(problem, *sizes, request)
+        except ValueError:
+            return math.inf
+        return num_users * found.stddev / math.sqrt(_MODEL_STEPS)
+
+    multiplier = accountants.gaussian_noise_multiplier(problem.epsilon, problem.delta)
+
+    def of(num_users: int, num_steps: int) -> float:
+        noises = [2 * problem.lipschitz * multiplier] * (request.aggregation != "outlier_removed")
+        if request.aggregation != "clipped":
+            # Between powers of two the noise is nearly inverse to the number of users.
+            noises.append(tested(2 ** (num_users.bit_length() - 1)))
+        return min(noises) * math.sqrt(num_steps) / num_users
+
+    return of
+
+
+def with_stddev(found: Noise, stddev: float) -> Noise:
+    """The same with more noise.
+
+    Raises:
+        ValueError: if it is less noise, or outliers are not removed.
+    """
+    if found.releases is None or not stddev >= found.stddev:
+        raise ValueError(
+            f"noise_stddev must be at least {found.stddev:g} to meet the budget, got {stddev:g}"
+        )
+    per_radius = _planning.float32_above(stddev / (2 * found.radius))
+    releases = dataclasses.replace(found.releases, noise_stddev=per_radius)
+    return found._replace(releases=releases, stddev=2 * found.radius * per_radius)
+
+
+def _outlier_removed(
+    problem: bounds.Problem,
+    num_users: int,
+    batch_size: int,
+    num_steps: int,
+    request: Request,
+) -> _Tested:
+    releases = calibrate_concentrated(
+        num_users,
+        num_steps,
+        problem.epsilon,
+        problem.delta,
+        batch_size=None if batch_size == num_users else batch_size,
+        # With all users in many steps, one threshold for all of them needs less noise.
+        test="stream" if batch_size == num_users and num_steps >= _MANY_STEPS else "auto",
+        false_halt_probability=0.5 * request.failure,
+        constants=request.constants,
+    )
+    per_radius = 2 * float(releases.noise_stddev)  # the score radius is twice τ
+    shift = 2.0 / (batch_size * per_radius)  # of a mean by a user within τ of the centre, over σ
+    radius, outside = _spread(problem, num_users, num_steps, shift, request)
+    radius = _planning.float32_above(radius)
+    failure = min(1.0, outside + float(releases.false_halt()))
+    return _Tested(releases, radius, per_radius * radius, failure)
+
+
+def _spread(
+    problem: bounds.Problem,
+    num_users: int,
+    num_steps: int,
+    shift: float,
+    request: Request,
+) -> tuple[float, float]:
+    """τ, and the probability that some honest user's gradient is farther away at some step.
+
+    Args:
+        problem: the public numbers.
+        num_users: n.
+        num_steps: T.
+        shift: how far one honest user moves the mean of a step, in standard deviations of its noise.
+        request: for the radius or the failure asked for.
+    """
+    gdp = shift * math.sqrt(num_steps)
+    sizes = (problem.lipschitz, problem.items_per_user, num_users, num_steps, gdp)
+    if request.radius is None:
+        allowed = 0.5 * request.failure
+        radius = concentration.trajectory_gradient_radius(*sizes, allowed)
+    else:
+        radius = _planning.require_real("radius", request.radius, 0)
+        allowed = concentration.trajectory_gradient_failure(radius, *sizes)
+    # Clipped gradients lie within L of the origin, always.
+    return (radius, allowed) if radius < problem.lipschitz else (problem.lipschitz, 0.0)

@@ -1,0 +1,133 @@
+"""The plan of accelerated user-level SGD: sizes, numbers, cost, certificate, table.
+
+What it computes: nothing but properties of its fields; ``accelerated_sgd.plan`` fills them in.
+
+Source: F, Algorithm 2; T, Algorithm 32: its parameters.
+
+Formal guarantee: ``certificate`` is computed from the sizes and the noise that the run uses.
+
+Cost: none; a certificate takes up to some seconds where batches are drawn.
+"""
+
+import dataclasses
+from typing import Any
+
+from dpsco_jax import privacy
+from dpsco_jax.solvers import _planning
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        items_per_user: m.
+        dim: number of parameters.
+        batch_size: K; n for everybody.
+        stage_length: N, steps between restarts.
+        num_stages: S.
+        aggregation: ``"outlier_removed"`` or ``"clipped"``.
+        smoothed: whether gradients are taken at shifted points.
+        chunk_size: users whose data are read at once.
+        releases: tests and noise of all steps (``ConcentratedReleases``); ``None`` if ``"clipped"``.
+        radius: τ, the distance from a common centre that users' gradients may have; the score counts
+            pairs within 2τ.
+        noise_multiplier: of the clipped mean, over its sensitivity 2L/K; ``inf`` if outliers are removed.
+        noise_stddev: σ of each coordinate of the released mean.
+        other_stddev: the same for the aggregation that is not used; ``inf`` where it is impossible.
+        clip_norm: L, the bound on a user's gradient.
+        regularization: λ.
+        smoothness: of what is minimized.
+        strong_convexity: likewise.
+        smoothing_radius: r, zero if not ``smoothed``.
+        epsilon: the budget.
+        delta: likewise.
+        failure: bound on the probability that the run of honest users deviates from what bounds assume.
+        gap_bound: on the expected gap of the regularized empirical risk, if nothing fails.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+    """
+
+    num_users: int
+    items_per_user: int
+    dim: int
+    batch_size: int
+    stage_length: int
+    num_stages: int
+    aggregation: str
+    smoothed: bool
+    chunk_size: int
+    releases: Any
+    radius: Any
+    noise_multiplier: Any
+    noise_stddev: Any
+    other_stddev: Any
+    clip_norm: Any
+    regularization: Any
+    smoothness: Any
+    strong_convexity: Any
+    smoothing_radius: Any
+    epsilon: Any
+    delta: Any
+    failure: Any
+    gap_bound: Any
+    excess_bound: Any
+
+    @property
+    def num_steps(self) -> int:
+        """T = S·N."""
+        return self.stage_length * self.num_stages
+
+    @property
+    def user_gradients(self) -> int:
+        """T·K."""
+        return self.num_steps * self.batch_size
+
+    @property
+    def item_gradients(self) -> int:
+        """T·K·m."""
+        return self.user_gradients * self.items_per_user
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        return (
+            f"users are independent, with {self.items_per_user} i.i.d. items each",
+            f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz",
+        )
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        if self.aggregation == "clipped":
+            return self._clipped_releases().certificate(self.noise_multiplier, self.delta)
+        return self.releases.certificate()
+
+    def _clipped_releases(self) -> _planning.Releases:
+        return _planning.fixed_size(self.num_users, self.batch_size, self.num_steps)
+
+    def __str__(self) -> str:
+        other = "clipped" if self.aggregation == "outlier_removed" else "outlier_removed"
+        passes = self.user_gradients / self.num_users
+        rows: list[tuple[str, Any]] = [
+            ("users", self.num_users),
+            ("items per user", self.items_per_user),
+            ("parameters", self.dim),
+            ("steps", f"{self.num_stages} stages of {self.stage_length}"),
+            ("batch size", self.batch_size),
+            ("aggregation", self.aggregation),
+            ("noise of a coordinate", self.noise_stddev),
+            (f"... if {other}", self.other_stddev),
+            ("radius of users' gradients", self.radius),
+            ("clip norm", self.clip_norm),
+            ("regularization", self.regularization),
+            ("smoothing radius", self.smoothing_radius),
+            ("gap bound", self.gap_bound),
+            ("excess risk bound", self.excess_bound),
+            ("which assumes", "; ".join(self.assumes)),
+            ("chance of a failure", self.failure),
+            ("user gradients", f"{self.user_gradients} ({passes:.4g} passes)"),
+            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
+            ("certificate", ",".join(str(self.certificate()).split("\n"))),
+        ]
+        return _planning.table("accelerated user-level SGD", rows)

@@ -1,0 +1,282 @@
+"""Accelerated phased ERM: optimal risk at the user level, from regularized problems on disjoint users.
+
+What it computes: users are cut into blocks of halving sizes. Each phase runs ``accelerated_sgd`` on one
+block, regularized around the point where the phase before has ended, with a regularizer that grows by a
+fixed factor: early phases find the region on many users, late ones stay near and average out the noise.
+Losses that are not smooth are smoothed, by a shift of the point for every item.
+
+Source: F, Algorithm 3 and section 4; T, Algorithm 33 and section 10.4. Corrected: the first block is half of
+the users and not a quarter; batches are at most blocks; after a halt the run ends at the last private
+point; the smoothed version has both terms in λ too.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: users are assigned to phases by
+position, each phase is (ε, δ)-DP for its users (``accelerated_sgd``), and phases see different users, so
+the joint loss is the largest. Data may be anything. Once a phase halts, later phases are computed and
+thrown away. Utility: ``Plan.excess_bound``, by the chain of ``_accelerated_bounds``; in the papers' regime
+LR·Õ(1/√(nm) + √d/(εn√m)).
+
+Cost: ΣT·K user gradients; memory of one batch of user gradients; one compiled loop for each phase.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax import privacy
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.solution import Solution, Status
+from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
+from dpsco_jax.solvers.user_level import _accelerated_noise as noise
+from dpsco_jax.solvers.user_level import _accelerated_paper as paper
+from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
+from dpsco_jax.solvers.user_level import accelerated_sgd
+from dpsco_jax.solvers.user_level._blocks import join, slice_users
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do.
+
+    Attributes:
+        num_users: n, of all phases; users beyond those of the phases are not touched.
+        constants: ``"tight"`` or ``"paper"``.
+        phases: an ``accelerated_sgd.Plan`` each, in their order; leaves may be batched.
+        epsilon: the budget, of each phase and so of all.
+        delta: likewise.
+        initial_distance: R.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+    """
+
+    num_users: int
+    constants: str
+    phases: Any
+    epsilon: Any
+    delta: Any
+    initial_distance: Any
+    excess_bound: Any
+
+    @property
+    def user_gradients(self) -> int:
+        """ΣT·K."""
+        return sum(phase.user_gradients for phase in self.phases)
+
+    @property
+    def item_gradients(self) -> int:
+        """mΣT·K."""
+        return sum(phase.item_gradients for phase in self.phases)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        distance = float(self.initial_distance)
+        return (
+            *self.phases[0].assumes,
+            f"a minimizer of the risk lies within {distance:.4g} of the start",
+        )
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run: that of the worst phase."""
+        return max((phase.certificate() for phase in self.phases), key=lambda c: c.epsilon)
+
+    def __str__(self) -> str:
+        phase = self.phases[0]
+        columns = " ".join(f"{name:>10}" for name in ("users", "steps", "batch", "lambda"))
+        rows: list[tuple[str, Any]] = [
+            ("users", self.num_users),
+            ("items per user", phase.items_per_user),
+            ("parameters", phase.dim),
+            ("constants", self.constants),
+            ("clip norm", phase.clip_norm),
+            ("smoothing radius", phase.smoothing_radius),
+            ("excess risk bound", self.excess_bound),
+            ("which assumes", "; ".join(self.assumes)),
+            ("user gradients", f"{self.user_gradients}"),
+            ("item gradients", f"{self.item_gradients}"),
+            ("phases", f"{columns}  noise of a coordinate, if outliers removed or clipped"),
+            *((f"  {i}", _line(p)) for i, p in enumerate(self.phases, 1)),
+            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
+            ("certificate", ",".join(str(self.certificate()).split("\n"))),
+        ]
+        return _planning.table("accelerated phased ERM", rows)
+
+
+def _line(phase: accelerated_sgd.Plan) -> str:
+    numbers = f"{phase.num_users:>10} {phase.num_steps:>10} {phase.batch_size:>10}"
+    pair = (phase.noise_stddev, phase.other_stddev)
+    first, second = pair if phase.aggregation == "outlier_removed" else pair[::-1]
+    noises = f"{float(first):.4g} or {float(second):.4g}: {phase.aggregation}"
+    return f"{numbers} {float(phase.regularization):>10.4g}  {noises}"
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    constants: str = "tight",
+    aggregation: str = "outlier_removed",
+    smoothing_radius: float | None = None,
+    num_phases: int | None = None,
+    regularization: float | None = None,
+    ratio: float = 1.0,
+    decay: float | None = None,
+    batch_size: int | Sequence[int] | None = None,
+    radius: float | None = None,
+    failure: float = 1e-3,
+    chunk_size: int = 256,
+) -> Plan:
+    """Checks all arguments, chooses the phases and calibrates their noise. All of them are public.
+
+    Args:
+        objective: for its constants, domain and ridge.
+        num_users: n ≥ 2.
+        items_per_user: m ≥ 1; a user may have fewer, at the price of the bounds.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        initial_distance: R, bound on the distance from the start to a minimizer of the risk; the diameter
+            of the domain if left out.
+        constants: ``"tight"``: what is left out is chosen for the least bound on the excess risk.
+            ``"paper"``: users, regularizers, steps, batches, radius and noise of the phases as printed;
+            accepted only where they are possible and the accountant confirms them.
+        aggregation: as for ``accelerated_sgd.plan``.
+        smoothing_radius: likewise; left out, none for a loss that is smooth. For others the paper's
+            √d·R/(εn√m), or (``"tight"``) the largest multiple by a power of four that costs at most a tenth
+            of the bound: steps are as many as one over its root. The loss must be defined and Lipschitz
+            within it around the domain.
+        num_phases: number of phases.
+        regularization: λ of the first phase.
+        ratio: q > 0; blocks shrink by 2^-q.
+        decay: p > 2q; regularizers grow by 2^p. 3 if left out.
+        batch_size: users of a step, at most those of the phase; one for all phases or one for each.
+            Left out, a rule that keeps the noise near that of full batches, see ``default_batch``.
+        radius: as for ``accelerated_sgd.plan``.
+        failure: likewise, for each phase.
+        chunk_size: likewise.
+
+    Raises:
+        ValueError: an argument is out of range; or users are too few for the test, or for the paper's
+            schedule: the message has the numbers.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    budget = (
+        _planning.require_real("epsilon", epsilon, 0),
+        _planning.require_real("delta", delta, 0, 1),
+    )
+    _planning.require_choice("constants", constants, ("tight", "paper"))
+    _planning.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    if smoothing_radius is not None:
+        smoothing_radius = _planning.require_real(
+            "smoothing_radius", smoothing_radius, 0, closed=True
+        )
+    failure = _planning.require_real("failure", failure, 0, 1)
+    ratio = _planning.require_real("ratio", ratio, 0)
+    if decay is not None:
+        decay = _planning.require_real("decay", decay, 2 * ratio)
+    if num_phases is not None:
+        num_phases = _planning.require_integer("num_phases", num_phases, 1)
+    if regularization is not None:
+        regularization = _planning.require_real("regularization", regularization, 0)
+    if constants == "paper" and radius is None:
+        lipschitz = float(objective.lipschitz)
+        radius = paper.gradient_radius(lipschitz, num_users, dim, items_per_user)
+    request = noise.Request(radius, aggregation, failure, constants)
+    least = paper.smoothing_radius(num_users, items_per_user, dim, budget[0], distance)
+    radii = (
+        schedule.smoothing_radii(objective, least, distance)
+        if smoothing_radius is None
+        else [smoothing_radius]
+    )
+    stddevs: list[float | None]
+    if constants == "paper":
+        problem = bounds.of_objective(objective, items_per_user, dim, budget, distance, radii[0])
+        sizes = paper.phases(problem, num_users, ratio=ratio, decay=decay, num_phases=num_phases)
+        sizes = schedule.with_batches(problem, sizes, batch_size, constants)
+        stddevs = [paper.noise_stddev(problem, size, request.radius or 0.0) for size in sizes]
+    else:
+        problems = [
+            bounds.of_objective(objective, items_per_user, dim, budget, distance, r) for r in radii
+        ]
+        found = [
+            schedule.chosen(
+                candidate,
+                num_users,
+                noise.model(candidate, request),
+                ratio=ratio,
+                decay=3.0 * ratio if decay is None else decay,
+                num_phases=num_phases,
+                regularization=regularization,
+            )
+            for candidate in problems
+        ]
+        enough = schedule.NEAR_BEST * min(risk for _, risk in found)
+        # The last that is good enough: radii grow, and with them steps get fewer.
+        i = max(i for i, (_, risk) in enumerate(found) if risk <= enough)
+        problem = problems[i]
+        sizes = schedule.with_batches(problem, found[i][0], batch_size, constants)
+        stddevs = [None] * len(sizes)
+    phases = tuple(
+        accelerated_sgd.of_size(problem, size, request, chunk_size, stddev)
+        for size, stddev in zip(sizes, stddevs, strict=True)
+    )
+    risk = bounds.excess_risk(
+        problem,
+        [bounds.Phase(p.num_users, p.regularization, p.gap_bound) for p in phases],
+    )
+    risk = bounds.with_failure(problem, risk, sum(p.failure for p in phases))
+    return Plan(num_users, constants, phases, *budget, distance, risk)
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan`` or ``smooth``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
+        params: the starting point, public; projected onto the domain.
+
+    Returns:
+        The point where the last phase has ended, or where a phase has halted, with status HALTED.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    point, stopped = objective.domain.project(params), jnp.zeros([], bool)
+    solutions, start = [], 0
+    for i, phase in enumerate(plan.phases):
+        block = slice_users(data, start, phase.num_users)
+        phase_key = jax.random.fold_in(key, i)
+        found = accelerated_sgd.solve(phase_key, phase, objective, block, point)
+        keep = stopped
+        point = jax.tree.map(lambda old, new, k=keep: jnp.where(k, old, new), point, found.params)
+        status = jnp.where(keep, int(Status.OK), found.status).astype(jnp.int32)
+        stopped |= status != int(Status.OK)
+        solutions.append(found._replace(params=point, status=status))
+        start += phase.num_users
+    return join(solutions)

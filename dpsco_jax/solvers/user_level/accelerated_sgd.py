@@ -1,0 +1,244 @@
+"""Accelerated user-level SGD: one regularized empirical risk, with noise of the size of users' differences.
+
+What it computes: minimizes F̂(w) + (λ/2)‖w - w₀‖², F̂ the mean over users of their mean losses. Each step
+takes the gradients of K users drawn without replacement (or of all), tests whether they are close to each
+other, and releases the mean of those that are, with noise in proportion to the distance at which users
+count as close; AC-SA, restarted after every stage, does the rest.
+
+Source: F, Algorithm 2; T, Algorithm 32 and Remark 10.8.5, with these corrections: batches without
+replacement; one noisy threshold for all steps; the score at radius 2τ and removal at twice that; gradients at
+AC-SA's query point; the aggregate is what is reported, also after a halt. AC-SA as in ``transforms.ac_sa``.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for all points of the run and the step
+at which it halts: Gaussians on tested means (``privacy.threshold_phase``), or with ``aggregation="clipped"``
+on the mean of clipped gradients. Data may be anything. Assumed: the key, the batches and the noisy threshold
+stay secret, and w₀ is public. Utility: ``Plan.excess_bound``, see ``_accelerated_bounds``, for independent
+users with m i.i.d. items each; all τ does is to decide how far users may differ before the run halts.
+
+Cost: T·K user gradients; with outlier removal T·K²·dim for distances, and memory of K user gradients.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpsco_jax import transforms
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers.solution import Solution, Status, finished
+from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
+from dpsco_jax.solvers.user_level import _accelerated_noise as noise
+from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
+from dpsco_jax.solvers.user_level._accelerated_plan import Plan
+from dpsco_jax.transforms.outlier_removed_mean import halted, outlier_removed_mean
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    regularization: float | None = None,
+    stage_length: int | None = None,
+    num_stages: int | None = None,
+    batch_size: int | None = None,
+    radius: float | None = None,
+    aggregation: str = "outlier_removed",
+    smoothing_radius: float = 0.0,
+    failure: float = 1e-3,
+    chunk_size: int = 256,
+) -> Plan:
+    """Checks all arguments, sets what is left out and calibrates the noise. All of them are public.
+
+    Args:
+        objective: for its constants, domain and ridge.
+        num_users: n ≥ 2.
+        items_per_user: m ≥ 1; a user may have fewer, at the price of the bounds.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        initial_distance: R, bound on the distance from the start to a minimizer of the risk; the diameter
+            of the domain if left out.
+        regularization: λ; the one with the least bound on the excess risk if left out.
+        stage_length: N; chosen together with ``num_stages`` if one of both is left out.
+        num_stages: S.
+        batch_size: K in [1, n]; n if left out.
+        radius: τ; along the run all gradients of honest users lie within the default radius but for half of
+            ``failure``. Any number is private; with a smaller one bounds are void.
+        aggregation: ``"outlier_removed"``, ``"clipped"`` (the mean of gradients clipped to L), or
+            ``"auto"``, the one with less noise; the plan shows both.
+        smoothing_radius: r > 0 takes gradients at points shifted uniformly in a ball of this radius,
+            independently for every item; needed for losses that are not smooth.
+        failure: probability that users deviate or a test halts though they do not, in (0, 1).
+        chunk_size: users whose data are read at once.
+
+    Raises:
+        ValueError: an argument is out of range, R is not finite, or users are too few for the test; then
+            the message names the smallest number.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    budget = (
+        _planning.require_real("epsilon", epsilon, 0),
+        _planning.require_real("delta", delta, 0, 1),
+    )
+    _planning.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    smoothing_radius = _planning.require_real("smoothing_radius", smoothing_radius, 0, closed=True)
+    failure = _planning.require_real("failure", failure, 0, 1)
+    problem = bounds.of_objective(
+        objective, items_per_user, dim, budget, distance, smoothing_radius
+    )
+    if regularization is not None:
+        regularization = _planning.require_real("regularization", regularization, 0)
+    request = noise.Request(radius, aggregation, failure)
+    size = schedule.chosen(
+        problem,
+        num_users,
+        noise.model(problem, request),
+        ratio=1.0,
+        decay=1.0,
+        num_phases=1,
+        regularization=regularization,
+    )[0][0]
+    if stage_length is not None and num_stages is not None:
+        size = size._replace(
+            stage_length=_planning.require_integer("stage_length", stage_length, 1),
+            num_stages=_planning.require_integer("num_stages", num_stages, 1),
+        )
+    batch = num_users if batch_size is None else batch_size
+    batch = _planning.require_integer("batch_size", batch, 1, num_users)
+    return of_size(problem, size._replace(batch_size=batch), request, chunk_size)
+
+
+def of_size(
+    problem: bounds.Problem,
+    size: schedule.Size,
+    request: noise.Request,
+    chunk_size: int,
+    printed_stddev: float | None = None,
+) -> Plan:
+    """The plan of a phase of which all sizes are known: noise, failure probability and bounds.
+
+    Raises:
+        ValueError: users are too few, or ``printed_stddev``, σ of the paper, is less than what is needed.
+    """
+    batch = size.num_users if size.batch_size is None else size.batch_size
+    found = noise.calibrated(problem, size.num_users, batch, size.num_steps, request)
+    if printed_stddev is not None:
+        found = noise.with_stddev(found, printed_stddev)
+    variance = bounds.gradient_variance(
+        problem, size.num_users, batch, found.stddev, found.radius, found.failure
+    )
+    gap = bounds.gap(problem, size.regularization, variance, size.stage_length, size.num_stages)
+    phase = bounds.Phase(size.num_users, size.regularization, gap)
+    risk = bounds.excess_risk(problem, [phase])
+    smoothness, convexity = problem.curvature(size.regularization)
+    return Plan(
+        num_users=size.num_users,
+        items_per_user=problem.items_per_user,
+        dim=problem.dim,
+        batch_size=batch,
+        stage_length=size.stage_length,
+        num_stages=size.num_stages,
+        aggregation=found.aggregation,
+        smoothed=problem.smoothing_radius > 0,
+        chunk_size=chunk_size,
+        releases=found.releases,
+        radius=found.radius,
+        noise_multiplier=found.multiplier,
+        noise_stddev=found.stddev,
+        other_stddev=found.other_stddev,
+        clip_norm=problem.lipschitz,
+        regularization=size.regularization,
+        smoothness=smoothness,
+        strong_convexity=convexity,
+        smoothing_radius=problem.smoothing_radius,
+        epsilon=problem.epsilon,
+        delta=problem.delta,
+        failure=found.failure,
+        gap_bound=gap,
+        excess_bound=bounds.with_failure(problem, risk, found.failure),
+    )
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    trace: Any = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the starting point, public, and centre of the regularizer; projected onto the domain.
+        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+
+    Returns:
+        The aggregate of AC-SA; that of the last step before the halt, with status HALTED, where a test
+        failed: the starting point, bit for bit, if it was the first.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    oracle_key, noise_key = jax.random.split(key)
+    start = objective.domain.project(params)
+    radius = plan.smoothing_radius if plan.smoothed else None
+    sampler = _planning.fixed_size(plan.num_users, plan.batch_size, plan.num_steps).sampler(
+        plan.num_users
+    )
+    settings = (objective, data, start, plan.clip_norm, sampler, plan.chunk_size, radius)
+
+    def add_regularizers(gradient: Any, point: Any) -> Any:
+        def add(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
+            return g + ridge + (plan.regularization * (w - origin)).astype(g.dtype)
+
+        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, start)
+
+    accelerated = transforms.restart_every(
+        transforms.ac_sa(plan.smoothness, plan.strong_convexity, objective.domain),
+        plan.stage_length,
+        transforms.ac_sa_eval_params,
+    )
+    tail = (optax.stateless(add_regularizers), accelerated)
+    if plan.aggregation == "clipped":
+        releases = _planning.fixed_size(plan.num_users, plan.batch_size, plan.num_steps)
+        oracle, oracle_data = loop.clipped_sum_oracle(*settings)
+        aggregate = transforms.summed_contributions(
+            plan.clip_norm, plan.batch_size, releases.relation
+        )
+        privatizer = transforms.privatize(
+            aggregate, noise_key, plan.noise_multiplier, releases.scheme
+        )
+        optimizer = optax.chain(privatizer, *tail)
+    else:
+        oracle, oracle_data = loop.user_rows_oracle(*settings)
+        privatizer = outlier_removed_mean(plan.releases, 2 * plan.radius, noise_key)
+        optimizer = transforms.until_halted(privatizer, optax.chain(*tail))
+    end = loop.run(oracle_key, oracle, optimizer, start, oracle_data, plan.num_steps, trace)
+    reported = transforms.ac_sa_eval_params(end.opt_state, end.params)
+    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
+    solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
+    stopped = halted(end.opt_state) & (solution.status == int(Status.OK))
+    status = jnp.where(stopped, int(Status.HALTED), solution.status).astype(jnp.int32)
+    return solution._replace(status=status)

@@ -1,0 +1,196 @@
+"""The plan of phased SGD: its numbers, its cost, its table.
+
+Source: F, Algorithm 1. See ``phased_sgd``, which makes it.
+
+Formal guarantee: ``loss`` and ``certificate`` hold for what ``phased_sgd.solve`` releases, under
+REPLACE_ONE, whenever the run halts; assumed: the key stays secret.
+
+Cost: none.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.user_level import _blocks
+from dpsco_jax.solvers.user_level import _phased_schedule as schedule
+
+
+def clipped_releases() -> _planning.Releases:
+    """What a phase without a test releases: one mean of all its groups, one of which may be replaced."""
+    return _planning.fixed_size(1, 1, 1)
+
+
+def reach(phase: schedule.Phase) -> float:
+    """The least power of 2, in radii, that holds all honest averages: static, shared by many radii."""
+    least = max(concentrated_mean.REACH, 1.01 * phase.farthest / phase.radius)
+    return 2.0 ** math.ceil(math.log2(least))
+
+
+def noise_stddev(releases: Any, radius: Any, span: float, dim: int) -> Any:
+    """Noise on each coordinate of an outlier-removed mean; ``span`` is its ``reach``."""
+    head = 1 + concentrated_mean.headroom(jax.ShapeDtypeStruct((dim,), np.float32), span)
+    return releases.noise_stddev * radius * head
+
+
+def with_noise(
+    phase: schedule.Phase, num_groups: int, dim: int, releases: Any, noise_multiplier: float
+) -> schedule.Phase:
+    """The phase with the noise of its mechanism."""
+    if phase.void:
+        return phase._replace(stddev=noise_multiplier * 2 * phase.farthest / num_groups)
+    stddev = noise_stddev(releases, phase.radius, reach(phase), dim)
+    return phase._replace(stddev=float(stddev))
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        items_per_user: m.
+        dim: number of parameters.
+        num_groups: C, in every phase.
+        group_users: users in a group, one number for each phase.
+        constants: ``"tight"`` or ``"paper"``.
+        mechanisms: ``"concentrated"``, or ``"clipped"`` where the radius would test nothing; by phase.
+        reaches: of ``concentrated_mean``, by phase: no honest average is farther from the phase's start.
+        releases: of the outlier-removed mean, for every phase.
+        noise_multiplier: σ over the sensitivity 2·clip_norm/C of a mean of clipped averages.
+        radii: of the concentration scores, by phase.
+        clip_norms: how far honest averages can be from the phase's start, by phase.
+        step_sizes: η, by phase.
+        epsilon: the budget, of each phase and of all together.
+        delta: likewise.
+        failure: probability, for groups within the radii of each other, that the run halts.
+        concentration_failure: bound on the probability that some are not, for i.i.d. items.
+        excess_bound: proven bound on the expected excess population risk, ``inf`` where none applies.
+        assumed_concentration: whether the bound takes the radii on trust; 0 or 1.
+    """
+
+    num_users: int
+    items_per_user: int
+    dim: int
+    num_groups: int
+    group_users: tuple[int, ...]
+    constants: str
+    mechanisms: tuple[str, ...]
+    reaches: tuple[float, ...]
+    releases: Any
+    noise_multiplier: Any
+    radii: Any
+    clip_norms: Any
+    step_sizes: Any
+    epsilon: Any
+    delta: Any
+    failure: Any
+    concentration_failure: Any
+    excess_bound: Any
+    assumed_concentration: Any
+
+    @property
+    def phase_users(self) -> tuple[int, ...]:
+        """Users of each phase; the others are left out, by position."""
+        return tuple(self.num_groups * users for users in self.group_users)
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run: one for each user who is in a group."""
+        return sum(self.phase_users)
+
+    @property
+    def item_gradients(self) -> int:
+        """Item gradients of the whole run: Σ C·N_i·m."""
+        return self.user_gradients * self.items_per_user
+
+    @property
+    def noise_stddevs(self) -> tuple[Any, ...]:
+        """Noise on each coordinate of the result of each phase."""
+        return tuple(
+            self.noise_multiplier * 2 * clip / self.num_groups
+            if mechanism == "clipped"
+            else noise_stddev(self.releases, radius, span, self.dim)
+            for mechanism, radius, clip, span in zip(
+                self.mechanisms, self.radii, self.clip_norms, self.reaches, strict=True
+            )
+        )
+
+    @property
+    def break_even_radii(self) -> tuple[Any, ...]:
+        """Radii at which the noise would be that of a mean of clipped averages, which pays for no test."""
+        return tuple(
+            self.noise_multiplier
+            * 2
+            * clip
+            / self.num_groups
+            / noise_stddev(self.releases, 1.0, span, self.dim)
+            for clip, span in zip(self.clip_norms, self.reaches, strict=True)
+        )
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        assumed = [
+            "losses are convex and Lipschitz as the objective says",
+            f"users are independent, each with {self.items_per_user} i.i.d. items",
+        ]
+        if float(self.assumed_concentration):
+            assumed.append(
+                "the averages of all groups of a phase are within its radius of each other"
+            )
+        return tuple(assumed)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """The loss of the run, whenever it halts."""
+        step = privacy.FullBatch().gaussian_loss(self.noise_multiplier, clipped_releases().relation)
+        return _blocks.parallel_loss(
+            [step if how == "clipped" else self.releases.loss() for how in self.mechanisms]
+        )
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run: that of its most expensive phase."""
+        found = []
+        if "concentrated" in self.mechanisms:
+            found.append(self.releases.certificate())
+        if "clipped" in self.mechanisms:
+            found.append(clipped_releases().certificate(self.noise_multiplier, self.delta))
+        return max(found, key=lambda certificate: certificate.epsilon)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, Any]] = [
+            ("constants", self.constants),
+            ("users, items per user", f"{self.num_users}, {self.items_per_user}"),
+            ("parameters", self.dim),
+            ("phases", len(self.group_users)),
+            ("groups in each", self.num_groups),
+            ("users in a group", ", ".join(map(str, self.group_users))),
+            ("step sizes", _row(self.step_sizes)),
+            ("mechanisms", ", ".join(self.mechanisms)),
+            ("radii", _row(self.radii)),
+            ("break-even radii", _row(self.break_even_radii)),
+            ("noise per coordinate", _row(self.noise_stddevs)),
+            ("threshold", f"{float(self.releases.threshold):.5g} of {self.num_groups}"),
+            ("false halt probability", self.failure),
+            ("excess risk bound", self.excess_bound),
+            ("which assumes", "; ".join(self.assumes)),
+            ("item gradients", f"{self.item_gradients} ({self.user_gradients} users)"),
+            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g}), in parallel"),
+            ("certificate", ",".join(str(self.certificate()).split("\n"))),
+        ]
+        if "clipped" in self.mechanisms:
+            rows.insert(
+                8, ("clipped because", "the radius holds any two averages: it tests nothing")
+            )
+        return _planning.table("phased SGD with outlier iterates removed", rows)
+
+
+def _row(values: Any) -> str:
+    return ", ".join(f"{float(value):.4g}" for value in values)

@@ -1,0 +1,148 @@
+"""The search of phased SGD for sizes and steps: candidates, and how many groups there can be.
+
+Source: F, Algorithm 1; see ``phased_sgd`` and ``_phased_schedule``.
+
+Formal guarantee: every candidate is a plan with the noise that its sizes need; which one is taken depends on
+public numbers only.
+
+Cost: a calibration for each number of groups, milliseconds for each candidate.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.user_level import _blocks
+from dpsco_jax.solvers.user_level import _phased_schedule as schedule
+from dpsco_jax.solvers.user_level._phased_plan import Plan, reach, with_noise
+
+
+class Request(NamedTuple):
+    """What was asked for; see ``phased_sgd.plan``, whose checked arguments these are.
+
+    Attributes:
+        problem: sizes and constants.
+        epsilon: budget.
+        delta: budget.
+        step_size: of the first phase, or ``None``.
+        step_ratio: of each phase to the one before.
+        size_ratio: likewise of users.
+        radius: one, one for each phase, or ``None``.
+        failure: probability that honest groups are filtered or halt the run.
+        printed: the paper's choices in place of all these, or ``None``.
+        plain: noise multiplier of a mean of clipped averages.
+    """
+
+    problem: schedule.Problem
+    epsilon: float
+    delta: float
+    step_size: float | None
+    step_ratio: float
+    size_ratio: float
+    radius: float | Sequence[float] | None
+    failure: float
+    printed: schedule.Printed | None
+    plain: float
+
+
+def candidate(
+    request: Request, groups: int, count: int, releases: Any
+) -> tuple[float, Plan] | None:
+    """The bound (without regard to a ridge) and the plan; ``None`` if some phase has too few users.
+
+    Args:
+        request: what was asked for.
+        groups: C.
+        count: l, the number of phases.
+        releases: for this number of groups.
+    """
+    problem, printed = request.problem, request.printed
+    radii: Sequence[float] | None
+    if printed is not None:
+        group_users, steps, radii = printed.group_users, printed.step_sizes, printed.radii
+    else:
+        sizes = _blocks.block_sizes(problem.num_users, request.size_ratio, count)
+        group_users = tuple(size // groups for size in sizes)
+        steps = tuple(request.step_ratio**i for i in range(count))
+        radii = None if request.radius is None else _by_phase(request.radius, count)
+    if min(group_users) < 1:
+        return None
+    lengths = [users * problem.items_per_user for users in group_users]
+
+    def under(factor: float) -> list[schedule.Phase]:
+        found = schedule.phases(problem, groups, lengths, [factor * s for s in steps], radii)
+        return [with_noise(x, groups, problem.dim, releases, request.plain) for x in found]
+
+    factor = request.step_size if printed is None else 1.0
+    if factor is None:
+        factor = schedule.best_step(
+            lambda eta: schedule.excess_bound(problem, under(eta), 0.0),
+            problem.distance / (problem.lipschitz * math.sqrt(lengths[0])),
+        )
+    found = under(factor)
+    tested = [phase for phase in found if not phase.void]
+    false_halt = len(tested) * releases.false_halt()
+    apart = schedule.concentration_failure(problem, groups, tested)
+    on_trust = apart > request.failure
+    counted = min(1.0, false_halt + (0.0 if on_trust else apart))
+    bound = schedule.excess_bound(problem, found, counted)
+    plan = Plan(
+        num_users=problem.num_users,
+        items_per_user=problem.items_per_user,
+        dim=problem.dim,
+        num_groups=groups,
+        group_users=group_users,
+        constants="tight" if printed is None else "paper",
+        mechanisms=tuple("clipped" if phase.void else "concentrated" for phase in found),
+        reaches=tuple(reach(phase) for phase in found),
+        releases=releases,
+        noise_multiplier=request.plain,
+        radii=tuple(phase.radius for phase in found),
+        clip_norms=tuple(phase.farthest for phase in found),
+        step_sizes=tuple(phase.step_size for phase in found),
+        epsilon=request.epsilon,
+        delta=request.delta,
+        failure=false_halt,
+        concentration_failure=apart,
+        excess_bound=math.inf if problem.ridge else bound,
+        assumed_concentration=float(on_trust),
+    )
+    return bound, plan
+
+
+def _by_phase(radius: float | Sequence[float], count: int) -> tuple[float, ...]:
+    if isinstance(radius, int | float):
+        radius = [radius] * count
+    if len(radius) != count:
+        raise ValueError(
+            f"radius must be one number or {count}, one for each phase, got {radius!r}"
+        )
+    return tuple(_planning.require_real("radius", value, 0) for value in radius)
+
+
+def fewest(calibrate: Callable[[int], Any], most: int) -> int:
+    """The smallest number of groups for which the test is possible."""
+
+    def possible(groups: int) -> bool:
+        try:
+            calibrate(groups)
+        except ValueError:
+            return False
+        return True
+
+    if not possible(most):
+        calibrate(most)  # raises, and says how many are needed
+    low, high = 1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if possible(middle) else (middle, high)
+    return high
+
+
+def geometric(first: int, last: int) -> list[int]:
+    """Numbers from the first on, each larger by a third, up to the last."""
+    numbers = [first]
+    while (larger := math.ceil(4 * numbers[-1] / 3)) <= last:
+        numbers.append(larger)
+    return numbers

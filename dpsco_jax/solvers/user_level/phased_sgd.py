@@ -1,0 +1,285 @@
+"""Phased SGD with outlier iterates removed: user-level privacy in linear time.
+
+What it computes: the users are cut into phases, disjoint and shrinking, and each phase into groups. Every
+group makes one pass of SGD over its samples, from where the last phase has ended, and averages its
+iterates. If most averages are within a radius of each other, by a noisy test, their outlier-removed mean is
+released with Gaussian noise and is where the next phase starts, with shorter steps; else the run halts and
+returns where the last phase has ended.
+
+Source: F, Algorithm 1 and Theorem 2.1 (T, Algorithm 31, Theorem 10.2.1). With these corrections: sizes count
+phases from zero, so that all users are used; the number of groups, the test and the noise come from the
+accountant (propose, test, release); results are projected, so that the next phase starts inside of the
+domain; a halt returns the last private point, not 0; losses need not be smooth.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, in all, for any data: a user is in one
+group of one phase, by position, and moves one average; phases are disjoint (parallel composition, see
+``_blocks``). Assumed: the key stays secret. Utility, for convex L-Lipschitz losses and users with i.i.d.
+items: ``excess_bound``, derived in ``_phased_schedule``.
+Where the radius is no less than the farthest that two averages can be, η(T-1)L, the test would test
+nothing: the plan, which sees public numbers only, then takes the mean of clipped averages, and says so.
+
+Cost: one gradient for each item, of the users that fill groups; C²·dim for the distances of C groups.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpsco_jax import transforms
+from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.solution import Solution, Status, finished
+from dpsco_jax.solvers.user_level import _blocks
+from dpsco_jax.solvers.user_level import _phased_schedule as schedule
+from dpsco_jax.solvers.user_level import _phased_search as search
+from dpsco_jax.solvers.user_level._phased_plan import Plan, clipped_releases
+
+__all__ = ["Plan", "group_averages", "plan", "solve"]
+
+_MOST_PHASES = 8
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    num_groups: int | None = None,
+    num_phases: int | None = None,
+    step_size: float | None = None,
+    step_ratio: float = 0.25,
+    size_ratio: float = 0.5,
+    radius: float | Sequence[float] | None = None,
+    initial_distance: float | None = None,
+    constants: str = "tight",
+    test_share: float | str = "auto",
+    selection: str = "weighted",
+    failure: float | None = None,
+) -> Plan:
+    """Checks all arguments, chooses sizes and steps and calibrates test and noise. All of them are public.
+
+    Args:
+        objective: for its constants, domain and ridge.
+        num_users: n ≥ 2.
+        items_per_user: m ≥ 1, the number of item slots of every user: a missing item is a step of length 0.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        num_groups: C; of those that the test allows, the one that proves most if left out.
+        num_phases: l; likewise, at most 8.
+        step_size: η of the first phase; likewise.
+        step_ratio: in (0, 1]; each phase's η over that of the one before (2^-p in the paper).
+        size_ratio: in (0, 1]; likewise of users (2^-q).
+        radius: on the distance of two groups' averages, one number for each phase or one for all; if left
+            out, those within which i.i.d. groups stay with probability 1 - failure/2. Any number that does
+            not come from the data is private; losses that contract allow much smaller ones.
+        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
+            domain if left out.
+        constants: ``"tight"``, or ``"paper"`` for the printed sizes, steps and radii, which need more than
+            10⁴ users; the noise is the accountant's in both.
+        test_share: of ε for the test, in (0, 1), or ``"auto"``.
+        selection: ``"weighted"`` or ``"bernoulli"``.
+        failure: probability that honest groups are filtered or halt the run; 1/(nm) if left out.
+
+    Raises:
+        ValueError: an argument is out of range, R is not finite, or there are too few users; the message
+            says how many are needed.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    delta = _planning.require_real("delta", delta, 0, 1)
+    _planning.require_choice("constants", constants, ("tight", "paper"))
+    for name, ratio in {"step_ratio": step_ratio, "size_ratio": size_ratio}.items():
+        _planning.require_real(name, ratio, 0, 1 + 1e-12)
+    if step_size is not None:
+        _planning.require_real("step_size", step_size, 0)
+    if num_groups is not None:
+        _planning.require_integer("num_groups", num_groups, 1, num_users)
+    if num_phases is not None:
+        _planning.require_integer("num_phases", num_phases, 1)
+    if failure is None:
+        failure = min(0.05, 1 / (num_users * items_per_user))
+    failure = _planning.require_real("failure", failure, 0, 1)
+    diameter = float(np.asarray(objective.domain.diameter))
+    distance = _planning.require_real(
+        "initial_distance", diameter if initial_distance is None else initial_distance, 0
+    )
+    problem = schedule.Problem(
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        lipschitz=float(objective.lipschitz),
+        ridge=float(objective.ridge),
+        # With a ridge a step shrinks distances by (1 - η·ridge)² ≤ 1 - η·ridge.
+        contraction=objective.ridge / 2 if objective.ridge else objective.loss_strong_convexity,
+        distance=distance,
+        diameter=diameter,
+        failure=failure / 2,
+    )
+    printed = schedule.printed(problem, epsilon, delta) if constants == "paper" else None
+    if printed is not None:
+        num_groups, num_phases = printed.num_groups, len(printed.group_users)
+    counts = range(1, _MOST_PHASES + 1) if num_phases is None else [num_phases]
+
+    def calibrate(groups: int) -> Any:
+        return threshold_phase.calibrate_concentrated(
+            groups,
+            1,
+            epsilon,
+            delta,
+            test="fresh",
+            selection=selection,
+            test_share=test_share,
+            false_halt_probability=failure / 2 / max(counts),
+            constants=constants,
+        )
+
+    request = search.Request(
+        problem,
+        epsilon,
+        delta,
+        step_size,
+        step_ratio,
+        size_ratio,
+        radius,
+        failure,
+        printed,
+        clipped_releases().noise_multiplier(epsilon, delta, "pld"),
+    )
+    choices = [num_groups] if num_groups is not None else []
+    if not choices:
+        choices = search.geometric(search.fewest(calibrate, num_users), num_users)
+    found = [
+        made
+        for groups, releases in ((groups, calibrate(groups)) for groups in choices)
+        for count in counts
+        if (made := search.candidate(request, groups, count, releases)) is not None
+    ]
+    if not found:
+        raise ValueError(
+            f"num_users must be enough for {counts[0]} phases of {choices[0]} groups, got {num_users}"
+        )
+    return min(found, key=lambda made: made[0])[1]
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users of ``plan.items_per_user`` item slots; phases and groups take
+            them in their order, those left over take no part.
+        params: the starting point; projected onto the domain. Must not depend on the data.
+
+    Returns:
+        As ``_blocks.join`` says; once halted, the point where the last phase that passed has ended.
+
+    Raises:
+        ValueError: if the number of users or of item slots is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    slots = jax.tree.leaves(data.items)[0].shape[1]
+    if slots != plan.items_per_user:
+        raise ValueError(
+            f"data must have plan.items_per_user = {plan.items_per_user} slots, got {slots}"
+        )
+    point = objective.domain.project(params)
+    stopped = jnp.zeros([], bool)
+    solutions: list[Solution] = []
+    first = 0
+    for phase, users in enumerate(plan.phase_users):
+        block = _blocks.slice_users(data, first, users)
+        averages = group_averages(objective, block, plan.num_groups, point, plan.step_sizes[phase])
+        # Relative to the phase's start, which is public: small numbers, and an anchor at the origin.
+        moves = jax.tree.map(jnp.subtract, averages, point)
+        release = _release(jax.random.fold_in(key, phase), plan, phase)
+        update, state = release.update(moves, release.init(point), point)
+        stopped = stopped | transforms.halted(state)
+        moved = objective.domain.project(optax.apply_updates(point, update))
+        point = jax.tree.map(functools.partial(jnp.where, stopped), point, moved)
+        counted = jnp.asarray(
+            users * slots if block.mask is None else jnp.sum(block.mask), jnp.int32
+        )
+        done = finished(point, state, users * slots, counted, None)
+        status = jnp.where(stopped, int(Status.HALTED), done.status).astype(jnp.int32)
+        solutions.append(done._replace(status=status))
+        first += users
+    return _blocks.join(solutions)
+
+
+def group_averages(
+    objective: Objective, data: UserData, num_groups: int, start: Any, step_size: Any
+) -> Any:
+    """One pass of projected SGD in every group, and the average of the points it took gradients at.
+
+    Args:
+        objective: its regularizer is part of every step.
+        data: users of all groups, ``[groups * users, items, ...]``: group by group. A group takes first
+            items first: an order that is public.
+        num_groups: C; divides the number of users.
+        start: where all groups start.
+        step_size: η; may be traced.
+
+    Returns:
+        Averages over x_0, ..., x_{T-1}, leaves ``[groups, ...]``. A missing item is a step of the
+        regularizer alone.
+    """
+
+    def in_order(leaf: jax.Array) -> jax.Array:
+        """``[groups * users, items, ...]`` to ``[items * users, groups, ...]``."""
+        grouped = leaf.reshape(num_groups, -1, *leaf.shape[1:])
+        ordered = jnp.moveaxis(grouped, (2, 1), (0, 1))
+        return ordered.reshape(-1, *ordered.shape[2:])
+
+    gradient = jax.vmap(jax.grad(objective.loss))
+    project = jax.vmap(objective.domain.project)
+
+    def step(carry: tuple[Any, Any, jax.Array], sample: tuple[Any, Any]) -> tuple[Any, None]:
+        points, average, count = carry
+        items, present = sample
+
+        def move(point: jax.Array, slope: jax.Array, ridge: jax.Array) -> jax.Array:
+            if present is not None:
+                there = present.reshape(-1, *[1] * (slope.ndim - 1))
+                slope = jnp.where(there, slope, jnp.zeros_like(slope))
+            return (point - step_size * (slope + ridge)).astype(point.dtype)
+
+        average = jax.tree.map(lambda a, x: a + (x - a) / (count + 1), average, points)
+        slopes = gradient(points, items)
+        moved = jax.tree.map(move, points, slopes, objective.regularizer_gradient(points))
+        return (project(moved), average, count + 1), None
+
+    points = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (num_groups, *jnp.shape(x))), jax.tree.map(jnp.asarray, start)
+    )
+    samples = jax.tree.map(in_order, (data.items, data.mask))
+    (_, average, _), _ = jax.lax.scan(step, (points, points, jnp.zeros([], jnp.float32)), samples)
+    return average
+
+
+def _release(key: jax.Array, plan: Plan, phase: int) -> optax.GradientTransformationExtraArgs:
+    if plan.mechanisms[phase] == "clipped":
+        scheme, relation, _ = clipped_releases()
+        clipped = transforms.clipped_mean(plan.clip_norms[phase], plan.num_groups, relation)
+        return optax.with_extra_args_support(
+            transforms.privatize(clipped, key, plan.noise_multiplier, scheme)
+        )
+    return transforms.outlier_removed_mean(
+        plan.releases, plan.radii[phase], key, anchor=None, reach=plan.reaches[phase]
+    )

@@ -152,16 +152,15 @@ def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any
     vectors, anchor = _arrays(vectors, anchor)
     vectors, counted = _sharding.replicated((vectors, jnp.asarray(weights)))
     total = _weighted_sum(jnp.ones_like(counted), counted, jnp.zeros([], counted.dtype))
-    factors = counted / jnp.where(total > 0, total, 1)
 
     def deviation(leaf: jax.Array, centre: jax.Array) -> jax.Array:
-        return _weighted_sum(leaf, factors, centre)
+        return _weighted_sum(leaf, counted, centre) / jnp.where(total > 0, total, 1)
 
     return jax.tree.map(deviation, vectors, anchor)
 
 
-def _weighted_sum(leaf: jax.Array, factors: jax.Array, centre: jax.Array) -> jax.Array:
-    """Σ of factor · (row - centre), over the rows of positive factor."""
+def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array) -> jax.Array:
+    """Σ of weight · (row - centre), over the rows of positive weight."""
     num_users, rows = leaf.shape[0], min(256, leaf.shape[0])
     flat = leaf.reshape(num_users, -1)
     centre = jnp.asarray(centre)
@@ -172,7 +171,7 @@ def _weighted_sum(leaf: jax.Array, factors: jax.Array, centre: jax.Array) -> jax
         # The last block starts early enough to be whole; users already added have no weight.
         start = jnp.minimum(index * rows, num_users - rows)
         block = lax.dynamic_slice_in_dim(flat, start, rows).astype(dtype)
-        weight = lax.dynamic_slice_in_dim(factors, start, rows).astype(dtype)
+        weight = lax.dynamic_slice_in_dim(weights, start, rows).astype(dtype)
         weight = jnp.where(start + jnp.arange(rows) >= index * rows, weight, 0)
         centred = jnp.where(weight[:, None] > 0, block - centre.reshape(-1), 0)
         term = jnp.dot(weight, centred, precision=lax.Precision.HIGHEST) - lost

@@ -29,26 +29,29 @@ import dataclasses
 import functools
 import math
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float
 
 from dpsco_jax import privacy
-from dpsco_jax.problems import reference
-from dpsco_jax.problems.datasets import Task, load
-from dpsco_jax.problems.objective import Objective, OneHot, margin
-from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.problems.datasets import Task
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import sgd
 from experiments.cells import Setting, Settings, axis, product
 from experiments.experiment import Program
 from experiments.figures import error_bars, log_ticks, panels, save, shared_legend
-from experiments.metrics import roc_auc
 from experiments.report import show, summarize
+from experiments.tasks import (
+    TITLES,
+    Data,
+    excess_risk,
+    held_out_auc,
+    load_problem,
+    public_rules,
+    sizes,
+)
 
 DP_SGD, TUNED, AC_SA = "DP-SGD", "DP-SGD, tuned", "private AC-SA"
 # The step of the plan is multiplied by this times √ε: least excess risk among a few, seen on the data.
@@ -56,7 +59,6 @@ _TUNED_STEPS = {"insteval": 0.5, "nlswork": 5.0}
 SOLVERS = (DP_SGD, TUNED, AC_SA)
 _OPTIMUM: Any = {"color": "black", "linestyle": ":", "label": "non-private optimum"}
 _NO_TRAINING: Any = {"color": "gray", "linestyle": (0, (1, 3)), "label": "no training (w = 0)"}
-_TITLES = {"insteval": "InstEval", "nlswork": "nlswork", "movielens": "MovieLens 100k"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +88,15 @@ class UserLevelTradeoff:
         return [cell for cell in product(self) if tuned(cell)]
 
     def build(self, static: Settings) -> Program:
-        problem, solver = _problem(str(static["task"])), str(static["solver"])
+        problem, solver = load_problem(str(static["task"])), str(static["solver"])
         objective, dim = problem.task.objective, problem.task.dim
         solve = private_ac_sa.solve if solver == AC_SA else sgd.solve
 
-        def run(data: _Data, key: jax.Array, plan: Any) -> dict[str, jax.Array]:
+        def run(data: Data, key: jax.Array, plan: Any) -> dict[str, jax.Array]:
             solution = solve(key, plan, objective, data.train, jnp.zeros(dim))
             return {
-                "test_auc": _test_auc(solution.params, objective, data),
-                "excess_risk": mean_loss(objective)(solution.params, data.train) - data.least,
+                "test_auc": held_out_auc(solution.params, objective, data),
+                "excess_risk": excess_risk(solution.params, objective, data),
                 "ledger_epsilon": privacy.epsilon(solution.privacy, self.delta),
                 "solver_status": solution.status,
             }
@@ -135,57 +137,13 @@ class UserLevelTradeoff:
         _draw(summary, self.delta, folder / "user_level_tradeoff")
 
 
-class _Data(NamedTuple):
-    """What every cell of a task reads: the training users, the test items by class, min F."""
-
-    train: UserData
-    negatives: Array
-    positives: Array
-    least: Float[Array, ""]
-
-
-class _Problem(NamedTuple):
-    """A task with what is known of it without any run."""
-
-    task: Task
-    data: _Data
-    facts: dict[str, float]
-
-
-@functools.cache
-def _problem(name: str) -> _Problem:
-    task = load(name)
-    optimum = reference.solve(task.objective, task.train, task.dim)
-    params = jnp.asarray(optimum.params, jnp.float32)
-    mask = np.asarray(task.test.mask)
-    columns = np.asarray(task.test.items.features.columns)[mask]
-    positive = np.asarray(task.test.items.label)[mask] > 0.5
-    data = _Data(task.train, columns[~positive], columns[positive], jnp.float32(optimum.value))
-    auc = _test_auc(params, task.objective, data)
-    facts = {"optimum_auc": float(auc), "trivial_excess": math.log(2.0) - optimum.value}
-    return _Problem(task, data, facts)
-
-
-def _test_auc(params: Array, objective: Objective, data: _Data) -> Array:
-    def scores(columns: Array) -> Array:
-        bound = objective.linear_model.feature_bound  # type: ignore[union-attr]
-        return jax.vmap(lambda row: margin(params, OneHot(row), bound))(columns)
-
-    return roc_auc(scores(data.negatives), scores(data.positives))
-
-
 def _plan(task: Task, solver: str, epsilon: float, delta: float, num_steps: int) -> Any:
     """The plan of a solver, by the rules of the file's docstring."""
-    users, slots, columns = task.train.items.features.columns.shape
-    public: dict[str, Any] = {
-        "num_users": users,
-        "dim": task.dim,
+    public = public_rules(task) | {
         "epsilon": epsilon,
         "delta": delta,
         "num_steps": num_steps,
-        "batch_size": users,
-        "clip_norm": 1.0 / math.sqrt(slots),
-        "initial_distance": 0.5 * math.sqrt(task.dim * columns),
+        "batch_size": sizes(task).num_users,
     }
     if solver == AC_SA:
         return private_ac_sa.plan(task.objective, **public)
@@ -199,7 +157,7 @@ def _plan(task: Task, solver: str, epsilon: float, delta: float, num_steps: int)
 def _print_table(task: str, rows: pd.DataFrame, delta: float) -> None:
     first = rows.iloc[0]
     title = (
-        f"{_TITLES.get(task, task)}: non-private optimum has test AUC {first['optimum_auc']:.4f}, "
+        f"{TITLES.get(task, task)}: non-private optimum has test AUC {first['optimum_auc']:.4f}, "
         f"w = 0 has excess risk {first['trivial_excess']:.4f} (δ = {delta:g}, ± is a 95 % interval)"
     )
     show(
@@ -233,7 +191,7 @@ def _draw(summary: pd.DataFrame, delta: float, stem: Path) -> None:
             error_bars(right, rows, "epsilon", "excess_risk", "solver", SOLVERS)
             left.axhline(rows["optimum_auc"].iloc[0], **_OPTIMUM)
             right.axhline(rows["trivial_excess"].iloc[0], **_NO_TRAINING)
-            left.set_title(f"{_TITLES.get(task, task)}, users as records", loc="left")
+            left.set_title(f"{TITLES.get(task, task)}, users as records", loc="left")
             left.set_ylabel("test AUC")
             right.set_ylabel("excess training risk (nats)")
             log_ticks(left.xaxis, epsilons)

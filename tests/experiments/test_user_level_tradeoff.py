@@ -11,6 +11,7 @@ from dpsco_jax.problems.datasets import Task
 from dpsco_jax.problems.losses import logistic
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
+from experiments import tasks
 from experiments import user_level_tradeoff as tradeoff
 from experiments.engine import Options, run
 from experiments.progress import Progress
@@ -44,11 +45,11 @@ def finished(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("tradeoff")
     with pytest.MonkeyPatch.context() as patch, Store(folder) as store:
-        tradeoff._problem.cache_clear()
-        patch.setattr(tradeoff, "load", toy_task)
+        tasks.load_problem.cache_clear()
+        patch.setattr(tasks, "load", toy_task)
         with Progress(Console(quiet=True), "test") as progress:
             run(experiment, store, Options(), progress)
-        tradeoff._problem.cache_clear()
+        tasks.load_problem.cache_clear()
         return experiment, frame(experiment, store), folder
 
 

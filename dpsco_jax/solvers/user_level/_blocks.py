@@ -17,7 +17,7 @@ Cost: a block is a slice.
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,8 +25,9 @@ import jax.numpy as jnp
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry._checks import require
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.solution import Solution, Status
 
 
 def block_sizes(
@@ -101,6 +102,41 @@ def join(solutions: Sequence[Solution]) -> Solution:
             "trace": tuple(solution.unprivate["trace"] for solution in solutions),
         },
     )
+
+
+def in_sequence(
+    key: jax.Array,
+    plans: Sequence[Any],
+    solver: Callable[..., Solution],
+    objective: Objective,
+    data: UserData,
+    params: Any,
+) -> Solution:
+    """Runs plans on consecutive blocks of users, each from where the one before has ended, until one halts.
+
+    Args:
+        key: a typed key.
+        plans: with ``num_users`` each.
+        solver: ``solve(key, plan, objective, data, params)``.
+        objective: static.
+        data: of all users.
+        params: the starting point; projected onto the domain.
+
+    Returns:
+        As ``join``, with the params of the last run that did not come after a halt.
+    """
+    point, stopped = objective.domain.project(params), jnp.zeros([], bool)
+    solutions, start = [], 0
+    for i, plan in enumerate(plans):
+        block = slice_users(data, start, plan.num_users)
+        found = solver(jax.random.fold_in(key, i), plan, objective, block, point)
+        over = stopped
+        point = jax.tree.map(lambda old, new, c=over: jnp.where(c, old, new), point, found.params)
+        status = jnp.where(over, int(Status.OK), found.status).astype(jnp.int32)
+        stopped |= status != int(Status.OK)
+        solutions.append(found._replace(params=point, status=status))
+        start += plan.num_users
+    return join(solutions)
 
 
 def _sum(counts: Sequence[Any]) -> jax.Array:

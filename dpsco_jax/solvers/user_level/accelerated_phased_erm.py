@@ -23,20 +23,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
-from dpsco_jax.solvers.solution import Solution, Status
+from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 from dpsco_jax.solvers.user_level import _accelerated_paper as paper
 from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
 from dpsco_jax.solvers.user_level import accelerated_sgd
-from dpsco_jax.solvers.user_level._blocks import join, slice_users
+from dpsco_jax.solvers.user_level._blocks import in_sequence
 
 
 @_planning.pytree
@@ -267,16 +266,4 @@ def solve(
         ValueError: if the number of users is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
-    point, stopped = objective.domain.project(params), jnp.zeros([], bool)
-    solutions, start = [], 0
-    for i, phase in enumerate(plan.phases):
-        block = slice_users(data, start, phase.num_users)
-        phase_key = jax.random.fold_in(key, i)
-        found = accelerated_sgd.solve(phase_key, phase, objective, block, point)
-        keep = stopped
-        point = jax.tree.map(lambda old, new, k=keep: jnp.where(k, old, new), point, found.params)
-        status = jnp.where(keep, int(Status.OK), found.status).astype(jnp.int32)
-        stopped |= status != int(Status.OK)
-        solutions.append(found._replace(params=point, status=status))
-        start += phase.num_users
-    return join(solutions)
+    return in_sequence(key, plan.phases, accelerated_sgd.solve, objective, data, params)

@@ -1,0 +1,189 @@
+"""Accelerated phased ERM for strongly convex risks: runs on blocks of doubling sizes, ever closer.
+
+What it computes: users are cut into blocks, each twice as large as the one before. Each block runs
+``accelerated_phased_erm``, started where the block before has ended and told how far from a minimizer
+that is: R₁ = min(R, 2L/μ), then Rⱼ₊₁ = √(2·boundⱼ/μ), since F(w) - F(w*) ≥ (μ/2)‖w - w*‖².
+
+Source: T, Remark 10.3.6 and Algorithm 30; Feldman, Koren and Talwar 2020, section 5.1. The distances follow
+from the proven bounds of the blocks in place of an unnamed constant.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: blocks see different users. Distances
+are public numbers and used for regularizers only. Utility: ``Plan.excess_bound``; the chain of
+``_accelerated_bounds`` needs a bound on E‖start - w*‖², and has one. Rate: (L²/μ)·Õ(1/(nm) + d/(ε²n²m)).
+
+Cost: that of the runs; half of it and of the users belong to the last block.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpsco_jax import privacy
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.user_level import accelerated_phased_erm
+from dpsco_jax.solvers.user_level._blocks import block_sizes, in_sequence
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do.
+
+    Attributes:
+        num_users: n.
+        blocks: an ``accelerated_phased_erm.Plan`` each, in their order; leaves may be batched.
+        epsilon: the budget, of each block and so of all.
+        delta: likewise.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+    """
+
+    num_users: int
+    blocks: Any
+    epsilon: Any
+    delta: Any
+    excess_bound: Any
+
+    @property
+    def user_gradients(self) -> int:
+        """ΣT·K."""
+        return sum(block.user_gradients for block in self.blocks)
+
+    @property
+    def item_gradients(self) -> int:
+        """mΣT·K."""
+        return sum(block.item_gradients for block in self.blocks)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        return self.blocks[0].assumes
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run: that of the worst block."""
+        return max((block.certificate() for block in self.blocks), key=lambda c: c.epsilon)
+
+    def __str__(self) -> str:
+        bound = ("excess risk bound", self.excess_bound)
+        title = "accelerated phased ERM, strongly convex"
+        head = _planning.table(title, [("users", self.num_users), bound])
+        return "\n".join([head, *map(str, self.blocks)])
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    num_blocks: int | None = None,
+    aggregation: str = "outlier_removed",
+    smoothing_radius: float | None = None,
+    batch_size: int | None = None,
+    radius: float | None = None,
+    failure: float = 1e-3,
+    chunk_size: int = 256,
+) -> Plan:
+    """Checks all arguments and plans all blocks. All of them are public.
+
+    Args:
+        objective: strongly convex, by its loss or its ridge; for its constants and domain.
+        num_users: n ≥ 2.
+        items_per_user: m ≥ 1; a user may have fewer, at the price of the bounds.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        initial_distance: R, bound on the distance from the start to the minimizer of the risk; the
+            diameter of the domain if left out.
+        num_blocks: the paper's ⌈log2 log2 mn⌉ if left out, or the largest smaller number for which all
+            blocks have enough users.
+        aggregation: as for ``accelerated_phased_erm.plan``, as are all arguments below.
+        smoothing_radius: see there.
+        batch_size: see there; one number.
+        radius: see there.
+        failure: see there.
+        chunk_size: see there.
+
+    Raises:
+        ValueError: an argument is out of range, the objective is not strongly convex, or users are too few.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    convexity = _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    _planning.require_real("initial_distance", min(initial_distance, 1e300), 0)
+    slope = float(objective.lipschitz)
+    if objective.ridge:
+        slope += objective.ridge * float(np.asarray(objective.domain.diameter))
+    first = min(initial_distance, 2.0 * slope / convexity)
+    if num_blocks is not None:
+        counts = [_planning.require_integer("num_blocks", num_blocks, 1)]
+    else:
+        most = math.ceil(math.log2(max(math.log2(num_users * items_per_user), 2.0)))
+        counts = list(range(most, 0, -1))
+
+    def of(count: int) -> Plan:
+        blocks: list[accelerated_phased_erm.Plan] = []
+        distance = first
+        for users in block_sizes(num_users, 2.0, count):
+            block = accelerated_phased_erm.plan(
+                objective,
+                num_users=users,
+                items_per_user=items_per_user,
+                dim=dim,
+                epsilon=epsilon,
+                delta=delta,
+                initial_distance=distance,
+                aggregation=aggregation,
+                smoothing_radius=smoothing_radius,
+                batch_size=batch_size,
+                radius=radius,
+                failure=failure,
+                chunk_size=chunk_size,
+            )
+            blocks.append(block)
+            distance = min(distance, math.sqrt(2.0 * block.excess_bound / convexity))
+        bound = blocks[-1].excess_bound
+        return Plan(num_users, tuple(blocks), float(epsilon), float(delta), bound)
+
+    for count in counts[:-1]:
+        try:
+            return of(count)
+        except ValueError:  # users of the first block are too few: try with fewer and larger ones
+            continue
+    return of(counts[-1])
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
+        params: the starting point, public; projected onto the domain.
+
+    Returns:
+        The point where the last block has ended, or where a block has halted, with status HALTED.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    return in_sequence(key, plan.blocks, accelerated_phased_erm.solve, objective, data, params)

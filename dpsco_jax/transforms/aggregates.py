@@ -42,12 +42,17 @@ class Aggregate(optax.GradientTransformationExtraArgs):
 
     Attributes:
         sensitivity: how far the statistic can move in l2 norm, over all leaves together, between
-            neighbouring data sets; a scalar that may be traced.
+            neighbouring data sets, whatever was released before; a scalar that may be traced.
         relation: which data sets are neighbours.
+        finish: ``finish(released, state) -> (updates, state)``, what ``privatize`` calls once the
+            noise is on: it turns the noised statistic into updates, and may remember releases. It
+            is post-processing, so that ``state`` must hold nothing of the data. Where there is
+            one, the statistic itself need not be an update.
     """
 
     sensitivity: jax.typing.ArrayLike
     relation: NeighboringRelation
+    finish: Callable[[Any, Any], tuple[Any, Any]]
 
     def __new__(
         cls,
@@ -55,11 +60,13 @@ class Aggregate(optax.GradientTransformationExtraArgs):
         update: Callable[..., Any],
         sensitivity: jax.typing.ArrayLike,
         relation: NeighboringRelation,
+        finish: Callable[[Any, Any], tuple[Any, Any]] = lambda released, state: (released, state),
     ) -> "Aggregate":
-        """An aggregate of the two functions of an optax transformation and its two facts."""
+        """An aggregate of the two functions of an optax transformation and what goes with them."""
         self = super().__new__(cls, init, update)
         self.sensitivity = sensitivity
         self.relation = relation
+        self.finish = finish
         return self
 
 
@@ -129,6 +136,7 @@ def summed_contributions(
     clip_norm: jax.typing.ArrayLike,
     num_users: jax.typing.ArrayLike,
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+    nonnegative: bool = False,
 ) -> Aggregate:
     """The aggregate of an oracle that has clipped and summed already: only the division is left.
 
@@ -140,12 +148,16 @@ def summed_contributions(
         clip_norm: the bound C to which the oracle clips each user's contribution; may be traced.
         num_users: the public divisor, as for ``clipped_mean``.
         relation: as for ``clipped_mean``, with the same sensitivity.
+        nonnegative: whether no contribution has a negative entry. Then two of them are at most √2·C
+            apart, and not 2C: ‖h - h'‖² = ‖h‖² + ‖h'‖² - 2⟨h, h'⟩ and the product is not negative.
 
     Raises:
         ValueError: ``clip_norm`` or ``num_users`` is not positive, or an update is narrower than
             float32 (its rounding would change the sensitivity).
     """
     sensitivity = _sensitivity(clip_norm, num_users, relation)
+    if nonnegative and relation is NeighboringRelation.REPLACE_ONE:
+        sensitivity = sensitivity / 2.0**0.5
 
     def update(
         updates: Any, state: optax.EmptyState, params: Any = None, **extra_args: Any
@@ -182,6 +194,28 @@ def _sum_of_clipped(
 ) -> Any:
     if not jax.tree.leaves(updates):
         return updates
+    return sum_in_chunks(
+        lambda rows, counted: clipping.sum_of_clipped(rows, clip_norm, counted),
+        updates,
+        user_mask,
+        microbatch_size,
+    )
+
+
+def sum_in_chunks(
+    chunk_sum: Callable[[Any, jax.Array], Any],
+    updates: Any,
+    user_mask: jax.Array | None,
+    microbatch_size: int | None,
+) -> Any:
+    """Adds up ``chunk_sum(rows, counted)`` over chunks of users, each user counted once.
+
+    Args:
+        chunk_sum: of the rows of some users and which of them count (bool); returns a pytree.
+        updates: leaves ``[users, ...]``, at least one.
+        user_mask: bool ``[users]``; everybody if None.
+        microbatch_size: users in a chunk; one chunk if None.
+    """
     num_rows = jax.tree.leaves(updates)[0].shape[0]
     if user_mask is None:
         user_mask = jnp.ones(num_rows, bool)
@@ -189,21 +223,17 @@ def _sum_of_clipped(
     # computes every gradient twice.
     updates = lax.optimization_barrier(updates)
     if microbatch_size is None or microbatch_size >= num_rows:
-        return clipping.sum_of_clipped(updates, clip_norm, user_mask)
+        return chunk_sum(updates, user_mask)
 
-    def add_chunk(index: jax.Array, total: Any) -> Any:
+    def chunk(index: jax.Array | int) -> Any:
         # The last chunk starts early enough to be whole; its rows already counted are masked out.
         start = jnp.minimum(index * microbatch_size, num_rows - microbatch_size)
         rows, counted = jax.tree.map(
             lambda x: lax.dynamic_slice_in_dim(x, start, microbatch_size), (updates, user_mask)
         )
         counted &= start + jnp.arange(microbatch_size) >= index * microbatch_size
-        chunk = clipping.sum_of_clipped(rows, clip_norm, counted)
-        return jax.tree.map(jnp.add, total, chunk)
+        return chunk_sum(rows, counted)
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], _wide(x)), updates)
-    return lax.fori_loop(0, -(-num_rows // microbatch_size), add_chunk, zeros)
-
-
-def _wide(leaf: jax.Array) -> jnp.dtype:
-    return jnp.promote_types(leaf.dtype, jnp.float32)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(chunk, 0))
+    trips = -(-num_rows // microbatch_size)
+    return lax.fori_loop(0, trips, lambda i, total: jax.tree.map(jnp.add, total, chunk(i)), zeros)

@@ -38,7 +38,7 @@ class PrivatizeState(NamedTuple):
     Attributes:
         key: what the noise of the next update is drawn from.
         ledger: the loss of all updates so far.
-        inner: the state of the aggregate.
+        inner: the state of the aggregate, a function of what was released.
     """
 
     key: jax.Array
@@ -55,8 +55,8 @@ def privatize(
     """Adds noise to an aggregate and charges each release to the ledger in its state.
 
     Updates go to ``aggregate`` as they are, with all extra arguments; the result has the shapes of
-    the aggregate's statistic and the dtypes of the updates (narrow dtypes are rounded after the
-    noise).
+    what the aggregate makes of its noised statistic (``Aggregate.finish``) and the dtypes of the
+    updates (narrow dtypes are rounded after the noise).
 
     Args:
         aggregate: what is released, with its sensitivity and neighbouring relation.
@@ -89,6 +89,7 @@ def privatize(
         # to be the standard deviation that the ledger is charged for.
         stddev = jnp.asarray(noise_multiplier, float) * jnp.asarray(aggregate.sensitivity, float)
         released = additive.gaussian(noise_key, statistic, stddev)
+        released, inner = aggregate.finish(released, inner)
         released = jax.tree.map(lambda x, u: x.astype(u.dtype), released, updates)
         ledger = privacy.charge(state.ledger, loss)
         return released, PrivatizeState(next_key, ledger, inner)

@@ -14,6 +14,7 @@ from dpsco_jax.transforms.aggregates import (
     summed_contributions,
 )
 from dpsco_jax.transforms.average import AverageState, average, average_eval_params
+from dpsco_jax.transforms.centred_clip import CentredClipState, centred_clip
 from dpsco_jax.transforms.halt_when import HaltState, halt_when
 from dpsco_jax.transforms.outlier_removed_mean import (
     OutlierRemovedState,
@@ -31,6 +32,7 @@ __all__ = [
     "AccountState",
     "Aggregate",
     "AverageState",
+    "CentredClipState",
     "HaltState",
     "OutlierRemovedState",
     "PrivatizeState",
@@ -43,6 +45,7 @@ __all__ = [
     "average",
     "average_eval_params",
     "balanced_smoothness",
+    "centred_clip",
     "clipped_mean",
     "clipped_sum",
     "halt_when",

@@ -54,14 +54,14 @@ class Phase(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """By what failures are multiplied: of the shift of the noisy threshold."""
+        """By what the curve of the releases is multiplied: the shift of a noisy threshold."""
         sampled_stream = self.test == "stream" and self.rate < 1.0
         return math.exp(self.test_epsilon) if sampled_stream else 1.0
 
     @property
     def failure(self) -> float:
-        """The part of δ that no Gaussian curve covers, before ``factor``."""
-        return test_failure(self) + coin_failure(self)
+        """The part of δ that no Gaussian curve covers."""
+        return min(test_failure(self) + self.factor * coin_failure(self), 1.0)
 
 
 def effective_rate(rate: float, test_epsilon: float) -> float:
@@ -73,15 +73,13 @@ def effective_rate(rate: float, test_epsilon: float) -> float:
 def test_failure(phase: Phase) -> float:
     """Probability that a batch with the differing user passes without being concentrated.
 
-    Where the run stops at the first failed test, it is the first such batch that has to pass; a random
-    batch has the user with probability q.
+    The run stops at the first failed test, so it is the first such batch that has to pass, and there is
+    one only if the user is ever drawn.
     """
-    if phase.rate == 1.0:
-        return phase.wrong_pass
-    expected = phase.rate * phase.num_steps
-    if phase.test == "stream":
-        expected = min(expected, 1.0)
-    return min(expected * phase.wrong_pass, 1.0)
+    ever = 1.0
+    if phase.rate < 1.0:
+        ever = -math.expm1(phase.num_steps * math.log1p(-phase.rate))
+    return ever * phase.wrong_pass
 
 
 def coin_failure(phase: Phase) -> float:
@@ -123,7 +121,7 @@ def epsilon_at(phase: Phase, delta: float, max_points: int = pld.MAX_POINTS) -> 
     """The least ε that is proven at δ; ``inf`` if the failures alone exceed δ."""
     if is_closed_form(phase):
         return _closed_form_epsilon(phase, delta)
-    rest = delta / phase.factor * (1.0 - 1e-14) - phase.failure
+    rest = (delta * (1.0 - 1e-14) - phase.failure) / phase.factor
     if rest <= 0.0:
         return math.inf
     return math.log(phase.factor) + pld.epsilon(components(phase), rest, max_points)
@@ -153,7 +151,7 @@ def delta_at(phase: Phase, epsilon: float) -> float:
         curve = math.exp(root)
     else:
         curve = 1e-190
-    return min(phase.factor * (curve + phase.failure) * (1.0 + 1e-14), 1.0)
+    return min((phase.factor * curve + phase.failure) * (1.0 + 1e-14), 1.0)
 
 
 def _closed_form_delta(phase: Phase, epsilon: float) -> float:

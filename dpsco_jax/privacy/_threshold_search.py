@@ -62,15 +62,14 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
     e1 = share * problem.epsilon
     q, steps = problem.rate, problem.num_steps
     phase = accounting.Phase(test, q, steps, e1, 0.0, 0.0, 1.0)
-    delta = problem.delta / phase.factor
+    delta = problem.delta
     if problem.selection == "bernoulli":
-        coins = 0.5 * _COIN_SHARE * delta / (steps * q)
+        coins = 0.5 * _COIN_SHARE * delta / (steps * phase.effective_rate * phase.factor)
         phase, delta = phase._replace(coin_failure=coins), delta * (1.0 - _COIN_SHARE)
-    # ``failure`` is linear in the wrong pass.
-    once = accounting.test_failure(phase._replace(wrong_pass=1e-9)) / 1e-9
+    ever = accounting.test_failure(phase._replace(wrong_pass=1.0))
     alone = test == "fresh" and accounting.is_closed_form(phase)
     budget = delta if alone else failure_share * delta
-    gap = tests.gap_for(test, min(budget / once, 0.4), e1, SCORE_SENSITIVITY)
+    gap = tests.gap_for(test, min(budget / ever, 0.4), e1, SCORE_SENSITIVITY)
     threshold = threshold_for(problem, test, e1)
     core = min(math.floor(threshold - gap), problem.batch - 1)
     keep = problem.keep_level
@@ -87,7 +86,7 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
         kappa = coupled_sensitivity(problem.batch, core, keep, phase.coin_failure, relation)
     wrong = tests.wrong_pass(test, threshold - core, e1, SCORE_SENSITIVITY)
     phase = phase._replace(wrong_pass=wrong)
-    rest = delta if alone else delta - accounting.test_failure(phase)
+    rest = (delta if alone else delta - accounting.test_failure(phase)) / phase.factor
     mu = _rule_of_thumb(problem.epsilon, phase, rest)
     return None if mu is None else Split(phase._replace(mu=mu), threshold, core, keep, kappa)
 

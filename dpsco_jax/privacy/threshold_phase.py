@@ -26,11 +26,11 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax.privacy import _threshold_accounting as accounting
+from dpsco_jax.privacy import _threshold_curve, curves, loss, subsampling
 from dpsco_jax.privacy import _threshold_paper as papers
 from dpsco_jax.privacy import _threshold_request as request
 from dpsco_jax.privacy import _threshold_search as search
 from dpsco_jax.privacy import _threshold_tests as tests
-from dpsco_jax.privacy import curves, loss, subsampling
 from dpsco_jax.privacy._mean_sensitivity import (
     REPLACE_ONE,
     coupled_sensitivity,
@@ -167,8 +167,13 @@ def phase_loss(releases: ConcentratedReleases) -> PrivacyLoss:
         factor = (ORDERS / (ORDERS - 1.0)).astype(total.rdp.dtype)
         total = PrivacyLoss(total.rdp + factor * eps[..., None], total.delta)
     else:
-        total = loss.scale(loss.compose(test, curves.gaussian(multiplier)), steps)
-    return PrivacyLoss(total.rdp, total.delta + failure)
+        step = _threshold_curve.sampled_response_gaussian(multiplier, eps, releases.sampling_rate)
+        total = loss.scale(step, steps)
+    xp, (rdp, failure) = as_floats(total.rdp, failure)
+    # Conditioned on what does not fail, divergences grow by this.
+    conditioning = -xp.log1p(-xp.minimum(failure, 0.5))[..., None]
+    orders = (ORDERS / (ORDERS - 1.0)).astype(rdp.dtype)
+    return PrivacyLoss(rdp + orders * conditioning, total.delta + failure)
 
 
 def _phase(releases: ConcentratedReleases) -> accounting.Phase:
@@ -274,7 +279,7 @@ def _releases(problem: request.Problem, best: search.Split) -> ConcentratedRelea
         coin_failure=phase.coin_failure,
         sensitivity=best.sensitivity,
         noise_stddev=_float32_above(best.noise),
-        failure=phase.factor * phase.failure,
+        failure=phase.failure,
         epsilon=problem.epsilon,
         delta=problem.delta,
     )

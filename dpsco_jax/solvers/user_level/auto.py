@@ -1,0 +1,234 @@
+"""Chooses a user-level solver from public numbers: it plans them all, and runs the best.
+
+What it computes: the plan of every candidate for the same problem, budget and number of gradients; of
+each the proven bound on its excess risk and a prediction (see ``_auto_candidates``); and the choice.
+
+Source: own.
+
+Formal guarantee: that of the chosen solver: (ε, δ)-DP for a user's whole data under REPLACE_ONE. Nothing
+here reads data, so choosing costs nothing; all candidates are planned for REPLACE_ONE.
+
+Cost: that of all plans, some seconds; then that of the chosen solver.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import privacy
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate, Problem
+
+__all__ = ["CANDIDATES", "Candidate", "Plan", "Row", "plan", "solve"]
+
+_RANKS = ("bound", "prediction")
+_PASSES = 1000
+
+
+class Row(NamedTuple):
+    """What the table says of one candidate.
+
+    Attributes:
+        name: of the candidate.
+        bound: its plan's ``excess_bound``, ``inf`` where nothing is proven.
+        population: whether the bound is about the population, else about the data at hand.
+        prediction: expected excess risk on the data at hand, by the nominal model.
+        item_gradients: of the run.
+        reason: why the candidate is out; empty if it is not.
+    """
+
+    name: str
+    bound: float = math.inf
+    population: bool = True
+    prediction: float = math.inf
+    item_gradients: float = math.inf
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The chosen plan. A pytree whose leaves are those of ``chosen``.
+
+    Attributes:
+        choice: name of the chosen candidate.
+        chosen: the plan of its solver.
+        rows: one for each candidate, for the table; lost where JAX takes the pytree apart.
+        title: first lines of the table; likewise.
+    """
+
+    choice: str
+    chosen: Any
+    rows: tuple[Row, ...] = ()
+    title: str = ""
+
+    @property
+    def excess_bound(self) -> float:
+        """The proven bound on the expected excess risk of the chosen solver."""
+        return self.chosen.excess_bound
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the chosen solver by the tightest accountant."""
+        return self.chosen.certificate()
+
+    def __str__(self) -> str:
+        heads = ("", "candidate", "bound", "of the", "prediction", "item gradients", "")
+        lines = [heads]
+        for row in self.rows:
+            mark = "*" if row.name == self.choice else ""
+            if row.reason:
+                lines.append((mark, row.name, "-", "-", "-", "-", row.reason))
+                continue
+            of = "population" if row.population else "data"
+            numbers = (f"{row.bound:.3g}", of, f"{row.prediction:.3g}", f"{row.item_gradients:.3g}")
+            lines.append((mark, row.name, *numbers, ""))
+        widths = [max(len(line[i]) for line in lines) for i in range(len(heads) - 1)]
+        text = [
+            "  ".join([*(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=False)), line[-1]])
+            for line in lines
+        ]
+        return "\n".join([self.title, *(line.rstrip() for line in text), "", str(self.chosen)])
+
+
+jax.tree_util.register_dataclass(
+    Plan, data_fields=["chosen"], meta_fields=["choice"], drop_fields=["rows", "title"]
+)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    candidates: tuple[Candidate, ...] = CANDIDATES,
+    gradient_budget: int | None = None,
+    rank_by: str = "bound",
+) -> Plan:
+    """Plans all candidates and chooses one. All arguments are public.
+
+    Args:
+        objective: for its constants, domain and ridge.
+        num_users: n ≥ 2.
+        items_per_user: m ≥ 1, the number of item slots of a user.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
+            domain if left out.
+        candidates: records to choose from.
+        gradient_budget: item gradients that a run may take; 1000·n·m if left out.
+        rank_by: ``"bound"``, the smallest proven bound, where bounds about the data at hand are raised by
+            the statistical error L·R/√(nm) to compare them with those about the population;
+            ``"prediction"``, the smallest prediction.
+
+    Raises:
+        ValueError: an argument is out of range, R is not finite, or no candidate is possible (with
+            ``rank_by="bound"``: none with a finite bound); the message has the reasons.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    delta = _planning.require_real("delta", delta, 0, 1)
+    _planning.require_choice("rank_by", rank_by, _RANKS)
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    one_pass = num_users * items_per_user
+    if gradient_budget is None:
+        gradient_budget = _PASSES * one_pass
+    gradient_budget = _planning.require_integer("gradient_budget", gradient_budget, one_pass)
+    unit = privacy.certified_noise_multiplier(
+        privacy.FullBatch(), 1, epsilon, delta, NeighboringRelation.REPLACE_ONE
+    )
+    problem = Problem(
+        objective, num_users, items_per_user, dim, epsilon, delta, distance,
+        gradient_budget // one_pass, unit,
+    )  # fmt: skip
+
+    found = [_planned(candidate, problem, gradient_budget) for candidate in candidates]
+    rows = tuple(row for row, _ in found)
+
+    def rank(index: int) -> float:
+        row = rows[index]
+        if rank_by == "prediction":
+            return row.prediction
+        return row.bound + (0.0 if row.population else problem.statistical)
+
+    best = min(range(len(rows)), key=rank, default=None)
+    if best is None or not math.isfinite(rank(best)):
+        reasons = "; ".join(f"{row.name}: {row.reason or 'nothing is proven'}" for row in rows)
+        raise ValueError(f"candidates must have a possible one, got {reasons}")
+    title = (
+        f"user-level solvers for {num_users} users with {items_per_user} items, {dim} parameters, "
+        f"by {rank_by}"
+    )
+    return Plan(rows[best].name, found[best][1], rows, title)
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    candidates: tuple[Candidate, ...] = CANDIDATES,
+) -> Solution:
+    """Runs the chosen plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with the planned number of users.
+        params: the starting point; projected onto the domain.
+        candidates: those of ``plan``.
+
+    Raises:
+        ValueError: if the chosen solver refuses the data's sizes.
+    """
+    solvers = {candidate.name: candidate.solver for candidate in candidates}
+    return solvers[plan.choice].solve(key, plan.chosen, objective, data, params)
+
+
+def _planned(candidate: Candidate, problem: Problem, budget: int) -> tuple[Row, Any]:
+    """The candidate's row and plan; a row with a reason, and no plan, if it cannot be."""
+    given: dict[str, Any] = {
+        "num_users": problem.num_users,
+        "dim": problem.dim,
+        "epsilon": problem.epsilon,
+        "delta": problem.delta,
+        "initial_distance": problem.distance,
+    }
+    if candidate.items:
+        given["items_per_user"] = problem.items_per_user
+
+    def cost(made: Any) -> float:
+        user = getattr(made, "user_gradients", 0) * problem.items_per_user
+        return float(getattr(made, "item_gradients", user))
+
+    try:
+        given |= candidate.settings(problem)
+        made = candidate.solver.plan(problem.objective, **given)
+        if cost(made) > budget and candidate.shorten:
+            given["num_steps"] = problem.passes
+            made = candidate.solver.plan(problem.objective, **given)
+        if cost(made) > budget:
+            raise ValueError(f"gradient_budget must be at least {cost(made):.3g}, got {budget}")
+    except ValueError as error:
+        return Row(candidate.name, population=candidate.population, reason=str(error)), None
+    bound = float(made.excess_bound)
+    predict = candidate.predict
+    # The nominal model speaks of the data at hand; so does a bound on the population, a little raised.
+    prediction = bound if predict is None else float(predict(problem, made))
+    return Row(candidate.name, bound, candidate.population, prediction, cost(made)), made

@@ -1,0 +1,348 @@
+"""Centred clipping: values, sensitivity against any neighbour, what adapts, and what it is good for."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.transforms import CentredClipState
+from tests.support.neighbours import worst_pair
+from tests.support.replay import assert_no_leak
+
+REPLACE = NeighboringRelation.REPLACE_ONE
+ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
+ZERO_OUT = NeighboringRelation.REPLACE_SPECIAL
+RELATIONS = [REPLACE, ADD_REMOVE, ZERO_OUT]
+
+
+@functools.partial(jax.jit, static_argnames="aggregate")
+def without_noise(aggregate, updates, state, **extra):
+    """Updates and next state as ``privatize`` makes them, less the noise."""
+    return aggregate.finish(*aggregate.update(updates, state, **extra))
+
+
+def reference(updates, centre, radius, mask, divisor):
+    """The release without noise and the share inside, in NumPy, float64, user by user."""
+    rows, middle = np.asarray(updates, np.float64), np.asarray(centre, np.float64)
+    total, inside = np.zeros_like(middle), 0
+    for row, counted in zip(rows, mask, strict=True):
+        if counted and np.all(np.isfinite(row)):
+            norm = np.linalg.norm(row - middle)
+            total += (row - middle) * min(1.0, radius / norm)
+            inside += norm <= 0.9 * radius
+    return middle + total / divisor, inside / divisor
+
+
+@pytest.mark.parametrize("microbatch_size", [None, 1, 3, 40])
+@pytest.mark.parametrize("quantile", [None, 0.3])
+def test_release_centre_and_radius(microbatch_size, quantile, rng):
+    users, divisor, rate = 11, 5.0, 0.25
+    rows = np.float32(rng.normal(size=(users, 4)))
+    rows[2, 1], rows[7, 0] = np.nan, -np.inf
+    mask = np.arange(users) != 4
+    centre = np.float32([0.3, -0.4, 0.1, 0.2])
+    aggregate = transforms.centred_clip(
+        1.7,
+        divisor,
+        centre_rate=rate,
+        quantile=quantile,
+        quantile_rate=0.7,
+        microbatch_size=microbatch_size,
+    )
+
+    def tree(x):
+        # Two leaves: the norm is of both together.
+        return {"w": x[..., :3], "b": x[..., 3]}
+
+    state = CentredClipState(tree(jnp.asarray(centre)), jnp.float32(1.7))
+    mean, new = without_noise(
+        aggregate, tree(jnp.asarray(rows)), state, user_mask=jnp.asarray(mask)
+    )
+    expected, share = reference(rows, centre, 1.7, mask, divisor)
+    np.testing.assert_allclose(np.append(mean["w"], mean["b"]), expected, rtol=1e-4)
+    moved = centre + rate * (expected - centre)
+    np.testing.assert_allclose(np.append(new.centre["w"], new.centre["b"]), moved, rtol=1e-4)
+    factor = 1.0 if quantile is None else math.exp(-0.7 * (share - quantile))
+    np.testing.assert_allclose(new.radius, 1.7 * factor, rtol=1e-5)
+
+
+@pytest.mark.parametrize("quantile", [None, 0.5])
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
+def test_sensitivity_is_reached_but_not_exceeded(relation, quantile, dtype):
+    """Around a centre and with a radius that earlier releases may have led to."""
+    aggregate = transforms.centred_clip(1.0, 3.0, relation, quantile=quantile, microbatch_size=2)
+    state = CentredClipState(
+        {"w": jnp.array([0.2, -1.0, 0.4]), "b": jnp.float32(0.3)}, jnp.float32(0.7)
+    )
+
+    def statistic(data, mask):
+        return aggregate.update({"w": data[:, :3], "b": data[:, 3]}, state, user_mask=mask)[0]
+
+    worst = worst_pair(statistic, 3, (4,), relation, dtype=dtype, rounds=6, population=64)
+    assert 0.95 * aggregate.sensitivity < worst.distance <= aggregate.sensitivity * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_share_uses_all_the_room_that_there_is(relation):
+    """The pair that a larger weight would break: a user just inside, one just opposite or absent."""
+    aggregate = transforms.centred_clip(2.0, 1.0, relation, quantile=0.5)
+    state = aggregate.init(jnp.zeros(2))
+
+    @jax.jit
+    def statistic(first):
+        counted = jnp.stack([(first > 0) | (relation is REPLACE)])
+        return aggregate.update(jnp.array([[first, 0.0]]), state, user_mask=counted)[0]
+
+    inside, opposite = statistic(1.8 * (1 - 1e-5)), statistic(-50.0)
+    distance = optax.tree.norm(jax.tree.map(jnp.subtract, inside, opposite))
+    assert 0.9999 * aggregate.sensitivity < distance <= aggregate.sensitivity * (1 + 1e-6)
+    # Just beyond 0.9 radii nobody counts, so that the pair above is the worst of its kind.
+    assert statistic(1.8 * (1 + 1e-5)).inside == 0 < inside.inside
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_quantile_is_not_charged(relation):
+    with_share = transforms.centred_clip(3.0, 12, relation, quantile=0.5).sensitivity
+    unit = 2.0 if relation is REPLACE else 1.0
+    assert with_share == transforms.centred_clip(3.0, 12, relation).sensitivity == unit / 12
+
+
+def test_bad_users_move_the_mean_by_twice_the_radius_over_the_number(rng):
+    users, bad = 40, 2
+    good = jnp.float32(5.0 + 0.1 * rng.normal(size=(users, 3)))
+    aggregate = transforms.centred_clip(0.5, users, start=jnp.full(3, 5.0))
+    state = aggregate.init(jnp.zeros(3))
+    honest, _ = without_noise(aggregate, good, state)
+    for value in (1e30, -1e6, np.nan, np.inf):
+        spoiled, _ = without_noise(aggregate, good.at[:bad].set(value), state)
+        assert np.linalg.norm(spoiled - honest) <= 2 * 0.5 * bad / users * (1 + 1e-5)
+
+
+def test_a_poisson_sample_is_a_mean_of_deviations():
+    """Divided by the expected number: the centre itself is not multiplied by who turned up."""
+    aggregate = transforms.centred_clip(
+        1.0, 0.5 * 8, ADD_REMOVE, start=jnp.full(2, 100.0), quantile=0.5
+    )
+    rows = jnp.full((8, 2), 100.5)
+    state = aggregate.init(jnp.zeros(2))
+    for present in (0, 4, 8):
+        mask = jnp.arange(8) < present
+        mean, new = without_noise(aggregate, rows, state, user_mask=mask)
+        np.testing.assert_allclose(mean, 100 + 0.5 * present / 4, rtol=1e-6)
+        np.testing.assert_allclose(new.radius, math.exp(-0.5 * (present / 4 - 0.5)), rtol=1e-5)
+
+
+@functools.partial(jax.jit, static_argnames=("aggregate", "steps"))
+def released(rows, aggregate, steps, noise_multiplier):
+    """Releases, radii and the last state of some steps on the same rows."""
+    chain = transforms.privatize(aggregate, jax.random.key(3), noise_multiplier)
+
+    def step(state, _):
+        out, state = chain.update(rows, state)
+        return state, (out, state.inner.radius)
+
+    state, (out, radii) = jax.lax.scan(step, chain.init(rows[0]), None, length=steps)
+    return out, radii, state
+
+
+def test_noise_follows_the_radius_and_the_ledger_does_not():
+    radii, dim, multiplier = (0.01, 3.0), 20_000, 2.0
+    spent = []
+    for radius in radii:
+        aggregate = transforms.centred_clip(radius, 10, centre_rate=0.0, quantile=0.5)
+        out, _, state = released(jnp.zeros((4, dim)), aggregate, 1, multiplier)
+        assert np.std(out) == pytest.approx(multiplier * 2 / 10 * radius, rel=0.03)
+        spent.append(privacy.privacy_spent(state).rdp)
+        np.testing.assert_allclose(spent[-1], privacy.ORDERS / (2 * multiplier**2), rtol=1e-5)
+
+
+def test_it_finds_users_who_agree_on_a_mean_that_is_not_zero(rng):
+    users, dim, spread, steps = 2000, 20, 0.02, 40
+    rows = jnp.float32(1.0 + spread * rng.normal(size=(users, dim)))
+    adaptive = transforms.centred_clip(10.0, users, centre_rate=0.5, quantile=0.5)
+    plain = transforms.clipped_mean(float(jnp.linalg.norm(rows, axis=1).max()), users)
+    out, radii, state = released(rows, adaptive, steps, 4.0)
+    distances = jnp.linalg.norm(rows - state.inner.centre, axis=1)
+    np.testing.assert_allclose(radii[-1], np.median(distances) / 0.9, rtol=0.1)
+    errors = [
+        np.linalg.norm(found - rows.mean(axis=0), axis=1)
+        for found in (out[-10:], noisy(rows, plain, 10, 4.0))
+    ]
+    # The radius is 50 times smaller than the norm that plain clipping has to let through.
+    assert 20 * np.mean(errors[0]) < np.mean(errors[1])
+
+
+def noisy(rows, aggregate, steps, noise_multiplier):
+    chain = transforms.privatize(aggregate, jax.random.key(3), noise_multiplier)
+    return jax.lax.scan(
+        lambda state, _: chain.update(rows, state)[::-1], chain.init(rows[0]), None, steps
+    )[1]
+
+
+def test_centre_and_radius_are_functions_of_releases(rng):
+    aggregate = transforms.centred_clip(1.0, 6, centre_rate=0.5, quantile=0.5)
+    rows = jnp.float32(rng.normal(size=(6, 3)))
+
+    @jax.jit
+    def run(rows):
+        chain = transforms.privatize(aggregate, jax.random.key(0), 1.0)
+        return jax.lax.scan(
+            lambda state, _: chain.update(rows, state)[::-1], chain.init(rows[0]), None, 3
+        )
+
+    assert_no_leak(run, rows, rows.at[0].set(jnp.nan).at[1:].multiply(1e6))
+
+
+def test_radius_stays_where_a_float_can_divide_by_it():
+    aggregate = transforms.centred_clip(1.0, 4, centre_rate=0.0, quantile=0.5, quantile_rate=80.0)
+    for value, limit in ((0.0, 1e-6), (1e9, 1e6)):
+        _, radii, _ = released(jnp.full((4, 2), value), aggregate, 3, jnp.float32(1e-3))
+        np.testing.assert_allclose(radii[-1], limit, rtol=1e-5)
+
+
+def test_a_coarse_first_release_by_a_schedule():
+    def make(radius, noise_multiplier):
+        aggregate = transforms.centred_clip(radius, 100)
+        return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
+
+    scheduled = optax.inject_hyperparams(make)(
+        radius=lambda count: jnp.where(count == 0, 50.0, 0.1),
+        noise_multiplier=lambda count: jnp.where(count == 0, 1.0, 0.5),
+    )
+    rows = jnp.full((100, 2), 7.0) + jnp.linspace(-0.05, 0.05, 100)[:, None]
+    state = scheduled.init(rows[0])
+    step, errors = jax.jit(scheduled.update), []
+    for _ in range(8):
+        out, state = step(rows, state)
+        errors.append(float(jnp.linalg.norm(out - 7.0)))
+    # Noise of 50·2/100 at first; then the centre is out by 1, of which a step makes good 0.1.
+    assert errors[0] > 0.1
+    rdp = privacy.privacy_spent(state).rdp
+    np.testing.assert_allclose(rdp, privacy.ORDERS * (1 / 2 + 7 / (2 * 0.5**2)), rtol=1e-5)
+
+
+def test_in_front_of_adam_on_a_network(rng):
+    """A small network, users with a few items each; the loss falls, and the ledger knows the price."""
+    users, items = 256, 4
+    features = jnp.float32(rng.normal(size=(users, items, 3)))
+    labels = jnp.sin(features[..., 0]) + features[..., 1]
+    params = {
+        "hidden": jnp.float32(rng.normal(size=(3, 8)) / 2),
+        "bias": jnp.zeros(8),
+        "out": jnp.float32(rng.normal(size=8) / 3),
+    }
+
+    def loss(params, x, y):
+        hidden = jnp.tanh(x @ params["hidden"] + params["bias"])
+        return jnp.mean((hidden @ params["out"] - y) ** 2)
+
+    optimizer = optax.chain(
+        transforms.privatize(
+            transforms.centred_clip(1.0, users, centre_rate=0.3, quantile=0.6, microbatch_size=32),
+            jax.random.key(0),
+            noise_multiplier=2.0,
+        ),
+        optax.adam(0.03),
+    )
+    user_gradients = jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))
+
+    @jax.jit
+    def train(params):
+        def step(carry, _):
+            params, state = carry
+            gradients = user_gradients(params, features, labels)
+            updates, state = optimizer.update(gradients, state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), None, length=60)[0]
+
+    trained, state = train(params)
+    whole = jax.jit(lambda p: jnp.mean(jax.vmap(loss, (None, 0, 0))(p, features, labels)))
+    assert whole(trained) < 0.3 * whole(params)
+    rdp = privacy.privacy_spent(state).rdp
+    np.testing.assert_allclose(rdp, privacy.ORDERS * 60 / (2 * 2.0**2), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"radius": 0.0}, "radius"),
+        ({"num_users": 0}, "num_users"),
+        ({"centre_rate": 1.5}, "centre_rate"),
+        ({"quantile": 0.0}, "quantile"),
+        ({"quantile": 1.0}, "quantile"),
+        ({"quantile": 0.5, "quantile_rate": math.inf}, "quantile_rate"),
+        ({"microbatch_size": 0}, "microbatch_size"),
+    ],
+)
+def test_refuses(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        transforms.centred_clip(**{"radius": 1.0, "num_users": 5, **arguments})
+
+
+AUDIT_STEPS, AUDIT_USERS, EPSILON, DELTA, RUNS = 3, 3, 1.0, 1e-2, 300_000
+
+
+def learned(relation, understated=1.0, kind="opposite"):
+    """What a worst-case user betrays in all steps, with centre and radius following the releases.
+
+    The user plays against the public state: in one data set just inside of the ball; in the other
+    outside on the opposite side (or, ``kind`` "outside", both outside; or absent).
+    """
+    multiplier = float(privacy.calibrate_noise_multiplier(EPSILON, DELTA, AUDIT_STEPS))
+    aggregate = transforms.centred_clip(
+        1.0, AUDIT_USERS, relation, centre_rate=0.5, quantile=0.5, quantile_rate=0.3
+    )
+    chain = transforms.privatize(aggregate, jax.random.key(0), multiplier / understated)
+    inside = kind == "opposite"
+
+    def mechanism(key, side):
+        state = chain.init(jnp.zeros(2))._replace(key=key)
+        score = 0.0
+        direction = jnp.array([1.0, 0.0])
+        for _ in range(AUDIT_STEPS):
+            centre, radius = state.inner
+            towards = centre + (0.9 * (1 - 1e-5) if inside else 5.0) * radius * direction
+            other = centre - 5.0 * radius * direction
+            here = jnp.where(side > 0, towards, other)
+            rows = jnp.stack([here, centre, centre])
+            present = jnp.array([True, True, True])
+            if relation is ADD_REMOVE:
+                present = jnp.stack([side > 0, True, True])
+            before = state.inner
+            out, state = chain.update(rows, state, user_mask=present)
+            share = (jnp.log(before.radius) - jnp.log(state.inner.radius)) / 0.3
+            along = (out - before.centre)[0] / before.radius
+            # The log likelihood ratio, up to a factor: what is released, weighted by what differs.
+            if relation is ADD_REMOVE:
+                score += 0.9 * along + (1 - 0.81) * share if inside else along
+            else:
+                score += 1.9 * along + (4 - 1.9**2) * share if inside else along
+        return -score
+
+    found = privacy.audit(
+        jax.random.key(5),
+        mechanism,
+        jnp.float32(1.0),
+        jnp.float32(-1.0),
+        lambda s: s,
+        RUNS,
+        DELTA,
+        batch_size=32_768,
+    )
+    return found.epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["opposite", "outside"])
+@pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
+def test_the_claim_holds_and_less_noise_is_caught(relation, kind):
+    assert 0.8 * EPSILON < learned(relation, kind=kind) <= EPSILON
+    assert learned(relation, understated=1.3, kind=kind) > EPSILON

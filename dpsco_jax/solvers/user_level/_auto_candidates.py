@@ -72,10 +72,9 @@ class Problem(NamedTuple):
         """L·R/√(nm), the error that no algorithm avoids on the population."""
         return self.slope * self.distance / math.sqrt(self.num_users * self.items_per_user)
 
-    def enough_steps(self, clip_norm: float, most: int) -> int:
-        """T from which on the noise of all steps outweighs C²/T four times, and at most ``most``."""
+    def enough_steps(self, most: int) -> int:
+        """T at which C²/T is a quarter of the noise of all T steps, d·(2Cs/n)²; at most ``most``."""
         noise = self.dim * (2 * self.unit_noise / self.num_users) ** 2
-        del clip_norm  # noise is in proportion to it
         return max(1, min(most, math.ceil(4 / noise)))
 
 
@@ -201,7 +200,7 @@ def _small_clip(p: Problem) -> dict[str, Any]:
 
 
 def _full_steps(p: Problem) -> int:
-    return p.enough_steps(p.slope, p.passes)
+    return p.enough_steps(p.passes)
 
 
 def _tenth(p: Problem) -> int:
@@ -218,7 +217,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         lambda p: {
             "sampling": "fixed",
             "batch_size": _tenth(p),
-            "num_steps": p.enough_steps(p.slope, 10 * p.passes),
+            "num_steps": p.enough_steps(10 * p.passes),
         },
         _sgd,
         False,
@@ -268,7 +267,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         item_group_privacy,
         lambda p: {
             "batch_size": _tenth(p),
-            "num_steps": p.enough_steps(p.slope, min(20_000, 10 * p.passes * p.items_per_user)),
+            "num_steps": p.enough_steps(min(20_000, 10 * p.passes * p.items_per_user)),
         },
         _item_sgd,
         population=False,

@@ -1,0 +1,196 @@
+"""auto: every candidate is planned for the same problem, the best is chosen, and the choice is run."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.user_level import _auto_candidates as candidates
+from dpsco_jax.solvers.user_level import auto, output_perturbation, sgd
+
+USERS, ITEMS, DIM = 400, 16, 3
+OBJECTIVE = losses.logistic(1.0, domains.ball(2.0))
+SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": 1e-5}
+NAMED = {candidate.name: candidate for candidate in auto.CANDIDATES}
+FEW = tuple(NAMED[name] for name in ("sgd", "output_perturbation", "localized_sgd"))
+
+
+def _plan(objective=OBJECTIVE, **changes):
+    return auto.plan(objective, **(SIZES | {"epsilon": 4.0, "candidates": FEW} | changes))
+
+
+@functools.cache
+def _everything():
+    return _plan(candidates=auto.CANDIDATES, gradient_budget=100 * USERS * ITEMS)
+
+
+@functools.cache
+def _data():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(USERS, ITEMS, DIM)).astype(np.float32)
+    labels = (features[..., 0] > 0).astype(np.float32)
+    return UserData(Example(jnp.asarray(features), jnp.asarray(labels)))
+
+
+def test_every_candidate_has_a_row_and_the_least_bound_is_chosen():
+    plan = _everything()
+    assert [row.name for row in plan.rows] == [c.name for c in auto.CANDIDATES]
+    possible = [row for row in plan.rows if not row.reason]
+    assert len(possible) >= 10
+    statistical = 4.0 / math.sqrt(USERS * ITEMS)
+    best = min(possible, key=lambda r: r.bound + (0.0 if r.population else statistical))
+    assert plan.choice == best.name
+    assert plan.excess_bound == best.bound
+    assert "strong_convexity" in {r.name: r.reason for r in plan.rows}["localized_sgd"]
+    for row in possible:
+        assert 0.0 < row.prediction < math.inf
+        assert 0.0 < row.item_gradients <= 100 * USERS * ITEMS
+
+
+def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():
+    problem = candidates.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
+    for name in ("sgd", "sgd, a tenth of the users", "item_group_privacy, drawn", "multipass_sgd"):
+        row, made = auto._planned(NAMED[name], problem, 100 * USERS * ITEMS)
+        certificate = made.certificate()
+        assert not row.reason
+        assert certificate.epsilon <= 4.0
+        assert certificate.relation is NeighboringRelation.REPLACE_ONE
+
+
+def test_the_prediction_chooses_differently():
+    few = tuple(NAMED[name] for name in ("sgd", "sgd, clipped at 2L/sqrt(m)"))
+    by_bound, by_prediction = (
+        _plan(candidates=few, rank_by=rank, epsilon=0.5) for rank in ("bound", "prediction")
+    )
+    assert by_bound.choice == "sgd"
+    assert by_prediction.choice == "sgd, clipped at 2L/sqrt(m)"
+    assert by_prediction.excess_bound == math.inf
+    assert by_bound.rows == by_prediction.rows
+
+
+def test_predictions_follow_the_formulas():
+    problem = candidates.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
+    plan = sgd.plan(
+        OBJECTIVE, num_users=USERS, dim=DIM, epsilon=4.0, delta=1e-5, num_steps=50, batch_size=40,
+        sampling="fixed", initial_distance=4.0, step_size=0.5,
+    )  # fmt: skip
+    variance = DIM * (2 * plan.noise_multiplier / 40) ** 2 + 0.9 / (ITEMS * 40)
+    expected = 16 / (2 * 0.5 * 50) + 0.25 * variance
+    assert NAMED["sgd"].predict(problem, plan) == pytest.approx(expected)
+    # Without smoothness, gradients do not get small: the worst case is the prediction.
+    rough = problem._replace(objective=OBJECTIVE._replace(smoothness=None))
+    assert NAMED["sgd"].predict(rough, plan) == pytest.approx(expected + 0.25)
+
+    perturbed = output_perturbation.plan(
+        OBJECTIVE, num_users=USERS, dim=DIM, epsilon=4.0, delta=1e-5, regularization=0.1
+    )
+    noise = DIM * perturbed.noise_stddev**2
+    assert NAMED["output_perturbation"].predict(problem, perturbed) == pytest.approx(
+        0.1 * 16 / 2 + 0.25 * noise / 2
+    )
+    assert candidates.stages(2.0, 3.0, 0.5, 0.2, 9, 1) == pytest.approx(24 / 90 + 0.4 / 5)
+    assert candidates.stages(2.0, 3.0, 0.5, 0.2, 9, 2) == pytest.approx(
+        12 * (24 / 90 + 0.4 / 5) / 45 + 0.4 / 5
+    )
+
+
+def test_enough_steps_are_those_after_which_noise_dominates():
+    problem = candidates.Problem(OBJECTIVE, 1000, ITEMS, 10, 1.0, 1e-5, 4.0, 100, 4.0)
+    noise = 10 * (2 * 4.0 / 1000) ** 2
+    assert problem.enough_steps(10**9) == math.ceil(4 / noise)
+    assert problem.enough_steps(50) == 50
+
+
+def test_the_choice_is_what_runs():
+    plan = _plan()
+    data, start = _data(), jnp.zeros(DIM)
+    ours = jax.jit(lambda k: auto.solve(k, plan, OBJECTIVE, data, start))(jax.random.key(0))
+    solver = NAMED[plan.choice].solver
+    theirs = jax.jit(lambda k: solver.solve(k, plan.chosen, OBJECTIVE, data, start))(
+        jax.random.key(0)
+    )
+    np.testing.assert_array_equal(ours.params, theirs.params)
+    assert ours.status == Status.OK
+    chosen = next(row for row in plan.rows if row.name == plan.choice)
+    assert ours.gradients == chosen.item_gradients
+
+
+def test_one_compilation_serves_all_budgets():
+    # Sizes differ where the schedule depends on ε: those are given here.
+    only = (
+        candidates.Candidate(
+            "own",
+            sgd,
+            lambda p: {"sampling": "full", "num_steps": 5},
+            population=False,
+            items=False,
+        ),
+    )
+    plans = [_plan(epsilon=epsilon, candidates=only) for epsilon in (0.5, 4.0)]
+    traces = []
+
+    def run(key, plan):
+        traces.append(1)
+        return auto.solve(key, plan, OBJECTIVE, _data(), jnp.zeros(DIM), only).params
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    jitted = jax.jit(run)
+    single = [jitted(key, plan) for key, plan in zip(jax.random.clone(keys), plans, strict=True)]
+    assert len(traces) == 1
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans)
+    batch = jax.jit(jax.vmap(run))(keys, stacked)
+    np.testing.assert_allclose(batch, single, rtol=1e-4, atol=1e-5)
+
+
+def test_a_budget_of_gradients_is_kept():
+    full = (NAMED["multipass_sgd, clipped"],)
+    rough = OBJECTIVE._replace(smoothness=None)
+    free, short = (
+        _plan(rough, candidates=full, gradient_budget=passes * USERS * ITEMS)
+        for passes in (1000, 20)
+    )
+    assert free.chosen.num_steps > 20
+    assert short.chosen.num_steps == 20
+    stubborn = FEW[1]
+    with pytest.raises(ValueError, match=r"output_perturbation: gradient_budget must be at least"):
+        _plan(candidates=(stubborn,), gradient_budget=USERS * ITEMS)
+
+
+def test_what_cannot_be_is_refused_with_its_reasons():
+    with pytest.raises(ValueError, match=r"candidates must have a possible one.*strong_convexity"):
+        _plan(candidates=(NAMED["localized_sgd"],))
+    with pytest.raises(ValueError, match=r"sgd, clipped at .*: nothing is proven"):
+        _plan(candidates=(NAMED["sgd, clipped at 2L/sqrt(m)"],))
+    with pytest.raises(ValueError, match="items_per_user must be at least 5, got 4"):
+        _plan(candidates=(NAMED["sgd, clipped at 2L/sqrt(m)"],), items_per_user=4)
+    with pytest.raises(ValueError, match="candidates must have"):
+        _plan(candidates=())
+    free = Objective(OBJECTIVE.loss, 1.0, 0.25, domains.whole_space())
+    with pytest.raises(ValueError, match="initial_distance must be"):
+        _plan(free)
+    for name, value in (
+        ("num_users", 1), ("items_per_user", 0), ("dim", 0), ("epsilon", 0.0), ("delta", 1.0),
+        ("rank_by", "luck"), ("gradient_budget", USERS * ITEMS - 1),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            _plan(**{name: value})
+
+
+def test_the_table_shows_why():
+    text = str(_plan())
+    assert "by bound" in text
+    for name in ("sgd", "output_perturbation", "localized_sgd"):
+        assert name in text
+    assert "strong_convexity must be in (0, inf), got 0.0" in text
+    marked = [line for line in text.splitlines() if line.startswith("*")]
+    assert len(marked) == 1
+    assert _plan().choice in marked[0]

@@ -104,7 +104,7 @@ class Plan:
 
     @property
     def break_even_radius(self) -> Any:
-        """The radius at which both mechanisms add the same noise; ``inf`` if clipped."""
+        """The radius at which both mechanisms add the same noise, about; ``inf`` if clipped."""
         if self.mechanism == "clipped":
             return math.inf
         return self.clipped_stddev / self.noise_stddev * self.radius

@@ -1,0 +1,445 @@
+"""Multi-pass SGD on outlier-removed means: the recursion, the halt, what is learned of the data, the plan."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers.user_level import multipass_sgd
+from tests.support.replay import assert_no_leak
+
+USERS, ITEMS, DIM, STEPS, DELTA = 64, 4, 3, 5, 1e-3
+LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.1)
+POINTS = losses.squared_distance(point_bound=1.0, radius=1.0)
+SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": DELTA}
+
+
+def _plan(objective=LOGISTIC, epsilon=8.0, **changes):
+    settings = {"num_steps": STEPS, "radius": 1.5, "epsilon": epsilon} | SIZES
+    return multipass_sgd.plan(objective, **(settings | changes))
+
+
+def _quiet(plan):
+    """No noise, and a test that everything passes: the optimizer alone."""
+    releases = dataclasses.replace(plan.releases, noise_stddev=0.0, threshold=-1e9)
+    return dataclasses.replace(plan, releases=releases, noise_multiplier=0.0)
+
+
+def _examples(seed=0, scale=0.5):
+    rng = np.random.default_rng(seed)
+    features = scale * rng.normal(size=(USERS, ITEMS, DIM)).astype(np.float32)
+    labels = rng.integers(0, 2, (USERS, ITEMS)).astype(np.float32)
+    mask = np.arange(ITEMS) < rng.integers(1, ITEMS + 1, USERS)[:, None]
+    return UserData(Example(jnp.asarray(features), jnp.asarray(labels)), jnp.asarray(mask))
+
+
+def _points(seed=0, spread=0.1):
+    rng = np.random.default_rng(seed)
+    return UserData(jnp.asarray(spread * rng.normal(size=(USERS, ITEMS, DIM)), jnp.float32))
+
+
+_TRACES = []
+
+
+@jax.jit
+def _run(key, plan, data, start):
+    """One compilation for all tests with this objective and these sizes; leaves a trace of the path."""
+    _TRACES.append(1)
+    return multipass_sgd.solve(key, plan, LOGISTIC, data, start, lambda w, s, e: w)
+
+
+def test_one_compilation_and_batches_agree_with_single_runs():
+    plans = [_plan(epsilon=epsilon) for epsilon in (8.0, 20.0)]
+    keys, data, start = jax.random.split(jax.random.key(0), 2), _examples(), jnp.ones(DIM)
+    again = jax.random.clone(keys)
+    _TRACES.clear()
+    single = [_run(key, plan, data, start) for key, plan in zip(keys, plans, strict=True)]
+    assert len(_TRACES) <= 1, "a new number compiled again"
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans)
+    batch = jax.jit(jax.vmap(_run, in_axes=(0, 0, None, None)))(again, stacked, data, start)
+    for i, (plan, solution) in enumerate(zip(plans, single, strict=True)):
+        np.testing.assert_allclose(batch.params[i], solution.params, rtol=1e-4, atol=1e-5)
+        assert batch.status[i] == solution.status == Status.OK
+        assert solution.gradients == STEPS * USERS * ITEMS == plan.item_gradients
+        assert solution.unprivate["gradients"] == STEPS * int(np.sum(data.mask))
+        spent, planned = (privacy.epsilon(loss, DELTA) for loss in (solution.privacy, plan.loss()))
+        assert planned * (1 - 1e-5) <= spent <= planned * (1 + 1e-3)
+        # The ledger's curve is looser than the closed form that the noise was calibrated with.
+        assert plan.certificate().epsilon <= plan.epsilon < spent < 2 * plan.epsilon
+
+
+def test_without_noise_it_is_projected_gradient_descent():
+    plan, data = _quiet(_plan()), _examples()
+    w, mean = jnp.ones(DIM), jnp.zeros(DIM)
+
+    @jax.jit
+    @jax.grad
+    def slope(w):
+        one = jax.vmap(LOGISTIC.loss, in_axes=(None, 0))
+        values = jax.vmap(one, in_axes=(None, 0))(w, data.items)
+        per_user = jnp.sum(values * data.mask, 1) / jnp.sum(data.mask, 1)
+        return jnp.mean(per_user) + LOGISTIC.regularizer(w)
+
+    for _ in range(STEPS):
+        w = LOGISTIC.domain.project(w - plan.step_size * slope(w))
+        mean += w / STEPS
+    solution = _run(jax.random.key(0), plan, data, jnp.ones(DIM))
+    assert solution.status == Status.OK
+    np.testing.assert_allclose(solution.params, mean, rtol=1e-5)
+
+
+def test_the_solver_is_its_chain():
+    """Oracle rows, the outlier-removed mean, ridge, step, projection, average."""
+    plan, data, start = _plan(), _examples(), jnp.zeros(DIM)
+    oracle_key, noise_key = jax.random.split(jax.random.key(3))
+    chain = transforms.until_halted(
+        transforms.outlier_removed_mean(
+            plan.releases, plan.radius, noise_key, anchor=None, reach=plan.reach
+        ),
+        optax.chain(
+            optax.stateless(lambda g, p: g + LOGISTIC.ridge * p),
+            optax.scale(-plan.step_size),
+            transforms.project(LOGISTIC.domain),
+            transforms.average(),
+        ),
+    )
+    oracle, rows = loop.user_rows_oracle(LOGISTIC, data, start, 1.0, None, 64)
+    end = jax.jit(lambda rows: loop.run(oracle_key, oracle, chain, start, rows, STEPS))(rows)
+    solution = _run(jax.random.key(3), plan, data, start)
+    average = transforms.average_eval_params(end.opt_state, end.params)
+    np.testing.assert_allclose(solution.params, average, rtol=1e-5)
+
+
+def test_noise_of_the_average_has_the_law_of_the_recursion():
+    """Quadratic, no domain: bias and variance of the average in closed form."""
+    everywhere = POINTS._replace(domain=domains.whole_space())
+    plan = _plan(everywhere, radius=0.5, initial_distance=1.0)
+    releases = dataclasses.replace(plan.releases, threshold=-1e9)
+    plan = dataclasses.replace(plan, releases=releases, step_size=0.3)
+    data, start = _points(), jnp.asarray([0.5, -1.0, 0.0])
+    keys = jax.random.split(jax.random.key(1), 3000)
+    run = jax.vmap(lambda k: multipass_sgd.solve(k, plan, everywhere, data, start).params)
+    ends = np.asarray(jax.jit(run)(keys), np.float64)
+    center, powers = np.asarray(data.items, np.float64).mean((0, 1)), 0.7 ** np.arange(1, STEPS + 1)
+    expected = center + (np.asarray(start) - center) * powers.mean()
+    variance = float(plan.noise_stddev) ** 2 * np.sum((1 - powers) ** 2) / STEPS**2
+    error = np.sqrt(variance / len(ends))
+    assert np.all(np.abs(ends.mean(0) - expected) < 5 * error)
+    np.testing.assert_allclose(ends.var(0), variance, rtol=5 * np.sqrt(2 / len(ends)))
+
+
+MEDIAN = losses.geometric_median(domains.ball(1.0))
+LONG = 20
+
+
+@jax.jit
+def _run_median(plan, data, start):
+    return multipass_sgd.solve(jax.random.key(2), plan, MEDIAN, data, start, lambda w, s, e: w)
+
+
+def test_one_item_moves_the_iterates_as_stability_says():
+    """2Gγ√T + 4GγT/(nm) for any convex loss; 2GγT/(nm) for smooth ones, even with fewer items."""
+    gamma = 0.05
+    plan = _plan(MEDIAN, num_steps=LONG, radius=1.9, step_size=gamma)
+    releases = dataclasses.replace(plan.releases, threshold=-1e9)
+    plan, data = dataclasses.replace(plan, releases=releases), _points(spread=0.3)
+    other = data._replace(items=data.items.at[7, 1].set(5.0))
+    paths = [_run_median(plan, d, jnp.zeros(DIM)).unprivate["trace"] for d in (data, other)]
+    moved = np.linalg.norm(paths[0] - paths[1], axis=-1).max()
+    share = gamma * LONG / (USERS * ITEMS)
+    assert 0 < moved <= 2 * gamma * np.sqrt(LONG) + 4 * share
+
+    quiet, data = dataclasses.replace(_quiet(_plan()), step_size=gamma), _examples()
+    user = int(np.argmax(np.sum(data.mask, 1)))
+    features = data.items.features.at[user, 0].multiply(-1.0)
+    other = data._replace(items=data.items._replace(features=features))
+    paths = [
+        _run(jax.random.key(2), quiet, d, jnp.ones(DIM)).unprivate["trace"] for d in (data, other)
+    ]
+    moved = np.linalg.norm(paths[0] - paths[1], axis=-1).max()
+    assert 0 < moved <= 2 * gamma * STEPS / (USERS * ITEMS) * (1 + 1e-4)
+
+
+def test_two_camps_halt_the_run_where_it_stands():
+    """Nobody agrees from the start: the start is returned, and a ridge does not move it."""
+    camps = jnp.where(jnp.arange(USERS)[:, None, None] % 2 == 0, 1.0, -1.0)
+    features = camps * jnp.ones((USERS, ITEMS, DIM)) / np.sqrt(DIM)
+    data = UserData(Example(features, jnp.ones((USERS, ITEMS))), jnp.ones((USERS, ITEMS), bool))
+    plan, start = _plan(radius=0.5), jnp.asarray([0.3, -0.2, 0.1])
+    for seed in range(3):
+        solution = _run(jax.random.key(seed), plan, data, start)
+        assert solution.status == Status.HALTED
+        np.testing.assert_array_equal(solution.params, start)
+        np.testing.assert_array_equal(solution.unprivate["trace"], jnp.stack([start] * STEPS))
+    # It has cost what it would have cost to the end.
+    spent, planned = (privacy.epsilon(x, DELTA) for x in (solution.privacy, plan.loss()))
+    np.testing.assert_allclose(spent, planned, rtol=1e-3)
+
+
+@pytest.mark.parametrize("on_halt", ["start", "average"])
+def test_a_halt_on_the_way(on_halt):
+    """Two camps ahead agree on the way until one of them is passed."""
+    plan = _plan(MEDIAN, num_steps=LONG, radius=1.0, step_size=0.15, on_halt=on_halt)
+    sure = dataclasses.replace(plan.releases, noise_stddev=0.0, test_epsilon=1e6)
+    plan = dataclasses.replace(plan, releases=sure)
+    place = jnp.where(jnp.arange(USERS) % 2 == 0, 0.15, 0.6)
+    data = UserData(jnp.zeros((USERS, ITEMS, DIM)).at[:, :, 0].set(place[:, None]))
+    start = jnp.asarray([-0.75, 0.0, 0.0])
+    solution = _run_median(plan, data, start)
+    assert solution.status == Status.HALTED
+    # Steps of 0.15 from -0.75: past 0.15 after seven.
+    steps = np.minimum(np.arange(1, LONG + 1), 7)
+    path = -0.75 + 0.15 * steps
+    np.testing.assert_allclose(solution.unprivate["trace"][:, 0], path, atol=1e-5)
+    expected = -0.75 if on_halt == "start" else path[:7].mean()
+    np.testing.assert_allclose(solution.params, [expected, 0.0, 0.0], atol=1e-5)
+
+
+def test_users_without_a_number_spoil_nothing():
+    data = _examples()
+    clean = _run(jax.random.key(0), _quiet(_plan()), data, jnp.ones(DIM))
+    label = data.items.label.at[3].set(jnp.nan).at[4].set(jnp.inf)
+    data = data._replace(items=data.items._replace(label=label), mask=data.mask.at[3:5].set(True))
+    spoiled = _run(jax.random.key(0), _quiet(_plan()), data, jnp.ones(DIM))
+    assert spoiled.status == Status.OK
+    # Two users, neither of whom can weigh more than honest ones do.
+    assert 0 < np.linalg.norm(spoiled.params - clean.params) < _plan().step_size * STEPS * 4 / USERS
+
+
+def test_a_radius_that_tests_nothing_is_replaced_by_a_clip():
+    plan = _plan(radius=2.0)
+    assert plan.mechanism == "clipped"
+    assert "tests nothing" in str(plan)
+    full = plan.noise_multiplier * 2 / USERS
+    np.testing.assert_allclose(plan.noise_stddev, full)
+    assert 0.999 * 8.0 < plan.certificate().epsilon <= 8.0
+    solution = _run(jax.random.key(0), plan, _examples(scale=50.0), jnp.ones(DIM))
+    assert solution.status == Status.OK
+    spent = privacy.epsilon(solution.privacy, DELTA)
+    np.testing.assert_allclose(spent, privacy.epsilon(plan.loss(), DELTA), rtol=1e-3)
+    # A few items: users differ as much as their gradients can.
+    assert _plan(radius=None).mechanism == "clipped"
+    assert _plan(radius=None, items_per_user=10**5, num_users=99).mechanism == "concentrated"
+
+
+def test_break_even_is_where_both_mechanisms_add_the_same_noise():
+    plan = _plan()
+    even = _plan(radius=float(plan.break_even_radius))
+    np.testing.assert_allclose(even.noise_stddev, _plan(radius=2.0).noise_stddev, rtol=0.02)
+    assert "more than" in str(_plan(radius=1.1 * float(plan.break_even_radius)))
+    assert "less than" in str(_plan(radius=0.9 * float(plan.break_even_radius)))
+    # No radius can be useful beyond half of the clip norm, as the mean moves by more than 4 radii over n.
+    large = _plan(num_users=50_000, epsilon=8.0)
+    assert 0.25 < large.break_even_radius < 0.5
+
+
+def test_noise_is_never_more_than_that_of_a_simpler_proof():
+    """Two plans by hand: sensitivity of the mean and budget split at one half each."""
+    for users, steps, epsilon, radius, noise in (
+        (5000, 1000, 1.0, 1.0, 0.433922),
+        (1000, 60, 2.0, 0.3, 0.127312),
+        (1000, 60, 8.0, 0.3, 0.0192961),
+    ):
+        settings = {"num_users": users, "num_steps": steps, "delta": 1e-6, "failure": 0.1}
+        plan = _plan(POINTS, epsilon=epsilon, radius=radius, **settings)
+        head = plan.noise_stddev / (plan.releases.noise_stddev * radius)
+        assert plan.releases.noise_stddev * radius <= noise
+        assert 1 <= head < 1.002
+        assert plan.failure <= 0.0501
+
+
+def test_excess_bound_pays_for_what_can_go_wrong():
+    settings = {"num_users": 20_000, "items_per_user": 10_000, "dim": 20, "epsilon": 2.0}
+    plan = _plan(POINTS, radius=None, num_steps=None, **settings)
+    assert plan.mechanism == "concentrated"
+    assert plan.concentration_failure <= 1e-8
+    assert plan.failure <= 1e-8
+    nothing_private = POINTS.lipschitz * 2.0 / np.sqrt(2e8)
+    private = np.sqrt(20 / plan.num_steps) * plan.noise_stddev * 2.0
+    assert private < plan.excess_bound < 4 * (private + nothing_private)
+    assert 0 < plan.stability_bound < plan.excess_bound
+    smaller = _plan(POINTS, radius=plan.radius / 3, num_steps=plan.num_steps, **settings)
+    assert "all user gradients are within" in smaller.assumes[-1]
+    assert smaller.excess_bound < plan.excess_bound
+    ridge = _plan(losses.hinge(1.0, domains.ball(1.0), ridge=0.1))
+    assert ridge.excess_bound == np.inf
+
+
+def test_paper_constants_are_the_printed_ones():
+    n, m, d, epsilon, delta = 3000, 100, 5, 2.0, 1e-5
+    objective = losses.geometric_median(domains.ball(0.5))
+    settings = {"num_users": n, "items_per_user": m, "dim": d, "delta": delta, "radius": None}
+    plan = _plan(objective, epsilon=epsilon, constants="paper", num_steps=50, **settings)
+    tau = np.log(n * d * m * np.exp(epsilon) * 50 / delta) / np.sqrt(m)
+    np.testing.assert_allclose(plan.radius, 2 * tau, rtol=1e-12)
+    assert plan.mechanism == "clipped", (
+        "the printed radius is far beyond twice the Lipschitz constant"
+    )
+    assert plan.smoothing == "per_item"
+    np.testing.assert_allclose(plan.smoothing_radius, d**0.25 / np.sqrt(50))
+    eta = min(
+        np.sqrt(m) * n * epsilon / (50 * np.sqrt(d) * np.log(m * n * d / delta)),
+        50**-0.75,
+        np.sqrt(n * m) / 50,
+    )
+    curvature = 1.875 / plan.smoothing_radius
+    np.testing.assert_allclose(plan.step_size, 1 / (curvature + 1 / eta), rtol=1e-3)
+    huge = _plan(objective, epsilon=epsilon, constants="paper", num_steps=None, **settings)
+    assert huge.num_steps == (m * n) ** 2 + int(np.ceil(m * n * np.sqrt(d)))
+    small = _plan(
+        objective,
+        epsilon=epsilon,
+        constants="paper",
+        **(settings | {"radius": 0.5, "num_users": 20_000}),
+    )
+    assert small.mechanism == "concentrated"
+    inner = delta / (2 * STEPS * m * 20_000 * d)
+    assert small.certificate().delta == pytest.approx(inner)
+
+
+@pytest.mark.parametrize("smoothing", ["per_item", "per_round"])
+def test_smoothed_runs_find_the_median(smoothing):
+    objective = MEDIAN
+    plan = _plan(objective, radius=1.9, smoothing=smoothing, num_steps=200, step_size=0.02)
+    assert f"{smoothing}, in a ball" in str(plan)
+    plan = _quiet(plan)
+    target = jnp.asarray([0.4, 0.0, -0.2])
+    data = UserData(_points(spread=0.05).items + target)
+    solution = jax.jit(
+        lambda: multipass_sgd.solve(jax.random.key(0), plan, objective, data, jnp.zeros(DIM))
+    )()
+    assert solution.status == Status.OK
+    assert np.linalg.norm(solution.params - target) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_users": 1}, "num_users must be an integer at least 2"),
+        ({"num_users": 20}, "num_users must be at least"),
+        ({"items_per_user": 0}, "items_per_user must be"),
+        ({"epsilon": 0.0}, r"epsilon must be in \(0, inf\)"),
+        ({"delta": 1.0}, r"delta must be in \(0, 1\)"),
+        ({"num_steps": 0}, "num_steps must be"),
+        ({"radius": -1.0}, "radius must be in"),
+        ({"step_size": 0.0}, "step_size must be in"),
+        ({"failure": 1.0}, "failure must be in"),
+        ({"smoothing": "yes"}, "smoothing must be one of none, per_item, per_round"),
+        ({"smoothing": "per_item", "smoothing_radius": 0.0}, "smoothing_radius must be in"),
+        ({"on_halt": "zero"}, "on_halt must be one of start, average"),
+        ({"constants": "loose"}, "constants must be one of"),
+        ({"initial_distance": float("inf")}, "initial_distance must be in"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        _plan(**changes)
+
+
+def test_other_data_are_refused():
+    fewer = jax.tree.map(lambda x: x[:-1], _examples())
+    with pytest.raises(ValueError, match=r"plan\.num_users = 64 users, got 63"):
+        multipass_sgd.solve(jax.random.key(0), _plan(), LOGISTIC, fewer, jnp.zeros(DIM))
+
+
+@pytest.mark.parametrize("radius", [1.5, 2.5])
+def test_data_reach_the_result_through_releases_only(radius):
+    """All users agree in both data sets, so that all tests pass; the answers differ by far."""
+    plan = _plan(radius=radius)
+
+    def run(data):
+        solution = _run(jax.random.key(0), plan, data, jnp.ones(DIM))
+        return solution._replace(unprivate=None)
+
+    same = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), _examples(scale=0.1))
+    assert_no_leak(run, same, _examples(seed=1, scale=0.3))
+
+
+LINEAR = Objective(
+    loss=lambda w, z: jnp.vdot(z, w),
+    lipschitz=1.0,
+    smoothness=1e-3,
+    domain=domains.whole_space(),
+)
+
+
+@pytest.mark.slow
+def test_an_attack_learns_less_than_the_claim_and_notices_missing_noise():
+    """All users at 0 but one, at ±0.95 of twice the radius: the mean moves by 3.8 radii over n a step."""
+    users, runs, delta, radius = 48, 200_000, 1e-2, 0.4
+    settings = {"num_users": users, "items_per_user": 1, "dim": 1, "delta": delta, "failure": 0.2}
+    plan = multipass_sgd.plan(
+        LINEAR,
+        epsilon=8.0,
+        num_steps=3,
+        radius=radius,
+        step_size=1.0,
+        initial_distance=1.0,
+        **settings,
+    )
+    plan = jax.tree.map(float, plan)
+
+    def data(sign):
+        return UserData(jnp.zeros((users, 1, 1)).at[0, 0, 0].set(sign * 0.95 * 2 * radius))
+
+    def learned(plan):
+        def mechanism(key, data):
+            solution = multipass_sgd.solve(key, plan, LINEAR, data, jnp.zeros(1), lambda w, s, e: w)
+            return solution.unprivate["trace"][-1, 0]
+
+        return privacy.audit(
+            jax.random.key(0), mechanism, data(1.0), data(-1.0), lambda w: w, runs, delta
+        ).epsilon
+
+    releases = plan.releases
+    loud = dataclasses.replace(releases, noise_stddev=releases.noise_stddev / 6)
+    assert 0.5 < learned(plan) <= 8.0
+    assert learned(dataclasses.replace(plan, releases=loud)) > 8.0
+
+
+@pytest.mark.slow
+def test_median_of_honest_users_end_to_end():
+    """Users of 100 points around a centre, 1000 users: halts, risks and noise as worked out by hand."""
+    users, items, dim, rng = 1000, 100, 5, np.random.default_rng(0)
+    center = np.eye(dim)[0] / 2
+    cloud = center + 0.3 * rng.normal(size=(users, items, dim))
+    data = UserData(jnp.asarray(cloud, jnp.float32))
+    fresh = center + 0.3 * rng.normal(size=(100_000, dim))
+
+    def risk(w):
+        w = np.asarray(w, np.float64)
+        return np.mean(np.linalg.norm(fresh - w, axis=1) - np.linalg.norm(fresh - center, axis=1))
+
+    objective = losses.geometric_median(domains.ball(1.0))
+    results = {}
+    for epsilon in (2.0, 8.0):
+        for radius in (0.15, 0.3):
+            plan = multipass_sgd.plan(
+                objective,
+                num_users=users,
+                items_per_user=items,
+                dim=dim,
+                epsilon=epsilon,
+                delta=1e-6,
+                num_steps=60,
+                radius=radius,
+                step_size=0.3,
+                failure=0.1,
+            )
+            run = jax.jit(lambda k, p: multipass_sgd.solve(k, p, objective, data, jnp.zeros(dim)))
+            solution = run(jax.random.key(0), plan)
+            results[epsilon, radius] = (int(solution.status), risk(solution.params))
+    assert results[2.0, 0.15][0] == results[8.0, 0.15][0] == Status.HALTED
+    assert results[2.0, 0.3][0] == results[8.0, 0.3][0] == Status.OK
+    assert results[8.0, 0.3][1] < 3e-4
+    assert results[2.0, 0.3][1] < 2e-3

@@ -68,6 +68,18 @@ def _privatize_poisson(noise_multiplier, clip_norm, probability):
     return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier, sampling)
 
 
+def _centred_clip(radius, num_users, centre_rate, quantile, quantile_rate):
+    aggregate = transforms.centred_clip(
+        radius,
+        num_users,
+        centre_rate=centre_rate,
+        quantile=quantile,
+        quantile_rate=quantile_rate,
+        microbatch_size=4,
+    )
+    return transforms.privatize(aggregate, jax.random.key(0), 2.0)
+
+
 def _halt_when(noise_multiplier, limit):
     inner = optax.chain(_privatize(noise_multiplier, 1.0, NUM_USERS), optax.trace(0.9))
     return transforms.halt_when(inner, lambda state, u: optax.tree.norm(state[1].trace) > limit)
@@ -144,6 +156,28 @@ ROWS = [
         (
             {"noise_multiplier": 2.0, "clip_norm": 1.0, "probability": 0.1},
             {"noise_multiplier": 0.5, "clip_norm": 0.3, "probability": 0.5},
+        ),
+        per_user=True,
+        private=True,
+    ),
+    Row(
+        "centred_clip",
+        _centred_clip,
+        (
+            {
+                "radius": 1.0,
+                "num_users": 6.0,
+                "centre_rate": 1.0,
+                "quantile": 0.5,
+                "quantile_rate": 0.5,
+            },
+            {
+                "radius": 0.3,
+                "num_users": 8.0,
+                "centre_rate": 0.1,
+                "quantile": 0.9,
+                "quantile_rate": 0.2,
+            },
         ),
         per_user=True,
         private=True,

@@ -118,8 +118,11 @@ def _with_boxes(
         intervals = privacy.scale(intervals, releases.padded * releases.num_queries)
         if privacy.epsilon(intervals, delta) > _MOST_OF_BUDGET * blank.epsilon:
             return None
+        # As ``releases.loss()``, but the curve of the intervals is computed once.
         multiplier = privacy.calibrate(
-            lambda m: dataclasses.replace(releases, noise_multiplier=m).loss(),
+            lambda m: privacy.compose(
+                intervals, privacy.scale(privacy.gaussian(m), blank.num_queries)
+            ),
             target, delta, 0.5 * gaussian_multiplier, 1e4 * gaussian_multiplier,
         )  # fmt: skip
         return dataclasses.replace(releases, noise_multiplier=_above(multiplier))

@@ -1,0 +1,248 @@
+"""Projected gradient descent on winsorized means: step sizes with proofs, and the run itself.
+
+What it computes: θ_{t+1} = P(θ_t - γ_t·(g_t + regularizers)), g_t the winsorized mean of the user gradients,
+for three choices of γ_t and of what is returned. With H the smoothness, μ the strong convexity, R the
+distance from the start to a minimizer, ν² = E‖noise‖² of one mean:
+
+    convex           γ = 1/(H + ν√T/R); the average of θ_1, ..., θ_T
+                     E excess <= HR²/(2T) + νR/√T
+    strongly convex  γ = 1/H, from t₀ on 2/(μk), k = 2H/μ + t - t₀; weights k
+                     E excess <= what ``strongly_convex_bound`` derives: about 4ν²/(μT)
+    nonconvex        γ as in ``nonconvex``; θ_s for s uniform in 0, ..., T - 1
+
+Source: L Algorithm 7 and Proposition 3; Stich 2019 (strongly convex); Ghadimi, Lan and Zhang 2016. The paper
+averages the points queried, its theorem those after the steps, which we take. It leaves the strongly convex
+schedule open ("a fixed step size, then a restart"); this one is ours.
+
+Formal guarantee: that of the transformation. Steps, regularizers and averages are post-processing. The
+bounds need noise that is independent with mean zero: true while no row is clipped.
+
+Cost: T·n user gradients; memory of n gradients.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpsco_jax import transforms
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers.solution import Solution, finished
+
+METHODS = ("convex", "strongly convex", "nonconvex")
+
+
+class Schedule(NamedTuple):
+    """Step sizes of a run.
+
+    Attributes:
+        step_sizes: γ_0, ..., γ_{T-1}.
+        shares: the share of θ_{t+1} in the average of the points so far; ignored if nonconvex.
+        bound: on E F(returned) - min F, or on the mean squared gradient mapping if nonconvex.
+    """
+
+    step_sizes: np.ndarray
+    shares: np.ndarray
+    bound: float
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """One run on some users. Sizes are static, numbers are leaves.
+
+    Attributes:
+        num_users: n.
+        num_steps: T.
+        method: one of ``METHODS``.
+        releases: the winsorized means of the T steps.
+        step_sizes: as in ``Schedule``.
+        shares: likewise.
+        regularization: λ of the term (λ/2)·‖θ - start‖².
+    """
+
+    num_users: int
+    num_steps: int
+    method: str
+    releases: Any
+    step_sizes: Any
+    shares: Any
+    regularization: Any
+
+
+class AverageState(NamedTuple):
+    """State of the weighted average: the average and the number of points in it."""
+
+    average: Any
+    steps: jax.Array
+
+
+def convex(smoothness: float, distance: float, variance: float, num_steps: int) -> Schedule:
+    """See the file's docstring; ``variance`` is ν², ``distance`` R."""
+    noise = math.sqrt(variance)
+    step = 1 / (smoothness + noise * math.sqrt(num_steps) / distance)
+    bound = smoothness * distance**2 / (2 * num_steps) + noise * distance / math.sqrt(num_steps)
+    return Schedule(np.full(num_steps, step), 1 / np.arange(1.0, num_steps + 1), bound)
+
+
+def strongly_convex(
+    smoothness: float, strong_convexity: float, distance: float, variance: float, num_steps: int
+) -> Schedule:
+    """The choice of t₀ with the least bound; see ``strongly_convex_bound``."""
+    starts = _starts(num_steps)
+    bounds = [
+        strongly_convex_bound(smoothness, strong_convexity, distance, variance, num_steps, start)
+        for start in starts
+    ]
+    start = int(starts[int(np.argmin(bounds))])
+    rate = strong_convexity / smoothness
+    time = np.arange(float(num_steps))
+    if start == num_steps:
+        # Normalized as they grow, so that no weight overflows: 1/Σ_{s<=t} (1 - μ/H)^{t-s}.
+        shares = rate / -np.expm1((time + 1) * np.log1p(-min(rate, 1 - 1e-16)))
+        return Schedule(np.full(num_steps, 1 / smoothness), shares, float(min(bounds)))
+    counter = 2 / rate + np.maximum(time - start, 0)
+    steps = np.where(time < start, 1 / smoothness, 2 / (strong_convexity * counter))
+    weights = np.where(time < start, 0.0, counter)
+    shares = weights / np.maximum(np.cumsum(weights), 1e-300)
+    return Schedule(steps, shares, float(min(bounds)))
+
+
+def strongly_convex_bound(
+    smoothness: Any, strong_convexity: Any, distance: Any, variance: Any, num_steps: Any, start: Any
+) -> Any:
+    """What is proven for t₀ = ``start``, elementwise on the host.
+
+    One step with γ <= 1/H, r = ‖θ - θ*‖²: smoothness, strong convexity and the projection's inequality give
+
+        F(θ') - F* <= ((1 - μγ)r - r')/(2γ) - (1/γ - H)/2·‖θ' - θ‖² - ⟨ξ, θ' - θ*⟩,
+
+    and -E⟨ξ, θ' - θ*⟩ is at most γν² (θ' is within γ‖ξ‖ of where it would be without noise), or, with the
+    square, ν²/(2(1/γ - H)). So E(F(θ') - F*) <= ((1 - μγ)r - r')/(2γ) + cν², c = γ·min(1, 1/(2(1 - γH))).
+
+    - t₀ < T: for t < t₀, γ = 1/H: r <= q^t₀·R² + 2ν²(1 - q^t₀)/(μH), q = 1 - μ/H. Then γ = 2/(μk), k = 2H/μ,
+      2H/μ + 1, ..., weight k: k(1 - μγ)/γ = μ(k² - 2k)/2 <= μ(k - 1)²/2, so the sum of k·(F - F*) is at
+      most μk₀(k₀ - 2)r/4 + ν²·Σ kc, to be divided by Σ k.
+    - t₀ = T: γ = 1/H, weights q^-(t+1), which telescope as well: HR²/(2Σ q^-(t+1)) + ν²/H.
+    """
+    rate = strong_convexity / smoothness
+    log_keep = np.log1p(-np.minimum(rate, 1 - 1e-16))
+    kept = np.exp(log_keep * start)
+    near = kept * distance**2 + 2 * variance * (1 - kept) / (strong_convexity * smoothness)
+    first, left = 2 / rate, np.maximum(num_steps - start, 1)
+    # Σ min(1, k/(2s)) over s = 0, ..., left - 1 with k = first + s: one up to s = first.
+    full = np.minimum(left, np.floor(first) + 1)
+    rest = np.maximum(left - full, 0)
+    logs = np.where(rest > 0, np.log(np.maximum(left - 1, 1) / np.maximum(full - 1, 1)), 0.0)
+    noise = 2 / strong_convexity * (full + rest / 2 + first / 2 * logs)
+    begun = strong_convexity * first * np.maximum(first - 2, 0) / 4
+    falling = (begun * near + variance * noise) / (left * first + left * (left - 1) / 2)
+    growth = np.expm1(np.minimum(-log_keep * num_steps, 600.0)) / rate  # Σ q^-(t+1)
+    constant = smoothness * distance**2 / (2 * growth) + variance / smoothness
+    return np.where(start < num_steps, falling, constant)
+
+
+def best_strongly_convex_bound(
+    smoothness: Any, strong_convexity: Any, distance: Any, variances: Any, num_steps: Any
+) -> Any:
+    """The bound of ``strongly_convex`` for arrays of variances and numbers of steps."""
+    steps, starts = num_steps[..., None], _starts(num_steps)
+    every = strongly_convex_bound(
+        smoothness, strong_convexity, distance, variances[..., None], steps, starts
+    )
+    return np.min(every, axis=-1)
+
+
+def _starts(num_steps: Any) -> np.ndarray:
+    """The t₀ to choose from, last axis: with many steps most of them may go into averaging."""
+    shares = np.array([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
+    return np.floor(np.asarray(num_steps)[..., None] * shares)
+
+
+def nonconvex(
+    smoothness: float, gap: float, variance: float, num_steps: int, constrained: bool
+) -> Schedule:
+    """γ = 1/(2H), on the whole space at most √(2Δ/(Hν²T)); Δ = ``gap`` bounds F(start) - inf F.
+
+    Bounds the mean of E‖G‖² over the points queried, G the gradient mapping of step 1/H (the gradient, on
+    the whole space). There, F(θ') <= F(θ) - γ⟨∇F, ∇F + ξ⟩ + Hγ²/2·‖∇F + ξ‖² and γ <= 1/(2H) give
+    (4/3)·(Δ/(γT) + Hγν²/2). On a domain, with g' = (θ - θ')/γ, the projection gives ⟨∇F + ξ, g'⟩ >= ‖g'‖²
+    and ‖g' - G_γ‖ <= ‖ξ‖, hence (1 - Hγ/2)·E‖g'‖² <= Δ/(γT) + ν² in the mean, and E‖G_γ‖² <= 2E‖g'‖² +
+    2ν²; the norm of G_γ falls as γ grows.
+    """
+    step = 1 / (2 * smoothness)
+    if constrained:
+        bound = 8 / 3 * (gap / (step * num_steps) + variance) + 2 * variance
+    else:
+        if variance > 0:
+            step = min(step, math.sqrt(2 * gap / (smoothness * variance * num_steps)))
+        bound = 4 / 3 * (gap / (step * num_steps) + smoothness * step * variance / 2)
+    return Schedule(np.full(num_steps, step), np.zeros(num_steps), bound)
+
+
+def run(
+    key: jax.Array,
+    phase: Phase,
+    objective: Objective,
+    data: UserData,
+    start: Any,
+    chunk_size: int,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+) -> Solution:
+    """Runs a phase from ``start``, a point of the domain; the data have ``phase.num_users`` users."""
+    oracle_key, noise_key, index_key = jax.random.split(key, 3)
+    oracle, oracle_data = loop.user_rows_oracle(
+        objective, data, start, phase.releases.bound, None, chunk_size
+    )
+    step_sizes, shares = jnp.asarray(phase.step_sizes), jnp.asarray(phase.shares)
+    if phase.method == "nonconvex":
+        # The point before step s: the start itself for s = 0.
+        chosen = jax.random.randint(index_key, (), 0, phase.num_steps)
+        shares = (jnp.arange(phase.num_steps) + 1 == chosen).astype(step_sizes.dtype)
+
+    def add_regularizers(gradient: Any, point: Any) -> Any:
+        def add(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
+            return g + ridge + (phase.regularization * (w - origin)).astype(g.dtype)
+
+        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, start)
+
+    optimizer = optax.chain(
+        transforms.winsorized_mean(phase.releases, noise_key),
+        optax.stateless(add_regularizers),
+        optax.scale_by_schedule(lambda count: -step_sizes[count]),
+        transforms.project(objective.domain),
+        _weighted_average(shares),
+    )
+    end = loop.run(oracle_key, oracle, optimizer, start, oracle_data, phase.num_steps, trace)
+    reported = jax.tree.map(lambda a, w: a.astype(w.dtype), end.opt_state[-1].average, end.params)
+    slots = jax.tree.leaves(data.items)[0].shape[1]
+    gradients = phase.num_steps * phase.num_users * slots
+    return finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
+
+
+def _weighted_average(shares: jax.Array) -> optax.GradientTransformationExtraArgs:
+    """Passes updates through; the point after step t enters the running average with ``shares[t]``."""
+
+    def init(params: Any) -> AverageState:
+        wide = jax.tree.map(lambda p: jnp.array(p, jnp.promote_types(p.dtype, float)), params)
+        return AverageState(wide, jnp.zeros([], jnp.int32))
+
+    def update(
+        updates: Any, state: AverageState, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, AverageState]:
+        del extra_args
+        share, point = shares[state.steps], optax.apply_updates(params, updates)
+        average = jax.tree.map(
+            lambda a, w: (a + share * (w - a)).astype(a.dtype), state.average, point
+        )
+        return updates, AverageState(average, state.steps + 1)
+
+    return optax.GradientTransformationExtraArgs(init, update)

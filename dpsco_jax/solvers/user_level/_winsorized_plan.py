@@ -1,0 +1,101 @@
+"""What plans of solvers on winsorized means share: radius and noise of T gradients, numbers of steps, table.
+
+What it computes: the releases of T steps of gradient descent for users with i.i.d. items, with a radius in
+which their gradients stay along a trajectory that is computed from them, and the chance that they do not.
+
+Source: ``problems.concentration``; ``mechanisms.winsorized_calibration``.
+
+Formal guarantee: that of the releases; the radius bears on utility only. The radius needs to know how private
+the trajectory would be with gradients within it of the population's (``trajectory_gradient_radius``): the
+noise is at least ``noise_multiplier``·2·radius/n, and the multiplier at least that of T plain Gaussian
+releases with the whole budget, which bounds μ = 2·radius·√T/(n·noise) whatever the radius is.
+
+Cost: some ten milliseconds for each number of steps.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized_mean import WinsorizedReleases
+from dpsco_jax.privacy import accountants
+from dpsco_jax.problems import concentration
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.solvers import _planning
+
+ASSUMES_ORIGIN = ("the domain holds the origin, if there is a ridge",)
+_Found = TypeVar("_Found")
+
+
+def gradient_releases(
+    objective: Objective,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    num_steps: int,
+    epsilon: float,
+    delta: float,
+    *,
+    radius: float | None,
+    failure: float,
+    form: str,
+    constants: str,
+) -> tuple[WinsorizedReleases, float]:
+    """The releases of T gradient steps, and bound on the probability that a gradient is clipped in them.
+
+    With a radius of the caller's, of which nothing is known, that bound is 1, unless the form needs none.
+    """
+    lipschitz, given = float(objective.lipschitz), radius is not None
+    if radius is None:
+        # Of T means with all of the budget: what the point tells of one user, however small the radius.
+        gdp = 1 / accountants.gaussian_noise_multiplier(epsilon, delta)
+        radius = concentration.trajectory_gradient_radius(
+            lipschitz, items_per_user, num_users, num_steps, gdp, failure
+        )
+    releases = calibrate_winsorized(
+        num_users, dim, num_steps, epsilon, delta,
+        radius=radius, bound=lipschitz, failure=failure, form=form, constants=constants,
+    )  # fmt: skip
+    if releases.form == "clipped":
+        return releases, 0.0
+    return releases, 1.0 if given else min(1.0, failure + releases.failure_probability())
+
+
+def require_smooth(objective: Objective) -> float:
+    """The smoothness of the loss; ``ValueError`` if it has none."""
+    if objective.smoothness is None:
+        raise ValueError("smoothness must be a number, got None: smooth the objective first")
+    return _planning.require_real("smoothness", objective.smoothness, 0, closed=True)
+
+
+def largest_slope(objective: Objective) -> float:
+    """Bound on the gradient of the objective with its ridge, on a domain that holds the origin."""
+    ridge = objective.ridge * float(np.asarray(objective.domain.diameter)) if objective.ridge else 0
+    return float(objective.lipschitz) + ridge
+
+
+def feasible(with_steps: Callable[[int], _Found], most: int) -> list[_Found]:
+    """Plans for 1 to ``most`` steps, each number about a third larger, up to the first without a plan."""
+    count = math.ceil(math.log(most) / math.log(4 / 3)) + 1
+    found = [with_steps(1)]
+    for steps in sorted({round(s) for s in np.geomspace(1, most, count)} - {1}):
+        try:
+            found.append(with_steps(steps))
+        except ValueError:  # too few users for so many steps
+            break
+    return found
+
+
+def release_rows(releases: WinsorizedReleases) -> list[tuple[str, Any]]:
+    """The lines of a plan's table that speak of its releases."""
+    bare = releases.form == "clipped"
+    return [
+        ("form of the means", releases.form),
+        ("clip norm", releases.bound),
+        *([] if bare else [("radius of users", releases.radius)]),
+        ("noise multiplier", releases.noise_multiplier),
+        ("noise in each coordinate", releases.noise_stddev),
+    ]

@@ -1,0 +1,249 @@
+"""Empirical risk minimization for users by gradient descent on winsorized means.
+
+What it computes: T steps of projected gradient descent on all users' data. Each step releases the winsorized
+mean of the user gradients, whose noise is of the size at which users differ, radius/n, and not of the
+gradients themselves, G/n. Step sizes and averages for convex, strongly convex and nonconvex losses.
+
+Source: L Algorithms 3 and 7, Theorem 4, Proposition 3. With these corrections: all intervals of all steps are
+composed once, by Rényi curves (the paper nests advanced composition, which needs 5 to 70 times the users);
+windows and radii that hold what they should; Δ of the nonconvex case is F(start) - inf F.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run, for any
+data, loss, radius and step size: gradients are clipped to G, the Lipschitz constant. Assumed: the key stays
+secret. Utility: ``excess_bound`` on the expected excess *empirical* risk; see ``assumes``.
+
+Cost: T·n user gradients and T sorts of n·dim numbers; memory of a few times n gradients.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms.winsorized_mean import WinsorizedReleases
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
+
+_MOST_STEPS = 2000
+_NEAR = 1.05
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        items_per_user: m.
+        dim: number of parameters.
+        chunk_size: users whose items are read at once.
+        phase: steps and releases; see ``_first_order.Phase``.
+        epsilon: the budget.
+        delta: likewise.
+        initial_distance: R.
+        failure_probability: bound on the probability that some gradient of i.i.d. users is clipped.
+        excess_bound: proven bound on the expected excess empirical risk, ``inf`` where none applies.
+        distance_bound: proven bound on the root mean square distance from the minimizer of the empirical
+            risk (localization: L Corollary 2), ``inf`` without strong convexity.
+        stationarity_bound: of a nonconvex run: on the expected squared gradient mapping of step
+            1/smoothness while no gradient is clipped; else ``inf``.
+    """
+
+    num_users: int
+    items_per_user: int
+    dim: int
+    chunk_size: int
+    phase: Any
+    epsilon: Any
+    delta: Any
+    initial_distance: Any
+    failure_probability: Any
+    excess_bound: Any
+    distance_bound: Any
+    stationarity_bound: Any
+
+    @property
+    def releases(self) -> WinsorizedReleases:
+        """The private releases of the run."""
+        return self.phase.releases
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.phase.num_steps
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return self.num_steps * self.num_users
+
+    @property
+    def item_gradients(self) -> int:
+        """Item gradients of the whole run, for users with all their items."""
+        return self.user_gradients * self.items_per_user
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bounds assume; privacy assumes none of it."""
+        distance = f"a minimizer lies within {float(self.initial_distance):.4g} of the start"
+        if self.releases.form == "clipped":
+            return (distance,)
+        users = "users are independent, with i.i.d. items of the same law"
+        return (distance, users, *_winsorized_plan.ASSUMES_ORIGIN)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        return self.releases.certificate()
+
+    def __str__(self) -> str:
+        rows = [
+            ("users, items", f"{self.num_users}, {self.items_per_user}"),
+            ("parameters", self.dim),
+            ("method", self.phase.method),
+            ("steps", self.num_steps),
+            *_winsorized_plan.release_rows(self.releases),
+            ("chance of clipping", self.failure_probability),
+            ("excess risk bound", self.excess_bound),
+            ("which assumes", "; ".join(self.assumes)),
+            ("user gradients", self.user_gradients),
+            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
+            ("certificate", ",".join(str(self.certificate()).split("\n"))),
+        ]
+        return _planning.table("winsorized ERM", rows)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    method: str | None = None,
+    num_steps: int | None = None,
+    initial_distance: float | None = None,
+    radius: float | None = None,
+    failure: float = 1e-5,
+    form: str = "auto",
+    constants: str = "tight",
+    chunk_size: int = 256,
+) -> Plan:
+    """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
+
+    Args:
+        objective: smooth; for its constants, domain and ridge.
+        num_users: n ≥ 1.
+        items_per_user: m ≥ 1, for users with fewer or more the number that is typical.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        method: ``"convex"``, ``"strongly convex"`` or ``"nonconvex"``; by the objective's strong convexity
+            if left out.
+        num_steps: T; by the bound, at most 2000, if left out.
+        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the domain
+            if left out.
+        radius: τ, on the distance of a user's gradient from the population's; from i.i.d. items, by
+            ``concentration.trajectory_gradient_radius``, if left out. Any number is private that does not
+            come from the data: 1.2·(standard deviation of an item's gradient)/√m serves in practice.
+        failure: γ of the radius, and of the releases.
+        form: of the releases, ``"auto"`` for the one with the least noise; see ``winsorized_mean``.
+        constants: ``"tight"``, or ``"paper"`` for the printed noise.
+        chunk_size: users whose items are read at once.
+
+    Raises:
+        ValueError: an argument is out of range, the loss is not smooth, R is not finite, or there are too
+            few users for the intervals; the message says how many are needed.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 1)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    delta = _planning.require_real("delta", delta, 0, 1)
+    failure = _planning.require_real("failure", failure, 0, 1)
+    if num_steps is not None:
+        num_steps = _planning.require_integer("num_steps", num_steps, 1)
+    if radius is not None:
+        radius = _planning.require_real("radius", radius, 0)
+    smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
+    strong = objective.strong_convexity
+    method = ("strongly convex" if strong > 0 else "convex") if method is None else method
+    _planning.require_choice("method", method, _first_order.METHODS)
+    if method == "strongly convex":
+        strong = _planning.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
+    diameter = float(np.asarray(objective.domain.diameter))
+    distance = diameter if initial_distance is None else initial_distance
+    distance = _planning.require_real("initial_distance", distance, 0)
+    slope = _winsorized_plan.largest_slope(objective)
+
+    def with_steps(steps: int) -> Plan:
+        releases, chance = _winsorized_plan.gradient_releases(
+            objective, num_users, items_per_user, dim, steps, epsilon, delta,
+            radius=radius, failure=failure, form=form, constants=constants,
+        )  # fmt: skip
+        variance = float(releases.noise_variance)
+        match method:
+            case "convex":
+                chosen = _first_order.convex(smoothness, distance, variance, steps)
+            case "strongly convex":
+                chosen = _first_order.strongly_convex(smoothness, strong, distance, variance, steps)
+            case _:
+                # The gradient vanishes at a minimizer, but not at one on the boundary of a domain.
+                constrained = math.isfinite(diameter)
+                gap = slope * distance if constrained else smoothness * distance**2 / 2
+                chosen = _first_order.nonconvex(smoothness, gap, variance, steps, constrained)
+        # Where a gradient is clipped the risk is at most what the domain allows.
+        unlucky = chance * slope * diameter if chance > 0 else 0.0
+        stationary = method == "nonconvex"
+        excess = math.inf if stationary else chosen.bound + unlucky
+        phase = _first_order.Phase(
+            num_users, steps, method, releases, chosen.step_sizes, chosen.shares, 0.0
+        )
+        return Plan(
+            num_users, items_per_user, dim, chunk_size, phase, epsilon, delta, distance, chance,
+            excess,
+            math.sqrt(2 * excess / strong) if strong > 0 else math.inf,
+            chosen.bound if stationary else math.inf,
+        )  # fmt: skip
+
+    if num_steps is not None:
+        return with_steps(num_steps)
+    plans = _winsorized_plan.feasible(with_steps, _MOST_STEPS)
+    bounds = [min(p.excess_bound, p.stationarity_bound) for p in plans]
+    # The bound is flat where the noise rules: the fewest steps that come near the best.
+    return next(p for p, b in zip(plans, bounds, strict=True) if b <= _NEAR * min(bounds))
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the starting point; projected onto the domain.
+        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    start = objective.domain.project(params)
+    return _first_order.run(key, plan.phase, objective, data, start, plan.chunk_size, trace)

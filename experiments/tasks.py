@@ -104,7 +104,8 @@ def excess_risk(params: Array, objective: Objective, data: Data) -> Array:
 
 def sizes(task: Task) -> Sizes:
     """The public sizes that plans are made from."""
-    return Sizes(*task.train.items.features.columns.shape, task.dim)
+    users, slots, columns = task.train.items.features.columns.shape
+    return Sizes(users, slots, columns, task.dim)
 
 
 def public_rules(task: Task) -> dict[str, Any]:

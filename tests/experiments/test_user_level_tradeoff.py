@@ -2,39 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from rich.console import Console
 
-from dpsco_jax.geometry.domains import ball
-from dpsco_jax.problems.datasets import Task
-from dpsco_jax.problems.losses import logistic
-from dpsco_jax.problems.objective import Example, OneHot
-from dpsco_jax.problems.users import UserData
-from experiments import tasks
 from experiments import user_level_tradeoff as tradeoff
-from experiments.engine import Options, run
-from experiments.progress import Progress
-from experiments.report import frame
-from experiments.store import Store
 from experiments.table import EXPERIMENTS
-
-DIM = 12
-
-
-def users(seed, count):
-    rng = np.random.default_rng(seed)
-    columns = np.stack([rng.integers(0, 8, (count, 4)), rng.integers(8, DIM, (count, 4))], axis=-1)
-    chance = 1 / (1 + np.exp(3.0 - 0.9 * columns[..., 0]))
-    labels = (rng.random((count, 4)) < chance).astype(np.float32)
-    mask = rng.random((count, 4)) < 0.8
-    mask[:, 0] = True
-    return UserData(Example(OneHot(columns.astype(np.int32)), labels), mask)
-
-
-def toy_task(name):
-    objective = logistic(1.0, domain=ball(200.0), ridge=1e-3)
-    return Task(name, users(0, 400), users(1, 100), DIM, objective, ("",) * DIM, "toy")
+from tests.experiments.toy_task import finish, toy_task
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +16,7 @@ def finished(tmp_path_factory):
         tasks=("nlswork",), epsilons=(0.5, 20.0), seeds=3, num_steps=30
     )
     folder = tmp_path_factory.mktemp("tradeoff")
-    with pytest.MonkeyPatch.context() as patch, Store(folder) as store:
-        tasks.load_problem.cache_clear()
-        patch.setattr(tasks, "load", toy_task)
-        with Progress(Console(quiet=True), "test") as progress:
-            run(experiment, store, Options(), progress)
-        tasks.load_problem.cache_clear()
-        return experiment, frame(experiment, store), folder
+    return experiment, finish(experiment, folder), folder
 
 
 def test_every_cell_has_a_sound_result(finished):

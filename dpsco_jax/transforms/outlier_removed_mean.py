@@ -122,8 +122,9 @@ def outlier_removed_mean(
         **extra_args: Any,
     ) -> tuple[Any, OutlierRemovedState]:
         del params, extra_args
-        users = {leaf.shape[0] for leaf in jax.tree.leaves(updates)}
-        require(users == {releases.batch_size}, "users", users, f"{{{releases.batch_size}}}")
+        for leaf in jax.tree.leaves(updates):
+            size = releases.batch_size
+            require(leaf.shape[0] == size, "number of users", leaf.shape[0], str(size))
         key, test_key, select_key, noise_key = jax.random.split(state.key, 4)
         dim = sum(leaf.size for leaf in jax.tree.leaves(state.last))
         near = jnp.asarray(releases.noise_stddev) * dim**0.5 <= 0.25 * reach

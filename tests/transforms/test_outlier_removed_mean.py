@@ -1,0 +1,381 @@
+"""Outlier-removed mean: the law of its tests, what it releases, when it stops, what it charges."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from dp_accounting import NeighboringRelation
+from scipy import stats
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from tests.support.replay import assert_no_leak
+
+REPLACE = NeighboringRelation.REPLACE_ONE
+
+
+def phase(users=100, num_steps=3, threshold=80.0, **changes):
+    """A phase over everybody; by default tests that hardly err and little noise."""
+    numbers = {
+        "test": "stream",
+        "selection": "weighted",
+        "relation": REPLACE,
+        "keep_level": 2 / 3,
+        "core": 0.7 * users,
+        "test_epsilon": 20.0,
+        "score_sensitivity": 2.0,
+        "coin_failure": 0.0,
+        "sensitivity": 6.0 / users,
+        "noise_stddev": 1e-3,
+        "failure": 1e-6,
+        "epsilon": 30.0,
+        "delta": 1e-5,
+    }
+    return ConcentratedReleases(
+        population_size=users,
+        batch_size=users,
+        num_steps=num_steps,
+        threshold=threshold,
+        **{**numbers, **changes},
+    )
+
+
+def cluster(users=100, dim=4, centre=0.0, seed=0):
+    """Vectors all within distance 1 of each other."""
+    rows = np.random.default_rng(seed).standard_normal((users, dim))
+    rows /= 2.02 * np.max(np.linalg.norm(rows, axis=1))
+    return (rows + centre).astype(np.float32)
+
+
+def run(releases, batches, key=None, radius=1.0, masks=None, **options):
+    """The means of a sequence of batches ``[steps, users, ...]``, whether each halted, and the state."""
+    key = jax.random.key(0) if key is None else key
+    batches = jax.tree.map(jnp.asarray, batches)
+    # One compiled program for all plans and data of the same sizes.
+    return _run(releases, batches, key, radius, masks, tuple(options.items()))
+
+
+@functools.partial(jax.jit, static_argnums=5)
+def _run(releases, batches, key, radius, masks, options):
+    mean = transforms.outlier_removed_mean(releases, radius, key, **dict(options))
+    state = mean.init(jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), batches))
+
+    def step(state, batch):
+        rows, mask = batch
+        out, state = mean.update(rows, state, user_mask=mask)
+        return state, (out, state.halted)
+
+    state, (outs, halted) = jax.lax.scan(step, state, (batches, masks))
+    return outs, halted, state
+
+
+def first_halts(releases, trials, steps, users=4):
+    """In which step (from 0) each of many runs on equal vectors halts; ``steps`` if it does not."""
+    batches = jnp.zeros((steps, users, 1))
+    halted = jax.jit(jax.vmap(lambda key: run(releases, batches, key)[1]))(
+        jax.random.split(jax.random.key(0), trials)
+    )
+    return np.sum(~np.asarray(halted), axis=1)
+
+
+def test_one_noisy_threshold_serves_the_whole_stream():
+    """Scores at the threshold pass 1, 2, 3 tests with 1/2, 7/24, 3/16; by fresh ones with 1/2, 1/4, 1/8."""
+    trials = 100_000
+    halts = first_halts(phase(4, 3, 4.0, test_epsilon=1.0), trials, 3)
+    for passed, share in ((1, 1 / 2), (2, 7 / 24), (3, 3 / 16)):
+        error = np.sqrt(share * (1 - share) / trials)
+        assert abs(np.mean(halts >= passed) - share) < 5 * error
+
+
+def test_fresh_tests_are_independent():
+    trials = 50_000
+    halts = first_halts(phase(4, 3, 4.0, test_epsilon=1.0, test="fresh"), trials, 3)
+    for passed in (1, 2, 3):
+        share = 0.5**passed
+        assert abs(np.mean(halts >= passed) - share) < 5 * np.sqrt(share / trials)
+    # A margin of 3 for a Laplace variable of scale 2 / 1.
+    halts = first_halts(phase(4, 1, 1.0, test_epsilon=1.0, test="fresh"), trials, 1)
+    assert abs(np.mean(halts) - (1 - np.exp(-1.5) / 2)) < 0.008
+
+
+@pytest.mark.parametrize("threshold", [1.0, 4.0])
+def test_the_law_of_the_halting_step_is_that_of_the_sparse_vector(threshold):
+    trials, steps, epsilon = 40_000, 40, 2.0
+    releases = phase(4, steps, threshold, test_epsilon=epsilon)
+    halts = first_halts(releases, trials, steps)
+    margin = 4.0 - threshold
+    noise = np.linspace(-80, 80, 160_001)
+    density = stats.laplace.pdf(noise, scale=2 * 2.0 / epsilon)
+    passes = stats.laplace.sf(noise - margin, scale=4 * 2.0 / epsilon)
+    law = [np.trapezoid(density * passes**k * (1 - passes), noise) for k in range(steps)]
+    law.append(np.trapezoid(density * passes**steps, noise))
+    np.testing.assert_allclose(np.sum(law), 1.0, rtol=1e-6)
+    counts = np.bincount(halts, minlength=steps + 1)
+    # Classes of a few runs each are put together.
+    expected = trials * np.array(law) / np.sum(law)
+    late = np.arange(steps + 1) >= np.argmax(expected < 40) if np.any(expected < 40) else None
+    if late is not None:
+        late[-1] = False
+        counts = np.append(counts[~late], np.sum(counts[late]))
+        expected = np.append(expected[~late], np.sum(expected[late]))
+    assert stats.chisquare(counts, expected).pvalue > 1e-4
+
+
+def test_a_release_is_the_mean_plus_the_planned_noise():
+    """All but one user at 0, one at ±1.99 radii: Gaussian of known mean and standard deviation."""
+    users, radius, trials = 40, 0.5, 20_000
+    releases = phase(users, 1, 1.0, test_epsilon=400.0, noise_stddev=0.07)
+    many = jax.jit(jax.vmap(lambda key, rows: run(releases, rows, key, radius), (0, None)))
+    keys = jax.random.split(jax.random.key(1), trials)
+    head = 1 + concentrated_mean.headroom(jax.ShapeDtypeStruct((2,), jnp.float32))
+    for sign in (1.0, -1.0):
+        rows = np.zeros((1, users, 2), np.float32)
+        rows[0, 0, 1] = sign * 1.99 * radius
+        outs, halted, _ = many(jax.random.clone(keys), rows)
+        assert not np.any(halted)
+        for entry, mean in ((0, 0.0), (1, sign * 1.99 * radius / users)):
+            law = stats.norm(mean, 0.07 * radius * head)
+            assert stats.kstest(np.float64(outs[:, 0, entry]), law.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("selection", ["weighted", "bernoulli"])
+@pytest.mark.parametrize("test", ["stream", "fresh"])
+def test_without_noise_concentrated_users_have_their_plain_mean(selection, test):
+    releases = phase(selection=selection, test=test, noise_stddev=0.0)
+    batches = np.stack([cluster(centre=2.0, seed=seed) for seed in range(3)])
+    outs, halted, state = run(releases, batches)
+    np.testing.assert_allclose(outs, np.mean(np.float64(batches), axis=1), atol=1e-6)
+    assert not np.any(halted)
+    np.testing.assert_array_equal(state.last, outs[-1])
+
+
+def test_the_random_subset_is_drawn_anew_in_each_step():
+    """A third of the users are on the ramp: their neighbours within 2 radii are 60 of 100."""
+    rows = np.zeros((200, 1), np.float32)
+    rows[:80], rows[80:120] = 3.0, 1.5
+    releases = phase(200, 8, 1.0, selection="bernoulli", noise_stddev=0.0, test_epsilon=400.0)
+    outs = run(releases, np.stack([rows] * 8))[0]
+    weights = concentrated_mean.inlier_weights(
+        concentrated_mean.concentration(rows, 1.0).degrees, 200, 2 / 3
+    )
+    assert 0.0 < weights[0] < 1.0
+    assert len(np.unique(outs)) > 4
+    np.testing.assert_allclose(
+        np.mean(outs), concentrated_mean.weighted_mean(rows, weights)[0], atol=0.1
+    )
+
+
+def test_two_halves_halt_at_once_and_nothing_is_released_after():
+    rows = np.concatenate([cluster(50), cluster(50, centre=30.0)])
+    good = cluster(100)
+    batches = np.stack([rows, good, good])
+    keys = jax.random.split(jax.random.key(0), 300)
+    outs, halted, state = jax.jit(jax.vmap(lambda k: run(phase(), batches, k)))(keys)
+    assert np.all(halted)
+    np.testing.assert_array_equal(outs, 0.0)
+    np.testing.assert_array_equal(state.last, 0.0)
+
+
+def test_a_run_that_halts_keeps_its_last_release_bit_for_bit():
+    good, bad = cluster(100, centre=1.0), cluster(100, centre=1.0)
+    bad[:40] = cluster(40, centre=-3.0)
+    batches = np.stack([good, bad, good])
+    outs, halted, state = run(phase(), batches)
+    np.testing.assert_array_equal(halted, [False, True, True])
+    np.testing.assert_array_equal(state.last, outs[0])
+    np.testing.assert_array_equal(outs[1:], 0.0)
+    assert np.all(np.abs(outs[0] - 1.0) < 0.2)
+
+
+OUTLIERS = {
+    "far": lambda rng, n: 1e6 * rng.standard_normal((n, 10)),
+    "overflowing": lambda rng, n: np.full((n, 10), 3e38),
+    "not numbers": lambda rng, n: np.where(rng.random((n, 10)) < 0.2, np.nan, -np.inf),
+    "colluding far away": lambda rng, n: np.full((n, 10), 4.0),
+    "colluding as near as they can": lambda rng, n: 1.45 * np.eye(10)[np.zeros(n, int)],
+    "colluding on the ramp": lambda rng, n: (1.6 + 0.5 * rng.random((n, 1))) * np.eye(10)[:1],
+}
+
+
+@pytest.mark.parametrize("kind", OUTLIERS)
+@pytest.mark.parametrize("selection", ["weighted", "bernoulli"])
+def test_five_percent_of_outliers_move_the_mean_by_their_weight_at_most(rng, kind, selection):
+    """All kept vectors are within 4 radii of each other, and 1/20 of the users have changed."""
+    users, dim = 200, 10
+    rows = cluster(users, dim)
+    clean = np.mean(np.float64(rows[10:]), axis=0)
+    rows[:10] = OUTLIERS[kind](rng, 10)
+    releases = phase(users, 2, 0.8 * users, selection=selection, noise_stddev=0.01)
+    outs, halted, _ = run(releases, np.stack([rows, rows]))
+    assert not np.any(halted)
+    deviation = np.linalg.norm(np.float64(outs) - clean, axis=1)
+    assert np.all(deviation <= 4.0 * 10 / 190 + 5 * 0.0101 * np.sqrt(dim))
+    if not kind.startswith("colluding as near") and not kind.endswith("ramp"):
+        # Left out altogether: only the noise is there.
+        assert np.all(deviation <= 5 * 0.0101 * np.sqrt(dim))
+
+
+@pytest.mark.parametrize("kind", ["far", "not numbers", "colluding far away"])
+def test_forty_percent_of_outliers_halt_the_run(rng, kind):
+    users = 200
+    bad = cluster(users, 10)
+    bad[:80] = OUTLIERS[kind](rng, 80)
+    batches = np.stack([cluster(users, 10), bad])
+    outs, halted, state = run(phase(users, 2, 160.0, noise_stddev=0.01), batches)
+    np.testing.assert_array_equal(halted, [False, True])
+    np.testing.assert_array_equal(outs[1], 0.0)
+    np.testing.assert_array_equal(state.last, outs[0])
+
+
+def test_a_user_without_a_number_is_released_as_one_far_away_or_masked():
+    rows = np.stack([cluster(100)] * 2)
+    spoiled, far = rows.copy(), rows.copy()
+    spoiled[:, 7, 2], far[:, 7] = np.nan, 500.0
+    mask = np.broadcast_to(np.arange(100) != 7, (2, 100))
+    go = lambda b, m: run(phase(), b, masks=m)[:2]  # noqa: E731
+    first, second = go(spoiled, np.ones_like(mask)), go(far, np.ones_like(mask))
+    for a, b, c in zip(first, second, go(rows, mask), strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+    assert not np.any(first[1])
+
+
+@pytest.mark.parametrize("test", ["stream", "fresh"])
+def test_the_whole_phase_is_charged_from_the_first_update_on_and_never_again(test):
+    good, bad = cluster(100), cluster(100)
+    bad[:50] = 9.0
+    releases = phase(num_steps=2, test=test)
+    expected = releases.loss()
+    mean = transforms.outlier_removed_mean(releases, 1.0, jax.random.key(0))
+    update = jax.jit(mean.update)
+    for batches in ((good, good, good), (bad, good, good)):
+        state = mean.init(jnp.zeros(4))
+        np.testing.assert_array_equal(privacy.privacy_spent(state).rdp, 0.0)
+        for rows in batches:
+            state = update(rows, state)[1]
+            spent = privacy.privacy_spent(state)
+            np.testing.assert_allclose(spent.rdp, expected.rdp, rtol=1e-5)
+            np.testing.assert_allclose(spent.delta, expected.delta, rtol=1e-5)
+            assert np.all(spent.rdp >= np.float32(expected.rdp))
+
+
+@pytest.mark.parametrize("test", ["stream", "fresh"])
+def test_nothing_is_released_beyond_the_last_step(test):
+    """Not even whether the data would have passed: the state is the same whatever the data."""
+    good, bad = cluster(100), cluster(100)
+    bad[:50] = 9.0
+    releases = phase(num_steps=2, test=test)
+    outs, halted, state = run(releases, np.stack([good, good, good, good]))
+    np.testing.assert_array_equal(halted, [False, False, True, True])
+    assert np.all(outs[:2] != 0.0)
+    np.testing.assert_array_equal(outs[2:], 0.0)
+    others, stops, other_state = run(releases, np.stack([good, good, bad, good]))
+    np.testing.assert_array_equal(others, outs)
+    np.testing.assert_array_equal(stops, halted)
+    np.testing.assert_array_equal(state.last, other_state.last)
+    np.testing.assert_array_equal(
+        np.float32(jax.tree.leaves(state.test)), np.float32(jax.tree.leaves(other_state.test))
+    )
+    assert state.steps == 2
+
+
+def test_data_are_seen_through_releases_only():
+    data, others = cluster(100, seed=1), cluster(100, centre=3.0, seed=2)
+    others[5] = np.nan
+    for changes, anchor in (
+        ({}, "last release"),
+        ({"test": "fresh", "selection": "bernoulli"}, None),
+    ):
+        releases = phase(**changes)
+        assert_no_leak(
+            lambda rows: run(releases, jnp.stack([rows] * 2), anchor=anchor),  # noqa: B023
+            jnp.asarray(data),
+            jnp.asarray(others),
+        )
+
+
+def test_the_last_release_is_the_anchor_while_its_noise_is_small():
+    moving = np.stack([cluster(100, centre=6.0 * step) for step in range(4)])
+    releases = phase(num_steps=4)
+    assert not np.any(run(releases, moving)[1])
+    # From the origin, two steps of 12 radii are out of reach.
+    stopped = run(releases, moving, anchor=None)[1]
+    np.testing.assert_array_equal(stopped, [False, False, True, True])
+    assert not np.any(run(releases, moving, anchor=None, reach=100.0)[1])
+    # Noise of 40 radii would carry the anchor out of everybody's reach.
+    resting = np.stack([cluster(100)] * 4)
+    assert not np.any(run(phase(num_steps=4, noise_stddev=20.0), resting)[1])
+
+
+def test_one_compiled_run_for_all_keys_radii_and_plans():
+    batches = jnp.asarray(np.stack([cluster(100)] * 2))
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def go(key, radius, releases):
+        return run(releases, batches, key, radius)
+
+    settings = [(0, 1.0, 1e-3), (1, 1.0, 1e-2), (2, 0.2, 1e-3)]
+    plans = [jax.tree.map(jnp.float32, phase(noise_stddev=noise)) for _, _, noise in settings]
+    alone = [
+        go(jax.random.key(seed), radius, plan)
+        for (seed, radius, _), plan in zip(settings, plans, strict=True)
+    ]
+    assert [bool(halted[0]) for _, halted, _ in alone] == [False, False, True]
+    keys = jnp.stack([jax.random.key(seed) for seed, _, _ in settings])
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans)
+    together = jax.jit(jax.vmap(lambda *a: run(a[2], batches, a[0], a[1])))(
+        keys, jnp.array([radius for _, radius, _ in settings]), stacked
+    )
+    for lane, (outs, halted, _) in enumerate(alone):
+        np.testing.assert_allclose(together[0][lane], outs, atol=1e-6)
+        np.testing.assert_array_equal(together[1][lane], halted)
+
+
+def test_trees_of_any_precision_are_judged_as_a_whole():
+    generator = np.random.default_rng(0)
+    rows = {
+        "w": jnp.asarray(0.05 * generator.standard_normal((100, 2, 3)), jnp.bfloat16),
+        "b": jnp.asarray(0.05 * generator.standard_normal(100), jnp.float32),
+    }
+    mean = transforms.outlier_removed_mean(phase(), 1.0, jax.random.key(0))
+    outs, state = jax.jit(mean.update)(rows, mean.init(jax.tree.map(lambda x: x[0], rows)))
+    assert outs["w"].dtype == jnp.bfloat16
+    assert state.last["w"].dtype == jnp.float32
+    assert not state.halted
+    np.testing.assert_allclose(outs["b"], np.mean(rows["b"]), atol=5e-3)
+    apart = {**rows, "b": rows["b"].at[:50].add(3.0)}
+    assert jax.jit(mean.update)(apart, mean.init(jax.tree.map(lambda x: x[0], rows)))[1].halted
+
+
+def test_halted_is_found_in_any_nest_of_states():
+    good = jnp.asarray(cluster(100))
+    chain = optax.chain(
+        transforms.outlier_removed_mean(phase(), 1.0, jax.random.key(0)), optax.adam(0.1)
+    )
+    update = jax.jit(chain.update)
+    state = chain.init(jnp.zeros(4))
+    state = update(good, state, jnp.zeros(4))[1]
+    assert not transforms.halted(state)
+    state = update(good.at[:50].add(9.0), state, jnp.zeros(4))[1]
+    assert transforms.halted({"here": [state]})
+    assert not transforms.halted(optax.EmptyState())
+
+
+def test_bad_arguments_are_refused():
+    key = jax.random.key(0)
+    for radius in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="radius"):
+            transforms.outlier_removed_mean(phase(), radius, key)
+    with pytest.raises(ValueError, match="reach"):
+        transforms.outlier_removed_mean(phase(), 1.0, key, reach=0.0)
+    with pytest.raises(ValueError, match="typed key"):
+        transforms.outlier_removed_mean(phase(), 1.0, jnp.zeros(2, jnp.uint32))
+    mean = transforms.outlier_removed_mean(phase(), 1.0, key)
+    with pytest.raises(ValueError, match=r"number of users must be 100, got 99"):
+        mean.update(cluster(99), mean.init(jnp.zeros(4)))

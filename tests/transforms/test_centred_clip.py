@@ -296,7 +296,9 @@ def learned(relation, understated=1.0, kind="opposite"):
     The user plays against the public state: in one data set just inside of the ball; in the other
     outside on the opposite side (or, ``kind`` "outside", both outside; or absent).
     """
-    multiplier = float(privacy.calibrate_noise_multiplier(EPSILON, DELTA, AUDIT_STEPS))
+    multiplier = privacy.certified_noise_multiplier(
+        privacy.FullBatch(), AUDIT_STEPS, EPSILON, DELTA, relation
+    )
     aggregate = transforms.centred_clip(
         1.0, AUDIT_USERS, relation, centre_rate=0.5, quantile=0.5, quantile_rate=0.3
     )
@@ -332,7 +334,7 @@ def learned(relation, understated=1.0, kind="opposite"):
         mechanism,
         jnp.float32(1.0),
         jnp.float32(-1.0),
-        lambda s: s,
+        lambda score: score,
         RUNS,
         DELTA,
         batch_size=32_768,

@@ -1,0 +1,189 @@
+"""Localized SGD: disjoint blocks, parallel accounting, the number of blocks, the last block's law."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd
+from tests.support.replay import assert_no_leak
+
+USERS, ITEMS, DIM, DELTA, EPSILON = 150, 4, 2, 1e-3, 20.0
+POINTS = losses.squared_distance(point_bound=1.0, radius=1.0)
+SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": DELTA}
+
+
+def _plan(**changes):
+    settings = {"epsilon": EPSILON, "num_blocks": 2, "num_steps": 6, "radius": 1.2} | SIZES
+    return localized_sgd.plan(POINTS, **(settings | changes))
+
+
+def _data(seed=0, spread=0.2):
+    rng = np.random.default_rng(seed)
+    points = [0.3, -0.1] + spread * rng.normal(size=(USERS, ITEMS, DIM))
+    return UserData(jnp.asarray(points, jnp.float32))
+
+
+@jax.jit
+def _run(key, plan, data):
+    return localized_sgd.solve(key, plan, POINTS, data, jnp.zeros(DIM))
+
+
+def test_number_of_blocks_of_the_paper():
+    printed = localized_sgd.printed_num_blocks
+    assert [printed(2**x, 1) for x in (2, 4, 5, 8, 9, 16, 17, 32, 33)] == [
+        1,
+        2,
+        3,
+        3,
+        4,
+        4,
+        5,
+        5,
+        6,
+    ]
+    assert printed(20_000, 100) == 5
+    assert printed(655, 100) == 4
+    assert printed(256, 256) == 4
+    with pytest.raises(ValueError, match="at least 4"):
+        printed(3, 1)
+    sizes = [
+        block.num_users
+        for block in _plan(
+            num_users=8000,
+            items_per_user=8,
+            num_blocks="paper",
+            constants="paper",
+            radius=1.0,
+            num_steps=2,
+        ).blocks
+    ]
+    assert sizes == [500, 1000, 2000, 4000]
+
+
+def test_distances_follow_from_the_proven_bounds():
+    plan = localized_sgd.plan(
+        POINTS,
+        num_users=20_000,
+        items_per_user=10_000,
+        dim=5,
+        epsilon=4.0,
+        delta=1e-6,
+        num_blocks=4,
+    )
+    assert sum(block.num_users for block in plan.blocks) == 20_000
+    assert plan.distances[0] == 2.0, "the diameter; 2G/μ = 4 is larger"
+    for before, block, distance in zip(
+        plan.distances, plan.blocks, plan.distances[1:], strict=False
+    ):
+        assert distance == pytest.approx(np.sqrt(2 * block.excess_bound))
+        assert distance < before / 2
+    assert plan.excess_bound == plan.blocks[-1].excess_bound < plan.blocks[0].excess_bound / 100
+    # Better than all users at once for the whole distance, and the default finds it.
+    tight = localized_sgd.plan(
+        POINTS, num_users=20_000, items_per_user=10_000, dim=5, epsilon=4.0, delta=1e-6
+    )
+    assert tight.excess_bound <= plan.excess_bound
+    few = localized_sgd.plan(
+        POINTS, num_users=300, items_per_user=10_000, dim=5, epsilon=4.0, delta=1e-6
+    )
+    assert len(few.blocks) == 1, "two blocks have too few users for the test"
+
+
+def test_a_user_of_the_second_block_does_not_touch_the_first():
+    plan, data = _plan(), _data()
+    first = plan.blocks[0].num_users
+    other = data._replace(items=data.items.at[first + 3].set(-1.0))
+    key = jax.random.key(0)
+    alone = jax.jit(
+        lambda d: multipass_sgd.solve(
+            jax.random.fold_in(key, 0),
+            plan.blocks[0],
+            POINTS,
+            UserData(d.items[:first]),
+            jnp.zeros(DIM),
+        )
+    )
+    np.testing.assert_array_equal(alone(data).params, alone(other).params)
+    ends = [_run(jax.random.clone(key), plan, d) for d in (data, other)]
+    assert np.any(ends[0].params != ends[1].params)
+
+    # The loss is one block's, not two.
+    joint = privacy.epsilon(ends[0].privacy, DELTA)
+    blocks = [privacy.epsilon(block.loss(), DELTA) for block in plan.blocks]
+    np.testing.assert_allclose(joint, max(blocks), rtol=1e-3)
+    assert plan.certificate().epsilon <= EPSILON
+    assert ends[0].gradients == 6 * USERS * ITEMS == plan.item_gradients
+    assert ends[0].status == Status.OK
+
+
+def test_a_halted_block_hands_on_its_start():
+    """The first block's users disagree: the second starts where the run started."""
+    plan, data = _plan(radius=0.5), _data(spread=0.0)
+    first = plan.blocks[0].num_users
+    camps = jnp.where(jnp.arange(first)[:, None, None] % 2 == 0, 1.0, -1.0)
+    data = UserData(data.items.at[:first].set(camps / np.sqrt(DIM)))
+    solution = _run(jax.random.key(1), plan, data)
+    assert solution.status == Status.HALTED
+    second = jax.jit(
+        lambda d: multipass_sgd.solve(
+            jax.random.fold_in(jax.random.key(1), 1), plan.blocks[1], POINTS, d, jnp.zeros(DIM)
+        )
+    )(UserData(data.items[first:]))
+    np.testing.assert_allclose(solution.params, second.params, rtol=1e-5)
+    assert np.linalg.norm(np.asarray(solution.params) - [0.3, -0.1]) < 0.3
+
+
+def test_without_noise_the_minimizer_of_the_last_block_is_found():
+    plan, data = _plan(step_size=0.7), _data()
+    blocks = tuple(
+        dataclasses.replace(
+            block, releases=dataclasses.replace(block.releases, noise_stddev=0.0, threshold=-1e9)
+        )
+        for block in plan.blocks
+    )
+    solution = _run(jax.random.key(0), dataclasses.replace(plan, blocks=blocks), data)
+    # Contraction by 0.3 a step towards each block's mean, then averages over six steps.
+    shrink, at, first = np.mean(0.3 ** np.arange(1, 7)), np.zeros(DIM), 0
+    for block in plan.blocks:
+        center = np.asarray(data.items[first : first + block.num_users]).mean((0, 1))
+        at, first = center + shrink * (at - center), first + block.num_users
+    np.testing.assert_allclose(solution.params, at, rtol=1e-4)
+
+
+def test_data_reach_the_result_through_releases_only():
+    plan = _plan()
+
+    def run(data):
+        return _run(jax.random.key(0), plan, data)._replace(unprivate=None)
+
+    assert_no_leak(run, _data(spread=0.1), UserData(-_data(seed=1, spread=0.05).items))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_blocks": 0}, "num_blocks must be"),
+        ({"num_blocks": 8}, "num_blocks must be"),
+        ({"num_blocks": 7}, "num_users must be"),
+        ({"initial_distance": 0.0}, "initial_distance must be in"),
+        ({"items_per_user": 0}, "items_per_user must be"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        _plan(**changes)
+
+
+def test_other_losses_are_refused():
+    settings = {"epsilon": EPSILON} | SIZES
+    with pytest.raises(ValueError, match="strong_convexity must be in"):
+        localized_sgd.plan(POINTS._replace(loss_strong_convexity=0.0), **settings)
+    with pytest.raises(ValueError, match="must be smooth if it has a ridge"):
+        localized_sgd.plan(losses.hinge(1.0, ridge=0.1), **settings)

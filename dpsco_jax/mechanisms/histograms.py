@@ -1,0 +1,83 @@
+"""The distribution of a categorical item, from users with many items each.
+
+What it computes: each user's frequencies over k categories, their private mean, and its projection onto the
+simplex if wanted.
+
+Source: L Corollary 1 applied to one-hot items (the paper has no algorithm of its own for this).
+
+Formal guarantee: that of ``winsorized_mean``, under REPLACE_ONE: a user's frequencies are a function of that
+user's items alone; the projection is post-processing. Utility: E‖p̂ - p‖² is (1 - ‖p‖²)/(mn) plus the noise
+variance of the releases, while no row is clipped; the projection only brings it nearer to p.
+
+Cost: users × categories numbers, and those of the mean.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax.mechanisms.winsorized_mean import WinsorizedReleases, winsorized_mean
+
+
+def frequencies(
+    categories: Int[Array | np.ndarray, "users items"],
+    num_categories: int,
+    mask: Bool[Array | np.ndarray, "users items"] | None = None,
+) -> Float[Array, "users {num_categories}"]:
+    """Each user's share of items in each category; zeros for a user without items.
+
+    Args:
+        categories: of every item; one outside [0, num_categories) counts as no item.
+        num_categories: k.
+        mask: which items are there; all if left out.
+    """
+    categories = jnp.asarray(categories)
+    counted = (categories >= 0) & (categories < num_categories)
+    counted &= True if mask is None else jnp.asarray(mask)
+    place = jnp.where(counted, categories, num_categories)
+    counts = jax.vmap(lambda row: jnp.bincount(row, length=num_categories + 1))(place)
+    total = jnp.maximum(jnp.sum(counted, axis=1), 1)
+    return counts[:, :num_categories].astype(float) / total[:, None]
+
+
+def frequency_radius(items_per_user: int, num_users: int, failure: float) -> float:
+    """(1 + √ln(n/γ))/√m: all users' frequencies lie within it of the distribution, but for γ.
+
+    McDiarmid's inequality: E‖p̂_u - p‖ <= 1/√m, and exchanging one item moves it by √2/m.
+
+    Args:
+        items_per_user: m ≥ 1.
+        num_users: n ≥ 1.
+        failure: γ in (0, 1).
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    require_positive("items_per_user", items_per_user)
+    require_positive("num_users", num_users)
+    require(0 < failure < 1, "failure", failure, "in (0, 1)")
+    return (1 + math.sqrt(math.log(num_users / failure))) / math.sqrt(items_per_user)
+
+
+def user_level_histogram(
+    key: jax.Array,
+    rows: Float[Array | np.ndarray, "users categories"],
+    releases: WinsorizedReleases,
+    project: bool = True,
+) -> Float[Array, "categories"]:
+    """The private mean of users' frequencies; costs ``releases.query_loss()`` under REPLACE_ONE.
+
+    Args:
+        key: a typed key, used up.
+        rows: of ``frequencies``.
+        releases: of ``calibrate_winsorized`` with ``bound=1`` (frequencies have no larger norm) and a radius
+            such as ``frequency_radius``.
+        project: whether to return the nearest distribution, or the noisy mean as it is.
+    """
+    mean = winsorized_mean(key, rows, releases)
+    return domains.simplex().project(mean) if project else mean

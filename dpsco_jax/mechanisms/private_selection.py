@@ -1,0 +1,97 @@
+"""Selection of the best of many private candidates, at the price of three of them.
+
+What it computes: a number N is drawn from the geometric law, P(N > k) = (1 - γ)^k. N times, a candidate
+mechanism chosen uniformly among K releases its value, with fresh noise each time. The smallest value and its
+index are returned.
+
+Source: L Algorithm 5 (the loop); Liu and Talwar 2019, Theorem 3.2 (selection from private candidates).
+
+Formal guarantee: if every candidate is pure ε₁-DP, index and value together are pure 3ε₁-DP under the same
+relation, whatever N is, and N may be revealed. For with p_j the density of candidate j and F the distribution
+function of the value of a uniform draw, the density of the result at (j, v) is
+
+    p_j(v)/K · Σ_N γ(1 - γ)^(N-1)·N·(1 - F(v))^(N-1) = p_j(v)/K · γ/(γ + (1 - γ)F(v))²;
+
+a neighbour changes p_j by a factor e^ε₁ at most and γ + (1 - γ)F by no more. Candidates that are only
+(ε, δ)-DP, Gaussian noise among them, are not covered; nor is a value that is kept and used again for a second
+draw of the same candidate.
+
+Cost: 1/γ releases on average; N is at most 44/γ (up to a probability of 2^-64).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax.mechanisms import _draws
+from dpsco_jax.mechanisms._keys import require_key
+
+LEAST_STOPPING_PROBABILITY = 45.0 / (2**31 - 1)
+"""With it N fits an int32: no exponential variable of ours is longer than 45."""
+
+
+class Selection(NamedTuple):
+    """The result.
+
+    Attributes:
+        choice: index of the candidate selected.
+        value: that it released.
+        draws: N; does not depend on data.
+    """
+
+    choice: Int[Array, ""]
+    value: Float[Array, ""]
+    draws: Int[Array, ""]
+
+
+def geometric_selection(
+    key: jax.Array,
+    candidate: Callable[[jax.Array, jax.Array], jax.Array],
+    num_candidates: int,
+    stopping_probability: ArrayLike,
+) -> Selection:
+    """Selects the candidate with the smallest value seen; costs ``geometric_selection_loss``.
+
+    Args:
+        key: a typed key, used up.
+        candidate: ``candidate(key, index) -> value``, a pure ε₁-DP release of a scalar; lower is better. A
+            NaN is never selected.
+        num_candidates: K ≥ 1.
+        stopping_probability: γ in (0, 1]; may be traced.
+
+    Raises:
+        ValueError: γ is not in (0, 1], or so small that N may not fit an int32.
+    """
+    require_key(key)
+    require_positive("num_candidates", num_candidates)
+    if not isinstance(stopping_probability, jax.core.Tracer):
+        given = np.asarray(stopping_probability)
+        inside = np.all((given >= LEAST_STOPPING_PROBABILITY) & (given <= 1))
+        working_range = f"in [{LEAST_STOPPING_PROBABILITY:.3g}, 1]"
+        require(inside, "stopping_probability", stopping_probability, working_range)
+    count_key, draw_key = jax.random.split(key)
+    dtype = jnp.result_type(float)
+    rate = -jnp.log1p(-jnp.asarray(stopping_probability, dtype))
+    draws = 1 + jnp.floor(_draws.exponential(count_key, (), dtype) / rate).astype(jnp.int32)
+
+    def draw(step: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+        index_key, value_key = jax.random.split(jax.random.fold_in(draw_key, step))
+        index = jax.random.randint(index_key, (), 0, num_candidates)
+        value = jnp.asarray(candidate(value_key, index), dtype)
+        better = value < best[1]
+        return jnp.where(better, index, best[0]), jnp.where(better, value, best[1])
+
+    start = (jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype))
+    index, value = jax.lax.fori_loop(0, draws, draw, start)
+    return Selection(index, value, draws)
+
+
+def geometric_selection_loss(candidate_epsilon: ArrayLike) -> privacy.PrivacyLoss:
+    """What a selection costs if every candidate is ``candidate_epsilon``-DP: three times that, pure."""
+    return privacy.pure_dp(3 * candidate_epsilon)

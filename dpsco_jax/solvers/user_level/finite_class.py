@@ -1,0 +1,266 @@
+"""Learning from finitely many candidates under pure user-level differential privacy.
+
+What it computes: the candidate with the smallest noisy mean loss over users, among N draws of a candidate
+with fresh noise, N geometric. The noisy mean of a candidate is winsorized (the losses of users with many
+items lie close together), or plain where that has less noise.
+
+Source: L Algorithm 5, Lemma 1, Theorem 7, Corollary 3. With these corrections: γ = α/(5K), since the printed
+1/K misses the best candidate every second time; candidates get ε/3, with which noise and numbers of users are
+three times the printed ones; the radius of the losses is range·√(log(2Kn/α)/(2m)).
+
+Formal guarantee: pure ε-DP for a user's whole data under REPLACE_ONE, for any losses: the mean of a user's
+losses is clamped into ``loss_range``, a loss that is not finite counts as its middle. Each candidate is
+ε/3-DP, see ``mechanisms.private_selection``. Assumed: the key stays secret. Utility: ``excess_bound``, from
+five events of probability α/5 each: losses within the radius, the best candidate drawn, N <= L =
+log(5/α)·5K/α, all noise within s·log(5L/α) for noise of scale s, population risks near the users' means; and
+the intervals of all draws (``failure_probability`` has them all).
+
+Cost: 5K/α draws on average, each with a sort of n numbers; K·n·m loss evaluations if the matrix of user
+losses fits in memory (64 MiB), else n·m evaluations a draw.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms import additive, private_range, private_selection, winsorized_mean
+from dpsco_jax.problems import concentration
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData, user_loss
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.solution import Solution, Status
+
+_MATRIX_ENTRIES = 2**24
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        items_per_user: m.
+        num_candidates: K.
+        winsorized: whether candidates release winsorized means, or plain ones.
+        middle: of the range of losses.
+        bound: half of its length.
+        radius: τ of the user losses.
+        candidate_epsilon: ε₁ = ε/3.
+        stopping_probability: γ.
+        epsilon: the budget.
+        failure_probability: bound on the probability that the excess is larger than the first part of:
+        excess_bound: proven bound on the expected excess risk.
+    """
+
+    num_users: int
+    items_per_user: int
+    num_candidates: int
+    winsorized: bool
+    middle: Any
+    bound: Any
+    radius: Any
+    candidate_epsilon: Any
+    stopping_probability: Any
+    epsilon: Any
+    failure_probability: Any
+    excess_bound: Any
+
+    @property
+    def noise_scale(self) -> Any:
+        """Scale of the Laplace noise of a candidate."""
+        return _noise_scale(
+            self.winsorized, self.radius, self.bound, self.num_users, self.candidate_epsilon
+        )
+
+    @property
+    def expected_draws(self) -> float:
+        """E N."""
+        return 1 / float(self.stopping_probability)
+
+    @property
+    def user_gradients(self) -> int:
+        """None: losses are evaluated, not gradients."""
+        return 0
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound assumes; privacy assumes none of it."""
+        return (
+            "losses lie in the range",
+            "users are independent, with i.i.d. items of the same law",
+        )
+
+    def certificate(self) -> privacy.Certificate:
+        """(ε, 0): pure differential privacy."""
+        relation = NeighboringRelation.REPLACE_ONE
+        return privacy.Certificate(float(self.epsilon), 0.0, relation, "geometric selection")
+
+    def __str__(self) -> str:
+        rows = [
+            ("users, items", f"{self.num_users}, {self.items_per_user}"),
+            ("candidates", self.num_candidates),
+            ("expected draws", self.expected_draws),
+            ("means", "winsorized" if self.winsorized else "plain"),
+            ("noise scale", self.noise_scale),
+            ("failure probability", self.failure_probability),
+            ("excess risk bound", self.excess_bound),
+            ("which assumes", "; ".join(self.assumes)),
+            ("budget", f"({float(self.epsilon):g}, 0)"),
+        ]
+        return _planning.table("private choice from a finite class", rows)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    num_candidates: int,
+    epsilon: float,
+    loss_range: tuple[float, float],
+    failure: float = 0.05,
+    stopping_probability: float | None = None,
+) -> Plan:
+    """Checks all arguments and sets the noise. All of them are public.
+
+    Args:
+        objective: its loss is evaluated; without a ridge.
+        num_users: n ≥ 1.
+        items_per_user: m ≥ 1, for users with fewer or more the number that is typical.
+        num_candidates: K ≥ 1.
+        epsilon: budget of pure DP, in (0, inf).
+        loss_range: the least and the largest value that a loss may have.
+        failure: α in (0, 1).
+        stopping_probability: γ; α/(5K) if left out.
+
+    Raises:
+        ValueError: an argument is out of range, or γ is so small that the draws could not be counted.
+    """
+    if objective.ridge:
+        raise ValueError(f"ridge must be 0: put it into the loss, got {objective.ridge!r}")
+    num_users = _planning.require_integer("num_users", num_users, 1)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    num_candidates = _planning.require_integer("num_candidates", num_candidates, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    failure = _planning.require_real("failure", failure, 0, 1)
+    low, high = loss_range
+    length = _planning.require_real("loss_range length", high - low, 0)
+    each = failure / 5
+    stop = each / num_candidates if stopping_probability is None else stopping_probability
+    stop = _planning.require_real(
+        "stopping_probability",
+        stop,
+        private_selection.LEAST_STOPPING_PROBABILITY,
+        1 + 1e-12,
+        closed=True,
+    )
+    radius = concentration.loss_radius(length, num_candidates, items_per_user, num_users, each)
+
+    bound, first = length / 2, epsilon / 3
+    draws = max(1.0, math.log(1 / each) / stop)
+    missed = (1 - 1 / num_candidates) * stop / (stop + (1 - stop) / num_candidates)
+    sampling = length * math.sqrt(
+        math.log(2 * num_candidates / each) / (2 * items_per_user * num_users)
+    )
+
+    def outcome(winsorized: bool) -> tuple[float, float]:
+        """Failure probability and excess risk."""
+        scale = _noise_scale(winsorized, radius, bound, num_users, first)
+        chance = 3 * each + missed
+        if winsorized:
+            width = private_range.default_bin_width(radius)
+            intervals = private_range.miss_probability(num_users, first / 2, bound, width)
+            chance += each + draws * intervals
+        chance = min(1.0, chance)
+        likely = 2 * scale * math.log(draws / each) + 2 * sampling
+        return chance, min(length, likely + chance * length)
+
+    best = min((True, False), key=lambda winsorized: outcome(winsorized)[1])
+    chance, excess = outcome(best)
+    return Plan(
+        num_users, items_per_user, num_candidates, best, (low + high) / 2, bound, radius, first,
+        stop, epsilon, chance, excess,
+    )  # fmt: skip
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers and data.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the candidates, with a leading axis ``[num_candidates, ...]`` on every leaf.
+
+    Returns:
+        The candidate selected. ``unprivate`` holds its index, the value released with it and the number of
+        draws, which the guarantee covers all the same.
+
+    Raises:
+        ValueError: if the number of users or of candidates is not the planned one.
+    """
+    found = jax.tree.leaves(params)[0].shape[0]
+    if found != plan.num_candidates:
+        raise ValueError(
+            f"params must hold plan.num_candidates = {plan.num_candidates} points, got {found}"
+        )
+    return select(key, plan, objective, data, lambda i: jax.tree.map(lambda leaf: leaf[i], params))
+
+
+def select(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, point: Any
+) -> Solution:
+    """``solve`` for candidates that are computed when needed: ``point(index) -> params``."""
+    _planning.require_users("data", plan.num_users, data)
+    one_user = user_loss(objective)
+    axes = (None, 0, None if data.mask is None else 0)
+
+    def losses(index: jax.Array) -> jax.Array:
+        return jax.vmap(one_user, in_axes=axes)(point(index), data.items, data.mask)
+
+    if plan.num_candidates * plan.num_users <= _MATRIX_ENTRIES:
+        matrix = jax.lax.map(losses, jnp.arange(plan.num_candidates))
+        column = matrix.__getitem__
+    else:
+        column = losses
+
+    def candidate(value_key: jax.Array, index: jax.Array) -> jax.Array:
+        values = column(index) - plan.middle
+        if plan.winsorized:
+            mean = winsorized_mean.winsorized_mean_1d(
+                value_key, values, plan.candidate_epsilon, plan.radius, plan.bound
+            )
+        else:
+            values = jnp.where(jnp.isfinite(values), values, 0.0)
+            mean = jnp.mean(jnp.clip(values, -plan.bound, plan.bound))
+            mean = additive.laplace(value_key, mean, plan.noise_scale)
+        return plan.middle + mean
+
+    chosen = private_selection.geometric_selection(
+        key, candidate, plan.num_candidates, plan.stopping_probability
+    )
+    loss = private_selection.geometric_selection_loss(jnp.asarray(plan.candidate_epsilon, float))
+    return Solution(
+        params=point(chosen.choice),
+        privacy=privacy.PrivacyLoss(*map(jnp.asarray, loss)),
+        status=jnp.asarray(int(Status.OK), jnp.int32),
+        gradients=jnp.zeros((), jnp.result_type(int)),
+        unprivate={"gradients": jnp.zeros((), jnp.int32), "trace": None, **chosen._asdict()},
+    )
+
+
+def _noise_scale(winsorized: bool, radius: Any, bound: Any, num_users: int, epsilon: Any) -> Any:
+    """Of ``winsorized_mean_1d`` at ε₁, or of the plain mean of values in [-bound, bound]."""
+    if not winsorized:
+        return 2 * bound / (num_users * epsilon)
+    half = private_range.half_width(radius, private_range.default_bin_width(radius))
+    return 4 * half / (num_users * epsilon)

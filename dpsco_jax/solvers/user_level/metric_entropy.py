@@ -1,0 +1,178 @@
+"""Learning a Lipschitz loss over a box under pure user-level differential privacy, by a grid.
+
+What it computes: the box [lower, upper]^d is covered by a grid of p points an axis, projected onto the
+domain; ``finite_class`` chooses among them. Points are computed from their index when needed.
+
+Source: L Corollary 4 and Remark 1.
+
+Formal guarantee: that of ``finite_class``: pure ε-DP under REPLACE_ONE for any losses. Utility, for convex or
+any other G-Lipschitz losses: the bound of ``finite_class`` for p^d candidates plus G·Δ, Δ = (upper -
+lower)·√d/(2p) the distance from the nearest point at most (a projection brings points of the domain no
+farther apart). p balances the two if left out.
+
+Cost: exponential in d: p^d candidates, at most ``most_candidates``.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms import private_selection
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.user_level import finite_class
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        dim: d.
+        points_per_axis: p.
+        lower: of the box, in each coordinate.
+        upper: likewise.
+        selection: the plan of the choice among p^d points.
+        mesh: Δ.
+        excess_bound: proven bound on the expected excess risk over the box.
+    """
+
+    num_users: int
+    dim: int
+    points_per_axis: int
+    lower: Any
+    upper: Any
+    selection: Any
+    mesh: Any
+    excess_bound: Any
+
+    @property
+    def user_gradients(self) -> int:
+        """None: losses are evaluated, not gradients."""
+        return 0
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound assumes; privacy assumes none of it."""
+        return (*self.selection.assumes, "a minimizer lies in the box")
+
+    def certificate(self) -> privacy.Certificate:
+        """(ε, 0)."""
+        return self.selection.certificate()
+
+    def __str__(self) -> str:
+        grid = f"{self.points_per_axis}^{self.dim} points, mesh {float(self.mesh):.4g}"
+        choice = str(self.selection).split("\n", 1)[1]
+        rows = [("grid", grid), ("bound with the grid", self.excess_bound)]
+        return _planning.table("private choice from a grid", rows) + "\n" + choice
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    loss_range: tuple[float, float],
+    lower: float,
+    upper: float,
+    points_per_axis: int | None = None,
+    failure: float = 0.05,
+    most_candidates: int = 10**6,
+) -> Plan:
+    """Checks all arguments and sets grid and noise. All of them are public.
+
+    Args:
+        objective: for its Lipschitz constant and domain; without a ridge.
+        num_users: n ≥ 1.
+        items_per_user: m ≥ 1.
+        dim: d.
+        epsilon: budget of pure DP, in (0, inf).
+        loss_range: the least and the largest value that a loss may have on the domain.
+        lower: of the box, in each coordinate; it must hold the domain or a minimizer.
+        upper: likewise.
+        points_per_axis: p; by the bound if left out.
+        failure: α in (0, 1).
+        most_candidates: the largest p^d.
+
+    Raises:
+        ValueError: an argument is out of range, or the grid has more than ``most_candidates`` points.
+    """
+    dim = _planning.require_integer("dim", dim, 1)
+    most = _planning.require_integer("most_candidates", most_candidates, 1)
+    side = _planning.require_real("upper - lower", upper - lower, 0)
+    failure = _planning.require_real("failure", failure, 0, 1)
+    # With more candidates the draws could not be counted.
+    most = min(most, int(failure / 5 / private_selection.LEAST_STOPPING_PROBABILITY))
+    largest = math.floor(most ** (1 / dim) * (1 + 1e-12))
+
+    def with_points(points: int) -> Plan:
+        if points**dim > most:
+            raise ValueError(
+                f"points_per_axis must be at most {largest} for {most} candidates in dimension {dim},"
+                f" got {points}"
+            )
+        selection = finite_class.plan(
+            objective,
+            num_users=num_users,
+            items_per_user=items_per_user,
+            num_candidates=points**dim,
+            epsilon=epsilon,
+            loss_range=loss_range,
+            failure=failure,
+        )
+        mesh = side * math.sqrt(dim) / (2 * points)
+        excess = selection.excess_bound + float(objective.lipschitz) * mesh
+        return Plan(num_users, dim, points, float(lower), float(upper), selection, mesh, excess)
+
+    if points_per_axis is not None:
+        return with_points(_planning.require_integer("points_per_axis", points_per_axis, 1))
+    # The bound falls and then rises, slowly: a third more points a try.
+    tried = {round((4 / 3) ** i) for i in range(60)}
+    plans = [with_points(points) for points in sorted(tried) if points <= largest]
+    return min(plans, key=lambda candidate: candidate.excess_bound)
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers and data.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: any point: its structure is that of the answer.
+
+    Returns:
+        As ``finite_class.solve``.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one.
+    """
+    flat, unravel = ravel_pytree(params)
+    if flat.size != plan.dim:
+        raise ValueError(f"params must have plan.dim = {plan.dim} entries, got {flat.size}")
+
+    def point(index: jax.Array) -> Any:
+        return objective.domain.project(unravel(grid_point(plan, index).astype(flat.dtype)))
+
+    return finite_class.select(key, plan.selection, objective, data, point)
+
+
+def grid_point(plan: Plan, index: jax.Array) -> jax.Array:
+    """The point of the grid with the given index, ``[dim]``: its digits to the base p are its coordinates."""
+    digits = (index // plan.points_per_axis ** jnp.arange(plan.dim)) % plan.points_per_axis
+    step = (plan.upper - plan.lower) / plan.points_per_axis
+    return plan.lower + (digits + 0.5) * step

@@ -1,6 +1,9 @@
 """Solvers whose privacy unit is a user with many items."""
 
 from dpsco_jax.solvers.user_level import (
+    accelerated_phased_erm,
+    accelerated_sgd,
+    accelerated_strongly_convex,
     item_group_privacy,
     localized_sgd,
     multipass_sgd,
@@ -10,6 +13,9 @@ from dpsco_jax.solvers.user_level import (
 )
 
 __all__ = [
+    "accelerated_phased_erm",
+    "accelerated_sgd",
+    "accelerated_strongly_convex",
     "item_group_privacy",
     "localized_sgd",
     "multipass_sgd",

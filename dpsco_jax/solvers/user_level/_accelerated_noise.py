@@ -18,6 +18,10 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax.mechanisms.concentrated_mean import headroom
 from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy.threshold_phase import calibrate_concentrated
 from dpsco_jax.problems import concentration
@@ -37,6 +41,7 @@ class Request(NamedTuple):
     radius: float | None
     aggregation: str
     failure: float
+    outlier_share: float = 0.0
     constants: str = "tight"
 
 
@@ -46,6 +51,7 @@ class Noise(NamedTuple):
     aggregation: str
     releases: Any
     radius: float
+    reach: float
     multiplier: float
     stddev: float
     other_stddev: float
@@ -55,6 +61,7 @@ class Noise(NamedTuple):
 class _Tested(NamedTuple):
     releases: Any
     radius: float
+    reach: float
     stddev: float
     failure: float
 
@@ -83,14 +90,14 @@ def calibrated(
     wins = request.aggregation == "auto" and tested_stddev <= rough
     if tested is not None and (wins or request.aggregation == "outlier_removed"):
         return Noise(
-            "outlier_removed", tested.releases, tested.radius, math.inf, tested.stddev, rough,
-            tested.failure,
+            "outlier_removed", tested.releases, tested.radius, tested.reach, math.inf,
+            tested.stddev, rough, tested.failure,
         )  # fmt: skip
     multiplier = releases.noise_multiplier(*budget, "pld")
     # The spread enters the bound only, where what it leaves out counts in full.
     spread, _ = _spread(problem, num_users, num_steps, 1.0 / multiplier, request)
     stddev = per_multiplier * multiplier
-    return Noise("clipped", None, spread, multiplier, stddev, tested_stddev, 0.0)
+    return Noise("clipped", None, spread, 1.0, multiplier, stddev, tested_stddev, 0.0)
 
 
 def model(problem: bounds.Problem, request: Request) -> NoiseModel:
@@ -130,9 +137,9 @@ def with_stddev(found: Noise, stddev: float) -> Noise:
         raise ValueError(
             f"noise_stddev must be at least {found.stddev:g} to meet the budget, got {stddev:g}"
         )
-    per_radius = _planning.float32_above(stddev / (2 * found.radius))
-    releases = dataclasses.replace(found.releases, noise_stddev=per_radius)
-    return found._replace(releases=releases, stddev=2 * found.radius * per_radius)
+    per_radius = float(found.releases.noise_stddev) * stddev / found.stddev
+    releases = dataclasses.replace(found.releases, noise_stddev=_planning.float32_above(per_radius))
+    return found._replace(releases=releases, stddev=stddev)
 
 
 def _outlier_removed(
@@ -142,7 +149,8 @@ def _outlier_removed(
     num_steps: int,
     request: Request,
 ) -> _Tested:
-    releases = calibrate_concentrated(
+    calibrate = functools.partial(
+        calibrate_concentrated,
         num_users,
         num_steps,
         problem.epsilon,
@@ -153,12 +161,21 @@ def _outlier_removed(
         false_halt_probability=0.5 * request.failure,
         constants=request.constants,
     )
+    releases = calibrate()
+    failure = float(releases.false_halt())
+    if request.outlier_share > 0:
+        # A share x of users, far from the others, takes the score from K to (1 - x)²K.
+        lost = 1.0 - (1.0 - request.outlier_share) ** 2
+        releases = calibrate(threshold=float(releases.threshold) / batch_size - lost)
     per_radius = 2 * float(releases.noise_stddev)  # the score radius is twice τ
     shift = 2.0 / (batch_size * per_radius)  # of a mean by a user within τ of the centre, over σ
     radius, outside = _spread(problem, num_users, num_steps, shift, request)
     radius = _planning.float32_above(radius)
-    failure = min(1.0, outside + float(releases.false_halt()))
-    return _Tested(releases, radius, per_radius * radius, failure)
+    # Clipped gradients are all in reach of the origin; a power of two, as it is compiled in.
+    reach = 2.0 ** max(0, math.ceil(math.log2(1.01 * problem.lipschitz / (2 * radius))))
+    margin = 1 + headroom(jax.ShapeDtypeStruct((problem.dim,), jnp.float32), reach)
+    stddev = per_radius * radius * margin
+    return _Tested(releases, radius, reach, stddev, min(1.0, outside + failure))
 
 
 def _spread(

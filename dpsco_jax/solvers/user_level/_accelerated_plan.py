@@ -31,6 +31,7 @@ class Plan:
         aggregation: ``"outlier_removed"`` or ``"clipped"``.
         smoothed: whether gradients are taken at shifted points.
         chunk_size: users whose data are read at once.
+        reach: bound on the norm of a user's gradient, in score radii 2τ.
         releases: tests and noise of all steps (``ConcentratedReleases``); ``None`` if ``"clipped"``.
         radius: τ, the distance from a common centre that users' gradients may have; the score counts
             pairs within 2τ.
@@ -58,6 +59,7 @@ class Plan:
     aggregation: str
     smoothed: bool
     chunk_size: int
+    reach: float
     releases: Any
     radius: Any
     noise_multiplier: Any

@@ -133,6 +133,7 @@ def plan(
     batch_size: int | Sequence[int] | None = None,
     radius: float | None = None,
     failure: float = 1e-3,
+    outlier_share: float = 0.0,
     chunk_size: int = 256,
 ) -> Plan:
     """Checks all arguments, chooses the phases and calibrates their noise. All of them are public.
@@ -162,6 +163,7 @@ def plan(
             Left out, a rule that keeps the noise near that of full batches, see ``default_batch``.
         radius: as for ``accelerated_sgd.plan``.
         failure: likewise, for each phase.
+        outlier_share: likewise.
         chunk_size: likewise.
 
     Raises:
@@ -196,7 +198,8 @@ def plan(
     if constants == "paper" and radius is None:
         lipschitz = float(objective.lipschitz)
         radius = paper.gradient_radius(lipschitz, num_users, dim, items_per_user)
-    request = noise.Request(radius, aggregation, failure, constants)
+    outlier_share = _planning.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
+    request = noise.Request(radius, aggregation, failure, outlier_share, constants)
     least = paper.smoothing_radius(num_users, items_per_user, dim, budget[0], distance)
     radii = (
         schedule.smoothing_radii(objective, least, distance)

@@ -19,6 +19,7 @@ import numpy as np
 from scipy import optimize
 
 from dpsco_jax.privacy import _threshold_pairs, accountants, pairs, pld
+from dpsco_jax.privacy.certified_noise import decreasing_root
 from dpsco_jax.privacy.composition import log_gaussian_delta, log_response_gaussian_delta
 
 FEW_POINTS = accountants.FEW_POINTS
@@ -128,7 +129,7 @@ def epsilon_at(phase: Phase, delta: float, max_points: int = pld.MAX_POINTS) -> 
 
 
 def delta_at(phase: Phase, epsilon: float) -> float:
-    """The least δ that is proven at ε; above it by 1e-4 at most, relative, where no closed form holds."""
+    """The least δ that is proven at ε; above it by about 1e-3, relative, where no closed form holds."""
     if is_closed_form(phase):
         return _closed_form_delta(phase, epsilon)
     shifted = epsilon - math.log(phase.factor)
@@ -136,22 +137,29 @@ def delta_at(phase: Phase, epsilon: float) -> float:
         return 1.0
     parts = components(phase)
 
-    def excess(log_delta: float) -> float:
-        return pld.epsilon(parts, math.exp(log_delta)) - shifted
+    def curve(point: float) -> float:
+        # ε is about proportional to the root of log(1/δ): the slope of what follows is about -1.
+        return math.exp(-math.exp(-2.0 * point))
 
-    low, high = math.log(1e-190), math.log(0.999)
-    if excess(high) > 0.0:
+    def excess(point: float, max_points: int = pld.MAX_POINTS) -> float:
+        spent = pld.epsilon(parts, curve(point), max_points)
+        return math.log(spent / max(shifted, 1e-9)) if spent > 0.0 else -1.0
+
+    least, most = -0.5 * math.log(430.0), -0.5 * math.log(1e-9)
+    if excess(most, FEW_POINTS) > 0.0:
         return 1.0
-    curve = 0.0
-    if excess(low) > 0.0:
-        root = optimize.brentq(excess, low, high, xtol=1e-5, rtol=1e-12)
-        step = 1e-5
-        while excess(root) > 0.0:
-            root, step = root + step, 2.0 * step
-        curve = math.exp(root)
+    if excess(least, FEW_POINTS) <= 0.0:
+        root = least
     else:
-        curve = 1e-190
-    return min((phase.factor * curve + phase.failure) * (1.0 + 1e-14), 1.0)
+        near = decreasing_root(lambda x: excess(_clip(x, least, most), FEW_POINTS), -1.3, 1e-3)
+        root = decreasing_root(lambda x: excess(_clip(x, least, most)), near, 2e-5)
+    return min(
+        (phase.factor * curve(_clip(root, least, most)) + phase.failure) * (1.0 + 1e-14), 1.0
+    )
+
+
+def _clip(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
 
 
 def _closed_form_delta(phase: Phase, epsilon: float) -> float:

@@ -14,7 +14,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _auto_candidates as candidates
+from dpsco_jax.solvers.user_level import _auto_predictions as predictions
 from dpsco_jax.solvers.user_level import auto, output_perturbation, sgd
 
 USERS, ITEMS, DIM = 400, 16, 3
@@ -47,7 +47,8 @@ def test_every_candidate_has_a_row_and_the_least_bound_is_chosen():
     possible = [row for row in plan.rows if not row.reason]
     assert len(possible) >= 10
     statistical = 4.0 / math.sqrt(USERS * ITEMS)
-    best = min(possible, key=lambda r: r.bound + (0.0 if r.population else statistical))
+    more = {"population": 0.0, "data": statistical, "nominal model": math.inf}
+    best = min(possible, key=lambda row: row.bound + more[row.scope])
     assert plan.choice == best.name
     assert plan.excess_bound == best.bound
     assert "strong_convexity" in {r.name: r.reason for r in plan.rows}["localized_sgd"]
@@ -57,7 +58,7 @@ def test_every_candidate_has_a_row_and_the_least_bound_is_chosen():
 
 
 def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():
-    problem = candidates.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
+    problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
     for name in ("sgd", "sgd, a tenth of the users", "item_group_privacy, drawn", "multipass_sgd"):
         row, made = auto._planned(NAMED[name], problem, 100 * USERS * ITEMS)
         certificate = made.certificate()
@@ -78,7 +79,7 @@ def test_the_prediction_chooses_differently():
 
 
 def test_predictions_follow_the_formulas():
-    problem = candidates.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
+    problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
     plan = sgd.plan(
         OBJECTIVE, num_users=USERS, dim=DIM, epsilon=4.0, delta=1e-5, num_steps=50, batch_size=40,
         sampling="fixed", initial_distance=4.0, step_size=0.5,
@@ -97,14 +98,14 @@ def test_predictions_follow_the_formulas():
     assert NAMED["output_perturbation"].predict(problem, perturbed) == pytest.approx(
         0.1 * 16 / 2 + 0.25 * noise / 2
     )
-    assert candidates.stages(2.0, 3.0, 0.5, 0.2, 9, 1) == pytest.approx(24 / 90 + 0.4 / 5)
-    assert candidates.stages(2.0, 3.0, 0.5, 0.2, 9, 2) == pytest.approx(
+    assert predictions.stages(2.0, 3.0, 0.5, 0.2, 9, 1) == pytest.approx(24 / 90 + 0.4 / 5)
+    assert predictions.stages(2.0, 3.0, 0.5, 0.2, 9, 2) == pytest.approx(
         12 * (24 / 90 + 0.4 / 5) / 45 + 0.4 / 5
     )
 
 
 def test_enough_steps_are_those_after_which_noise_dominates():
-    problem = candidates.Problem(OBJECTIVE, 1000, ITEMS, 10, 1.0, 1e-5, 4.0, 100, 4.0)
+    problem = predictions.Problem(OBJECTIVE, 1000, ITEMS, 10, 1.0, 1e-5, 4.0, 100, 4.0)
     noise = 10 * (2 * 4.0 / 1000) ** 2
     assert problem.enough_steps(10**9) == math.ceil(4 / noise)
     assert problem.enough_steps(50) == 50
@@ -127,7 +128,7 @@ def test_the_choice_is_what_runs():
 def test_one_compilation_serves_all_budgets():
     # Sizes differ where the schedule depends on ε: those are given here.
     only = (
-        candidates.Candidate(
+        auto.Candidate(
             "own",
             sgd,
             lambda p: {"sampling": "full", "num_steps": 5},

@@ -4,22 +4,28 @@ from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,
     accelerated_strongly_convex,
+    auto,
     item_group_privacy,
     localized_sgd,
     multipass_sgd,
     output_perturbation,
+    phased_erm,
     phased_sgd,
     sgd,
+    winsorized_erm,
 )
 
 __all__ = [
     "accelerated_phased_erm",
     "accelerated_sgd",
     "accelerated_strongly_convex",
+    "auto",
     "item_group_privacy",
     "localized_sgd",
     "multipass_sgd",
     "output_perturbation",
+    "phased_erm",
     "phased_sgd",
     "sgd",
+    "winsorized_erm",
 ]

@@ -136,7 +136,10 @@ def strongly_convex_bound(
     rate = strong_convexity / smoothness
     log_keep = np.log1p(-np.minimum(rate, 1 - 1e-16))
     kept = np.exp(log_keep * start)
-    near = kept * distance**2 + 2 * variance * (1 - kept) / (strong_convexity * smoothness)
+    # Where kept underflows, an infinite distance still has to stay infinite.
+    infinite = np.isinf(distance)
+    reached = np.where(infinite, np.inf, kept * np.where(infinite, 0.0, distance) ** 2)
+    near = reached + 2 * variance * (1 - kept) / (strong_convexity * smoothness)
     first, left = 2 / rate, np.maximum(num_steps - start, 1)
     # Σ min(1, k/(2s)) over s = 0, ..., left - 1 with k = first + s: one up to s = first.
     full = np.minimum(left, np.floor(first) + 1)

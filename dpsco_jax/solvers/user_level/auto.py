@@ -1,7 +1,7 @@
 """Chooses a user-level solver from public numbers: it plans them all, and runs the best.
 
 What it computes: the plan of every candidate for the same problem, budget and number of gradients; of
-each the proven bound on its excess risk and a prediction (see ``_auto_candidates``); and the choice.
+each the proven bound on its excess risk and a prediction (see ``_auto_predictions``); and the choice.
 
 Source: own.
 
@@ -24,7 +24,8 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate, Problem
+from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
+from dpsco_jax.solvers.user_level._auto_predictions import Problem
 
 __all__ = ["CANDIDATES", "Candidate", "Plan", "Row", "plan", "solve"]
 
@@ -38,7 +39,8 @@ class Row(NamedTuple):
     Attributes:
         name: of the candidate.
         bound: its plan's ``excess_bound``, ``inf`` where nothing is proven.
-        population: whether the bound is about the population, else about the data at hand.
+        scope: what the bound is about: ``"population"``, the ``"data"`` at hand, or ``"nominal model"``,
+            where it holds only if users are as near to each other as that model says.
         prediction: expected excess risk on the data at hand, by the nominal model.
         item_gradients: of the run.
         reason: why the candidate is out; empty if it is not.
@@ -46,7 +48,7 @@ class Row(NamedTuple):
 
     name: str
     bound: float = math.inf
-    population: bool = True
+    scope: str = "population"
     prediction: float = math.inf
     item_gradients: float = math.inf
     reason: str = ""
@@ -78,16 +80,15 @@ class Plan:
         return self.chosen.certificate()
 
     def __str__(self) -> str:
-        heads = ("", "candidate", "bound", "of the", "prediction", "item gradients", "")
+        heads = ("", "candidate", "bound", "on the", "prediction", "item gradients", "")
         lines = [heads]
         for row in self.rows:
             mark = "*" if row.name == self.choice else ""
             if row.reason:
                 lines.append((mark, row.name, "-", "-", "-", "-", row.reason))
                 continue
-            of = "population" if row.population else "data"
-            numbers = (f"{row.bound:.3g}", of, f"{row.prediction:.3g}", f"{row.item_gradients:.3g}")
-            lines.append((mark, row.name, *numbers, ""))
+            risks = (f"{row.bound:.3g}", row.scope, f"{row.prediction:.3g}")
+            lines.append((mark, row.name, *risks, f"{row.item_gradients:.3g}", ""))
         widths = [max(len(line[i]) for line in lines) for i in range(len(heads) - 1)]
         text = [
             "  ".join([*(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=False)), line[-1]])
@@ -163,7 +164,9 @@ def plan(
         row = rows[index]
         if rank_by == "prediction":
             return row.prediction
-        return row.bound + (0.0 if row.population else problem.statistical)
+        if row.scope == "nominal model":
+            return math.inf
+        return row.bound + (0.0 if row.scope == "population" else problem.statistical)
 
     best = min(range(len(rows)), key=rank, default=None)
     if best is None or not math.isfinite(rank(best)):
@@ -226,9 +229,12 @@ def _planned(candidate: Candidate, problem: Problem, budget: int) -> tuple[Row, 
         if cost(made) > budget:
             raise ValueError(f"gradient_budget must be at least {cost(made):.3g}, got {budget}")
     except ValueError as error:
-        return Row(candidate.name, population=candidate.population, reason=str(error)), None
+        return Row(candidate.name, reason=str(error)), None
     bound = float(made.excess_bound)
     predict = candidate.predict
     # The nominal model speaks of the data at hand; so does a bound on the population, a little raised.
     prediction = bound if predict is None else float(predict(problem, made))
-    return Row(candidate.name, bound, candidate.population, prediction, cost(made)), made
+    scope = "population" if candidate.population else "data"
+    if candidate.nominal:
+        scope = "nominal model"
+    return Row(candidate.name, bound, scope, prediction, cost(made)), made

@@ -1,0 +1,161 @@
+"""What to expect of a plan: predictions of its excess risk under a nominal model, for ``auto``.
+
+What it computes: the model says that items are independent, so that users' gradients lie L/√m around their
+mean; that a minimizer is R away; and that smooth losses are what the analyses of (accelerated) gradient
+descent with noise take them for. Noise, steps and batches are the plan's own, their constants included.
+With V = d·σ² + L²/(mB)·(1 - B/n) for batches of B of n users:
+
+- averaged SGD with step η: R²/(2ηT) + ηV/2, with V + L² for V where the loss is not smooth or η > 1/β;
+- the same with a clip norm C < L: with C² for L², as near the minimizer it is SGD on a C-Lipschitz loss;
+- AC-SA, and stages of it: their own bounds with this V and distance;
+- output perturbation: uR²/2 + (β + ridge)·dσ²/2.
+
+Source: own; the formulas are those of the solvers' docstrings.
+
+Formal guarantee: none: a prediction is no bound. It reads no data, so a choice made by it is private.
+
+Cost: none.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from dpsco_jax.problems.objective import Objective
+
+
+class Problem(NamedTuple):
+    """What a candidate may depend on; all of it is public.
+
+    Attributes:
+        objective: constants, domain, ridge.
+        num_users: n.
+        items_per_user: m.
+        dim: d.
+        epsilon: budget.
+        delta: budget.
+        distance: R, from the start to a minimizer.
+        passes: how often all items may be read.
+        unit_noise: noise multiplier of one Gaussian release at this budget.
+    """
+
+    objective: Objective
+    num_users: int
+    items_per_user: int
+    dim: int
+    epsilon: float
+    delta: float
+    distance: float
+    passes: int
+    unit_noise: float
+
+    @property
+    def slope(self) -> float:
+        """L."""
+        return float(self.objective.lipschitz)
+
+    @property
+    def statistical(self) -> float:
+        """L·R/√(nm), the error that no algorithm avoids on the population."""
+        return self.slope * self.distance / math.sqrt(self.num_users * self.items_per_user)
+
+    def enough_steps(self, most: int) -> int:
+        """T at which C²/T is a quarter of the noise of all T steps, d·(2Cs/n)²; at most ``most``."""
+        noise = self.dim * (2 * self.unit_noise / self.num_users) ** 2
+        return max(1, min(most, math.ceil(4 / noise)))
+
+
+def sampling_variance(p: Problem, batch_size: int) -> float:
+    """L²/(mB)·(1 - B/n): of the mean over a batch of B users drawn without replacement."""
+    return p.slope**2 / (p.items_per_user * batch_size) * (1 - batch_size / p.num_users)
+
+
+def averaged(
+    p: Problem, num_steps: int, step_size: float, variance: float, slope: float, distance: float
+) -> float:
+    """Prediction for averaged SGD; ``slope`` bounds what is averaged, ``variance`` its noise."""
+    smooth = p.objective.smoothness
+    if smooth is None or step_size * (smooth + p.objective.ridge) > 1 or slope < p.slope:
+        variance += slope**2
+    return distance**2 / (2 * step_size * num_steps) + step_size * variance / 2
+
+
+def stages(
+    distance: float, smoothness: float, convexity: float, variance: float, length: int, count: int
+) -> float:
+    """Prediction of the gap that AC-SA leaves after some restarts."""
+    square, rest = length * (length + 1), 2 * variance / (convexity * (length + 1))
+    value = 2 * smoothness * distance**2 / square + rest
+    for _ in range(count - 1):
+        value = 4 * smoothness * value / (convexity * square) + rest
+    return value
+
+
+def sgd(p: Problem, plan: Any) -> float:
+    """Prediction for ``sgd``, with batches of fixed size."""
+    slope = float(plan.clip_norm)
+    stddev = 2 * float(plan.noise_multiplier) * slope / plan.batch_size
+    variance = p.dim * stddev**2 + sampling_variance(p, plan.batch_size)
+    return averaged(p, plan.num_steps, float(plan.step_size), variance, slope, p.distance)
+
+
+def item_sgd(p: Problem, plan: Any) -> float:
+    """Prediction for ``item_group_privacy``."""
+    # Each draw is one item, whose gradient is anywhere within L.
+    drawn = 0.0 if plan.batch_size is None else p.slope**2 / plan.batch_size
+    variance = p.dim * plan.noise_stddev**2 + drawn
+    return averaged(p, plan.num_steps, float(plan.step_size), variance, p.slope, p.distance)
+
+
+def multipass_sgd(p: Problem, plan: Any, distance: float | None = None) -> float:
+    """Prediction for ``multipass_sgd``, from this far if given."""
+    variance = p.dim * float(plan.noise_stddev) ** 2
+    far = p.distance if distance is None else distance
+    return averaged(p, plan.num_steps, float(plan.step_size), variance, p.slope, far)
+
+
+def ac_sa(p: Problem, plan: Any) -> float:
+    """Prediction for ``private_ac_sa``."""
+    t, batch, radius = plan.num_steps, plan.batch_size, float(plan.smoothing_radius)
+    stddev = 2 * float(plan.noise_multiplier) * float(plan.clip_norm) / batch
+    shifts = p.slope**2 / (p.items_per_user * batch) if radius > 0 else 0.0
+    variance = p.dim * stddev**2 + sampling_variance(p, batch) + shifts
+    gamma, added = float(plan.smoothness), float(plan.regularization)
+    bias = p.slope * radius + added * p.distance**2 / 2
+    if plan.policy == "direct":
+        return (
+            bias + 2 * gamma * p.distance**2 / (t * (t + 1)) + variance * (2 * t + 1) / (6 * gamma)
+        )
+    return bias + stages(p.distance, gamma, float(plan.strong_convexity), variance, t, 1)
+
+
+def _phase(p: Problem, plan: Any, distance: float) -> tuple[float, float]:
+    """What the regularizer costs, and the gap that is left, for a phase of accelerated SGD."""
+    shifts = p.slope**2 / (p.items_per_user * plan.batch_size) if plan.smoothed else 0.0
+    drawn = p.slope**2 / (p.items_per_user * plan.batch_size)
+    drawn *= 1 - plan.batch_size / plan.num_users
+    variance = p.dim * float(plan.noise_stddev) ** 2 + drawn + shifts
+    convexity = float(plan.strong_convexity)
+    gap = stages(
+        distance, float(plan.smoothness), convexity, variance, plan.stage_length, plan.num_stages
+    )
+    return float(plan.regularization) * distance**2 / 2 + p.slope * float(
+        plan.smoothing_radius
+    ), gap
+
+
+def accelerated(p: Problem, plan: Any) -> float:
+    """Prediction for ``accelerated_sgd`` and the phases of ``accelerated_phased_erm``."""
+    distance, total, gap = p.distance, 0.0, 0.0
+    for phase in getattr(plan, "phases", (plan,)):
+        bias, gap = _phase(p, phase, distance)
+        total += bias
+        distance = min(p.distance, math.sqrt(2 * gap / float(phase.strong_convexity)))
+    return total + gap
+
+
+def output_perturbation(p: Problem, plan: Any) -> float:
+    """Prediction for ``output_perturbation``."""
+    assert p.objective.smoothness is not None
+    curvature = p.objective.smoothness + p.objective.ridge
+    bias = float(plan.regularization) * p.distance**2 / 2
+    return bias + curvature * p.dim * plan.noise_stddev**2 / 2

@@ -46,7 +46,13 @@ from experiments.tasks import (
 TASKS = ("insteval", "flights", "flights_dates", "movielens_films")
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 # Steps of about the right size for each task, from a first look; the grid goes below and above.
-_NEAR = {"insteval": 0.4, "movielens_films": 0.3, "flights": 2.0, "flights_dates": 2.0}
+_NEAR = {
+    "insteval": 0.4,
+    "movielens_films": 0.3,
+    "flights": 2.0,
+    "flights_dates": 1.5,
+    "nlswork": 5.0,
+}
 AVERAGINGS = ("last", "uniform", "polynomial")
 
 

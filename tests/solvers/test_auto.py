@@ -46,15 +46,25 @@ def test_every_candidate_has_a_row_and_the_least_bound_is_chosen():
     assert [row.name for row in plan.rows] == [c.name for c in auto.CANDIDATES]
     possible = [row for row in plan.rows if not row.reason]
     assert len(possible) >= 10
-    statistical = 4.0 / math.sqrt(USERS * ITEMS)
-    more = {"population": 0.0, "data": statistical, "nominal model": math.inf}
-    best = min(possible, key=lambda row: row.bound + more[row.scope])
+    best = min(possible, key=lambda row: row.ranked)
     assert plan.choice == best.name
     assert plan.excess_bound == best.bound
     assert "strong_convexity" in {r.name: r.reason for r in plan.rows}["localized_sgd"]
     for row in possible:
         assert 0.0 < row.prediction < math.inf
         assert 0.0 < row.item_gradients <= 100 * USERS * ITEMS
+        assert 0.0 < row.ranked <= (math.inf if row.scope == "nominal model" else row.bound)
+
+
+def test_bounds_on_the_population_count_without_their_part_of_generalization():
+    rows = {row.name: row for row in _everything().rows}
+    clipped = rows["multipass_sgd, clipped"]
+    assert clipped.scope == "population"
+    assert 0.0 < clipped.ranked < clipped.bound
+    assert rows["private_ac_sa"].scope == "data"
+    assert rows["private_ac_sa"].ranked == rows["private_ac_sa"].bound
+    assert rows["multipass_sgd, radius 5L/sqrt(m)"].scope == "nominal model"
+    assert rows["multipass_sgd, radius 5L/sqrt(m)"].ranked == math.inf
 
 
 def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():

@@ -41,6 +41,7 @@ class Row(NamedTuple):
         bound: its plan's ``excess_bound``, ``inf`` where nothing is proven.
         scope: what the bound is about: ``"population"``, the ``"data"`` at hand, or ``"nominal model"``,
             where it holds only if users are as near to each other as that model says.
+        ranked: what ``rank_by="bound"`` compares: the bound on the data at hand.
         prediction: expected excess risk on the data at hand, by the nominal model.
         item_gradients: of the run.
         reason: why the candidate is out; empty if it is not.
@@ -49,6 +50,7 @@ class Row(NamedTuple):
     name: str
     bound: float = math.inf
     scope: str = "population"
+    ranked: float = math.inf
     prediction: float = math.inf
     item_gradients: float = math.inf
     reason: str = ""
@@ -80,14 +82,14 @@ class Plan:
         return self.chosen.certificate()
 
     def __str__(self) -> str:
-        heads = ("", "candidate", "bound", "on the", "prediction", "item gradients", "")
+        heads = ("", "candidate", "bound", "on the", "ranked", "prediction", "item gradients", "")
         lines = [heads]
         for row in self.rows:
             mark = "*" if row.name == self.choice else ""
             if row.reason:
-                lines.append((mark, row.name, "-", "-", "-", "-", row.reason))
+                lines.append((mark, row.name, "-", "-", "-", "-", "-", row.reason))
                 continue
-            risks = (f"{row.bound:.3g}", row.scope, f"{row.prediction:.3g}")
+            risks = (f"{row.bound:.3g}", row.scope, f"{row.ranked:.3g}", f"{row.prediction:.3g}")
             lines.append((mark, row.name, *risks, f"{row.item_gradients:.3g}", ""))
         widths = [max(len(line[i]) for line in lines) for i in range(len(heads) - 1)]
         text = [
@@ -128,9 +130,10 @@ def plan(
             domain if left out.
         candidates: records to choose from.
         gradient_budget: item gradients that a run may take; 1000·n·m if left out.
-        rank_by: ``"bound"``, the smallest proven bound, where bounds about the data at hand are raised by
-            the statistical error L·R/√(nm) to compare them with those about the population;
-            ``"prediction"``, the smallest prediction.
+        rank_by: ``"bound"``: the smallest proven bound on the excess risk on the data at hand. A bound on
+            the population counts less the part that its plan ascribes to generalization, or as it is. The
+            statistical error, which all have in common, is left out. ``"prediction"``: the smallest
+            prediction.
 
     Raises:
         ValueError: an argument is out of range, R is not finite, or no candidate is possible (with
@@ -161,12 +164,7 @@ def plan(
     rows = tuple(row for row, _ in found)
 
     def rank(index: int) -> float:
-        row = rows[index]
-        if rank_by == "prediction":
-            return row.prediction
-        if row.scope == "nominal model":
-            return math.inf
-        return row.bound + (0.0 if row.scope == "population" else problem.statistical)
+        return rows[index].ranked if rank_by == "bound" else rows[index].prediction
 
     best = min(range(len(rows)), key=rank, default=None)
     if best is None or not math.isfinite(rank(best)):
@@ -232,9 +230,12 @@ def _planned(candidate: Candidate, problem: Problem, budget: int) -> tuple[Row, 
         return Row(candidate.name, reason=str(error)), None
     bound = float(made.excess_bound)
     predict = candidate.predict
-    # The nominal model speaks of the data at hand; so does a bound on the population, a little raised.
     prediction = bound if predict is None else float(predict(problem, made))
-    scope = "population" if candidate.population else "data"
+    ranked, scope = bound, "data"
     if candidate.nominal:
-        scope = "nominal model"
-    return Row(candidate.name, bound, scope, prediction, cost(made)), made
+        ranked, scope = math.inf, "nominal model"
+    elif candidate.population:
+        scope = "population"
+        if math.isfinite(bound):
+            ranked -= float(getattr(made, "stability_bound", 0.0))
+    return Row(candidate.name, bound, scope, ranked, prediction, cost(made)), made

@@ -107,6 +107,8 @@ def plan(
         _planning.require_real("step_size", step_size, 0)
     if num_groups is not None:
         _planning.require_integer("num_groups", num_groups, 1, num_users)
+    if num_phases is None and isinstance(radius, Sequence):
+        num_phases = len(radius)
     if num_phases is not None:
         _planning.require_integer("num_phases", num_phases, 1)
     if failure is None:
@@ -158,9 +160,14 @@ def plan(
         printed,
         clipped_releases().noise_multiplier(epsilon, delta, "pld"),
     )
-    choices = [num_groups] if num_groups is not None else []
-    if not choices:
+    if num_groups is None:
         choices = search.geometric(search.fewest(calibrate, num_users), num_users)
+    else:
+        choices = [num_groups]
+        try:
+            calibrate(num_groups)
+        except ValueError as error:
+            raise ValueError(str(error).replace("num_users", "num_groups")) from None
     found = [
         made
         for groups, releases in ((groups, calibrate(groups)) for groups in choices)

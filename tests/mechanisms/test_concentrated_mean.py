@@ -43,6 +43,8 @@ def test_vectors_apart_from_each_other_are_all_left_out():
     np.testing.assert_allclose(score, 8 / 40, rtol=1e-4)
     np.testing.assert_array_equal(weights, 0.0)
     np.testing.assert_array_equal(mean, anchor)
+    found = concentrated_mean.concentration(np.float32([[0.0], [90.0]]), 1.0, reach=100.0)
+    np.testing.assert_array_equal(found.degrees, 1)
     score, weights, _ = measure(np.arange(40, dtype=np.float32)[:, None], 0.3, anchor * 2.5)
     assert score <= 1
     np.testing.assert_array_equal(weights, 0.0)

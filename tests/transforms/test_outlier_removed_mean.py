@@ -109,8 +109,8 @@ def test_fresh_tests_are_independent():
         share = 0.5**passed
         assert abs(np.mean(halts >= passed) - share) < 5 * np.sqrt(share / trials)
     # A margin of 3 for a Laplace variable of scale 2 / 1.
-    halts = first_halts(phase(4, 1, 1.0, test_epsilon=1.0, test="fresh"), trials, 1)
-    assert abs(np.mean(halts) - (1 - np.exp(-1.5) / 2)) < 0.008
+    halts = first_halts(phase(4, 3, 1.0, test_epsilon=1.0, test="fresh"), trials, 3)
+    assert abs(np.mean(halts >= 1) - (1 - np.exp(-1.5) / 2)) < 0.008
 
 
 @pytest.mark.parametrize("threshold", [1.0, 4.0])
@@ -153,8 +153,9 @@ def test_a_release_is_the_mean_plus_the_planned_noise():
             assert stats.kstest(np.float64(outs[:, 0, entry]), law.cdf).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("selection", ["weighted", "bernoulli"])
-@pytest.mark.parametrize("test", ["stream", "fresh"])
+@pytest.mark.parametrize(
+    ("test", "selection"), [("stream", "weighted"), ("stream", "bernoulli"), ("fresh", "weighted")]
+)
 def test_without_noise_concentrated_users_have_their_plain_mean(selection, test):
     releases = phase(selection=selection, test=test, noise_stddev=0.0)
     batches = np.stack([cluster(centre=2.0, seed=seed) for seed in range(3)])
@@ -183,11 +184,11 @@ def test_two_halves_halt_at_once_and_nothing_is_released_after():
     rows = np.concatenate([cluster(50), cluster(50, centre=30.0)])
     good = cluster(100)
     batches = np.stack([rows, good, good])
-    keys = jax.random.split(jax.random.key(0), 300)
-    outs, halted, state, _ = jax.vmap(lambda k: run(phase(), batches, k))(keys)
-    assert np.all(halted)
-    np.testing.assert_array_equal(outs, 0.0)
-    np.testing.assert_array_equal(state.last, 0.0)
+    for seed in range(20):
+        outs, halted, state, _ = run(phase(), batches, jax.random.key(seed))
+        assert np.all(halted)
+        np.testing.assert_array_equal(outs, 0.0)
+        np.testing.assert_array_equal(state.last, 0.0)
 
 
 OUTLIERS = {
@@ -269,28 +270,12 @@ def test_nothing_is_released_beyond_the_last_step_and_the_phase_is_charged_once(
     np.testing.assert_array_equal(privacy.privacy_spent(fresh).rdp, 0.0)
 
 
-def test_data_are_seen_through_releases_only():
-    data, others = cluster(100, seed=1), cluster(100, centre=3.0, seed=2)
-    others[5] = np.nan
-    for changes, anchor in (
-        ({}, "last release"),
-        ({"test": "fresh", "selection": "bernoulli"}, None),
-    ):
-        releases = phase(**changes)
-        assert_no_leak(
-            lambda rows: run(releases, jnp.stack([rows] * 3), anchor=anchor),  # noqa: B023
-            jnp.asarray(data),
-            jnp.asarray(others),
-        )
-
-
 def test_the_last_release_is_the_anchor_while_its_noise_is_small():
     moving = np.stack([cluster(100, centre=7.0 * step) for step in range(3)])
     assert not np.any(run(phase(), moving).halted)
     # From the origin, two steps of 14 radii are out of reach.
     stopped = run(phase(), moving, anchor=None).halted
     np.testing.assert_array_equal(stopped, [False, False, True])
-    assert not np.any(run(phase(), moving, anchor=None, reach=100.0).halted)
     # Noise of 40 radii would carry the anchor out of everybody's reach.
     assert not np.any(run(phase(noise_stddev=20.0), np.stack([cluster(100)] * 3)).halted)
 
@@ -331,17 +316,13 @@ def test_trees_of_any_precision_are_judged_as_a_whole():
 
 
 def test_halted_is_found_in_any_nest_of_states():
-    good = jnp.asarray(cluster(100))
-    chain = optax.chain(
-        transforms.outlier_removed_mean(phase(), 1.0, jax.random.key(0)), optax.adam(0.1)
-    )
-    update = jax.jit(chain.update)
-    state = chain.init(jnp.zeros(4))
-    state = update(good, state, jnp.zeros(4))[1]
-    assert not transforms.halted(state)
-    state = update(good.at[:50].add(9.0), state, jnp.zeros(4))[1]
-    assert transforms.halted({"here": [state]})
-    assert not transforms.halted(optax.EmptyState())
+    rows = np.stack([cluster(100)] * 3)
+    going = run(phase(), rows).state
+    rows[2, :50] += 9.0
+    stopped = run(phase(), rows).state
+    assert not transforms.halted(optax.chain(optax.identity()).init(jnp.zeros(4)))
+    assert not transforms.halted({"here": [going, optax.EmptyState()]})
+    assert transforms.halted((optax.EmptyState(), {"here": [going, (stopped,)]}))
 
 
 def test_bad_arguments_are_refused():
@@ -356,3 +337,19 @@ def test_bad_arguments_are_refused():
     mean = transforms.outlier_removed_mean(phase(), 1.0, key)
     with pytest.raises(ValueError, match=r"number of users must be 100, got 99"):
         mean.update(cluster(99), mean.init(jnp.zeros(4)))
+
+
+# Last in the file, because it empties the compilation cache.
+def test_data_are_seen_through_releases_only():
+    data, others = cluster(100, seed=1), cluster(100, centre=3.0, seed=2)
+    others[5] = np.nan
+    for changes, anchor in (
+        ({}, "last release"),
+        ({"test": "fresh", "selection": "bernoulli"}, None),
+    ):
+        releases = phase(**changes)
+        assert_no_leak(
+            lambda rows: run(releases, jnp.stack([rows] * 3), anchor=anchor),  # noqa: B023
+            jnp.asarray(data),
+            jnp.asarray(others),
+        )

@@ -1,0 +1,350 @@
+"""Accelerated phased ERM: its schedule and bound, phases after a halt, counts, the paper's numbers."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry import domains, smoothing
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.user_level import (
+    _accelerated_bounds as bounds,
+)
+from dpsco_jax.solvers.user_level import (
+    _accelerated_paper as paper,
+)
+from dpsco_jax.solvers.user_level import (
+    _accelerated_schedule as schedule,
+)
+from dpsco_jax.solvers.user_level import (
+    accelerated_phased_erm,
+    accelerated_sgd,
+    accelerated_strongly_convex,
+)
+from tests.support.replay import assert_no_leak
+
+SMOOTH = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0))
+ROUGH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
+BUDGET = {
+    "num_users": 20_000,
+    "items_per_user": 10,
+    "dim": 50,
+    "epsilon": 2.0,
+    "delta": 1e-6,
+    "initial_distance": 1.0,
+}
+FEW = {"num_users": 180, "items_per_user": 4, "dim": 3, "epsilon": 60.0, "delta": 1e-2}
+QUADRATIC = Objective(
+    loss=lambda w, z: 0.5 * jnp.sum(jnp.square(w - z)),
+    lipschitz=20.0,
+    smoothness=1.0,
+    domain=domains.ball(8.0),
+)
+
+
+def _plan(objective=SMOOTH, **changes):
+    return accelerated_phased_erm.plan(objective, **(BUDGET | changes))
+
+
+@pytest.fixture(scope="module")
+def clipped():
+    return _plan(aggregation="clipped")
+
+
+@pytest.fixture(scope="module")
+def robust():
+    return _plan(batch_size=20_000)
+
+
+def _problem(**changes):
+    numbers = {"items_per_user": 10, "dim": 50, "budget": (2.0, 1e-6)} | changes
+    return bounds.of_objective(SMOOTH, **numbers, distance=1.0, smoothing_radius=0.0)
+
+
+@pytest.mark.parametrize("which", ["clipped", "robust"])
+def test_phases(which, request):
+    plan = request.getfixturevalue(which)
+    users = [phase.num_users for phase in plan.phases]
+    assert sum(users) == plan.num_users
+    assert users[0] >= plan.num_users // 2
+    for first, second in zip(plan.phases, plan.phases[1:], strict=False):
+        assert second.num_users == pytest.approx(first.num_users / 2, abs=2)
+        assert second.regularization == pytest.approx(8 * first.regularization)
+    for phase in plan.phases:
+        assert phase.batch_size <= phase.num_users
+        assert phase.smoothness == pytest.approx(0.25 + phase.regularization)
+        certificate = phase.certificate()
+        assert 0.99 * 2.0 < certificate.epsilon <= 2.0
+    assert plan.certificate().epsilon <= 2.0
+    steps_and_batches = sum(p.num_steps * p.batch_size for p in plan.phases)
+    assert plan.user_gradients == steps_and_batches
+    assert plan.item_gradients == 10 * steps_and_batches
+    assert len(plan.phases) >= 2
+    assert len(str(plan).split("\n")) > 12
+
+
+def test_the_bound_is_that_of_the_chain(robust):
+    nearness, total = 1.0, 0.0
+    for phase in robust.phases:
+        n, lam, k = phase.num_users, phase.regularization, phase.batch_size
+        spread = min(1.0, phase.radius**2 + phase.failure)
+        variance = 50 * phase.noise_stddev**2 + spread * (n - k) / (n - 1) / k
+        length = phase.stage_length
+        gap = math.inf
+        for stage in range(phase.num_stages):
+            distance = min(1 / lam, 2.0) ** 2 if stage == 0 else 2 * gap / lam
+            gap = 2 * (0.25 + lam) * distance / (length * (length + 1))
+            gap += 2 * variance / (lam * (length + 1))
+        assert phase.gap_bound == pytest.approx(gap)
+        total += lam * nearness / 2 + 2 / (lam * n * 10)
+        nearness = 2 * gap / lam
+    failure = sum(phase.failure for phase in robust.phases)
+    expected = total + math.sqrt(nearness) + 2.0 * failure
+    assert robust.excess_bound == pytest.approx(expected)
+    assert robust.excess_bound < 1.0
+
+
+def test_no_other_first_regularizer_or_number_of_phases_proves_more(clipped):
+    """For the noise of full batches, where the model of the schedule is exact."""
+    least = _plan(aggregation="clipped", batch_size=20_000).excess_bound
+    first = clipped.phases[0].regularization
+    count = len(clipped.phases)
+    changes = [{"regularization": f * first} for f in (0.25, 4.0)]
+    changes += [{"num_phases": count - 1}, {"num_phases": count + 1}]
+    for change in changes:
+        other = _plan(aggregation="clipped", batch_size=20_000, **change)
+        assert least <= 1.02 * other.excess_bound
+    # More privacy, users or items: a smaller bound.
+    for better in ({"epsilon": 4.0}, {"num_users": 40_000}, {"items_per_user": 40}):
+        assert _plan(aggregation="clipped", batch_size=40_000, **better).excess_bound < least
+
+
+def test_small_batches_cost_noise_and_save_gradients(clipped):
+    settings = {"aggregation": "clipped", "num_phases": 2}
+    small, large = (_plan(batch_size=size, **settings) for size in (1000, [2000, 20_000]))
+    assert [phase.batch_size for phase in small.phases] == [1000, 1000]
+    assert [phase.batch_size for phase in large.phases] == [2000, large.phases[1].num_users]
+    assert small.user_gradients < large.user_gradients
+    assert small.excess_bound > large.excess_bound > clipped.excess_bound
+
+
+def test_printed_numbers():
+    problem = _problem()
+    lam = schedule.base_regularization(problem, 20_000)
+    assert lam == pytest.approx(1 / math.sqrt(2e5) + math.sqrt(50) / (2 * 20_000 * math.sqrt(10)))
+    sizes = paper.phases(problem, 20_000, ratio=1.0, num_phases=3)
+    assert [size.num_users for size in sizes] == [5000, 2500, 1250]
+    decay = 3 + 2.5 + math.log(10) / (2 * math.log(20_000))
+    assert sizes[0].regularization == pytest.approx(lam * 2**decay)
+    assert sizes[2].regularization == pytest.approx(lam * 2 ** (3 * decay))
+    # Far more users a step than there are.
+    few = paper.batch_size(2000, 10, 50, 2.0, math.log(1e5))
+    many = paper.batch_size(100_000, 10, 2000, 2.0, math.log(1e6))
+    assert few == pytest.approx(2.8e6, rel=0.01)
+    assert many == pytest.approx(2.6e7, rel=0.01)
+    # And more noise than needed by two orders of magnitude, in units of 2τ.
+    problem = _problem(dim=10, budget=(2.0, 1e-5))
+    size = schedule.Size(2000, 1.0, 50, 1, 2000)
+    assert paper.noise_stddev(problem, size, 1.0) / 2 == pytest.approx(20.7, rel=0.01)
+
+
+def test_the_papers_schedule_is_refused_with_numbers_and_runs_with_batches_that_exist():
+    with pytest.raises(ValueError, match=r"phase 1 of 14 has 5000 users and draws \d{7,} of them"):
+        _plan(constants="paper")
+    settings = {"batch_size": 20_000, "num_phases": 2, "constants": "paper"}
+    plan = _plan(**settings)
+    assert [phase.batch_size for phase in plan.phases] == [5000, 2500]
+    for phase in plan.phases:
+        sigma = 1000 * math.log(20_000 * 500) / math.sqrt(10) * math.sqrt(phase.num_steps)
+        sigma *= (math.log(phase.num_users * 50 / 1e-6) + 2) / (2 * phase.num_users)
+        assert phase.noise_stddev == pytest.approx(sigma, rel=1e-6)
+        # The certificate is of the printed noise, not of what was needed.
+        assert phase.certificate().epsilon < 1.5
+        assert phase.releases.keep_level == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="noise_stddev must be at least"):
+        _plan(aggregation="clipped", **settings)
+
+
+def test_radii_of_smoothing():
+    rough = _plan(ROUGH, aggregation="clipped", batch_size=20_000)
+    least = paper.smoothing_radius(20_000, 10, 50, 2.0, 1.0)
+    radius = float(rough.phases[0].smoothing_radius)
+    assert math.log(radius / least, 4) == pytest.approx(round(math.log(radius / least, 4)))
+    assert least <= radius <= 1.0
+    ball = smoothing.ball_smoothness(1.0, radius, 50)
+    assert rough.phases[0].smoothness == pytest.approx(ball + rough.phases[0].regularization)
+    # Within a tenth of the bound of the least radius, at fewer steps.
+    smallest = _plan(ROUGH, aggregation="clipped", smoothing_radius=least, batch_size=20_000)
+    assert rough.excess_bound <= 1.11 * smallest.excess_bound
+    assert rough.user_gradients < smallest.user_gradients / 3
+    assert _plan(aggregation="clipped").phases[0].smoothing_radius == 0
+    with pytest.raises(ValueError, match="privacy resolves"):
+        _plan(ROUGH, num_users=40, aggregation="clipped", epsilon=0.01)
+
+
+def _points(seed=0, users=180):
+    z = np.random.default_rng(seed).normal(size=(users, 4, 3)) * 0.2 + [1.0, -0.5, 0.2]
+    return jnp.asarray(z, jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def small():
+    settings = {"radius": 2.0, "num_phases": 2, "regularization": 0.2, "chunk_size": 64}
+    plan = accelerated_phased_erm.plan(QUADRATIC, **FEW, **settings)
+    assert [phase.num_users for phase in plan.phases] == [120, 60]
+    run = jax.jit(
+        lambda key, items, start: accelerated_phased_erm.solve(
+            key, plan, QUADRATIC, UserData(items, None), start
+        )
+    )
+    return plan, run
+
+
+def test_a_run(small):
+    plan, run = small
+    found = run(jax.random.key(0), _points(), jnp.zeros(3))
+    assert found.status == Status.OK
+    np.testing.assert_allclose(found.params, [1.0, -0.5, 0.2], atol=0.3)
+    assert found.gradients == plan.item_gradients == found.unprivate["gradients"]
+    # Phases see different users: the ledger is that of the worst, and covers the certificate.
+    spent = privacy.parallel(*(phase.releases.loss() for phase in plan.phases))
+    np.testing.assert_allclose(found.privacy.rdp, spent.rdp, rtol=1e-4)
+    assert plan.certificate().epsilon <= privacy.epsilon(found.privacy, 1e-2) * (1 + 1e-4)
+    # One phase after the other, by hand.
+    point = jnp.zeros(3)
+    for i, (phase, block) in enumerate(zip(plan.phases, np.split(_points(), [120]), strict=True)):
+        key = jax.random.fold_in(jax.random.key(0), i)
+        end = accelerated_sgd.solve(
+            key, phase, QUADRATIC, UserData(jnp.asarray(block), None), point
+        )
+        point = end.params
+    np.testing.assert_allclose(found.params, point, rtol=1e-4, atol=1e-5)
+
+
+def test_after_a_halt_the_last_private_point_stays(small):
+    _, run = small
+    start = jnp.asarray([0.1, 0.2, -0.3])
+    far = 1e6 * jnp.ones((30, 4, 3))
+    clean = run(jax.random.key(0), _points(), start)
+    late = run(jax.random.key(0), _points().at[120:150].set(far), start)
+    assert late.status == Status.HALTED
+    # The end of the first phase, whatever is in the second.
+    later = run(jax.random.key(0), _points().at[120:150].set(-far), start)
+    np.testing.assert_array_equal(late.params, later.params)
+    assert np.any(late.params != clean.params)
+    np.testing.assert_array_equal(late.privacy.rdp, clean.privacy.rdp)
+    # Nothing goes on once the first phase has halted at its first step.
+    early = run(jax.random.key(0), _points().at[:50].set(1e6), start)
+    assert early.status == Status.HALTED
+    np.testing.assert_array_equal(early.params, start)
+
+
+def test_seeds_in_a_batch_are_single_runs(small):
+    _, run = small
+    keys = jax.random.split(jax.random.key(0), 2)
+    again = jax.random.clone(keys)
+    batch = jax.vmap(run, in_axes=(0, None, None))(keys, _points(), jnp.zeros(3))
+    for i in range(2):
+        single = run(again[i], _points(), jnp.zeros(3))
+        np.testing.assert_allclose(batch.params[i], single.params, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_data_reach_the_result_through_releases_only(small):
+    plan, _ = small
+
+    def run(items):
+        # A new function each time: what was compiled with other releases must not be used.
+        solution = jax.jit(
+            lambda x: accelerated_phased_erm.solve(
+                jax.random.key(0), plan, QUADRATIC, UserData(x, None), jnp.zeros(3)
+            )
+        )(items)
+        assert solution.status == Status.OK
+        return solution._replace(unprivate=None)
+
+    assert_no_leak(run, _points(), _points(seed=1))
+
+
+def test_losses_that_are_not_smooth():
+    """Least absolute deviations, smoothed by item, to a risk far below that of the start."""
+    rng = np.random.default_rng(0)
+    users, dim = 4000, 4
+    rows = rng.normal(size=(users, 4, dim)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    truth = np.array([0.6, -0.5, 0.2, 0.0], np.float32)
+    data = UserData(Example(jnp.asarray(rows), jnp.asarray(rows @ truth)), None)
+    sizes = {"num_users": users, "items_per_user": 4, "dim": dim, "epsilon": 8.0, "delta": 1e-5}
+    plan = accelerated_phased_erm.plan(
+        ROUGH, **sizes, initial_distance=1.0, aggregation="clipped", num_phases=1, batch_size=500
+    )
+    assert plan.phases[0].smoothed
+    run = jax.jit(lambda k: accelerated_phased_erm.solve(k, plan, ROUGH, data, jnp.zeros(dim)))
+    found = run(jax.random.key(0))
+    risk = np.mean(np.abs(rows @ np.asarray(found.params) - rows @ truth))
+    assert risk < min(plan.excess_bound, 0.1)
+    assert np.mean(np.abs(rows @ truth)) > 0.25
+
+
+RIDGE = SMOOTH._replace(ridge=0.5)
+
+
+def test_strongly_convex_blocks():
+    settings = BUDGET | {"aggregation": "clipped", "batch_size": 20_000}
+    plan = accelerated_strongly_convex.plan(RIDGE, **settings)
+    users = [block.num_users for block in plan.blocks]
+    assert sum(users) == 20_000
+    assert len(users) == math.ceil(math.log2(math.log2(200_000)))
+    assert users[-1] >= 10_000
+    distances = [float(block.initial_distance) for block in plan.blocks]
+    assert distances[0] == 1.0
+    for block, distance in zip(plan.blocks, distances[1:], strict=False):
+        assert distance <= math.sqrt(2 * block.excess_bound / 0.5) * (1 + 1e-9)
+    assert distances == sorted(distances, reverse=True)
+    assert plan.excess_bound == plan.blocks[-1].excess_bound < plan.blocks[0].excess_bound
+    assert plan.certificate().epsilon <= 2.0
+    assert plan.item_gradients == 10 * plan.user_gradients
+    assert "strongly convex" in str(plan)
+    with pytest.raises(ValueError, match="strong_convexity must be in"):
+        accelerated_strongly_convex.plan(SMOOTH, **settings)
+
+
+def test_a_strongly_convex_run():
+    objective = QUADRATIC._replace(loss_strong_convexity=1.0)
+    plan = accelerated_strongly_convex.plan(
+        objective, **FEW, aggregation="clipped", num_blocks=2, batch_size=180
+    )
+    data = UserData(_points(), None)
+    run = jax.jit(
+        lambda k: accelerated_strongly_convex.solve(k, plan, objective, data, jnp.ones(3))
+    )
+    found = run(jax.random.key(0))
+    assert found.status == Status.OK
+    assert found.gradients == plan.item_gradients
+    np.testing.assert_allclose(found.params, [1.0, -0.5, 0.2], atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"constants": "loose"}, "constants must be one of tight, paper"),
+        ({"decay": 2.0}, r"decay must be in \(2, inf\)"),
+        ({"ratio": 0.0}, r"ratio must be in \(0, inf\)"),
+        ({"num_phases": 0}, "num_phases must be an integer at least 1"),
+        ({"regularization": -1.0}, r"regularization must be in \(0, inf\)"),
+        ({"initial_distance": math.inf}, r"initial_distance must be in \(0, inf\)"),
+        ({"batch_size": [5], "num_phases": 2}, "batch_size must be one for each of 2 phases"),
+        ({"batch_size": 0}, "batch_size must be an integer at least 1"),
+        ({"outlier_share": 0.3}, r"outlier_share must be in \[0, 0.2\)"),
+        ({"num_users": 100, "aggregation": "outlier_removed"}, "num_users must be at least"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        _plan(**({"aggregation": "clipped"} | changes))

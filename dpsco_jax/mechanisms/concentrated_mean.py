@@ -152,9 +152,11 @@ def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any
     vectors, anchor = _arrays(vectors, anchor)
     vectors, counted = _sharding.replicated((vectors, jnp.asarray(weights)))
     total = _weighted_sum(jnp.ones_like(counted), counted, jnp.zeros([], counted.dtype))
+    total = jnp.where(total > 0, total, 1)
 
     def deviation(leaf: jax.Array, centre: jax.Array) -> jax.Array:
-        return _weighted_sum(leaf, counted, centre) / jnp.where(total > 0, total, 1)
+        weighted = _weighted_sum(leaf, counted, centre)
+        return weighted / total.astype(weighted.dtype)
 
     return jax.tree.map(deviation, vectors, anchor)
 

@@ -15,6 +15,7 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms import winsorized_mean
+from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 
 NUM_USERS = 6
 
@@ -42,6 +43,7 @@ class Row(NamedTuple):
         per_user: whether updates have a leading axis of users.
         private: whether the state holds a ledger.
         keeps_dtype: whether updates come back in their own dtype (aggregates: at least float32).
+        charged_at_once: whether the first update is charged for all.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Row(NamedTuple):
     per_user: bool = False
     private: bool = False
     keeps_dtype: bool = True
+    charged_at_once: bool = False
 
 
 def _ridge(point: Any, step: Any) -> Any:
@@ -83,6 +86,29 @@ def _centred_clip(radius, num_users, centre_rate, quantile, quantile_rate):
 def _halt_when(noise_multiplier, limit):
     inner = optax.chain(_privatize(noise_multiplier, 1.0, NUM_USERS), optax.trace(0.9))
     return transforms.halt_when(inner, lambda state, u: optax.tree.norm(state[1].trace) > limit)
+
+
+def _outlier_removed_mean(radius):
+    releases = ConcentratedReleases(
+        population_size=NUM_USERS,
+        batch_size=NUM_USERS,
+        num_steps=4,
+        test="stream",
+        selection="weighted",
+        relation=NeighboringRelation.REPLACE_ONE,
+        keep_level=0.6,
+        threshold=4.0,
+        core=4.0,
+        test_epsilon=40.0,
+        score_sensitivity=2.0,
+        coin_failure=0.0,
+        sensitivity=2.0,
+        noise_stddev=0.01,
+        failure=1e-6,
+        epsilon=60.0,
+        delta=1e-3,
+    )
+    return transforms.outlier_removed_mean(releases, radius, jax.random.key(0))
 
 
 def _private_ac_sa(noise_multiplier, smoothness):
@@ -230,6 +256,14 @@ ROWS = [
         ({"bound": 1.0, "noise_multiplier": 1.0}, {"bound": 2.0, "noise_multiplier": 4.0}),
         per_user=True,
         private=True,
+    ),
+    Row(
+        "outlier_removed_mean",
+        _outlier_removed_mean,
+        ({"radius": 30.0}, {"radius": 0.01}),
+        per_user=True,
+        private=True,
+        charged_at_once=True,
     ),
     Row(
         "private ac_sa",

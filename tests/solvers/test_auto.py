@@ -143,7 +143,7 @@ def test_one_compilation_serves_all_budgets():
             sgd,
             lambda p: {"sampling": "full", "num_steps": 5},
             population=False,
-            items=False,
+            without=("items_per_user",),
         ),
     )
     plans = [_plan(epsilon=epsilon, candidates=only) for epsilon in (0.5, 4.0)]

@@ -31,6 +31,8 @@ from dpsco_jax.solvers.user_level import (
 )
 from dpsco_jax.solvers.user_level._auto_predictions import Problem
 
+_NO_ITEMS = ("items_per_user",)
+
 
 class Candidate(NamedTuple):
     """A way to solve the problem.
@@ -43,7 +45,7 @@ class Candidate(NamedTuple):
         predict: from the problem and the plan to an excess risk; ``None`` for the plan's bound.
         population: whether ``excess_bound`` is about the population, not about the data at hand.
         nominal: whether the bound rests on the nominal model; it is then not counted as proven.
-        items: whether ``plan`` takes ``items_per_user``.
+        without: arguments that all plans take but this one.
         shorten: whether ``plan`` takes ``num_steps``, full batches, to fit a budget of gradients.
     """
 
@@ -53,7 +55,7 @@ class Candidate(NamedTuple):
     predict: Callable[[Problem, Any], float] | None = None
     population: bool = True
     nominal: bool = False
-    items: bool = True
+    without: tuple[str, ...] = ()
     shorten: bool = False
 
 
@@ -93,7 +95,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         lambda p: {"sampling": "full", "num_steps": _full_steps(p)},
         predict.sgd,
         population=False,
-        items=False,
+        without=_NO_ITEMS,
     ),
     Candidate(
         "sgd, a tenth of the users",
@@ -105,12 +107,19 @@ CANDIDATES: tuple[Candidate, ...] = (
         },
         predict.sgd,
         population=False,
-        items=False,
+        without=_NO_ITEMS,
     ),
     Candidate(
-        "sgd, clipped at 2L/sqrt(m)", sgd, _small_clip, predict.sgd, population=False, items=False
+        "sgd, clipped at 2L/sqrt(m)",
+        sgd,
+        _small_clip,
+        predict.sgd,
+        population=False,
+        without=_NO_ITEMS,
     ),
-    Candidate("private_ac_sa", private_ac_sa, predict=predict.ac_sa, population=False, items=False),
+    Candidate(
+        "private_ac_sa", private_ac_sa, predict=predict.ac_sa, population=False, without=_NO_ITEMS
+    ),
     Candidate("multipass_sgd", multipass_sgd, predict=predict.multipass_sgd, shorten=True),
     Candidate(
         "multipass_sgd, clipped",

@@ -206,13 +206,14 @@ def _planned(candidate: Candidate, problem: Problem, budget: int) -> tuple[Row, 
     """The candidate's row and plan; a row with a reason, and no plan, if it cannot be."""
     given: dict[str, Any] = {
         "num_users": problem.num_users,
+        "items_per_user": problem.items_per_user,
         "dim": problem.dim,
         "epsilon": problem.epsilon,
         "delta": problem.delta,
         "initial_distance": problem.distance,
     }
-    if candidate.items:
-        given["items_per_user"] = problem.items_per_user
+    for name in candidate.without:
+        del given[name]
 
     def cost(made: Any) -> float:
         user = getattr(made, "user_gradients", 0) * problem.items_per_user

@@ -177,9 +177,15 @@ def bounded(
         total += weight * reach**2 / 2 + stability
         start = min(problem.slope / (weight + problem.strong_convexity / 2), problem.diameter)
         variances, chances = noises.of(size)
+        feasible = np.isfinite(variances)
         missing = _first_order.best_strongly_convex_bound(
-            problem.smoothness + weight, strong, start, variances, noises.steps
+            problem.smoothness + weight,
+            strong,
+            start,
+            np.where(feasible, variances, 0),
+            noises.steps,
         )
+        missing = np.where(feasible, missing, math.inf)
         # Flat where the noise rules: the fewest steps that come near the best.
         index = int(np.argmax(missing <= _NEAR * np.min(missing)))
         reach = math.sqrt(2 * missing[index] / strong)

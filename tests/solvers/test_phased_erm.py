@@ -1,0 +1,239 @@
+"""Phased ERM: disjoint blocks, one phase's budget, the descent that each phase is, bounds that hold."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
+from dpsco_jax.solvers.user_level import phased_erm
+from tests.support.replay import assert_no_leak
+
+USERS, ITEMS, DIM = 120, 3, 2
+LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
+QUADRATIC = Objective(
+    loss=lambda w, z: 0.5 * jnp.sum((w - z) ** 2),
+    lipschitz=2.0,
+    smoothness=1.0,
+    domain=domains.ball(1.0),
+)
+SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "epsilon": 1.0, "delta": 1e-5}
+
+
+def points(seed=0, center=0.3, spread=0.1):
+    rng = np.random.default_rng(seed)
+    items = center + spread * rng.normal(size=(USERS, ITEMS, DIM))
+    return UserData(jnp.asarray(items, jnp.float32), None)
+
+
+@functools.cache
+def plan_of(phases=3, **changes):
+    """A plan with a given number of phases."""
+    plan = phased_erm.plan(QUADRATIC, most_steps=3, form="clipped", **(SIZES | changes))
+    size = USERS // phases
+    phase = plan.phases[0]
+    releases = dataclasses.replace(phase.releases, num_users=size, num_queries=2)
+    made = [
+        dataclasses.replace(
+            phase, num_users=size, num_steps=2, releases=releases, regularization=4.0**t / 10,
+            step_sizes=np.array([0.4, 0.3]) / (1 + 4.0**t / 10), shares=np.array([0.0, 1.0]),
+        )
+        for t in range(phases)
+    ]  # fmt: skip
+    return dataclasses.replace(plan, phases=tuple(made))
+
+
+def with_noise(plan, multiplier):
+    return dataclasses.replace(
+        plan,
+        phases=tuple(
+            dataclasses.replace(
+                p,
+                releases=dataclasses.replace(p.releases, noise_multiplier=multiplier, bound=50.0),
+            )
+            for p in plan.phases
+        ),
+    )
+
+
+@jax.jit
+def solve(key, plan, data, start):
+    return phased_erm.solve(key, plan, QUADRATIC, data, start)
+
+
+def test_each_phase_descends_on_its_own_block_around_its_start():
+    data, plan = points(), with_noise(plan_of(), 1e-9)
+    blocks = np.split(np.asarray(data.items).mean(1), 3)
+    point = np.array([0.0, -0.5])
+    for phase, block in zip(plan.phases, blocks, strict=True):
+        start = point
+        for step in phase.step_sizes:
+            gradient = point - block.mean(0) + phase.regularization * (point - start)
+            point = point - step * gradient
+            point = point / max(1, np.linalg.norm(point))
+    found = solve(jax.random.key(0), plan, data, jnp.asarray([0.0, -0.5]))
+    np.testing.assert_allclose(found.params, point, atol=1e-5)
+
+
+def test_a_user_takes_part_in_one_phase():
+    """Moving a user moves the points from its own phase on, and leaves those before as they are."""
+    data, plan = points(), with_noise(plan_of(), 1e-9)
+    trace = lambda w, state, estimate: w  # noqa: E731
+    run = jax.jit(
+        lambda d: phased_erm.solve(jax.random.key(0), plan, QUADRATIC, d, jnp.zeros(DIM), trace)
+    )
+    before = run(data).unprivate["trace"]
+    for user, first in [(0, 0), (39, 0), (40, 1), (119, 2)]:
+        moved = data._replace(items=data.items.at[user].add(30.0))
+        after = run(moved).unprivate["trace"]
+        changed = [
+            bool(np.any(np.asarray(a) != np.asarray(b))) for a, b in zip(before, after, strict=True)
+        ]
+        assert changed == [phase >= first for phase in range(3)]
+
+
+def test_the_price_is_that_of_one_phase():
+    plan = plan_of()
+    solution = solve(jax.random.key(0), plan, points(), jnp.zeros(DIM))
+    one = plan.phases[0].releases.loss()
+    np.testing.assert_allclose(solution.privacy.rdp, one.rdp, rtol=1e-4)
+    assert solution.status == Status.OK
+    assert solution.gradients == plan.item_gradients == USERS * 2 * ITEMS
+
+
+@pytest.mark.parametrize("split", ["equal", "geometric"])
+def test_plans(split):
+    settings = SIZES | {"num_users": 5000, "items_per_user": 20, "split": split}
+    plan = phased_erm.plan(LOGISTIC, **settings)
+    assert plan.certificate().epsilon <= 1.0
+    sizes = [phase.num_users for phase in plan.phases]
+    assert sum(sizes) == 5000
+    if split == "equal":
+        assert max(sizes) - min(sizes) < len(sizes)
+    else:
+        assert all(a > b for a, b in itertools.pairwise(sizes))
+    weights = [float(phase.regularization) for phase in plan.phases]
+    np.testing.assert_allclose(np.diff(np.log(weights)), math.log(4.0), rtol=1e-6)
+    assert plan.excess_bound < LOGISTIC.lipschitz * 4.0
+    assert "steps of phases" in str(plan)
+
+
+def test_the_bound_falls_with_users_items_and_budget():
+    def bound(**changes):
+        settings = SIZES | {"num_users": 4000, "items_per_user": 20, "form": "clipped"} | changes
+        return phased_erm.plan(LOGISTIC, **settings).excess_bound
+
+    base = bound()
+    assert bound(num_users=16_000) < 0.7 * base
+    assert bound(epsilon=4.0) < base
+    assert bound(items_per_user=200) < base
+    strong = phased_erm.plan(
+        LOGISTIC._replace(ridge=0.3), **(SIZES | {"num_users": 4000, "items_per_user": 20})
+    )
+    assert strong.excess_bound < base
+
+
+def test_the_bound_holds_for_a_linear_loss():
+    """-<w, z> on the ball: the minimizer and the excess are known."""
+    linear = Objective(
+        loss=lambda w, z: -jnp.vdot(w, z), lipschitz=1.0, smoothness=0.0, domain=domains.ball(1.0)
+    )
+    plan = phased_erm.plan(
+        linear, **(SIZES | {"epsilon": 8.0}), initial_distance=1.0, most_steps=8, form="clipped"
+    )
+    mean = np.array([0.5, 0.2])
+
+    @jax.jit
+    def run(key):
+        data_key, key = jax.random.split(key)
+        items = mean + 0.2 * jax.random.normal(data_key, (USERS, ITEMS, DIM))
+        return phased_erm.solve(key, plan, linear, UserData(items, None), jnp.zeros(DIM)).params
+
+    found = np.asarray(jax.lax.map(run, jax.random.split(jax.random.key(0), 100)))
+    excess = np.linalg.norm(mean) - found @ mean
+    assert -1e-4 < excess.mean() < plan.excess_bound
+
+
+def test_huge_regularization_stays_at_the_start():
+    plan = plan_of()
+    plan = dataclasses.replace(
+        plan,
+        phases=tuple(
+            dataclasses.replace(p, regularization=1e6, step_sizes=p.step_sizes * 1e-6)
+            for p in plan.phases
+        ),
+    )
+    start = jnp.asarray([0.3, 0.4])
+    found = solve(jax.random.key(0), plan, points(), start)
+    np.testing.assert_allclose(found.params, start, atol=1e-4)
+
+
+def test_as_printed_but_for_the_blocks():
+    """n = 10⁴, m = 100, d = 10, G = 10·σ√d: the printed last block has 0.02 users, ours have all."""
+    problem = schedule.Problem(100, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
+    stddev = 0.1 / math.sqrt(10)
+    count = math.ceil(math.log2(10**4 * 10 / (stddev * 10)))
+    assert count == 19
+    assert 10**4 / 2**count < 0.03
+    equal = schedule.printed(problem, 10**4, 10, stddev, 1.0, "equal")
+    assert len(equal) == 10
+    assert min(phase.num_users for phase in equal) == 1000
+    geometric = schedule.printed(problem, 10**4, 10, stddev, 1.0, "geometric")
+    assert min(phase.num_users for phase in geometric) >= 1
+    weight = math.sqrt(0.1 / 1e6 + (stddev * 10 / 1e5) ** 2)
+    np.testing.assert_allclose([p.regularization for p in equal], weight * 4.0 ** np.arange(1, 11))
+    for phase in equal:
+        strong = phase.regularization
+        assert phase.num_steps >= min(500, math.ceil((1 + strong) / strong))
+    paper = phased_erm.plan(
+        LOGISTIC, constants="paper", **(SIZES | {"num_users": 2000, "epsilon": 0.5})
+    )
+    assert paper.excess_bound == math.inf
+    assert paper.certificate().epsilon <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_users": 1}, "num_users"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"split": "thirds"}, "split"),
+        ({"most_steps": 0}, "most_steps"),
+        ({"constants": "paper", "gradient_stddev": -1.0}, "gradient_stddev"),
+        ({"form": "refined", "num_users": 20}, "num_users must be at least"),
+    ],
+)
+def test_arguments(changes, named):
+    with pytest.raises(ValueError, match=named):
+        phased_erm.plan(LOGISTIC, **(SIZES | changes))
+
+
+def test_more_arguments():
+    with pytest.raises(ValueError, match="smoothness"):
+        phased_erm.plan(LOGISTIC._replace(smoothness=None), **SIZES)
+    fewer = UserData(jnp.zeros((USERS - 1, ITEMS, DIM)), None)
+    with pytest.raises(ValueError, match="num_users"):
+        phased_erm.solve(jax.random.key(0), plan_of(), QUADRATIC, fewer, jnp.zeros(DIM))
+
+
+def test_data_reach_the_result_through_releases_only():
+    """Last in this file: it clears what has been compiled."""
+
+    def run(data):
+        call = jax.jit(
+            lambda d: phased_erm.solve(jax.random.key(0), plan_of(), QUADRATIC, d, jnp.zeros(DIM))
+        )
+        return call(data)._replace(unprivate=None)
+
+    assert_no_leak(run, points(), points(1, center=50.0, spread=20.0))

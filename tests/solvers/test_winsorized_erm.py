@@ -1,0 +1,274 @@
+"""ERM on winsorized means: the descent that it is, bounds that hold, budgets met, nothing leaks."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry import domains
+from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.user_level import _first_order, winsorized_erm
+from tests.support.replay import assert_no_leak
+
+USERS, ITEMS, DIM, STEPS = 200, 4, 2, 4
+QUADRATIC = Objective(
+    loss=lambda w, z: 0.5 * jnp.sum((w - z) ** 2),
+    lipschitz=2.0,
+    smoothness=1.0,
+    domain=domains.ball(1.0),
+    loss_strong_convexity=1.0,
+)
+LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
+SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "epsilon": 20.0, "delta": 1e-5}
+
+
+def points(seed=0, center=0.3, spread=0.1):
+    rng = np.random.default_rng(seed)
+    items = center + spread * rng.normal(size=(USERS, ITEMS, DIM))
+    return UserData(jnp.asarray(items, jnp.float32), None)
+
+
+@functools.cache
+def plan_of(form="refined", method="strongly convex", **changes):
+    settings = SIZES | {"num_steps": STEPS, "radius": 0.3, "form": form, "method": method}
+    return winsorized_erm.plan(QUADRATIC, **(settings | changes))
+
+
+def noiseless(plan):
+    releases = dataclasses.replace(plan.releases, noise_multiplier=1e-9, bound=50.0)
+    return dataclasses.replace(plan, phase=dataclasses.replace(plan.phase, releases=releases))
+
+
+@jax.jit
+def solve(key, plan, data, start):
+    return winsorized_erm.solve(key, plan, QUADRATIC, data, start)
+
+
+@pytest.mark.parametrize("method", ["convex", "strongly convex"])
+def test_without_noise_it_is_projected_gradient_descent(method):
+    plan, data = noiseless(plan_of("clipped", method)), points(center=0.9)
+    mean = np.mean(np.asarray(data.items), axis=(0, 1))
+    point, average = np.zeros(DIM), np.zeros(DIM)
+    for step, share in zip(plan.phase.step_sizes, plan.phase.shares, strict=True):
+        point = point - step * (point - mean)
+        point = point / max(1.0, np.linalg.norm(point))
+        average = average + share * (point - average)
+    found = solve(jax.random.key(0), plan, data, jnp.zeros(DIM)).params
+    np.testing.assert_allclose(found, average, atol=1e-5)
+
+
+def test_nonconvex_returns_a_uniformly_drawn_iterate():
+    plan, data = noiseless(plan_of("clipped", "nonconvex")), points()
+    mean = np.mean(np.asarray(data.items), axis=(0, 1))
+    iterates = [np.zeros(DIM)]
+    for step in plan.phase.step_sizes[:-1]:
+        iterates.append(iterates[-1] - step * (iterates[-1] - mean))
+    keys = jax.random.split(jax.random.key(0), 80)
+    many = jax.jit(jax.vmap(solve, in_axes=(0, None, None, None)))
+    found = np.asarray(many(keys, plan, data, jnp.zeros(DIM)).params)
+    distance = np.linalg.norm(found[:, None] - np.asarray(iterates)[None], axis=2)
+    assert distance.min(1).max() < 1e-5
+    counts = np.bincount(distance.argmin(1), minlength=STEPS)
+    assert counts.min() >= 8
+    assert plan.excess_bound == np.inf
+    assert np.isfinite(plan.stationarity_bound)
+
+
+def test_the_noise_accumulates_as_it_should():
+    """θ' = (1 - γ)θ + γ(z̄ + ξ): variance γν²/(2 - γ) after many steps."""
+    steps, gamma = 12, 0.5
+    releases = calibrate_winsorized(USERS, DIM, steps, 20.0, 1e-5, radius=0.3, bound=9.0)
+    phase = _first_order.Phase(
+        USERS, steps, "convex", releases, np.full(steps, gamma), np.ones(steps), 0.0
+    )
+    free, data = QUADRATIC._replace(domain=domains.whole_space()), points()
+
+    @jax.jit
+    def ends(keys):
+        run = lambda k: _first_order.run(k, phase, free, data, jnp.full(DIM, 0.3), 256).params  # noqa: E731
+        return jax.lax.map(run, keys)
+
+    found = np.asarray(ends(jax.random.split(jax.random.key(0), 400)))
+    expected = gamma / (2 - gamma) * releases.noise_variance
+    np.testing.assert_allclose(found.var(0).sum(), expected, rtol=0.2)
+    np.testing.assert_allclose(found.mean(0), np.mean(data.items, (0, 1)), atol=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("smoothness", "strong", "variance", "steps", "inside"),
+    [(1, 0.1, 0.01, 100, True), (1, 0.01, 0.1, 40, True), (5, 1, 0.5, 200, False), (1, 1, 0.3, 30, True)],
+)  # fmt: skip
+def test_bounds_hold_on_noisy_quadratics(smoothness, strong, variance, steps, inside):
+    """Interior and boundary minimizers; the bounds are within a factor that a rate would forgive."""
+    rng, dim, chains = np.random.default_rng(0), 6, 500
+    curvature = np.geomspace(strong, smoothness, dim)
+    target = np.eye(dim)[0] * (0.8 if inside else 1.5)
+    schedules = [
+        _first_order.strongly_convex(smoothness, strong, 1.0, variance, steps),
+        _first_order.convex(smoothness, 1.0, variance, steps),
+    ]
+
+    def risk(x):
+        return 0.5 * np.sum(curvature * (x - target) ** 2, axis=-1)
+
+    def project(x):
+        return x / np.maximum(1, np.linalg.norm(x, axis=-1, keepdims=True))
+
+    best = np.zeros((1, dim))
+    for _ in range(3000):
+        best = project(best - curvature * (best - target) / smoothness)
+    for schedule in schedules:
+        point = average = np.zeros((chains, dim))
+        for step, share in zip(schedule.step_sizes, schedule.shares, strict=True):
+            noise = rng.normal(size=point.shape) * np.sqrt(variance / dim)
+            point = project(point - step * (curvature * (point - target) + noise))
+            average = average + share * (point - average)
+        excess = risk(average).mean() - risk(best)[0]
+        assert 0.02 * schedule.bound < excess < schedule.bound
+    # The printed bound, 16·HR²·exp(-μT/2H) + 36ν²/(μT), is never the smaller one.
+    printed = 16 * smoothness * np.exp(-strong * steps / (2 * smoothness))
+    assert schedules[0].bound < printed + 36 * variance / (strong * steps)
+
+
+@pytest.mark.parametrize("form", ["clipped", "refined"])
+def test_budget_ledger_and_counts(form):
+    plan = plan_of(form)
+    assert plan.releases.form == form
+    assert 0.999 * 20 < plan.certificate().epsilon <= 20.0
+    solution = solve(jax.random.key(1), plan, points(), jnp.zeros(DIM))
+    np.testing.assert_allclose(solution.privacy.rdp, plan.releases.loss().rdp, rtol=1e-4)
+    assert solution.gradients == plan.item_gradients == USERS * STEPS * ITEMS
+    assert solution.status == Status.OK
+    assert "steps" in str(plan)
+    if form == "refined":
+        assert privacy.epsilon(solution.privacy, 1e-5) <= 20.0
+
+
+def test_the_bound_holds_end_to_end():
+    plan, data = plan_of("clipped"), points()
+    keys = jax.random.split(jax.random.key(2), 64)
+    many = jax.jit(jax.vmap(solve, in_axes=(0, None, None, None)))
+    found = np.asarray(many(keys, plan, data, jnp.zeros(DIM)).params)
+    mean = np.mean(np.asarray(data.items), axis=(0, 1))
+    excess = 0.5 * np.sum((found - mean) ** 2, axis=1)
+    assert excess.mean() < plan.excess_bound
+    assert np.sum((found - mean) ** 2, axis=1).mean() < plan.distance_bound**2
+
+
+def test_numbers_may_be_traced_and_batched():
+    data = points()
+    plans = [plan_of(epsilon=e) for e in (20.0, 40.0)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans)
+    keys = jax.random.split(jax.random.key(3), 2)
+    many = jax.jit(jax.vmap(solve, in_axes=(0, 0, None, None)))
+    batch = many(jax.random.clone(keys), stacked, data, jnp.zeros(DIM))
+    for i, plan in enumerate(plans):
+        alone = solve(keys[i], plan, data, jnp.zeros(DIM))
+        np.testing.assert_allclose(batch.params[i], alone.params, atol=1e-4)
+        np.testing.assert_allclose(batch.privacy.rdp[i], alone.privacy.rdp, rtol=1e-4)
+
+
+def test_a_user_without_a_number_spoils_nothing():
+    data = points()
+    data = data._replace(items=data.items.at[5].set(jnp.nan))
+    found = solve(jax.random.key(4), plan_of(), data, jnp.zeros(DIM))
+    assert found.status == Status.OK
+    assert np.all(np.isfinite(found.params))
+
+
+def test_many_items_choose_the_refined_form_and_less_noise():
+    def variance(items, **kw):
+        plan = winsorized_erm.plan(
+            LOGISTIC, num_users=20_000, items_per_user=items, dim=8, epsilon=1.0, delta=1e-6,
+            num_steps=20, **kw,
+        )  # fmt: skip
+        return plan.releases.form, plan.releases.noise_variance
+
+    assert variance(10)[0] == "clipped"
+    form, noise = variance(2000)
+    assert form == "refined"
+    assert noise < variance(2000, form="clipped")[1] / 10
+    # A radius of one's own is private, and needs fewer items.
+    assert variance(10, radius=0.1)[0] == "refined"
+
+
+def test_steps_and_method_are_chosen_by_the_bound():
+    settings = SIZES | {"epsilon": 2.0, "num_users": 2000}
+    chosen = winsorized_erm.plan(LOGISTIC, **settings)
+    assert chosen.phase.method == "convex"
+    others = [winsorized_erm.plan(LOGISTIC, num_steps=s, **settings) for s in (1, 10, 100, 1000)]
+    assert chosen.excess_bound <= 1.06 * min(p.excess_bound for p in others)
+    ridge = LOGISTIC._replace(ridge=0.1)
+    assert winsorized_erm.plan(ridge, **settings).phase.method == "strongly convex"
+    paper = winsorized_erm.plan(
+        LOGISTIC, num_steps=3, constants="paper", **(settings | {"epsilon": 0.9})
+    )
+    assert paper.releases.form == "laplace"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_users": 0}, "num_users"),
+        ({"items_per_user": 0}, "items_per_user"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"num_steps": 0}, "num_steps"),
+        ({"radius": 0.0}, "radius"),
+        ({"failure": 1.0}, "failure"),
+        ({"method": "fast"}, "method"),
+        ({"method": "strongly convex"}, "strong_convexity"),
+        ({"num_users": 20, "epsilon": 0.5, "form": "refined"}, "num_users must be at least"),
+    ],
+)
+def test_arguments(changes, named):
+    with pytest.raises(ValueError, match=named):
+        winsorized_erm.plan(LOGISTIC, **(SIZES | changes))
+
+
+def test_more_arguments():
+    with pytest.raises(ValueError, match="smoothness"):
+        winsorized_erm.plan(LOGISTIC._replace(smoothness=None), **SIZES)
+    with pytest.raises(ValueError, match="initial_distance"):
+        winsorized_erm.plan(LOGISTIC._replace(domain=domains.whole_space()), **SIZES)
+    fewer = UserData(jnp.zeros((USERS - 1, ITEMS, DIM)), None)
+    with pytest.raises(ValueError, match="num_users"):
+        winsorized_erm.solve(jax.random.key(0), plan_of(), QUADRATIC, fewer, jnp.zeros(DIM))
+
+
+def test_linear_models_take_the_closed_form():
+    rng = np.random.default_rng(0)
+    features = jnp.asarray(rng.normal(size=(USERS, ITEMS, DIM)), jnp.float32)
+    labels = jnp.asarray(rng.integers(0, 2, (USERS, ITEMS)), jnp.float32)
+    data = UserData(Example(features, labels), None)
+    plan = winsorized_erm.plan(LOGISTIC, num_steps=2, form="clipped", **SIZES)
+    general = LOGISTIC._replace(linear_model=None)
+    first, second = (
+        jax.jit(lambda k, o=o: winsorized_erm.solve(k, plan, o, data, jnp.zeros(DIM)).params)(
+            jax.random.key(0)
+        )
+        for o in (LOGISTIC, general)
+    )
+    np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_data_reach_the_result_through_releases_only():
+    """Last in this file: it clears what has been compiled."""
+
+    def run(data):
+        call = jax.jit(
+            lambda d: winsorized_erm.solve(
+                jax.random.key(0), plan_of(), QUADRATIC, d, jnp.zeros(DIM)
+            )
+        )
+        return call(data)._replace(unprivate=None)
+
+    assert_no_leak(run, points(), points(1, center=50.0, spread=20.0))

@@ -1,5 +1,25 @@
 """How a statistic is released: pure functions that draw noise, and what they cost."""
 
-from dpsco_jax.mechanisms import additive, concentrated_mean, selection, sparse_vector
+from dpsco_jax.mechanisms import (
+    additive,
+    concentrated_mean,
+    histograms,
+    private_range,
+    private_selection,
+    selection,
+    sparse_vector,
+    winsorized_calibration,
+    winsorized_mean,
+)
 
-__all__ = ["additive", "concentrated_mean", "selection", "sparse_vector"]
+__all__ = [
+    "additive",
+    "concentrated_mean",
+    "histograms",
+    "private_range",
+    "private_selection",
+    "selection",
+    "sparse_vector",
+    "winsorized_calibration",
+    "winsorized_mean",
+]

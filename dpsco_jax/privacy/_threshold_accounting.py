@@ -21,8 +21,11 @@ from scipy import optimize
 from dpsco_jax.privacy import _threshold_pairs, accountants, pairs, pld
 from dpsco_jax.privacy.certified_noise import decreasing_root
 from dpsco_jax.privacy.composition import log_gaussian_delta, log_response_gaussian_delta
+from dpsco_jax.privacy.pld_window import discretize, log_moments
 
 FEW_POINTS = accountants.FEW_POINTS
+
+_TILTS = np.geomspace(0.3, 3e3, 60)
 
 
 class Phase(NamedTuple):
@@ -126,6 +129,23 @@ def epsilon_at(phase: Phase, delta: float, max_points: int = pld.MAX_POINTS) -> 
     if rest <= 0.0:
         return math.inf
     return math.log(phase.factor) + pld.epsilon(components(phase), rest, max_points)
+
+
+def quick_epsilon(phase: Phase, delta: float) -> float:
+    """Like ``epsilon_at``, by a Chernoff bound on some thousand losses: some 10 % larger, in 2 ms."""
+    if is_closed_form(phase):
+        return _closed_form_epsilon(phase, delta)
+    rest = (delta - phase.failure) / phase.factor
+    if rest <= 0.0:
+        return math.inf
+    # Of E exp(λ (L - ε)) bounds δ up to this factor.
+    total = _TILTS * np.log(_TILTS) - (1.0 + _TILTS) * np.log1p(_TILTS) - math.log(rest)
+    for pair, count in components(phase):
+        reach = max(abs(end) for end in pair.support(1e-3 * rest / count))
+        positive = reach * np.geomspace(1e-5, 1.0, 500)
+        law = discretize(pair, np.concatenate([-positive[::-1], [0.0], positive]))
+        total = total + count * log_moments(law, _TILTS)
+    return math.log(phase.factor) + max(float(np.min(total / _TILTS)), 0.0)
 
 
 def delta_at(phase: Phase, epsilon: float) -> float:

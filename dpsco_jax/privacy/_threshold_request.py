@@ -19,9 +19,6 @@ from dpsco_jax.privacy._numerics import require
 SCORE_SENSITIVITY = 2.0
 """The score moves by less than this when a vector is replaced: 2 (1 - 1/K)."""
 
-SHARES = tuple(0.6 * 0.86**k for k in range(24))
-"""Of ε, for the tests: what is searched."""
-
 
 class Problem(NamedTuple):
     """What is asked for; see ``calibrate_concentrated``."""
@@ -36,7 +33,7 @@ class Problem(NamedTuple):
     keep_level: float | None
     threshold_fraction: float | None
     false_halt_probability: float
-    shares: Sequence[float]
+    shares: Sequence[float] | None
 
     @property
     def rate(self) -> float:
@@ -76,7 +73,7 @@ def problem(
         _number("keep_level", keep_level, 0.5),
         _number("threshold", threshold, 0.0),
         false_halt_probability,
-        SHARES if share == "auto" else (_number("test_share", share, 0.0) or 0.0,),
+        None if share == "auto" else (_number("test_share", share, 0.0) or 0.0,),
     )
 
 

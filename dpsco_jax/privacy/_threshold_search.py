@@ -7,26 +7,33 @@ Source: own; ``PAPER`` is the allocation of T Algorithm 32 with its constants ma
 
 Formal guarantee: none is needed: what is chosen is certified afterwards, from the numbers alone.
 
-Cost: a grid of some hundred splits, in closed form; where batches are random, three calibrations on a small
-grid of losses and one on a large one.
+Cost: a grid of some hundred splits, in closed form; where batches are random, a quick bound for each share
+and one calibration by privacy loss distributions.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dpsco_jax.privacy import _threshold_accounting as accounting
 from dpsco_jax.privacy import _threshold_tests as tests
-from dpsco_jax.privacy import pld
 from dpsco_jax.privacy._mean_sensitivity import REPLACE_ONE, coupled_sensitivity, mean_sensitivity
 from dpsco_jax.privacy._threshold_request import SCORE_SENSITIVITY, Problem
 from dpsco_jax.privacy.certified_noise import decreasing_root
 from dpsco_jax.privacy.composition import response_gaussian_mu
 
+SHARES = {
+    "stream": tuple(0.6 * 0.86**k for k in range(22)),
+    "fresh": tuple(2.4 * 0.87**k for k in range(40)),
+}
+"""Of ε, for the tests: what is searched. Random batches amplify fresh tests, which may cost more than ε."""
+
 FAILURE_SHARES = (0.5, 0.2, 0.05, 0.01)
 _COIN_SHARE = 0.05  # of δ, for the coupling of random selections
 _LEAST_KEEP_LEVEL = 0.505
 _UNDER_BUDGET = 2e-5
+_ROUGHLY = 5e-3
+_LEAST_MU = 1e-6
 
 
 class Split(NamedTuple):
@@ -88,10 +95,10 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
     phase = phase._replace(wrong_pass=wrong)
     rest = (delta if alone else delta - accounting.test_failure(phase)) / phase.factor
     mu = _rule_of_thumb(problem.epsilon, phase, rest)
-    return None if mu is None else Split(phase._replace(mu=mu), threshold, core, keep, kappa)
+    return Split(phase._replace(mu=mu), threshold, core, keep, kappa)
 
 
-def _rule_of_thumb(epsilon: float, phase: accounting.Phase, delta: float) -> float | None:
+def _rule_of_thumb(epsilon: float, phase: accounting.Phase, delta: float) -> float:
     """μ of one step: exact where there is a closed form; else as if losses added to a Gaussian one."""
     steps, e1 = phase.num_steps, phase.test_epsilon
     if accounting.is_closed_form(phase):
@@ -102,50 +109,46 @@ def _rule_of_thumb(epsilon: float, phase: accounting.Phase, delta: float) -> flo
     # The χ² divergences of steps add: q² ((1 + χ²(response)) e^(μ²) - 1) each.
     response = math.expm1(e1) ** 2 * math.exp(-e1) if phase.test == "fresh" else 0.0
     exponent = math.log1p(total**2 / (steps * q**2)) - math.log1p(response)
-    return math.sqrt(exponent) if exponent > 1e-12 else None
+    return math.sqrt(max(exponent, _LEAST_MU**2))
 
 
-def calibrated(problem: Problem, rough: Split, max_points: int = pld.MAX_POINTS) -> Split | None:
-    """The split with the largest μ that meets the budget."""
+def calibrated(
+    problem: Problem,
+    rough: Split,
+    epsilon_at: Callable[[accounting.Phase, float], float],
+    under: float,
+) -> Split | None:
+    """The split with the largest μ that meets the budget, up to ``under``; None if none does."""
     phase = rough.phase
     if accounting.is_closed_form(phase) and phase.coin_failure == 0.0:
         return rough
 
     def excess(log_noise: float) -> float:
-        spent = accounting.epsilon_at(
-            phase._replace(mu=math.exp(-log_noise)), problem.delta, max_points
-        )
+        spent = epsilon_at(phase._replace(mu=math.exp(-log_noise)), problem.delta)
         return math.log(min(max(spent / problem.epsilon, 1e-2), 1e2))
 
-    enough = -math.log(phase.mu)
-    for _ in range(12):
-        if excess(enough) <= 0.0:
-            break
-        enough += 1.0
-    else:
+    if excess(-math.log(_LEAST_MU)) > 0.0:
         return None
-    root = decreasing_root(excess, -math.log(phase.mu), _UNDER_BUDGET)
+    root = decreasing_root(excess, -math.log(phase.mu), under)
     return rough._replace(phase=phase._replace(mu=math.exp(-root)))
 
 
 def candidates(problem: Problem, test: str) -> Iterator[Split]:
-    """All splits of the grid that are possible."""
-    for share in problem.shares:
-        if share * problem.epsilon >= problem.epsilon:
-            continue
-        for failure_share in FAILURE_SHARES:
-            if (found := split(problem, test, share, failure_share)) is not None:
-                yield found
+    """For each share of ε, the best split; μ is right to some 10 %."""
+    for share in problem.shares or SHARES[test]:
+        splits = [split(problem, test, share, part) for part in FAILURE_SHARES]
+        rough = min(filter(None, splits), key=lambda s: s.noise, default=None)
+        if rough and (found := calibrated(problem, rough, accounting.quick_epsilon, _ROUGHLY)):
+            yield found
 
 
 def best(problem: Problem, kinds: Sequence[str]) -> Split | None:
     """The split with the least noise over the kinds of test; None if there is none."""
-    found = [
-        exact
-        for kind in kinds
-        if (rough := min(candidates(problem, kind), key=lambda s: s.noise, default=None))
-        and (exact := calibrated(problem, rough))
-    ]
+    found = []
+    for kind in kinds:
+        rough = min(candidates(problem, kind), key=lambda s: s.noise, default=None)
+        if rough and (exact := calibrated(problem, rough, accounting.epsilon_at, _UNDER_BUDGET)):
+            found.append(exact)
     return min(found, key=lambda s: s.noise, default=None)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from experiments.benchmarks.timing import Row
 
-SUITES = ("accounting", "steps", "sweep", "memory")
+SUITES = ("accounting", "steps", "sweep", "memory", "concentration")
 
 
 def _cost(value: float, unit: str) -> str:

@@ -136,6 +136,8 @@ def calibrated(
 def candidates(problem: Problem, test: str) -> Iterator[Split]:
     """For each share of ε, the best split; μ is right to some 10 %."""
     for share in problem.shares or SHARES[test]:
+        if share >= 1.0 and problem.rate == 1.0:
+            continue
         splits = [split(problem, test, share, part) for part in FAILURE_SHARES]
         rough = min(filter(None, splits), key=lambda s: s.noise, default=None)
         if rough and (found := calibrated(problem, rough, accounting.quick_epsilon, _ROUGHLY)):

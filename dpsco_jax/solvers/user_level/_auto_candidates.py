@@ -60,10 +60,16 @@ class Candidate(NamedTuple):
 
 
 def _small_clip(p: Problem) -> dict[str, Any]:
-    clip = 2 * p.slope / math.sqrt(p.items_per_user)
+    """Users' gradients as near to zero as they are to each other, and steps for a smooth loss."""
+    clip, steps = 2 * p.slope / math.sqrt(p.items_per_user), _full_steps(p)
     if clip >= p.slope:
         raise ValueError(f"items_per_user must be at least 5, got {p.items_per_user}")
-    return {"sampling": "full", "clip_norm": clip, "num_steps": _full_steps(p)}
+    settings = {"sampling": "full", "clip_norm": clip, "num_steps": steps}
+    if p.objective.smoothness is not None:
+        noise = math.sqrt(p.dim) * 2 * clip * p.unit_noise / p.num_users
+        curvature = p.objective.smoothness + p.objective.ridge
+        settings["step_size"] = 1 / (curvature + steps * noise / p.distance)
+    return settings
 
 
 def _full_steps(p: Problem) -> int:

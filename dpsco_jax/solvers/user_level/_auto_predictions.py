@@ -5,8 +5,9 @@ mean; that a minimizer is R away; and that smooth losses are what the analyses o
 descent with noise take them for. Noise, steps and batches are the plan's own, their constants included.
 With V = d·σ² + L²/(mB)·(1 - B/n) for batches of B of n users:
 
-- averaged SGD with step η: R²/(2ηT) + ηV/2, with V + L² for V where the loss is not smooth or η > 1/β;
-- the same with a clip norm C < L: with C² for L², as near the minimizer it is SGD on a C-Lipschitz loss;
+- averaged SGD with step η on β-smooth, μ-strongly convex losses: R²/(2ηT)·min(1, 1/(ημT)) +
+  V/2·min(η, 1/(μT)); if they are not smooth, or η > 1/β: R²/(2ηT) + η(V + C²)/2, C the clip norm. A clip
+  norm below L changes no more: under the model it makes another loss with the same minimizer;
 - AC-SA, and stages of it: their own bounds with this V and distance;
 - output perturbation: uR²/2 + (β + ridge)·dσ²/2.
 
@@ -73,10 +74,11 @@ def averaged(
     p: Problem, num_steps: int, step_size: float, variance: float, slope: float, distance: float
 ) -> float:
     """Prediction for averaged SGD; ``slope`` bounds what is averaged, ``variance`` its noise."""
-    smooth = p.objective.smoothness
-    if smooth is None or step_size * (smooth + p.objective.ridge) > 1 or slope < p.slope:
-        variance += slope**2
-    return distance**2 / (2 * step_size * num_steps) + step_size * variance / 2
+    smooth, total = p.objective.smoothness, step_size * num_steps
+    if smooth is None or step_size * (smooth + p.objective.ridge) > 1 + 1e-6:
+        return distance**2 / (2 * total) + step_size * (variance + slope**2) / 2
+    bent = max(1.0, float(p.objective.strong_convexity) * total)
+    return distance**2 / (2 * total * bent) + step_size * variance / (2 * bent)
 
 
 def stages(

@@ -62,7 +62,7 @@ def centred_clip(
     num_users: jax.typing.ArrayLike,
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
     *,
-    centre_rate: jax.typing.ArrayLike = 1.0,
+    centre_rate: jax.typing.ArrayLike = 0.5,
     start: Any = None,
     quantile: jax.typing.ArrayLike | None = None,
     quantile_rate: jax.typing.ArrayLike = 0.5,
@@ -93,8 +93,9 @@ def centred_clip(
         relation: which data sets are neighbours.
         centre_rate: how far the centre moves towards each release, in [0, 1]: 1 makes it the last
             release, less an exponential average of them (momentum 1 - centre_rate), 0 leaves it at
-            the start. The centre carries the noise of the releases: a noise whose norm is near the
-            radius calls for a small rate (docs/privacy/centred_clipping.md, section 3).
+            the start. The centre carries the noise of the releases: if k, the norm of that noise in
+            units of the radius, is near 1, the rate must be small, or else centre and radius run away
+            (rate/(2 - rate)·k² < 0.81; docs/privacy/centred_clipping.md, section 3).
         start: first centre, a public pytree like the parameters, an earlier release for instance;
             zeros if None.
         quantile: share γ in (0, 1) of users to be within 0.9 radii of the centre; the radius stays as

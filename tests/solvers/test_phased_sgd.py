@@ -254,7 +254,7 @@ def test_the_plan_searches_for_the_least_bound():
         for change in (
             {"step_size": 2 * best.step_sizes[0]},
             {"step_size": best.step_sizes[0] / 2},
-            {"num_groups": 2 * best.num_groups},
+            {"num_groups": int(0.7 * best.num_groups)},
             {"num_phases": 1},
         )
     ]
@@ -424,7 +424,7 @@ def test_mean_estimation_end_to_end():
 @pytest.mark.slow
 def test_an_attack_learns_less_than_the_claim_and_notices_missing_noise():
     """All groups stay put but one, which is driven to the edge of what is kept, one way or the other."""
-    groups, delta, epsilon = 24, 1e-2, 8.0
+    groups, delta, epsilon = 40, 1e-2, 4.0
     plan = phased_sgd.plan(
         QUADRATIC,
         num_users=groups,
@@ -454,5 +454,5 @@ def test_an_attack_learns_less_than_the_claim_and_notices_missing_noise():
         return found.epsilon
 
     loud = dataclasses.replace(plan.releases, noise_stddev=plan.releases.noise_stddev / 20)
-    assert 0.3 < learned(plan) <= epsilon
+    assert 0.1 < learned(plan) <= epsilon
     assert learned(dataclasses.replace(plan, releases=loud)) > epsilon

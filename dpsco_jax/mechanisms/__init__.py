@@ -10,6 +10,7 @@ from dpsco_jax.mechanisms import (
     sparse_vector,
     winsorized_calibration,
     winsorized_mean,
+    winsorized_releases,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "sparse_vector",
     "winsorized_calibration",
     "winsorized_mean",
+    "winsorized_releases",
 ]

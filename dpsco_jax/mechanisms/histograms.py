@@ -21,7 +21,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax.geometry import domains
 from dpsco_jax.geometry._checks import require, require_positive
-from dpsco_jax.mechanisms.winsorized_mean import WinsorizedReleases, winsorized_mean
+from dpsco_jax.mechanisms.winsorized_mean import winsorized_mean
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 
 
 def frequencies(

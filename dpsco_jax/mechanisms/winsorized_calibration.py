@@ -5,7 +5,7 @@ What it computes: the numbers of ``WinsorizedReleases``. With ``constants="tight
 - the radius after rotation, τ' = τ·√(2 log(2ndT/γ)/d), bins of τ'/2, boxes of half-width h = 2.25·τ';
 - η = (4/n)·log(T·d·bins/γ): the least with which all intervals of all queries hold, but for γ;
 - the Gaussian noise that the budget leaves, by the Rényi curve of the whole composition;
-- for the refined form, the split of the noise between coarse and final mean that leaves least noise;
+- for the forms in two steps, the split of the noise between coarse and final mean that leaves least noise;
 - ``form="auto"``: the form with the least noise.
 
 With ``constants="paper"``: the printed numbers, Laplace noise and (nested) advanced composition, but for
@@ -30,9 +30,9 @@ from dpsco_jax import privacy
 from dpsco_jax.geometry import rotations
 from dpsco_jax.geometry._checks import require, require_positive
 from dpsco_jax.mechanisms import private_range as ranges
-from dpsco_jax.mechanisms.winsorized_mean import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 
-FORMS = ("clipped", "winsorized", "refined")
+FORMS = ("clipped", "winsorized", "refined", "recentred")
 _LEDGER_ROUNDING = 2e-5
 _MOST_OF_BUDGET = 0.9  # with less than a tenth of ε left for it, noise helps nobody
 _SHARES = np.geomspace(1e-4, 0.7, 200)
@@ -63,7 +63,8 @@ def calibrate_winsorized(
         radius: τ: with high probability all vectors of a query lie within τ of some point.
         bound: B, to whose norm vectors are clipped first.
         failure: γ in (0, 1).
-        form: ``"clipped"``, ``"winsorized"``, ``"refined"`` or ``"auto"``; ``"paper"`` has one form.
+        form: ``"clipped"``, ``"winsorized"``, ``"refined"``, ``"recentred"`` or ``"auto"``; ``"paper"`` has
+            one form.
         range_share: of the budget in zCDP that intervals take; in (0, 1), or ``"auto"`` (see above).
         constants: ``"tight"`` or ``"paper"``.
 
@@ -77,7 +78,7 @@ def calibrate_winsorized(
         require_positive(name, value)
     for name, value in [("delta", delta), ("failure", failure)]:
         require(0 < value < 1, name, value, "in (0, 1)")
-    require(form in (*FORMS, "auto"), "form", form, "one of auto, clipped, winsorized, refined")
+    require(form in (*FORMS, "auto"), "form", form, f"auto or one of {', '.join(FORMS)}")
     require(constants in ("tight", "paper"), "constants", constants, "tight or paper")
     automatic = isinstance(range_share, str)
     good_share = range_share == "auto" if isinstance(range_share, str) else 0 < range_share < 1
@@ -93,15 +94,16 @@ def calibrate_winsorized(
     exact = privacy.certified_noise_multiplier(
         privacy.FullBatch(), num_queries, epsilon, delta, NeighboringRelation.REPLACE_ONE
     )
-    found = [dataclasses.replace(blank, noise_multiplier=_above(exact))]
-    if form != "clipped":
+    clipped = dataclasses.replace(blank, noise_multiplier=_above(exact))
+    found = [clipped, _in_two_steps(clipped, "recentred")]
+    if form in ("auto", "winsorized", "refined"):
         boxes = _with_boxes(blank, None if automatic else float(range_share), exact)
         if boxes is None and form != "auto":
             raise ValueError(
                 f"num_users must be at least {_least_users(blank)} for the intervals of {num_queries}"
                 f" queries in {blank.padded} coordinates at epsilon = {epsilon:g}, got {num_users}"
             )
-        found += [] if boxes is None else [boxes, _refined(boxes)]
+        found += [] if boxes is None else [boxes, _in_two_steps(boxes, "refined")]
     of_form = [r for r in found if form in ("auto", r.form)]
     return min(of_form, key=lambda releases: releases.noise_stddev)
 
@@ -161,20 +163,20 @@ def _needed_epsilon(releases: WinsorizedReleases) -> float:
     return _above(4 / releases.num_users * math.log(intervals * bins / releases.failure))
 
 
-def _refined(boxes: WinsorizedReleases) -> WinsorizedReleases:
-    """The Gaussian budget split into coarse and final mean: 1/σ² adds."""
-    coarse = boxes.noise_multiplier / np.sqrt(_SHARES)
-    final = boxes.noise_multiplier / np.sqrt(1 - _SHARES)
-    tail = math.sqrt(2 * math.log(boxes.num_queries / boxes.failure))
+def _in_two_steps(once: WinsorizedReleases, form: str) -> WinsorizedReleases:
+    """The Gaussian budget of a form split into a coarse mean of it and a final one: 1/σ² adds."""
+    coarse = once.noise_multiplier / np.sqrt(_SHARES)
+    final = once.noise_multiplier / np.sqrt(1 - _SHARES)
+    tail = math.sqrt(2 * math.log(once.num_queries / once.failure))
     # The mean of independent vectors, and the coarse noise on it, each off by so much.
-    off = boxes.radius * (1 + tail) / math.sqrt(boxes.num_users)
-    off = off + coarse * boxes.box_sensitivity * (math.sqrt(boxes.dim) + tail)
-    best = int(np.argmin(final * (boxes.radius + off)))
+    off = once.radius * (1 + tail) / math.sqrt(once.num_users)
+    off = off + coarse * once.sensitivity * (math.sqrt(once.dim) + tail)
+    best = int(np.argmin(final * (once.radius + off)))
     return dataclasses.replace(
-        boxes,
-        form="refined",
+        once,
+        form=form,
         coarse_multiplier=_above(coarse[best]),
-        ball_radius=_above(boxes.radius + off[best]),
+        ball_radius=_above(once.radius + off[best]),
         noise_multiplier=_above(final[best]),
     )
 

@@ -26,6 +26,7 @@ from dpsco_jax import privacy
 from dpsco_jax.geometry._checks import require_positive
 from dpsco_jax.mechanisms import winsorized_mean as mechanism
 from dpsco_jax.mechanisms._keys import require_key
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 
 
 class WinsorizedMeanState(NamedTuple):
@@ -43,7 +44,7 @@ class WinsorizedMeanState(NamedTuple):
 
 
 def winsorized_mean(
-    releases: mechanism.WinsorizedReleases, key: jax.Array
+    releases: WinsorizedReleases, key: jax.Array
 ) -> optax.GradientTransformationExtraArgs:
     """Replaces per-user updates by their private mean.
 

@@ -14,7 +14,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms import winsorized_mean
+from dpsco_jax.mechanisms import winsorized_releases
 from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 
 NUM_USERS = 6
@@ -71,6 +71,14 @@ def _privatize_poisson(noise_multiplier, clip_norm, probability):
     return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier, sampling)
 
 
+def _privatize_correlated(noise_multiplier, clip_norm):
+    correlation = correlated_noise.banded_square_root(3, max_participations=1, bands=2)
+    aggregate = transforms.clipped_sum(clip_norm)
+    return transforms.privatize(
+        aggregate, jax.random.key(0), noise_multiplier, noise_correlation=correlation
+    )
+
+
 def _centred_clip(radius, num_users, centre_rate, quantile, quantile_rate):
     aggregate = transforms.centred_clip(
         radius,
@@ -123,7 +131,7 @@ def _winsorized_mean(bound, noise_multiplier):
 
     def of(params):
         dim = sum(leaf.size for leaf in jax.tree.leaves(params))
-        releases = winsorized_mean.WinsorizedReleases(
+        releases = winsorized_releases.WinsorizedReleases(
             num_users=NUM_USERS,
             dim=dim,
             num_queries=9,
@@ -182,6 +190,16 @@ ROWS = [
         (
             {"noise_multiplier": 2.0, "clip_norm": 1.0, "probability": 0.1},
             {"noise_multiplier": 0.5, "clip_norm": 0.3, "probability": 0.5},
+        ),
+        per_user=True,
+        private=True,
+    ),
+    Row(
+        "privatize, correlated",
+        _privatize_correlated,
+        (
+            {"noise_multiplier": 2.0, "clip_norm": 1.0},
+            {"noise_multiplier": 0.5, "clip_norm": 0.3},
         ),
         per_user=True,
         private=True,

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpsco_jax.mechanisms.winsorized_mean import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.solvers.user_level import _first_order
 from dpsco_jax.solvers.user_level._blocks import block_sizes
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
-from dpsco_jax.mechanisms.winsorized_mean import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy import accountants
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective

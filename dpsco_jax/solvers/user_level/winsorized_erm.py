@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import privacy
-from dpsco_jax.mechanisms.winsorized_mean import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning

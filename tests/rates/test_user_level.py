@@ -63,6 +63,8 @@ def test_exponents_of_the_number_of_gradients(name, smoothness, in_users, in_ite
 def test_exponent_in_the_smoothness():
     setting = Setting(1e4, 100.0, 100.0, smoothness=1.0)
     assert _slope(NAMED["accelerated_phased_erm"], setting, "smoothness") == pytest.approx(1 / 4)
+    wide = Setting(10.0, 1e12, 1e12, smoothness=1.0)  # the smaller of 10^15.25 and 10^12.5
+    assert NAMED["accelerated_phased_erm"].gradient_terms(wide)[2] == pytest.approx(10**12.5)
     # Few users with very many items: the other term leads, with √β and m^(5/4).
     crowded = setting._replace(num_users=10.0, items_per_user=1e12)
     assert _slope(NAMED["accelerated_phased_erm"], crowded, "smoothness") == pytest.approx(1 / 2)

@@ -10,7 +10,7 @@ Formal guarantee: none of privacy; measurements for studies.
 Cost: milliseconds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
 
 
 def power(
-    samples: dict[float, Sequence[float]], typical: Callable[..., Any] = np.mean, seed: int = 0
+    samples: Mapping[float, Sequence[float]], typical: Callable[..., Any] = np.mean, seed: int = 0
 ) -> Interval:
     """The exponent p of typical(y) ≈ c·x^p, by least squares on logarithms.
 

@@ -1,9 +1,18 @@
 """The table of experiments: to add one, write its file and add a line here."""
 
 from experiments.experiment import Experiment
+from experiments.user_level_robustness import UserLevelRobustness
+from experiments.user_level_scaling import UserLevelScaling
+from experiments.user_level_solvers import UserLevelSolvers
 from experiments.user_level_tradeoff import UserLevelTradeoff
 from experiments.user_level_tuning import UserLevelTuning
 
-_ALL: tuple[type[Experiment], ...] = (UserLevelTradeoff, UserLevelTuning)
+_ALL: tuple[type[Experiment], ...] = (
+    UserLevelTradeoff,
+    UserLevelTuning,
+    UserLevelSolvers,
+    UserLevelScaling,
+    UserLevelRobustness,
+)
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -70,7 +70,7 @@ def test_bounds_on_the_population_count_without_their_part_of_generalization():
 def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():
     problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
     for name in ("sgd", "sgd, a tenth of the users", "item_group_privacy, drawn", "multipass_sgd"):
-        row, made = auto._planned(NAMED[name], problem, 100 * USERS * ITEMS)
+        row, made = auto._planned(NAMED[name], problem, 100 * USERS * ITEMS, {})
         certificate = made.certificate()
         assert not row.reason
         assert certificate.epsilon <= 4.0
@@ -178,6 +178,13 @@ def test_a_budget_of_gradients_is_kept():
     stubborn = FEW[1]
     with pytest.raises(ValueError, match=r"output_perturbation: gradient_budget must be at least"):
         _plan(candidates=(stubborn,), gradient_budget=USERS * ITEMS)
+
+
+def test_further_arguments_reach_the_plan():
+    plan = _plan(candidates=FEW[:1], settings={"sgd": {"num_steps": 7, "chunk_size": 32}})
+    assert (plan.chosen.num_steps, plan.chosen.chunk_size) == (7, 32)
+    with pytest.raises(ValueError, match=r"settings must be of candidates, got \['sdg'\]"):
+        _plan(settings={"sdg": {}})
 
 
 def test_what_cannot_be_is_refused_with_its_reasons():

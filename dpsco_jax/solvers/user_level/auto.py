@@ -5,6 +5,12 @@ each the proven bound on its excess risk and a prediction (see ``_auto_predictio
 
 Source: own.
 
+Which rank serves better: ``"bound"``, the default, chooses what is proven for any convex loss; worst cases
+rarely happen. On six synthetic problems (logistic regression, means, medians; 2000 to 4000 users with i.i.d.
+or moderately different items, ε from 0.5 to 2, 100 passes) the choice of ``"prediction"`` had 3 to 26 times
+less excess risk in four, the same in one and 1.3 times more in another. It counts on users' gradients being
+near each other: where users differ by nature, the small clip that it likes biases the result.
+
 Formal guarantee: that of the chosen solver: (ε, δ)-DP for a user's whole data under REPLACE_ONE. Nothing
 here reads data, so choosing costs nothing; all candidates are planned for REPLACE_ONE.
 
@@ -13,6 +19,8 @@ Cost: that of all plans, some seconds; then that of the chosen solver.
 
 import dataclasses
 import math
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -114,6 +122,7 @@ def plan(
     delta: float,
     initial_distance: float | None = None,
     candidates: tuple[Candidate, ...] = CANDIDATES,
+    settings: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
     gradient_budget: int | None = None,
     rank_by: str = "bound",
 ) -> Plan:
@@ -129,6 +138,8 @@ def plan(
         initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
             domain if left out.
         candidates: records to choose from.
+        settings: by name of a candidate, further arguments of its ``plan``: what is known of the problem
+            beyond the numbers above, all of it public.
         gradient_budget: item gradients that a run may take; 1000·n·m if left out.
         rank_by: ``"bound"``: the smallest proven bound on the excess risk on the data at hand. A bound on
             the population counts less the part that its plan ascribes to generalization, or as it is. The
@@ -160,7 +171,12 @@ def plan(
         gradient_budget // one_pass, unit,
     )  # fmt: skip
 
-    found = [_planned(candidate, problem, gradient_budget) for candidate in candidates]
+    if unknown := set(settings) - {candidate.name for candidate in candidates}:
+        raise ValueError(f"settings must be of candidates, got {sorted(unknown)}")
+    found = [
+        _planned(candidate, problem, gradient_budget, settings.get(candidate.name, {}))
+        for candidate in candidates
+    ]
     rows = tuple(row for row, _ in found)
 
     def rank(index: int) -> float:
@@ -202,7 +218,9 @@ def solve(
     return solvers[plan.choice].solve(key, plan.chosen, objective, data, params)
 
 
-def _planned(candidate: Candidate, problem: Problem, budget: int) -> tuple[Row, Any]:
+def _planned(
+    candidate: Candidate, problem: Problem, budget: int, settings: Mapping[str, Any]
+) -> tuple[Row, Any]:
     """The candidate's row and plan; a row with a reason, and no plan, if it cannot be."""
     given: dict[str, Any] = {
         "num_users": problem.num_users,
@@ -220,7 +238,7 @@ def _planned(candidate: Candidate, problem: Problem, budget: int) -> tuple[Row, 
         return float(getattr(made, "item_gradients", user))
 
     try:
-        given |= candidate.settings(problem)
+        given |= candidate.settings(problem) | dict(settings)
         made = candidate.solver.plan(problem.objective, **given)
         if cost(made) > budget and candidate.shorten:
             given["num_steps"] = problem.passes

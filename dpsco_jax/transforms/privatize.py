@@ -2,9 +2,10 @@
 
 What it computes: the aggregate's statistic plus Gaussian noise of standard deviation
 ``noise_multiplier * aggregate.sensitivity``, and the running privacy loss of all statistics
-released.
+released. With ``noise_correlation`` the noise of later steps takes back part of earlier noise.
 
-Source: the Gaussian mechanism; the loss of one step is the curve of the sampling scheme.
+Source: the Gaussian mechanism; the loss of one step is the curve of the sampling scheme; noise
+correlated over steps is Kairouz et al. 2021 and Denisov et al. 2022, see docs/privacy/correlated_noise.md.
 
 Formal guarantee: with the ledger's loss, under ``aggregate.relation``, for everything that
 ``update`` has returned, however it is used (adaptive composition). Assumed: the users in each step
@@ -15,7 +16,7 @@ put them inside of the chain, after this transformation. ``optax.MultiSteps`` ar
 batches before the noise, which only ``FullBatch`` accounts for.
 
 Cost: one Gaussian draw per parameter; the curve of a step is computed once, when the
-transformation is made.
+transformation is made. With correlated noise, memory of ``bands - 1`` copies of the parameters.
 """
 
 from typing import Any, NamedTuple
@@ -25,9 +26,10 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax.geometry._checks import require, require_positive
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms._keys import require_key
+from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
 from dpsco_jax.transforms.aggregates import Aggregate
 
@@ -39,11 +41,13 @@ class PrivatizeState(NamedTuple):
         key: what the noise of the next update is drawn from.
         ledger: the loss of all updates so far.
         inner: the state of the aggregate, a function of what was released.
+        stream: the noise to be taken back (secret), if noise is correlated over steps.
     """
 
     key: jax.Array
     ledger: privacy.Ledger
     inner: Any
+    stream: Any = ()
 
 
 def privatize(
@@ -51,6 +55,7 @@ def privatize(
     key: jax.Array,
     noise_multiplier: jax.typing.ArrayLike,
     sampling: FullBatch | Poisson | WithoutReplacement | WithReplacement = FullBatch(),  # noqa: B008
+    noise_correlation: NoiseCorrelation | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Adds noise to an aggregate and charges each release to the ledger in its state.
 
@@ -67,18 +72,31 @@ def privatize(
             infinite.
         sampling: how the users of a step are drawn: ``FullBatch()``,
             ``Poisson(...)``, ``WithoutReplacement(...)`` or ``WithReplacement(...)`` of ``privacy``.
+        noise_correlation: for streams in which a user takes part in few steps, known beforehand:
+            ``banded_square_root(...)`` of ``mechanisms.correlated_noise``. One release of
+            ``noise_multiplier`` then pays for the whole stream of ``num_steps`` updates, at the first
+            of them, and the noise of each is larger; a new stream begins after them. A schedule of
+            the multiplier is read at the beginning of a stream.
 
     Raises:
-        ValueError: ``noise_multiplier`` is not positive, ``key`` is not a typed key, or
-            ``sampling`` has no curve under ``aggregate.relation``.
+        ValueError: ``noise_multiplier`` is not positive, ``key`` is not a typed key, ``sampling`` has
+            no curve under ``aggregate.relation``, or is random although noise is correlated.
     """
     require_key(key)
     require_positive("noise_multiplier", noise_multiplier)
+    if noise_correlation is not None:
+        require(
+            isinstance(sampling, FullBatch),
+            "sampling",
+            sampling,
+            "FullBatch() with noise_correlation, which counts participations instead",
+        )
     loss = sampling.gaussian_loss(noise_multiplier, aggregate.relation)
 
     def init(params: Any) -> PrivatizeState:
         # A copy: the state may be donated, the caller's key may not vanish with it.
-        return PrivatizeState(jnp.copy(key), privacy.open_ledger(), aggregate.init(params))
+        stream = () if noise_correlation is None else noise_correlation.init(params)
+        return PrivatizeState(jnp.copy(key), privacy.open_ledger(), aggregate.init(params), stream)
 
     def update(
         updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
@@ -87,11 +105,19 @@ def privatize(
         statistic, inner = aggregate.update(updates, state.inner, params, **extra_args)
         # In full precision even where a schedule hands over a bfloat16 multiplier: the product has
         # to be the standard deviation that the ledger is charged for.
-        stddev = jnp.asarray(noise_multiplier, float) * jnp.asarray(aggregate.sensitivity, float)
-        released = additive.gaussian(noise_key, statistic, stddev)
+        sensitivity = jnp.asarray(aggregate.sensitivity, float)
+        charged, stream = loss, state.stream
+        if noise_correlation is None:
+            stddev = jnp.asarray(noise_multiplier, float) * sensitivity
+            released = additive.gaussian(noise_key, statistic, stddev)
+        else:
+            charged = jax.tree.map(lambda x: jnp.where(stream.step == 0, x, 0), loss)
+            released, stream = noise_correlation.add_noise(
+                noise_key, statistic, stream, noise_multiplier, sensitivity
+            )
         released, inner = aggregate.finish(released, inner)
         released = jax.tree.map(lambda x, u: x.astype(u.dtype), released, updates)
-        ledger = privacy.charge(state.ledger, loss)
-        return released, PrivatizeState(next_key, ledger, inner)
+        ledger = privacy.charge(state.ledger, charged)
+        return released, PrivatizeState(next_key, ledger, inner, stream)
 
     return optax.GradientTransformationExtraArgs(init, update)

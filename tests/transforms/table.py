@@ -14,7 +14,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms import winsorized_releases
+from dpsco_jax.mechanisms import correlated_noise, winsorized_releases
 from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 
 NUM_USERS = 6

@@ -1,0 +1,174 @@
+"""Noise correlated over the steps of a stream: sums over many steps get much less of it.
+
+What it computes: with fresh unit Gaussian noise Z_t, the noise of step t of a stream of T steps is
+
+    σ·Δ·S·(Z_t + d_1 Z_{t-1} + ... + d_{b-1} Z_{t-b+1}),
+
+with negative d_j: each step takes back part of the noise of the b - 1 before. Δ is the sensitivity of one
+step, σ the multiplier of the whole stream, S the factor by which C = D^-1 stretches what one user does, for
+D the lower triangular Toeplitz matrix of 1, d_1, ..., d_{b-1}. ``banded_square_root`` takes d_j from
+the power series of √(1 - x), the square root of the differences.
+
+Source: Denisov et al. 2022 (matrix mechanism on adaptive streams); Fichtenberger, Henzinger and Upadhyay
+2023 (the square root); Kalinin and Lampert 2024 (a banded inverse; participation patterns).
+
+Formal guarantee: derived in docs/privacy/correlated_noise.md. The T releases together are one Gaussian
+release of multiplier σ, if a user takes part in at most ``max_participations`` of them, any two at least
+``min_separation`` apart, and who takes part when does not depend on the data. Nothing is amplified by
+sampling. The past noise in the state is secret. A chain that ``halt_when`` may stop needs one stream for the
+whole run, since a stream that has been halted begins no other.
+
+Cost: one Gaussian draw a number and step; memory of b - 1 copies of the statistic.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax.geometry._checks import require
+from dpsco_jax.mechanisms import additive
+
+
+class NoiseStream(NamedTuple):
+    """Where a stream of correlated noise stands.
+
+    Attributes:
+        step: number of the next step in its stream, int32.
+        multiplier: σ of the stream, read at its first step.
+        past: the unit noise of the last ``bands - 1`` steps, newest first, ``[bands - 1, ...]``; secret.
+    """
+
+    step: jax.Array
+    multiplier: jax.Array
+    past: Any
+
+
+class NoiseCorrelation(NamedTuple):
+    """How the noise of a stream is correlated, and what a user can do to it. Made by ``banded_square_root``.
+
+    Attributes:
+        taken_back: (1, d_1, ..., d_{b-1}): the noise of a step in terms of fresh noise.
+        num_steps: T.
+        max_participations: in how many steps of a stream a user takes part, at most.
+        min_separation: how many steps two of them are apart, at least.
+    """
+
+    taken_back: tuple[float, ...]
+    num_steps: int
+    max_participations: int
+    min_separation: int
+
+    def stretch(self) -> float:
+        """S: how far C moves the stream, at most, for one user who moves each own step by one."""
+        columns = np.zeros(self.num_steps)
+        response = _inverse(self.taken_back, self.num_steps)
+        last = min(self.max_participations * self.min_separation, self.num_steps)
+        for first in range(0, last, self.min_separation):
+            columns[first:] += response[: self.num_steps - first]
+        return float(np.linalg.norm(columns) * (1 + 1e-15 * self.num_steps))
+
+    def prefix_stddev(self) -> np.ndarray:
+        """Standard deviation of the noise in the sums of the first 1, 2, ... steps, in units of σΔ."""
+        padded = np.zeros(self.num_steps)
+        padded[: len(self.taken_back)] = self.taken_back[: self.num_steps]
+        return self.stretch() * np.sqrt(np.cumsum(np.cumsum(padded) ** 2))
+
+    def init(self, like: Any) -> NoiseStream:
+        """The beginning of a stream of statistics with the shapes of ``like``."""
+
+        def none_yet(leaf: Any) -> jax.Array:
+            dtype = jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+            return jnp.zeros((len(self.taken_back) - 1, *jnp.shape(leaf)), dtype)
+
+        past = jax.tree.map(none_yet, like)
+        return NoiseStream(jnp.zeros([], jnp.int32), jnp.ones([], jnp.result_type(float)), past)
+
+    def add_noise(
+        self,
+        key: jax.Array,
+        statistic: Any,
+        stream: NoiseStream,
+        noise_multiplier: jax.typing.ArrayLike,
+        sensitivity: jax.typing.ArrayLike,
+    ) -> tuple[Any, NoiseStream]:
+        """One step of the stream.
+
+        Args:
+            key: a typed key, used up.
+            statistic: leaves of the shapes that ``init`` got, in at least float32.
+            stream: where the stream stands.
+            noise_multiplier: σ of the stream; read at its first step.
+            sensitivity: Δ of this step.
+        """
+        first = stream.step == 0
+        multiplier = jnp.where(first, jnp.asarray(noise_multiplier, float), stream.multiplier)
+        # Rounded up: float32 must not fall below what is charged.
+        scale = multiplier * jnp.asarray(sensitivity, float) * (self.stretch() * (1 + 1e-6))
+        weights = np.asarray(self.taken_back[1:])
+
+        def with_past(leaf: jax.Array, past: jax.Array) -> jax.Array:
+            back = jnp.tensordot(jnp.asarray(weights, past.dtype), past, 1, precision="highest")
+            return leaf + jnp.where(first, 0, scale.astype(leaf.dtype) * back.astype(leaf.dtype))
+
+        expected = jax.tree.map(lambda leaf: leaf.shape[1:], stream.past)
+        shapes = jax.tree.map(jnp.shape, statistic)
+        require(shapes == expected, "statistic", shapes, f"of the shapes of the params, {expected}")
+        kept = jax.tree.map(with_past, statistic, stream.past)
+        released = additive.gaussian(key, kept, scale)
+        # The same draw once more, in units of one: the compiler makes it only once.
+        fresh = additive.gaussian(
+            jax.random.clone(key), jax.tree.map(jnp.zeros_like, statistic), 1.0
+        )
+
+        def shifted(past: jax.Array, new: jax.Array) -> jax.Array:
+            old = jnp.where(first, 0, past)
+            return jnp.concatenate([new[None].astype(past.dtype), old])[: past.shape[0]]
+
+        step = (stream.step + 1) % self.num_steps
+        past = jax.tree.map(shifted, stream.past, fresh)
+        return released, NoiseStream(step, multiplier.astype(stream.multiplier.dtype), past)
+
+
+def banded_square_root(
+    num_steps: int, max_participations: int, min_separation: int | None = None, bands: int = 32
+) -> NoiseCorrelation:
+    """Correlation after √(1 - x), cut after ``bands`` terms; for ``transforms.privatize``.
+
+    One pass over T disjoint batches of users is ``max_participations=1``. A pass over the same T/k
+    batches k times in the same order is ``max_participations=k, min_separation=T // k``.
+
+    Args:
+        num_steps: T, updates in a stream, at least 1.
+        max_participations: in how many steps of the stream a user takes part, at most; in [1, T].
+        min_separation: how many steps two of them are apart, at least; in [1, T]. Needed if there
+            are several.
+        bands: b: 1 is independent noise, T the whole square root; in [1, T] or cut to T.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
+    within = f"in [1, num_steps = {num_steps}]"
+    require(1 <= max_participations <= num_steps, "max_participations", max_participations, within)
+    if min_separation is None:
+        require(max_participations == 1, "min_separation", min_separation, "given if users return")
+        min_separation = num_steps
+    require(1 <= min_separation <= num_steps, "min_separation", min_separation, within)
+    require(bands >= 1, "bands", bands, "at least 1")
+    coefficients = [1.0]
+    for j in range(1, min(bands, num_steps)):
+        coefficients.append(coefficients[-1] * (j - 1.5) / j)
+    return NoiseCorrelation(tuple(coefficients), num_steps, max_participations, min_separation)
+
+
+def _inverse(taken_back: tuple[float, ...], length: int) -> np.ndarray:
+    """The power series of 1/(1 + d_1 x + ...): the first column of C. Nonnegative, and never rises."""
+    response = np.zeros(length)
+    response[0] = 1.0
+    back = -np.asarray(taken_back[1:])
+    for t in range(1, length):
+        reach = min(t, len(back))
+        response[t] = back[:reach] @ response[t - reach : t][::-1]
+    return response

@@ -14,12 +14,14 @@ Cost: microseconds.
 """
 
 import math
-from typing import SupportsFloat
+from types import ModuleType
+from typing import Any, SupportsFloat
 
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax.privacy._numerics import require
+from dpsco_jax.privacy._numerics import array_namespace, require
+from dpsco_jax.privacy._threshold_coins import Coins
 
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 _RELATIONS = (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)
@@ -51,7 +53,7 @@ def mean_sensitivity(
     degrees = np.clip(degrees, num_users // 2 + 1, num_users)
     weights = np.clip((degrees - 0.5 * num_users) / ramp, 0.0, 1.0)
     moved = float(np.max(weights * _reach(degrees - 1.0, shared, core)))
-    sides = 2.0 if relation is REPLACE_ONE else 1.0
+    sides = vectors_of_one_user(relation)
     unmoved = (shared - core) / ramp * float(_reach(0.5 * (num_users - 1.0), shared, core))
     return _ROUNDING * (sides * moved + unmoved) / core
 
@@ -80,10 +82,43 @@ def coupled_sensitivity(
     """
     shared, core, ramp = _check(num_users, level, keep_level, relation)
     require("failure", failure, 0.0, 1.0, open_low=True, open_high=True)
-    sides = 2.0 if relation is REPLACE_ONE else 1.0
+    sides = vectors_of_one_user(relation)
     differing = differing_coins((shared - core) / ramp, float(failure))
     reach = float(_reach(0.5 * (num_users - 1.0), shared, core))
     return _ROUNDING * (sides + differing) * reach / core
+
+
+def selection_coins(
+    num_users: int,
+    level: SupportsFloat,
+    keep_level: SupportsFloat,
+    failure: SupportsFloat,
+    relation: NeighboringRelation = REPLACE_ONE,
+) -> Coins:
+    """The coins that ``coupled_sensitivity``, with the same arguments, allows to differ."""
+    shared, core, ramp = _check(num_users, level, keep_level, relation)
+    return Coins(
+        total=shared - math.floor(core),
+        probability=min(1.0 / ramp, 1.0),
+        always=vectors_of_one_user(relation),
+        most=differing_coins((shared - core) / ramp, float(failure)),
+    )
+
+
+def coins_of(
+    num_users: int, level: Any, keep_level: Any, sensitivity: Any, always: float
+) -> tuple[Any, Any, float, Any]:
+    """The fields of ``selection_coins`` for a ``coupled_sensitivity``, of numbers that may be traced."""
+    xp = array_namespace(level, keep_level, sensitivity)
+    shared, ramp = num_users - 1, (keep_level - 0.5) * num_users
+    one_vector = _reach(0.5 * (num_users - 1.0), shared, level, xp) / level
+    most = xp.round(sensitivity / one_vector - always)
+    return shared - level, xp.minimum(1.0 / ramp, 0.999), always, most
+
+
+def vectors_of_one_user(relation: NeighboringRelation) -> float:
+    """On how many sides the replaced vector can have a weight."""
+    return 2.0 if relation is REPLACE_ONE else 1.0
 
 
 def differing_coins(mean: float, failure: float) -> int:
@@ -100,9 +135,9 @@ def differing_coins(mean: float, failure: float) -> int:
     return count - 1
 
 
-def _reach(neighbours: np.ndarray | float, shared: int, core: float) -> np.ndarray:
+def _reach(neighbours: Any, shared: int, core: Any, xp: ModuleType = np) -> Any:
     """ψ(a): how far an inlier with a shared vectors near it can be from a mean that holds the core."""
-    return (6.0 * shared - 2.0 * core - 2.0 * np.minimum(neighbours, core)) / shared
+    return (6.0 * shared - 2.0 * core - 2.0 * xp.minimum(neighbours, core)) / shared
 
 
 def _check(

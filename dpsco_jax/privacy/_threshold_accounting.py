@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize
 
-from dpsco_jax.privacy import _threshold_pairs, accountants, pairs, pld
+from dpsco_jax.privacy import _threshold_coins, _threshold_pairs, accountants, pairs, pld
+from dpsco_jax.privacy._threshold_coins import Coins
 from dpsco_jax.privacy.certified_noise import decreasing_root
 from dpsco_jax.privacy.composition import log_gaussian_delta, log_response_gaussian_delta
 from dpsco_jax.privacy.pld_window import discretize, log_moments
@@ -38,7 +39,8 @@ class Phase(NamedTuple):
         test_epsilon: of the whole stream, or of one fresh test.
         wrong_pass: bound on the probability that one test passes a batch that is not concentrated.
         coin_failure: in one step, that the coins of the selection differ more than the sensitivity says.
-        mu: sensitivity over noise of one step.
+        mu: sensitivity over noise of one step; with coins, for the most that may differ.
+        coins: of a random selection; None for weights.
     """
 
     test: str
@@ -48,6 +50,7 @@ class Phase(NamedTuple):
     wrong_pass: float
     coin_failure: float
     mu: float
+    coins: Coins | None = None
 
     @property
     def effective_rate(self) -> float:
@@ -101,24 +104,24 @@ def coin_failure(phase: Phase) -> float:
 
 def is_closed_form(phase: Phase) -> bool:
     """Whether the curve is that of one randomized response with one Gaussian."""
-    return phase.rate == 1.0 and (phase.test == "stream" or phase.num_steps == 1)
+    one_response = phase.test == "stream" or phase.num_steps == 1
+    return phase.rate == 1.0 and one_response and phase.coins is None
 
 
 def components(phase: Phase) -> list[pld.Component]:
     """Dominating pairs of the phase, apart from the threshold's shift and the failures."""
     steps, q, e1 = phase.num_steps, phase.effective_rate, phase.test_epsilon
-    if phase.test == "stream" and q < 1.0:
-        return [(pairs.gaussian_without_replacement(1.0 / phase.mu, q), steps)]
+    if phase.coins is None:
+        step = pairs.gaussian(1.0 / phase.mu)
+    else:
+        step = _threshold_coins.pair(phase.coins, phase.mu)
     if q < 1.0:
-        return [
-            (
-                _threshold_pairs.sampled(_threshold_pairs.response_gaussian(1.0 / phase.mu, e1), q),
-                steps,
-            )
-        ]
-    noise_multiplier = 1.0 / (phase.mu * math.sqrt(steps))
+        tested = step if phase.test == "stream" else _threshold_pairs.with_response(step, e1)
+        return [(_threshold_pairs.sampled(tested, q), steps)]
     responses = 1 if phase.test == "stream" else steps
-    return [(pairs.approximate_dp(e1, 0.0), responses), (pairs.gaussian(noise_multiplier), 1)]
+    if phase.coins is None:
+        step, steps = pairs.gaussian(1.0 / (phase.mu * math.sqrt(steps))), 1
+    return [(pairs.approximate_dp(e1, 0.0), responses), (step, steps)]
 
 
 def epsilon_at(phase: Phase, delta: float, max_points: int = pld.MAX_POINTS) -> float:
@@ -187,8 +190,8 @@ def _closed_form_delta(phase: Phase, epsilon: float) -> float:
     curve = math.exp(log_response_gaussian_delta(phase.test_epsilon, mu, epsilon))
     if phase.test == "fresh":
         # Either one of the two batches is concentrated, or neither is: the cases exclude each other.
-        return min(max(curve + coin_failure(phase), phase.wrong_pass), 1.0)
-    return min(curve + phase.failure, 1.0)
+        return min(max(curve, phase.wrong_pass), 1.0)
+    return min(curve + phase.wrong_pass, 1.0)
 
 
 def _closed_form_epsilon(phase: Phase, delta: float) -> float:

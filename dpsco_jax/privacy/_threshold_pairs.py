@@ -21,18 +21,22 @@ from dpsco_jax.privacy.pairs import Pair
 
 
 def response_gaussian(noise_multiplier: float, response_epsilon: float) -> Pair:
-    """Randomized response of ε₁ times N(1, s²) against N(0, s²): the loss is that of the Gaussian ± ε₁."""
-    gaussian = pairs.gaussian(noise_multiplier)
+    """Randomized response of ε₁ times N(1, s²) against N(0, s²)."""
+    return with_response(pairs.gaussian(noise_multiplier), response_epsilon)
+
+
+def with_response(pair: Pair, response_epsilon: float) -> Pair:
+    """Randomized response of ε₁ times a pair: the loss is that of the pair, plus or minus ε₁."""
     likely = 1.0 / (1.0 + math.exp(-response_epsilon))
     unlikely = likely * math.exp(-response_epsilon)
 
     def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        up_p, up_q = gaussian.cells(edges - response_epsilon)
-        down_p, down_q = gaussian.cells(edges + response_epsilon)
+        up_p, up_q = pair.cells(edges - response_epsilon)
+        down_p, down_q = pair.cells(edges + response_epsilon)
         return likely * up_p + unlikely * down_p, unlikely * up_q + likely * down_q
 
     def support(tail: float) -> tuple[float, float]:
-        low, high = gaussian.support(tail)
+        low, high = pair.support(tail)
         return low - response_epsilon, high + response_epsilon
 
     return Pair(cells, support)

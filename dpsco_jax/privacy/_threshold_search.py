@@ -17,7 +17,12 @@ from typing import NamedTuple
 
 from dpsco_jax.privacy import _threshold_accounting as accounting
 from dpsco_jax.privacy import _threshold_tests as tests
-from dpsco_jax.privacy._mean_sensitivity import REPLACE_ONE, coupled_sensitivity, mean_sensitivity
+from dpsco_jax.privacy._mean_sensitivity import (
+    REPLACE_ONE,
+    coupled_sensitivity,
+    mean_sensitivity,
+    selection_coins,
+)
 from dpsco_jax.privacy._threshold_request import SCORE_SENSITIVITY, Problem
 from dpsco_jax.privacy.certified_noise import decreasing_root
 from dpsco_jax.privacy.composition import response_gaussian_mu
@@ -29,7 +34,7 @@ SHARES = {
 """Of ε, for the tests: what is searched. Random batches amplify fresh tests, which may cost more than ε."""
 
 FAILURE_SHARES = (0.5, 0.2, 0.05, 0.01)
-_COIN_SHARE = 0.05  # of δ, for the coupling of random selections
+_COIN_SHARE = 0.01  # of δ, for the coupling of random selections
 _LEAST_KEEP_LEVEL = 0.505
 _UNDER_BUDGET = 2e-5
 _ROUGHLY = 5e-3
@@ -74,7 +79,7 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
         coins = 0.5 * _COIN_SHARE * delta / (steps * phase.effective_rate * phase.factor)
         phase, delta = phase._replace(coin_failure=coins), delta * (1.0 - _COIN_SHARE)
     ever = accounting.test_failure(phase._replace(wrong_pass=1.0))
-    alone = test == "fresh" and accounting.is_closed_form(phase)
+    alone = test == "fresh" and q == 1.0 and steps == 1 and problem.selection == "weighted"
     budget = delta if alone else failure_share * delta
     gap = tests.gap_for(test, min(budget / ever, 0.4), e1, SCORE_SENSITIVITY)
     threshold = threshold_for(problem, test, e1)
@@ -90,7 +95,9 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
     if problem.selection == "weighted":
         kappa = mean_sensitivity(problem.batch, core, keep, relation)
     else:
-        kappa = coupled_sensitivity(problem.batch, core, keep, phase.coin_failure, relation)
+        vectors = problem.batch, core, keep, phase.coin_failure, relation
+        kappa = coupled_sensitivity(*vectors)
+        phase = phase._replace(coins=selection_coins(*vectors))
     wrong = tests.wrong_pass(test, threshold - core, e1, SCORE_SENSITIVITY)
     phase = phase._replace(wrong_pass=wrong)
     rest = (delta if alone else delta - accounting.test_failure(phase)) / phase.factor
@@ -100,6 +107,9 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
 
 def _rule_of_thumb(epsilon: float, phase: accounting.Phase, delta: float) -> float:
     """μ of one step: exact where there is a closed form; else as if losses added to a Gaussian one."""
+    if phase.coins is not None:
+        spread = float(phase.coins.weights() @ phase.coins.fractions() ** 2)
+        return _rule_of_thumb(epsilon, phase._replace(coins=None), delta) / math.sqrt(spread)
     steps, e1 = phase.num_steps, phase.test_epsilon
     if accounting.is_closed_form(phase):
         return response_gaussian_mu(e1, epsilon, delta) / math.sqrt(steps)
@@ -120,7 +130,7 @@ def calibrated(
 ) -> Split | None:
     """The split with the largest μ that meets the budget, up to ``under``; None if none does."""
     phase = rough.phase
-    if accounting.is_closed_form(phase) and phase.coin_failure == 0.0:
+    if accounting.is_closed_form(phase):
         return rough
 
     def excess(log_noise: float) -> float:

@@ -26,7 +26,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax.privacy import _threshold_accounting as accounting
-from dpsco_jax.privacy import _threshold_curve, curves, loss, subsampling
+from dpsco_jax.privacy import _threshold_loss
 from dpsco_jax.privacy import _threshold_paper as papers
 from dpsco_jax.privacy import _threshold_request as request
 from dpsco_jax.privacy import _threshold_search as search
@@ -35,14 +35,14 @@ from dpsco_jax.privacy._mean_sensitivity import (
     REPLACE_ONE,
     coupled_sensitivity,
     mean_sensitivity,
+    selection_coins,
 )
-from dpsco_jax.privacy._numerics import as_floats
+from dpsco_jax.privacy._threshold_coins import Coins
+from dpsco_jax.privacy._threshold_loss import TEST_ROUNDING
 from dpsco_jax.privacy.certificates import Certificate
 from dpsco_jax.privacy.loss import PrivacyLoss
-from dpsco_jax.privacy.orders import ORDERS
 
 _ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
-_ROUNDING = 1.0 + 1e-6  # of a test's scale, computed in float32 from its epsilon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ConcentratedReleases:
 
         ``delta_at`` and ``certificate`` are tighter.
         """
-        return phase_loss(self)
+        return _threshold_loss.phase_loss(self, _compared(self))
 
     def delta_at(self, epsilon: float) -> float:
         """The least δ proven at ``epsilon``; host, from the numbers that the mechanism uses."""
@@ -139,41 +139,23 @@ def shift(releases: ConcentratedReleases) -> float:
     core, keep, coins = accounting.as_numbers(
         releases.core, releases.keep_level, releases.coin_failure
     )
-    # Other batches have other users in the place of the special one: a replacement.
-    relation = releases.relation if releases.sampling_rate == 1.0 else REPLACE_ONE
     if releases.selection == "weighted":
-        return mean_sensitivity(releases.batch_size, core, keep, relation)
-    return coupled_sensitivity(releases.batch_size, core, keep, coins, relation)
+        return mean_sensitivity(releases.batch_size, core, keep, _compared(releases))
+    return coupled_sensitivity(releases.batch_size, core, keep, coins, _compared(releases))
 
 
-def phase_loss(releases: ConcentratedReleases) -> PrivacyLoss:
-    """See ``ConcentratedReleases.loss``."""
-    eps, kappa, noise, failure = as_floats(
-        releases.test_epsilon, releases.sensitivity, releases.noise_stddev, releases.failure
-    )[1]
-    eps, multiplier, steps = eps * _ROUNDING, noise / kappa, releases.num_steps
-    test = curves.pure_dp(eps)
-    if releases.sampling_rate == 1.0:
-        tests_made = 1 if releases.test == "stream" else steps
-        total = loss.compose(
-            loss.scale(test, tests_made), loss.scale(curves.gaussian(multiplier), steps)
-        )
-    elif releases.test == "stream":
-        odds = releases.sampling_rate * as_floats(eps)[0].exp(0.25 * eps)
-        rate = odds / (1.0 - releases.sampling_rate + odds)
-        step = subsampling.subsampled_gaussian_without_replacement(multiplier, 1.0, rate)
-        total = loss.scale(step, steps)
-        # The shift of the threshold changes every probability by e^±ε₁ at most.
-        factor = (ORDERS / (ORDERS - 1.0)).astype(total.rdp.dtype)
-        total = PrivacyLoss(total.rdp + factor * eps[..., None], total.delta)
-    else:
-        step = _threshold_curve.sampled_response_gaussian(multiplier, eps, releases.sampling_rate)
-        total = loss.scale(step, steps)
-    xp, (rdp, failure) = as_floats(total.rdp, failure)
-    # Conditioned on what does not fail, divergences grow by this.
-    conditioning = -xp.log1p(-xp.minimum(failure, 0.5))[..., None]
-    orders = (ORDERS / (ORDERS - 1.0)).astype(rdp.dtype)
-    return PrivacyLoss(rdp + orders * conditioning, total.delta + failure)
+def _coins(releases: ConcentratedReleases) -> Coins | None:
+    if releases.selection == "weighted":
+        return None
+    core, keep, failure = accounting.as_numbers(
+        releases.core, releases.keep_level, releases.coin_failure
+    )
+    return selection_coins(releases.batch_size, core, keep, failure, _compared(releases))
+
+
+def _compared(releases: ConcentratedReleases) -> NeighboringRelation:
+    # Other batches have other users in the place of the special one: a replacement.
+    return releases.relation if releases.sampling_rate == 1.0 else REPLACE_ONE
 
 
 def _phase(releases: ConcentratedReleases) -> accounting.Phase:
@@ -189,10 +171,11 @@ def _phase(releases: ConcentratedReleases) -> accounting.Phase:
         test=releases.test,
         rate=releases.sampling_rate,
         num_steps=releases.num_steps,
-        test_epsilon=eps * _ROUNDING,
-        wrong_pass=tests.wrong_pass(releases.test, threshold - core, eps * _ROUNDING, moved),
+        test_epsilon=eps * TEST_ROUNDING,
+        wrong_pass=tests.wrong_pass(releases.test, threshold - core, eps * TEST_ROUNDING, moved),
         coin_failure=coins,
         mu=shift(releases) / noise if noise > 0 else math.inf,
+        coins=_coins(releases),
     )
 
 
@@ -274,7 +257,7 @@ def _releases(problem: request.Problem, best: search.Split) -> ConcentratedRelea
         keep_level=best.keep_level,
         threshold=_float32_above(best.threshold),
         core=float(best.core),
-        test_epsilon=phase.test_epsilon / _ROUNDING,
+        test_epsilon=phase.test_epsilon / TEST_ROUNDING,
         score_sensitivity=request.SCORE_SENSITIVITY,
         coin_failure=phase.coin_failure,
         sensitivity=best.sensitivity,

@@ -12,9 +12,22 @@ from scipy import integrate, stats
 
 from dpsco_jax import privacy
 from dpsco_jax.privacy import _threshold_accounting as accounting
-from dpsco_jax.privacy import _threshold_curve, _threshold_pairs, composition, loss, pairs, pld
+from dpsco_jax.privacy import (
+    _threshold_coins,
+    _threshold_curve,
+    _threshold_pairs,
+    composition,
+    loss,
+    pairs,
+    pld,
+)
 from dpsco_jax.privacy import _threshold_tests as noise
-from dpsco_jax.privacy.threshold_phase import calibrate_concentrated, mean_sensitivity
+from dpsco_jax.privacy._mean_sensitivity import selection_coins
+from dpsco_jax.privacy.threshold_phase import (
+    calibrate_concentrated,
+    coupled_sensitivity,
+    mean_sensitivity,
+)
 
 REPLACE_ONE, ZERO_OUT = NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL
 
@@ -227,7 +240,7 @@ def test_plans_spend_their_budget_and_no_more(sizes, choices):
     # What ledgers say: not less, and not much more.
     spent = float(loss.epsilon(found.loss(), sizes[3]))
     assert certificate.epsilon <= spent < 1.25 * certificate.epsilon
-    if "selection" not in choices:
+    if "selection" not in choices or "batch_size" not in choices:
         traced = jax.jit(lambda p: loss.epsilon(p.loss(), sizes[3]))(found)
         assert float(traced) == pytest.approx(spent, rel=2e-2)
 
@@ -241,6 +254,52 @@ def test_less_noise_for_more_users_and_larger_budgets_and_more_for_more_steps():
     assert plan(1500, 40, 2.0, 1e-6, test="stream", relation=ZERO_OUT).noise_stddev < base
     assert plan(1500, 40, 2.0, 1e-6, test="stream", keep_level=0.7).noise_stddev > base
     assert plan(1500, 40, 2.0, 1e-6, selection="bernoulli").noise_stddev > base
+
+
+def test_random_selection_costs_a_third_more_noise_and_not_five_times_as_much():
+    for sizes, choices in (
+        ((1500, 40, 2.0, 1e-6), {}),
+        ((5000, 60, 2.0, 1e-6), {"batch_size": 1500}),
+    ):
+        weighted = plan(*sizes, **choices, test="stream").noise_stddev
+        random = plan(*sizes, **choices, test="stream", selection="bernoulli").noise_stddev
+        assert 1.05 * weighted < random < 1.35 * weighted
+
+
+def test_random_selections_of_a_known_pair_are_dominated_by_the_mixture():
+    """Clusters at 0, 1 and 3 and a user at 2 or -1: the law of the mean is a sum over cluster counts."""
+    n, counts, sigma = 60, (29, 19, 11), 0.12
+    x = np.linspace(-1.5, 3.5, 4001)
+    laws = []
+    for user, degrees in ((2.0, (49, 60, 31, 60)), (-1.0, (49, 60, 30, 49))):
+        chances = np.clip((np.array(degrees) - n / 2) / (n / 6), 0, 1)
+        assert chances[0] == chances[1] == 1.0
+        density = np.zeros_like(x)
+        for kept in range(counts[2] + 1):
+            for own in (0, 1):
+                weight = stats.binom.pmf(kept, counts[2], chances[2])
+                weight *= chances[3] if own else 1 - chances[3]
+                mean = (counts[1] + 3 * kept + user * own) / (counts[0] + counts[1] + kept + own)
+                density += weight * stats.norm.pdf(x, mean, sigma)
+        laws.append(density)
+    core = math.ceil(0.690556 * n) - 1
+    coins = selection_coins(n, core, 2 / 3, 1e-12)
+    mu = coupled_sensitivity(n, core, 2 / 3, 1e-12) / sigma
+    pair = _threshold_coins.pair(coins, mu)
+    epsilons = np.array([0.0, 0.2, 0.5, 1.0])
+    mixture = curve(pair, epsilons)
+    weights, parts = coins.weights(), mu * coins.fractions()
+    exact = [
+        sum(
+            w * math.exp(composition.log_gaussian_delta(m, e))
+            for w, m in zip(weights, parts, strict=True)
+        )
+        for e in epsilons
+    ]
+    np.testing.assert_allclose(mixture, exact, rtol=2e-3)
+    for p, q in (laws, laws[::-1]):
+        found = [np.trapezoid(np.maximum(p - math.exp(e) * q, 0), x) for e in epsilons]
+        np.testing.assert_array_less(found, mixture)
 
 
 def test_half_the_noise_is_not_within_the_budget():

@@ -1,0 +1,122 @@
+"""Random selection of inliers: how many coins differ between neighbours, and the Gaussians that follow.
+
+What it computes: with k differing coins of shared vectors the means are at most (k₁ + k) u apart, u the
+share of one vector and k₁ = 2 or 1. At most n coins can differ, each with probability at most p, so k is
+stochastically below Bin(n, p), and a step is dominated by the Gaussian pair at distance (k₁ + k) u/σ with k ~
+Bin(n, p) shown.
+
+Source: replaces U Lemmas 3.4, 3.5 and T Lemmas 9.3.4, 9.3.5.
+
+Formal guarantee: as stated, but for the probability that k exceeds ``most``, which is accounted for apart.
+Proof: docs/privacy/concentrated_mean.md, section 8.
+
+Cost: one Gaussian pair or curve for each k, some ten to thirty.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from dpsco_jax.privacy import pairs, subsampling
+from dpsco_jax.privacy._numerics import array_namespace, special_namespace
+from dpsco_jax.privacy.curves import gaussian
+from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.orders import ORDERS
+from dpsco_jax.privacy.pairs import Pair
+
+_TERMS = 64
+
+
+class Coins(NamedTuple):
+    """The coins that may differ in one step.
+
+    Attributes:
+        total: n, shared vectors outside of the core.
+        probability: p, with which one of them differs at most.
+        always: k₁, what counts whatever the coins show: 2, or 1 for REPLACE_SPECIAL.
+        most: the largest k that the sensitivity allows for.
+    """
+
+    total: int
+    probability: float
+    always: float
+    most: int
+
+    def weights(self) -> np.ndarray:
+        """Probabilities of k = 0, ..., most, that of more counted as ``most``."""
+        counts = np.arange(self.most + 1)
+        found = stats.binom.pmf(counts, self.total, self.probability)
+        found[-1] = stats.binom.sf(self.most - 1, self.total, self.probability)
+        return found
+
+    def fractions(self) -> np.ndarray:
+        """The distance for k = 0, ..., most over the largest one."""
+        counts = np.arange(self.most + 1)
+        return (self.always + counts) / (self.always + self.most)
+
+
+def pair(coins: Coins, mu: float) -> Pair:
+    """The mixture of Gaussian pairs, ``mu`` being the distance of the largest."""
+    weights = coins.weights()
+    kept = weights > 0
+    members = [
+        (weight, pairs.gaussian(1.0 / (fraction * mu)))
+        for weight, fraction in zip(weights[kept], coins.fractions()[kept], strict=True)
+    ]
+
+    def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        p, q = np.zeros(len(edges) + 1), np.zeros(len(edges) + 1)
+        for weight, member in members:
+            upper, lower = member.cells(edges)
+            p, q = p + weight * upper, q + weight * lower
+        return p, q
+
+    def support(tail: float) -> tuple[float, float]:
+        ends = [m.support(min(tail / weight, 0.4)) for weight, m in members if weight > tail]
+        return min(low for low, _ in ends), max(high for _, high in ends)
+
+    return Pair(cells, support)
+
+
+def loss(
+    total: Any, probability: Any, always: float, most: Any, multiplier: Any, rate: Any
+) -> PrivacyLoss:
+    """The Rényi curve of one step; all numbers may be traced.
+
+    Args:
+        total: as in ``Coins``, as are ``probability``, ``always`` and ``most``.
+        probability: see there.
+        always: see there.
+        most: see there; above 63 the largest distance is taken for all k.
+        multiplier: σ over the largest distance.
+        rate: at which batches are amplified; None for everybody.
+    """
+    xp = array_namespace(total, probability, most, multiplier, rate)
+    counts = np.arange(_TERMS, dtype=multiplier.dtype)
+    odds = probability / (1.0 - probability)
+    ratios = xp.maximum(total - counts, 0.0) / (counts + 1.0) * odds
+    steps = xp.where(ratios > 0, xp.log(xp.where(ratios > 0, ratios, 1.0)), -xp.inf)
+    log_weights = total * xp.log1p(-probability) + xp.concatenate(
+        [counts[:1], xp.cumsum(steps)[:-1]]
+    )
+    # What is beyond the last k counts as the last: at most a geometric series.
+    at_most = xp.sum(xp.where(counts == most, ratios, 0.0))
+    known = (most < _TERMS) & (at_most < 0.9)
+    log_weights = log_weights - xp.where(counts == most, xp.log1p(-xp.minimum(at_most, 0.9)), 0.0)
+    last = xp.where(known, most, 0.0)
+    log_weights = xp.where(known, log_weights, 0.0)
+    log_weights = xp.where(counts <= last, log_weights, -xp.inf)
+    fractions = xp.where(known, (always + xp.minimum(counts, most)) / (always + most), 1.0)
+    if rate is None:
+        rdp = gaussian(multiplier / fractions).rdp
+    else:
+        rdp = subsampling.subsampled_gaussian_without_replacement(
+            multiplier / fractions, 1.0, rate
+        ).rdp
+    above_one = (ORDERS - 1.0).astype(rdp.dtype)
+    exponents = above_one * xp.minimum(rdp, 1e30) + log_weights[:, None]
+    mean = special_namespace(xp).logsumexp(exponents, axis=0)
+    slack = 64.0 * xp.finfo(rdp.dtype).eps * (1.0 + xp.abs(mean) + xp.abs(log_weights[0]))
+    mixed = xp.maximum(mean + slack, 0.0) / above_one
+    return PrivacyLoss(xp.minimum(mixed, rdp.max(0)), xp.zeros((), rdp.dtype))

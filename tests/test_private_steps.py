@@ -9,7 +9,9 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
+from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.oracles import gradients, sampling
+from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
@@ -166,3 +168,61 @@ def test_poisson_samples_are_redrawn_and_of_the_right_rate():
     # The mean of 4,000 binomials has standard error 0.045, the variance one of 0.18.
     np.testing.assert_allclose(np.mean(counts), 10.0, atol=0.2)
     np.testing.assert_allclose(np.var(counts), 8.0, atol=0.8)
+
+
+def _outlier_removed(users, steps, **numbers):
+    plan = {"threshold": 1.0, "test_epsilon": 400.0, "noise_stddev": 0.1} | numbers
+    releases = ConcentratedReleases(
+        population_size=users,
+        batch_size=users,
+        num_steps=steps,
+        test="stream",
+        selection="weighted",
+        relation=REPLACE,
+        keep_level=2 / 3,
+        core=0.7 * users,
+        score_sensitivity=2.0,
+        coin_failure=0.0,
+        sensitivity=1.0,
+        failure=0.0,
+        epsilon=1.0,
+        delta=1e-6,
+        **plan,
+    )
+
+    def run(key, data):
+        mean = transforms.outlier_removed_mean(releases, 0.5, key)
+
+        def step(state, _):
+            out, state = mean.update(data, state)
+            return state, (out, state.halted)
+
+        return jax.lax.scan(step, mean.init(data[0]), length=steps)[1]
+
+    return jax.jit(run)
+
+
+def test_who_is_near_whom_does_not_depend_on_a_third():
+    generator = np.random.default_rng(0)
+    data = generator.standard_normal((40, DIM)).astype(np.float32)
+    count = jax.jit(lambda data: concentrated_mean.concentration(data, 1.5).degrees)
+    degrees = count(data)
+    for record in (0.0, 1e3, 1e6, 3e38):
+        moved = data.copy()
+        moved[0] = record
+        assert np.max(np.abs(count(moved)[1:] - degrees[1:])) <= 1
+
+
+def test_one_noisy_threshold_serves_all_steps():
+    trials = 20_000
+    run = _outlier_removed(2, 3, threshold=2.0, test_epsilon=1.0)
+    keys = jax.random.split(jax.random.key(0), trials)
+    halted = jax.vmap(run, (0, None))(keys, jnp.zeros((2, 1)))[1]
+    # Scores at the threshold pass three tests with 3/16; with a threshold drawn in each step, 1/8.
+    np.testing.assert_allclose(np.mean(~halted[:, -1]), 3 / 16, atol=0.014)
+
+
+def test_the_outlier_removed_mean_has_the_noise_of_its_plan():
+    released = _outlier_removed(2, 1)(jax.random.key(0), jnp.zeros((2, 20_000)))[0]
+    # The margin of the comparisons in 20,000 dimensions is a few percent.
+    assert 0.95 * 0.1 * 0.5 < np.std(released) < 1.2 * 0.1 * 0.5

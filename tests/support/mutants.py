@@ -109,6 +109,30 @@ def _stops_on_data(right: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _centred_at_the_mean(right: Callable[..., Any]) -> Callable[..., Any]:
+    def degrees(vectors: Any, radius: Any, anchor: Any, *rest: Any) -> Any:
+        def mean(rows: jax.Array) -> jax.Array:
+            return jnp.mean(jnp.where(jnp.isfinite(rows), rows, 0), axis=0)
+
+        return right(vectors, radius, jax.tree.map(mean, vectors), *rest)
+
+    return degrees
+
+
+def _threshold_drawn_in_every_step(right: Callable[..., Any]) -> Callable[..., Any]:
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        tests = right(*args, **kwargs)
+
+        def step(key: jax.Array, state: Any, query: Any) -> Any:
+            threshold_key, query_key = jax.random.split(key)
+            redrawn = tests.init(threshold_key).noisy_threshold
+            return tests.step(query_key, state._replace(noisy_threshold=redrawn), query)
+
+        return tests._replace(step=step)
+
+    return faulty
+
+
 MUTANTS = (
     Mutant(
         "noise times 0.9",
@@ -203,5 +227,23 @@ MUTANTS = (
         "dpsco_jax.oracles.sampling:poisson",
         lambda right: lambda key, num_users, q: right(jax.random.key(np.uint32(3)), num_users, q),
         ("test_poisson_samples_are_redrawn_and_of_the_right_rate",),
+    ),
+    Mutant(
+        "distances from the mean of the data",
+        "dpsco_jax.mechanisms._pairwise:degrees",
+        _centred_at_the_mean,
+        ("test_who_is_near_whom_does_not_depend_on_a_third",),
+    ),
+    Mutant(
+        "noisy threshold drawn in every step",
+        "dpsco_jax.mechanisms.sparse_vector:below_threshold",
+        _threshold_drawn_in_every_step,
+        ("test_one_noisy_threshold_serves_all_steps",),
+    ),
+    Mutant(
+        "a twentieth of the noise on the outlier-removed mean",
+        "dpsco_jax.mechanisms.additive:gaussian",
+        lambda right: lambda key, tree, stddev: right(key, tree, stddev / 20),
+        ("test_the_outlier_removed_mean_has_the_noise_of_its_plan",),
     ),
 )

@@ -40,12 +40,16 @@ def one_hot_value(model: LinearModel, nnz: int) -> float:
 
 
 def slopes(
-    model: LinearModel, params: Float[Array, "dim"], rows: Any, counted: Bool[Array, "users"]
+    model: LinearModel,
+    params: Float[Array, "dim"],
+    rows: Any,
+    counted: Bool[Array, "users"],
+    offsets: Float[Array, "users items"] | float = 0.0,
 ) -> tuple[Float[Array, "users items"], Float[Array, "users"]]:
     """The coefficients of a user's rows in the user's gradient, over their largest slope; and that slope.
 
-    The gradient of user u is ``unit[u]·Σ_j relative[u, j]·x_j``. Relative coefficients are at most one,
-    whatever the loss, so nothing overflows that is summed.
+    ``offsets`` are added to the margins. The gradient of user u is ``unit[u]·Σ_j relative[u, j]·x_j``.
+    Relative coefficients are at most one, whatever the loss, so nothing overflows that is summed.
     """
     if is_sparse(rows):
         # A weight of zero stands at place ``dim`` for entries that do not count.
@@ -54,7 +58,7 @@ def slopes(
         margins = entry(model, rows) * margins
     else:
         margins = jnp.einsum("umd,d->um", rows.features, params, precision=FULL)
-    derivatives = model.derivative(margins, rows.labels)
+    derivatives = model.derivative(margins + offsets, rows.labels)
     derivatives = jnp.where(rows.weights > 0, derivatives, 0.0)
     usable = counted & jnp.all(jnp.isfinite(derivatives), axis=1)
     derivatives = jnp.where(usable[:, None], derivatives, 0.0)

@@ -103,4 +103,4 @@ def map_over_users(
 
 
 def _take(data: Any, indices: jax.Array) -> Any:
-    return jax.tree.map(lambda x: x.at[indices].get(mode="promise_in_bounds"), data)
+    return jax.tree.map(lambda x: jnp.asarray(x).at[indices].get(mode="promise_in_bounds"), data)

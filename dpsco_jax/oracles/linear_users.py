@@ -4,7 +4,12 @@ What it computes: the matrix of the rows clip(g_u), for losses link(<w, x>, labe
 ``gradients.per_user_gradients`` returns, without automatic differentiation. For aggregates that look at
 single users: ``transforms.outlier_removed_mean``, ``transforms.winsorized_mean`` and others.
 
-Source: as ``linear``.
+With smoothing, every item's margin is taken at a point of its own, shifted uniformly within a ball of radius
+r. Only ⟨shift, x⟩ matters, which is r·‖x‖ times one coordinate of a uniform point of the unit ball: one
+number for an item, where ``smoothed.user_gradient_by_item`` draws ``dim`` of them, with the same law.
+
+Source: as ``linear`` and ``smoothed``. One coordinate of the unit ball in d dimensions has the law of one of
+the unit sphere in d + 2 (Archimedes), a normal number over the norm of d + 2 of them.
 
 Formal guarantee: a row is a function of its user's items and the point, has ℓ2 norm at most ``clip_norm`` as
 stored, and is zero where the user's gradient is not finite. Nothing is assumed of the data. A clip at a
@@ -21,7 +26,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax.geometry import norms
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax.geometry._checks import require_nonnegative, require_positive
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles.chunks import map_over_users
 from dpsco_jax.oracles.gradients import Sampler
@@ -34,6 +39,7 @@ def per_user_gradients(
     clip_norm: ArrayLike,
     sampler: Sampler | None = None,
     chunk_size: int = 256,
+    smoothing_radius: ArrayLike | None = None,
 ) -> Oracle:
     """The oracle that returns clip(g_u) for all users or a sample, ``[users, dim]``; data are ``LinearData``.
 
@@ -44,21 +50,33 @@ def per_user_gradients(
         sampler: draws the users of a step from a key, a fixed number of them, such as
             ``sampling.without_replacement``; all users if ``None``.
         chunk_size: users whose rows are read at once.
+        smoothing_radius: r ≥ 0, of shifts drawn for every item; no shifts if ``None``. May be traced.
 
     Raises:
-        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
+        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive, or the radius is negative.
     """
     require_positive("clip_norm", clip_norm)
     require_positive("chunk_size", chunk_size)
+    if smoothing_radius is not None:
+        require_nonnegative("smoothing_radius", smoothing_radius)
+
+    def shifts(key: Array, rows: LinearData, position: Array, dim: int) -> Array | float:
+        """⟨shift, x⟩ for all items of a chunk."""
+        if smoothing_radius is None:
+            return 0.0
+        keys = jax.vmap(lambda place: jax.random.fold_in(key, place))(position)
+        draws = jax.vmap(lambda k: _ball_coordinate(k, rows.row_norms.shape[1], dim))(keys)
+        return jnp.asarray(smoothing_radius * rows.row_norms * draws)
 
     def oracle(key: Array, params: Float[Array, "dim"], data: LinearData) -> Estimate:
-        sample = None if sampler is None else sampler(key)
+        sample_key, shift_key = jax.random.split(key)
+        sample = None if sampler is None else sampler(sample_key)
         dim = len(params)
         entry = _linear_rows.entry(model, data)
 
         def chunk_rows(rows: LinearData, counted: Array, position: Array) -> Any:
-            del position
-            relative, unit = _linear_rows.slopes(model, params, rows, counted)
+            offsets = shifts(shift_key, rows, position, dim)
+            relative, unit = _linear_rows.slopes(model, params, rows, counted, offsets)
             gradients = _linear_rows.row_sums(relative, rows, dim)
             # Without the barrier the sums are computed again for every pass of the clip.
             gradients = jax.lax.optimization_barrier(gradients)
@@ -70,3 +88,11 @@ def per_user_gradients(
         return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
 
     return oracle
+
+
+def _ball_coordinate(key: Array, count: int, dim: int) -> Float[Array, "count"]:
+    """One coordinate each of ``count`` uniform points of the unit ball in ``dim`` dimensions."""
+    normal_key, rest_key = jax.random.split(key)
+    normal = jax.random.normal(normal_key, (count,))
+    rest = 2.0 * jax.random.gamma(rest_key, (dim + 1) / 2, (count,))  # χ² with dim + 1 degrees
+    return normal / jnp.sqrt(normal**2 + rest)

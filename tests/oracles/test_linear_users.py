@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax.geometry import norms
-from dpsco_jax.oracles import gradients, linear, linear_users, sampling
+from dpsco_jax.oracles import gradients, linear, linear_users, sampling, smoothed
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
@@ -96,6 +96,29 @@ def test_without_a_clip_gradients_are_as_they_are():
     clipped, _ = _both(data, 0.1)
     again = jax.vmap(lambda g: norms.clip_to_norm(g, 0.1))(raw)
     np.testing.assert_allclose(clipped.gradient, again, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["dense", "one-hot"])
+def test_smoothed_rows_have_the_law_of_shifted_points(kind):
+    """Mean and variance over draws, against automatic differentiation at points shifted in all dimensions."""
+    data, rough = _data(kind, 2), losses.absolute(feature_bound=2.0)
+    model = rough.linear_model
+    closed = linear_users.per_user_gradients(model, 10.0, chunk_size=3, smoothing_radius=1.5)
+    auto = gradients.per_user_gradients(smoothed.user_gradient_by_item(rough, 1.5), 10.0)
+    keys = jax.random.split(jax.random.key(0), (2, 4000))
+    found = []
+    for oracle, given, runs in (
+        (closed, linear.prepare(model, data, DIM), keys[0]),
+        (auto, data, keys[1]),
+    ):
+        rows = jax.jit(jax.vmap(lambda k, o=oracle, g=given: o(k, W, g).gradient))(runs)
+        found.append(np.asarray(rows, float))
+    error = np.sqrt((found[0].var(0) + found[1].var(0)) / 4000)
+    assert np.all(np.abs(found[0].mean(0) - found[1].mean(0)) <= 5 * error + 1e-6)
+    np.testing.assert_allclose(found[0].var(0), found[1].var(0), rtol=0.15, atol=0.01)
+    assert np.max(found[0].var(0)) > 0.1
+    # Two items of one user are shifted independently: signs differ in some draws and agree in others.
+    assert len(np.unique(np.round(found[0][:, 1], 4), axis=0)) >= 3
 
 
 def test_memory_follows_the_sample_and_not_the_users():

@@ -124,9 +124,9 @@ def user_rows_oracle(
     """As ``clipped_sum_oracle``, but the oracle returns the rows clip(g_u), ``[users, ...]``, unsummed.
 
     Under smoothing the point is shifted for each item independently, so that a user's gradient is as near to
-    its mean as without.
+    its mean as without; linear models keep their closed form.
     """
-    if objective.linear_model is None or smoothing_radius is not None:
+    if objective.linear_model is None:
         gradient = (
             gradients.user_gradient(objective)
             if smoothing_radius is None
@@ -134,5 +134,5 @@ def user_rows_oracle(
         )
         return gradients.per_user_gradients(gradient, clip_norm, sampler, chunk_size), data
     model = objective.linear_model
-    prepared = linear.prepare(model, data, len(params))
-    return linear_users.per_user_gradients(model, clip_norm, sampler, chunk_size), prepared
+    rows = linear_users.per_user_gradients(model, clip_norm, sampler, chunk_size, smoothing_radius)
+    return rows, linear.prepare(model, data, len(params))

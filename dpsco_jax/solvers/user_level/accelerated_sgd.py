@@ -228,10 +228,11 @@ def solve(
     tail = (optax.stateless(add_regularizers), accelerated)
     if plan.aggregation == "clipped":
         releases = _planning.fixed_size(plan.num_users, plan.batch_size, plan.num_steps)
-        oracle, oracle_data = loop.clipped_sum_oracle(*settings)
-        aggregate = transforms.summed_contributions(
-            plan.clip_norm, plan.batch_size, releases.relation
-        )
+        # Shifts are drawn for every item by the oracle of rows only.
+        make = loop.user_rows_oracle if plan.smoothed else loop.clipped_sum_oracle
+        combine = transforms.clipped_mean if plan.smoothed else transforms.summed_contributions
+        oracle, oracle_data = make(*settings)
+        aggregate = combine(plan.clip_norm, plan.batch_size, releases.relation)
         privatizer = transforms.privatize(
             aggregate, noise_key, plan.noise_multiplier, releases.scheme
         )

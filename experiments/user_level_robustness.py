@@ -191,17 +191,11 @@ def _draw(summary: pd.DataFrame, stem: Path) -> None:
                 style: Any = {"color": PALETTE[i], "marker": MARKERS[i], "linestyle": "none"}
                 panel.errorbar(places, rows["error"], yerr=rows["error_ci"], label=name, **style)
                 if name == OUTLIER:
-                    label = "proven for it"
+                    label = "proven for the outlier-removed mean"
                     panel.plot(places, rows["bound"], "_", color=PALETTE[i], ms=12, label=label)
-                    stopped = rows["halted"] > 0.5
-                    for place, error in zip(
-                        [p for p, s in zip(places, stopped, strict=True) if s],
-                        rows["error"][stopped],
-                        strict=True,
-                    ):
-                        panel.annotate(
-                            "halted", (place, error), fontsize=5, rotation=90, ha="center"
-                        )
+                    kept = rows["error"].where(rows["halted"] > 0.5)
+                    label = "halted: its last release"
+                    panel.plot(places, kept, **style | {"mfc": "white", "zorder": 3}, label=label)
             panel.set_yscale("log")
             panel.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right")
             panel.set_title(f"{share:.0%} of the users attack", loc="left")

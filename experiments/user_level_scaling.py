@@ -36,7 +36,7 @@ from dpsco_jax.solvers.user_level import accelerated_phased_erm, multipass_sgd
 from experiments import mean_estimators
 from experiments.cells import Setting, Settings, axis
 from experiments.experiment import Program
-from experiments.figures import error_bars, log_ticks, panels, save
+from experiments.figures import MARKERS, PALETTE, error_bars, log_ticks, panels, save
 from experiments.mean_estimators import CENTRED, CLIPPING, ESTIMATORS, OUTLIER, WINSORIZED
 from experiments.report import show, summarize
 from experiments.statistics import Interval, power
@@ -253,13 +253,13 @@ def _draw(summary: pd.DataFrame, counts: pd.DataFrame, of: UserLevelScaling, ste
         counted = axes[0, 2]
         for i, (name, rows) in enumerate(counts.groupby("estimator", sort=False)):
             product = rows["users"] * rows["items"]
-            style: Any = {"color": f"C{i}", "marker": "os"[i]}
+            style: Any = {"color": PALETTE[4 + i], "marker": MARKERS[4 + i]}
             counted.plot(product, rows["plan_gradients"], label=f"{name}, plans", **style)
             rate = (
                 rows["rate_gradients"] * (rows["plan_gradients"] / rows["rate_gradients"]).iloc[0]
             )
             law = f"(nm)^{_LAWS[str(name)]:g}"
-            counted.plot(product, rate, linestyle=":", color=f"C{i}", label=law)
+            counted.plot(product, rate, linestyle=":", color=PALETTE[4 + i], label=law)
         counted.set_xscale("log")
         counted.set_yscale("log")
         counted.set_title(f"item gradients, m = {of.count_items}", loc="left")

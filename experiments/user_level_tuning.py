@@ -43,7 +43,7 @@ from experiments.tasks import (
     public_rules,
 )
 
-TASKS = ("insteval", "flights", "flights_dates", "movielens_films")
+TASKS = ("insteval", "movielens_films", "flights_dates", "flights")
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 # Steps of about the right size for each task, from a first look; the grid goes below and above.
 _NEAR = {

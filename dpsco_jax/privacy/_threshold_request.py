@@ -20,6 +20,18 @@ SCORE_SENSITIVITY = 2.0
 """The score moves by less than this when a vector is replaced: 2 (1 - 1/K)."""
 
 
+class TooFewUsersError(ValueError):
+    """Too few users, or too small batches, for a budget and threshold.
+
+    Attributes:
+        needed: the smallest number; ``None`` if no number would do.
+    """
+
+    def __init__(self, message: str, needed: int | None) -> None:
+        super().__init__(message)
+        self.needed = needed
+
+
 class Problem(NamedTuple):
     """What is asked for; see ``calibrate_concentrated``."""
 
@@ -94,7 +106,7 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> str:
+def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> TooFewUsersError:
     """Says how many users are needed, where there are too few."""
     whole = problem.batch == problem.population
 
@@ -106,9 +118,14 @@ def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> str:
     while not enough(high):
         low, high = high, 2 * high
         if high > 2**34:
-            return "this budget, threshold and kind of test leave no room for any number of users"
+            return TooFewUsersError(
+                "this budget, threshold and kind of test leave no room for any number of users",
+                None,
+            )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     name = "num_users" if whole else "batch_size"
-    return f"{name} must be at least {high} for this budget and threshold, got {problem.batch}"
+    return TooFewUsersError(
+        f"{name} must be at least {high} for this budget and threshold, got {problem.batch}", high
+    )

@@ -19,6 +19,7 @@ Cost: a plan takes milliseconds where everybody takes part, else one to three se
 import dataclasses
 import importlib.metadata
 import math
+from collections.abc import Callable
 from typing import Any, SupportsFloat
 
 import jax
@@ -221,7 +222,8 @@ def calibrate_concentrated(
         The plan of the phase. Its certificate is at most (ε, δ).
 
     Raises:
-        ValueError: an argument is out of range, or too few users take part; names the smallest number.
+        ValueError: an argument is out of range; or too few users take part, then a ``TooFewUsersError``,
+            which names the smallest number.
     """
     problem = request.problem(
         num_users,
@@ -239,10 +241,26 @@ def calibrate_concentrated(
     allocation = papers if chosen == "paper" else search
     best = allocation.best(problem, kinds)
     if best is None:
-        raise ValueError(
-            request.too_few(problem, lambda other: allocation.is_feasible(other, kinds))
-        )
+        raise request.too_few(problem, lambda other: allocation.is_feasible(other, kinds))
     return _releases(problem, best)
+
+
+def fewest_users(calibrate: Callable[[int], Any]) -> int:
+    """The smallest number of users for which a budget, threshold and number of steps are possible.
+
+    Args:
+        calibrate: ``calibrate_concentrated`` with all arguments given but ``num_users``.
+
+    Raises:
+        ValueError: an argument is out of range, or no number of users would do.
+    """
+    try:
+        calibrate(2)
+    except request.TooFewUsersError as error:
+        if error.needed is None:
+            raise
+        return error.needed
+    return 2
 
 
 def _releases(problem: request.Problem, best: search.Split) -> ConcentratedReleases:

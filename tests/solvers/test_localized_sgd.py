@@ -11,7 +11,7 @@ from dpsco_jax import privacy
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd
+from dpsco_jax.solvers.user_level import localized_sgd
 from tests.support.replay import assert_no_leak
 
 USERS, ITEMS, DIM, DELTA, EPSILON = 150, 4, 2, 1e-3, 20.0
@@ -96,21 +96,24 @@ def test_distances_follow_from_the_proven_bounds():
     assert len(few.blocks) == 1, "two blocks have too few users for the test"
 
 
+def _with(plan, index, **numbers):
+    """The plan with other numbers in the releases of one block."""
+    blocks = list(plan.blocks)
+    releases = dataclasses.replace(blocks[index].releases, **numbers)
+    blocks[index] = dataclasses.replace(blocks[index], releases=releases)
+    return dataclasses.replace(plan, blocks=tuple(blocks))
+
+
 def test_a_user_of_the_second_block_does_not_touch_the_first():
-    plan, data = _plan(), _data()
+    plan, data, key = _plan(), _data(), jax.random.key(0)
     first = plan.blocks[0].num_users
     other = data._replace(items=data.items.at[first + 3].set(-1.0))
-    key = jax.random.key(0)
-    alone = jax.jit(
-        lambda d: multipass_sgd.solve(
-            jax.random.fold_in(key, 0),
-            plan.blocks[0],
-            POINTS,
-            UserData(d.items[:first]),
-            jnp.zeros(DIM),
-        )
-    )
-    np.testing.assert_array_equal(alone(data).params, alone(other).params)
+    # No score reaches this threshold: the second block halts, and the first one's point is returned.
+    stopped = _with(plan, 1, threshold=1e9)
+    points = [_run(jax.random.clone(key), stopped, d) for d in (data, other)]
+    assert points[0].status == Status.HALTED
+    assert np.linalg.norm(points[0].params) > 0.05
+    np.testing.assert_array_equal(points[0].params, points[1].params)
     ends = [_run(jax.random.clone(key), plan, d) for d in (data, other)]
     assert np.any(ends[0].params != ends[1].params)
 
@@ -125,30 +128,23 @@ def test_a_user_of_the_second_block_does_not_touch_the_first():
 
 def test_a_halted_block_hands_on_its_start():
     """The first block's users disagree: the second starts where the run started."""
-    plan, data = _plan(radius=0.5), _data(spread=0.0)
+    plan, data = _plan(), _data(spread=0.0)
     first = plan.blocks[0].num_users
     camps = jnp.where(jnp.arange(first)[:, None, None] % 2 == 0, 1.0, -1.0)
-    data = UserData(data.items.at[:first].set(camps / np.sqrt(DIM)))
-    solution = _run(jax.random.key(1), plan, data)
+    torn = UserData(data.items.at[:first].set(camps / np.sqrt(DIM)))
+    solution = _run(jax.random.key(1), plan, torn)
     assert solution.status == Status.HALTED
-    second = jax.jit(
-        lambda d: multipass_sgd.solve(
-            jax.random.fold_in(jax.random.key(1), 1), plan.blocks[1], POINTS, d, jnp.zeros(DIM)
-        )
-    )(UserData(data.items[first:]))
-    np.testing.assert_allclose(solution.params, second.params, rtol=1e-5)
+    skipped = _run(jax.random.key(1), _with(plan, 0, threshold=1e9), data)
+    np.testing.assert_array_equal(solution.params, skipped.params)
     assert np.linalg.norm(np.asarray(solution.params) - [0.3, -0.1]) < 0.3
 
 
 def test_without_noise_the_minimizer_of_the_last_block_is_found():
     plan, data = _plan(step_size=0.7), _data()
-    blocks = tuple(
-        dataclasses.replace(
-            block, releases=dataclasses.replace(block.releases, noise_stddev=0.0, threshold=-1e9)
-        )
-        for block in plan.blocks
-    )
-    solution = _run(jax.random.key(0), dataclasses.replace(plan, blocks=blocks), data)
+    quiet = plan
+    for index in range(2):
+        quiet = _with(quiet, index, noise_stddev=0.0, threshold=-1e9)
+    solution = _run(jax.random.key(0), quiet, data)
     # Contraction by 0.3 a step towards each block's mean, then averages over six steps.
     shrink, at, first = np.mean(0.3 ** np.arange(1, 7)), np.zeros(DIM), 0
     for block in plan.blocks:

@@ -17,6 +17,7 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.solvers import _planning
 
 
@@ -125,6 +126,23 @@ class Plan:
             )
         return tuple(assumed)
 
+    def fewest_users(self) -> int:
+        """The smallest number of users for which this test is possible; 2 if clipped."""
+        if self.mechanism == "clipped":
+            return 2
+        return threshold_phase.fewest_users(
+            lambda users: threshold_phase.calibrate_concentrated(
+                users,
+                self.num_steps,
+                self.epsilon,
+                self.releases.delta,
+                test=self.releases.test,
+                selection=self.releases.selection,
+                false_halt_probability=float(self.failure),
+                constants=self.constants,
+            )
+        )
+
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""
         if self.mechanism == "concentrated":
@@ -169,6 +187,7 @@ class Plan:
                 ("noise per coordinate", f"{noise:.4g}, {better} than {clipped:.4g} of clipping"),
                 ("break-even radius", self.break_even_radius),
                 ("threshold", f"{float(self.releases.threshold):.5g} of {self.num_users}"),
+                ("users needed", self.fewest_users()),
                 ("false halt probability", self.failure),
             ]
         return _planning.table(

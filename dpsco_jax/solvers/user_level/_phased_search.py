@@ -9,7 +9,7 @@ Cost: a calibration for each number of groups, milliseconds for each candidate.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dpsco_jax.solvers import _planning
@@ -119,25 +119,6 @@ def _by_phase(radius: float | Sequence[float], count: int) -> tuple[float, ...]:
             f"radius must be one number or {count}, one for each phase, got {radius!r}"
         )
     return tuple(_planning.require_real("radius", value, 0) for value in radius)
-
-
-def fewest(calibrate: Callable[[int], Any], most: int) -> int:
-    """The smallest number of groups for which the test is possible."""
-
-    def possible(groups: int) -> bool:
-        try:
-            calibrate(groups)
-        except ValueError:
-            return False
-        return True
-
-    if not possible(most):
-        calibrate(most)  # raises, and says how many are needed
-    low, high = 1, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if possible(middle) else (middle, high)
-    return high
 
 
 def geometric(first: int, last: int) -> list[int]:

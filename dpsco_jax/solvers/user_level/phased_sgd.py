@@ -161,7 +161,10 @@ def plan(
         clipped_releases().noise_multiplier(epsilon, delta, "pld"),
     )
     if num_groups is None:
-        choices = search.geometric(search.fewest(calibrate, num_users), num_users)
+        fewest = threshold_phase.fewest_users(calibrate)
+        if fewest > num_users:
+            raise ValueError(f"num_users must be at least {fewest} here, got {num_users}")
+        choices = search.geometric(fewest, num_users)
     else:
         choices = [num_groups]
         try:

@@ -286,6 +286,24 @@ def test_excess_bound_pays_for_what_can_go_wrong():
     assert ridge.excess_bound == np.inf
 
 
+def test_error_of_privacy_falls_with_users_and_items_but_not_with_steps():
+    """√d·σ/√T: slope -1 in n, -1/2 in m, 0 in T, up to logarithms."""
+
+    def error(**sizes):
+        settings = {"num_users": 8000, "items_per_user": 10**4, "num_steps": 100, "failure": 1e-6}
+        plan = _plan(POINTS, epsilon=2.0, radius=None, **(settings | sizes))
+        assert plan.mechanism == "concentrated"
+        return float(plan.noise_stddev) / np.sqrt(plan.num_steps)
+
+    def slope(name, small, large):
+        ratio = error(**{name: large}) / error(**{name: small})
+        return np.log(ratio) / np.log(large / small)
+
+    assert -1.25 < slope("num_users", 8000, 32_000) < -0.95
+    np.testing.assert_allclose(slope("items_per_user", 2 * 10**3, 2 * 10**5), -0.5, atol=0.01)
+    assert abs(slope("num_steps", 30, 3000)) < 0.06
+
+
 def test_paper_constants_are_the_printed_ones():
     n, m, d, epsilon, delta = 3000, 100, 5, 2.0, 1e-5
     objective = losses.geometric_median(domains.ball(0.5))

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from experiments.benchmarks.timing import Row
 
-SUITES = ("accounting", "steps", "sweep", "memory", "concentration")
+SUITES = ("accounting", "steps", "sweep", "memory", "concentration", "accelerated_erm")
 
 
 def _cost(value: float, unit: str) -> str:

@@ -3,6 +3,7 @@
 from dpsco_jax.mechanisms import (
     additive,
     concentrated_mean,
+    denoising,
     histograms,
     private_range,
     private_selection,
@@ -16,6 +17,7 @@ from dpsco_jax.mechanisms import (
 __all__ = [
     "additive",
     "concentrated_mean",
+    "denoising",
     "histograms",
     "private_range",
     "private_selection",

@@ -13,6 +13,7 @@ from dpsco_jax.solvers.user_level import (
     output_perturbation,
     phased_erm,
     phased_sgd,
+    preconditioned_sgd,
     sgd,
     winsorized_erm,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "output_perturbation",
     "phased_erm",
     "phased_sgd",
+    "preconditioned_sgd",
     "sgd",
     "winsorized_erm",
 ]

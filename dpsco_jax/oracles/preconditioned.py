@@ -1,0 +1,178 @@
+"""User gradients of a linear model in scaled coordinates, and what is needed to choose the scales.
+
+What it computes: for positive scales a, the sums over users of
+
+- r_u / ρ clipped to 1, where v_u = a⊙g_u is user u's gradient in the coordinates w/a, and r_u is v_u without
+  its component along a unit vector q (or v_u itself);
+- that component, ⟨q, v_u⟩, clipped to its bound: one number, so that what most of a user's items have in
+  common takes no room in the clip of the rest;
+- the indicator of ‖r_u‖ ≤ ρ less one half, from which a radius can be adapted;
+
+and, beforehand, Σ_u s_u with s_u the mean of x_j² over user u's items.
+
+Source: own. Clipping in scaled coordinates is what a Gaussian of unequal variances needs: noise of standard
+deviation σ·a_j on coordinate j hides a change of a⊙g of norm one. The indicator is that of Andrew, Thakkar,
+McMahan and Ramaswamy 2021 (adaptive clipping).
+
+Formal guarantee: every sum is over users, of terms that depend on one user's items, the point, the scales
+and the radius. The three terms of ``scaled_sums`` together have ℓ2 norm at most √(1 + b² + c²/4), b and c the
+weights of component and indicator: the first has norm at most one by ``geometry.norms``, the second is
+clipped to b, the third is ±c/2. A user whose gradient is not finite contributes r = 0 and no component. The
+terms of ``second_moments`` have nonnegative entries and norm at most ``second_moment_bound``: s_u is a mean
+of vectors x², whose entries sum to ‖x‖² ≤ B² and, in one-hot rows of k entries, are at most B²/k.
+
+Cost: as ``linear``, and two more passes over the gradients of a chunk.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dpsco_jax.geometry import norms
+from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
+from dpsco_jax.oracles.chunks import sum_over_users
+from dpsco_jax.oracles.gradients import Sampler
+from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
+from dpsco_jax.problems.objective import LinearModel
+
+
+class TunedPoint(NamedTuple):
+    """A point and the radius that gradients are clipped to there.
+
+    Attributes:
+        point: ``[dim]``.
+        log_radius: natural logarithm of ρ, in scaled coordinates.
+    """
+
+    point: Float[Array, "dim"]
+    log_radius: Float[Array, ""]
+
+
+class Component(NamedTuple):
+    """The direction that is clipped by itself.
+
+    Attributes:
+        direction: the unit vector q, ``[dim]``; zeros for none.
+        bound: of |⟨q, v_u⟩|.
+        weight: b, what the component is scaled to before noise; 0 leaves it out.
+    """
+
+    direction: Float[Array, "dim"]
+    bound: ArrayLike
+    weight: ArrayLike
+
+
+class ScaledSums(NamedTuple):
+    """Sums over users, see the file's docstring.
+
+    Attributes:
+        rest: Σ_u clip(r_u/ρ), ``[dim]``, orthogonal to q.
+        component: b·Σ_u clip(⟨q, v_u⟩/bound).
+        inside: c·Σ_u (1[‖r_u‖ ≤ ρ] - ½).
+    """
+
+    rest: Float[Array, "dim"]
+    component: Float[Array, ""]
+    inside: Float[Array, ""]
+
+
+def joint_bound(component_weight: ArrayLike, inside_weight: ArrayLike) -> ArrayLike:
+    """The norm of one user's terms of ``scaled_sums``: √(1 + b² + c²/4)."""
+    return (1.0 + component_weight**2 + inside_weight**2 / 4.0) ** 0.5  # type: ignore[operator]
+
+
+def scaled_sums(
+    model: LinearModel,
+    scales: Float[Array, "dim"],
+    component: Component,
+    inside_weight: ArrayLike,
+    sampler: Sampler | None = None,
+    chunk_size: int = 64,
+) -> Oracle:
+    """The oracle that returns ``ScaledSums`` at a ``TunedPoint``; its data are ``LinearData``.
+
+    Args:
+        model: ``objective.linear_model``.
+        scales: a, positive and finite, ``[dim]``; may be traced, as may all numbers.
+        component: what is clipped by itself.
+        inside_weight: c.
+        sampler: draws the users of a step from a key; all users if ``None``.
+        chunk_size: users whose gradients are held at once.
+    """
+
+    def oracle(key: Array, params: TunedPoint, data: LinearData) -> Estimate:
+        sample = None if sampler is None else sampler(key)
+        dim = len(params.point)
+        entry = _linear_rows.entry(model, data)
+        radius = jnp.exp(params.log_radius)
+
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
+            del position
+            relative, unit = _linear_rows.slopes(model, params.point, rows, counted)
+            sums = _linear_rows.row_sums(relative, rows, dim)
+            # Without the barrier the sums are computed again in every pass over them.
+            rest = jax.lax.optimization_barrier(sums)[:, :dim] * scales
+            along = jnp.matmul(rest, component.direction, precision=_linear_rows.FULL)
+            rest = rest - along[:, None] * component.direction
+            size = entry * unit
+            limit = HEAD_ROOM * radius / size
+            factor = jax.vmap(norms.clip_factor)(rest, limit)
+            total = jnp.matmul((size / radius) * factor, rest, precision=_linear_rows.FULL)
+            share = jnp.clip(size * along / component.bound, -1.0, 1.0)
+            inside = jnp.where(factor < 1.0, -0.5, 0.5)
+            return (
+                ScaledSums(
+                    rest=total,
+                    component=HEAD_ROOM * jnp.asarray(component.weight) * jnp.sum(share),
+                    inside=jnp.asarray(inside_weight) * jnp.sum(jnp.where(counted, inside, 0.0)),
+                ),
+                jnp.sum(jnp.where(counted, rows.num_items, 0), dtype=jnp.int32),
+            )
+
+        sums, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)
+        return Estimate(sums, {}, num_gradients)
+
+    return oracle
+
+
+def second_moment_bound(feature_bound: float, columns_per_row: int | None) -> float:
+    """The ℓ2 norm that Σ_j w_j·x_j², a mean over one user's items, can have: B², or B²/√k if one-hot."""
+    return feature_bound**2 / (columns_per_row or 1) ** 0.5
+
+
+def second_moments(
+    model: LinearModel, dim: int, chunk_size: int = 64
+) -> Callable[[LinearData], Float[Array, "dim"]]:
+    """The function from ``LinearData`` to Σ_u (mean of x² over user u's items), ``[dim]``.
+
+    Args:
+        model: ``objective.linear_model``.
+        dim: length of the rows.
+        chunk_size: users whose moments are held at once.
+    """
+
+    def evaluate(data: LinearData) -> Float[Array, "dim"]:
+        sparse = _linear_rows.is_sparse(data)
+        square = _linear_rows.entry(model, data) ** 2
+        bound = second_moment_bound(
+            model.feature_bound, data.features.shape[-1] if sparse else None
+        )
+
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+            del position
+            if sparse:
+                means = _linear_rows.row_sums(rows.weights, rows, dim)[:, :dim]
+            else:
+                means = jnp.einsum(
+                    "um,umd->ud", rows.weights, rows.features**2, precision=_linear_rows.FULL
+                )
+            factor = jax.vmap(norms.clip_factor, (0, None))(means, bound / square)
+            factor = jnp.where(counted, square * factor, 0.0)
+            return jnp.matmul(factor, means, precision=_linear_rows.FULL)
+
+        return sum_over_users(chunk_sum, data, None, chunk_size)
+
+    return evaluate

@@ -1,0 +1,208 @@
+"""The plan of preconditioned DP-SGD: sizes, budget, and noise.
+
+What it computes: how a budget is divided between the feature moments and the steps.
+
+Source: own; see ``preconditioned_sgd``.
+
+Formal guarantee: the moments (one Gaussian release, multiplier s) and the T steps (multiplier σ each) are
+together as private as one Gaussian release of multiplier (1/s² + T/σ²)^(-1/2), which is what is calibrated.
+
+Cost: one calibration of a Gaussian.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import DpEvent, NeighboringRelation
+
+from dpsco_jax import privacy
+from dpsco_jax.privacy import events
+from dpsco_jax.problems.objective import LinearModel, Objective
+from dpsco_jax.solvers import _planning
+
+COMPONENT_WEIGHT = 0.3  # 4 % more noise for the rest
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: N.
+        items_per_user: m, a public typical number of items of a user.
+        dim: number of parameters.
+        columns_per_row: entries of a one-hot row; ``None`` for dense features.
+        num_steps: T.
+        chunk_size: users whose gradients are held at once.
+        second_moments: public guess of the mean squares of the features, ``[dim]``.
+        moments_multiplier: σ over the ℓ2 sensitivity of the release that corrects the guess; ``None`` if
+            the guess is taken as it is.
+        noise_multiplier: σ over the ℓ2 sensitivity of the sums of a step.
+        component_weight: b, the scale of the common component in the release.
+        quantile: the share of users whose gradients are to be within the radius.
+        margin_scale: typical size of ⟨w, x⟩ at a good w; sets the ridge against noise.
+        smoothness: L in scaled coordinates, for the step sizes.
+        epsilon: the budget.
+        delta: likewise.
+    """
+
+    num_users: int
+    items_per_user: int
+    dim: int
+    columns_per_row: int | None
+    num_steps: int
+    chunk_size: int
+    second_moments: Any
+    moments_multiplier: Any
+    noise_multiplier: Any
+    component_weight: Any
+    quantile: Any
+    margin_scale: Any
+    smoothness: Any
+    epsilon: Any
+    delta: Any
+
+    excess_bound = math.inf  # none is proven
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return self.num_steps * self.num_users
+
+    @property
+    def event(self) -> DpEvent:
+        """What is released."""
+        steps = events.repeated(events.gaussian(float(self.noise_multiplier)), self.num_steps)
+        if self.moments_multiplier is None:
+            return steps
+        return events.composed(events.gaussian(float(self.moments_multiplier)), steps)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        relation = NeighboringRelation.REPLACE_ONE
+        return privacy.certificate(
+            self.event, float(self.delta), relation, ("the key stays secret",)
+        )
+
+    def ledger_epsilon(self) -> float:
+        """ε of the run by its Rényi curve."""
+        loss = privacy.scale(privacy.gaussian(float(self.noise_multiplier)), self.num_steps)
+        if self.moments_multiplier is not None:
+            loss = privacy.compose(loss, privacy.gaussian(float(self.moments_multiplier)))
+        return float(privacy.epsilon(loss, float(self.delta)))
+
+    def __str__(self) -> str:
+        private = self.moments_multiplier is not None
+        rows: list[tuple[str, Any]] = [
+            ("users", self.num_users),
+            ("items of a user", self.items_per_user),
+            ("parameters", self.dim),
+            (
+                "rows",
+                f"one-hot, {self.columns_per_row} columns" if self.columns_per_row else "dense",
+            ),
+            ("steps", f"{self.num_steps}, all users"),
+            ("moments' multiplier", self.moments_multiplier if private else "none, public"),
+            ("quantile of the radius", self.quantile),
+            ("typical margin", self.margin_scale),
+            ("noise multiplier", self.noise_multiplier),
+            ("user gradients", self.user_gradients),
+            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
+            ("ledger epsilon", self.ledger_epsilon()),
+            ("certificate", ",".join(str(self.certificate()).split("\n"))),
+        ]
+        return _planning.table("user-level preconditioned DP-SGD", rows)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    columns_per_row: int | None = None,
+    second_moments: Any = None,
+    num_steps: int = 200,
+    moments_share: float = 0.05,
+    quantile: float = 0.2,
+    margin_scale: float = 0.5,
+    smoothness: float | None = None,
+    accountant: str = "pld",
+    chunk_size: int = 64,
+) -> Plan:
+    """Checks all arguments and calibrates the noise. All of them are public.
+
+    Args:
+        objective: a smooth linear model.
+        num_users: N ≥ 1.
+        items_per_user: m ≥ 1, a public typical number of items of a user; sets the first radius only.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        columns_per_row: entries of a one-hot row; ``None`` for dense features.
+        second_moments: public guess of the mean squares of the features, positive, ``[dim]``; all equal if
+            left out. For one-hot rows see ``one_hot_moments``: that some columns are rare is worth much.
+        num_steps: T ≥ 1.
+        moments_share: share of the budget (in 1/σ²) that corrects the guess, in [0, 1).
+        quantile: share of users whose gradients are to be within the radius, in (0, 1).
+        margin_scale: typical size of ⟨w, x⟩ at a good w.
+        smoothness: largest eigenvalue of the Hessian in scaled coordinates, where its diagonal is at most
+            about one; if left out ``columns_per_row``, or for dense features ``dim``.
+        accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
+        chunk_size: users whose gradients are held at once.
+
+    Raises:
+        ValueError: an argument is out of range, or the objective is not a smooth linear model.
+    """
+    model, _ = smooth_linear_model(objective)
+    num_users = _planning.require_integer("num_users", num_users, 1)
+    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    if columns_per_row is not None:
+        columns_per_row = _planning.require_integer("columns_per_row", columns_per_row, 1)
+    num_steps = _planning.require_integer("num_steps", num_steps, 1)
+    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    delta = _planning.require_real("delta", delta, 0, 1)
+    share = _planning.require_real("moments_share", moments_share, 0, 1, closed=True)
+    quantile = _planning.require_real("quantile", quantile, 0, 1)
+    margin_scale = _planning.require_real("margin_scale", margin_scale, 0)
+    if smoothness is None:
+        smoothness = columns_per_row or dim
+    smoothness = _planning.require_real("smoothness", smoothness, 0)
+    _planning.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
+
+    if second_moments is None:
+        second_moments = np.full(dim, model.feature_bound**2 / dim)
+    moments = np.asarray(second_moments, np.float32)
+    if moments.shape != (dim,) or not (np.all(moments > 0) and np.all(np.isfinite(moments))):
+        raise ValueError(
+            f"second_moments must be positive and finite, of shape ({dim},), got {second_moments}"
+        )
+    # Gaussian releases compose to one: 1/σ² adds up.
+    once = _planning.fixed_size(num_users, num_users, 1)
+    whole = once.noise_multiplier(epsilon, delta, accountant)
+    moments_multiplier = _planning.float32_above(whole / math.sqrt(share)) if share else None
+    noise_multiplier = _planning.float32_above(whole * math.sqrt(num_steps / (1.0 - share)))
+    return Plan(
+        num_users, items_per_user, dim, columns_per_row, num_steps, chunk_size,
+        jnp.asarray(moments), moments_multiplier, noise_multiplier,
+        0.0 if columns_per_row is None else COMPONENT_WEIGHT, quantile, margin_scale, smoothness,
+        epsilon, delta,
+    )  # fmt: skip
+
+
+def smooth_linear_model(objective: Objective) -> tuple[LinearModel, float]:
+    """The linear model and the smoothness; ``ValueError`` if there is none of either."""
+    if objective.linear_model is None or objective.smoothness is None:
+        raise ValueError(
+            "objective must be a smooth linear model, got "
+            f"linear_model = {objective.linear_model}, smoothness = {objective.smoothness}"
+        )
+    return objective.linear_model, objective.smoothness

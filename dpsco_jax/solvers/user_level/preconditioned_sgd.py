@@ -1,0 +1,180 @@
+"""Preconditioned DP-SGD for linear models: clip and add noise where all directions matter alike.
+
+What it computes: the mean square of every feature is released once and denoised, and gives scales in which
+the Hessian has a diagonal of about one; then full-batch gradient descent runs in those coordinates. In each
+step user gradients are clipped to a radius that adapts to a quantile of their norms, the component that the
+rows of a user have in common (their mean slope, for one-hot rows) is clipped by itself, a ridge that balances
+noise against signal is added, and iterates are averaged. Nothing is to be tuned.
+
+Source: own. Clipping in scaled coordinates: see ``oracles.preconditioned``; adaptive radius: Andrew, Thakkar,
+McMahan and Ramaswamy 2021; averaging: Polyak and Juditsky 1992. For a Hessian H and gradients of covariance
+about H, isotropic noise costs tr(H)·tr(H⁻¹), noise in these coordinates about dim².
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for everything that is released: the
+feature moments, and in each step one Gaussian release of three sums whose terms have a joint norm of at most
+√(1 + b² + c²/4) for any data. Scales, radius, ridge and steps are functions of these releases. Nothing is
+assumed of the loss but that it is a smooth linear model. No bound on the risk is proven: clipping may bias.
+
+Cost: num_steps passes over the data, memory of one chunk of user gradients.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.mechanisms import denoising
+from dpsco_jax.oracles import linear, preconditioned
+from dpsco_jax.oracles.preconditioned import Component, ScaledSums, TunedPoint
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers.user_level._preconditioned_plan import (
+    Plan,
+    plan,
+    smooth_linear_model,
+)
+
+__all__ = ["Plan", "one_hot_moments", "plan", "solve"]
+
+_COMPONENT_SHARE = 0.5  # of the largest possible component: where it is clipped
+_INSIDE_WEIGHT = 0.2  # 1 % more noise for the quantile
+_LARGEST_RATE = 0.2  # of the radius: a factor of 1.2 a step at most
+_RADIUS_VARIANCE = (
+    0.03  # of log ρ: the rate of its adaptation is at most this over the noise variance
+)
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users; features as planned.
+        params: the starting point ``[dim]``; projected onto the domain.
+
+    Returns:
+        The averaged point. ``unprivate["trace"]`` holds the radius of each step (which is private too).
+
+    Raises:
+        ValueError: if the data are not what was planned.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    model, smoothness = smooth_linear_model(objective)
+    prepared = linear.prepare(model, data, plan.dim)
+    sparse = jnp.issubdtype(prepared.features.dtype, jnp.integer)
+    found = prepared.features.shape[-1] if sparse else None
+    if found != plan.columns_per_row:
+        raise ValueError(f"data must have columns_per_row = {plan.columns_per_row}, got {found}")
+    moments_key, noise_key, oracle_key = jax.random.split(key, 3)
+
+    moments, moments_loss = _feature_moments(moments_key, plan, model, prepared)
+    curvature = smoothness / model.feature_bound**2
+    scales = (curvature * moments + objective.ridge) ** -0.5
+    # The trace of the data's part of the Hessian: how many directions the ridge leaves to be learned.
+    directions = jnp.sum(curvature * moments * scales**2)
+    component = _component(plan, objective, scales)
+    bound = preconditioned.joint_bound(plan.component_weight, _INSIDE_WEIGHT)
+    aggregate = transforms.summed_contributions(bound, plan.num_users)
+    # Of the average of all steps, for a radius of one.
+    stddev = plan.noise_multiplier * aggregate.sensitivity / math.sqrt(plan.num_steps)
+    rate = _radius_rate(plan, aggregate.sensitivity)
+
+    def descend(sums: ScaledSums, now: TunedPoint) -> TunedPoint:
+        radius = jnp.exp(now.log_radius)
+        across = sums.rest - component.direction * jnp.vdot(component.direction, sums.rest)
+        along = jnp.zeros_like(across)
+        if plan.columns_per_row is not None:
+            along = component.direction * sums.component * component.bound / component.weight
+        # The ridge under which w is the most probable if a priori w ~ N(0, margin_scale²/feature_bound²).
+        ridge = (stddev * radius * model.feature_bound / plan.margin_scale) ** 2
+        gradient = radius * across + along + scales * (objective.ridge + ridge) * now.point
+        step = -scales * gradient / (plan.smoothness + ridge * scales**2)
+        share = jnp.clip(sums.inside / _INSIDE_WEIGHT + 0.5, -0.5, 1.5)
+        return TunedPoint(step, -rate * (share - plan.quantile))
+
+    def stay(update: TunedPoint, now: TunedPoint) -> TunedPoint:
+        point = objective.domain.project(now.point + update.point)
+        return update._replace(point=point - now.point)
+
+    chain = optax.chain(
+        transforms.privatize(aggregate, noise_key, plan.noise_multiplier),
+        optax.stateless(descend),
+        optax.stateless(stay),
+        transforms.average(),
+    )
+    slope = objective.lipschitz / model.feature_bound
+    first_radius = 0.5 * slope * jnp.sqrt(directions / (curvature * plan.items_per_user))
+    start = TunedPoint(objective.domain.project(params), jnp.log(first_radius))
+    oracle = preconditioned.scaled_sums(
+        model, scales, component, _INSIDE_WEIGHT, chunk_size=plan.chunk_size
+    )
+    end = loop.run(
+        oracle_key, oracle, chain, start, prepared, plan.num_steps,
+        lambda params, opt_state, estimate: jnp.exp(params.log_radius),
+    )  # fmt: skip
+    point = transforms.average_eval_params(end.opt_state, end.params).point
+    gradients = plan.user_gradients * prepared.labels.shape[1]
+    solution = finished(point, end.opt_state, gradients, end.num_gradients, end.trace)
+    return solution._replace(privacy=privacy.compose(solution.privacy, moments_loss))
+
+
+def one_hot_moments(feature_bound: float, field_sizes: Sequence[int]) -> np.ndarray:
+    """Mean squares of one-hot features if the values of each field are equally frequent: a public guess.
+
+    Args:
+        feature_bound: of the linear model.
+        field_sizes: number of columns of each field, in the order of the columns; a row has one of each.
+
+    Returns:
+        ``[dim]``, float64.
+    """
+    square = feature_bound**2 / len(field_sizes)
+    return np.concatenate([np.full(size, square / size) for size in field_sizes])
+
+
+def _feature_moments(
+    key: jax.Array, plan: Plan, model: Any, data: linear.LinearData
+) -> tuple[jax.Array, privacy.PrivacyLoss]:
+    """Estimates of the mean squares of the features, and what they cost."""
+    guess = plan.second_moments
+    if plan.moments_multiplier is None:
+        return guess, privacy.zero()
+    bound = preconditioned.second_moment_bound(model.feature_bound, plan.columns_per_row)
+    aggregate = transforms.summed_contributions(bound, plan.num_users, nonnegative=True)
+    release = transforms.privatize(aggregate, key, plan.moments_multiplier)
+    total = preconditioned.second_moments(model, plan.dim, plan.chunk_size)(data)
+    noisy, state = release.update(total, release.init(guess))
+    stddev = plan.moments_multiplier * aggregate.sensitivity
+    largest = model.feature_bound**2 / (plan.columns_per_row or 1)
+    # What is shared by all features is the law of the ratios: how far the guess is off.
+    ratios = denoising.posterior_means(noisy / guess, stddev / guess, largest / jnp.min(guess))
+    return ratios * guess, privacy.privacy_spent(state)
+
+
+def _component(plan: Plan, objective: Objective, scales: jax.Array) -> Component:
+    """For one-hot rows the direction in which the gradients of all rows agree: ⟨q, v⟩ ∝ Σ_j g_j."""
+    if plan.columns_per_row is None:
+        return Component(jnp.zeros(plan.dim), 1.0, 0.0)
+    length = jnp.sqrt(jnp.sum(scales**-2))
+    # The entries of a row's gradient have one sign and sum to at most lipschitz·√k; a user's mean over
+    # items is rarely near that.
+    largest = objective.lipschitz * math.sqrt(plan.columns_per_row) / length
+    return Component(1.0 / (scales * length), _COMPONENT_SHARE * largest, plan.component_weight)
+
+
+def _radius_rate(plan: Plan, sensitivity: Any) -> jax.Array:
+    """How fast log ρ follows the released share: slowly where that is mostly noise."""
+    variance = (plan.noise_multiplier * sensitivity / _INSIDE_WEIGHT) ** 2
+    return jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE / variance)

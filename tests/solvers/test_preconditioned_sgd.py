@@ -1,0 +1,200 @@
+"""Preconditioned DP-SGD: its budget, its limits without noise, and that data reach it by releases only."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses, reference
+from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.user_level import preconditioned_sgd, sgd
+from tests.support.replay import assert_no_leak
+
+USERS, ITEMS, FIELDS = 300, 6, (2, 60)
+DIM, COLUMNS = sum(FIELDS), len(FIELDS)
+OBJECTIVE = losses.logistic(feature_bound=1.0, domain=domains.ball(40.0), ridge=1e-3)
+SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": 1e-5}
+GUESS = preconditioned_sgd.one_hot_moments(1.0, FIELDS)
+
+
+def _data(seed=0, users=USERS, missing=0.2):
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, FIELDS[0], (users, ITEMS))
+    second = np.minimum(rng.geometric(0.05, (users, ITEMS)), FIELDS[1]) - 1
+    effects = rng.normal(size=DIM)
+    columns = np.stack([first, FIELDS[0] + second], -1).astype(np.int32)
+    labels = rng.random((users, ITEMS)) < 1 / (1 + np.exp(-1.5 * effects[columns].sum(-1)))
+    mask = rng.random((users, ITEMS)) >= missing
+    return UserData(Example(OneHot(columns), labels.astype(np.float32)), mask)
+
+
+DATA = jax.tree.map(jnp.asarray, _data())
+
+
+def _plan(epsilon=4.0, num_steps=40, **settings):
+    sizes = SIZES | {"columns_per_row": COLUMNS, "second_moments": GUESS} | settings
+    return preconditioned_sgd.plan(OBJECTIVE, epsilon=epsilon, num_steps=num_steps, **sizes)
+
+
+def _run(key, plan, data=DATA):
+    return preconditioned_sgd.solve(key, plan, OBJECTIVE, data, jnp.zeros(DIM))
+
+
+RUN = jax.jit(_run)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.6])
+@pytest.mark.parametrize("epsilon", [0.3, 5.0])
+def test_the_budget_is_met_and_used_up(epsilon, share):
+    plan = _plan(epsilon, moments_share=share)
+    assert 0.999 * epsilon < plan.certificate().epsilon <= epsilon
+    # The two kinds of releases together are one Gaussian release.
+    precision = plan.num_steps / plan.noise_multiplier**2
+    precision += 0.0 if share == 0.0 else 1 / plan.moments_multiplier**2
+    once = privacy.certified_noise_multiplier(
+        privacy.FullBatch(), 1, epsilon, 1e-5, plan.certificate().relation
+    )
+    assert 1 / math.sqrt(precision) == pytest.approx(once, rel=1e-5)
+    ledger = _plan(epsilon, moments_share=share, accountant="rdp")
+    assert 0.999 * epsilon < ledger.ledger_epsilon() <= epsilon
+
+
+def test_the_ledger_of_a_run_is_that_of_the_plan():
+    plan = _plan()
+    solution = RUN(jax.random.key(0), plan)
+    spent = float(privacy.epsilon(solution.privacy, 1e-5))
+    assert plan.ledger_epsilon() * (1 - 1e-5) <= spent <= plan.ledger_epsilon() * (1 + 1e-3)
+    assert solution.status == Status.OK
+    assert solution.gradients == 40 * USERS * ITEMS
+    assert solution.unprivate["gradients"] == 40 * int(np.sum(DATA.mask))
+
+
+def test_without_noise_it_finds_the_minimum():
+    plan = _plan(num_steps=600, quantile=0.98)
+    quiet = dataclasses.replace(plan, noise_multiplier=1e-6, moments_multiplier=1e-6)
+    optimum = reference.solve(OBJECTIVE, DATA, DIM)
+    value = mean_loss(OBJECTIVE)(RUN(jax.random.key(0), quiet).params, DATA)
+    start = mean_loss(OBJECTIVE)(jnp.zeros(DIM), DATA) - optimum.value
+    assert 0 <= value - optimum.value < 0.02 * start
+
+
+def test_the_radius_finds_its_quantile():
+    plan = dataclasses.replace(_plan(num_steps=150), noise_multiplier=1e-3, quantile=0.6)
+    solution = RUN(jax.random.key(0), plan)
+    radius = np.asarray(solution.unprivate["trace"])
+    np.testing.assert_allclose(radius[-30:], radius[-1], rtol=0.1)
+    lower = dataclasses.replace(plan, quantile=0.1)
+    assert RUN(jax.random.key(0), lower).unprivate["trace"][-1] < 0.8 * radius[-1]
+
+
+def test_rare_columns_are_learned_where_isotropic_noise_drowns_them():
+    seeds = jax.random.split(jax.random.key(0), 4)
+    plan = _plan(8.0, num_steps=60)
+    risk = mean_loss(OBJECTIVE)
+    ours = jax.jit(jax.vmap(lambda key: risk(_run(key, plan).params, DATA)))(seeds)
+
+    def tuned(key, clip_norm, step_size):
+        plan = dataclasses.replace(baseline, clip_norm=clip_norm, step_size=step_size)
+        return risk(sgd.solve(key, plan, OBJECTIVE, DATA, jnp.zeros(DIM)).params, DATA)
+
+    baseline = sgd.plan(
+        OBJECTIVE, num_users=USERS, dim=DIM, epsilon=8.0, delta=1e-5, num_steps=60,
+        sampling="full", step_size=1.0,
+    )  # fmt: skip
+    grid = jnp.meshgrid(jnp.asarray([0.1, 0.3]), jnp.asarray([1.0, 4.0, 16.0]))
+    over_grid = jax.vmap(jax.vmap(tuned, (0, None, None)), (None, 0, 0))
+    theirs = jax.jit(over_grid)(jax.random.clone(seeds), *(axis.ravel() for axis in grid))
+    least = reference.solve(OBJECTIVE, DATA, DIM).value
+    assert jnp.mean(ours) - least < 0.8 * (jnp.min(jnp.mean(theirs, axis=1)) - least)
+
+
+def test_dense_rows_and_batches_of_plans():
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(USERS, ITEMS, 5)) * [1.0, 0.3, 0.1, 0.1, 0.1]
+    labels = (features[..., 0] + features[..., 2] > 0).astype(np.float32)
+    data = UserData(Example(jnp.asarray(features, jnp.float32), jnp.asarray(labels)), None)
+    plans = [
+        preconditioned_sgd.plan(OBJECTIVE, epsilon=epsilon, num_steps=30, **(SIZES | {"dim": 5}))
+        for epsilon in (1.0, 10.0)
+    ]
+    keys = jax.random.split(jax.random.key(0), 2)
+    again = jax.random.clone(keys)
+
+    def solve(key, plan):
+        return preconditioned_sgd.solve(key, plan, OBJECTIVE, data, jnp.zeros(5)).params
+
+    single = [jax.jit(solve)(key, plan) for key, plan in zip(keys, plans, strict=True)]
+    batch = jax.vmap(solve)(again, jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans))
+    np.testing.assert_allclose(batch, np.stack(single), rtol=1e-3, atol=1e-4)
+
+
+def test_data_reach_the_result_through_releases_only():
+    plan = _plan(num_steps=5)
+
+    def run(data):
+        return jax.jit(lambda d: _run(jax.random.key(0), plan, d))(data)._replace(unprivate=None)
+
+    assert_no_leak(run, DATA, jax.tree.map(jnp.asarray, _data(seed=7, missing=0.9)))
+
+
+def test_a_user_without_a_number_spoils_nothing():
+    labels = DATA.items.label.at[3].set(jnp.nan)
+    data = DATA._replace(items=DATA.items._replace(label=labels))
+    assert RUN(jax.random.key(0), _plan(), data).status == Status.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("second_moments", np.zeros(DIM)),
+        ("moments_share", 1.0),
+        ("quantile", 0.0),
+        ("margin_scale", -1.0),
+        ("columns_per_row", 0),
+        ("num_steps", 0),
+    ],
+)
+def test_bad_arguments_are_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        _plan(**{name: value})
+
+
+def test_losses_that_are_not_smooth_linear_models_are_refused():
+    with pytest.raises(ValueError, match="smooth linear model"):
+        preconditioned_sgd.plan(losses.hinge(feature_bound=1.0), epsilon=1.0, **SIZES)
+    with pytest.raises(ValueError, match="columns_per_row = 3, got 2"):
+        _run(jax.random.key(0), _plan(columns_per_row=3))
+
+
+@pytest.mark.slow
+def test_audit_of_the_whole_run():
+    """One user whose items all push one way, against one whose items push the other."""
+    users, steps, delta = 6, 2, 1e-2
+    plan = preconditioned_sgd.plan(
+        OBJECTIVE, num_users=users, items_per_user=1, dim=2, epsilon=1.0, delta=delta,
+        columns_per_row=1, num_steps=steps, margin_scale=100.0, quantile=0.5,
+    )  # fmt: skip
+
+    def data(label):
+        columns = jnp.zeros((users, 1, 1), jnp.int32).at[0].set(1)
+        return UserData(Example(OneHot(columns), jnp.full((users, 1), 0.5).at[0].set(label)), None)
+
+    def attack(plan):
+        def mechanism(key, data):
+            return preconditioned_sgd.solve(key, plan, OBJECTIVE, data, jnp.zeros(2)).params
+
+        score = lambda params: params[1]  # noqa: E731
+        return privacy.audit(
+            jax.random.key(0), mechanism, data(0.0), data(1.0), score, 200_000, delta
+        ).epsilon
+
+    assert 0.3 < attack(plan) <= 1.0
+    weak = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 3)
+    assert attack(weak) > 1.0

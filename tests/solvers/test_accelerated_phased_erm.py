@@ -12,6 +12,7 @@ from dpsco_jax.geometry import domains, smoothing
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.rates import user_level
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import (
     _accelerated_bounds as bounds,
@@ -152,6 +153,23 @@ def test_printed_numbers():
     problem = _problem(dim=10, budget=(2.0, 1e-5))
     size = schedule.Size(2000, 1.0, 50, 1, 2000)
     assert paper.noise_stddev(problem, size, 1.0) / 2 == pytest.approx(20.7, rel=0.01)
+
+
+@pytest.mark.parametrize("smoothness", [1.0, 100.0])
+def test_printed_counts_grow_as_the_closed_form(smoothness):
+    """mΣTK of the printed schedule, logarithms taken off, against the rate: the same power of n = d."""
+    method = next(m for m in user_level.METHODS if m.name == "accelerated_phased_erm")
+    counts, rates = [], []
+    users = [10**9, 10**13]
+    for n in users:
+        problem = _problem(dim=n, budget=(1.0, 1e-20))._replace(smoothness=smoothness)
+        sizes = paper.phases(problem, n, ratio=1.0, num_phases=6, decay=3.0)
+        logs = math.sqrt(math.log(n * n * 10)) * (2 * math.log(10 * n) + 1 + math.log(1e20))
+        counts.append(10 * sum(s.num_steps * s.batch_size for s in sizes) / logs)
+        rates.append(method.gradients(user_level.Setting(n, 10, n, smoothness=smoothness)))
+    slope, expected = (math.log(x[1] / x[0]) / math.log(1e4) for x in (counts, rates))
+    assert slope == pytest.approx(expected, abs=0.02)
+    assert expected == pytest.approx(9 / 8, abs=0.01)
 
 
 def test_the_papers_schedule_is_refused_with_numbers_and_runs_with_batches_that_exist():

@@ -46,7 +46,11 @@ class Request(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What the steps of a phase add, and what it rests on; see ``accelerated_sgd.Plan``."""
+    """What the steps of a phase add, and what it rests on; see ``accelerated_sgd.Plan``.
+
+    ``outside`` is the probability that honest users differ by more than ``radius`` allows, ``failure`` that the
+    run is spoiled by that or by a test.
+    """
 
     aggregation: str
     releases: Any
@@ -55,6 +59,7 @@ class Noise(NamedTuple):
     multiplier: float
     stddev: float
     other_stddev: float
+    outside: float
     failure: float
 
 
@@ -91,13 +96,12 @@ def calibrated(
     if tested is not None and (wins or request.aggregation == "outlier_removed"):
         return Noise(
             "outlier_removed", tested.releases, tested.radius, tested.reach, math.inf,
-            tested.stddev, rough, tested.failure,
+            tested.stddev, rough, tested.failure, tested.failure,
         )  # fmt: skip
     multiplier = releases.noise_multiplier(*budget, "pld")
-    # The spread enters the bound only, where what it leaves out counts in full.
-    spread, _ = _spread(problem, num_users, num_steps, 1.0 / multiplier, request)
+    spread, outside = _spread(problem, num_users, num_steps, 1.0 / multiplier, request)
     stddev = per_multiplier * multiplier
-    return Noise("clipped", None, spread, 1.0, multiplier, stddev, tested_stddev, 0.0)
+    return Noise("clipped", None, spread, 1.0, multiplier, stddev, tested_stddev, outside, 0.0)
 
 
 def model(problem: bounds.Problem, request: Request) -> NoiseModel:

@@ -145,7 +145,7 @@ def of_size(
     if printed_stddev is not None:
         found = noise.with_stddev(found, printed_stddev)
     variance = bounds.gradient_variance(
-        problem, size.num_users, batch, found.stddev, found.radius, found.failure
+        problem, size.num_users, batch, found.stddev, found.radius, found.outside
     )
     gap = bounds.gap(problem, size.regularization, variance, size.stage_length, size.num_stages)
     phase = bounds.Phase(size.num_users, size.regularization, gap)

@@ -126,10 +126,11 @@ def outlier_removed_mean(
             size = releases.batch_size
             require(leaf.shape[0] == size, "number of users", leaf.shape[0], str(size))
         key, test_key, select_key, noise_key = jax.random.split(state.key, 4)
-        dim = sum(leaf.size for leaf in jax.tree.leaves(state.last))
-        near = jnp.asarray(releases.noise_stddev) * dim**0.5 <= 0.25 * reach
-        centred = near & (anchor == "last release")
-        centre = jax.tree.map(lambda last: jnp.where(centred, last, 0), state.last)
+        centre = jax.tree.map(jnp.zeros_like, state.last)
+        if anchor == "last release":
+            dim = sum(leaf.size for leaf in jax.tree.leaves(centre))
+            near = jnp.asarray(releases.noise_stddev) * dim**0.5 <= 0.25 * reach
+            centre = jax.tree.map(lambda last: jnp.where(near, last, 0), state.last)
         found = concentrated_mean.concentration(
             updates, radius, anchor=centre, user_mask=user_mask, reach=reach
         )

@@ -153,6 +153,17 @@ def test_a_release_is_the_mean_plus_the_planned_noise():
             assert stats.kstest(np.float64(outs[:, 0, entry]), law.cdf).pvalue > 1e-4
 
 
+def test_the_noise_pays_for_the_margin_of_the_comparisons():
+    """Everybody at 0 and the same key: what is released is the noise, in proportion to its size."""
+    shape = jax.ShapeDtypeStruct((4,), jnp.float32)
+    outs, margins = [], []
+    for reach in (16.0, 200.0):
+        outs.append(run(phase(), np.zeros((3, 100, 4), np.float32), anchor=None, reach=reach).outs)
+        margins.append(1 + concentrated_mean.headroom(shape, reach))
+    assert margins[1] > 1.05
+    np.testing.assert_allclose(outs[1] / outs[0], margins[1] / margins[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("test", "selection"), [("stream", "weighted"), ("stream", "bernoulli"), ("fresh", "weighted")]
 )
@@ -274,7 +285,7 @@ def test_the_last_release_is_the_anchor_while_its_noise_is_small():
     moving = np.stack([cluster(100, centre=7.0 * step) for step in range(3)])
     assert not np.any(run(phase(), moving).halted)
     # From the origin, two steps of 14 radii are out of reach.
-    stopped = run(phase(), moving, anchor=None).halted
+    stopped = run(phase(), moving, anchor=None, reach=16.0).halted
     np.testing.assert_array_equal(stopped, [False, False, True])
     # Noise of 40 radii would carry the anchor out of everybody's reach.
     assert not np.any(run(phase(noise_stddev=20.0), np.stack([cluster(100)] * 3)).halted)

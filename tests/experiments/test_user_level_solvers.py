@@ -34,7 +34,7 @@ def test_every_solver_runs_or_says_how_many_users_it_needs(finished):
     assert set(table[refused]["solver"]) == {"accelerated phased ERM"}
     assert (table[refused]["needed_users"] > 400).all()
     ran = table[~refused]
-    assert set(ran["solver"]) == set(SMALL.solvers)
+    assert set(ran["solver"]) == set(SMALL.solvers[:3])
     assert (ran["certified_epsilon"] <= ran["epsilon"] * (1 + 1e-9)).all()
     assert (ran["excess_risk"] > 0).all()
     good = ran[(ran["epsilon"] == 10.0) & ran["solver"].isin(SMALL.solvers[:3])]

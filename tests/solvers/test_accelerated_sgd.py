@@ -323,6 +323,7 @@ def test_a_single_phase_on_a_quadratic_reaches_what_the_noise_allows(
         ({"delta": 0.0}, r"delta must be in \(0, 1\)"),
         ({"aggregation": "mean"}, "aggregation must be one of outlier_removed, clipped, auto"),
         ({"batch_size": 61}, r"batch_size must be an integer in \[1, 60\]"),
+        ({"stage_length": None}, "stage_length and num_stages must be given together"),
         ({"stage_length": 0}, "stage_length must be an integer at least 1"),
         ({"regularization": 0.0}, r"regularization must be in \(0, inf\)"),
         ({"radius": -1.0}, r"radius must be in \(0, inf\)"),

@@ -48,8 +48,8 @@ class Request(NamedTuple):
 class Noise(NamedTuple):
     """What the steps of a phase add, and what it rests on; see ``accelerated_sgd.Plan``.
 
-    ``outside`` is the probability that honest users differ by more than ``radius`` allows, ``failure`` that the
-    run is spoiled by that or by a test.
+    ``outside`` is the probability that honest users differ by more than ``radius`` allows, ``failure`` that
+    the run is spoiled by that or by a test.
     """
 
     aggregation: str

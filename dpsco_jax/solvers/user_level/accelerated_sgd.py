@@ -70,7 +70,7 @@ def plan(
         initial_distance: R, bound on the distance from the start to a minimizer of the risk; the diameter
             of the domain if left out.
         regularization: λ; the one with the least bound on the excess risk if left out.
-        stage_length: N; chosen together with ``num_stages`` if one of both is left out.
+        stage_length: N; to be given together with ``num_stages``, or both are chosen.
         num_stages: S.
         batch_size: K in [1, n]; n if left out.
         radius: τ; along the run all gradients of honest users lie within the default radius but for half of
@@ -118,6 +118,11 @@ def plan(
         num_phases=1,
         regularization=regularization,
     )[0][0]
+    if (stage_length is None) != (num_stages is None):
+        raise ValueError(
+            "stage_length and num_stages must be given together, got "
+            f"{stage_length!r} and {num_stages!r}"
+        )
     if stage_length is not None and num_stages is not None:
         size = size._replace(
             stage_length=_planning.require_integer("stage_length", stage_length, 1),

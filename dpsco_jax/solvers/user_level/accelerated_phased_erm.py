@@ -257,7 +257,7 @@ def solve(
 
     Args:
         key: a typed key.
-        plan: of ``plan`` or ``smooth``.
+        plan: of ``plan``.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
         params: the starting point, public; projected onto the domain.

@@ -15,6 +15,7 @@ Cost: loading and the optimum take seconds for each task, once per process; meas
 """
 
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from dpsco_jax.problems import reference
 from dpsco_jax.problems.datasets import Task, load
 from dpsco_jax.problems.objective import Objective, OneHot, margin
 from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.solvers.user_level import preconditioned_sgd
 from experiments.metrics import roc_auc
 
 TITLES = {
@@ -117,3 +119,24 @@ def public_rules(task: Task) -> dict[str, Any]:
         "clip_norm": 1.0 / math.sqrt(slots),
         "initial_distance": 0.5 * math.sqrt(dim * columns),
     }
+
+
+def preconditioned_plan(
+    task: Task, epsilon: float, delta: float, num_steps: int
+) -> preconditioned_sgd.Plan:
+    """The plan of preconditioned DP-SGD from public sizes: how many values each field has, to begin with."""
+    users, slots, columns, dim = sizes(task)
+    fields = itertools.groupby(name.split("=")[0] for name in task.feature_names)
+    counts = [len(list(values)) for _, values in fields]
+    bound = task.objective.linear_model.feature_bound  # type: ignore[union-attr]
+    return preconditioned_sgd.plan(
+        task.objective,
+        num_users=users,
+        items_per_user=slots,
+        dim=dim,
+        epsilon=epsilon,
+        delta=delta,
+        columns_per_row=columns,
+        second_moments=preconditioned_sgd.one_hot_moments(bound, counts),
+        num_steps=num_steps,
+    )

@@ -105,6 +105,18 @@ def test_a_neighbour_moves_the_mean_by_the_sensitivity_at_most(form):
     assert 0.7 * limit < max(moved) <= limit + slack
 
 
+@pytest.mark.parametrize("form", ["refined", "recentred"])
+def test_given_the_coarse_mean_a_neighbour_moves_the_final_one_by_its_sensitivity(form):
+    planned, center = releases(form), jnp.asarray([0.3, -0.2, 0.1])
+    base = jnp.tile(center, (USERS, 1))
+    pair = [
+        winsorized._mean_in_ball(base.at[0].add(side), center, planned.ball_radius)
+        for side in (5.0, -5.0)
+    ]
+    distance = float(jnp.linalg.norm(pair[0] - pair[1]))
+    assert 0.999 * planned.sensitivity < distance <= planned.sensitivity * (1 + 1e-5)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("num_queries", [1, 20])
 def test_the_budget_is_met_and_spent(form, num_queries):

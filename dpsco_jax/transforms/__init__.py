@@ -14,7 +14,11 @@ from dpsco_jax.transforms.aggregates import (
     summed_contributions,
 )
 from dpsco_jax.transforms.average import AverageState, average, average_eval_params
-from dpsco_jax.transforms.centred_clip import CentredClipState, centred_clip
+from dpsco_jax.transforms.centred_clip import (
+    CentredClipState,
+    centred_clip,
+    stable_centre_rate,
+)
 from dpsco_jax.transforms.halt_when import HaltState, halt_when
 from dpsco_jax.transforms.outlier_removed_mean import (
     OutlierRemovedState,
@@ -54,6 +58,7 @@ __all__ = [
     "privatize",
     "project",
     "restart_every",
+    "stable_centre_rate",
     "summed_contributions",
     "until_halted",
     "winsorized_mean",

@@ -93,9 +93,8 @@ def centred_clip(
         relation: which data sets are neighbours.
         centre_rate: how far the centre moves towards each release, in [0, 1]: 1 makes it the last
             release, less an exponential average of them (momentum 1 - centre_rate), 0 leaves it at
-            the start. The centre carries the noise of the releases: if k, the norm of that noise in
-            units of the radius, is near 1, the rate must be small, or else centre and radius run away
-            (rate/(2 - rate)·k² < 0.81; docs/privacy/centred_clipping.md, section 3).
+            the start. The centre carries the noise of the releases: above twice
+            ``stable_centre_rate(...)`` centre and radius drive each other up.
         start: first centre, a public pytree like the parameters, an earlier release for instance;
             zeros if None.
         quantile: share γ in (0, 1) of users to be within 0.9 radii of the centre; the radius stays as
@@ -172,6 +171,29 @@ def centred_clip(
         return mean, CentredClipState(centre, reach)
 
     return Aggregate(init, update, bound / num_users, relation, finish)
+
+
+def stable_centre_rate(
+    noise_multiplier: jax.typing.ArrayLike,
+    num_users: jax.typing.ArrayLike,
+    dim: jax.typing.ArrayLike,
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+) -> Any:
+    """About half of the largest ``centre_rate`` at which the noise of the centre stays in the radius.
+
+    With k the norm of a release's noise in radii, y = 0.81/k²: rates below min(1, 2y/(1 + y)) are
+    stable, and this is y/(1 + y): near 1 where k is small, 0.81/k² where it is large
+    (docs/privacy/centred_clipping.md, section 3). Public numbers only; for a centre near the mean.
+
+    Args:
+        noise_multiplier: of ``privatize``.
+        num_users: the divisor.
+        dim: number of parameters.
+        relation: as for ``centred_clip``.
+    """
+    bound = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
+    noise_square = (noise_multiplier * bound / num_users) ** 2 * dim
+    return _INSIDE**2 / (_INSIDE**2 + noise_square)
 
 
 def _require_share(name: str, value: Any, working_range: str) -> None:

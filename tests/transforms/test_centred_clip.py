@@ -196,6 +196,22 @@ def test_the_radius_settles_where_the_noise_of_the_centre_lets_it(rng):
     assert np.mean(radii[20:]) == pytest.approx(0.3 / math.sqrt(0.81 - 0.25), rel=0.03)
 
 
+def test_a_stable_rate_where_noise_is_larger_than_the_radius(rng):
+    """k = 2: a rate of 1/2 runs away, the stable rate does not."""
+    users, dim = 100, 100
+    rows = jnp.float32(rng.normal(size=(users, dim)) / math.sqrt(dim))
+    multiplier = 2.0 * users / (2 * math.sqrt(dim))
+    rate = transforms.stable_centre_rate(multiplier, users, dim)
+    assert rate == pytest.approx(0.81 / (0.81 + 4))
+    last = []
+    for centre_rate in (rate, 0.7):
+        aggregate = transforms.centred_clip(1.0, users, centre_rate=centre_rate, quantile=0.5)
+        _, radii, _ = released(rows, aggregate, 60, multiplier)
+        last.append(float(radii[-20:].mean()))
+    assert last[0] < 2.5
+    assert last[1] > 20
+
+
 def test_centre_and_radius_are_functions_of_releases(rng):
     aggregate = transforms.centred_clip(1.0, 6, centre_rate=0.5, quantile=0.5)
     rows = jnp.float32(rng.normal(size=(6, 3)))
@@ -233,7 +249,8 @@ def test_a_coarse_first_release_by_a_schedule():
         out, state = step(rows, state)
         errors.append(float(jnp.linalg.norm(out - 7.0)))
     # A noise of 0.02 a coordinate at first, of 0.001 when the centre is near.
-    assert errors[0] > 0.01 and np.mean(errors[1:]) < 0.2 * errors[0]
+    assert errors[0] > 0.01
+    assert np.mean(errors[1:]) < 0.2 * errors[0]
     rdp = privacy.privacy_spent(state).rdp
     np.testing.assert_allclose(rdp, privacy.ORDERS * (50 + 7 / (2 * 0.5**2)), rtol=1e-5)
 

@@ -39,6 +39,7 @@ _LEAST_KEEP_LEVEL = 0.505
 _UNDER_BUDGET = 2e-5
 _ROUGHLY = 5e-3
 _LEAST_MU = 1e-6
+_MOST_MU = 100.0  # with so little noise, what protects is the sampling alone
 
 
 class Split(NamedTuple):
@@ -139,6 +140,8 @@ def calibrated(
 
     if excess(-math.log(_LEAST_MU)) > 0.0:
         return None
+    if problem.rate < 1.0 and excess(-math.log(_MOST_MU)) <= 0.0:
+        return rough._replace(phase=phase._replace(mu=_MOST_MU))
     root = decreasing_root(excess, -math.log(phase.mu), under)
     return rough._replace(phase=phase._replace(mu=math.exp(-root)))
 

@@ -43,6 +43,7 @@ from dpsco_jax.privacy._threshold_loss import TEST_ROUNDING
 from dpsco_jax.privacy.certificates import Certificate
 from dpsco_jax.privacy.loss import PrivacyLoss
 
+_MOST_RAISES = 1000
 _ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
 
 
@@ -284,7 +285,13 @@ def _releases(problem: request.Problem, best: search.Split) -> ConcentratedRelea
         epsilon=problem.epsilon,
         delta=problem.delta,
     )
-    return dataclasses.replace(plan, sensitivity=shift(plan))
+    plan = dataclasses.replace(plan, sensitivity=shift(plan))
+    # The search ends on the private side, up to what float32 and the grids of losses may do.
+    for _ in range(_MOST_RAISES):
+        if plan.certificate().epsilon <= problem.epsilon:
+            return plan
+        plan = dataclasses.replace(plan, noise_stddev=_float32_above(1.001 * plan.noise_stddev))
+    raise AssertionError("the noise that was found does not meet the budget")
 
 
 def _float32_above(value: float) -> float:

@@ -268,23 +268,28 @@ def test_random_selection_costs_a_third_more_noise_and_not_five_times_as_much():
 
 def test_random_selections_of_a_known_pair_are_dominated_by_the_mixture():
     """Clusters at 0, 1 and 3 and a user at 2 or -1: the law of the mean is a sum over cluster counts."""
-    n, counts, sigma = 60, (29, 19, 11), 0.12
+    n, sizes, sigma = 60, (29, 19, 11), 0.12
     x = np.linspace(-1.5, 3.5, 4001)
     laws = []
     for user, degrees in ((2.0, (49, 60, 31, 60)), (-1.0, (49, 60, 30, 49))):
         chances = np.clip((np.array(degrees) - n / 2) / (n / 6), 0, 1)
         assert chances[0] == chances[1] == 1.0
         density = np.zeros_like(x)
-        for kept in range(counts[2] + 1):
+        for kept in range(sizes[2] + 1):
             for own in (0, 1):
-                weight = stats.binom.pmf(kept, counts[2], chances[2])
+                weight = stats.binom.pmf(kept, sizes[2], chances[2])
                 weight *= chances[3] if own else 1 - chances[3]
-                mean = (counts[1] + 3 * kept + user * own) / (counts[0] + counts[1] + kept + own)
+                mean = (sizes[1] + 3 * kept + user * own) / (sizes[0] + sizes[1] + kept + own)
                 density += weight * stats.norm.pdf(x, mean, sigma)
         laws.append(density)
     core = math.ceil(0.690556 * n) - 1
     coins = selection_coins(n, core, 2 / 3, 1e-12)
     mu = coupled_sensitivity(n, core, 2 / 3, 1e-12) / sigma
+    counts = np.arange(coins.most + 1)
+    reach = (6 * 59 - 2 * core - 59) / 59
+    np.testing.assert_allclose(sigma * mu * coins.fractions(), (2 + counts) * reach / core)
+    binomial = stats.binom.pmf(counts, 59 - core, 1 / 10)
+    np.testing.assert_allclose(coins.weights(), binomial, rtol=1e-6, atol=1e-12)
     pair = _threshold_coins.pair(coins, mu)
     epsilons = np.array([0.0, 0.2, 0.5, 1.0])
     mixture = curve(pair, epsilons)
@@ -313,6 +318,12 @@ def test_half_the_noise_is_not_within_the_budget():
         assert broken.delta_at(sizes[2]) > 1.05 * sizes[3]
 
 
+def test_where_sampling_alone_is_enough_there_is_next_to_no_noise():
+    found = plan(50_000, 3, 1.0, 0.3, batch_size=5000)
+    assert found.certificate().epsilon <= 1.0
+    assert found.sensitivity / found.noise_stddev == pytest.approx(100.0, rel=1e-5)
+
+
 def test_one_release_pays_the_larger_of_two_failures():
     found = plan(1500, 1, 1.0, 1e-6)
     assert found.test == "fresh"
@@ -321,6 +332,30 @@ def test_one_release_pays_the_larger_of_two_failures():
     assert accounting.delta_at(phase, 0.6) == max(alone, 2e-7)
     stream = accounting.delta_at(phase._replace(test="stream"), 0.6)
     assert stream == pytest.approx(alone + 2e-7)
+
+
+@pytest.mark.parametrize("test", ["stream", "fresh"])
+def test_everything_is_paid_for(test):
+    """Tests are, though the values tell nothing; mistakes and coins come on top."""
+    silent = accounting.Phase(test, 0.25, 8, 0.5, 0.0, 0.0, 1e-5)
+    response = math.log1p(0.25 * math.expm1(0.5))
+    least = 0.5 if test == "stream" else 0.0
+    spent = accounting.epsilon_at(silent, 1e-4)
+    assert least <= spent < least + 8 * response
+    if test == "fresh":
+        assert spent > 2 * response
+    ever = 1 - 0.75**8
+    assert accounting.test_failure(silent._replace(wrong_pass=1e-3)) == pytest.approx(ever * 1e-3)
+    assert accounting.epsilon_at(silent._replace(wrong_pass=1e-3), 0.9 * ever * 1e-3) == math.inf
+    coins = accounting.coin_failure(silent._replace(coin_failure=1e-6, mu=1.0))
+    rate = silent.effective_rate
+    assert 8 * rate * 1e-6 < coins < 1.5 * 8 * rate * 1e-6
+    assert rate > 0.25 if test == "stream" else rate == 0.25
+    # A guess of ε that serves the search only.
+    loud = silent._replace(mu=0.3, wrong_pass=1e-7)
+    exact = accounting.epsilon_at(loud, 1e-5)
+    assert exact < accounting.quick_epsilon(loud, 1e-5) < 1.25 * exact
+    assert accounting.delta_at(loud, exact) == pytest.approx(1e-5, rel=5e-3)
 
 
 @pytest.mark.parametrize(

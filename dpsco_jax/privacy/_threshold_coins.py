@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from dpsco_jax.privacy import pairs, subsampling
-from dpsco_jax.privacy._numerics import array_namespace, special_namespace
+from dpsco_jax.privacy._numerics import as_floats, special_namespace
 from dpsco_jax.privacy.curves import gaussian
 from dpsco_jax.privacy.loss import PrivacyLoss
 from dpsco_jax.privacy.orders import ORDERS
@@ -79,21 +79,17 @@ def pair(coins: Coins, mu: float) -> Pair:
     return Pair(cells, support)
 
 
-def loss(
-    total: Any, probability: Any, always: float, most: Any, multiplier: Any, rate: Any
-) -> PrivacyLoss:
-    """The Rényi curve of one step; all numbers may be traced.
+def mixture(total: Any, probability: Any, always: float, most: Any) -> tuple[Any, Any]:
+    """Logarithms of the weights of k = 0, 1, ..., 63 and their distances over the largest one.
 
     Args:
-        total: as in ``Coins``, as are ``probability``, ``always`` and ``most``.
+        total: as in ``Coins``, as are the others; all may be traced.
         probability: see there.
         always: see there.
         most: see there; above 63 the largest distance is taken for all k.
-        multiplier: σ over the largest distance.
-        rate: at which batches are amplified; None for everybody.
     """
-    xp = array_namespace(total, probability, most, multiplier, rate)
-    counts = np.arange(_TERMS, dtype=multiplier.dtype)
+    xp, (total, probability, most) = as_floats(total, probability, most)
+    counts = np.arange(_TERMS, dtype=total.dtype)
     odds = probability / (1.0 - probability)
     ratios = xp.maximum(total - counts, 0.0) / (counts + 1.0) * odds
     steps = xp.where(ratios > 0, xp.log(xp.where(ratios > 0, ratios, 1.0)), -xp.inf)
@@ -104,19 +100,32 @@ def loss(
     at_most = xp.sum(xp.where(counts == most, ratios, 0.0))
     known = (most < _TERMS) & (at_most < 0.9)
     log_weights = log_weights - xp.where(counts == most, xp.log1p(-xp.minimum(at_most, 0.9)), 0.0)
-    last = xp.where(known, most, 0.0)
     log_weights = xp.where(known, log_weights, 0.0)
-    log_weights = xp.where(counts <= last, log_weights, -xp.inf)
+    rounding = 16.0 * xp.finfo(total.dtype).eps * (1.0 + xp.abs(log_weights[0]) + 2.0 * most)
+    log_weights = xp.where(counts <= xp.where(known, most, 0.0), log_weights + rounding, -xp.inf)
     fractions = xp.where(known, (always + xp.minimum(counts, most)) / (always + most), 1.0)
+    return log_weights, fractions
+
+
+def loss(log_weights: Any, fractions: Any, multiplier: Any, rate: Any) -> PrivacyLoss:
+    """The Rényi curve of one step.
+
+    Args:
+        log_weights: of ``mixture``.
+        fractions: likewise.
+        multiplier: σ over the largest distance.
+        rate: at which batches are amplified; None for everybody.
+    """
     if rate is None:
         rdp = gaussian(multiplier / fractions).rdp
     else:
         rdp = subsampling.subsampled_gaussian_without_replacement(
             multiplier / fractions, 1.0, rate
         ).rdp
+    xp, (rdp, log_weights) = as_floats(rdp, log_weights)
     above_one = (ORDERS - 1.0).astype(rdp.dtype)
     exponents = above_one * xp.minimum(rdp, 1e30) + log_weights[:, None]
     mean = special_namespace(xp).logsumexp(exponents, axis=0)
-    slack = 64.0 * xp.finfo(rdp.dtype).eps * (1.0 + xp.abs(mean) + xp.abs(log_weights[0]))
+    slack = 16.0 * xp.finfo(rdp.dtype).eps * (1.0 + xp.abs(mean))
     mixed = xp.maximum(mean + slack, 0.0) / above_one
     return PrivacyLoss(xp.minimum(mixed, rdp.max(0)), xp.zeros((), rdp.dtype))

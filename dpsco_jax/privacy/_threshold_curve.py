@@ -30,7 +30,11 @@ _ORDERS_REACHED = 48.0  # the integrand peaks at a loss of about α μ²
 
 
 def sampled_response_gaussian(
-    noise_multiplier: Scalar, response_epsilon: Scalar, sampling_fraction: float
+    noise_multiplier: Scalar,
+    response_epsilon: Scalar,
+    sampling_fraction: float,
+    log_weights: Any = 0.0,
+    fractions: Any = 1.0,
 ) -> PrivacyLoss:
     """The loss of one step: an ε₁-DP test with a Gaussian release, on a uniform batch.
 
@@ -38,16 +42,22 @@ def sampled_response_gaussian(
         noise_multiplier: standard deviation over ℓ2 sensitivity to a replacement, above 0, a scalar.
         response_epsilon: ε₁, a scalar.
         sampling_fraction: q in (0, 1).
+        log_weights: of a mixture of Gaussians, shown; a scalar or a vector.
+        fractions: their distances over the largest one, to which ``noise_multiplier`` belongs.
     """
     xp, (sigma, e1) = as_floats(noise_multiplier, response_epsilon)
     mu, q, tiny = 1.0 / sigma, sampling_fraction, xp.finfo(sigma.dtype).tiny
-    last = e1 + _REACH * mu + _ORDERS_REACHED * mu * mu
+    log_weights = xp.atleast_1d(log_weights)[:, None]
+    parts = (mu * xp.atleast_1d(fractions))[:, None]
+    typical = xp.minimum(2.0 * xp.sqrt(xp.sum(xp.exp(log_weights) * parts**2)), mu)
+    last = e1 + _REACH * typical + _ORDERS_REACHED * typical * typical
     # Losses of a fixed batch: dense at zero, where the curve falls fastest.
     u = last * (np.arange(_CELLS + 1.0) / _CELLS).astype(sigma.dtype) ** 2
     eps = xp.where(u < 1.0, xp.log1p(q * xp.expm1(xp.minimum(u, 1.0))), 0.0)
     far = xp.maximum(u, 1.0)
     eps = xp.where(u < 1.0, eps, far + np.log(q) + xp.log1p((1.0 / q - 1.0) * xp.exp(-far)))
-    curve = np.log(q) + _log_response_curve(xp, mu, e1, u)
+    curve = log_weights + _log_response_curve(xp, parts, e1, u)
+    curve = np.log(q) + special_namespace(xp).logsumexp(curve, axis=0)
     orders, above_one = ORDERS.astype(sigma.dtype), (ORDERS - 1.0).astype(sigma.dtype)
     alpha, rise = orders[:, None], above_one[:, None]
     width = xp.diff(eps)
@@ -60,11 +70,12 @@ def sampled_response_gaussian(
     second = -alpha * eps[:-1] + xp.log(xp.maximum(-xp.expm1(-alpha * width), tiny))
     second = second - xp.log(alpha) + curve[:-1]
     total = special_namespace(xp).logsumexp(xp.concatenate([first, second], axis=1), axis=1)
-    # Beyond: H(v) <= q P(L > u) <= q e^(-λu) E e^(λL), v <= e^u and dv = q e^u du, for some λ > α - 1.
-    tilt = xp.maximum(orders, (last - e1) / (mu * mu) - 0.5)
-    moment = 0.5 * tilt * (tilt + 1.0) * mu * mu + tilt * e1
-    decay = tilt - above_one
-    beyond = xp.maximum(above_one, 1.0) * last - tilt * last + moment - xp.log(decay) + np.log(2.0)
+    # Beyond: H(v) <= q P(L > u) <= q e^(-λu) E e^(λL), v <= e^u, dv = q e^u du, for some λ > max(α - 1, 1).
+    steepest = xp.maximum(above_one, 1.0)
+    tilt = xp.maximum(orders, (last - e1) / (parts * parts) - 0.5)
+    moment = 0.5 * tilt * (tilt + 1.0) * parts * parts + tilt * e1
+    beyond = log_weights + (steepest - tilt) * last + moment - xp.log(tilt - steepest)
+    beyond = special_namespace(xp).logsumexp(beyond, axis=0) + np.log(2.0)
     rough = 64.0 * xp.finfo(sigma.dtype).eps * (1.0 + xp.abs(total) + xp.abs(beyond))
     total = xp.logaddexp(total, beyond) + rough + xp.log(orders * above_one)
     rdp = (

@@ -3,8 +3,7 @@
 Source: docs/privacy/concentrated_mean.md, section 9.
 
 Formal guarantee: a bound on the part of the phase that does not fail, with the probability of failure; looser
-than the certificate by some percent of ε. For fresh tests with a random selection on random batches the
-largest distance is taken for all selections, which is looser still.
+than the certificate by some percent of ε.
 
 Cost: one curve; runs on tracers.
 """
@@ -31,7 +30,8 @@ def phase_loss(releases: Any, compared: NeighboringRelation) -> PrivacyLoss:
     eps, multiplier, steps = eps * TEST_ROUNDING, noise / kappa, releases.num_steps
     rate = releases.sampling_rate
     if rate < 1.0 and releases.test == "fresh":
-        step = _threshold_curve.sampled_response_gaussian(multiplier, eps, rate)
+        mixture = _mixture(releases, compared) if releases.selection == "bernoulli" else ()
+        step = _threshold_curve.sampled_response_gaussian(multiplier, eps, rate, *mixture)
         total = loss.scale(step, steps)
     elif rate < 1.0:
         odds = rate * xp.exp(0.25 * eps)
@@ -58,10 +58,15 @@ def _step_loss(
 ) -> PrivacyLoss:
     """The Rényi curve of the mean released in one step, at a rate; None for everybody."""
     if releases.selection == "bernoulli":
-        _, (core, keep, kappa) = as_floats(releases.core, releases.keep_level, releases.sensitivity)
-        sides = vectors_of_one_user(compared)
-        coins = coins_of(releases.batch_size, core, keep, kappa, sides)
-        return _threshold_coins.loss(*coins, multiplier, rate)
+        return _threshold_coins.loss(*_mixture(releases, compared), multiplier, rate)
     if rate is None:
         return curves.gaussian(multiplier)
     return subsampling.subsampled_gaussian_without_replacement(multiplier, 1.0, rate)
+
+
+def _mixture(releases: Any, compared: NeighboringRelation) -> tuple[Any, Any]:
+    """Of the Gaussians that a random selection can lead to."""
+    _, (core, keep, kappa) = as_floats(releases.core, releases.keep_level, releases.sensitivity)
+    sides = vectors_of_one_user(compared)
+    coins = coins_of(releases.batch_size, core, keep, kappa, sides)
+    return _threshold_coins.mixture(*coins)

@@ -15,7 +15,7 @@ from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import _auto_predictions as predictions
-from dpsco_jax.solvers.user_level import auto, output_perturbation, sgd
+from dpsco_jax.solvers.user_level import auto, output_perturbation, preconditioned_sgd, sgd
 
 USERS, ITEMS, DIM = 400, 16, 3
 OBJECTIVE = losses.logistic(1.0, domains.ball(2.0))
@@ -25,7 +25,8 @@ FEW = tuple(NAMED[name] for name in ("sgd", "output_perturbation", "localized_sg
 
 
 def _plan(objective=OBJECTIVE, **changes):
-    return auto.plan(objective, **(SIZES | {"epsilon": 4.0, "candidates": FEW} | changes))
+    given = {"epsilon": 4.0, "candidates": FEW, "rank_by": "bound"}
+    return auto.plan(objective, **(SIZES | given | changes))
 
 
 @functools.cache
@@ -68,7 +69,7 @@ def test_bounds_on_the_population_count_without_their_part_of_generalization():
 
 
 def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():
-    problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
+    problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, None, 100, 1.0)
     for name in ("sgd", "sgd, a tenth of the users", "item_group_privacy, drawn", "multipass_sgd"):
         row, made = auto._planned(NAMED[name], problem, 100 * USERS * ITEMS, {})
         certificate = made.certificate()
@@ -86,10 +87,11 @@ def test_the_prediction_chooses_differently():
     assert by_prediction.choice == "sgd, clipped at 2L/sqrt(m)"
     assert by_prediction.excess_bound == math.inf
     assert by_bound.rows == by_prediction.rows
+    assert auto.plan.__kwdefaults__["rank_by"] == "prediction"  # see the file's docstring
 
 
 def test_predictions_follow_the_formulas():
-    problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, 100, 1.0)
+    problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, None, 100, 1.0)
     plan = sgd.plan(
         OBJECTIVE, num_users=USERS, dim=DIM, epsilon=4.0, delta=1e-5, num_steps=50, batch_size=40,
         sampling="fixed", initial_distance=4.0, step_size=0.5,
@@ -112,6 +114,13 @@ def test_predictions_follow_the_formulas():
     assert NAMED["output_perturbation"].predict(problem, perturbed) == pytest.approx(
         0.1 * 16 / 2 + 0.25 * noise / 2
     )
+    conditioned = preconditioned_sgd.plan(
+        OBJECTIVE, num_users=USERS, items_per_user=ITEMS, dim=DIM, epsilon=4.0, delta=1e-5
+    )
+    radius = math.sqrt(DIM / ITEMS)
+    noise = DIM * (conditioned.noise_multiplier * 2 * radius / USERS) ** 2
+    expected = (0.25 * DIM * 0.5**2 + noise / 0.25) / 400
+    assert NAMED["preconditioned_sgd"].predict(problem, conditioned) == pytest.approx(expected)
     assert predictions.stages(2.0, 3.0, 0.5, 0.2, 9, 1) == pytest.approx(24 / 90 + 0.4 / 5)
     assert predictions.stages(2.0, 3.0, 0.5, 0.2, 9, 2) == pytest.approx(
         12 * (24 / 90 + 0.4 / 5) / 45 + 0.4 / 5
@@ -119,7 +128,7 @@ def test_predictions_follow_the_formulas():
 
 
 def test_enough_steps_are_those_after_which_noise_dominates():
-    problem = predictions.Problem(OBJECTIVE, 1000, ITEMS, 10, 1.0, 1e-5, 4.0, 100, 4.0)
+    problem = predictions.Problem(OBJECTIVE, 1000, ITEMS, 10, 1.0, 1e-5, 4.0, None, 100, 4.0)
     noise = 10 * (2 * 4.0 / 1000) ** 2
     assert problem.enough_steps(10**9) == math.ceil(4 / noise)
     assert problem.enough_steps(50) == 50
@@ -201,7 +210,7 @@ def test_what_cannot_be_is_refused_with_its_reasons():
         _plan(free)
     for name, value in (
         ("num_users", 1), ("items_per_user", 0), ("dim", 0), ("epsilon", 0.0), ("delta", 1.0),
-        ("rank_by", "luck"), ("gradient_budget", USERS * ITEMS - 1),
+        ("rank_by", "luck"), ("columns_per_row", 0), ("gradient_budget", USERS * ITEMS - 1),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"{name} must be"):
             _plan(**{name: value})

@@ -26,6 +26,7 @@ from dpsco_jax.solvers.user_level import (
     output_perturbation,
     phased_erm,
     phased_sgd,
+    preconditioned_sgd,
     sgd,
     winsorized_erm,
 )
@@ -176,6 +177,14 @@ CANDIDATES: tuple[Candidate, ...] = (
         output_perturbation,
         predict=predict.output_perturbation,
         population=False,
+    ),
+    Candidate(
+        "preconditioned_sgd",
+        preconditioned_sgd,
+        lambda p: {"columns_per_row": p.columns_per_row, "num_steps": min(200, p.passes)},
+        predict.preconditioned_sgd,
+        population=False,
+        without=("initial_distance",),
     ),
     Candidate(
         "item_group_privacy",

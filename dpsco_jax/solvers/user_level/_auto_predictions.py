@@ -9,7 +9,10 @@ With V = d·σ² + L²/(mB)·(1 - B/n) for batches of B of n users:
   V/2·min(η, 1/(μT)); if they are not smooth, or η > 1/β: R²/(2ηT) + η(V + C²)/2, C the clip norm. A clip
   norm below L changes no more: under the model it makes another loss with the same minimizer;
 - AC-SA, and stages of it: their own bounds with this V and distance;
-- output perturbation: uR²/2 + (β + ridge)·dσ²/2.
+- output perturbation: uR²/2 + (β + ridge)·dσ²/2;
+- preconditioned SGD: in its coordinates features have mean square 1 and the link bends by b = β/B², B the
+  bound on features; users' gradients are (L/B)·√(k/m) long, k = d, or the columns of a one-hot row. With
+  averaging, noise leaves dσ²/(2bT), and the start b·smoothness·margin_scale²/(2T).
 
 Source: own; the formulas are those of the solvers' docstrings.
 
@@ -35,6 +38,7 @@ class Problem(NamedTuple):
         epsilon: budget.
         delta: budget.
         distance: R, from the start to a minimizer.
+        columns_per_row: entries of a one-hot row; ``None`` for dense features.
         passes: how often all items may be read.
         unit_noise: noise multiplier of one Gaussian release at this budget.
     """
@@ -46,6 +50,7 @@ class Problem(NamedTuple):
     epsilon: float
     delta: float
     distance: float
+    columns_per_row: int | None
     passes: int
     unit_noise: float
 
@@ -161,3 +166,16 @@ def output_perturbation(p: Problem, plan: Any) -> float:
     curvature = p.objective.smoothness + p.objective.ridge
     bias = float(plan.regularization) * p.distance**2 / 2
     return bias + curvature * p.dim * plan.noise_stddev**2 / 2
+
+
+def preconditioned_sgd(p: Problem, plan: Any) -> float:
+    """Prediction for ``preconditioned_sgd``."""
+    model = p.objective.linear_model
+    assert model is not None
+    assert p.objective.smoothness is not None
+    bend = p.objective.smoothness / model.feature_bound**2
+    width = p.columns_per_row or p.dim
+    radius = p.slope / model.feature_bound * math.sqrt(width / p.items_per_user)
+    stddev = float(plan.noise_multiplier) * 2 * radius / p.num_users
+    start = bend * float(plan.smoothness) * float(plan.margin_scale) ** 2
+    return (start + p.dim * stddev**2 / bend) / (2 * plan.num_steps)

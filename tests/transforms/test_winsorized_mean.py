@@ -86,7 +86,7 @@ def test_data_reach_the_result_through_releases_only(form):
 
 
 def test_in_front_of_adam():
-    planned = releases("refined")
+    planned = releases("recentred")
     target = jnp.asarray([0.5, -0.2, 0.1])
     chain = optax.chain(transforms.winsorized_mean(planned, jax.random.key(1)), optax.adam(0.05))
     rng = np.random.default_rng(0)

@@ -56,7 +56,7 @@ def concentration(
     anchor: Any = None,
     user_mask: Bool[ArrayLike, "users"] | None = None,
     reach: float = REACH,
-    block_size: int = 1024,
+    block_size: int = 512,
 ) -> Concentration:
     """Score at ``radius`` and degrees at twice the radius, in one sweep over pairs of users.
 
@@ -115,10 +115,10 @@ def inlier_weights(
         level = np.asarray(keep_level)
         require((level > 0.5) & (level < 1), "keep_level", keep_level, "in (1/2, 1)")
     degrees = jnp.asarray(degrees, float)
-    kept = jnp.asarray(keep_level, float) * num_users
-    # Rounded so that degree θN has weight 1, as the sensitivity needs.
+    # Degree θN has weight 1 in the proof, also where θ has been rounded up.
+    kept = jnp.asarray(keep_level, float) * (num_users * (1 - 2.0**-22))
     ramp = (degrees - 0.5 * num_users) / (kept - 0.5 * num_users)
-    return jnp.where(degrees >= kept, 1.0, jnp.clip(ramp, 0.0, 1.0))
+    return jnp.clip(ramp, 0.0, 1.0)
 
 
 def select(key: jax.Array, weights: Float[Array, "users"]) -> Float[Array, "users"]:

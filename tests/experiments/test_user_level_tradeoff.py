@@ -21,7 +21,7 @@ def finished(tmp_path_factory):
 
 def test_every_cell_has_a_sound_result(finished):
     _, table, _ = finished
-    assert len(table) == 18
+    assert len(table) == 24
     assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
     assert set(table["solver_status"]) == {0}
     assert table["test_auc"].between(0, 1).all()
@@ -58,7 +58,7 @@ def test_report_writes_table_and_figures(finished, capsys):
     assert "ε, certificate" in printed
     assert "private AC-SA" in printed
     summary = (folder / "summary.csv").read_text().splitlines()
-    assert len(summary) == 1 + 3 * 2
+    assert len(summary) == 1 + 4 * 2
     for kind in ("png", "svg"):
         assert (folder / f"user_level_tradeoff.{kind}").stat().st_size > 5000
 
@@ -73,7 +73,7 @@ def test_the_tuned_baseline_exists_only_where_it_was_tuned():
 
 def test_the_default_is_what_the_readme_shows():
     assert EXPERIMENTS["user-level-tradeoff"] is tradeoff.UserLevelTradeoff
-    assert len(tradeoff.UserLevelTradeoff().cells()) == 600
+    assert len(tradeoff.UserLevelTradeoff().cells()) == 800
 
 
 def test_plans_depend_on_public_sizes_only():

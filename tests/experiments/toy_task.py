@@ -18,6 +18,7 @@ from experiments.report import frame
 from experiments.store import Store
 
 DIM = 12
+NAMES = (*(f"score={i}" for i in range(8)), *(f"place={i}" for i in range(DIM - 8)))
 
 
 def users(seed, count):
@@ -32,7 +33,7 @@ def users(seed, count):
 
 def toy_task(name):
     objective = logistic(1.0, domain=ball(200.0), ridge=1e-3)
-    return Task(name, users(0, 400), users(1, 100), DIM, objective, ("",) * DIM, "toy")
+    return Task(name, users(0, 400), users(1, 100), DIM, objective, NAMES, "toy")
 
 
 @contextlib.contextmanager

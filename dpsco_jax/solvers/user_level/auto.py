@@ -7,7 +7,7 @@ Source: own.
 
 Which rank serves better: ``"prediction"``, the default. On six synthetic problems (logistic regression,
 means, medians; 2000 to 4000 users with i.i.d. or moderately different items, ε from 0.5 to 2, 100 passes) its
-choice had 2 to 26 times less excess risk than that of ``"bound"`` in five, and the same in the sixth; on
+choice had 2 to 18 times less excess risk than that of ``"bound"`` in five, and the same in the sixth; on
 InstEval 0.028 and 0.015 at ε = 1 and 2, where ``"bound"`` did no better than no training, since all proven
 bounds are above the trivial one. But nothing is proven of most of what it likes: it counts on users'
 gradients being near each other, and where users differ by nature, clipping may bias the result. ``"bound"``

@@ -32,7 +32,7 @@ _LENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of a stage, in units of √(smoothn
 _MOST_STAGES = 4
 _REGULARIZERS = np.geomspace(0.03, 3e4, 49)  # in units of the paper's λ
 NEAR_BEST = 1.1
-_LEAST_BATCH = 4096
+_FOR_TESTS = 4096.0
 
 NoiseModel = Callable[[int, int], float]
 """``(num_users, num_steps) -> σ`` of the mean released in a step, ``inf`` where there is none."""
@@ -136,14 +136,14 @@ def chosen(
 
 
 def default_batch(problem: bounds.Problem, size: Size) -> int:
-    """K = max(n/T, nε/√T) + 4096, at most n.
+    """K = max(n/T, nε/√T) + 4096/ε, at most n.
 
     With q = K/n, T subsampled steps need little more noise than full ones once q√T is about ε or more; the
-    constant is for tests, which need hundreds to thousands of users.
+    last term is for tests, which need some hundred users over ε.
     """
     n, steps = size.num_users, size.num_steps
-    wanted = max(n / steps, n * problem.epsilon / math.sqrt(steps)) + _LEAST_BATCH
-    return min(n, math.ceil(wanted))
+    wanted = max(n / steps, n * problem.epsilon / math.sqrt(steps))
+    return min(n, math.ceil(wanted + _FOR_TESTS / problem.epsilon))
 
 
 def smoothing_radii(objective: Objective, least: float, distance: float) -> list[float]:

@@ -94,6 +94,14 @@ def test_the_radius_finds_its_quantile():
     assert RUN(jax.random.key(0), lower).unprivate["trace"][-1] < 0.8 * radius[-1]
 
 
+def test_less_noise_clips_fewer_users():
+    quantiles = [float(_plan(epsilon).quantile) for epsilon in (0.1, 1.0, 10.0, 100.0)]
+    assert quantiles == sorted(quantiles)
+    assert 0 < quantiles[0] < 0.1
+    assert 0.7 < quantiles[-1] < 1
+    assert _plan(1.0, quantile=0.4).quantile == 0.4
+
+
 def test_rare_columns_are_learned_where_isotropic_noise_drowns_them():
     seeds = jax.random.split(jax.random.key(0), 4)
     plan = _plan(8.0, num_steps=60)

@@ -24,6 +24,7 @@ from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.solvers import _planning
 
 COMPONENT_WEIGHT = 0.3  # 4 % more noise for the rest
+_NOISE_AVERSION = 50.0  # of the default quantile
 
 
 @_planning.pytree
@@ -130,7 +131,7 @@ def plan(
     second_moments: Any = None,
     num_steps: int = 200,
     moments_share: float = 0.05,
-    quantile: float = 0.2,
+    quantile: float | None = None,
     margin_scale: float = 0.5,
     smoothness: float | None = None,
     accountant: str = "pld",
@@ -150,7 +151,9 @@ def plan(
             left out. For one-hot rows see ``one_hot_moments``: that some columns are rare is worth much.
         num_steps: T ≥ 1.
         moments_share: share of the budget (in 1/σ²) that corrects the guess, in [0, 1).
-        quantile: share of users whose gradients are to be within the radius, in (0, 1).
+        quantile: share of users whose gradients are to be within the radius, in (0, 1). If left out
+            1/(1 + 50·s), s the norm of the noise of all steps' average over the radius: where there is much
+            noise a small radius pays, where there is little it only biases (a rule of thumb).
         margin_scale: typical size of ⟨w, x⟩ at a good w.
         smoothness: largest eigenvalue of the Hessian in scaled coordinates, where its diagonal is at most
             about one; if left out ``columns_per_row``, or for dense features ``dim``.
@@ -171,7 +174,6 @@ def plan(
     epsilon = _planning.require_real("epsilon", epsilon, 0)
     delta = _planning.require_real("delta", delta, 0, 1)
     share = _planning.require_real("moments_share", moments_share, 0, 1, closed=True)
-    quantile = _planning.require_real("quantile", quantile, 0, 1)
     margin_scale = _planning.require_real("margin_scale", margin_scale, 0)
     if smoothness is None:
         smoothness = columns_per_row or dim
@@ -188,6 +190,9 @@ def plan(
     # Gaussian releases compose to one: 1/σ² adds up.
     once = _planning.fixed_size(num_users, num_users, 1)
     whole = once.noise_multiplier(epsilon, delta, accountant)
+    if quantile is None:
+        quantile = 1.0 / (1.0 + _NOISE_AVERSION * 2.0 * math.sqrt(dim) * whole / num_users)
+    quantile = _planning.require_real("quantile", quantile, 0, 1)
     moments_multiplier = _planning.float32_above(whole / math.sqrt(share)) if share else None
     noise_multiplier = _planning.float32_above(whole * math.sqrt(num_steps / (1.0 - share)))
     return Plan(

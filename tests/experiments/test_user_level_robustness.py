@@ -11,6 +11,8 @@ from experiments.report import frame
 from experiments.store import Store
 from experiments.table import EXPERIMENTS
 
+pytestmark = pytest.mark.slow  # compiles four mechanisms for three attacks
+
 SMALL = robustness.UserLevelRobustness(num_users=400, dim=4, num_releases=2, seeds=3, epsilon=8.0)
 
 

@@ -176,6 +176,7 @@ def squared(
         feature_bound=feature_bound,
         domain=ball(radius),
         ridge=ridge,
+        everywhere=False,
     )
 
 
@@ -210,6 +211,7 @@ def softmax(
         smoothness=0.5 * feature_bound**2,
         domain=whole_space() if domain is None else domain,
         ridge=ridge,
+        globally_convex_lipschitz=True,
     )
 
 
@@ -224,6 +226,7 @@ def geometric_median(domain: Domain | None = None) -> Objective:
         lipschitz=1.0,
         smoothness=None,
         domain=whole_space() if domain is None else domain,
+        globally_convex_lipschitz=True,
     )
 
 
@@ -261,8 +264,12 @@ def _linear(
     feature_bound: float,
     domain: Domain | None,
     ridge: float,
+    everywhere: bool = True,
 ) -> Objective:
-    """The objective of a link, from the suprema of its first and second derivative."""
+    """The objective of a convex link, from the suprema of its first and second derivative.
+
+    ``everywhere`` says whether the first is one over all margins, or over those of the domain alone.
+    """
     require_positive("feature_bound", feature_bound)
     require_nonnegative("ridge", ridge)
 
@@ -276,4 +283,5 @@ def _linear(
         domain=whole_space() if domain is None else domain,
         ridge=ridge,
         linear_model=LinearModel(link, derivative, feature_bound),
+        globally_convex_lipschitz=everywhere,
     )

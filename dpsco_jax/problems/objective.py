@@ -87,6 +87,9 @@ class Objective(NamedTuple):
         loss_strong_convexity: strong convexity of ``loss`` for every item (μ, with the factor ½).
         ridge: λ of the regularizer (λ/2)·‖params‖².
         linear_model: for losses of a linear predictor; ``None`` otherwise.
+        globally_convex_lipschitz: whether, by construction, the loss of every item whatever is convex
+            and ``lipschitz``-Lipschitz on the whole space, not just on the domain. Some privacy proofs
+            rest on it, and no clipping can stand in for it.
     """
 
     loss: Callable[[PyTree, PyTree], Any]
@@ -96,6 +99,7 @@ class Objective(NamedTuple):
     loss_strong_convexity: float = 0.0
     ridge: float = 0.0
     linear_model: LinearModel | None = None
+    globally_convex_lipschitz: bool = False
 
     @property
     def strong_convexity(self) -> float:

@@ -122,6 +122,19 @@ def test_loss_is_convex_as_declared(name):
     assert float(jnp.max(jax.jit(jax.vmap(midpoint_excess))(numbers.astype(np.float32)))) < 1e-5
 
 
+def test_which_losses_are_lipschitz_everywhere():
+    everywhere = {n for n, o in OBJECTIVES.items() if o.globally_convex_lipschitz}
+    assert everywhere == set(OBJECTIVES) - {"squared", "squared_distance"}
+
+
+@pytest.mark.parametrize("name", ["squared", "squared_distance"])
+def test_losses_with_a_bound_on_their_domain_only_break_it_outside(name):
+    objective = OBJECTIVES[name]
+    item = jnp.ones(DIM) if name == "squared_distance" else Example(jnp.ones(DIM), jnp.float32(0.0))
+    far = jax.grad(objective.loss)(100.0 * jnp.ones(DIM), item)
+    assert float(jnp.linalg.norm(far)) > 2 * objective.lipschitz
+
+
 def test_values_by_hand():
     x, params = jnp.asarray([1.0, 0.0, 0.0]), jnp.asarray([0.5, 9.0, 9.0])
     ball = {name: OBJECTIVES[name].loss(params, Example(x, jnp.float32(1.0))) for name in LINEAR}

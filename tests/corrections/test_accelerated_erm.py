@@ -16,10 +16,10 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
+from dpsco_jax.solvers._blocks import block_sizes
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_paper as paper
 from dpsco_jax.solvers.user_level import accelerated_sgd
-from dpsco_jax.solvers.user_level._blocks import block_sizes
 
 
 def test_e1_removal_needs_twice_the_radius_of_the_score():

@@ -14,9 +14,9 @@ from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _blocks, localized_sgd, multipass_sgd, phased_sgd
+from dpsco_jax.solvers import Status, _blocks
 from dpsco_jax.solvers.user_level import _multipass_schedule as schedule
+from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd, phased_sgd
 
 
 def test_s1_a_ball_of_radius_tau_has_diameter_two_tau():

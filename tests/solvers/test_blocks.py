@@ -7,8 +7,7 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Solution, Status
-from dpsco_jax.solvers.user_level import _blocks
+from dpsco_jax.solvers import Solution, Status, _blocks
 
 
 def test_sizes_hold_everybody_and_follow_the_weights():

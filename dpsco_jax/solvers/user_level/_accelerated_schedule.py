@@ -25,8 +25,8 @@ import numpy as np
 
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers._blocks import block_sizes
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
-from dpsco_jax.solvers.user_level._blocks import block_sizes
 
 _LENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of a stage, in units of √(smoothness/convexity)
 _MOST_STAGES = 4

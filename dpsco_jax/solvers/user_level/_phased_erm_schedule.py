@@ -37,8 +37,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.solvers._blocks import block_sizes
 from dpsco_jax.solvers.user_level import _first_order
-from dpsco_jax.solvers.user_level._blocks import block_sizes
 
 _MOST_PHASES = 6
 _MOST_ROUNDS = 3

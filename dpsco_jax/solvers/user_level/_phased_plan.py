@@ -17,8 +17,7 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.solvers import _planning
-from dpsco_jax.solvers.user_level import _blocks
+from dpsco_jax.solvers import _blocks, _planning
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 
 

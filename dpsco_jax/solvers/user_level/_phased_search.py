@@ -12,8 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dpsco_jax.solvers import _planning
-from dpsco_jax.solvers.user_level import _blocks
+from dpsco_jax.solvers import _blocks, _planning
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level._phased_plan import Plan, reach, with_noise
 

@@ -29,13 +29,13 @@ from dpsco_jax import privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers._blocks import in_sequence
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 from dpsco_jax.solvers.user_level import _accelerated_paper as paper
 from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
 from dpsco_jax.solvers.user_level import accelerated_sgd
-from dpsco_jax.solvers.user_level._blocks import in_sequence
 
 
 @_planning.pytree

@@ -25,9 +25,9 @@ from dpsco_jax import privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers._blocks import block_sizes, in_sequence
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
-from dpsco_jax.solvers.user_level._blocks import block_sizes, in_sequence
 
 
 @_planning.pytree

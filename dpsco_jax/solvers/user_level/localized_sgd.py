@@ -27,9 +27,9 @@ import numpy as np
 from dpsco_jax import privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _blocks, _planning
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _blocks, multipass_sgd
+from dpsco_jax.solvers.user_level import multipass_sgd
 
 
 @_planning.pytree

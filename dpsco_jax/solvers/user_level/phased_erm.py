@@ -29,9 +29,9 @@ from dpsco_jax import privacy
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _blocks, _planning
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _blocks, _first_order, _winsorized_plan
+from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
 from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
 
 

@@ -34,9 +34,8 @@ from dpsco_jax import transforms
 from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _blocks, _planning
 from dpsco_jax.solvers.solution import Solution, Status, finished
-from dpsco_jax.solvers.user_level import _blocks
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level import _phased_search as search
 from dpsco_jax.solvers.user_level._phased_plan import Plan, clipped_releases

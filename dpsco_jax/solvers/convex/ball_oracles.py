@@ -1,0 +1,193 @@
+"""Ball oracles: what ball acceleration asks of a solver of small subproblems, and how one gives all three.
+
+What it computes: for a convex F, a center y and λ > 0 let x̂ be the minimizer of F(x) + (λ/2)·‖x - y‖² over
+‖x - y‖ ≤ r. Ball acceleration needs three approximations of x̂: one that is near with high probability (line
+search), one whose objective is small in expectation (ball), one that is nearly unbiased (prox). ``from_ball_oracle``
+makes the three out of solvers of the second kind: robust aggregation of several runs, and multilevel Monte Carlo.
+
+Source: thesis, Definitions 2.2.5 to 2.2.7 and Proposition 2.2.9; the accuracies are derived here (see
+``oracle_accuracies``) for the outer loop of ``ball_acceleration``.
+
+Formal guarantee: with every oracle at the accuracy of ``oracle_accuracies`` the run certifies its own accuracy, see
+``ball_acceleration``. Nothing is private by itself; what the oracles release is theirs to account for.
+
+Cost: counted, not timed: every answer says how many ball problems of each static kind were solved.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from dpsco_jax.mechanisms import robust_point
+from dpsco_jax.oracles import multilevel
+from dpsco_jax.solvers import _planning
+
+
+class BallAnswer(NamedTuple):
+    """What a ball oracle returns.
+
+    Attributes:
+        point: approximation of x̂, ``[dim]``.
+        multiplier: λ_o for which λ_o·(center - point) is a subgradient of F at the point: λ plus the multiplier of
+            the ball. λ itself where the ball is inactive, or where the oracle does not know.
+        calls: how many ball problems of each kind were solved, ``[kinds]`` int32. What a kind is (a static size of
+            the solver) is up to the oracle; the host turns counts into queries, rounds and work.
+    """
+
+    point: Float[Array, "dim"]
+    multiplier: Float[Array, ""]
+    calls: Int[Array, "kinds"]
+
+
+BallOracle = Callable[[Any, Any, Any], BallAnswer]
+"""``oracle(key, center [dim], regularization []) -> BallAnswer``."""
+
+
+class BallOracles(NamedTuple):
+    """The three oracles of ball acceleration; all count the same kinds.
+
+    Attributes:
+        line_search: a point near x̂ with high probability, to measure ‖x̂ - y‖ by.
+        ball: a point with a small expected objective; becomes the new iterate.
+        prox: a point with a small bias and bounded variance; becomes the step of the dual sequence.
+    """
+
+    line_search: BallOracle
+    ball: BallOracle
+    prox: BallOracle
+
+
+class Accuracies(NamedTuple):
+    """Sufficient accuracies φ/(λr²), relative to the size of the subproblem: E objective ≤ minimum + φ.
+
+    Attributes:
+        search: of each of the runs that the line search aggregates.
+        search_runs: how many.
+        ball: of the ball oracle.
+        levels: of the levels 0, 1, ... of the multilevel prox, each half of the one before.
+        copies: how many multilevel estimates are averaged.
+    """
+
+    search: float
+    search_runs: int
+    ball: float
+    levels: tuple[float, ...]
+    copies: int
+
+
+def oracle_accuracies(
+    *,
+    ratio: float,
+    condition: float,
+    log_power: float,
+    num_iterations: int,
+    search_failure: float,
+    copies: int = 1,
+) -> Accuracies:
+    """The accuracies under which the potential of ball acceleration stays below 3R². Host, float64.
+
+    With K = (R/r)^(2/3), κ = LR/ε, λ_min = εK²·log(κ)^p/R², and x̂ as in the module's docstring:
+
+    - line search: within r/16 of x̂ except with probability ``search_failure``, from runs with φ = λr²/41472
+      (Markov: within 3·√(2φ/λ) of x̂ with probability 2/3, and three times that after aggregation);
+    - ball: φ ≤ λr²/48, and half of λr²/(21·log(κ)^(3p/2)), the share of the iterations at λ_min;
+    - prox: E‖x - x̂‖² ≤ (0.21r)² and ≤ 2r²/(21·log(κ)^(3p/2)), the other half; its bias at most ε/(12Rλ) at
+      λ_min, and 0.15·r/√(251·N) at any λ (there Σ_t λ_t·A_t ≤ 251·R²/r², so that Σ 2R·√(λ_t·A_t)·bias ≤ 0.3R²).
+
+    Args:
+        ratio: R/r ≥ 1.
+        condition: κ = LR/ε > 1.
+        log_power: p ≥ 0.
+        num_iterations: N, bound on the number of iterations.
+        search_failure: probability with which one line search may fail, in (0, 1). A union over all
+            searches of the run: the run's failure over N·(searches of an iteration).
+        copies: multilevel estimates that are averaged.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    ratio = _planning.require_real("ratio", ratio, 1, closed=True)
+    condition = _planning.require_real("condition", condition, 1)
+    log_power = _planning.require_real("log_power", log_power, 0, closed=True)
+    num_iterations = _planning.require_integer("num_iterations", num_iterations, 1)
+    search_failure = _planning.require_real("search_failure", search_failure, 0, 1)
+    copies = _planning.require_integer("copies", copies, 1)
+    log_factor = max(1.0, math.log(condition)) ** log_power
+    share = 1 / (21 * log_factor**1.5)
+    square = min(0.21**2, 2 * share)
+    # Relative to r: ε/(12·R·λ_min·r) = (R/r)/(12·K²·log^p) = 1/(12·√K·log^p).
+    at_least = 1 / (12 * ratio ** (1 / 3) * log_factor)
+    bias = min(at_least, 0.15 / math.sqrt(251 * num_iterations))
+    max_level = 1
+    while True:
+        # Mean squared error 14·m·e²/copies + bias², with e² = 2φ_0/λ; bias e·2^(-m/2).
+        error = square / (14 * max_level / copies + 2.0**-max_level)
+        if error * 2.0**-max_level <= bias**2:
+            break
+        max_level += 1
+    levels = tuple(error / 2 * 2.0**-j for j in range(max_level + 1))
+    runs = robust_point.runs_for(search_failure)
+    return Accuracies(1 / 41472, runs, min(1 / 48, share / 2), levels, copies)
+
+
+def from_ball_oracle(
+    line_search: BallOracle,
+    ball: BallOracle,
+    levels: Sequence[BallOracle],
+    *,
+    search_runs: int = 1,
+    copies: int = 1,
+    runs_at_once: int = 1,
+) -> BallOracles:
+    """The three oracles out of ball oracles of several accuracies.
+
+    Args:
+        line_search: at accuracy ``Accuracies.search``.
+        ball: at accuracy ``Accuracies.ball``.
+        levels: at accuracies ``Accuracies.levels``; a single one is used as it is, without multilevel correction.
+        search_runs: independent runs of ``line_search`` to aggregate.
+        copies: multilevel estimates to average.
+        runs_at_once: runs of ``line_search`` in memory together.
+
+    Raises:
+        ValueError: if a number is below 1 or there is no level.
+    """
+    search_runs = _planning.require_integer("search_runs", search_runs, 1)
+    copies = _planning.require_integer("copies", copies, 1)
+    runs_at_once = _planning.require_integer("runs_at_once", runs_at_once, 1)
+    if not levels:
+        raise ValueError(f"levels must hold at least one oracle, got {levels!r}")
+
+    def robust(key: Key[Array, ""], center: Any, regularization: Any) -> BallAnswer:
+        keys = jax.random.split(key, search_runs)
+        runs = jax.lax.map(
+            lambda k: line_search(k, center, regularization), keys, batch_size=runs_at_once
+        )
+        point = robust_point.aggregate_points(runs.point)
+        return BallAnswer(point, jnp.asarray(regularization, point.dtype), runs.calls.sum(axis=0))
+
+    def multilevel_prox(key: Key[Array, ""], center: Any, regularization: Any) -> BallAnswer:
+        def at(level: BallOracle) -> Callable[[Any], tuple[Any, Any]]:
+            def solve(k: Any) -> tuple[Any, Any]:
+                answer = level(k, center, regularization)
+                return answer.point, answer.calls
+
+            return solve
+
+        solvers = [at(level) for level in levels]
+        # One after the other, not mapped: a mapped switch would run every level.
+        points, calls = jax.lax.map(
+            lambda k: multilevel.estimate(k, solvers), jax.random.split(key, copies)
+        )
+        point = points.mean(axis=0)
+        return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls.sum(axis=0))
+
+    return BallOracles(
+        line_search=line_search if search_runs == 1 else robust,
+        ball=ball,
+        prox=levels[0] if len(levels) == 1 and copies == 1 else multilevel_prox,
+    )

@@ -1,0 +1,324 @@
+"""Non-smooth convex functions with a certified optimum, to count queries on.
+
+What it computes: maxima of linear functions f(x) = max_i (<a_i, x> + b_i), support vector machines
+and l1 regression, each with a subgradient for a whole batch of points at once, a start (the origin),
+a distance R to a minimizer and the least value over the ball B(R).
+
+- ``orthogonal_maximum``: <v_i, x> - γi with random orthonormal v_i. γ = 0 is Nemirovski's function
+  with random signs: from the origin each subgradient shows one v_i. With γ > 0 it is a chain: a batch
+  of queries near a point shows the first directions only that this point has not yet moved along,
+  because all others are lower by γ and a random direction does not see them. This is what makes
+  parallel queries hard.
+- ``random_maximum``: random rows and offsets; ``support_vectors``, ``absolute_regression``: means
+  over rows, from which a query draws one.
+
+Source: Nemirovski and Yudin 1983; Nemirovski 1994 (parallel complexity); Bubeck, Jiang, Lee, Li and
+Sidford 2019, Complexity of highly parallel non-smooth convex optimization (chains of this kind).
+
+Formal guarantee: f - optimum lies in [-gap, ...] on B(R) and the minimizer attains the optimum.
+Proof of the gap: any weights p in the simplex give f(x) ≥ <Aᵀp, x> + <p, b> ≥ <p, b> - R‖Aᵀp‖ on
+B(R), and likewise with any slopes u_i of a mean of links: φ_i(m) ≥ u_i m - φ_i*(u_i). The weights
+are those of the closed form or of the linear program; the bound is computed in float64 from the rows
+as they are stored, whether or not a solver did well.
+
+Cost: a QR decomposition or one linear program on the host (a second for 500 rows in 50 dimensions).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+import scipy.sparse
+from jax.scipy import stats
+from jaxtyping import Array, Float, Key
+
+from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Objective
+
+_NODES = 129  # of the quadrature: spacing ρ/8 over ±8ρ
+
+
+class Instance(NamedTuple):
+    """A convex function with what is known of it.
+
+    Attributes:
+        value: ``value(point [dim]) -> []``.
+        gradient: ``gradient(keys [n], points [n, dim]) -> [n, dim]``, one stochastic subgradient for
+            each point: a round of n queries. Unbiased, of norm at most ``lipschitz``.
+        smoothed_gradient: ``smoothed_gradient(point [dim], stddev) -> [dim]``, the exact gradient of
+            E f(point + N(0, stddev²·I)); ``None`` where there is no closed form.
+        dim: d.
+        lipschitz: L, everywhere.
+        distance: R, from the origin to ``minimizer`` at most.
+        minimizer: of f over the ball of radius R around the origin; float64 on the host.
+        optimum: f there.
+        gap: the least value over that ball is at least ``optimum - gap``.
+    """
+
+    value: Callable[[Any], Any]
+    gradient: Callable[[Any, Any], Any]
+    smoothed_gradient: Callable[[Any, Any], Any] | None
+    dim: int
+    lipschitz: float
+    distance: float
+    minimizer: Float[np.ndarray, "dim"]
+    optimum: float
+    gap: float
+
+
+def orthogonal_maximum(
+    key: Key[Array, ""], dim: int, pieces: int, distance: float = 1.0, drop: float = 0.0
+) -> Instance:
+    """max_i (<v_i, x> - drop·i) over i = 0 .. pieces - 1, with random orthonormal v_i.
+
+    Args:
+        key: of the directions.
+        dim: d ≥ pieces.
+        pieces: m ≥ 1. For drop = 0 the optimum over the ball is -distance/√m.
+        distance: R > 0.
+        drop: γ ≥ 0, by which each piece lies below the one before at the origin.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    require(1 <= pieces <= dim, "pieces", pieces, f"in [1, dim] = [1, {dim}]")
+    require_positive("distance", distance)
+    require_nonnegative("drop", drop)
+    normal = np.asarray(jax.random.normal(key, (dim, pieces)), np.float64)
+    rows = np.linalg.qr(normal)[0].T.astype(np.float32)
+    offsets = (-drop * np.arange(pieces)).astype(np.float32)
+    # The optimum level t has Σ (b_i - t)₊² = R²: moving by (b_i - t)₊ against v_i levels the top.
+    level = scipy.optimize.brentq(
+        lambda t: np.sum(np.maximum(offsets - t, 0.0) ** 2) - distance**2,
+        -distance - drop * pieces,
+        0.0,
+        xtol=1e-15,
+    )
+    moved = np.maximum(offsets - level, 0.0)
+    minimizer = -(rows.astype(np.float64).T @ moved)
+    minimizer *= distance / np.linalg.norm(minimizer)
+    return _maximum(rows, offsets, minimizer, moved / moved.sum(), distance, orthonormal=True)
+
+
+def random_maximum(key: Key[Array, ""], dim: int, pieces: int) -> Instance:
+    """A maximum of linear functions with random rows that sum to zero and offsets in [-½, ½]/√dim.
+
+    Args:
+        key: of rows and offsets.
+        dim: d.
+        pieces: at least dim + 2, so that the minimizer is a vertex.
+
+    Raises:
+        ValueError: there are fewer pieces.
+    """
+    require(pieces >= dim + 2, "pieces", pieces, f"at least dim + 2 = {dim + 2}")
+    row_key, offset_key = jax.random.split(key)
+    rows = np.asarray(jax.random.normal(row_key, (pieces, dim)), np.float64)
+    # Zero is in the convex hull of the rows, so f is bounded below.
+    rows -= rows.mean(axis=0)
+    rows = (rows / np.linalg.norm(rows, axis=1).max()).astype(np.float32)
+    offsets = np.asarray(jax.random.uniform(offset_key, (pieces,), minval=-0.5, maxval=0.5))
+    offsets = (offsets / math.sqrt(dim)).astype(np.float32)
+    # Variables (x, t): least t with A x - t ≤ -b.
+    solution = _linear_program(
+        np.append(np.zeros(dim), 1.0), np.hstack([rows, -np.ones((pieces, 1))]), -offsets, dim + 1
+    )
+    weights = np.maximum(-solution.ineqlin.marginals, 0.0)
+    minimizer = solution.x[:dim]
+    distance = float(np.linalg.norm(minimizer))
+    return _maximum(rows, offsets, minimizer, weights / weights.sum(), distance)
+
+
+def support_vectors(
+    key: Key[Array, ""], rows: int, dim: int, flipped: float = 0.1, scale: float = 2.0
+) -> Instance:
+    """Mean hinge loss of a halfspace of which some labels are flipped; rows are unit vectors.
+
+    Args:
+        key: of the data.
+        rows: at least dim.
+        dim: d.
+        flipped: share of labels that contradict the halfspace, in (0, ½); without any the infimum
+            may be zero.
+        scale: unused directions shrink: coordinate j has standard deviation (j + 1)^(-scale/2)
+            before rows are normalized.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    require(0.0 < flipped < 0.5, "flipped", flipped, "in (0, 1/2)")
+    features, target, noise_key = _features(key, rows, dim, scale)
+    labels = (features @ target > 0) ^ (
+        np.asarray(jax.random.uniform(noise_key, (rows,))) < flipped
+    )
+    signed = features * (2.0 * labels[:, None] - 1.0)
+    # Variables (x, slack): least mean slack, slack ≥ 1 - <signed row, x>.
+    solution = _linear_program(
+        np.append(np.zeros(dim), np.full(rows, 1.0 / rows)),
+        np.hstack([-signed, -np.eye(rows)]),
+        -np.ones(rows),
+        dim,
+    )
+    pressed = np.clip(-solution.ineqlin.marginals, 0.0, 1.0 / rows)
+    return _mean_of_links(
+        losses.hinge(1.0), features, labels.astype(np.float32), solution.x[:dim],
+        lower=lambda distance: pressed.sum() - distance * np.linalg.norm(signed.T @ pressed),
+    )  # fmt: skip
+
+
+def absolute_regression(
+    key: Key[Array, ""], rows: int, dim: int, noise: float = 0.1, scale: float = 2.0
+) -> Instance:
+    """Mean absolute deviation from noisy labels; rows are unit vectors.
+
+    Args:
+        key: of the data.
+        rows: at least dim.
+        dim: d.
+        noise: nonnegative; of labels <row, unit vector> + noise·Laplace.
+        scale: as for ``support_vectors``.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    require_nonnegative("noise", noise)
+    features, target, noise_key = _features(key, rows, dim, scale)
+    labels = features @ target + noise * np.asarray(jax.random.laplace(noise_key, (rows,)))
+    labels = labels.astype(np.float32)
+    # Variables (x, deviation): ±(<row, x> - label) ≤ deviation.
+    identity = np.eye(rows)
+    solution = _linear_program(
+        np.append(np.zeros(dim), np.full(rows, 1.0 / rows)),
+        np.block([[features, -identity], [-features, -identity]]),
+        np.append(labels, -labels),
+        dim,
+    )
+    above, below = np.split(-solution.ineqlin.marginals, 2)
+    slopes = np.clip(above - below, -1.0 / rows, 1.0 / rows)
+    return _mean_of_links(
+        losses.absolute(1.0), features, labels, solution.x[:dim],
+        lower=lambda distance: -slopes @ labels - distance * np.linalg.norm(features.T @ slopes),
+    )  # fmt: skip
+
+
+def _maximum(
+    rows: np.ndarray,
+    offsets: np.ndarray,
+    minimizer: np.ndarray,
+    weights: np.ndarray,
+    distance: float,
+    orthonormal: bool = False,
+) -> Instance:
+    matrix = rows.astype(np.float64)
+    optimum = float(np.max(matrix @ minimizer + offsets))
+    lower = float(weights @ offsets - distance * np.linalg.norm(matrix.T @ weights))
+
+    def value(point):
+        return jnp.max(rows @ point + offsets)
+
+    def gradient(keys, points):
+        del keys  # a subgradient of the maximum needs no draw
+        return jnp.asarray(rows)[jnp.argmax(points @ rows.T + offsets, axis=-1)]
+
+    def smoothed_gradient(point, stddev):
+        return argmax_probabilities(rows @ point + offsets, stddev) @ rows
+
+    return Instance(
+        value=value,
+        gradient=gradient,
+        smoothed_gradient=smoothed_gradient if orthonormal else None,
+        dim=rows.shape[1],
+        lipschitz=float(np.max(np.linalg.norm(matrix, axis=1))),
+        distance=distance,
+        minimizer=minimizer,
+        optimum=optimum,
+        gap=max(optimum - lower, 0.0),
+    )
+
+
+def argmax_probabilities(means: Float[Array, "m"], stddev: Any) -> Float[Array, "m"]:
+    """P(i = argmax_j of means_j + stddev·N_j) for independent normal N: the gradient of E max.
+
+    One integral over the common level of the maximum, by the trapezoidal rule, which converges
+    geometrically for such integrands; weights are normalized to sum to one.
+    """
+    scaled = (means - jnp.max(means)) / stddev
+    # The maximum lies within [-8, 8 + √(2 log m)] of the top but for a mass of 1e-15.
+    reach = 8.0 + math.sqrt(2.0 * math.log(means.shape[0] + 1))
+    nodes = jnp.linspace(-8.0, reach, _NODES)
+    away = nodes[:, None] - scaled
+    log_below = stats.norm.logcdf(away)
+    total = jnp.sum(log_below, axis=1, keepdims=True)
+    densities = jnp.sum(jnp.exp(stats.norm.logpdf(away) + total - log_below), axis=0)
+    return densities / jnp.sum(densities)
+
+
+def _mean_of_links(
+    objective: Objective,
+    features: np.ndarray,
+    labels: np.ndarray,
+    minimizer: np.ndarray,
+    lower: Callable[[float], float],
+) -> Instance:
+    model = objective.linear_model
+    assert model is not None
+    distance = float(np.linalg.norm(minimizer))
+    margins = features.astype(np.float64) @ minimizer
+    with jax.enable_x64(True):
+        optimum = float(np.mean(np.asarray(model.link(margins, labels.astype(np.float64)))))
+
+    def value(point):
+        return jnp.mean(model.link(features @ point, labels))
+
+    def gradient(keys, points):
+        drawn = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(labels)))(keys)
+        chosen = jnp.asarray(features)[drawn]
+        margins = jnp.sum(chosen * points, axis=-1)
+        return model.derivative(margins, jnp.asarray(labels)[drawn])[:, None] * chosen
+
+    return Instance(
+        value=value,
+        gradient=gradient,
+        smoothed_gradient=None,
+        dim=features.shape[1],
+        lipschitz=1.0,
+        distance=distance,
+        minimizer=minimizer,
+        optimum=optimum,
+        gap=max(optimum - float(lower(distance)), 0.0),
+    )
+
+
+def _features(
+    key: Key[Array, ""], rows: int, dim: int, scale: float
+) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Unit rows (float32), a unit vector in the span of their larger directions, and a key."""
+    require(dim >= 1, "dim", dim, "at least 1")
+    require(rows >= dim, "rows", rows, f"at least dim = {dim}")
+    require_nonnegative("scale", scale)
+    row_key, target_key, noise_key = jax.random.split(key, 3)
+    spread = np.arange(1, dim + 1) ** (-scale / 2)
+    features = np.asarray(jax.random.normal(row_key, (rows, dim)), np.float64) * spread
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    target = np.asarray(jax.random.normal(target_key, (dim,)), np.float64)
+    return features.astype(np.float32), target / np.linalg.norm(target), noise_key
+
+
+def _linear_program(cost: Any, constraints: Any, limits: Any, free: int) -> Any:
+    """Least <cost, z> with constraints @ z ≤ limits; the first ``free`` variables have any sign.
+
+    Raises:
+        ValueError: the solver found no optimum.
+    """
+    bounds = [(None, None)] * free + [(0, None)] * (len(cost) - free)
+    solution = scipy.optimize.linprog(
+        cost, A_ub=scipy.sparse.csr_array(constraints), b_ub=limits, bounds=bounds, method="highs"
+    )
+    if solution.x is None:
+        raise ValueError(f"the instance must have a bounded optimum: {solution.message}")
+    return solution

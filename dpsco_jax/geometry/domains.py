@@ -36,11 +36,14 @@ class Domain(NamedTuple):
         diameter: the largest ℓ2 distance between two of its points, ``inf`` for the whole space.
         contains: ``contains(point, tol)`` is whether the point violates no constraint by more than
             ``tol`` (in the units of the point); false for NaN, except in the whole space.
+        thresholds: whether the minimizer over the set of a multiple of ‖w‖₁ plus ‖w - z‖²/2 is z,
+            soft-thresholded and then projected; see ``geometry.prox``.
     """
 
     project: Callable[[PyTree], PyTree]
     diameter: ArrayLike
     contains: Callable[[PyTree, ArrayLike], Any]
+    thresholds: bool = False
 
 
 def whole_space() -> Domain:
@@ -49,6 +52,7 @@ def whole_space() -> Domain:
         project=lambda point: point,
         diameter=math.inf,
         contains=lambda point, tol: jnp.asarray(True),
+        thresholds=True,
     )
 
 
@@ -85,6 +89,7 @@ def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
         project=project,
         diameter=2 * radius,
         contains=lambda point, tol: global_norm(from_center(point)) <= radius + tol,
+        thresholds=center is None,
     )
 
 
@@ -120,7 +125,8 @@ def box(lower: PyTree, upper: PyTree) -> Domain:
         flags = jax.tree.map(within, checked(point), lower, upper)
         return jnp.all(jnp.asarray(jax.tree.leaves(flags)))
 
-    return Domain(project=project, diameter=_number(global_norm(sides)), contains=contains)
+    diameter = _number(global_norm(sides))
+    return Domain(project=project, diameter=diameter, contains=contains, thresholds=True)
 
 
 def simplex(scale: ArrayLike = 1.0) -> Domain:
@@ -157,6 +163,7 @@ def l1_ball(radius: ArrayLike) -> Domain:
         ),
         diameter=2 * radius,
         contains=lambda point, tol: optax.tree.norm(_wide(point), ord=1) <= radius + tol,
+        thresholds=True,
     )
 
 

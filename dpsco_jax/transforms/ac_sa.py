@@ -31,6 +31,7 @@ import optax
 
 from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
 from dpsco_jax.geometry.domains import Domain
+from dpsco_jax.geometry.prox import Term
 from dpsco_jax.transforms import _states
 
 
@@ -66,7 +67,7 @@ def ac_sa(
     smoothness: jax.typing.ArrayLike,
     strong_convexity: jax.typing.ArrayLike = 0.0,
     domain: Domain | None = None,
-    prox: Callable[[Any, jax.Array], Any] | None = None,
+    prox: Term | Callable[[Any, jax.Array], Any] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Accelerated stochastic approximation; the last transformation of a chain.
 
@@ -79,14 +80,15 @@ def ac_sa(
             gradients. May be traced.
         strong_convexity: μ ≥ 0, of f and not of h. May be traced.
         domain: the set K to stay in; the whole space if None.
-        prox: ``prox(point, step)`` is the minimizer of ``step * h(w) + ‖w - point‖²/2`` over w,
-            for the composite term h; no term if None. With a domain too the result is projected,
-            which solves the joint step for a ridge term on any set, and for an l1 term on a box or
-            a centred ball; for others give the joint prox and no domain.
+        prox: the composite term h: a term of ``geometry.prox``, or any function ``prox(point,
+            step)`` that is the minimizer of ``step * h(w) + ‖w - point‖²/2`` over w; no term if
+            None. With a domain too the result is projected. For a term of ``geometry.prox`` it is
+            checked that this solves the joint step; for a function of your own it must (if it does
+            not, let it be the joint prox, and give no domain).
 
     Raises:
         ValueError: ``smoothness`` is not positive, ``strong_convexity`` is negative or larger than
-            ``smoothness``.
+            ``smoothness``, or the term has no closed form over the domain.
     """
     require_positive("smoothness", smoothness)
     require_nonnegative("strong_convexity", strong_convexity)
@@ -95,6 +97,11 @@ def ac_sa(
     ):
         at_most = np.asarray(strong_convexity) <= np.asarray(smoothness)
         require(at_most, "strong_convexity", strong_convexity, f"at most smoothness = {smoothness}")
+    if isinstance(prox, Term) and domain is not None and not prox.splits(domain):
+        raise ValueError(
+            "prox must be a term whose proximal point, projected, is the joint one over the domain; "
+            "an l1 term is so over a box or a ball around the origin only"
+        )
 
     def init(params: Any) -> AcSaState:
         start = _states.wide_copy(params)

@@ -24,7 +24,16 @@ from dpsco_jax.privacy.curves import (
     pure_dp,
 )
 from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
-from dpsco_jax.privacy.loss import PrivacyLoss, compose, delta, epsilon, parallel, scale, zero
+from dpsco_jax.privacy.loss import (
+    PrivacyLoss,
+    compose,
+    delta,
+    epsilon,
+    parallel,
+    scale,
+    unbounded,
+    zero,
+)
 from dpsco_jax.privacy.one_run import one_run_audit, one_run_epsilon_lower_bound
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.poisson import poisson_subsampled_gaussian
@@ -76,5 +85,6 @@ __all__ = [
     "scale",
     "subsampled_gaussian_with_replacement",
     "subsampled_gaussian_without_replacement",
+    "unbounded",
     "zero",
 ]

@@ -44,6 +44,11 @@ def zero() -> PrivacyLoss:
     return PrivacyLoss(rdp=np.zeros(len(ORDERS)), delta=np.zeros(()))
 
 
+def unbounded() -> PrivacyLoss:
+    """The loss of a release of which nothing is proved: ε is infinite at every δ below 1."""
+    return PrivacyLoss(rdp=np.full(len(ORDERS), np.inf), delta=np.zeros(()))
+
+
 def compose(*losses: PrivacyLoss) -> PrivacyLoss:
     """The loss of all releases together, on the same data, each allowed to depend on those before.
 

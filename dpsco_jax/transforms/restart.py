@@ -1,8 +1,9 @@
-"""Restart: begins an accelerated method afresh, every so many steps, from the point it would report.
+"""Restart: begins an accelerated method afresh, stage by stage, from the point it would report.
 
-What it computes: the inner transformation, whose state is made anew from the point to report after every
-``num_steps`` updates; the parameters jump to that point. The state of the whole chain around it, with its
-keys and ledgers, goes on.
+What it computes: the inner transformation, whose state is made anew from the point to report at the end of
+every stage; the parameters jump to that point. Stages may differ in length and in the numbers of the
+transformation, all in one compiled program. The state of the whole chain around it, with its keys and
+ledgers, goes on.
 
 Source: Ghadimi and Lan 2013, Optimal stochastic approximation algorithms for strongly convex stochastic
 composite optimization II (multi-stage AC-SA); thesis, Remark 10.8.5.
@@ -12,14 +13,17 @@ on an L-smooth, μ-strongly convex objective and gradients of variance V, a stag
 to at most 4LΔ/(μN(N+1)) + 2V/(μ(N+1)), since ‖w - w*‖² ≤ 2Δ/μ: what is left of the start falls
 geometrically with the stages, what is left of the noise does not grow.
 
+With lengths and step parameters that follow the noise the gap itself halves: ``solvers.convex.ac_sa``.
+
 Cost: a copy of the parameters for the fresh state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dpsco_jax import privacy
@@ -27,15 +31,17 @@ from dpsco_jax.geometry._checks import require
 
 
 class RestartState(NamedTuple):
-    """State of ``restart_every``.
+    """State of ``restart_every`` and ``restart_stages``.
 
     Attributes:
         inner: the state of the inner transformation.
         steps: updates since the last start, int32.
+        stage: the number of the stage, int32; stays at that of the last one listed.
     """
 
     inner: Any
     steps: jax.Array
+    stage: jax.Array
 
 
 def restart_every(
@@ -57,31 +63,60 @@ def restart_every(
             a restart would forget.
     """
     require(num_steps >= 1, "num_steps", num_steps, "at least 1")
-    inner = optax.with_extra_args_support(inner)
+    return restart_stages(lambda stage: inner, (num_steps,), eval_params)
+
+
+def restart_stages(
+    of_stage: Callable[[Any], optax.GradientTransformation],
+    lengths: Sequence[int],
+    eval_params: Callable[[Any, Any], Any],
+) -> optax.GradientTransformationExtraArgs:
+    """A method in stages of their own lengths and numbers, each started where the one before has ended.
+
+    Args:
+        of_stage: ``of_stage(stage)`` is the method of a stage; ``stage`` is traced, and the states of all
+            stages must have the same structure: ``lambda k: ac_sa(smoothness[k])``. Without randomness or
+            price of its own.
+        lengths: updates of each stage, static, each at least 1. The last stage is repeated if updates go on.
+        eval_params: as for ``restart_every``.
+
+    Raises:
+        ValueError: there is no stage or a length is less than 1; or as for ``restart_every``.
+    """
+    good = len(lengths) > 0 and min(lengths) >= 1
+    require(good, "lengths", lengths, "at least one number, each at least 1")
+    ends = np.asarray(lengths, np.int32)
+
+    def method(stage: jax.Array) -> optax.GradientTransformationExtraArgs:
+        return optax.with_extra_args_support(of_stage(stage))
 
     def init(params: Any) -> RestartState:
-        state = inner.init(params)
+        zero = jnp.zeros([], jnp.int32)
+        state = method(zero).init(params)
         leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, privacy.Ledger))
         spends = any(map(_spends, leaves))
         require(not spends, "inner", "a ledger or a key in its state", "without both")
-        return RestartState(state, jnp.zeros([], jnp.int32))
+        # Two copies: the buffers of a state may be donated, and then none may be shared.
+        return RestartState(state, zero, jnp.zeros([], jnp.int32))
 
     def update(
         updates: Any, state: RestartState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, RestartState]:
         if params is None:
-            raise ValueError("params must be given to the update of restart_every, got None")
-        moves, going_on = inner.update(updates, state.inner, params, **extra_args)
+            raise ValueError("params must be given to the update of a restarted method, got None")
+        moves, going_on = method(state.stage).update(updates, state.inner, params, **extra_args)
         steps = state.steps + 1
-        due = steps >= num_steps
+        due = steps >= jnp.asarray(ends)[state.stage]
+        following = jnp.minimum(state.stage + 1, len(ends) - 1)
         point = eval_params(going_on, params)
-        fresh = inner.init(point)
+        fresh = method(following).init(point)
         jump = jax.tree.map(lambda q, p: (q - p).astype(jnp.result_type(p)), point, params)
 
         def choose(first: Any, second: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.where(due, a, b), first, second)
 
-        new_state = RestartState(choose(fresh, going_on), jnp.where(due, 0, steps))
+        stage = jnp.where(due, following, state.stage)
+        new_state = RestartState(choose(fresh, going_on), jnp.where(due, 0, steps), stage)
         return choose(jump, moves), new_state
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,12 +1,13 @@
 """Robust choice among repeated answers: one point that most of them agree on.
 
 What it computes: of k points, the one whose ball around it that holds at least 51 % of all k points is the
-smallest. If some y has at least 51 % of the points within Δ/3, the chosen point is within Δ of y, whatever the
-other points are; Δ is not an argument.
+smallest. If some y has at least 51 % of the points within Δ/3, the chosen point is within Δ of y, whatever
+the other points are; Δ is not an argument.
 
-Source: thesis, Lemma 2.4.17, made free of its parameter Δ: with ρ_i the distance from point i to its ⌈0.51k⌉-th
-nearest point (itself included), every point within Δ/3 of y has ρ_i ≤ 2Δ/3, so the chosen one has too; its ball
-of radius 2Δ/3 shares a point with the ball of radius Δ/3 around y, as two sets of more than half of the points do.
+Source: thesis, Lemma 2.4.17, made free of its parameter Δ: with ρ_i the distance from point i to its
+⌈0.51k⌉-th nearest point (itself included), every point within Δ/3 of y has ρ_i ≤ 2Δ/3, so the chosen one has
+too; its ball of radius 2Δ/3 shares a point with the ball of radius Δ/3 around y, as two sets of more than
+half of the points do.
 
 Formal guarantee: post-processing of the points; it looks at nothing else.
 
@@ -25,7 +26,8 @@ def aggregate_points(points: Float[Array, "runs dim"]) -> Float[Array, "dim"]:
     """The point that the majority of the points is nearest to.
 
     Args:
-        points: k ≥ 1 answers to one question, one a row. A row with a non-finite entry is far from everything.
+        points: k ≥ 1 answers to one question, one a row. A row with a non-finite entry is far from
+            everything.
 
     Returns:
         One of the rows. Within Δ of any y that has ⌈0.51·k⌉ rows within Δ/3. With k = 1 the only row.

@@ -5,16 +5,18 @@ combination whose mean is exactly E x_m:
 
     x_0 + 2^J·(x_J - x_{J-1})   with P(J = j) = 2^-j for j = 1..m;   x_0 alone otherwise,
 
-the three estimates with independent randomness. Σ_j P(J=j)·2^j·(E x_j - E x_{j-1}) telescopes to E x_m - E x_0.
+the three estimates with independent randomness. Σ_j P(J=j)·2^j·(E x_j - E x_{j-1}) telescopes to E x_m - E
+x_0.
 
-Source: Blanchet and Glynn 2015; thesis, Algorithm 11 and Proposition 2.2.9 (after Asi, Carmon, Jambulapati, Jin
-and Sidford 2021, and Carmon and Hinder 2022).
+Source: Blanchet and Glynn 2015; thesis, Algorithm 11 and Proposition 2.2.9 (after Asi, Carmon, Jambulapati,
+Jin and Sidford 2021, and Carmon and Hinder 2022).
 
-Formal guarantee: if E‖x_j - x*‖² ≤ e²·2^-j for every level, the bias is at most e·2^(-m/2) and the mean squared
-error at most 14·m·e² (2 for x_0, and 2·(1+√2)² ≤ 11.7 for each level). The level does not depend on data.
+Formal guarantee: if E‖x_j - x*‖² ≤ e²·2^-j for every level, the bias is at most e·2^(-m/2) and the mean
+squared error at most 14·m·e² (2 for x_0, and 2·(1+√2)² ≤ 11.7 for each level). The level does not depend on
+data.
 
-Cost: on average 1.5·2^-j estimates of level j (``expected_calls``). Under ``vmap`` a choice by ``lax.switch`` runs every
-level: map over keys with ``lax.map``, or draw the levels beforehand.
+Cost: on average 1.5·2^-j estimates of level j (``expected_calls``). Under ``vmap`` a choice by ``lax.switch``
+runs every level: map over keys with ``lax.map``, or draw the levels beforehand.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +46,7 @@ def draw_levels(
 
 
 def combine(base: Any, fine: Any, coarse: Any, level: Any) -> Any:
-    """base + 2^level·(fine - coarse), leaf by leaf, for levels of at least 1."""
+    """Adds the correction: base + 2^level·(fine - coarse), leaf by leaf, for levels of at least 1."""
     weight = 2.0**level
     return jax.tree.map(lambda b, f, c: b + weight * (f - c), base, fine, coarse)
 
@@ -66,10 +68,10 @@ def estimate(
 
     Args:
         key: for the level (if not given) and the estimates.
-        levels: the estimates x_0..x_m, each a function of a key that returns a point (any pytree) and counters,
-            which are added up; all with the same structures.
-        level: a level of ``draw_levels`` (0: no correction), to fix the levels of a run beforehand; drawn from
-            ``key`` if left out. A Python integer compiles that one combination only.
+        levels: the estimates x_0..x_m, each a function of a key that returns a point (any pytree) and
+            counters, which are added up; all with the same structures.
+        level: a level of ``draw_levels`` (0: no correction), to fix the levels of a run beforehand; drawn
+            from ``key`` if left out. A Python integer compiles that one combination only.
 
     Returns:
         The combination, and the sum of the counters.

@@ -2,14 +2,16 @@
 
 What it computes: for a convex F, a center y and λ > 0 let x̂ be the minimizer of F(x) + (λ/2)·‖x - y‖² over
 ‖x - y‖ ≤ r. Ball acceleration needs three approximations of x̂: one that is near with high probability (line
-search), one whose objective is small in expectation (ball), one that is nearly unbiased (prox). ``from_ball_oracle``
-makes the three out of solvers of the second kind: robust aggregation of several runs, and multilevel Monte Carlo.
+search), one whose objective is small in expectation (ball), one that is nearly unbiased (prox).
+``from_ball_oracle`` makes the three out of solvers of the second kind: robust aggregation of several runs,
+and multilevel Monte Carlo.
 
 Source: thesis, Definitions 2.2.5 to 2.2.7 and Proposition 2.2.9; the accuracies are derived here (see
 ``oracle_accuracies``) for the outer loop of ``ball_acceleration``.
 
-Formal guarantee: with every oracle at the accuracy of ``oracle_accuracies`` the run certifies its own accuracy, see
-``ball_acceleration``. Nothing is private by itself; what the oracles release is theirs to account for.
+Formal guarantee: with every oracle at the accuracy of ``oracle_accuracies`` the run certifies its own
+accuracy, see ``ball_acceleration``. Nothing is private by itself; what the oracles release is theirs to
+account for.
 
 Cost: counted, not timed: every answer says how many ball problems of each static kind were solved.
 """
@@ -32,10 +34,10 @@ class BallAnswer(NamedTuple):
 
     Attributes:
         point: approximation of x̂, ``[dim]``.
-        multiplier: λ_o for which λ_o·(center - point) is a subgradient of F at the point: λ plus the multiplier of
-            the ball. λ itself where the ball is inactive, or where the oracle does not know.
-        calls: how many ball problems of each kind were solved, ``[kinds]`` int32. What a kind is (a static size of
-            the solver) is up to the oracle; the host turns counts into queries, rounds and work.
+        multiplier: λ_o for which λ_o·(center - point) is a subgradient of F at the point: λ plus the
+            multiplier of the ball. λ itself where the ball is inactive, or where the oracle does not know.
+        calls: how many ball problems of each kind were solved, ``[kinds]`` int32. What a kind is (a static
+            size of the solver) is up to the oracle; the host turns counts into queries, rounds and work.
     """
 
     point: Float[Array, "dim"]
@@ -96,7 +98,8 @@ def oracle_accuracies(
       (Markov: within 3·√(2φ/λ) of x̂ with probability 2/3, and three times that after aggregation);
     - ball: φ ≤ λr²/48, and half of λr²/(21·log(κ)^(3p/2)), the share of the iterations at λ_min;
     - prox: E‖x - x̂‖² ≤ (0.21r)² and ≤ 2r²/(21·log(κ)^(3p/2)), the other half; its bias at most ε/(12Rλ) at
-      λ_min, and 0.15·r/√(251·N) at any λ (there Σ_t λ_t·A_t ≤ 251·R²/r², so that Σ 2R·√(λ_t·A_t)·bias ≤ 0.3R²).
+      λ_min, and 0.15·r/√(251·N) at any λ (there Σ_t λ_t·A_t ≤ 251·R²/r², so that Σ 2R·√(λ_t·A_t)·bias ≤
+      0.3R²).
 
     Args:
         ratio: R/r ≥ 1.
@@ -148,7 +151,8 @@ def from_ball_oracle(
     Args:
         line_search: at accuracy ``Accuracies.search``.
         ball: at accuracy ``Accuracies.ball``.
-        levels: at accuracies ``Accuracies.levels``; a single one is used as it is, without multilevel correction.
+        levels: at accuracies ``Accuracies.levels``; a single one is used as it is, without multilevel
+            correction.
         search_runs: independent runs of ``line_search`` to aggregate.
         copies: multilevel estimates to average.
         runs_at_once: runs of ``line_search`` in memory together.

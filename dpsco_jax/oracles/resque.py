@@ -120,9 +120,8 @@ def draw_pool(
     require(num_queries >= 1, "num_queries", num_queries, "at least 1")
     middle = jnp.asarray(center)
     shift_key, gradient_key = jax.random.split(key)
-    shifts = smoothing_radius * jax.random.normal(
-        shift_key, (num_queries, middle.shape[0]), middle.dtype
-    )
+    normal = jax.random.normal(shift_key, (num_queries, middle.shape[0]), middle.dtype)
+    shifts = normal * smoothing_radius
     keys = jax.random.split(gradient_key, num_queries)
     return Pool(middle, shifts, gradient(keys, middle + shifts))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from dp_accounting import NeighboringRelation
+from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax.oracles import sampling
@@ -26,7 +26,7 @@ Scheme = FullBatch | Poisson | WithoutReplacement
 _Plan = TypeVar("_Plan", bound=Any)
 
 ACCOUNTANTS = ("pld", "rdp")
-_ASSUMES = ("the key and the users sampled in each step stay secret",)
+KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
 _LEDGER_ROUNDING = 2e-5
 _LEAST_MULTIPLIER = 0.01
 
@@ -68,11 +68,14 @@ class Releases(NamedTuple):
         step = self.scheme.gaussian_loss(float(noise_multiplier), self.relation)
         return float(privacy.epsilon(privacy.scale(step, self.num_steps), delta))
 
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """What the run releases."""
+        return events.repeated(self.scheme.gaussian_event(float(noise_multiplier)), self.num_steps)
+
     def certificate(self, noise_multiplier: float, delta: float) -> privacy.Certificate:
         """The guarantee of the run by the tightest accountant."""
-        event = self.scheme.gaussian_event(float(noise_multiplier))
-        event = events.repeated(event, self.num_steps)
-        return privacy.certificate(event, float(delta), self.relation, _ASSUMES)
+        event = self.event(noise_multiplier)
+        return privacy.certificate(event, float(delta), self.relation, KEPT_SECRET)
 
     def sampler(self, num_users: int) -> Callable[[jax.Array], sampling.UserSample] | None:
         """Draws the users of a step as the accounting assumes; ``None`` for everybody."""

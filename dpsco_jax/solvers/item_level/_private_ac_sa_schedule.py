@@ -49,6 +49,12 @@ class Problem(NamedTuple):
     paper: bool
     objective: Objective
     clip_norm: float
+    regularization: float = 0.0
+
+    @property
+    def strong_convexity(self) -> float:
+        """μ of all that is minimized: loss, ridge and the regularization that was asked for."""
+        return self.objective.strong_convexity + self.regularization
 
     @property
     def log_delta(self) -> float:
@@ -130,7 +136,7 @@ def step_sizes(
     else:
         assert p.objective.smoothness is not None
         own, bias = p.objective.smoothness, 0.0
-    smoothness = own + p.objective.ridge
+    smoothness = own + p.objective.ridge + p.regularization
     # A full batch has no sampling error, but its smoothing shifts are still random.
     sampling_error = p.clip_norm**2 / batch_size if batch_size < p.num_users or radius > 0 else 0.0
     noise = 2 * p.clip_norm * noise_multiplier / batch_size
@@ -146,13 +152,13 @@ def step_sizes(
             bias + initial + variance * (2 * t + 1) / (6 * step_parameter),
         )
     added = _regularization(p, t, variance) if policy == "regularize" else 0.0
-    convexity = p.objective.strong_convexity + added
+    convexity = p.strong_convexity + added
     smoothness = max(smoothness + added, convexity)
     bound = (
         bias + 2 * smoothness * p.distance**2 / (t * (t + 1)) + 2 * variance / (convexity * (t + 1))
     )
     bound += added * p.distance**2 / 2
-    return StepSizes(smoothness, convexity, radius, added, bound)
+    return StepSizes(smoothness, convexity, radius, p.regularization + added, bound)
 
 
 def _regularization(p: Problem, num_steps: int, variance: float) -> float:
@@ -185,11 +191,9 @@ def _needs_smoothing(p: Problem, policy: str, num_steps: int) -> bool:
 def _steps_without_smoothing(p: Problem, policy: str) -> int:
     """T at which the term of the initial distance is half of the privacy error."""
     assert p.objective.smoothness is not None
-    smoothness = p.objective.smoothness + p.objective.ridge
+    smoothness = p.objective.smoothness + p.objective.ridge + p.regularization
     if policy == "strongly convex":
-        privacy_error = (
-            2 * (_TYPICAL_NOISE * p.clip_norm * p.accuracy) ** 2 / p.objective.strong_convexity
-        )
+        privacy_error = 2 * (_TYPICAL_NOISE * p.clip_norm * p.accuracy) ** 2 / p.strong_convexity
         return math.ceil(p.distance * math.sqrt(4 * smoothness / privacy_error))
     privacy_error = p.clip_norm * p.distance * p.accuracy
     return math.ceil(p.distance * math.sqrt(8 * smoothness / privacy_error))

@@ -32,108 +32,16 @@ import jax
 import numpy as np
 import optax
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import transforms
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.item_level import _private_ac_sa_schedule as schedule
+from dpsco_jax.solvers.item_level._private_ac_sa_plan import Plan
 from dpsco_jax.solvers.solution import Solution, finished
 
-
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
-
-    Attributes:
-        num_users: N.
-        dim: number of parameters.
-        num_steps: T.
-        batch_size: B; at B = N there is no sampling.
-        constants: ``"tight"`` or ``"paper"``.
-        smoothed: whether gradients are taken at shifted points.
-        chunk_size: users whose gradients are held at once.
-        noise_multiplier: σ over the ℓ2 sensitivity 2·``clip_norm`` of the clipped sum.
-        clip_norm: G, the bound on a user's gradient.
-        smoothness: L of what AC-SA minimizes, or its step-size parameter Γ under ``"direct"``.
-        strong_convexity: μ of the same; 0 under ``"direct"``.
-        smoothing_radius: r, zero if not ``smoothed``.
-        regularization: u of the term (u/2)·‖w - start‖² that the reduction adds, else zero.
-        epsilon: the budget.
-        delta: likewise.
-        initial_distance: R.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
-    """
-
-    num_users: int
-    dim: int
-    num_steps: int
-    batch_size: int
-    constants: str
-    smoothed: bool
-    chunk_size: int
-    noise_multiplier: Any
-    clip_norm: Any
-    smoothness: Any
-    strong_convexity: Any
-    smoothing_radius: Any
-    regularization: Any
-    epsilon: Any
-    delta: Any
-    initial_distance: Any
-    excess_bound: Any
-
-    @property
-    def releases(self) -> _planning.Releases:
-        """The private releases of the run."""
-        return _planning.fixed_size(self.num_users, self.batch_size, self.num_steps)
-
-    @property
-    def user_gradients(self) -> int:
-        """User gradients of the whole run."""
-        return self.num_steps * self.batch_size
-
-    @property
-    def policy(self) -> str:
-        """The policy that the numbers are those of (a batch of plans may mix them)."""
-        if float(self.strong_convexity) == 0:
-            return "direct"
-        return "regularize" if float(self.regularization) > 0 else "strongly convex"
-
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the bound on the excess risk assumes; privacy assumes none of it."""
-        reach, slope = float(self.smoothing_radius), float(self.clip_norm)
-        return (
-            f"losses are convex and {slope:.4g}-Lipschitz within {reach:.3g} of the domain",
-            f"a minimizer lies within {float(self.initial_distance):.4g} of the start",
-        )
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        return self.releases.certificate(self.noise_multiplier, self.delta)
-
-    def __str__(self) -> str:
-        trivial = float(self.clip_norm) * float(self.initial_distance)
-        smoothing = f"ball of radius {float(self.smoothing_radius):.4g}"
-        parameter = "AC-SA step parameter" if self.policy == "direct" else "smoothness"
-        rows: list[tuple[str, Any]] = [
-            ("constants, policy", f"{self.constants}, {self.policy}"),
-            ("users", self.num_users),
-            ("parameters", self.dim),
-            ("steps", self.num_steps),
-            ("batch size", self.batch_size),
-            ("clip norm", self.clip_norm),
-            ("smoothing", smoothing if self.smoothed else "none: the loss is smoother by itself"),
-            (parameter, self.smoothness),
-            ("strong convexity", self.strong_convexity),
-            ("added regularization", self.regularization),
-            ("excess risk bound", f"{float(self.excess_bound):.4g} (trivial: {trivial:.4g})"),
-            ("which assumes", "; ".join(self.assumes)),
-            *self.releases.rows(self),
-        ]
-        return _planning.table("private AC-SA", rows)
+__all__ = ["Plan", "plan", "solve"]
 
 
 def plan(
@@ -151,6 +59,7 @@ def plan(
     clip_norm: float | None = None,
     accountant: str = "pld",
     chunk_size: int = 64,
+    regularization: float = 0.0,
 ) -> Plan:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
@@ -173,6 +82,8 @@ def plan(
             gradients that are biased: nothing is proved of the excess risk then.
         accountant: for ``"tight"``: ``"pld"`` (least noise) or ``"rdp"`` (the ledger meets ε as well).
         chunk_size: users whose gradients are held at once.
+        regularization: u ≥ 0; if positive, the objective is the loss plus (u/2)·‖w - center‖², with the
+            centre given to ``solve``: R and ``excess_bound`` speak of that sum. Strongly convex policy.
 
     Raises:
         ValueError: an argument is out of range, R is not finite, or a precondition of the paper's theorem
@@ -200,7 +111,14 @@ def plan(
     if batch_size is not None:
         batch_size = _planning.require_integer("batch_size", batch_size, 1, num_users)
 
-    problem = schedule.Problem(num_users, dim, epsilon, delta, distance, paper, objective, clip)
+    regularization = _planning.require_real("regularization", regularization, 0, closed=True)
+    if regularization > 0:
+        _planning.require_choice("policy", policy, ("auto", "strongly convex"))
+        policy = "strongly convex"
+
+    problem = schedule.Problem(
+        num_users, dim, epsilon, delta, distance, paper, objective, clip, regularization
+    )
 
     def under(policy: str) -> Plan:
         steps, batch = schedule.sizes(problem, policy, num_steps, batch_size)
@@ -223,11 +141,12 @@ def plan(
             epsilon=epsilon,
             delta=delta,
             initial_distance=distance,
+            bounds_regularized=regularization > 0,
             **numbers._asdict(),
         )
 
     if policy == "strongly convex":
-        _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+        _planning.require_real("strong_convexity", problem.strong_convexity, 0)
     policies = schedule.candidates(problem) if policy == "auto" else (policy,)
     best = min(map(under, policies), key=lambda candidate: candidate.excess_bound)
     return best if clip >= lipschitz else dataclasses.replace(best, excess_bound=math.inf)
@@ -239,6 +158,7 @@ def solve(
     objective: Objective,
     data: UserData,
     params: Any,
+    center: Any = None,
     trace: Callable[[Any, Any, Any], Any] | None = None,
 ) -> Solution:
     """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
@@ -249,6 +169,7 @@ def solve(
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users.
         params: the starting point; projected onto the domain.
+        center: of the added regularization, a public point; the starting point if left out.
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
@@ -257,6 +178,7 @@ def solve(
     _planning.require_users("data", plan.num_users, data)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
+    center = start if center is None else center
     scheme, relation, num_steps = plan.releases
     radius = plan.smoothing_radius if plan.smoothed else None
     oracle, oracle_data = loop.clipped_sum_oracle(
@@ -273,7 +195,7 @@ def solve(
         def add(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
             return g + ridge + (plan.regularization * (w - origin)).astype(g.dtype)
 
-        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, start)
+        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, center)
 
     aggregate = transforms.summed_contributions(plan.clip_norm, plan.batch_size, relation)
     optimizer = optax.chain(

@@ -1,0 +1,123 @@
+"""The plan of private AC-SA: what will be run, what it costs, what it proves.
+
+What it computes: nothing by itself; ``private_ac_sa.plan`` fills it in.
+
+Source: as for ``private_ac_sa``.
+
+Formal guarantee: ``certificate`` follows from the sizes and the noise multiplier alone, ``excess_bound`` from
+all numbers and what ``assumes`` says.
+
+Cost: none; a certificate takes the accountants up to a second.
+"""
+
+import dataclasses
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from dpsco_jax import privacy
+from dpsco_jax.solvers import _planning
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: N.
+        dim: number of parameters.
+        num_steps: T.
+        batch_size: B; at B = N there is no sampling.
+        constants: ``"tight"`` or ``"paper"``.
+        smoothed: whether gradients are taken at shifted points.
+        chunk_size: users whose gradients are held at once.
+        noise_multiplier: σ over the ℓ2 sensitivity 2·``clip_norm`` of the clipped sum.
+        clip_norm: G, the bound on a user's gradient.
+        smoothness: L of what AC-SA minimizes, or its step-size parameter Γ under ``"direct"``.
+        strong_convexity: μ of the same; 0 under ``"direct"``.
+        smoothing_radius: r, zero if not ``smoothed``.
+        regularization: u of the term (u/2)·‖w - center‖² that is added, else zero.
+        epsilon: the budget.
+        delta: likewise.
+        initial_distance: R.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+        bounds_regularized: whether the risk that it speaks of has the added term, as it has if the term was
+            asked for, and not if it is a means to solve the problem without.
+    """
+
+    num_users: int
+    dim: int
+    num_steps: int
+    batch_size: int
+    constants: str
+    smoothed: bool
+    chunk_size: int
+    noise_multiplier: Any
+    clip_norm: Any
+    smoothness: Any
+    strong_convexity: Any
+    smoothing_radius: Any
+    regularization: Any
+    epsilon: Any
+    delta: Any
+    initial_distance: Any
+    excess_bound: Any
+    bounds_regularized: bool = False
+
+    @property
+    def releases(self) -> _planning.Releases:
+        """The private releases of the run."""
+        return _planning.fixed_size(self.num_users, self.batch_size, self.num_steps)
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return self.num_steps * self.batch_size
+
+    @property
+    def policy(self) -> str:
+        """The policy that the numbers are those of (a batch of plans may mix them)."""
+        if float(self.strong_convexity) == 0:
+            return "direct"
+        reduced = float(self.regularization) > 0 and not self.bounds_regularized
+        return "regularize" if reduced else "strongly convex"
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        reach, slope = float(self.smoothing_radius), float(self.clip_norm)
+        return (
+            f"losses are convex and {slope:.4g}-Lipschitz within {reach:.3g} of the domain",
+            f"a minimizer lies within {float(self.initial_distance):.4g} of the start",
+        )
+
+    @property
+    def event(self) -> DpEvent:
+        """What is released, for an accountant."""
+        return self.releases.event(self.noise_multiplier)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        return self.releases.certificate(self.noise_multiplier, self.delta)
+
+    def __str__(self) -> str:
+        trivial = float(self.clip_norm) * float(self.initial_distance)
+        smoothing = f"ball of radius {float(self.smoothing_radius):.4g}"
+        parameter = "AC-SA step parameter" if self.policy == "direct" else "smoothness"
+        rows: list[tuple[str, Any]] = [
+            ("constants, policy", f"{self.constants}, {self.policy}"),
+            ("users", self.num_users),
+            ("parameters", self.dim),
+            ("steps", self.num_steps),
+            ("batch size", self.batch_size),
+            ("clip norm", self.clip_norm),
+            ("smoothing", smoothing if self.smoothed else "none: the loss is smoother by itself"),
+            (parameter, self.smoothness),
+            ("strong convexity", self.strong_convexity),
+            ("added regularization", self.regularization),
+            ("excess risk bound", f"{float(self.excess_bound):.4g} (trivial: {trivial:.4g})"),
+            ("which assumes", "; ".join(self.assumes)),
+            *self.releases.rows(self),
+        ]
+        return _planning.table("private AC-SA", rows)

@@ -56,6 +56,7 @@ def mean_gradient(
     if smoothing_radius is not None:
         require_nonnegative("smoothing_radius", smoothing_radius)
     one_user = user_loss(objective)
+    radius = 0.0 if smoothing_radius is None else smoothing_radius
 
     def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
         sample_key, shift_key = jax.random.split(key)
@@ -63,7 +64,7 @@ def mean_gradient(
 
         def shifted(params: Any, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(shift_key, position)
-            shift = uniform_ball(user_key, params, smoothing_radius)
+            shift = uniform_ball(user_key, params, radius)
             return jax.tree.map(lambda p, y: p + y.astype(p.dtype), params, shift)
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:

@@ -1,0 +1,247 @@
+"""AC-SA without privacy: accelerated stochastic approximation, in one stage or several.
+
+What it computes: minimizes the mean over users of convex losses, plus a ridge and, if wanted, a composite
+term h, over the objective's domain. Gradients are full, or means over batches of exactly B users, or either
+at randomly shifted points, which makes a loss smooth in expectation. ``optimizer`` alone runs a schedule on
+gradients from anywhere.
+
+Source: Ghadimi and Lan 2012 and 2013; thesis, Algorithm 3 and Theorem 1.4.1 (with the corrections of
+docs/corrections.md, section C), Claim 1.4.2 (smoothing). Stages and their bounds: ``ac_sa_stages``.
+
+Formal guarantee: none of privacy: ``Solution.privacy`` is unbounded. Utility: for losses convex and
+G-Lipschitz within r of the domain (the latter only where gradients are sampled or points shifted), and a
+minimizer within R of the start, the expected excess is at most
+
+    Plan.excess_bound = β + the bound of the schedule for smoothness L + u, strong convexity μ, variance V
+
+with u the ridge; without smoothing β = 0, L is the loss's own constant and V = G²/B·(N - B)/(N - 1); with
+smoothing in the ball of radius r, β = G·r·d/(d+1), L = c_d·G/r and V = G²/B. The smoothing bias counts once:
+f ≤ f_r ≤ f + β, so that F(w) - F* ≤ F_r(w) - F_r(w*) + β. By default the plan smooths where that proves
+more, with the radius that balances β with the term of the initial distance.
+
+Cost: T·B user gradients, no gradient of a single user is formed; one compiled program for all stages.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.geometry.domains import Domain
+from dpsco_jax.geometry.prox import Term
+from dpsco_jax.oracles import sampling, unclipped
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import _ac_sa_choice, loop
+from dpsco_jax.solvers.convex.ac_sa_stages import POLICIES, Stages
+from dpsco_jax.solvers.solution import Solution, finished
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree.
+
+    Attributes:
+        num_users: N.
+        dim: number of parameters.
+        batch_size: B; at B = N there is no sampling.
+        smoothed: whether gradients are taken at shifted points.
+        chunk_size: users whose losses are evaluated at once.
+        stages: the schedule: lengths, step parameters, and its own bound.
+        smoothing_radius: r, zero if not ``smoothed``.
+        initial_distance: R.
+        excess_bound: proven bound on the expected excess.
+    """
+
+    num_users: int
+    dim: int
+    batch_size: int
+    smoothed: bool
+    chunk_size: int
+    stages: Any
+    smoothing_radius: Any
+    initial_distance: Any
+    excess_bound: Any
+
+    @property
+    def num_steps(self) -> int:
+        """T, over all stages."""
+        return self.stages.num_steps
+
+    @property
+    def user_gradients(self) -> int:
+        """T·B."""
+        return self.num_steps * self.batch_size
+
+    def __str__(self) -> str:
+        radius = f"ball of radius {float(self.smoothing_radius):.4g}"
+        shown = ", ".join(map(str, self.stages.lengths[:8]))
+        more = ", ..." if len(self.stages.lengths) > 8 else ""
+        return _planning.table(
+            "AC-SA (not private)",
+            [
+                ("policy", self.stages.policy),
+                ("users", self.num_users),
+                ("parameters", self.dim),
+                ("steps", self.num_steps),
+                ("of stages", f"{len(self.stages.lengths)} ({shown}{more})"),
+                ("batch size", self.batch_size),
+                ("smoothing", radius if self.smoothed else "none"),
+                ("user gradients", self.user_gradients),
+                ("excess bound", self.excess_bound),
+                (
+                    "which assumes",
+                    f"a minimizer within {float(self.initial_distance):.4g} of the start",
+                ),
+            ],
+        )
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    num_steps: int | None = None,
+    excess: float | None = None,
+    initial_distance: float | None = None,
+    policy: str = "auto",
+    batch_size: int | None = None,
+    chunk_size: int = 4096,
+) -> Plan:
+    """Checks all arguments and sets the schedule: the best of T steps, or the shortest to an excess.
+
+    Args:
+        objective: for its constants, domain and ridge.
+        num_users: N ≥ 1.
+        dim: number of parameters.
+        num_steps: T; this or ``excess``.
+        excess: the bound on the expected excess to be reached; this or ``num_steps``.
+        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
+            domain if left out.
+        policy: ``"strongly convex"``, ``"convex"``, ``"multi-stage"``, or ``"auto"``: the one that proves
+            the least excess, or takes the fewest steps.
+        batch_size: B; everybody if left out.
+        chunk_size: users whose losses are evaluated at once.
+
+    Raises:
+        ValueError: an argument is out of range; the policy needs strong convexity and there is none; the
+            loss is neither smooth nor Lipschitz.
+    """
+    num_users = _planning.require_integer("num_users", num_users, 1)
+    dim = _planning.require_integer("dim", dim, 1)
+    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    batch = num_users if batch_size is None else batch_size
+    batch = _planning.require_integer("batch_size", batch, 1, num_users)
+    _planning.require_choice("policy", policy, ("auto", *POLICIES))
+    if (num_steps is None) == (excess is None):
+        raise ValueError(f"one of num_steps and excess must be given, got {num_steps}, {excess}")
+    if num_steps is not None:
+        num_steps = _planning.require_integer("num_steps", num_steps, 1)
+    if excess is not None:
+        excess = _planning.require_real("excess", excess, 0)
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    if policy in ("strongly convex", "multi-stage"):
+        _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+
+    setting = _ac_sa_choice.Setting(objective, num_users, dim, batch, distance)
+    found = _ac_sa_choice.candidates(setting, policy, num_steps, excess)
+    if excess is None:
+        best = min(found, key=lambda choice: choice.excess_bound)
+    else:
+        best = min(found, key=lambda choice: choice.stages.num_steps)
+    return Plan(
+        num_users=num_users,
+        dim=dim,
+        batch_size=batch,
+        smoothed=best.radius > 0,
+        chunk_size=chunk_size,
+        stages=best.stages,
+        smoothing_radius=best.radius,
+        initial_distance=distance,
+        excess_bound=best.excess_bound,
+    )
+
+
+def optimizer(
+    stages: Stages, domain: Domain | None = None, term: Term | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """The transformation that runs a schedule: the last of a chain; report ``ac_sa_eval_params``.
+
+    Args:
+        stages: of a plan, or made by ``ac_sa_stages`` from constants of your own.
+        domain: the set to stay in; the whole space if None.
+        term: composite term h, see ``geometry.prox``.
+
+    Raises:
+        ValueError: the term has no closed form over the domain.
+    """
+    if len(stages.lengths) == 1:
+        return transforms.ac_sa(stages.smoothness[0], stages.strong_convexity, domain, term)
+    smoothness = jnp.asarray(stages.smoothness)
+    return transforms.restart_stages(
+        lambda stage: transforms.ac_sa(smoothness[stage], stages.strong_convexity, domain, term),
+        stages.lengths,
+        transforms.ac_sa_eval_params,
+    )
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    term: Term | None = None,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key; of no effect for full gradients without smoothing.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the starting point; projected onto the domain.
+        term: composite term h that is added to the objective; the plan's bound holds with it.
+        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+
+    Raises:
+        ValueError: if the number of users is not the planned one, or the term has no closed form over
+            the domain.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    users, batch = plan.num_users, plan.batch_size
+
+    def sampler(key: jax.Array) -> sampling.UserSample:
+        return sampling.without_replacement(key, users, batch)
+
+    oracle = unclipped.mean_gradient(
+        objective,
+        batch,
+        sampler if batch < users else None,
+        plan.smoothing_radius if plan.smoothed else None,
+        plan.chunk_size,
+    )
+
+    def add_regularizer(gradient: Any, point: Any) -> Any:
+        return jax.tree.map(jnp.add, gradient, objective.regularizer_gradient(point))
+
+    method = optax.chain(
+        optax.stateless(add_regularizer), optimizer(plan.stages, objective.domain, term)
+    )
+    start = objective.domain.project(params)
+    end = loop.run(key, oracle, method, start, data, plan.num_steps, trace)
+    reported = transforms.ac_sa_eval_params(end.opt_state, end.params)
+    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
+    solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
+    return solution._replace(privacy=privacy.unbounded())

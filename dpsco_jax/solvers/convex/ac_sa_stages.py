@@ -1,0 +1,155 @@
+"""The stages of AC-SA: how long each is, its step parameter, and the bound that this proves.
+
+What it computes: for an L-smooth, μ-strongly convex f, gradients of variance V and a start within R of a
+minimizer of F = f + h over K, in float64, one of three schedules of ``transforms.ac_sa``:
+
+    strongly convex (μ > 0)  one stage of T steps:  E F - F* ≤ 2LR²/(T(T+1)) + 2V/(μ(T+1))
+    convex                   one stage of T steps:  E F - F* ≤ 2ΓR²/(T(T+1)) + V(2T+1)/(6Γ)
+    multi-stage (μ > 0)      stage k = 1, 2, ... of N_k = ⌈max(4√(2L/μ), 128·2^k·V/(3μ·V_0))⌉ steps of the
+                             convex kind from where the last has ended: E F - F* ≤ 2^-k·V_0
+
+with Γ = L if V = 0 and otherwise the larger of 2L and √(V·T(T+1)(2T+1)/12)/R. V_0 = μR²/2 may be less than
+the gap at the start: all that a stage uses of it is that R_k² = 2^(1-k)·2V_0/μ bounds the squared distance
+at its start. The bound that a schedule states is that of the recursion R_{k+1}² = 2·bound_k/μ for the
+lengths as rounded; it is at most 2^-k·V_0, and at most 8^-k·V_0 if V = 0.
+
+Source: Ghadimi and Lan 2012 (one stage) and 2013 (several: their Algorithm 3); thesis, Theorem 1.4.1 and
+section 2.8. Constants: docs/corrections.md, section C. In stages of the convex kind, 2Γ ≥ 4L and N² ≥ 32L/μ
+make the first term at most R_k²·μ/8 = 2^-k·V_0/2 where Γ = 2L; Γ above that balances both terms, and then
+their sum is at most 4LR_k²/N² + 2R_k√(2V/(3N)), of which N ≥ 128·2^k·V/(3μV_0) makes each half as large as
+2^-k·V_0.
+
+Formal guarantee: the bounds are theorems under the assumptions named. Nothing looks at data.
+
+Cost: none.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from dpsco_jax.solvers import _planning
+from dpsco_jax.transforms import balanced_smoothness
+
+POLICIES = ("strongly convex", "convex", "multi-stage")
+
+MOST_STEPS = 2**31 - 1
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """A schedule of AC-SA. Sizes are static, numbers are leaves of the pytree.
+
+    Attributes:
+        policy: one of ``POLICIES``.
+        lengths: steps of each stage.
+        smoothness: L, or the step parameter Γ, of each stage, ``[stages]``.
+        strong_convexity: μ as the steps use it: 0 except under ``"strongly convex"``.
+        excess_bound: proven bound on the expected gap at the end.
+    """
+
+    policy: str
+    lengths: tuple[int, ...]
+    smoothness: Any
+    strong_convexity: Any
+    excess_bound: Any
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all stages together."""
+        return sum(self.lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What the bounds depend on; all public.
+
+    Attributes:
+        smoothness: L > 0 of f.
+        strong_convexity: μ in [0, L] of f.
+        gradient_variance: V ≥ 0, bound on E‖gradient - its mean‖².
+        distance: R > 0, bound on the distance from the start to a minimizer.
+    """
+
+    smoothness: float
+    strong_convexity: float
+    gradient_variance: float
+    distance: float
+
+    def __post_init__(self) -> None:
+        _planning.require_real("smoothness", self.smoothness, 0)
+        most = math.nextafter(self.smoothness, math.inf)
+        _planning.require_real("strong_convexity", self.strong_convexity, 0, most, closed=True)
+        _planning.require_real("gradient_variance", self.gradient_variance, 0, closed=True)
+        _planning.require_real("initial_distance", self.distance, 0)
+
+
+def one_stage(problem: Problem, policy: str, num_steps: int) -> Stages:
+    """The schedule of one stage of T steps, ``"strongly convex"`` or ``"convex"``."""
+    if policy == "convex":
+        return _convex_stages(problem, policy, (num_steps,))
+    if policy != "strongly convex":
+        raise ValueError(f"policy of one stage must be one of {POLICIES[:2]}, got {policy!r}")
+    convexity = _planning.require_real("strong_convexity", problem.strong_convexity, 0)
+    bound = 2 * problem.smoothness * problem.distance**2 / (num_steps * (num_steps + 1))
+    bound += 2 * problem.gradient_variance / (convexity * (num_steps + 1))
+    return Stages(policy, (num_steps,), np.array([problem.smoothness]), convexity, bound)
+
+
+def stages_within(problem: Problem, num_steps: int) -> Stages:
+    """As many stages as fit into T steps, the last as long as there is room.
+
+    Raises:
+        ValueError: if not even the first stage fits.
+    """
+    lengths = [_length(problem, 1)]
+    if lengths[0] > num_steps:
+        raise ValueError(
+            f"num_steps must be at least {lengths[0]} for 'multi-stage', got {num_steps}"
+        )
+    while sum(lengths) + (following := _length(problem, len(lengths) + 1)) <= num_steps:
+        lengths.append(following)
+    lengths[-1] += num_steps - sum(lengths)
+    return _convex_stages(problem, "multi-stage", tuple(lengths))
+
+
+def stages_to(problem: Problem, excess: float) -> Stages:
+    """As many stages as it takes for the bound to be at most ``excess``.
+
+    Raises:
+        ValueError: if that takes 2^31 steps or more.
+    """
+    lengths: tuple[int, ...] = ()
+    while sum(lengths) <= MOST_STEPS:
+        lengths += (_length(problem, len(lengths) + 1),)
+        stages = _convex_stages(problem, "multi-stage", lengths)
+        if stages.excess_bound <= excess:
+            return stages
+    raise ValueError(f"excess must be reached in fewer than 2^31 steps, got {excess:g}")
+
+
+def _length(problem: Problem, stage: int) -> int:
+    """N_k."""
+    _planning.require_real("strong_convexity", problem.strong_convexity, 0)
+    gap = 0.5 * problem.strong_convexity * problem.distance**2
+    for_start = 4 * math.sqrt(2 * problem.smoothness / problem.strong_convexity)
+    for_noise = 128 * 2.0**stage * problem.gradient_variance
+    return math.ceil(max(for_start, for_noise / (3 * problem.strong_convexity * gap)))
+
+
+def _convex_stages(p: Problem, policy: str, lengths: tuple[int, ...]) -> Stages:
+    distance, bound, parameters = p.distance, math.inf, []
+    for stage, steps in enumerate(lengths):
+        if stage > 0:
+            distance = math.sqrt(2 * bound / p.strong_convexity)
+        parameter = p.smoothness
+        if p.gradient_variance > 0:
+            balanced = balanced_smoothness(p.smoothness, p.gradient_variance, steps, distance)
+            parameter = float(np.asarray(balanced))
+        bound = 2 * parameter * distance**2 / (steps * (steps + 1))
+        bound += p.gradient_variance * (2 * steps + 1) / (6 * parameter)
+        parameters.append(parameter)
+    return Stages(policy, lengths, np.array(parameters), 0.0, bound)

@@ -84,27 +84,24 @@ class Accuracies(NamedTuple):
 def oracle_accuracies(
     *,
     ratio: float,
-    condition: float,
-    log_power: float,
+    least_factor: float,
     num_iterations: int,
     search_failure: float,
     copies: int = 1,
 ) -> Accuracies:
     """The accuracies under which the potential of ball acceleration stays below 3R². Host, float64.
 
-    With K = (R/r)^(2/3), κ = LR/ε, λ_min = εK²·log(κ)^p/R², and x̂ as in the module's docstring:
+    With K = (R/r)^(2/3), λ_min = f·εK²/R², and x̂ as in the module's docstring:
 
     - line search: within r/16 of x̂ except with probability ``search_failure``, from runs with φ = λr²/41472
       (Markov: within 3·√(2φ/λ) of x̂ with probability 2/3, and three times that after aggregation);
-    - ball: φ ≤ λr²/48, and half of λr²/(21·log(κ)^(3p/2)), the share of the iterations at λ_min;
-    - prox: E‖x - x̂‖² ≤ (0.21r)² and ≤ 2r²/(21·log(κ)^(3p/2)), the other half; its bias at most ε/(12Rλ) at
-      λ_min, and 0.15·r/√(251·N) at any λ (there Σ_t λ_t·A_t ≤ 251·R²/r², so that Σ 2R·√(λ_t·A_t)·bias ≤
-      0.3R²).
+    - ball: φ ≤ λr²/48, and half of λr²/(21·f^1.5), the share of the at most 3.5·K·√f iterations at λ_min;
+    - prox: E‖x - x̂‖² ≤ (0.21r)² and ≤ 2r²/(21·f^1.5), the other half; its bias at most ε/(12Rλ) at λ_min,
+      and 0.15·r/√(251·N) at any λ (there Σ_t λ_t·A_t ≤ 251·R²/r², so that Σ 2R·√(λ_t·A_t)·bias ≤ 0.3R²).
 
     Args:
         ratio: R/r ≥ 1.
-        condition: κ = LR/ε > 1.
-        log_power: p ≥ 0.
+        least_factor: f > 0; log(κ)^2 in the thesis.
         num_iterations: N, bound on the number of iterations.
         search_failure: probability with which one line search may fail, in (0, 1). A union over all
             searches of the run: the run's failure over N·(searches of an iteration).
@@ -114,16 +111,14 @@ def oracle_accuracies(
         ValueError: if an argument is out of range.
     """
     ratio = _planning.require_real("ratio", ratio, 1, closed=True)
-    condition = _planning.require_real("condition", condition, 1)
-    log_power = _planning.require_real("log_power", log_power, 0, closed=True)
+    least_factor = _planning.require_real("least_factor", least_factor, 0)
     num_iterations = _planning.require_integer("num_iterations", num_iterations, 1)
     search_failure = _planning.require_real("search_failure", search_failure, 0, 1)
     copies = _planning.require_integer("copies", copies, 1)
-    log_factor = max(1.0, math.log(condition)) ** log_power
-    share = 1 / (21 * log_factor**1.5)
+    share = 1 / (21 * least_factor**1.5)
     square = min(0.21**2, 2 * share)
-    # Relative to r: ε/(12·R·λ_min·r) = (R/r)/(12·K²·log^p) = 1/(12·√K·log^p).
-    at_least = 1 / (12 * ratio ** (1 / 3) * log_factor)
+    # Relative to r: ε/(12·R·λ_min·r) = 1/(12·f·√K).
+    at_least = 1 / (12 * least_factor * ratio ** (1 / 3))
     bias = min(at_least, 0.15 / math.sqrt(251 * num_iterations))
     max_level = 1
     while True:

@@ -39,6 +39,15 @@ def one_hot_value(model: LinearModel, nnz: int) -> float:
     return model.feature_bound / max(nnz, 1) ** 0.5
 
 
+def dots(model: LinearModel, vector: Float[Array, "dim"], rows: Any) -> Float[Array, "users items"]:
+    """⟨w, x⟩ for all items of a chunk of users."""
+    if not is_sparse(rows):
+        return jnp.einsum("umd,d->um", rows.features, vector, precision=FULL)
+    # A weight of zero stands at place ``dim`` for entries that do not count.
+    padded = jnp.append(vector, 0.0)
+    return entry(model, rows) * jnp.sum(padded.at[rows.features].get(mode="promise_in_bounds"), -1)
+
+
 def slopes(
     model: LinearModel,
     params: Float[Array, "dim"],
@@ -51,14 +60,7 @@ def slopes(
     ``offsets`` are added to the margins. The gradient of user u is ``unit[u]·Σ_j relative[u, j]·x_j``.
     Relative coefficients are at most one, whatever the loss, so nothing overflows that is summed.
     """
-    if is_sparse(rows):
-        # A weight of zero stands at place ``dim`` for entries that do not count.
-        point = jnp.append(params, 0.0)
-        margins = jnp.sum(point.at[rows.features].get(mode="promise_in_bounds"), -1)
-        margins = entry(model, rows) * margins
-    else:
-        margins = jnp.einsum("umd,d->um", rows.features, params, precision=FULL)
-    derivatives = model.derivative(margins + offsets, rows.labels)
+    derivatives = model.derivative(dots(model, params, rows) + offsets, rows.labels)
     derivatives = jnp.where(rows.weights > 0, derivatives, 0.0)
     usable = counted & jnp.all(jnp.isfinite(derivatives), axis=1)
     derivatives = jnp.where(usable[:, None], derivatives, 0.0)

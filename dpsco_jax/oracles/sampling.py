@@ -49,7 +49,10 @@ class UserSample(NamedTuple):
 
 
 def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> UserSample:
-    """A uniformly random subset of exactly ``batch_size`` users, in no particular order.
+    """A uniformly random subset of exactly ``batch_size`` users.
+
+    Up to half of the users, all orders of the subset are equally likely, so that the first few of a sample
+    are a sample themselves. Beyond, the order means nothing.
 
     Args:
         key: a typed key.

@@ -1,0 +1,112 @@
+"""How far two coupled runs of reweighted stochastic gradient descent drift apart.
+
+Two runs of a phase of T steps start at the same point, take the same perturbations and stay in a ball of
+radius r, but one of their records differs. The distance of their averages, divided by twice the step size
+times the Lipschitz constant, is a random number X; in units of it is the sensitivity of the phase.
+
+Source: thesis, Lemma 2.4.7, which asks for ρ/r >= 1728 log²(...) and bounds X² by 750. Here its moments are
+bounded one by one, with exact constants, and the best is chosen. Proof: docs/privacy/resque.md, Lemma 2.
+
+Formal guarantee: upper bounds on P(X > x) for convex losses that are Lipschitz on the whole space, steps of
+at most 2r / (4^i L √T̂) in phase i, which has T̂ / 2^i steps, projection of every iterate and of the start
+of each phase, averages with equal weights. The first phase has the largest bounds and stands for all.
+
+Cost: about 20,000 operations, once per size and radius.
+"""
+
+import functools
+import math
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from dpsco_jax.privacy._resque_moments import log_difference_norm, log_weight_norm
+
+_MOST = 200  # half the largest moment
+_ROUNDING = 1e-11  # relative; the sums have at most 400 terms
+_POINTS = 96
+
+
+@functools.lru_cache(maxsize=1024)
+def log_drift_norms(num_queries: int, radius_ratio: float) -> Float[np.ndarray, "halves"]:
+    """Log of bounds on ‖X‖_{2p} in the first phase, for p = 1, ..., 200.
+
+    ‖X‖_{2p} <= ω g^T with T = T̂/2, ω the norm of the weight where the records differ, and g the growth in a
+    step where they do not: g^{2p} = 1 + Σ_{q=2}^{2p} C(2p, q) (η L M_q / ρ)^q.
+
+    Args:
+        num_queries: T̂ of the call, a power of two.
+        radius_ratio: ρ/r.
+    """
+    radius = 1.0 / radius_ratio
+    log_step = math.log(2.0 * radius / (4.0 * math.sqrt(num_queries)))  # η L / ρ
+    halves = np.arange(1, _MOST + 1)
+    q = np.arange(2, 2 * _MOST + 1, dtype=float)
+    powers = q * (log_step + log_difference_norm(q, radius)) - special.gammaln(q + 1.0)
+    twice = 2.0 * halves[:, None]
+    inside = q <= twice
+    log_choose = special.gammaln(twice + 1.0) - special.gammaln(
+        np.where(inside, twice - q, 0) + 1.0
+    )
+    terms = np.where(inside, log_choose + powers, -np.inf)
+    log_growth = np.logaddexp(0.0, special.logsumexp(terms, axis=1)) / (2.0 * halves)
+    norms = log_weight_norm(2.0 * halves, radius) + (num_queries // 2) * log_growth
+    norms = norms * (1.0 + _ROUNDING) + _ROUNDING
+    norms.setflags(write=False)
+    return norms
+
+
+def drift_factor(num_queries: int, radius_ratio: float, failure: float) -> float:
+    """F with P(X > F) <= ``failure`` in every phase: the least of ω g^T δ^{-1/(2p)} over p.
+
+    Args:
+        num_queries: T̂ of the call, a power of two.
+        radius_ratio: ρ/r.
+        failure: probability in one phase, in (0, 1]; 1 gives the bound on the root mean square of X.
+    """
+    halves = np.arange(1, _MOST + 1)
+    norms = log_drift_norms(num_queries, radius_ratio)
+    return float(np.exp(np.min(norms - math.log(failure) / (2.0 * halves))))
+
+
+def log_tail(
+    num_queries: int, radius_ratio: float, drift: Float[np.ndarray, "points"]
+) -> Float[np.ndarray, "points"]:
+    """Log of a bound on P(X > drift)."""
+    halves = np.arange(1, _MOST + 1)
+    excess = log_drift_norms(num_queries, radius_ratio) - np.log(drift)[:, None]
+    return np.minimum(np.min(2.0 * halves * excess, axis=1), 0.0)
+
+
+def shift_law(
+    num_queries: int, radius_ratio: float, failure: float
+) -> tuple[Float[np.ndarray, "points"], Float[np.ndarray, "points"]]:
+    """A law that dominates the shift which one record at a random position causes.
+
+    A record used in step j of a phase of T steps moves only the iterates from j on, hence their average by
+    at most the share f = (T - j + 1)/T of what X allows. All T̂ - 1 positions are equally likely.
+
+    Returns:
+        Increasing values and their probabilities, which sum to 1 - ``failure``: the shift, in units of twice
+        step size times Lipschitz constant, is with probability ``failure`` larger than the last, and else
+        stochastically smaller than this law.
+    """
+    largest = drift_factor(num_queries, radius_ratio, failure)
+    grid = largest * np.linspace(0.0, 1.0, _POINTS + 1)[1:]
+    phase, above = num_queries // 2, np.zeros(_POINTS)
+    while phase >= 1:
+        share = np.arange(1, phase + 1) / phase
+        # Many positions: groups of them, each with the largest share of its group.
+        share = share[:: -max(1, phase // 256)]
+        tails = np.exp(
+            log_tail(num_queries, radius_ratio, (grid / share[:, None]).ravel())
+        ).reshape(len(share), _POINTS)
+        above += phase / (num_queries - 1) * tails.mean(axis=0)
+        phase //= 2
+    above = np.minimum(above * (1.0 + _ROUNDING), 1.0)
+    above[-1] = failure
+    above = np.maximum(above, failure)
+    probability = -np.diff(np.concatenate([[1.0], above]))
+    kept = probability > 0
+    return grid[kept], probability[kept]

@@ -16,7 +16,10 @@ of K
     μ > 0, smoothness = L:       E[F(ag_T) - F(z)] ≤ 2L‖x_0 - z‖²/(T(T+1)) + 2V/(μ(T+1)),
     μ = 0, smoothness = Γ ≥ 2L:  E[F(ag_T) - F(z)] ≤ 2Γ‖x_0 - z‖²/(T(T+1)) + V(2T+1)/(6Γ),
 
-with F = f + h; with exact gradients Γ = L serves in the second line too.
+with F = f + h; with exact gradients Γ = L serves in the second line too. There the worst case over all
+convex L-smooth functions is 6L‖x_0 - z‖²/(3T² + 7T + 14) (a Huber loss attains it; that none is worse was
+found by semidefinite programming, for T up to 16), so that the line is sharp as T grows. With μ > 0 the
+worst case is below the first line by a factor of at most 4.3 for T ≤ 16 and μ ≤ L/2.
 
 Cost: one gradient, one prox and one projection per step; memory of two copies of the parameters.
 """

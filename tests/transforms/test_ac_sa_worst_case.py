@@ -1,37 +1,49 @@
-"""The worst case of AC-SA over all smooth convex functions, by semidefinite programming (PEPit)."""
+"""The worst case of AC-SA over all functions of a class, by semidefinite programming (PEPit).
 
+The method is linear in its start and its gradients: run on unit vectors, the code itself says of which
+combinations of (w_0, g_1, ..., g_T) its points consist, and those go into the program. AC-SA does not know
+its horizon, so one run of 16 steps serves all horizons.
+"""
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from PEPit import PEP, Point
-from PEPit.functions import SmoothStronglyConvexFunction
+from PEPit.functions import ConvexFunction, SmoothConvexFunction, SmoothStronglyConvexFunction
+from PEPit.primitive_steps import proximal_step
 
 from dpsco_jax import transforms
+from dpsco_jax.solvers.convex import ac_sa, ac_sa_stages
+
+LONGEST = 16
 
 
-def our_coefficients(smoothness, strong_convexity, horizon):
-    """Query points and last aggregate as combinations of (w_0, g_1, ..., g_T), from the code itself.
+def _coefficients(method):
+    """Query points and aggregates, ``[LONGEST, LONGEST + 1]`` each."""
 
-    The method is linear in its start and its gradients, so it is run on unit vectors.
-    """
-    method = transforms.ac_sa(smoothness, strong_convexity)
-    params = jnp.eye(horizon + 1)[0]
-    state, queries = method.init(params), []
-    for gradient in jnp.eye(horizon + 1)[1:]:
-        queries.append(np.asarray(params, np.float64))
+    def step(carry, gradient):
+        params, state = carry
         updates, state = method.update(gradient, state, params)
-        params = optax.apply_updates(params, updates)
-    final = np.asarray(transforms.ac_sa_eval_params(state, params), np.float64)
-    return np.stack(queries), final
+        moved = optax.apply_updates(params, updates)
+        return (moved, state), (params, transforms.ac_sa_eval_params(state, params))
+
+    unit = jnp.eye(LONGEST + 1)
+    return jax.lax.scan(step, (unit[0], method.init(unit[0])), unit[1:])[1]
 
 
-def textbook_coefficients(smoothness, mu, horizon):
+@jax.jit
+def our_coefficients(smoothness, strong_convexity):
+    return _coefficients(transforms.ac_sa(smoothness, strong_convexity))
+
+
+def textbook_coefficients(smoothness, mu):
     """The same from the thesis's formulas, in float64."""
-    unit = np.eye(horizon + 1)
+    unit = np.eye(LONGEST + 1)
     x = ag = unit[0]
-    queries = []
-    for t in range(1, horizon + 1):
+    queries, aggregates = [], []
+    for t in range(1, LONGEST + 1):
         alpha, gamma = 2 / (t + 1), 4 * smoothness / (t * (t + 1))
         query = (1 - alpha) * (mu + gamma) * ag + alpha * ((1 - alpha) * mu + gamma) * x
         query = query / (gamma + (1 - alpha**2) * mu)
@@ -39,22 +51,26 @@ def textbook_coefficients(smoothness, mu, horizon):
         x = center - alpha / (mu + gamma) * unit[t]
         ag = alpha * x + (1 - alpha) * ag
         queries.append(query)
-    return np.stack(queries), ag
+        aggregates.append(ag)
+    return np.stack(queries), np.stack(aggregates)
 
 
-def worst_case(smoothness, mu, horizon, queries, final):
-    """The largest f(ag_T) - f* over all functions and starts at distance at most 1."""
+def worst_case(mu, queries, final):
+    """The largest f(w) - f* over all 1-smooth functions and starts at distance at most 1."""
     problem = PEP()
-    function = problem.declare_function(SmoothStronglyConvexFunction, mu=mu, L=smoothness)
+    if mu > 0:
+        function = problem.declare_function(SmoothStronglyConvexFunction, mu=mu, L=1.0)
+    else:
+        function = problem.declare_function(SmoothConvexFunction, L=1.0)
     optimum = function.stationary_point()
     start = problem.set_initial_point()
     problem.set_initial_condition((start - optimum) ** 2 <= 1)
     basis: list[Point] = [start]
 
     def combination(weights):
-        total = weights[0] * basis[0]
+        total = float(weights[0]) * basis[0]
         for weight, vector in zip(weights[1:], basis[1:], strict=False):
-            total = total + weight * vector
+            total = total + float(weight) * vector
         return total
 
     for weights in queries:
@@ -63,11 +79,97 @@ def worst_case(smoothness, mu, horizon, queries, final):
     return problem.solve(verbose=0)
 
 
-@pytest.mark.parametrize(("mu", "horizon"), [(0.0, 3), (0.0, 5), (0.1, 4)])
-def test_worst_case_is_within_the_guarantee(mu, horizon):
-    queries, final = our_coefficients(1.0, mu, horizon)
-    expected_queries, expected_final = textbook_coefficients(1.0, mu, horizon)
-    np.testing.assert_allclose(queries, expected_queries, atol=1e-6)
-    np.testing.assert_allclose(final, expected_final, atol=1e-6)
-    value = worst_case(1.0, mu, horizon, queries, final)
+def _value(mu, horizon):
+    queries, aggregates = (np.asarray(part, np.float64) for part in our_coefficients(1.0, mu))
+    return worst_case(mu, queries[:horizon], aggregates[horizon - 1])
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.01, 0.5])
+def test_points_are_those_of_the_formulas(mu):
+    for ours, expected in zip(
+        our_coefficients(1.0, mu), textbook_coefficients(1.0, mu), strict=True
+    ):
+        np.testing.assert_allclose(ours, expected, atol=1e-6)
+
+
+LONG = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "horizon", [1, 2, 5, pytest.param(9, marks=LONG), pytest.param(16, marks=LONG)]
+)
+def test_smooth_convex_worst_case_is_known_exactly(horizon):
+    """6LR²/(3T² + 7T + 14), which a Huber loss attains: the bound 2LR²/(T(T+1)) is sharp in the limit."""
+    value = _value(0.0, horizon)
+    assert value == pytest.approx(6 / (3 * horizon**2 + 7 * horizon + 14), rel=2e-4)
+    assert 0.25 * (1 - 1e-4) <= value / (2 / (horizon * (horizon + 1))) <= 1
+
+
+def test_the_huber_loss_attains_it():
+    # A Huber loss of slope η: as long as all points are in its linear part, f(ag) = η|ag| - η²/2, with
+    # ag_T = 1 - 2Sη and 2S = (3T+1)(T+2)/12; the best slope is 1/(2S + 1). Run on numbers, not on theory.
+    horizon = 12
+    slope = 1 / ((3 * horizon + 1) * (horizon + 2) / 12 + 1)
+    _, aggregates = our_coefficients(1.0, 0.0)
+    last = np.asarray(aggregates[horizon - 1], np.float64)
+    end = last[0] + slope * last[1 : horizon + 1].sum()
+    worst = 6 / (3 * horizon**2 + 7 * horizon + 14)
+    assert slope * end - slope**2 / 2 == pytest.approx(worst, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mu", "horizon"),
+    [
+        (0.1, 1),
+        (0.1, 4),
+        (0.5, 4),
+        pytest.param(0.01, 12, marks=LONG),
+        pytest.param(0.1, 12, marks=LONG),
+        pytest.param(0.5, 12, marks=LONG),
+        pytest.param(0.1, 16, marks=LONG),
+    ],
+)
+def test_strongly_convex_worst_case_is_within_the_guarantee(mu, horizon):
+    """Within a factor of 4.3 below the bound, and below the worst case without strong convexity."""
+    value = _value(mu, horizon)
+    assert 1 / 4.3 < value / (2 / (horizon * (horizon + 1))) <= 1
+    assert value <= 6 / (3 * horizon**2 + 7 * horizon + 14)
+
+
+def test_stages_are_within_their_bound():
+    """Far within: the bound assumes the worst of both measures, gap and distance, at every restart."""
+    mu, lengths = 0.5, (3, 2)
+    problem = ac_sa_stages.Problem(1.0, mu, 0.0, 1.0)
+    stages = ac_sa_stages.convex_stages(problem, "multi-stage", lengths)
+    queries, aggregates = (
+        np.asarray(part, np.float64)
+        for part in jax.jit(lambda: _coefficients(ac_sa.optimizer(stages)))()
+    )
+    value = worst_case(mu, queries[:5], aggregates[4])
+    assert 0.02 < value / stages.excess_bound <= 1
+
+
+@pytest.mark.parametrize("mu", [0.0, pytest.param(0.3, marks=LONG)])
+def test_with_a_composite_term_too(mu):
+    """The same bound for f + h with any convex h; here the formulas, which the code follows (see above)."""
+    horizon = 3
+    problem = PEP()
+    smooth = problem.declare_function(SmoothStronglyConvexFunction, mu=mu, L=1.0)
+    term = problem.declare_function(ConvexFunction)
+    whole = smooth + term
+    optimum = whole.stationary_point()
+    x = ag = problem.set_initial_point()
+    problem.set_initial_condition((x - optimum) ** 2 <= 1)
+    for t in range(1, horizon + 1):
+        alpha, gamma = 2 / (t + 1), 4 / (t * (t + 1))
+        query = (1 - alpha) * (mu + gamma) * ag + alpha * ((1 - alpha) * mu + gamma) * x
+        query = query / (gamma + (1 - alpha**2) * mu)
+        center = (alpha * mu * query + ((1 - alpha) * mu + gamma) * x) / (mu + gamma)
+        step = alpha / (mu + gamma)
+        x, _, at_point = proximal_step(center - step * smooth.gradient(query), term, step)
+        # h(ag) ≤ α h(x) + (1 - α) h(ag⁻) is how the term enters the aggregate.
+        bound_h = at_point if t == 1 else alpha * at_point + (1 - alpha) * bound_h
+        ag = alpha * x + (1 - alpha) * ag
+    problem.set_performance_metric(smooth(ag) + bound_h - whole(optimum))
+    value = problem.solve(verbose=0)
     assert 0.1 < value / (2 / (horizon * (horizon + 1))) <= 1

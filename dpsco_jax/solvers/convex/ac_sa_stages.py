@@ -90,7 +90,7 @@ class Problem:
 def one_stage(problem: Problem, policy: str, num_steps: int) -> Stages:
     """The schedule of one stage of T steps, ``"strongly convex"`` or ``"convex"``."""
     if policy == "convex":
-        return _convex_stages(problem, policy, (num_steps,))
+        return convex_stages(problem, policy, (num_steps,))
     if policy != "strongly convex":
         raise ValueError(f"policy of one stage must be one of {POLICIES[:2]}, got {policy!r}")
     convexity = _planning.require_real("strong_convexity", problem.strong_convexity, 0)
@@ -113,7 +113,7 @@ def stages_within(problem: Problem, num_steps: int) -> Stages:
     while sum(lengths) + (following := _length(problem, len(lengths) + 1)) <= num_steps:
         lengths.append(following)
     lengths[-1] += num_steps - sum(lengths)
-    return _convex_stages(problem, "multi-stage", tuple(lengths))
+    return convex_stages(problem, "multi-stage", tuple(lengths))
 
 
 def stages_to(problem: Problem, excess: float) -> Stages:
@@ -125,22 +125,14 @@ def stages_to(problem: Problem, excess: float) -> Stages:
     lengths: tuple[int, ...] = ()
     while sum(lengths) <= MOST_STEPS:
         lengths += (_length(problem, len(lengths) + 1),)
-        stages = _convex_stages(problem, "multi-stage", lengths)
+        stages = convex_stages(problem, "multi-stage", lengths)
         if stages.excess_bound <= excess:
             return stages
     raise ValueError(f"excess must be reached in fewer than 2^31 steps, got {excess:g}")
 
 
-def _length(problem: Problem, stage: int) -> int:
-    """N_k."""
-    _planning.require_real("strong_convexity", problem.strong_convexity, 0)
-    gap = 0.5 * problem.strong_convexity * problem.distance**2
-    for_start = 4 * math.sqrt(2 * problem.smoothness / problem.strong_convexity)
-    for_noise = 128 * 2.0**stage * problem.gradient_variance
-    return math.ceil(max(for_start, for_noise / (3 * problem.strong_convexity * gap)))
-
-
-def _convex_stages(p: Problem, policy: str, lengths: tuple[int, ...]) -> Stages:
+def convex_stages(p: Problem, policy: str, lengths: tuple[int, ...]) -> Stages:
+    """The schedule of stages of the convex kind, of the given lengths, and what it proves."""
     distance, bound, parameters = p.distance, math.inf, []
     for stage, steps in enumerate(lengths):
         if stage > 0:
@@ -153,3 +145,12 @@ def _convex_stages(p: Problem, policy: str, lengths: tuple[int, ...]) -> Stages:
         bound += p.gradient_variance * (2 * steps + 1) / (6 * parameter)
         parameters.append(parameter)
     return Stages(policy, lengths, np.array(parameters), 0.0, bound)
+
+
+def _length(problem: Problem, stage: int) -> int:
+    """N_k."""
+    _planning.require_real("strong_convexity", problem.strong_convexity, 0)
+    gap = 0.5 * problem.strong_convexity * problem.distance**2
+    for_start = 4 * math.sqrt(2 * problem.smoothness / problem.strong_convexity)
+    for_noise = 128 * 2.0**stage * problem.gradient_variance
+    return math.ceil(max(for_start, for_noise / (3 * problem.strong_convexity * gap)))

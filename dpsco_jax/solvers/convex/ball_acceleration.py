@@ -25,50 +25,27 @@ private by itself.
 Cost: with bisection at most ``max_searches`` + 2 oracle calls an iteration, with the adaptive rule one.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from dpsco_jax.solvers.convex import _ball_search
+from dpsco_jax import privacy
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import _ball_search, exact_ball_oracles, newton_ball_oracles
 from dpsco_jax.solvers.convex._ball_plan import SEARCHES, Plan, plan
+from dpsco_jax.solvers.convex._ball_step import State, init, step
 from dpsco_jax.solvers.convex.ball_oracles import BallOracles
+from dpsco_jax.solvers.solution import Solution, Status
 
-__all__ = ["SEARCHES", "Plan", "State", "Trajectory", "coefficients", "init", "plan", "run", "step"]
-
-_LINE_SEARCH, _BALL, _PROX = range(3)
-
-
-class State(NamedTuple):
-    """What an iteration carries on.
-
-    Attributes:
-        key: of the run; iteration t uses ``fold_in(key, t)``.
-        start: x_0, ``[dim]``.
-        point: x, ``[dim]``.
-        dual: v, ``[dim]``.
-        weight: A.
-        guess: λ of the last iteration, or λ' of the adaptive rule.
-        iterations: t.
-        oracle_calls: of line search, ball and prox oracle, ``[3]``.
-        calls: ball problems solved, by the oracles' kinds, ``[kinds]``.
-        unaccepted: searches that ended without an accepted answer.
-        valid: whether the ball was inactive, as far as measured, in all iterations.
-    """
-
-    key: Any
-    start: Float[Array, "dim"]
-    point: Float[Array, "dim"]
-    dual: Float[Array, "dim"]
-    weight: Float[Array, ""]
-    guess: Float[Array, ""]
-    iterations: Int[Array, ""]
-    oracle_calls: Int[Array, "3"]
-    calls: Int[Array, "kinds"]
-    unaccepted: Int[Array, ""]
-    valid: Bool[Array, ""]
+__all__ = ["SEARCHES", "Plan", "Trajectory", "plan", "run", "solve"]
 
 
 class Trajectory(NamedTuple):
@@ -92,141 +69,6 @@ class Trajectory(NamedTuple):
     calls: Int[Array, "kinds"]
     unaccepted: Int[Array, ""]
     certified: Bool[Array, ""]
-
-
-def coefficients(regularization: Any, weight: Any) -> tuple[Any, Any]:
-    """The step a with λa² = A + a, and a/(A + a): the share of v in y."""
-    a = (1 + jnp.sqrt(1 + 4 * regularization * weight)) / (2 * regularization)
-    return a, a / (weight + a)
-
-
-def init(key: Any, plan: Plan, oracles: BallOracles, start: Float[Array, "dim"]) -> State:
-    """The state before the first iteration."""
-    start = jnp.asarray(start, jnp.result_type(float, start))
-    scalar = jnp.asarray(plan.regularization, start.dtype)
-    kinds = jax.eval_shape(oracles.ball, key, start, scalar).calls.shape
-    zero = jnp.zeros((), jnp.int32)
-    return State(
-        key=key,
-        start=start,
-        point=start,
-        dual=start,
-        weight=jnp.asarray(plan.start_weight, start.dtype),
-        guess=scalar,
-        iterations=zero,
-        oracle_calls=jnp.zeros(3, jnp.int32),
-        calls=jnp.zeros(kinds, jnp.int32),
-        unaccepted=zero,
-        valid=jnp.ones((), bool),
-    )
-
-
-def step(
-    plan: Plan,
-    oracles: BallOracles,
-    state: State,
-    project: Callable[[Any], Any] | None = None,
-    static: bool = False,
-) -> State:
-    """One iteration; see the file's docstring.
-
-    Args:
-        plan: of ``plan``.
-        oracles: see ``ball_oracles``.
-        state: of ``init`` or ``step``.
-        project: projection of v onto a convex set that holds start and comparison point.
-        static: searches of a static length (``scan``).
-    """
-    key = jax.random.fold_in(state.key, state.iterations)
-    if plan.search == "adaptive":
-        return _adaptive_step(key, plan, oracles, state, project)
-    if plan.search == "none":
-        lam = jnp.asarray(plan.regularization, state.point.dtype)
-        answer = oracles.ball(key, state.point, lam)
-        return _counted(state, _BALL, answer.calls)._replace(
-            point=answer.point, iterations=state.iterations + 1
-        )
-
-    def center(lam: Any) -> Any:
-        share = coefficients(lam, state.weight)[1]
-        return state.point + share * (state.dual - state.point)
-
-    search_key, ball_key, prox_key = jax.random.split(key, 3)
-    if plan.search == "fixed":
-        lam = jnp.asarray(plan.regularization, state.point.dtype)
-        y = center(lam)
-        answer = oracles.ball(ball_key, y, lam)
-        state = _counted(state, _BALL, answer.calls)
-        reused = answer
-    else:
-        found = _ball_search.search(
-            search_key,
-            plan.search,
-            oracles.line_search,
-            center,
-            state.guess / 1.5,
-            (plan.regularization, plan.largest),
-            (plan.window_lower, plan.window_upper),
-            plan.max_searches,
-            plan.reuse,
-            static,
-        )
-        lam, reused = found.regularization, found.answer
-        y = center(lam)
-        state = _counted(state, _LINE_SEARCH, found.calls, found.turns)
-        state = state._replace(
-            unaccepted=state.unaccepted + ~found.accepted,
-            valid=state.valid & found.inactive,
-            # A search that was cut off above the window goes on from there in the next iteration.
-            guess=jnp.where(found.accepted, lam, 2 * lam),
-        )
-        if not plan.reuse:
-            answer = oracles.ball(ball_key, y, lam)
-            state = _counted(state, _BALL, answer.calls)
-    if plan.reuse:
-        point = tilde = reused.point
-    else:
-        prox = oracles.prox(prox_key, y, lam)
-        state = _counted(state, _PROX, prox.calls)
-        point, tilde = answer.point, prox.point
-    a, _ = coefficients(lam, state.weight)
-    dual = state.dual - plan.step * a * lam * (y - tilde)
-    return state._replace(
-        point=point,
-        dual=dual if project is None else project(dual),
-        weight=state.weight + a,
-        iterations=state.iterations + 1,
-    )
-
-
-def _adaptive_step(
-    key: Any, plan: Plan, oracles: BallOracles, state: State, project: Callable[[Any], Any] | None
-) -> State:
-    """One call: the step is shortened after the fact if λ' was below the oracle's λ_o."""
-    share = coefficients(state.guess, state.weight)[1]
-    y = state.point + share * (state.dual - state.point)
-    answer = oracles.ball(key, y, state.guess)
-    multiplier = answer.multiplier
-    # In the first iteration x = v, so y does not depend on λ'.
-    guess = jnp.where(state.iterations == 0, multiplier, state.guess)
-    a, _ = coefficients(guess, state.weight)
-    gamma = jnp.minimum(1.0, guess / multiplier)
-    weight = state.weight + gamma * a
-    mixed = gamma * (state.weight + a) / weight
-    dual = state.dual - plan.step * gamma * a * multiplier * (y - answer.point)
-    return _counted(state, _BALL, answer.calls)._replace(
-        point=state.point + mixed * (answer.point - state.point),
-        dual=dual if project is None else project(dual),
-        weight=weight,
-        guess=jnp.where(multiplier <= guess, guess / 2, 2 * guess),
-        iterations=state.iterations + 1,
-    )
-
-
-def _counted(state: State, oracle: int, calls: Any, times: Any = 1) -> State:
-    return state._replace(
-        oracle_calls=state.oracle_calls.at[oracle].add(times), calls=state.calls + calls
-    )
 
 
 def run(
@@ -273,4 +115,60 @@ def run(
         calls=state.calls,
         unaccepted=state.unaccepted,
         certified=reached & state.valid & (plan.search != "none"),
+    )
+
+
+def solve(
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    inner: str = "gradient",
+) -> Solution:
+    """Runs the plan with exact oracles on the mean loss of all users. Pure JAX, deterministic, not private.
+
+    Args:
+        plan: of ``plan``, with ``exact=True``.
+        objective: smooth, on the whole space; static: close over it when compiling.
+        data: of all users.
+        params: the starting point, a pytree.
+        inner: ``"gradient"`` (any dimension) or ``"newton"`` (dim² memory) for the subproblems.
+
+    Returns:
+        A solution whose ``privacy`` is unbounded and whose ``status`` is ``HALTED`` where the run ended
+        without a certificate; ``unprivate["trajectory"]`` holds the ``Trajectory``, ``gradients`` the item
+        gradients (a Hessian counts as dim of them).
+
+    Raises:
+        ValueError: if the objective is not smooth or has a domain, or ``inner`` is unknown.
+    """
+    _planning.require_choice("inner", inner, ("gradient", "newton"))
+    if objective.smoothness is None:
+        raise ValueError(f"objective must be smooth, got smoothness {objective.smoothness!r}")
+    if math.isfinite(float(np.asarray(objective.domain.diameter))):
+        diameter = objective.domain.diameter
+        raise ValueError(f"objective.domain must be the whole space, got diameter {diameter!r}")
+    start, unravel = ravel_pytree(params)
+    loss = mean_loss(objective)
+
+    def value(point: Any) -> Any:
+        return loss(unravel(point), data)
+
+    gradient = jax.grad(value)
+    if inner == "newton":
+        oracles = newton_ball_oracles.newton(gradient, jax.hessian(value), plan.ball_radius)
+    else:
+        smoothness = objective.smoothness + objective.ridge
+        oracles = exact_ball_oracles.accelerated_gradient(gradient, smoothness, plan.ball_radius)
+    end = run(jax.random.key(0), plan, oracles, start)
+    passes = end.calls[1] * (start.size + 1 if inner == "newton" else 1)
+    items = math.prod(jax.tree.leaves(data.items)[0].shape[:2])
+    finite = jnp.all(jnp.isfinite(end.params))
+    status = jnp.where(end.certified, int(Status.OK), int(Status.HALTED))
+    return Solution(
+        params=unravel(end.params),
+        privacy=privacy.unbounded(),
+        status=jnp.where(finite, status, int(Status.DIVERGED)).astype(jnp.int32),
+        gradients=(passes * items).astype(jnp.result_type(int)),
+        unprivate={"trajectory": end},
     )

@@ -38,11 +38,14 @@ class BallAnswer(NamedTuple):
             multiplier of the ball. λ itself where the ball is inactive, or where the oracle does not know.
         calls: how many ball problems of each kind were solved, ``[kinds]`` int32. What a kind is (a static
             size of the solver) is up to the oracle; the host turns counts into queries, rounds and work.
+        gradient: a subgradient of F at the point, where the oracle knows one; λ_o(center - point) is taken
+            otherwise.
     """
 
     point: Float[Array, "dim"]
     multiplier: Float[Array, ""]
     calls: Int[Array, "kinds"]
+    gradient: Any = None
 
 
 BallOracle = Callable[[Any, Any, Any], BallAnswer]

@@ -1,0 +1,283 @@
+"""AC-SA on a ball: the ball oracle with few sequential steps, each on a fresh batch of one parallel round.
+
+What it computes: an approximate minimizer of F(x) + (λ/2)·‖x - y‖² over ‖x - y‖ ≤ r, where F is the
+convolution of a convex f with N(0, ρ²I): a pool of stochastic gradients of f around y, then stages
+k = 1, ..., K of T steps of AC-SA on batches of N_k rows, reweighted to the query point. Each stage halves
+the bound on the excess.
+
+Source: thesis, Algorithm 7 (AC-SA) and Proposition 2.3.5, after Ghadimi and Lan 2012; with the weights of
+``transforms.ac_sa``, the whole linear term in the prox step, and a batch of its own for every step of every
+stage (docs/corrections.md, sections C and Q).
+
+Formal guarantee: none of privacy. If gradients are unbiased with second moment at most L² everywhere and
+r ≤ ρ, the expected objective exceeds the minimum by at most φ = accuracy·λr². Derivation: F + (λ/2)‖· - y‖²
+is S-smooth, S = √(2/π)·L/ρ + λ, and λ-strongly convex, and the mean of N estimates has variance at most
+V = e^{(r/ρ)²}·L²/N. The start of stage k is within √(2e_{k-1}/λ) of the minimizer in mean square, for e_k
+the bound on its excess; then AC-SA gives
+
+    4S·e_{k-1}/(λT(T+1)) + 2V/(λ(T+1)) ≤ e_{k-1}/4 + e_{k-1}/4 = e_k
+
+where T(T+1) ≥ 16·S/λ and N_k ≥ 4e^{(r/ρ)²}L²/(λ(T+1)·e_k). Sizes "proved" are the smallest such, with
+e_0 = λ·min(r, L/λ)²/2 and K = ⌈log2(e_0/φ)⌉, and no stage where L²/(2λ) ≤ φ. "paper": T = ⌈4√(1 + L/(ρλ))⌉,
+N_k = ⌈48·2^k·L²/(λ²r²T)⌉, K = max(1, ⌈log2(λr²/φ)⌉).
+
+Cost: T·ΣN_k queries, at query depth 1, and K·T steps in a row. Memory of the whole pool.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, ArrayLike, Float, Key
+
+from dpsco_jax.geometry.smoothing import gaussian_smoothness
+from dpsco_jax.oracles import resque
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracle
+from dpsco_jax.transforms import ac_sa, ac_sa_eval_params, steps
+
+SIZES = ("proved", "paper")
+
+
+class Stages(NamedTuple):
+    """Static sizes of one ball problem.
+
+    Attributes:
+        num_steps: T, of each stage.
+        batch_sizes: N_k of each stage.
+    """
+
+    num_steps: int
+    batch_sizes: tuple[int, ...]
+
+    @property
+    def queries(self) -> int:
+        """Stochastic gradients, all made in one round."""
+        return self.num_steps * sum(self.batch_sizes)
+
+    @property
+    def depth(self) -> int:
+        """Vector steps in a row."""
+        return self.num_steps * len(self.batch_sizes)
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Ball problems at several accuracies, for a range of regularizations.
+
+    The regularization is bucketed by factors of 2, and sizes are those of the lower end of a bucket. A kind
+    of problem, for ``BallAnswer.calls``, is a pair of accuracy and bucket, the bucket running faster.
+
+    Attributes:
+        lipschitz: L.
+        ball_radius: r.
+        smoothing_radius: ρ.
+        edges: upper ends of all buckets but the last, increasing, ``[buckets - 1]``.
+        accuracies: φ/(λr²), one for each oracle.
+        stages: the sizes of all kinds.
+    """
+
+    lipschitz: Any
+    ball_radius: Any
+    smoothing_radius: Any
+    edges: Any
+    accuracies: tuple[float, ...]
+    stages: tuple[Stages, ...]
+
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """Stochastic gradients of a problem of each kind, all made in one round."""
+        return tuple(stages.queries for stages in self.stages)
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Vector steps in a row of a problem of each kind."""
+        return tuple(stages.depth for stages in self.stages)
+
+    def __str__(self) -> str:
+        rows = [
+            ("ball radius", self.ball_radius),
+            ("smoothing radius", self.smoothing_radius),
+            ("accuracies", ", ".join(f"{a:.3g}" for a in self.accuracies)),
+            ("most queries", max(self.queries)),
+            ("greatest depth", max(self.depths)),
+        ]
+        return _planning.table("AC-SA on balls", rows)
+
+
+def plan(
+    *,
+    lipschitz: float,
+    ball_radius: float,
+    smoothing_radius: float,
+    min_regularization: float,
+    accuracies: Sequence[float],
+    sizes: str = "proved",
+) -> Plan:
+    """Sizes for which ``E objective ≤ minimum + accuracy·λr²`` at any λ ≥ ``min_regularization``.
+
+    Args:
+        lipschitz: L > 0, root of the bound on the second moment of the stochastic gradients.
+        ball_radius: r > 0.
+        smoothing_radius: ρ ≥ r.
+        min_regularization: the smallest λ > 0 that the oracles will see. Buckets go on from here until
+            4L/r is covered, beyond which nothing changes.
+        accuracies: φ/(λr²) of each oracle wanted, positive.
+        sizes: "proved" or "paper"; see the file's docstring.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    lipschitz = _planning.require_real("lipschitz", lipschitz, 0)
+    ball_radius = _planning.require_real("ball_radius", ball_radius, 0)
+    smoothing_radius = _planning.require_real(
+        "smoothing_radius", smoothing_radius, ball_radius, closed=True
+    )
+    least = _planning.require_real("min_regularization", min_regularization, 0)
+    sizes = _planning.require_choice("sizes", sizes, SIZES)
+    if not accuracies:
+        raise ValueError(f"accuracies must not be empty, got {accuracies!r}")
+    wanted = tuple(_planning.require_real("accuracies", a, 0) for a in accuracies)
+    ends = [least]
+    while 2 * ends[-1] < 4 * lipschitz / ball_radius:
+        ends.append(2 * ends[-1])
+    size = _paper_stages if sizes == "paper" else _proved_stages
+    return Plan(
+        lipschitz=lipschitz,
+        ball_radius=ball_radius,
+        smoothing_radius=smoothing_radius,
+        edges=np.asarray([_planning.float32_above(end) for end in ends[1:]]),
+        accuracies=wanted,
+        stages=tuple(
+            size(lipschitz, ball_radius, smoothing_radius, regularization, accuracy)
+            for accuracy in wanted
+            for regularization in ends
+        ),
+    )
+
+
+def _paper_stages(
+    lipschitz: float, radius: float, smoothing: float, regularization: float, accuracy: float
+) -> Stages:
+    num_stages = max(1, math.ceil(-math.log2(accuracy)))
+    num_steps = math.ceil(4 * math.sqrt(lipschitz / (smoothing * regularization) + 1))
+    slope = lipschitz / (regularization * radius)
+    sizes = (48 * 2**k * slope**2 / num_steps for k in range(1, num_stages + 1))
+    return Stages(num_steps, tuple(math.ceil(size) for size in sizes))
+
+
+def _proved_stages(
+    lipschitz: float, radius: float, smoothing: float, regularization: float, accuracy: float
+) -> Stages:
+    slope = lipschitz / (regularization * radius)
+    if slope**2 / 2 <= accuracy:
+        return Stages(0, ())
+    start = min(1.0, slope) ** 2 / 2
+    num_stages = max(1, math.ceil(math.log2(start / accuracy)))
+    least = 16 * (1 + gaussian_smoothness(lipschitz, smoothing) / regularization)
+    num_steps = math.ceil(math.sqrt(least + 0.25) - 0.5)
+    variance = math.exp((radius / smoothing) ** 2) * slope**2
+    sizes = (4 * variance * 2**k / ((num_steps + 1) * start) for k in range(1, num_stages + 1))
+    return Stages(num_steps, tuple(math.ceil(size) for size in sizes))
+
+
+def ball_oracles(
+    plan: Plan, gradient: resque.BatchGradient, domain_radius: ArrayLike | None = None
+) -> tuple[BallOracle, ...]:
+    """The oracles of a plan, one for each accuracy.
+
+    An oracle chooses among programs of static sizes by the λ that it is given: under ``vmap`` over λ all of
+    them are run. It reports λ as its multiplier.
+
+    Args:
+        plan: from ``plan``.
+        gradient: unbiased stochastic gradients of f; see ``oracles.resque.BatchGradient``.
+        domain_radius: of a ball around the origin to stay in; none if ``None``. Centers lie in it.
+    """
+    buckets = len(plan.stages) // len(plan.accuracies)
+
+    def oracle_at(first: int) -> BallOracle:
+        def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
+            def of_stages(stages: Stages) -> Any:
+                return lambda k, y, weight: minimize(
+                    k,
+                    gradient,
+                    y,
+                    weight,
+                    lipschitz=plan.lipschitz,
+                    ball_radius=plan.ball_radius,
+                    smoothing_radius=plan.smoothing_radius,
+                    stages=stages,
+                    domain_radius=domain_radius,
+                )
+
+            bucket = jnp.sum(regularization >= jnp.asarray(plan.edges, jnp.result_type(float)))
+            programs = [of_stages(stages) for stages in plan.stages[first : first + buckets]]
+            point = jax.lax.switch(bucket, programs, key, center, regularization)
+            calls = jax.nn.one_hot(first + bucket, len(plan.stages), dtype=jnp.int32)
+            return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls)
+
+        return oracle
+
+    return tuple(oracle_at(buckets * i) for i in range(len(plan.accuracies)))
+
+
+def minimize(
+    key: Key[Array, ""],
+    gradient: resque.BatchGradient,
+    center: Float[Array | np.ndarray, "dim"],
+    regularization: ArrayLike,
+    *,
+    lipschitz: ArrayLike,
+    ball_radius: ArrayLike,
+    smoothing_radius: ArrayLike,
+    stages: Stages,
+    domain_radius: ArrayLike | None = None,
+) -> Float[Array, "dim"]:
+    """The stages on one ball.
+
+    Args:
+        key: used once.
+        gradient: unbiased stochastic gradients of f; see ``oracles.resque.BatchGradient``.
+        center: y, the start too, ``[dim]``.
+        regularization: λ > 0; may be traced.
+        lipschitz: L; may be traced.
+        ball_radius: r > 0; may be traced.
+        smoothing_radius: ρ > 0; may be traced.
+        stages: sizes, static; the answer is the center if there is none.
+        domain_radius: of a ball around the origin to stay in; none if ``None``. May be traced.
+
+    Returns:
+        The last stage's aggregate, ``[dim]``.
+    """
+    point = center = jnp.asarray(center)
+    if not stages.batch_sizes:
+        return point
+    smoothness = math.sqrt(2 / math.pi) * lipschitz / smoothing_radius + regularization
+    domain = steps.ball_domain(center, ball_radius, domain_radius)
+    optimizer = ac_sa(smoothness, regularization, domain)
+    pool = resque.draw_pool(key, gradient, center, smoothing_radius, stages.queries)
+
+    def step(carry: Any, batch: Any) -> tuple[Any, None]:
+        params, state = carry
+        rows = resque.Pool(center, *batch)
+        estimate = resque.reweighted_gradient(rows, params, smoothing_radius).gradient
+        pull = regularization * (params - center)
+        updates, state = optimizer.update(estimate + pull, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    row = 0
+    for batch_size in stages.batch_sizes:
+        rows = slice(row, row + stages.num_steps * batch_size)
+        shape = (stages.num_steps, batch_size, -1)
+        batches = pool.shifts[rows].reshape(shape), pool.gradients[rows].reshape(shape)
+        (params, state), _ = jax.lax.scan(step, (point, optimizer.init(point)), batches)
+        point = ac_sa_eval_params(state, params)
+        row = rows.stop
+    return point

@@ -1,0 +1,268 @@
+"""Epoch SGD on a ball: the ball oracle that makes all of its queries in one parallel round.
+
+What it computes: an approximate minimizer of F(x) + (λ/2)·‖x - y‖² over ‖x - y‖ ≤ r, where F is the
+convolution of a convex f with N(0, ρ²I): a pool of stochastic gradients of f around y, then epochs of
+proximal steps over its rows, reweighted to where the iterate is. Epoch k = 1, 2, ... has 8·2^k points with
+step size 2^(1-k)/(4λ); the next starts at their mean.
+
+Source: thesis, Algorithm 6 (EpochSGD) and Proposition 2.3.4, after Hazan and Kale 2014. A pool of the T
+samples that are used is drawn, where that draws 2T.
+
+Formal guarantee: none of privacy. If gradients are unbiased with second moment at most L² everywhere and
+r ≤ ρ, the expected objective exceeds the minimum by at most φ = accuracy·λr² with the number of epochs of
+``plan`` (sizes "paper" or "proved"). Derivation: the estimates have second moment at most G² = e^{(r/ρ)²}·L²
+(``oracles.resque``). The proximal inequality, summed over an epoch that starts with a step of the
+regularizer alone, gives for η_k·T_k = 4/λ and D_k the distance of the start from the minimizer
+
+    E[excess_k + (λ/2)·D_{k+1}²] ≤ b_k = λD_k²/8 + η_k·G²/2,   hence E D_{k+1}² ≤ b_k/λ,   D_1 ≤ min(r, L/λ),
+
+the second by strong convexity. "proved" takes the fewest epochs with b_k ≤ φ; "paper" those that fit into
+48L²/(λφ) samples. No epoch is needed where L²/(2λ), a bound on the excess of the center, is below φ.
+"practical" is not proved: it takes 4 for the 48.
+
+Cost: 16·(2^m - 1) - m queries for m epochs, at query depth 1, and as many steps in a row.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Key
+
+from dpsco_jax.oracles import resque
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracle
+from dpsco_jax.transforms import steps
+
+SIZES = ("proved", "paper", "practical")
+_FIRST_EPOCH = 16
+_SAMPLES = {"paper": 48, "practical": 4}
+_MOST_EPOCHS = 60
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Ball problems at several accuracies, for a range of regularizations.
+
+    The kinds of problems, for ``BallAnswer.calls``, are their numbers of epochs: 0, 1, ..., max_epochs.
+
+    Attributes:
+        ball_radius: r.
+        smoothing_radius: ρ.
+        thresholds: at accuracy i more than j epochs are made where λ < thresholds[i, j], shape
+            ``[accuracies, max_epochs]``.
+        accuracies: φ/(λr²), one for each oracle.
+        max_epochs: the most that any oracle makes.
+    """
+
+    ball_radius: Any
+    smoothing_radius: Any
+    thresholds: Any
+    accuracies: tuple[float, ...]
+    max_epochs: int
+
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """Stochastic gradients of a problem of each kind, all made in one round."""
+        return tuple(num_queries(epochs) for epochs in range(self.max_epochs + 1))
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Vector steps in a row of a problem of each kind."""
+        return tuple(num_queries(epochs) + epochs for epochs in range(self.max_epochs + 1))
+
+    def __str__(self) -> str:
+        rows = [
+            ("ball radius", self.ball_radius),
+            ("smoothing radius", self.smoothing_radius),
+            ("accuracies", ", ".join(f"{a:.3g}" for a in self.accuracies)),
+            ("most queries", self.queries[-1]),
+        ]
+        return _planning.table("epoch SGD on balls", rows)
+
+
+def num_queries(num_epochs: int) -> int:
+    """Queries of a number of epochs: 16·2^k points in epoch k = 0, 1, ..., the first without a query."""
+    return _FIRST_EPOCH * (2**num_epochs - 1) - num_epochs
+
+
+def plan(
+    *,
+    lipschitz: float,
+    ball_radius: float,
+    smoothing_radius: float,
+    min_regularization: float,
+    accuracies: Sequence[float],
+    sizes: str = "proved",
+) -> Plan:
+    """Sizes for which ``E objective ≤ minimum + accuracy·λr²`` at any λ ≥ ``min_regularization``.
+
+    Args:
+        lipschitz: L > 0, root of the bound on the second moment of the stochastic gradients.
+        ball_radius: r > 0.
+        smoothing_radius: ρ ≥ r.
+        min_regularization: the smallest λ > 0 that the oracles will see.
+        accuracies: φ/(λr²) of each oracle wanted, positive.
+        sizes: "proved", "paper" or "practical"; see the file's docstring.
+
+    Raises:
+        ValueError: if an argument is out of range, or more than 60 epochs are needed.
+    """
+    lipschitz = _planning.require_real("lipschitz", lipschitz, 0)
+    ball_radius = _planning.require_real("ball_radius", ball_radius, 0)
+    smoothing_radius = _planning.require_real(
+        "smoothing_radius", smoothing_radius, ball_radius, closed=True
+    )
+    least = _planning.require_real("min_regularization", min_regularization, 0)
+    sizes = _planning.require_choice("sizes", sizes, SIZES)
+    if not accuracies:
+        raise ValueError(f"accuracies must not be empty, got {accuracies!r}")
+    second_moment = math.exp((ball_radius / smoothing_radius) ** 2)
+    rows = []
+    for accuracy in accuracies:
+        accuracy = _planning.require_real("accuracies", accuracy, 0)
+        slopes = [math.sqrt(2 * accuracy)]
+        # In units of r and L: all depends on the slope L/(λr) alone.
+        while slopes[-1] * least * ball_radius < lipschitz:
+            if len(slopes) > _MOST_EPOCHS:
+                raise ValueError(
+                    f"min_regularization must be larger, or accuracies: more than {_MOST_EPOCHS} "
+                    f"epochs would be needed, got {least!r}, {accuracy!r}"
+                )
+            slopes.append(
+                max(slopes[-1], _largest_slope(len(slopes), accuracy, second_moment, sizes))
+            )
+        edges = [lipschitz / (slope * ball_radius) for slope in slopes[:-1]]
+        rows.append([_planning.float32_above(edge) for edge in edges])
+    max_epochs = max(map(len, rows))
+    padded = [row + [0.0] * (max_epochs - len(row)) for row in rows]
+    return Plan(
+        ball_radius=ball_radius,
+        smoothing_radius=smoothing_radius,
+        thresholds=np.asarray(padded).reshape(len(rows), max_epochs),
+        accuracies=tuple(float(a) for a in accuracies),
+        max_epochs=max_epochs,
+    )
+
+
+def _largest_slope(num_epochs: int, accuracy: float, second_moment: float, sizes: str) -> float:
+    """The largest L/(λr) at which the epochs suffice."""
+    if sizes in _SAMPLES:
+        # The next epoch does not fit into T = ⌈c·L²/(λφ)⌉ = ⌈c·slope²/accuracy⌉ samples.
+        samples = _FIRST_EPOCH * (2 ** (num_epochs + 1) - 1) - 1
+        return math.sqrt(samples * accuracy / _SAMPLES[sizes])
+    # b_m/(λr²) = start·(D_1/r)² + noise·slope², from the recursion of the docstring.
+    start, noise = 1.0, 0.0
+    for epoch in range(num_epochs):
+        start, noise = start / 8, noise / 8 + second_moment / (8 * 2**epoch)
+    inside = math.sqrt(accuracy / (start + noise))
+    if inside <= 1:  # D_1 ≤ L/λ ≤ r
+        return inside
+    return max(1.0, math.sqrt(max(0.0, accuracy - start) / noise))
+
+
+def ball_oracles(
+    plan: Plan, gradient: resque.BatchGradient, domain_radius: ArrayLike | None = None
+) -> tuple[BallOracle, ...]:
+    """The oracles of a plan, one for each accuracy.
+
+    An oracle chooses among programs of static sizes by the λ that it is given: under ``vmap`` over λ all of
+    them are run. It reports λ as its multiplier.
+
+    Args:
+        plan: from ``plan``.
+        gradient: unbiased stochastic gradients of f; see ``oracles.resque.BatchGradient``.
+        domain_radius: of a ball around the origin to stay in; none if ``None``. Centers lie in it.
+    """
+
+    def oracle_at(thresholds: Any) -> BallOracle:
+        def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
+            def of_epochs(num_epochs: int) -> Any:
+                return lambda k, y, weight: minimize(
+                    k,
+                    gradient,
+                    y,
+                    weight,
+                    ball_radius=plan.ball_radius,
+                    smoothing_radius=plan.smoothing_radius,
+                    num_epochs=num_epochs,
+                    domain_radius=domain_radius,
+                )
+
+            epochs = jnp.sum(regularization < jnp.asarray(thresholds, jnp.result_type(float)))
+            programs = [of_epochs(epochs) for epochs in range(plan.max_epochs + 1)]
+            point = jax.lax.switch(epochs, programs, key, center, regularization)
+            calls = jax.nn.one_hot(epochs, plan.max_epochs + 1, dtype=jnp.int32)
+            return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls)
+
+        return oracle
+
+    return tuple(oracle_at(plan.thresholds[i]) for i in range(len(plan.accuracies)))
+
+
+def minimize(
+    key: Key[Array, ""],
+    gradient: resque.BatchGradient,
+    center: Float[Array | np.ndarray, "dim"],
+    regularization: ArrayLike,
+    *,
+    ball_radius: ArrayLike,
+    smoothing_radius: ArrayLike,
+    num_epochs: int,
+    domain_radius: ArrayLike | None = None,
+) -> Float[Array, "dim"]:
+    """A number of epochs on one ball.
+
+    Args:
+        key: used once.
+        gradient: unbiased stochastic gradients of f; see ``oracles.resque.BatchGradient``.
+        center: y, the start too, ``[dim]``.
+        regularization: λ > 0; may be traced.
+        ball_radius: r > 0; may be traced.
+        smoothing_radius: ρ > 0; may be traced.
+        num_epochs: m, static; at 0 the answer is the center.
+        domain_radius: of a ball around the origin to stay in; none if ``None``. May be traced.
+
+    Returns:
+        The mean of the last epoch's points, ``[dim]``.
+    """
+    center = jnp.asarray(center)
+    if num_epochs == 0:
+        return center
+    pool = resque.draw_pool(key, gradient, center, smoothing_radius, num_queries(num_epochs))
+
+    def step(point: Any, direction: Any, step_size: Any) -> Any:
+        return steps.ball_step(
+            point, direction, step_size, regularization, center, center, ball_radius, domain_radius
+        )
+
+    def one_query(carry: Any, row: Any) -> tuple[Any, None]:
+        point, total, _ = carry
+        shift, queried, length, last = row
+        step_size = 4 / (length * regularization)
+        weight = jnp.exp(resque.log_weight(shift, point - center, smoothing_radius))
+        point = step(point, weight * queried, step_size)
+        total = total + point
+        mean = total / length
+
+        def next_epoch() -> tuple[Any, Any]:
+            first = step(mean, jnp.zeros_like(mean), step_size / 2)
+            return first, first
+
+        point, total = jax.lax.cond(last, next_epoch, lambda: (point, total))
+        return (point, total, mean), None
+
+    lengths = _FIRST_EPOCH * 2 ** np.arange(num_epochs)
+    ends = np.concatenate([np.arange(length - 1) == length - 2 for length in lengths])
+    by_row = jnp.asarray(np.repeat(lengths, lengths - 1), center.dtype)
+    # The first step of an epoch has no gradient; from the center, where the regularizer is least, no move.
+    start = (center, center, center)
+    (_, _, mean), _ = jax.lax.scan(
+        one_query, start, (pool.shifts, pool.gradients, by_row, jnp.asarray(ends))
+    )
+    return mean

@@ -82,11 +82,14 @@ def parallel_loss(losses: Sequence[privacy.PrivacyLoss]) -> privacy.PrivacyLoss:
     return privacy.parallel(*losses)
 
 
-def join(solutions: Sequence[Solution]) -> Solution:
-    """One solution from those of runs on disjoint blocks, in their order.
+def join(
+    solutions: Sequence[Solution],
+    joint_loss: Callable[[Sequence[privacy.PrivacyLoss]], privacy.PrivacyLoss] = parallel_loss,
+) -> Solution:
+    """One solution from those of runs, in their order, on disjoint blocks unless ``joint_loss`` says other.
 
     Returns:
-        The params of the last; the parallel loss; the sum of the gradients; the gravest status (so halted
+        The params of the last; the joint loss; the sum of the gradients; the gravest status (so halted
         if any run halted, diverged if any diverged); ``unprivate`` holds the sum of the realized gradients
         and the tuple of traces. Sums stay at the largest integer rather than wrap around.
     """
@@ -94,7 +97,7 @@ def join(solutions: Sequence[Solution]) -> Solution:
     statuses = jnp.stack([solution.status for solution in solutions])
     return Solution(
         params=solutions[-1].params,
-        privacy=parallel_loss([solution.privacy for solution in solutions]),
+        privacy=joint_loss([solution.privacy for solution in solutions]),
         status=jnp.max(statuses, axis=0),
         gradients=_sum([solution.gradients for solution in solutions]),
         unprivate={
@@ -111,6 +114,8 @@ def in_sequence(
     objective: Objective,
     data: UserData,
     params: Any,
+    composition: str = "parallel",
+    on_blocks: bool = True,
 ) -> Solution:
     """Runs plans on consecutive blocks of users, each from where the one before has ended, until one halts.
 
@@ -121,14 +126,17 @@ def in_sequence(
         objective: static.
         data: of all users.
         params: the starting point; projected onto the domain.
+        composition: ``"parallel"``, or ``"sequential"``: the losses add up.
+        on_blocks: if not, every plan runs on all users; sequential composition then.
 
     Returns:
         As ``join``, with the params of the last run that did not come after a halt.
     """
+    require(on_blocks or composition == "sequential", "composition", composition, "sequential here")
     point, stopped = objective.domain.project(params), jnp.zeros([], bool)
     solutions, start = [], 0
     for i, plan in enumerate(plans):
-        block = slice_users(data, start, plan.num_users)
+        block = slice_users(data, start, plan.num_users) if on_blocks else data
         found = solver(jax.random.fold_in(key, i), plan, objective, block, point)
         over = stopped
         point = jax.tree.map(lambda old, new, c=over: jnp.where(c, old, new), point, found.params)
@@ -136,7 +144,11 @@ def in_sequence(
         stopped |= status != int(Status.OK)
         solutions.append(found._replace(params=point, status=status))
         start += plan.num_users
-    return join(solutions)
+    return join(solutions) if composition == "parallel" else join(solutions, _composed)
+
+
+def _composed(losses: Sequence[privacy.PrivacyLoss]) -> privacy.PrivacyLoss:
+    return privacy.compose(*losses)
 
 
 def _sum(counts: Sequence[Any]) -> jax.Array:

@@ -7,6 +7,7 @@ Cost: a calibration by privacy loss distributions takes about a second, by Rény
 """
 
 import dataclasses
+import functools
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ class Releases(NamedTuple):
     relation: NeighboringRelation
     num_steps: int
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019: of a tuple, planned again in searches
     def noise_multiplier(self, epsilon: float, delta: float, accountant: str) -> float:
         """The smallest multiplier that meets (ε, δ) by ``"pld"`` or by the ledger's ``"rdp"``."""
         if accountant == "pld":

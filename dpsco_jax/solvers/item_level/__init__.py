@@ -1,5 +1,5 @@
 """Solvers whose record is one loss function: an item, or a user taken as one record."""
 
-from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco
 
-__all__ = ["private_ac_sa"]
+__all__ = ["erm", "private_ac_sa", "sco"]

@@ -1,0 +1,122 @@
+"""One stage of private AC-SA inside of restarts: steps and batch for its distance and its budget.
+
+What it computes: the plan of an inner solver in the form that ``solvers.convex.composite`` asks for.
+
+Source: T, Theorem 1.4.9 (empirical risk) and Lemma 1.5.4 (population risk, where an error of G²/(μN) is
+allowed, so fewer steps do), with B = ⌈N/T + N√(ε/T)⌉ for the latter.
+
+- ``"paper"``: the printed T and B.
+- ``"tight"``: with a = √(d·log(1/δ))/(εN) and the error n = (2G²/μ)(c²a² + 1/N) that noise and sampling leave
+  anyway (c = 2.5; without 1/N for empirical risk), T is what brings the term of the distance R down to n:
+  2√2·√c_d·GR/n steps with smoothing, or R√(2L/n) without where that is less. It is cut at 8·d^(1/4)/a and,
+  for population risk, 8·√N·d^(1/4), which a restart from nearer makes up for. B keeps the noise near its
+  limit for large batches and the sampling error below n.
+
+Formal guarantee: that of ``private_ac_sa``; sizes are public.
+
+Cost: none.
+"""
+
+import math
+from typing import Any
+
+from dpsco_jax.geometry import smoothing
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.solvers.item_level import private_ac_sa
+
+_TYPICAL_NOISE = 2.5  # sets step counts only, never the noise
+_FEWEST_STEPS = 20
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float,
+    regularization: float = 0.0,
+    dim: int,
+    constants: str,
+    population: bool,
+    chunk_size: int,
+) -> Any:
+    """The plan of ``private_ac_sa`` for one stage.
+
+    Args:
+        objective: strongly convex unless ``regularization`` is positive.
+        num_users: N.
+        epsilon: budget.
+        delta: budget.
+        initial_distance: R.
+        regularization: strength of the centred term.
+        dim: number of parameters.
+        constants: ``"tight"`` or ``"paper"``.
+        population: whether an error of G²/(μN) is small enough.
+        chunk_size: users whose gradients are held at once.
+    """
+    steps, batch = None, None
+    if constants == "paper":
+        if population:
+            steps, batch = paper_population_sizes(num_users, dim, epsilon, delta)
+    else:
+        convexity = objective.strong_convexity + regularization
+        steps, batch = _sizes(
+            objective, num_users, dim, epsilon, delta, initial_distance, convexity, population
+        )
+    return private_ac_sa.plan(
+        objective,
+        num_users=num_users,
+        dim=dim,
+        epsilon=epsilon,
+        delta=delta,
+        initial_distance=initial_distance,
+        constants=constants,
+        policy="strongly convex",
+        num_steps=steps,
+        batch_size=batch,
+        accountant="rdp",  # fast; the joint event of the stages is what has to meet the budget
+        chunk_size=chunk_size,
+        regularization=regularization,
+    )
+
+
+def paper_population_sizes(
+    num_users: int, dim: int, epsilon: float, delta: float
+) -> tuple[int, int]:
+    """T and B of Lemma 1.5.4, with c_1 = 1."""
+    base = min(
+        math.sqrt(num_users) * dim**0.25, dim**0.25 / _accuracy(num_users, dim, epsilon, delta)
+    )
+    steps = 400 * math.ceil(base)
+    return steps, math.ceil(num_users / steps + num_users * math.sqrt(epsilon / steps))
+
+
+def _accuracy(num_users: int, dim: int, epsilon: float, delta: float) -> float:
+    return math.sqrt(dim * math.log(1 / delta)) / (epsilon * num_users)
+
+
+def _sizes(
+    objective: Objective,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    distance: float,
+    convexity: float,
+    population: bool,
+) -> tuple[int, int]:
+    slope, factor = float(objective.lipschitz), smoothing.smoothness_factor(dim)
+    a = _accuracy(num_users, dim, epsilon, delta)
+    sampling = 1 / num_users if population else 0.0
+    floor = 2 * slope**2 / convexity * ((_TYPICAL_NOISE * a) ** 2 + sampling)
+    needed = 2 * math.sqrt(2 * factor) * slope * distance / floor
+    if objective.smoothness is not None:
+        curvature = objective.smoothness + objective.ridge + convexity
+        own = distance * math.sqrt(2 * curvature / floor)
+        needed = own if own <= needed / 2 else needed
+    most = 8 * dim**0.25 * (min(1 / a, math.sqrt(num_users)) if population else 1 / a)
+    steps = max(_FEWEST_STEPS, math.ceil(min(needed, most)))
+    passes = 1.0 if population else 1 / (a**2 * num_users)
+    batch = num_users * (math.sqrt(epsilon / (10 * steps)) + passes / steps)
+    return steps, min(num_users, math.ceil(batch))

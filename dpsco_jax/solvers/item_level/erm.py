@@ -1,0 +1,139 @@
+"""Private empirical risk minimization, non-smooth losses included, with few gradients.
+
+What it computes: a point of small mean loss over the users. Strongly convex objectives: restarts of private
+AC-SA. Convex ones: one run of AC-SA's convex policy, or restarts on the objective with a centred term.
+
+Source: T, Theorems 1.1.1, 1.4.9 (strongly convex) and 1.4.11 (convex, by Lemma 1.4.10); the direct method is
+Algorithm 4 with the policy for no strong convexity. Corrections: see the parts.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the joint event of all stages.
+Utility: ``excess_bound`` on the expected excess empirical risk, for convex G-Lipschitz losses. With ℓ =
+log(1/δ) it is of order G²dℓ/(με²N²) (strongly convex) or GR√(dℓ)/(εN) (convex).
+
+Cost: of order εN^{3/2}/(d^{1/8}ℓ^{1/4}) + ε²N²/(dℓ) user gradients; the plan counts them.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import composite, regularization, restarts
+from dpsco_jax.solvers.convex.composite import Plan, farthest
+from dpsco_jax.solvers.item_level import _stages, private_ac_sa
+from dpsco_jax.solvers.solution import Solution
+
+__all__ = ["Plan", "plan", "solve"]
+
+METHODS = ("restarts", "direct", "regularize")
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    constants: str = "tight",
+    method: str = "auto",
+    num_stages: int | None = None,
+    chunk_size: int = 64,
+) -> Plan:
+    """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
+
+    Args:
+        objective: for its constants, domain and ridge.
+        num_users: N ≥ 2.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
+        delta: budget, in (0, 1); at most 1/2 likewise.
+        initial_distance: R, bound on the distance from the start to a minimizer; what the domain and strong
+            convexity say if left out.
+        constants: ``"tight"`` or ``"paper"``, for restarts and for AC-SA.
+        method: ``"restarts"`` (strongly convex only), ``"direct"``, ``"regularize"``, or ``"auto"``: of the
+            first two the one that proves more. ``"paper"``: restarts, or regularization if only convex.
+        num_stages: of the restarts; the number that proves most if left out, or the paper's.
+        chunk_size: users whose gradients are held at once.
+
+    Raises:
+        ValueError: an argument is out of range, or R is not finite; the message says which.
+    """
+    _planning.require_integer("dim", dim, 1)
+    _planning.require_choice("constants", constants, ("tight", "paper"))
+    _planning.require_choice("method", method, ("auto", *METHODS))
+    if initial_distance is None:
+        initial_distance = farthest(objective)
+    stage = functools.partial(
+        _stages.plan, dim=dim, constants=constants, population=False, chunk_size=chunk_size
+    )
+    restarted = functools.partial(restarts.plan, stage, num_stages=num_stages, constants=constants)
+    budget: dict[str, Any] = {"num_users": num_users, "epsilon": epsilon, "delta": delta}
+
+    def under(method: str) -> Plan:
+        if method == "restarts":
+            return restarted(objective, **budget, initial_distance=initial_distance)
+        if method == "regularize":
+            return regularization.plan(
+                restarted, objective, **budget, initial_distance=initial_distance
+            )
+        return _direct(
+            private_ac_sa.plan(
+                objective,
+                **budget,
+                dim=dim,
+                initial_distance=initial_distance,
+                constants=constants,
+                policy="direct",
+                chunk_size=chunk_size,
+            )
+        )
+
+    if method != "auto":
+        methods: tuple[str, ...] = (method,)
+    elif constants == "paper":
+        methods = ("restarts",) if objective.strong_convexity > 0 else ("regularize",)
+    else:
+        methods = METHODS[:2] if objective.strong_convexity > 0 else ("direct",)
+    plans = {name: under(name) for name in methods}
+    name, best = min(plans.items(), key=lambda item: item[1].excess_bound)
+    return dataclasses.replace(best, title=f"private empirical risk, {constants}, {name}")
+
+
+def _direct(part: Any) -> Plan:
+    return Plan(
+        title="direct",
+        num_users=part.num_users,
+        on_blocks=False,
+        composition="sequential",
+        remarks=(),
+        parts=(part,),
+        distances=(part.initial_distance,),
+        center_shares=(1.0,),
+        epsilon=part.epsilon,
+        delta=part.delta,
+        excess_bound=part.excess_bound,
+    )
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the starting point, public; projected onto the domain.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    return composite.solve(private_ac_sa.solve, key, plan, objective, data, params)

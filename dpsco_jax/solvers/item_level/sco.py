@@ -1,0 +1,128 @@
+"""Private stochastic convex optimization, non-smooth losses included, with few gradients.
+
+What it computes: a point of small population risk, from i.i.d. users. Convex: iterative localization, each
+phase by restarts of private AC-SA. Strongly convex: restarts of that on blocks of users that double.
+
+Source: T, Lemma 1.5.4, Theorems 1.1.2 and 1.5.6, Lemma 1.5.5. Corrections: see ``convex.localization``,
+``convex.restarts`` and ``private_ac_sa``; losses must be Lipschitz within the smoothing radius of the domain,
+which can be further out than the theorem says.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the joint event of all phases.
+Utility: ``excess_bound`` on the expected excess population risk, for convex G-Lipschitz losses and i.i.d.
+users. With ℓ = log(1/δ) it is of order GR(1/√N + √(dℓ)/(εN)), if μ-strongly convex (G²/μ)(1/N + dℓ/(ε²N²)).
+
+Cost: of order N + min(√ε·N^{5/4}·d^{1/8}, εN^{3/2}/(d^{1/8}ℓ^{1/4})) user gradients; the plan counts them.
+A tight plan takes seconds: noise is calibrated for every stage of every phase.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import composite, localization, restarts
+from dpsco_jax.solvers.convex.composite import Plan, farthest
+from dpsco_jax.solvers.item_level import _stages, private_ac_sa
+from dpsco_jax.solvers.solution import Solution
+
+__all__ = ["Plan", "plan", "solve"]
+
+METHODS = ("localization", "restarts")
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    constants: str = "tight",
+    method: str = "auto",
+    num_stages: int | None = 3,
+    num_phases: int | None = None,
+    num_blocks: int | None = 2,
+    chunk_size: int = 64,
+) -> Plan:
+    """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
+
+    Args:
+        objective: for its constants, domain and ridge.
+        num_users: N ≥ 2.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
+        delta: budget, in (0, 1); at most 1/2 likewise.
+        initial_distance: R, bound on the distance from the start to a minimizer; what the domain and strong
+            convexity say if left out.
+        constants: ``"tight"`` or ``"paper"``, for all parts: schedules, budgets and noise.
+        method: ``"localization"``, ``"restarts"`` (strongly convex only), or ``"auto"``: of the two the one
+            that proves more (``"paper"``: restarts, if strongly convex).
+        num_stages: of AC-SA in each phase; ``None`` for the number that proves most. ``"paper"`` has its own.
+        num_phases: see ``convex.localization``.
+        num_blocks: of the restarts around the localization; ``None`` and ``"paper"`` as for ``num_stages``.
+        chunk_size: users whose gradients are held at once.
+
+    Raises:
+        ValueError: an argument is out of range, R is not finite, or users are too few.
+    """
+    _planning.require_integer("dim", dim, 1)
+    paper = _planning.require_choice("constants", constants, ("tight", "paper")) == "paper"
+    _planning.require_choice("method", method, ("auto", *METHODS))
+    if initial_distance is None:
+        initial_distance = farthest(objective)
+    stage = functools.partial(
+        _stages.plan, dim=dim, constants=constants, population=True, chunk_size=chunk_size
+    )
+    phase = functools.partial(
+        restarts.plan, stage, num_stages=None if paper else num_stages, constants=constants
+    )
+    localized = functools.partial(
+        localization.plan,
+        phase,
+        budget="paper" if paper else "parallel",
+        num_phases=num_phases,
+    )
+    budget: dict[str, Any] = {"num_users": num_users, "epsilon": epsilon, "delta": delta}
+
+    def under(method: str) -> Plan:
+        if method == "localization":
+            return localized(objective, **budget, initial_distance=initial_distance)
+        return restarts.plan(
+            localized,
+            objective,
+            **budget,
+            initial_distance=initial_distance,
+            on_blocks=True,
+            num_stages=None if paper else num_blocks,
+            constants=constants,
+        )
+
+    methods = METHODS if objective.strong_convexity > 0 else METHODS[:1]
+    if paper:
+        methods = methods[-1:]
+    plans = {name: under(name) for name in (methods if method == "auto" else (method,))}
+    name, best = min(plans.items(), key=lambda item: item[1].excess_bound)
+    return dataclasses.replace(best, title=f"private population risk, {constants}, {name}")
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
+        params: the starting point, public; projected onto the domain.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    return composite.solve(private_ac_sa.solve, key, plan, objective, data, params)

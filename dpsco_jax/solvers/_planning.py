@@ -45,7 +45,8 @@ class Releases(NamedTuple):
     relation: NeighboringRelation
     num_steps: int
 
-    @functools.lru_cache(maxsize=1024)  # noqa: B019: of a tuple, planned again in searches
+    # Searches over plans ask for the same numbers again; a tuple of numbers keeps nothing alive.
+    @functools.lru_cache(maxsize=1024)  # noqa: B019
     def noise_multiplier(self, epsilon: float, delta: float, accountant: str) -> float:
         """The smallest multiplier that meets (ε, δ) by ``"pld"`` or by the ledger's ``"rdp"``."""
         if accountant == "pld":

@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import scipy.special
 from jax.flatten_util import ravel_pytree
-from jaxtyping import ArrayLike, Key, PyTree
+from jaxtyping import ArrayLike, Float, Key, PyTree
 
 from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
 
@@ -56,6 +56,27 @@ def uniform_ball(key: Key[jax.Array, ""], like: PyTree, radius: ArrayLike) -> Py
     direction = normal[: flat.size] / jnp.sqrt(jnp.sum(jnp.square(normal)))
     draw = unravel(jnp.asarray(radius, dtype) * direction)
     return jax.tree.map(lambda new, old: new.astype(jnp.result_type(old)), draw, like)
+
+
+def ball_coordinate(
+    key: Key[jax.Array, ""], shape: tuple[int, ...], dim: int
+) -> Float[jax.Array, "..."]:
+    """Independent draws of one coordinate of a uniform point of the unit ball in ``dim`` dimensions.
+
+    All that a linear function of a uniform point depends on. Two coordinates of the sphere in d + 2
+    dimensions have a uniform angle and a squared length of law Beta(1, d/2) (Ulrich 1984).
+
+    Args:
+        key: used once.
+        shape: of the result, float32.
+        dim: at least 1.
+
+    Raises:
+        ValueError: if ``dim < 1``.
+    """
+    require(dim >= 1, "dim", dim, "at least 1")
+    length, angle = jax.random.uniform(key, (2, *shape))
+    return jnp.sqrt(-jnp.expm1(2.0 / dim * jnp.log(length))) * jnp.cos(2.0 * jnp.pi * angle)
 
 
 def smoothness_factor(dim: int) -> float:

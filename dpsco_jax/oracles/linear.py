@@ -27,7 +27,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax.geometry import norms
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax.geometry._checks import require_nonnegative, require_positive
+from dpsco_jax.geometry.smoothing import ball_coordinate
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles.chunks import sum_over_users
@@ -93,6 +94,7 @@ def clipped_gradient_sum(
     clip_norm: ArrayLike,
     sampler: Sampler | None = None,
     chunk_size: int = 64,
+    smoothing_radius: ArrayLike | None = None,
 ) -> Oracle:
     """The oracle that returns Σ_u clip(g_u) over a sample of users; its data are ``LinearData``.
 
@@ -102,22 +104,27 @@ def clipped_gradient_sum(
         sampler: draws the users of a step from a key; all users if ``None``.
         chunk_size: users whose gradients are held at once. Without effect where all users take part with
             one item each: nothing is held then.
+        smoothing_radius: r ≥ 0, of shifts drawn for every item; no shifts if ``None``. May be traced.
 
     Raises:
-        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
+        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive, or the radius is negative.
     """
     require_positive("clip_norm", clip_norm)
     require_positive("chunk_size", chunk_size)
+    if smoothing_radius is not None:
+        require_nonnegative("smoothing_radius", smoothing_radius)
 
     def oracle(key: Array, params: Float[Array, "dim"], data: LinearData) -> Estimate:
-        sample = None if sampler is None else sampler(key)
+        # Without shifts the samples are those of the whole key: no draw is wasted, none changes.
+        sample_key, shift_key = (key, key) if smoothing_radius is None else jax.random.split(key)
+        sample = None if sampler is None else sampler(sample_key)
         users, items = data.labels.shape
         dim = len(params)
         entry = _linear_rows.entry(model, data)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
-            del position
-            relative, unit = _linear_rows.slopes(model, params, rows, counted)
+            offsets = shifts(shift_key, smoothing_radius, rows, position, dim)
+            relative, unit = _linear_rows.slopes(model, params, rows, counted, offsets)
             limit = HEAD_ROOM * clip_norm / unit
             if items == 1:
                 factor = jnp.minimum(1.0, limit / rows.row_norms[:, 0])
@@ -139,6 +146,28 @@ def clipped_gradient_sum(
         return Estimate(entry * total[:dim], {}, num_gradients)
 
     return oracle
+
+
+def shifts(
+    key: Array,
+    smoothing_radius: ArrayLike | None,
+    rows: LinearData,
+    position: Int[Array, "users"],
+    dim: int,
+) -> Array | float:
+    """⟨y, x⟩ for every item of a chunk, with y uniform in the ball of radius r, drawn for each; or zero.
+
+    It is r·‖x‖ times one coordinate of a uniform point of the unit ball: one number for an item, where
+    ``smoothed.user_gradient_by_item`` draws ``dim`` of them, with the same law. (The stored ‖x‖ is an upper
+    bound: by two roundings, unless x is a millionth of the feature bound.) Depends on a user's place in the
+    sample and not on how the sample is cut.
+    """
+    if smoothing_radius is None:
+        return 0.0
+    keys = jax.vmap(lambda place: jax.random.fold_in(key, place))(position)
+    items = rows.row_norms.shape[1]
+    draws = jax.vmap(lambda k: ball_coordinate(k, (items,), dim))(keys)
+    return jnp.asarray(smoothing_radius * rows.row_norms * draws)
 
 
 def _norm_bounds(rows: Float[Array, "users items dim"], feature_bound: float) -> Array:

@@ -5,11 +5,9 @@ What it computes: the matrix of the rows clip(g_u), for losses link(<w, x>, labe
 single users: ``transforms.outlier_removed_mean``, ``transforms.winsorized_mean`` and others.
 
 With smoothing, every item's margin is taken at a point of its own, shifted uniformly within a ball of radius
-r. Only ⟨shift, x⟩ matters, which is r·‖x‖ times one coordinate of a uniform point of the unit ball: one
-number for an item, where ``smoothed.user_gradient_by_item`` draws ``dim`` of them, with the same law.
+r; see ``linear.shifts``.
 
-Source: as ``linear`` and ``smoothed``. One coordinate of the unit ball in d dimensions has the law of one of
-the unit sphere in d + 2 (Archimedes), a normal number over the norm of d + 2 of them.
+Source: as ``linear`` and ``smoothed``.
 
 Formal guarantee: a row is a function of its user's items and the point, has ℓ2 norm at most ``clip_norm`` as
 stored, and is zero where the user's gradient is not finite. Nothing is assumed of the data. A clip at a
@@ -30,7 +28,7 @@ from dpsco_jax.geometry._checks import require_nonnegative, require_positive
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles.chunks import map_over_users
 from dpsco_jax.oracles.gradients import Sampler
-from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
+from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData, shifts
 from dpsco_jax.problems.objective import LinearModel
 
 
@@ -60,14 +58,6 @@ def per_user_gradients(
     if smoothing_radius is not None:
         require_nonnegative("smoothing_radius", smoothing_radius)
 
-    def shifts(key: Array, rows: LinearData, position: Array, dim: int) -> Array | float:
-        """⟨shift, x⟩ for all items of a chunk."""
-        if smoothing_radius is None:
-            return 0.0
-        keys = jax.vmap(lambda place: jax.random.fold_in(key, place))(position)
-        draws = jax.vmap(lambda k: _ball_coordinate(k, rows.row_norms.shape[1], dim))(keys)
-        return jnp.asarray(smoothing_radius * rows.row_norms * draws)
-
     def oracle(key: Array, params: Float[Array, "dim"], data: LinearData) -> Estimate:
         sample_key, shift_key = jax.random.split(key)
         sample = None if sampler is None else sampler(sample_key)
@@ -75,7 +65,7 @@ def per_user_gradients(
         entry = _linear_rows.entry(model, data)
 
         def chunk_rows(rows: LinearData, counted: Array, position: Array) -> Any:
-            offsets = shifts(shift_key, rows, position, dim)
+            offsets = shifts(shift_key, smoothing_radius, rows, position, dim)
             relative, unit = _linear_rows.slopes(model, params, rows, counted, offsets)
             gradients = _linear_rows.row_sums(relative, rows, dim)
             # Without the barrier the sums are computed again for every pass of the clip.
@@ -88,11 +78,3 @@ def per_user_gradients(
         return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
 
     return oracle
-
-
-def _ball_coordinate(key: Array, count: int, dim: int) -> Float[Array, "count"]:
-    """One coordinate each of ``count`` uniform points of the unit ball in ``dim`` dimensions."""
-    normal_key, rest_key = jax.random.split(key)
-    normal = jax.random.normal(normal_key, (count,))
-    rest = 2.0 * jax.random.gamma(rest_key, (dim + 1) / 2, (count,))  # χ² with dim + 1 degrees
-    return normal / jnp.sqrt(normal**2 + rest)

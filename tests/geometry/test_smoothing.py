@@ -46,6 +46,13 @@ def test_one_coordinate_has_the_law_of_the_ball(draws):
         assert scipy.stats.kstest(sample, law.cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("dim", [1, 2, 7, 500])
+def test_single_coordinates_have_the_law_of_the_ball(dim):
+    draws = np.asarray(smoothing.ball_coordinate(jax.random.key(dim), (20_000,), dim), float)
+    law = scipy.stats.beta((dim + 1) / 2, (dim + 1) / 2, loc=-1, scale=2)
+    assert scipy.stats.kstest(draws, law.cdf).pvalue > 1e-3
+
+
 def test_coordinates_are_uncorrelated_and_centred(draws):
     covariance = RADIUS**2 / (DIM + 2)
     tolerance = 5 / np.sqrt(DRAWS)

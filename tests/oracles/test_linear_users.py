@@ -121,6 +121,22 @@ def test_smoothed_rows_have_the_law_of_shifted_points(kind):
     assert len(np.unique(np.round(found[0][:, 1], 4), axis=0)) >= 3
 
 
+@pytest.mark.parametrize("items", [1, 3])
+def test_the_smoothed_sum_is_the_sum_of_the_smoothed_rows(items):
+    model, data = losses.absolute(feature_bound=2.0).linear_model, _data("dense", items)
+    data = linear.prepare(model, data, DIM)
+    chosen = functools.partial(
+        sampling.without_replacement, num_users=len(data.labels), batch_size=5
+    )
+    rows, total = (
+        make(model, 0.7, chosen, 2, 1.5)(jax.random.key(3), W, data).gradient
+        for make in (linear_users.per_user_gradients, linear.clipped_gradient_sum)
+    )
+    np.testing.assert_allclose(total, np.sum(rows, axis=0), rtol=1e-5, atol=1e-6)
+    plain = linear.clipped_gradient_sum(model, 0.7, chosen, 2)(jax.random.key(3), W, data)
+    assert not np.allclose(total, plain.gradient, atol=1e-3)
+
+
 def test_memory_follows_the_sample_and_not_the_users():
     model = LOSS.linear_model
 

@@ -97,10 +97,11 @@ def clipped_sum_oracle(
 ) -> tuple[Oracle, Any]:
     """The fastest oracle for Σ_u clip(g_u) of an objective, and the data in the form that it takes.
 
-    The closed form where the objective is a linear model, automatic differentiation elsewhere and under
-    smoothing (``smoothing_radius`` not ``None``).
+    The closed form where the objective is a linear model, automatic differentiation elsewhere and for
+    smoothing (``smoothing_radius`` not ``None``) with several items a user: a shift for each user then.
     """
-    if objective.linear_model is None or smoothing_radius is not None:
+    single = jax.tree.leaves(data.items)[0].shape[1] == 1
+    if objective.linear_model is None or (smoothing_radius is not None and not single):
         gradient = (
             gradients.user_gradient(objective)
             if smoothing_radius is None
@@ -109,7 +110,8 @@ def clipped_sum_oracle(
         return gradients.clipped_gradient_sum(gradient, clip_norm, sampler, chunk_size), data
     model = objective.linear_model
     prepared = linear.prepare(model, data, len(params))
-    return linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size), prepared
+    oracle = linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size, smoothing_radius)
+    return oracle, prepared
 
 
 def user_rows_oracle(

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from dpsco_jax import transforms
-from dpsco_jax.geometry import domains
+from dpsco_jax.geometry import domains, prox
 
 
 def run_with(smoothness, strong_convexity, curvature, start, noise, domain=None, prox=None):
@@ -105,7 +105,14 @@ def test_printed_versions_miss_the_closed_forms(shift, half):
 # Quadratics of every curvature in [μ, L] at once: coordinates do not interact.
 @pytest.mark.parametrize(
     ("mu", "horizon", "largest"),
-    [(0.0, 5, 0.278), (0.0, 20, 0.324), (0.01, 20, 0.477), (0.01, 100, 0.408), (0.1, 100, 0.112)],
+    [
+        (0.0, 5, 0.278),
+        (0.0, 20, 0.324),
+        (0.01, 20, 0.477),
+        (0.01, 100, 0.408),
+        (0.1, 20, 0.500),
+        (0.1, 100, 0.112),
+    ],
 )
 def test_worst_quadratic_stays_within_the_guarantee(mu, horizon, largest):
     curvature = np.linspace(max(mu, 1e-3), 1.0, 4001)
@@ -114,7 +121,7 @@ def test_worst_quadratic_stays_within_the_guarantee(mu, horizon, largest):
     assert ratio.max() == pytest.approx(largest, abs=2e-3)
 
 
-@pytest.mark.parametrize(("horizon", "ratio"), [(20, 2.58), (100, 10.2)])
+@pytest.mark.parametrize(("horizon", "ratio"), [(20, 2.58), (100, 10.2), (500, 38.3)])
 def test_norms_without_the_half_break_the_rate(horizon, ratio):
     # Printed prox norms without ½ amount to 2μ and 2L. Curvature μ then decays like T^-1.17 only.
     _, _, printed = transcribed(1.0, 0.1, 0.1, np.float64(1), np.zeros(horizon), half=1.0)
@@ -161,10 +168,6 @@ def test_constant_loss_and_translation(rng):
         np.testing.assert_allclose(there - moved, here, atol=2e-5)
 
 
-def _soft_threshold(point, step):
-    return jnp.sign(point) * jnp.maximum(jnp.abs(point) - 0.3 * step, 0)
-
-
 def test_composite_term_and_box_solve_the_joint_step(rng):
     # F(w) = ½ Σ λ_i (w_i - c_i)² + 0.3 ‖w‖₁ on [-1, ½]³: the minimizer is known coordinatewise.
     curvature, center = np.array([0.5, 1.0, 1.0]), np.array([2.0, -0.7, 0.1])
@@ -172,12 +175,34 @@ def test_composite_term_and_box_solve_the_joint_step(rng):
     minimizer = np.clip(minimizer, -1, 0.5)
     box = domains.box(jnp.full(3, -1.0), jnp.full(3, 0.5))
     noise = jnp.tile(jnp.float32(-curvature * center), (300, 1))
-    _, x, ag = run_with(1.0, 0.5, jnp.float32(curvature), jnp.zeros(3), noise, box, _soft_threshold)
+    _, x, ag = run_with(1.0, 0.5, jnp.float32(curvature), jnp.zeros(3), noise, box, prox.l1(0.3))
     np.testing.assert_allclose(ag[-1], minimizer, atol=2e-3)
     # And the first step, α = 1, γ = 2L: argmin <g, w> + 0.3‖w‖₁ + (μ + γ)/2 ‖w - 0‖² over the box.
     grid = np.linspace(-1, 0.5, 150_001)
     cost = np.outer(-curvature * center, grid) + 0.3 * np.abs(grid) + 1.25 * grid**2
     np.testing.assert_allclose(x[0], grid[np.argmin(cost, axis=1)], atol=2e-5)
+
+
+def test_a_ridge_elsewhere_over_a_ball_solves_the_joint_step(rng):
+    # x_1 minimizes <g, w> + (λ/2)‖w - c‖² + ((μ + γ)/2)‖w - w_0‖² over the ball, γ = 2L: the nearest point
+    # to ((μ + γ)w_0 - g + λc)/(μ + γ + λ), an isotropic quadratic's minimizer.
+    start, center, slope = jnp.float32(rng.normal(size=(3, 4)) * 0.3)
+    ball = domains.ball(0.5, jnp.full(4, 0.2))
+    start = ball.project(start)
+    for weight, mu in ((0.7, 0.3), (5.0, 0.0)):
+        term = prox.ridge(weight, center)
+        _, x, _ = run_with(1.0, mu, 0.0, start, slope[None], ball, term)
+        p = mu + 2.0
+        free = (p * start - slope + weight * center) / (p + weight)
+        np.testing.assert_allclose(x[0], ball.project(free), atol=1e-6)
+
+
+def test_a_term_without_closed_form_over_the_domain_is_refused():
+    for domain in (domains.ball(1.0, jnp.ones(2)), domains.simplex()):
+        with pytest.raises(ValueError, match="prox must be a term whose proximal point"):
+            transforms.ac_sa(1.0, domain=domain, prox=prox.l1(0.1))
+        transforms.ac_sa(1.0, domain=domain, prox=prox.ridge(0.1))
+        transforms.ac_sa(1.0, domain=domain, prox=lambda point, step: point)
 
 
 def test_balanced_smoothness_minimizes_the_bound():
@@ -193,6 +218,43 @@ def test_balanced_smoothness_minimizes_the_bound():
     np.testing.assert_allclose(
         jax.jit(transforms.balanced_smoothness)(smoothness, variance, horizon, distance), best, 1e-6
     )
+
+
+def test_noise_of_a_long_run_on_curvature_equal_to_strong_convexity():
+    # ag_T = Σ c_τ δ_τ with c_τ = -(4τ/(μT(T+1))) Σ_{j≥τ} j/(j(j+1) + 4κ), and (μ/2)Σc_τ² → 16/(27μT).
+    mu, kappa, horizon = 0.5, 3.0, 500
+    _, _, ag = run(kappa * mu, mu, mu, jnp.zeros(horizon), jnp.eye(horizon))
+    steps = np.arange(1, horizon + 1)
+    tails = np.cumsum((steps / (steps * (steps + 1) + 4 * kappa))[::-1])[::-1]
+    expected = -4 * steps / (mu * horizon * (horizon + 1)) * tails
+    np.testing.assert_allclose(ag[-1], expected, atol=1e-7)
+    noise_part = mu / 2 * np.sum(np.square(np.asarray(ag[-1], np.float64)))
+    assert noise_part * mu * horizon == pytest.approx(16 / 27, rel=0.05)
+    assert noise_part < 2 / (mu * (horizon + 1))
+
+
+def test_rotations_commute_with_the_method(rng):
+    curvature = jnp.array([0.2, 0.5, 1.0])
+    rotation = jnp.float32(np.linalg.qr(rng.normal(size=(3, 3)))[0])
+    start, noise = jnp.float32(rng.normal(size=3)), jnp.float32(rng.normal(size=(20, 3)))
+    ball = domains.ball(1.0)
+    turned = rotation @ jnp.diag(curvature) @ rotation.T
+
+    def last(matrix, start, noise):
+        method = transforms.ac_sa(1.0, 0.2, ball)
+
+        def step(carry, noise_t):
+            params, state = carry
+            updates, state = method.update(matrix @ params + noise_t, state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        (params, state), _ = jax.lax.scan(step, (start, method.init(start)), noise)
+        return transforms.ac_sa_eval_params(state, params)
+
+    last = jax.jit(last)
+    here = last(jnp.diag(curvature), start, noise)
+    there = last(turned, rotation @ start, noise @ rotation.T)
+    np.testing.assert_allclose(there, rotation @ here, atol=1e-5)
 
 
 def test_noise_contributes_as_bounded():

@@ -145,16 +145,20 @@ def accelerated_gradient(
         point, _, _, _, steps = jax.lax.while_loop(unfinished, advance, start)
         final = gradient(point)
         calls = jnp.stack([jnp.ones((), jnp.int32), steps + 1])
-        return BallAnswer(point, multiplier(final, center - point, lam), calls, final)
+        return BallAnswer(point, multiplier(final, center - point, lam, radius), calls, final)
 
     return BallOracles(oracle, oracle, oracle)
 
 
-def multiplier(gradient: Float[Array, "dim"], arrow: Float[Array, "dim"], least: Any) -> Any:
-    """The λ_o ≥ λ that fits ∇F = λ_o(y - x̂) best; λ where x̂ = y."""
+def multiplier(
+    gradient: Float[Array, "dim"], arrow: Float[Array, "dim"], least: Any, radius: Any
+) -> Any:
+    """The λ_o ≥ λ that fits ∇F = λ_o·arrow best, for arrow = y - x̂ on the sphere; λ inside of the ball."""
     square = jnp.sum(arrow**2)
     fit = jnp.vdot(gradient, arrow) / jnp.where(square > 0, square, 1.0)
-    return jnp.maximum(fit, least)
+    # Inside it is λ exactly, and the quotient little but rounding where F is nearly flat.
+    outside = jnp.sqrt(square) >= (1 - 1e-3) * radius
+    return jnp.where(outside, jnp.maximum(fit, least), least)
 
 
 def _norm(vector: Any) -> Any:

@@ -100,7 +100,7 @@ def newton(
         start = (center, gradient(center), infinite, jnp.zeros((), jnp.int32))
         point, slope, _, steps = jax.lax.while_loop(unfinished, advance, start)
         calls = jnp.stack([jnp.ones((), jnp.int32), steps, steps])
-        return BallAnswer(point, multiplier(slope, center - point, lam), calls, slope)
+        return BallAnswer(point, multiplier(slope, center - point, lam, radius), calls, slope)
 
     return BallOracles(oracle, oracle, oracle)
 

@@ -13,32 +13,34 @@ convexity), iterates and the start of every phase are projected onto the ball, a
 perturbations, records, their order and noise are fresh in every call and stay secret, and center, start,
 λ, and step sizes depend on the data only through what was released before. Proofs: docs/privacy/resque.md.
 
-Cost: on the host, 0.1 to 1 s for each new size or radius, then about 20 ms a call.
+Cost: on the host, about 20 ms for each kind of call; a calibration takes one to three seconds.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from scipy import special, stats
+from scipy import stats
 
+from dpsco_jax.privacy import _resque_profile, accountants, pld
 from dpsco_jax.privacy._numerics import require
 from dpsco_jax.privacy._resque_amplification import subsampled_rdp
 from dpsco_jax.privacy._resque_drift import drift_factor, shift_law
 from dpsco_jax.privacy.calibration import calibrate
+from dpsco_jax.privacy.certified_noise import decreasing_root
 from dpsco_jax.privacy.loss import PrivacyLoss, compose, scale
 from dpsco_jax.privacy.orders import ORDERS
-from dpsco_jax.privacy.subsampling import subsampled_gaussian_without_replacement
+from dpsco_jax.privacy.pld_window import Law
 
 Constants = Literal["tight", "triple", "paper"]
 
 LEAST_RADIUS_RATIO = 2.0
 
 _FAILURE_SHARE = 0.25  # of δ, for what Rényi divergences do not cover
+_UNDER_BUDGET = 1e-4  # calibration stops when ε is below its target by at most this, relative
 _ROUNDING = 1e-11
 _BETA_RANGE = (1e-7, 4.0)
 
@@ -130,35 +132,74 @@ def calls_loss(
     )
 
 
+def calls_epsilon(
+    calls: Sequence[tuple[ResqueCall, int]], delta: float, max_points: int = pld.MAX_POINTS
+) -> float:
+    """The ε of adaptively chosen calls at ``delta``, from privacy loss distributions.
+
+    With constants ``"tight"``; about half of what the Rényi divergences of ``calls_loss`` prove where few
+    records are drawn for little noise. A quarter of ``delta`` is for failures.
+
+    Args:
+        calls: as in ``calls_loss``: every call that could be made.
+        delta: in (0, 1).
+        max_points: limit on the size of the grid of losses.
+    """
+    total = sum(count for _, count in calls)
+    failure = _FAILURE_SHARE * delta / max(total, 1)
+    return pld.epsilon(
+        [(_resque_profile.pair_of(_law(call, failure)), count) for call, count in calls],
+        delta,
+        max_points,
+    )
+
+
 def calibrate_beta(
     calls_at: Callable[[float], Sequence[tuple[ResqueCall, int]]],
     epsilon: float,
     delta: float,
     constants: Constants = "tight",
 ) -> float:
-    """The largest β for which the calls stay within (ε, δ); a quarter of δ is for failures.
+    """The largest β for which the calls stay within (ε, δ).
 
     Args:
         calls_at: the calls of the whole run as a function of β, each with its own multiple of it.
         epsilon: budget, above 0.
         delta: budget, in (0, 1).
-        constants: ``"tight"`` or ``"triple"``.
+        constants: ``"tight"``, by ``calls_epsilon``; or ``"triple"``, by ``calls_loss``.
 
     Returns:
-        β in [1e-7, 4], within 1e-6 relative of the largest.
+        β, at least 1e-7, at which the budget holds, within 1e-4 relative of the largest.
 
     Raises:
         ValueError: if an argument is out of range, or not even 1e-7 meets the budget.
     """
-    failure = _FAILURE_SHARE * delta
-    return float(
-        calibrate(
-            lambda beta: calls_loss(calls_at(float(beta)), failure, constants),
-            epsilon,
-            delta,
-            *_BETA_RANGE,
+    require("epsilon", epsilon, 0.0, np.inf, open_low=True, open_high=True)
+    require("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    if constants == "triple":
+        failure = _FAILURE_SHARE * delta
+        return float(
+            calibrate(
+                lambda beta: calls_loss(calls_at(float(beta)), failure, constants),
+                epsilon,
+                delta,
+                *_BETA_RANGE,
+            )
         )
-    )
+    if constants != "tight":
+        raise ValueError(f"constants must be 'tight' or 'triple', got {constants!r}")
+
+    def excess(log_noise: float, max_points: int = pld.MAX_POINTS) -> float:
+        spent = calls_epsilon(calls_at(math.exp(-log_noise)), delta, max_points)
+        return math.log(min(max(spent / epsilon, 1e-2), 1e2))
+
+    low, high = (-math.log(beta) for beta in reversed(_BETA_RANGE))
+    if excess(high, accountants.FEW_POINTS) > 0.0:
+        raise ValueError(f"epsilon must be what β = {_BETA_RANGE[0]:g} meets, got {epsilon}")
+    if excess(low, accountants.FEW_POINTS) <= 0.0:
+        return _BETA_RANGE[1]
+    near = decreasing_root(lambda x: excess(x, accountants.FEW_POINTS), math.log(20.0), 1e-2)
+    return math.exp(-decreasing_root(excess, near, _UNDER_BUDGET))
 
 
 def violated_preconditions(call: ResqueCall, failure: float) -> list[str]:
@@ -190,34 +231,23 @@ def _uses(call: ResqueCall, failure: float) -> tuple[float, Float[np.ndarray, "c
     return used / (used + float(chances[0])), chances[1:] / used, tail * (1.0 + _ROUNDING)
 
 
-@functools.lru_cache(maxsize=1024)
-def _law(
-    call: ResqueCall, failure: float
-) -> tuple[float, Float[np.ndarray, "atoms"], Float[np.ndarray, "atoms"], float]:
-    """Rate, shifts in units of twice the noise's β, their probabilities, failure (for β = 1)."""
-    rate, uses, tail = _uses(call, 0.5 * failure)
+def _law(call: ResqueCall, failure: float) -> Law:
+    """The loss of one call, rounded, with at most ``failure`` of infinite loss."""
+    rate, uses, more = _uses(call, 0.5 * failure)
     mean_uses = (call.num_queries - 1) / call.population
-    in_phase = min((failure - tail) / mean_uses, 0.5)
-    shifts, probabilities = shift_law(call.num_queries, call.radius_ratio, in_phase)
-    largest = drift_factor(call.num_queries, call.radius_ratio, in_phase)
-    # Twice or more: at most that often the largest drift.
-    many = largest * np.arange(2, len(uses) + 1)
-    weights = np.concatenate([uses[0] * probabilities / probabilities.sum(), uses[1:]])
-    return rate, np.concatenate([shifts, many]), weights, tail + mean_uses * in_phase
+    in_phase = min((0.99 * failure - more) / mean_uses, 0.5)
+    laws = [
+        shift_law(call.num_queries, call.radius_ratio, b, in_phase) for b in range(1, len(uses) + 1)
+    ]
+    shifts = 2.0 * call.beta * np.concatenate([values for values, _ in laws])
+    weights = np.concatenate([q * given for q, (_, given) in zip(uses, laws, strict=True)])
+    law = _resque_profile.sampled_shift(shifts, weights / weights.sum(), rate, 1e-3 * failure)
+    return _resque_profile.with_failure(law, more + mean_uses * in_phase)
 
 
 def _tight_loss(call: ResqueCall, failure: float) -> PrivacyLoss:
-    rate, shifts, weights, failed = _law(dataclasses.replace(call, beta=1.0), failure)
-    curves = subsampled_gaussian_without_replacement(0.5 / (call.beta * shifts), 1.0, rate)
-    log_moments = np.asarray(curves.rdp) * (ORDERS - 1.0)
-    small = np.minimum(log_moments, 1.0)
-    mixed = np.where(
-        log_moments.max(axis=0) < 1.0,
-        np.log1p(weights @ np.expm1(small)),
-        special.logsumexp(log_moments + np.log(weights)[:, None], axis=0),
-    )
-    rdp = (mixed * (1.0 + _ROUNDING) + 1e-300) / (ORDERS - 1.0)
-    return PrivacyLoss(rdp, np.asarray(min(failed, failure)))
+    law = _law(call, failure)
+    return PrivacyLoss(_resque_profile.rdp(law), np.asarray(law.infinite))
 
 
 def _triple_loss(call: ResqueCall, failure: float) -> PrivacyLoss:
@@ -227,7 +257,7 @@ def _triple_loss(call: ResqueCall, failure: float) -> PrivacyLoss:
     in_phase = min((failure - tail) / (3.0 * mean_uses), 0.25)
     failed = tail + 3.0 * mean_uses * in_phase
     rdp = subsampled_rdp(conditional_cost(call, in_phase), rate, uses)
-    return PrivacyLoss(rdp / (1.0 - failed), np.asarray(min(failed, failure)))
+    return PrivacyLoss(rdp / (1.0 - failed), np.asarray(failed))
 
 
 def _paper_tau(call: ResqueCall, failure: float) -> float:

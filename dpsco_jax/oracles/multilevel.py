@@ -55,7 +55,6 @@ def expected_calls(max_level: int) -> np.ndarray:
     """Expected number of estimates of each level 0..max_level in one combination, float64."""
     calls = 1.5 * 0.5 ** np.arange(max_level + 1)
     calls[max_level] = 0.5**max_level
-    calls[0] += 1.0 if max_level > 0 else 0.0
     return calls
 
 

@@ -21,7 +21,8 @@ where T(T+1) ≥ 16·S/λ and N_k ≥ 4e^{(r/ρ)²}L²/(λ(T+1)·e_k). Sizes "pr
 e_0 = λ·min(r, L/λ)²/2 and K = ⌈log2(e_0/φ)⌉, and no stage where L²/(2λ) ≤ φ. "paper": T = ⌈4√(1 + L/(ρλ))⌉,
 N_k = ⌈48·2^k·L²/(λ²r²T)⌉, K = max(1, ⌈log2(λr²/φ)⌉).
 
-Cost: T·ΣN_k queries, at query depth 1, and K·T steps in a row. Memory of the whole pool.
+Cost: T·ΣN_k queries, at query depth 1: none depends on an iterate, and all are made before the first step.
+K·T steps in a row. Memory of the largest pool that can be asked for. One compiled program for all sizes.
 """
 
 import dataclasses
@@ -33,11 +34,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from dpsco_jax.geometry.smoothing import gaussian_smoothness
 from dpsco_jax.oracles import resque
 from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import _ball_pools
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracle
 from dpsco_jax.transforms import ac_sa, ac_sa_eval_params, steps
 
@@ -190,10 +192,7 @@ def _proved_stages(
 def ball_oracles(
     plan: Plan, gradient: resque.BatchGradient, domain_radius: ArrayLike | None = None
 ) -> tuple[BallOracle, ...]:
-    """The oracles of a plan, one for each accuracy.
-
-    An oracle chooses among programs of static sizes by the λ that it is given: under ``vmap`` over λ all of
-    them are run. It reports λ as its multiplier.
+    """The oracles of a plan, one for each accuracy; each reports λ as its multiplier.
 
     Args:
         plan: from ``plan``.
@@ -203,23 +202,27 @@ def ball_oracles(
     buckets = len(plan.stages) // len(plan.accuracies)
 
     def oracle_at(first: int) -> BallOracle:
-        def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
-            def of_stages(stages: Stages) -> Any:
-                return lambda k, y, weight: minimize(
-                    k,
-                    gradient,
-                    y,
-                    weight,
-                    lipschitz=plan.lipschitz,
-                    ball_radius=plan.ball_radius,
-                    smoothing_radius=plan.smoothing_radius,
-                    stages=stages,
-                    domain_radius=domain_radius,
-                )
+        sizes = plan.stages[first : first + buckets]
+        most = max(len(stages.batch_sizes) for stages in sizes)
+        lengths = [
+            (*stages.batch_sizes, *(most - len(stages.batch_sizes)) * (0,)) for stages in sizes
+        ]
 
+        def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
             bucket = jnp.sum(regularization >= jnp.asarray(plan.edges, jnp.result_type(float)))
-            programs = [of_stages(stages) for stages in plan.stages[first : first + buckets]]
-            point = jax.lax.switch(bucket, programs, key, center, regularization)
+            point = minimize(
+                key,
+                gradient,
+                center,
+                regularization,
+                lipschitz=plan.lipschitz,
+                ball_radius=plan.ball_radius,
+                smoothing_radius=plan.smoothing_radius,
+                num_steps=jnp.asarray([stages.num_steps for stages in sizes])[bucket],
+                batch_sizes=jnp.asarray(lengths, jnp.int32).reshape(buckets, most)[bucket],
+                max_queries=max(stages.queries for stages in sizes),
+                domain_radius=domain_radius,
+            )
             calls = jax.nn.one_hot(first + bucket, len(plan.stages), dtype=jnp.int32)
             return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls)
 
@@ -237,7 +240,9 @@ def minimize(
     lipschitz: ArrayLike,
     ball_radius: ArrayLike,
     smoothing_radius: ArrayLike,
-    stages: Stages,
+    num_steps: ArrayLike,
+    batch_sizes: Int[Array | np.ndarray, "stages"],
+    max_queries: int,
     domain_radius: ArrayLike | None = None,
 ) -> Float[Array, "dim"]:
     """The stages on one ball.
@@ -250,34 +255,49 @@ def minimize(
         lipschitz: L; may be traced.
         ball_radius: r > 0; may be traced.
         smoothing_radius: ρ > 0; may be traced.
-        stages: sizes, static; the answer is the center if there is none.
+        num_steps: T, of each stage; may be traced.
+        batch_sizes: N_k of each stage, ``[stages]``; may be traced. A stage of size 0 is left out.
+        max_queries: static bound on T·ΣN_k; the pool has room for them.
         domain_radius: of a ball around the origin to stay in; none if ``None``. May be traced.
 
     Returns:
-        The last stage's aggregate, ``[dim]``.
+        The last stage's aggregate, ``[dim]``; the center if there is no stage.
     """
-    point = center = jnp.asarray(center)
-    if not stages.batch_sizes:
-        return point
+    center = jnp.asarray(center)
     smoothness = math.sqrt(2 / math.pi) * lipschitz / smoothing_radius + regularization
     domain = steps.ball_domain(center, ball_radius, domain_radius)
     optimizer = ac_sa(smoothness, regularization, domain)
-    pool = resque.draw_pool(key, gradient, center, smoothing_radius, stages.queries)
+    queries = jnp.asarray(num_steps * jnp.sum(batch_sizes))
+    pool = _ball_pools.draw(key, gradient, center, smoothing_radius, queries, max_queries)
+    block = _ball_pools.BLOCK
 
-    def step(carry: Any, batch: Any) -> tuple[Any, None]:
-        params, state = carry
-        rows = resque.Pool(center, *batch)
-        estimate = resque.reweighted_gradient(rows, params, smoothing_radius).gradient
-        pull = regularization * (params - center)
-        updates, state = optimizer.update(estimate + pull, state, params)
-        return (optax.apply_updates(params, updates), state), None
+    def batch_mean(params: Any, first: Any, size: Any) -> Any:
+        def add(index: Any, total: Any) -> Any:
+            done = index * block
+            shifts, queried = (
+                jax.lax.dynamic_slice_in_dim(rows, first + done, block)
+                for rows in (pool.shifts, pool.gradients)
+            )
+            weights = jnp.exp(resque.log_weights(shifts, params - center, smoothing_radius))
+            weights = jnp.where(jnp.arange(block) < size - done, weights, 0.0)
+            return total + jnp.matmul(weights, queried, precision=jax.lax.Precision.HIGHEST)
 
-    row = 0
-    for batch_size in stages.batch_sizes:
-        rows = slice(row, row + stages.num_steps * batch_size)
-        shape = (stages.num_steps, batch_size, -1)
-        batches = pool.shifts[rows].reshape(shape), pool.gradients[rows].reshape(shape)
-        (params, state), _ = jax.lax.scan(step, (point, optimizer.init(point)), batches)
-        point = ac_sa_eval_params(state, params)
-        row = rows.stop
+        blocks = (size + block - 1) // block
+        return jax.lax.fori_loop(0, blocks, add, jnp.zeros_like(params)) / size
+
+    def stage(carry: Any, size: Any) -> tuple[Any, None]:
+        point, first = carry
+
+        def step(index: Any, state: Any) -> Any:
+            params, inner = state
+            estimate = batch_mean(params, first + index * size, size)
+            pull = regularization * (params - center)
+            updates, inner = optimizer.update(estimate + pull, inner, params)
+            return optax.apply_updates(params, updates), inner
+
+        count = jnp.where(size > 0, num_steps, 0)
+        params, inner = jax.lax.fori_loop(0, count, step, (point, optimizer.init(point)))
+        return (ac_sa_eval_params(inner, params), first + count * size), None
+
+    (point, _), _ = jax.lax.scan(stage, (center, jnp.int32(0)), jnp.asarray(batch_sizes))
     return point

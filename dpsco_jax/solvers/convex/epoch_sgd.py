@@ -20,13 +20,15 @@ the second by strong convexity. "proved" takes the fewest epochs with b_k ≤ φ
 48L²/(λφ) samples. No epoch is needed where L²/(2λ), a bound on the excess of the center, is below φ.
 "practical" is not proved: it takes 4 for the 48.
 
-Cost: 16·(2^m - 1) - m queries for m epochs, at query depth 1, and as many steps in a row.
+Cost: 16·(2^m - 1) - m queries for m epochs, at query depth 1: none depends on an iterate, and all are made
+before the first step. 16·(2^m - 1) steps in a row. Memory of the pool of the most epochs that can be asked
+for. One compiled program for all numbers of epochs.
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +37,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax.oracles import resque
 from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import _ball_pools
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracle
 from dpsco_jax.transforms import steps
 
@@ -57,14 +60,19 @@ class Plan:
         thresholds: at accuracy i more than j epochs are made where λ < thresholds[i, j], shape
             ``[accuracies, max_epochs]``.
         accuracies: φ/(λr²), one for each oracle.
-        max_epochs: the most that any oracle makes.
+        epochs_by_accuracy: the most epochs that each oracle makes.
     """
 
     ball_radius: Any
     smoothing_radius: Any
     thresholds: Any
     accuracies: tuple[float, ...]
-    max_epochs: int
+    epochs_by_accuracy: tuple[int, ...]
+
+    @property
+    def max_epochs(self) -> int:
+        """The most epochs that any oracle makes."""
+        return max(self.epochs_by_accuracy)
 
     @property
     def queries(self) -> tuple[int, ...]:
@@ -146,7 +154,7 @@ def plan(
         smoothing_radius=smoothing_radius,
         thresholds=np.asarray(padded).reshape(len(rows), max_epochs),
         accuracies=tuple(float(a) for a in accuracies),
-        max_epochs=max_epochs,
+        epochs_by_accuracy=tuple(map(len, rows)),
     )
 
 
@@ -169,10 +177,7 @@ def _largest_slope(num_epochs: int, accuracy: float, second_moment: float, sizes
 def ball_oracles(
     plan: Plan, gradient: resque.BatchGradient, domain_radius: ArrayLike | None = None
 ) -> tuple[BallOracle, ...]:
-    """The oracles of a plan, one for each accuracy.
-
-    An oracle chooses among programs of static sizes by the λ that it is given: under ``vmap`` over λ all of
-    them are run. It reports λ as its multiplier.
+    """The oracles of a plan, one for each accuracy; each reports λ as its multiplier.
 
     Args:
         plan: from ``plan``.
@@ -182,27 +187,26 @@ def ball_oracles(
 
     def oracle_at(thresholds: Any) -> BallOracle:
         def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
-            def of_epochs(num_epochs: int) -> Any:
-                return lambda k, y, weight: minimize(
-                    k,
-                    gradient,
-                    y,
-                    weight,
-                    ball_radius=plan.ball_radius,
-                    smoothing_radius=plan.smoothing_radius,
-                    num_epochs=num_epochs,
-                    domain_radius=domain_radius,
-                )
-
             epochs = jnp.sum(regularization < jnp.asarray(thresholds, jnp.result_type(float)))
-            programs = [of_epochs(epochs) for epochs in range(plan.max_epochs + 1)]
-            point = jax.lax.switch(epochs, programs, key, center, regularization)
+            point = minimize(
+                key,
+                gradient,
+                center,
+                regularization,
+                ball_radius=plan.ball_radius,
+                smoothing_radius=plan.smoothing_radius,
+                num_epochs=epochs,
+                max_epochs=thresholds.shape[0],
+                domain_radius=domain_radius,
+            )
             calls = jax.nn.one_hot(epochs, plan.max_epochs + 1, dtype=jnp.int32)
             return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls)
 
         return oracle
 
-    return tuple(oracle_at(plan.thresholds[i]) for i in range(len(plan.accuracies)))
+    return tuple(
+        oracle_at(plan.thresholds[i, :most]) for i, most in enumerate(plan.epochs_by_accuracy)
+    )
 
 
 def minimize(
@@ -213,7 +217,8 @@ def minimize(
     *,
     ball_radius: ArrayLike,
     smoothing_radius: ArrayLike,
-    num_epochs: int,
+    num_epochs: ArrayLike,
+    max_epochs: int,
     domain_radius: ArrayLike | None = None,
 ) -> Float[Array, "dim"]:
     """A number of epochs on one ball.
@@ -225,44 +230,54 @@ def minimize(
         regularization: λ > 0; may be traced.
         ball_radius: r > 0; may be traced.
         smoothing_radius: ρ > 0; may be traced.
-        num_epochs: m, static; at 0 the answer is the center.
+        num_epochs: m, at most ``max_epochs``; may be traced. At 0 the answer is the center.
+        max_epochs: static; the pool has room for them.
         domain_radius: of a ball around the origin to stay in; none if ``None``. May be traced.
 
     Returns:
         The mean of the last epoch's points, ``[dim]``.
     """
     center = jnp.asarray(center)
-    if num_epochs == 0:
-        return center
-    pool = resque.draw_pool(key, gradient, center, smoothing_radius, num_queries(num_epochs))
+    num_points = _FIRST_EPOCH * (2 ** jnp.asarray(num_epochs, jnp.int32) - 1)
+    queries, capacity = num_points - num_epochs, num_queries(max_epochs)
+    pool = _ball_pools.draw(key, gradient, center, smoothing_radius, queries, capacity)
 
-    def step(point: Any, direction: Any, step_size: Any) -> Any:
-        return steps.ball_step(
-            point, direction, step_size, regularization, center, center, ball_radius, domain_radius
+    def step(_: Any, carry: _Epoch) -> _Epoch:
+        first = carry.position == 0
+        shift, queried = pool.shifts[carry.row], pool.gradients[carry.row]
+        weight = jnp.exp(resque.log_weight(shift, carry.point - center, smoothing_radius))
+        mean = carry.total / (carry.length // 2)
+        point = steps.ball_step(
+            jnp.where(first, mean, carry.point),
+            jnp.where(first, 0.0, weight * queried),
+            4 / (carry.length * regularization),
+            regularization,
+            center,
+            center,
+            ball_radius,
+            domain_radius,
+        )
+        ends = carry.position + 1 == carry.length
+        return _Epoch(
+            point=point,
+            total=jnp.where(first, point, carry.total + point),
+            length=jnp.where(ends, 2 * carry.length, carry.length),
+            position=jnp.where(ends, 0, carry.position + 1),
+            row=carry.row + jnp.where(first, 0, 1),
         )
 
-    def one_query(carry: Any, row: Any) -> tuple[Any, None]:
-        point, total, _ = carry
-        shift, queried, length, last = row
-        step_size = 4 / (length * regularization)
-        weight = jnp.exp(resque.log_weight(shift, point - center, smoothing_radius))
-        point = step(point, weight * queried, step_size)
-        total = total + point
-        mean = total / length
+    half = _FIRST_EPOCH // 2
+    # As if an epoch of half the length had ended with its mean at the center.
+    start = _Epoch(center, half * center, jnp.int32(_FIRST_EPOCH), jnp.int32(0), jnp.int32(0))
+    end = jax.lax.fori_loop(0, num_points, step, start)
+    return end.total / (end.length // 2)
 
-        def next_epoch() -> tuple[Any, Any]:
-            first = step(mean, jnp.zeros_like(mean), step_size / 2)
-            return first, first
 
-        point, total = jax.lax.cond(last, next_epoch, lambda: (point, total))
-        return (point, total, mean), None
+class _Epoch(NamedTuple):
+    """Iterate, sum and length of the current epoch, position in it, and the next row of the pool."""
 
-    lengths = _FIRST_EPOCH * 2 ** np.arange(num_epochs)
-    ends = np.concatenate([np.arange(length - 1) == length - 2 for length in lengths])
-    by_row = jnp.asarray(np.repeat(lengths, lengths - 1), center.dtype)
-    # The first step of an epoch has no gradient; from the center, where the regularizer is least, no move.
-    start = (center, center, center)
-    (_, _, mean), _ = jax.lax.scan(
-        one_query, start, (pool.shifts, pool.gradients, by_row, jnp.asarray(ends))
-    )
-    return mean
+    point: Any
+    total: Any
+    length: Any
+    position: Any
+    row: Any

@@ -203,12 +203,18 @@ def _draw_users(key: Array, setting: Setting, calls: tuple[Level, ...]) -> Array
     needed = [level.num_queries - 1 for level in calls]
     if setting.replacement:
         return sampling.with_replacement(key, num_users, sum(needed)).indices
-    # Drawn at the size of the largest, all in one program: a part of a sample in random order is a sample.
     keys = jax.random.split(key, len(calls))
-    samples = jax.vmap(lambda k: sampling.without_replacement(k, num_users, max(needed)).indices)(
-        keys
-    )
-    return jnp.concatenate([sample[:size] for sample, size in zip(samples, needed, strict=True)])
+
+    def sample(one_key: Array) -> Array:
+        draw_key, order_key = jax.random.split(one_key)
+        indices = sampling.without_replacement(draw_key, num_users, max(needed)).indices
+        # The accountant averages over a user's position: beyond half of the users it is not random yet.
+        few = 2 * max(needed) <= num_users
+        return indices if few else jax.random.permutation(order_key, indices)
+
+    # All in one program, at the size of the largest: a part of a sample in random order is a sample.
+    samples = jax.vmap(sample)(keys)
+    return jnp.concatenate([drawn[:size] for drawn, size in zip(samples, needed, strict=True)])
 
 
 def _query(key: Array, setting: Setting, users: Array, center: Array) -> _Queries:

@@ -79,7 +79,7 @@ def solve(
             if gap <= tol:
                 break
             bends = weights * np.asarray(curvature(margins, labels))
-            hessian = (rows.T @ rows.multiply(bends[:, None])).toarray()
+            hessian = _weighted_gram(rows, bends)
             hessian[np.diag_indices(dim)] += ridge
             step = scipy.linalg.solve(hessian, gradient, assume_a="pos")
             length = 1.0
@@ -104,6 +104,17 @@ def solve(
             f"domain must contain the minimizer (norm {norm:.4g}), got {objective.domain}"
         )
     return Reference(params, float(current), float(gap))
+
+
+def _weighted_gram(rows: scipy.sparse.csr_array, weights: np.ndarray) -> np.ndarray:
+    """Σ_i weights_i·x_i·x_iᵀ; by blocks of dense products where rows are dense."""
+    if rows.nnz < 0.25 * rows.shape[0] * rows.shape[1]:
+        return (rows.T @ rows.multiply(weights[:, None])).toarray()
+    total = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, rows.shape[0], 8192):
+        block = rows[start : start + 8192].toarray()
+        total += block.T @ (block * weights[start : start + 8192, None])
+    return total
 
 
 def sparse_rows(

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax.geometry._checks import require, require_nonnegative
+from dpsco_jax.geometry.domains import ball
 from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.geometry.smoothing import uniform_ball
 from dpsco_jax.problems import losses, reference
@@ -144,6 +145,64 @@ def linear_regression(
     return Problem(objective, data, minimizer)
 
 
+def absolute_regression(
+    key: Key[Array, ""],
+    num_users: int,
+    dim: int,
+    slope_norm: float = 1.0,
+    noise: float = 0.1,
+    decay: float = 0.0,
+) -> Problem:
+    """Least absolute deviations with one item for each user, the slope as its known minimizer.
+
+    Users come in pairs with equal features and labels <slope, x> ± e, e = noise·N(0, 1). The loss of a pair
+    is symmetric around the slope, which therefore minimizes the objective (up to the rounding of labels to
+    float32), in the population as well. Excess risk is the mean over pairs of max(0, |<w - slope, x>| - |e|),
+    see ``absolute_excess``. The domain is the ball of radius 2·slope_norm.
+
+    Args:
+        key: used once.
+        num_users: even, at least 2.
+        dim: at least 1.
+        slope_norm: positive; distance from the origin to the minimizer.
+        noise: nonnegative; standard deviation of a label's noise.
+        decay: nonnegative; the k-th coordinate of a feature has a variance that falls as k^(-decay). Zero:
+            features are uniform in the unit ball.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    require(num_users >= 2 and num_users % 2 == 0, "num_users", num_users, "even, at least 2")
+    _check_sizes(num_users, 1, dim)
+    require(0.0 < slope_norm < np.inf, "slope_norm", slope_norm, "positive and finite")
+    require_nonnegative("noise", noise)
+    require_nonnegative("decay", decay)
+    features, margins, noise_key = _regression(key, num_users // 2, 1, dim, 0.0, slope_norm, decay)
+    offsets = noise * jax.random.normal(noise_key, margins.shape)
+    twice = jnp.concatenate([features, features])
+    labels = jnp.concatenate([margins + offsets, margins - offsets])
+    objective = losses.absolute(feature_bound=1.0, domain=ball(2.0 * slope_norm))
+    slope = slope_norm * _direction(jax.random.split(key, 4)[0], dim)
+    return Problem(objective, UserData(Example(twice, labels)), np.asarray(slope, np.float64))
+
+
+def absolute_excess(
+    params: Float[Array, "dim"], minimizer: Float[Array | np.ndarray, "dim"], data: UserData
+) -> Float[Array, ""]:
+    """Excess risk on the data of ``absolute_regression``, without a difference of nearly equal numbers.
+
+    Args:
+        params: shape ``[dim]``.
+        minimizer: of the problem, or of one from the same key: features may be other draws.
+        data: pairs, the second half after the first.
+    """
+    features, labels = data.items
+    half = labels.shape[0] // 2
+    noise = 0.5 * jnp.abs(labels[:half] - labels[half:])
+    off = features[:half] @ (params - jnp.asarray(minimizer, params.dtype))
+    return jnp.mean(jnp.maximum(0.0, jnp.abs(off) - noise))
+
+
 def logistic_regression(
     key: Key[Array, ""],
     num_users: int,
@@ -152,6 +211,7 @@ def logistic_regression(
     heterogeneity: float = 0.5,
     slope_norm: float = 5.0,
     ridge: float = 1e-2,
+    decay: float = 0.0,
 ) -> Problem:
     """Logistic regression, features uniform in the unit ball, each user with a slope of their own.
 
@@ -166,14 +226,16 @@ def logistic_regression(
         heterogeneity: nonnegative; relative distance of a user's slope from the common one.
         slope_norm: norm of the common slope: how predictable labels are.
         ridge: λ > 0 of the regularizer (λ/2)·‖params‖².
+        decay: as for ``absolute_regression``.
 
     Raises:
         ValueError: if an argument is out of its range.
     """
     _check_sizes(num_users, items_per_user, dim)
     require_nonnegative("heterogeneity", heterogeneity)
+    require_nonnegative("decay", decay)
     features, margins, label_key = _regression(
-        key, num_users, items_per_user, dim, heterogeneity, slope_norm
+        key, num_users, items_per_user, dim, heterogeneity, slope_norm, decay
     )
     labels = jax.random.bernoulli(label_key, jax.nn.sigmoid(margins)).astype(jnp.float32)
     objective = losses.logistic(feature_bound=1.0, ridge=ridge)
@@ -181,9 +243,15 @@ def logistic_regression(
     return Problem(objective, data, reference.solve(objective, data, dim, tol=1e-14).params)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 6))
 def _regression(
-    key: Any, num_users: int, items_per_user: int, dim: int, heterogeneity: float, slope_norm: float
+    key: Any,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    heterogeneity: float,
+    slope_norm: float,
+    decay: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     """Features ``[users, items, dim]``, margins ``[users, items]`` and a key for the labels."""
     require(
@@ -196,6 +264,9 @@ def _regression(
     keys = jax.random.split(features_key, (num_users, items_per_user))
     draw = jax.vmap(jax.vmap(lambda k: uniform_ball(k, jnp.zeros(dim), 1.0)))
     features = draw(keys)
+    if decay:
+        variances = np.arange(1, dim + 1) ** -float(decay)
+        features = _project(features * np.sqrt(variances / variances.mean()).astype(np.float32))
     return features, jnp.einsum("uid,ud->ui", features, slopes), label_key
 
 

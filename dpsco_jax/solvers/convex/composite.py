@@ -47,9 +47,10 @@ class Plan:
         num_users: N.
         on_blocks: whether every part has users of its own.
         composition: ``"parallel"`` or ``"sequential"``: how the losses of the parts are added.
-        remarks: further lines for the table.
+        remarks: further lines for the table, about sizes.
         parts: inner plans, one or more.
         distances: R of each part: bounds on the distance to what it minimizes.
+        strengths: of the centred term that each part is given, zero for none.
         center_shares: for each part the weight θ of the given centre in the centre that the part gets; its
             start has weight 1 - θ.
         epsilon: the budget of all parts together.
@@ -64,6 +65,7 @@ class Plan:
     remarks: tuple[tuple[str, str], ...]
     parts: Any
     distances: Any
+    strengths: Any
     center_shares: Any
     epsilon: Any
     delta: Any
@@ -104,6 +106,7 @@ class Plan:
             ("users of the parts", sized("num_users") if self.on_blocks else "all"),
             *self.remarks,
             ("distances", listed(self.distances)),
+            ("centred terms", listed(self.strengths)),
             ("bounds of the parts", listed(part.excess_bound for part in self.parts)),
             ("excess risk bound", self.excess_bound),
             ("user gradients", f"{self.user_gradients}, of the parts {sized('user_gradients')}"),

@@ -153,11 +153,7 @@ def plan(
 
     found, why = _largest(under, num_phases)
     count = len(found.parts)
-    remarks = [
-        ("phases", str(count)),
-        ("step sizes", f"{found.step_size:.4g}, each phase that of the last over {decay:g}"),
-        ("centred terms", ", ".join(f"{each:.4g}" for each in found.added)),
-    ]
+    remarks = [("phases", str(count))]
     if count < num_phases:
         remarks.append(("phases left out", f"{num_phases - count}: {why}"))
     return Plan(
@@ -168,6 +164,7 @@ def plan(
         remarks=tuple(remarks),
         parts=found.parts,
         distances=found.distances,
+        strengths=tuple(each + regularization for each in found.added),
         center_shares=tuple(regularization / (regularization + each) for each in found.added),
         epsilon=epsilon,
         delta=delta,

@@ -126,6 +126,7 @@ def plan(
             remarks=tuple(remarks),
             parts=tuple(parts),
             distances=tuple(distances[:-1]),
+            strengths=(regularization,) * len(parts),
             center_shares=(1.0,) * len(parts),
             epsilon=epsilon,
             delta=delta,
@@ -184,7 +185,7 @@ def _filled(under: Callable[[float], Plan], first: Plan) -> Plan:
     for trial in range(2 * _TRIALS):
         spent = plan.certificate().epsilon
         if spent <= plan.epsilon:
-            if best is None or plan.excess_bound < best.excess_bound:
+            if best is None or plan.excess_bound <= best.excess_bound:
                 best = plan
             if spent == 0.0 or spent >= _USED * plan.epsilon or trial >= _TRIALS:
                 return best

@@ -114,6 +114,7 @@ def _direct(part: Any) -> Plan:
         remarks=(),
         parts=(part,),
         distances=(part.initial_distance,),
+        strengths=(part.regularization,),
         center_shares=(1.0,),
         epsilon=part.epsilon,
         delta=part.delta,

@@ -1,14 +1,16 @@
 """Private AC-SA: its schedule, its exact law on quadratics, its bounds."""
 
 import dataclasses
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
-from dpsco_jax import privacy
+from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains, smoothing
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
@@ -223,6 +225,59 @@ def test_without_noise_it_is_deterministic_ac_sa_with_all_regularizers():
     j, kappa = np.arange(1, T + 1), 2.0
     shrink = 2 / (T * (T + 1)) * np.sum(4 * kappa * j / (j * (j + 1) + 4 * kappa))
     np.testing.assert_allclose(reported, minimizer + shrink * (start - minimizer), rtol=1e-4)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _noiseless(directions, offsets, start, dim, num_steps, smoothness, radius):
+    """The aggregate after AC-SA on the exact gradient of the smoothed mean of |<u_j, w> - b_j|."""
+    method = transforms.ac_sa(smoothness)
+
+    def gradient(w):
+        # The derivative along u of the ball-smoothed |<u, w> - b|, in closed form.
+        s = jnp.clip((directions @ w - offsets) / radius, -1.0, 1.0)
+        slopes = jnp.sign(s) * jax.scipy.special.betainc(0.5, (dim + 1) / 2, jnp.square(s))
+        return directions.T @ slopes / len(offsets)
+
+    def step(_, carry):
+        w, state = carry
+        updates, state = method.update(gradient(w), state, w)
+        return w + updates, state
+
+    w, state = jax.lax.fori_loop(0, num_steps, step, (start, method.init(start)))
+    return transforms.ac_sa_eval_params(state, w)
+
+
+@pytest.mark.parametrize("kinks", [1, 6])
+def test_rate_with_exact_smoothed_gradients(kinks):
+    """Excess ≤ 2√2·√c_d·G·R/T with r = R√(2c_d)/T, μ = 0, Γ = L = c_d·G/r: the smoothing bias counts once."""
+    rng, dim, radius_of_start = np.random.default_rng(0), 5, 2.0
+    directions = rng.normal(size=(kinks, dim))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    offsets = 0.3 * rng.normal(size=kinks)
+    # min (1/J)Σ t_j over t_j ≥ ±(<u_j, w> - b_j), a linear program.
+    rows = np.block([[directions, -np.eye(kinks)], [-directions, -np.eye(kinks)]])
+    cost = np.concatenate([np.zeros(dim), np.full(kinks, 1 / kinks)])
+    best = scipy.optimize.linprog(
+        cost, rows, np.concatenate([offsets, -offsets]), bounds=(None, None)
+    )
+    arrow = rng.normal(size=dim) if kinks > 1 else directions[0]
+    start = best.x[:dim] + radius_of_start * arrow / np.linalg.norm(arrow)
+    factor = smoothing.smoothness_factor(dim)
+    for num_steps in (50, 100, 200, 400, 800):
+        problem = _problem(1, dim, 1.0, 0.5, False, distance=radius_of_start)
+        radius = schedule._radius(problem, "strongly convex", num_steps)
+        assert radius == pytest.approx(radius_of_start * math.sqrt(2 * factor) / num_steps)
+        found = _noiseless(
+            jnp.float32(directions),
+            jnp.float32(offsets),
+            jnp.float32(start),
+            dim,
+            num_steps,
+            factor / radius,
+            radius,
+        )
+        risk = np.mean(np.abs(directions @ np.asarray(found, np.float64) - offsets))
+        assert risk - best.fun <= 2 * math.sqrt(2 * factor) * radius_of_start / num_steps
 
 
 def test_excess_risk_stays_below_the_bound():

@@ -37,7 +37,7 @@ from dpsco_jax.mechanisms import _draws, additive
 from dpsco_jax.oracles import _linear_rows, sampling
 from dpsco_jax.oracles.linear import LinearData
 from dpsco_jax.problems.objective import LinearModel
-from dpsco_jax.solvers.item_level._resque_levels import Level, levels, reaches
+from dpsco_jax.solvers.item_level._resque_levels import Level, reaches
 
 # Pays for the rounding of the gradients' norms, weights and step sizes.
 _HEAD_ROOM = 1.0 + 2.0**-16
@@ -112,7 +112,7 @@ def localized(
 def strongly_convex(
     key: Key[Array, ""],
     setting: Setting,
-    num_queries: int,
+    sizes: tuple[Level, ...],
     center: Float[Array, "dim"],
     beta: ArrayLike,
     regularization: ArrayLike,
@@ -122,14 +122,14 @@ def strongly_convex(
     """Localized calls of growing size, each from where the one before has ended (thesis, Algorithm 10).
 
     The expected objective is within C_sc·(L²/λ)·(dim/(βT)² + 1/T) of the minimum over the ball, with C_sc
-    proved at 8192 for ``constant=16``; about 5 is observed.
+    proved at 8192 for ``constant=16`` and the thesis' levels; about 5 is observed.
 
     Args:
         key: used once.
         setting: as for ``localized``.
-        num_queries: T, a power of two, at least 4; the levels make less than T queries together. Static.
+        sizes: of ``levels``. Static.
         center: of the ball, ``[dim]``.
-        beta: level i has β_i = 2^((k-i)/2)·β.
+        beta: of the call; level i has ``sizes[i].beta_factor`` times it.
         regularization: λ > 0.
         constant: C of the bound E_i that sets the reach of the levels. Privacy does not depend on it.
         anchor: as for ``localized``; the first level starts from its nearest point of the ball.
@@ -137,17 +137,10 @@ def strongly_convex(
     Returns:
         A point of the ball.
     """
-    far = reaches(
-        num_queries,
-        center.shape[0],
-        beta,
-        setting.lipschitz,
-        regularization,
-        setting.radius,
-        constant,
-    )
+    dim = center.shape[0]
+    far = reaches(sizes, dim, beta, setting.lipschitz, regularization, setting.radius, constant)
     start = center if anchor is None else anchor
-    return _run(key, setting, levels(num_queries), far, center, start, beta, regularization, anchor)
+    return _run(key, setting, sizes, far, center, start, beta, regularization, anchor)
 
 
 def _run(
@@ -215,6 +208,13 @@ def _draw_users(key: Array, setting: Setting, calls: tuple[Level, ...]) -> Array
     # All in one program, at the size of the largest: a part of a sample in random order is a sample.
     samples = jax.vmap(sample)(keys)
     return jnp.concatenate([drawn[:size] for drawn, size in zip(samples, needed, strict=True)])
+
+
+def _random_order(key: Array, num_users: int, size: int) -> Array:
+    """Different users in random order: the privacy proof counts on a record's random place as well."""
+    if size <= num_users // 2:
+        return sampling.without_replacement(key, num_users, size).indices
+    return jax.random.permutation(key, num_users)[:size]
 
 
 def _query(key: Array, setting: Setting, users: Array, center: Array) -> _Queries:

@@ -1,5 +1,5 @@
-"""Where parameters live: norms, convex sets, rotations, smoothing kernels."""
+"""Where parameters live: norms, convex sets, composite terms, rotations, smoothing kernels."""
 
-from dpsco_jax.geometry import domains, norms, rotations, smoothing
+from dpsco_jax.geometry import domains, norms, prox, rotations, smoothing
 
-__all__ = ["domains", "norms", "rotations", "smoothing"]
+__all__ = ["domains", "norms", "prox", "rotations", "smoothing"]

@@ -8,16 +8,18 @@ minimizer of F = f + h over K, in float64, one of three schedules of ``transform
     multi-stage (μ > 0)      stage k = 1, 2, ... of N_k = ⌈max(4√(2L/μ), 128·2^k·V/(3μ·V_0))⌉ steps of the
                              convex kind from where the last has ended: E F - F* ≤ 2^-k·V_0
 
-with Γ = L if V = 0 and otherwise the larger of 2L and √(V·T(T+1)(2T+1)/12)/R. V_0 = μR²/2 may be less than
-the gap at the start: all that a stage uses of it is that R_k² = 2^(1-k)·2V_0/μ bounds the squared distance
-at its start. The bound that a schedule states is that of the recursion R_{k+1}² = 2·bound_k/μ for the
-lengths as rounded; it is at most 2^-k·V_0, and at most 8^-k·V_0 if V = 0.
+with Γ = L if V = 0 and otherwise the larger of 2L and √(V·T(T+1)(2T+1)/12)/R, in every stage with its own
+T and R. V_0 = μR²/2 may be less than the gap at the start: a stage uses of its start only that the expected
+squared distance to the minimizer is at most R_k². Stages start with R_1 = R and go on with R_{k+1}² =
+2·bound_k/μ, where bound_k is that of the second line for the lengths as rounded; the last one is the bound
+that a schedule states.
 
-Source: Ghadimi and Lan 2012 (one stage) and 2013 (several: their Algorithm 3); thesis, Theorem 1.4.1 and
-section 2.8. Constants: docs/corrections.md, section C. In stages of the convex kind, 2Γ ≥ 4L and N² ≥ 32L/μ
-make the first term at most R_k²·μ/8 = 2^-k·V_0/2 where Γ = 2L; Γ above that balances both terms, and then
-their sum is at most 4LR_k²/N² + 2R_k√(2V/(3N)), of which N ≥ 128·2^k·V/(3μV_0) makes each half as large as
-2^-k·V_0.
+Source: Ghadimi and Lan 2012 (one stage) and 2013 (several); thesis, Theorem 1.4.1 and section 2.8. The
+constants are those of docs/corrections.md, section C. Proof of the third line: let R_k² ≤ 2^(1-k)·2V_0/μ.
+Γ minimizes the second line over [2L, ∞), and the sum of both candidates bounds what it makes of it:
+4LR_k²/N² + 2R_k√(2V/(3N)). As N² ≥ 32L/μ the first is at most μR_k²/8 ≤ 2^-k·V_0/2, as N ≥ 128·2^k·V/(3μV_0)
+so is the second; so bound_k ≤ 2^-k·V_0 and R_{k+1}² ≤ 2^-k·2V_0/μ. With V = 0 and Γ = L it is an eighth,
+not a half, and N_k is within 4 % of the length that is best for the product of all stages.
 
 Formal guarantee: the bounds are theorems under the assumptions named. Nothing looks at data.
 

@@ -141,7 +141,12 @@ def test_the_plan_prints_what_it_does():
 # The runs.
 
 
-@pytest.mark.parametrize("kappa", [2.0, 10.0, 100.0, 1000.0])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "kappa", [pytest.param(2.0, marks=SLOW), 10.0, pytest.param(100.0, marks=SLOW), 1000.0]
+)
 def test_every_stage_at_least_halves_the_gap_without_noise(kappa):
     curvature = np.geomspace(1 / kappa, 1.0, 12)
     objective = _quadratic(curvature)

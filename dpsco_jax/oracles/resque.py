@@ -36,6 +36,8 @@ from dpsco_jax.oracles import Estimate, Oracle, gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
 
+_BLOCK = 256
+
 BatchGradient = Callable[[Any, Any], Any]
 """``(keys [n], points [n, dim]) -> gradients [n, dim]``: one parallel round of n stochastic gradients."""
 
@@ -140,9 +142,31 @@ def reweighted_gradient(
         smoothing_radius: ρ > 0, as the pool was drawn with; may be traced.
     """
     weights = jnp.exp(log_weights(pool.shifts, point - pool.center, smoothing_radius))
-    total = jnp.matmul(weights, pool.gradients, precision=jax.lax.Precision.HIGHEST)
+    total = weighted_sum(weights, pool.gradients)
     size = jnp.square(jnp.sum(weights)) / jnp.sum(jnp.square(weights))
     return Reweighted(total / weights.shape[0], size)
+
+
+def weighted_sum(
+    weights: Float[Array, "queries"], rows: Float[Array, "queries dim"]
+) -> Float[Array, "dim"]:
+    """Σ_i weights_i·rows_i, block by block, ``[dim]``.
+
+    One product over all rows adds them one after the other: at 10^6 rows float32 is then off by a percent,
+    and on a CPU it is slower by half.
+    """
+    count = rows.shape[0]
+    whole = count - count % _BLOCK if count > _BLOCK else count
+    per_block = min(count, _BLOCK)
+    highest = jax.lax.Precision.HIGHEST
+    blocks = jnp.einsum(
+        "bi,bij->bj",
+        weights[:whole].reshape(-1, per_block),
+        rows[:whole].reshape(-1, per_block, rows.shape[1]),
+        precision=highest,
+    )
+    rest = jnp.matmul(weights[whole:], rows[whole:], precision=highest)
+    return jnp.sum(blocks, axis=0) + rest
 
 
 def sampled_user_gradient(objective: Objective, data: UserData) -> BatchGradient:

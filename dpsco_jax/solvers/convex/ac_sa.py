@@ -34,7 +34,7 @@ import optax
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
-from dpsco_jax.oracles import sampling, unclipped
+from dpsco_jax.oracles import Oracle, sampling, unclipped
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -220,28 +220,38 @@ def solve(
             the domain.
     """
     _planning.require_users("data", plan.num_users, data)
-    users, batch = plan.num_users, plan.batch_size
-
-    def sampler(key: jax.Array) -> sampling.UserSample:
-        return sampling.without_replacement(key, users, batch)
-
-    oracle = unclipped.mean_gradient(
-        objective,
-        batch,
-        sampler if batch < users else None,
-        plan.smoothing_radius if plan.smoothed else None,
-        plan.chunk_size,
-    )
+    start = objective.domain.project(params)
+    oracle, oracle_data, divisor = _oracle(plan, objective, data, start)
 
     def add_regularizer(gradient: Any, point: Any) -> Any:
-        return jax.tree.map(jnp.add, gradient, objective.regularizer_gradient(point))
+        ridge = objective.regularizer_gradient(point)
+        return jax.tree.map(lambda g, r: g / divisor + r, gradient, ridge)
 
     method = optax.chain(
         optax.stateless(add_regularizer), optimizer(plan.stages, objective.domain, term)
     )
-    start = objective.domain.project(params)
-    end = loop.run(key, oracle, method, start, data, plan.num_steps, trace)
+    end = loop.run(key, oracle, method, start, oracle_data, plan.num_steps, trace)
     reported = transforms.ac_sa_eval_params(end.opt_state, end.params)
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
     solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
     return solution._replace(privacy=privacy.unbounded())
+
+
+def _oracle(
+    plan: Plan, objective: Objective, data: UserData, params: Any
+) -> tuple[Oracle, Any, int]:
+    """The fastest oracle, the data in its form, and what its gradients are to be divided by."""
+    users, batch, smoothed = plan.num_users, plan.batch_size, plan.smoothed
+    radius = plan.smoothing_radius if smoothed else None
+
+    def draw(key: jax.Array) -> sampling.UserSample:
+        return sampling.without_replacement(key, users, batch)
+
+    sampler = draw if batch < users else None
+    single = jax.tree.leaves(data.items)[0].shape[1] == 1
+    if smoothed and single and objective.linear_model is not None:
+        # One number for a shift in d dimensions. No gradient is longer than half of this clip.
+        settings = (2 * objective.lipschitz, sampler, plan.chunk_size, radius)
+        return *loop.clipped_sum_oracle(objective, data, params, *settings), batch
+    oracle = unclipped.mean_gradient(objective, batch, sampler, radius, plan.chunk_size)
+    return oracle, data, 1

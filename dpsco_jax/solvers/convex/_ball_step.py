@@ -27,7 +27,6 @@ class State(NamedTuple):
     """What an iteration carries on.
 
     Attributes:
-        key: of the run; iteration t uses ``fold_in(key, t)``.
         start: x_0, ``[dim]``.
         point: x, ``[dim]``.
         dual: v, ``[dim]``.
@@ -40,7 +39,6 @@ class State(NamedTuple):
         valid: whether the ball was inactive, as far as measured, in all iterations.
     """
 
-    key: Any
     start: Float[Array, "dim"]
     point: Float[Array, "dim"]
     dual: Float[Array, "dim"]
@@ -66,7 +64,6 @@ def init(key: Any, plan: Plan, oracles: BallOracles, start: Float[Array, "dim"])
     kinds = jax.eval_shape(oracles.ball, key, start, scalar).calls.shape
     zero = jnp.zeros((), jnp.int32)
     return State(
-        key=key,
         start=start,
         point=start,
         dual=start,
@@ -81,6 +78,7 @@ def init(key: Any, plan: Plan, oracles: BallOracles, start: Float[Array, "dim"])
 
 
 def step(
+    key: Any,
     plan: Plan,
     oracles: BallOracles,
     state: State,
@@ -90,13 +88,14 @@ def step(
     """One iteration; see the file's docstring.
 
     Args:
+        key: of the run; iteration t uses ``fold_in(key, t)``.
         plan: of ``plan``.
         oracles: see ``ball_oracles``.
         state: of ``init`` or ``step``.
         project: projection of v onto a convex set that holds start and comparison point.
         static: searches of a static length (``scan``).
     """
-    key = jax.random.fold_in(state.key, state.iterations)
+    key = jax.random.fold_in(key, state.iterations)
     if plan.search == "adaptive":
         return _adaptive_step(key, plan, oracles, state, project)
     if plan.search == "none":

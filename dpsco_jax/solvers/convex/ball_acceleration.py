@@ -103,7 +103,7 @@ def run(
         return on if stop is None else on & ~stop(state.point)
 
     def advance(state: State) -> State:
-        return step(plan, oracles, state, project, static)
+        return step(key, plan, oracles, state, project, static)
 
     state = _ball_search.loop(advance, active, state, plan.num_iterations, static)
     reached = state.weight >= plan.target_weight

@@ -1,0 +1,90 @@
+"""Plans of ball acceleration, refusals, and the deterministic solver for smooth objectives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses, reference
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.solvers.convex import ball_acceleration
+from dpsco_jax.solvers.solution import Status
+
+
+def test_plans():
+    plan = ball_acceleration.plan(lipschitz=2.0, distance=3.0, ball_radius=0.03, excess=0.06)
+    assert plan.largest == pytest.approx(4 * 2 / 0.03)  # not a multiple of L/ε
+    balls, log = 100 ** (2 / 3), np.log(100)
+    assert plan.regularization == pytest.approx(0.06 * balls**2 / 9 * log)
+    assert plan.start_weight == 1.5
+    assert plan.target_weight == pytest.approx(3 * 9 / 0.06)
+    assert plan.num_iterations == np.ceil(14 * balls * np.log(300) + 3.5 * balls * np.sqrt(log))
+    accuracies = plan.accuracies(0.01)
+    assert accuracies.search == 1 / 41472
+    searches = plan.num_iterations * plan.max_searches
+    assert accuracies.search_runs == np.ceil(20 * np.log(searches / 0.01))
+    assert "R/r" in str(plan)
+    large = ball_acceleration.plan(
+        lipschitz=1.0, distance=1.0, ball_radius=1.0, excess=1.0, scale=2.0
+    )
+    assert "larger than needed" in str(large)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ball_radius": 0.0}, r"ball_radius must be in \(0, inf\), got 0.0"),
+        ({"ball_radius": 2.0}, r"ball_radius must be in \(0, distance = 1\], got 2.0"),
+        ({"excess": 1.5}, r"excess must be in \(0, lipschitz·distance = 1\], got 1.5"),
+        ({"excess": -1.0}, r"excess must be in \(0, inf\), got -1.0"),
+        ({"lipschitz": 0.0}, r"lipschitz must be in \(0, inf\), got 0.0"),
+        ({"distance": float("nan")}, r"distance must be in \(0, inf\), got nan"),
+        ({"search": "golden"}, "search must be one of bisection, .*, got 'golden'"),
+        ({"window": (0.8, 0.7)}, r"window must satisfy .*, got \(0.8, 0.7\)"),
+        ({"num_iterations": 0}, "num_iterations must be an integer at least 1, got 0"),
+        ({"max_searches": 0}, "max_searches must be an integer at least 1, got 0"),
+        ({"log_power": -1.0}, r"log_power must be in \[0, inf\), got -1.0"),
+        ({"scale": 0.0}, r"scale must be in \(0, inf\), got 0.0"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    good = {"lipschitz": 1.0, "distance": 1.0, "ball_radius": 0.1, "excess": 0.1}
+    with pytest.raises(ValueError, match=message):
+        ball_acceleration.plan(**(good | change))
+
+
+def _users(rows=60, dim=4):
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((rows, dim)).astype(np.float32)
+    labels = (features @ np.ones(dim) + rng.standard_normal(rows) > 0).astype(np.float32)
+    return UserData(Example(jnp.asarray(features)[:, None], jnp.asarray(labels)[:, None]))
+
+
+@pytest.mark.parametrize("inner", ["gradient", pytest.param("newton", marks=pytest.mark.slow)])
+def test_solve_finds_the_minimizer_of_a_logistic_loss(inner):
+    objective, data = losses.logistic(2.0, ridge=0.01), _users()
+    best = reference.solve(objective, data, 4)
+    plan = ball_acceleration.plan(
+        lipschitz=2.0, distance=4.0, ball_radius=0.5, excess=1e-4, search="adaptive", exact=True
+    )
+    solve = jax.jit(lambda w: ball_acceleration.solve(plan, objective, data, w, inner=inner))
+    end = solve(jnp.zeros(4))
+    assert end.status == Status.OK
+    assert float(mean_loss(objective)(end.params, data)) - best.value < 1e-4
+    assert end.unprivate["trajectory"].oracle_calls.sum() < 40
+    assert not np.isfinite(end.privacy.rdp).any()
+    assert end.gradients % 60 == 0
+
+
+def test_solve_refuses_what_it_cannot_solve():
+    plan = ball_acceleration.plan(lipschitz=1.0, distance=1.0, ball_radius=0.5, excess=0.1)
+    data, start = _users(), jnp.zeros(4)
+    with pytest.raises(ValueError, match="smooth, got smoothness None"):
+        ball_acceleration.solve(plan, losses.absolute(1.0), data, start)
+    bounded = losses.logistic(1.0, domains.ball(1.0))
+    with pytest.raises(ValueError, match=r"whole space, got diameter 2.0"):
+        ball_acceleration.solve(plan, bounded, data, start)
+    with pytest.raises(ValueError, match="inner must be one of gradient, newton, got 'cg'"):
+        ball_acceleration.solve(plan, losses.logistic(1.0), data, start, inner="cg")

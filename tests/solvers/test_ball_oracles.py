@@ -1,0 +1,201 @@
+"""Ball oracles: optimality of exact ones, what the constructed ones return and count, accuracies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.oracles import multilevel
+from dpsco_jax.solvers.convex import exact_ball_oracles, newton_ball_oracles
+from dpsco_jax.solvers.convex.ball_oracles import (
+    BallAnswer,
+    from_ball_oracle,
+    oracle_accuracies,
+)
+
+_DIM = 4
+
+
+def _problems(count):
+    rng = np.random.default_rng(3)
+    hessian = np.abs(rng.standard_normal((count, _DIM))) * (rng.random((count, _DIM)) < 0.8)
+    linear, center = rng.standard_normal((2, count, _DIM))
+    return [jnp.asarray(x) for x in (hessian, linear, center, 10.0 ** rng.uniform(-3, 1, count))]
+
+
+def test_quadratics_are_solved_to_their_optimality_conditions():
+    """λ_o(y - x̂) is the gradient, x̂ is in the ball, and λ_o is above λ only on the sphere."""
+    with jax.enable_x64(True):
+
+        @jax.jit
+        @jax.vmap
+        def residuals(hessian, linear, center, lam):
+            oracle = exact_ball_oracles.quadratic(hessian, linear, 0.7).ball
+            answer = oracle(None, center, lam)
+            arrow = center - answer.point
+            gradient = hessian * answer.point - linear
+            error = jnp.linalg.norm(gradient - answer.multiplier * arrow)
+            distance = jnp.linalg.norm(arrow)
+            return error, distance, answer.multiplier - lam
+
+        error, distance, extra = map(np.asarray, residuals(*_problems(500)))
+    assert error.max() < 1e-11
+    assert distance.max() < 0.7 * (1 + 1e-12)
+    assert np.all((extra >= 0) & ((extra == 0) | (distance > 0.7 * (1 - 1e-12))))
+    assert 50 < np.sum(extra == 0) < 450  # both kinds
+
+
+def test_gradients_and_newton_agree_with_the_closed_form():
+    """The closed form serves as truth for the methods that are made for any smooth function."""
+    with jax.enable_x64(True):
+
+        @jax.jit
+        @jax.vmap
+        def points(hessian, linear, center, lam):
+            lam = jnp.maximum(lam, 0.1)
+
+            def gradient(x):
+                return hessian * x - linear
+
+            makers = (
+                exact_ball_oracles.quadratic(hessian, linear, 0.7),
+                exact_ball_oracles.accelerated_gradient(gradient, hessian.max(), 0.7, 1e-8),
+                newton_ball_oracles.newton(gradient, lambda x: jnp.diag(hessian), 0.7),
+            )
+            answers = [oracles.prox(None, center, lam) for oracles in makers]
+            return [(a.point, a.multiplier) for a in answers], [a.calls for a in answers]
+
+        (truth, *others), calls = points(*_problems(50))
+    for point, multiplier in others:
+        np.testing.assert_allclose(point, truth[0], atol=1e-7)
+        np.testing.assert_allclose(multiplier, truth[1], rtol=1e-6)
+    assert np.all(np.asarray(calls[1])[:, 1] < 10_000)
+    assert np.all(np.asarray(calls[2]) == [1, 2, 2])  # a step, and one that finds nothing to do
+
+
+def test_a_regularized_newton_step_is_accurate_with_the_least_regularization():
+    """‖x - y + ∇F(x)/λ‖ ≤ σ‖x - y‖ at the λ found and not at half of it, from any first λ."""
+    rng = np.random.default_rng(5)
+    with jax.enable_x64(True):
+        rows = jnp.asarray(rng.standard_normal((30, _DIM)) * [4.0, 2.0, 1.0, 0.5])
+
+        def gradient(x):
+            return rows.T @ jnp.tanh(rows @ x - 1) / 30
+
+        def error(x, y, lam):
+            return jnp.linalg.norm(x - y + gradient(x) / lam) / jnp.linalg.norm(x - y)
+
+        hessian = jax.jacfwd(gradient)
+        search = newton_ball_oracles.monteiro_svaiter(gradient, hessian)
+        lazy = newton_ball_oracles.monteiro_svaiter(gradient, hessian, lazy=True)
+
+        @jax.jit
+        @jax.vmap
+        def check(y, first):
+            found = search(None, y, first)
+            half = found.multiplier / 2
+            at_half = y - jnp.linalg.solve(hessian(y) + half * jnp.eye(_DIM), gradient(y))
+            quick = lazy(None, y, first)
+            return (
+                error(found.point, y, found.multiplier),
+                error(at_half, y, half),
+                error(quick.point, y, quick.multiplier),
+                jnp.linalg.norm(found.gradient - gradient(found.point)),
+                quick.calls,
+            )
+
+        starts = jnp.asarray(rng.standard_normal((40, _DIM)))
+        firsts = jnp.asarray(10.0 ** rng.uniform(-3, 3, 40))
+        at, at_half, quick, difference, calls = map(np.asarray, check(starts, firsts))
+    assert at.max() <= 0.5
+    assert np.mean(at_half > 0.5) > 0.8  # the error need not be monotone
+    assert quick.max() <= 0.5
+    assert difference.max() < 1e-12
+    assert np.mean(calls[:, 2] == 1) > 0.3
+
+
+def _counting(kind, spread):
+    def oracle(key, center, lam):
+        noise = spread * jax.random.normal(key, center.shape)
+        calls = jnp.zeros(6, jnp.int32).at[kind].set(1)
+        return BallAnswer(center / 2 + noise, jnp.asarray(lam, center.dtype), calls)
+
+    return oracle
+
+
+def test_the_three_oracles_out_of_one():
+    """Every ball problem is counted; robust aggregation is robust; levels have independent randomness."""
+    levels = [_counting(2 + j, 0.1 * 2.0 ** (-j / 2)) for j in range(4)]
+
+    def sometimes_wild(key, center, lam):
+        coin, noise = jax.random.split(key)
+        answer = _counting(0, 0.01)(noise, center, lam)
+        wild = jnp.where(jax.random.bernoulli(coin, 0.2), 100.0, 0.0)
+        return answer._replace(point=answer.point + wild)
+
+    oracles = from_ball_oracle(
+        sometimes_wild, _counting(1, 0.0), levels, search_runs=25, copies=2, runs_at_once=5
+    )
+    ask = jax.jit(
+        lambda key, which: getattr(oracles, which)(key, jnp.ones(3), 2.0), static_argnums=1
+    )
+    search = ask(jax.random.key(0), "line_search")
+    assert np.abs(search.point - 0.5).max() < 0.05
+    np.testing.assert_array_equal(search.calls, [25, 0, 0, 0, 0, 0])
+    ball = ask(jax.random.key(1), "ball")
+    np.testing.assert_array_equal(ball.calls, [0, 1, 0, 0, 0, 0])
+    assert ball.multiplier == 2.0
+    prox = jax.lax.map(lambda key: ask(key, "prox"), jax.random.split(jax.random.key(2), 600))
+    expected = 2 * multilevel.expected_calls(3)
+    measured = np.asarray(prox.calls[:, 2:]).mean(axis=0)
+    np.testing.assert_allclose(measured, expected, atol=0.2)
+    error = np.asarray(prox.point) - 0.5
+    assert np.abs(error.mean(axis=0)).max() < 5 * error.std() / np.sqrt(600)
+
+
+def test_accuracies():
+    """The printed forms of sufficient errors, and that the levels reach the bias that they are for."""
+    factor = np.log(100.0) ** 2
+    found = oracle_accuracies(
+        ratio=1000.0, least_factor=factor, num_iterations=5000, search_failure=1e-6
+    )
+    share = 1 / (21 * np.log(100.0) ** 3)
+    assert found.search == 1 / 41472
+    assert 9 * np.sqrt(2 * found.search) <= 1 / 16  # of the radius
+    assert found.search_runs == np.ceil(20 * np.log(1e6))
+    assert found.ball == pytest.approx(share / 2)
+    top = len(found.levels) - 1
+    np.testing.assert_allclose(found.levels, found.levels[0] * 2.0 ** -np.arange(top + 1))
+    bias = np.sqrt(2 * found.levels[top])
+    assert bias <= 1 / (12 * factor * 1000 ** (1 / 3))
+    assert bias <= 0.15 / np.sqrt(251 * 5000)
+    assert 14 * top * 2 * found.levels[0] + bias**2 <= min(0.21**2, 2 * share) * (1 + 1e-9)
+    averaged = oracle_accuracies(
+        ratio=1000.0, least_factor=factor, num_iterations=5000, search_failure=1e-6, copies=top
+    )
+    assert averaged.levels[0] > 5 * found.levels[0]
+
+
+def test_bad_arguments_are_refused():
+    good = {"ratio": 10.0, "least_factor": 1.0, "num_iterations": 10, "search_failure": 0.1}
+    for name, value, message in [
+        ("ratio", 0.5, r"ratio must be in \[1, inf\), got 0.5"),
+        ("search_failure", 1.0, r"search_failure must be in \(0, 1\), got 1.0"),
+        ("least_factor", 0.0, r"least_factor must be in \(0, inf\), got 0.0"),
+        ("copies", 0, "copies must be an integer at least 1, got 0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            oracle_accuracies(**(good | {name: value}))
+    oracle = _counting(0, 0.0)
+    with pytest.raises(ValueError, match="levels must hold at least one oracle"):
+        from_ball_oracle(oracle, oracle, [])
+    with pytest.raises(ValueError, match="search_runs must be an integer at least 1, got 0"):
+        from_ball_oracle(oracle, oracle, [oracle], search_runs=0)
+    with pytest.raises(ValueError, match="radius must be"):
+        exact_ball_oracles.quadratic(jnp.ones(1), jnp.ones(1), 0.0)
+    with pytest.raises(ValueError, match="smoothness must be"):
+        exact_ball_oracles.accelerated_gradient(lambda x: x, -1.0, 1.0)
+    with pytest.raises(ValueError, match="radius must be positive"):
+        newton_ball_oracles.newton(lambda x: x, jnp.diag, -1.0)
+    with pytest.raises(ValueError, match=r"accuracy must be in \(0, 1\)"):
+        newton_ball_oracles.monteiro_svaiter(lambda x: x, jnp.diag, accuracy=1.0)

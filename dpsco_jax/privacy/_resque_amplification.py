@@ -15,9 +15,10 @@ smaller at the same numbers). Proof: docs/privacy/resque.md, Lemma 5.
 Formal guarantee: an upper bound for every triple as described; the linear term vanishes because P and Q
 have the same mass.
 
-Cost: one sum of at most 512 terms for each order.
+Cost: one sum of at most 256 terms for each order.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -26,12 +27,12 @@ from scipy import special
 
 from dpsco_jax.privacy.orders import ORDERS
 
-LARGEST_ORDER = 512
+LARGEST_ORDER = 256
 _ROUNDING = 1e-12
 
 
 def log_ternary_moments(cost: float, times: int) -> Float[np.ndarray, "degrees"]:
-    """Log of V_j(times) for j = 2, ..., 512.
+    """Log of V_j(times) for j = 2, ..., 256.
 
     Args:
         cost: c, half the squared distance that one use allows, in squared standard deviations.
@@ -57,7 +58,7 @@ def log_ternary_moments(cost: float, times: int) -> Float[np.ndarray, "degrees"]
 def subsampled_rdp(
     cost: float, rate: float, uses: Float[np.ndarray, "counts"]
 ) -> Float[np.ndarray, "orders"]:
-    """The divergences at ``ORDERS``; ``inf`` above order 512.
+    """The divergences at ``ORDERS``; ``inf`` above order 256.
 
     The log-moment is convex in the order, so the line between two integer orders is above it; between 1 and
     2 the divergence is at most that of order 2.
@@ -73,13 +74,9 @@ def subsampled_rdp(
         [math.log(q) + log_ternary_moments(cost, b + 1) for b, q in enumerate(uses) if q > 0],
         axis=0,
     )
-    whole = np.arange(2, LARGEST_ORDER + 1, dtype=float)[:, None]
     j = np.arange(2, LARGEST_ORDER + 1, dtype=float)
-    rest = np.maximum(whole - j, 0.0)
-    log_choose = special.gammaln(whole + 1) - special.gammaln(j + 1) - special.gammaln(rest + 1)
-    terms = np.where(j <= whole, log_choose + j * math.log(rate) + moments, -np.inf)
-    # gammaln errs by a few units of its own size, at most 3000 here.
-    log_moment = np.logaddexp(0.0, special.logsumexp(terms, axis=1) + _ROUNDING)
+    terms = _log_choose() + (j * math.log(rate) + moments)
+    log_moment = np.logaddexp(0.0, special.logsumexp(terms, axis=1))
     log_moment = np.concatenate([[0.0], log_moment])  # of orders 1, 2, ...
     below = np.minimum(np.floor(ORDERS), LARGEST_ORDER).astype(int)
     above = np.minimum(below + 1, LARGEST_ORDER)
@@ -87,6 +84,17 @@ def subsampled_rdp(
     line = (1.0 - part) * log_moment[below - 1] + part * log_moment[above - 1]
     line = np.where(ORDERS <= LARGEST_ORDER, line, np.inf)
     return line * (1.0 + _ROUNDING) / (ORDERS - 1.0)
+
+
+@functools.lru_cache
+def _log_choose() -> Float[np.ndarray, "orders degrees"]:
+    """Log of C(α, j), above what rounding makes of it; -inf for j > α."""
+    whole = np.arange(2, LARGEST_ORDER + 1, dtype=float)[:, None]
+    j = whole.T
+    rest = np.maximum(whole - j, 0.0)
+    # gammaln errs by a few units of its own size, at most 1200 here.
+    value = special.gammaln(whole + 1) - special.gammaln(j + 1) - special.gammaln(rest + 1)
+    return np.where(j <= whole, value + _ROUNDING, -np.inf)
 
 
 def _log_expm1(x: float) -> float:

@@ -34,8 +34,8 @@ _FINE = 2048
 def log_drift_norms(num_queries: int, radius_ratio: float) -> Float[np.ndarray, "halves"]:
     """Log of bounds on ‖X‖_{2p} in the first phase, for p = 1, ..., 200.
 
-    ‖X‖_{2p} <= ω g^T with T = T̂/2, ω the norm of the weight where the records differ, and g the growth in a
-    step where they do not: g^{2p} = 1 + Σ_{q=2}^{2p} C(2p, q) (η L M_q / ρ)^q.
+    ‖X‖_{2p} <= ω g^(T-1) with T = T̂/2, ω the norm of the weight where the records differ, and g the growth
+    in a step where they do not: g^{2p} = 1 + Σ_{q=2}^{2p} C(2p, q) (η L M_q / ρ)^q.
 
     Args:
         num_queries: T̂ of the call, a power of two.
@@ -53,14 +53,14 @@ def log_drift_norms(num_queries: int, radius_ratio: float) -> Float[np.ndarray, 
     )
     terms = np.where(inside, log_choose + powers, -np.inf)
     log_growth = np.logaddexp(0.0, special.logsumexp(terms, axis=1)) / (2.0 * halves)
-    norms = log_weight_norm(2.0 * halves, radius) + (num_queries // 2) * log_growth
+    norms = log_weight_norm(2.0 * halves, radius) + (num_queries // 2 - 1) * log_growth
     norms = norms * (1.0 + _ROUNDING) + _ROUNDING
     norms.setflags(write=False)
     return norms
 
 
 def drift_factor(num_queries: int, radius_ratio: float, failure: float) -> float:
-    """F with P(X > F) <= ``failure`` in every phase: the least of ω g^T δ^{-1/(2p)} over p.
+    """F with P(X > F) <= ``failure`` in every phase: the least of ω g^(T-1) δ^{-1/(2p)} over p.
 
     Args:
         num_queries: T̂ of the call, a power of two.

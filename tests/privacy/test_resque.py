@@ -235,7 +235,7 @@ def test_a_phase_in_one_dimension_is_within_its_bounds(queries, users, ratio, be
         assert reference.hockey_stick(*laws, epsilon) <= 1e-4
     if queries == 2 and ratio > 16:  # the whole call, and the worst of its kind: not by much
         assert losses[0].rdp[at(2.0)] <= 1.5 * reference.rdp(*laws, 2.0)
-        assert reference.hockey_stick(*laws, 0.9 * epsilon) > 1e-4
+        assert reference.hockey_stick(*laws, 0.8 * epsilon) > 1e-4
 
 
 # Calls.

@@ -1,6 +1,7 @@
 """The table of experiments: to add one, write its file and add a line here."""
 
 from experiments.experiment import Experiment
+from experiments.gradients_to_floor import GradientsToFloor
 from experiments.user_level_robustness import UserLevelRobustness
 from experiments.user_level_scaling import UserLevelScaling
 from experiments.user_level_solvers import UserLevelSolvers
@@ -13,6 +14,7 @@ _ALL: tuple[type[Experiment], ...] = (
     UserLevelSolvers,
     UserLevelScaling,
     UserLevelRobustness,
+    GradientsToFloor,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

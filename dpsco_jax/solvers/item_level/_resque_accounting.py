@@ -64,14 +64,14 @@ def assumptions(objective: Objective) -> tuple[str, ...]:
     )
 
 
-def strongly_convex_calls(call: ResqueCall, growth: float) -> list[tuple[ResqueCall, int]]:
+def strongly_convex_calls(call: ResqueCall) -> list[tuple[ResqueCall, int]]:
     """The localized calls of one strongly convex call of that size and β, each with its own β."""
 
     def of(level: Level) -> ResqueCall:
         beta = call.beta * level.beta_factor
         return dataclasses.replace(call, num_queries=level.num_queries, beta=beta)
 
-    return [(of(level), 1) for level in levels(call.num_queries, growth)]
+    return [(of(level), 1) for level in levels(call.num_queries)]
 
 
 def repeated(calls: Calls, count: int) -> list[tuple[ResqueCall, int]]:

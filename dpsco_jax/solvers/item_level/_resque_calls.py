@@ -42,6 +42,10 @@ from dpsco_jax.solvers.item_level._resque_levels import Level, reaches
 # Pays for the rounding of the gradients' norms, weights and step sizes.
 _HEAD_ROOM = 1.0 + 2.0**-16
 
+# C of the reach of the levels: the one of the theorem, and the one that measures best.
+PROVED_CONSTANT = 16.0
+BEST_CONSTANT = 1.5
+
 
 class Setting(NamedTuple):
     """What all calls of a run have in common.
@@ -116,7 +120,7 @@ def strongly_convex(
     center: Float[Array, "dim"],
     beta: ArrayLike,
     regularization: ArrayLike,
-    constant: float = 1.0,
+    constant: float = BEST_CONSTANT,
     anchor: Float[Array, "dim"] | None = None,
 ) -> Float[Array, "dim"]:
     """Localized calls of growing size, each from where the one before has ended (thesis, Algorithm 10).

@@ -1,16 +1,16 @@
 """The localized calls of which a strongly convex one consists: sizes, noise and step sizes.
 
 What it computes: numbers only. A call of T queries on a λ-strongly convex problem consists of k levels of
-T_i = 2^(i-k)·T queries with β_i = 2^(γ(k-i)/2)·β, for i = 0, ..., k - 1, k = ⌈log2 log2 T⌉. Level i starts
+T_i = 2^(i-k)·T queries with β_i = 2^((k-i)/2)·β, for i = 0, ..., k - 1, k = ⌈log2 log2 T⌉. Level i starts
 from a gap of at most D_i, adds E_i, and uses the distance √(2·D_i/λ) as its reach.
 
-Source: thesis, Algorithm 10 and Lemma 2.4.13, where γ = 1. There D_i = 4·E_i·(D_0/(4·E_0))^(2^-i), in which
-the print has lost the root; it solves D_{i+1} = √(D_i·E_i), which holds for any γ. D_0 = L²/(2λ), a quarter
-of the printed one. With γ = 0 all levels have the same noise: at equal privacy the last and largest, which
-decides the error, has 1.2 to 1.8 times less of it.
+Source: thesis, Algorithm 10 and Lemma 2.4.13. There D_i = 4·E_i·(D_0/(4·E_0))^(2^-i), in which the print has
+lost the root; it solves D_{i+1} = √(D_i·E_i). D_0 = L²/(2λ), a quarter of the printed one. Equal noise in all
+levels (β_i = β), which costs less privacy where the Rényi curve decides, measures the same or worse where
+the privacy loss distribution does.
 
-Formal guarantee: with the constant at which a localized call is proved (16), all gaps are as said, and for
-γ = 1 E_{i+1} = E_i/2. With γ > 0 the first levels have the largest β: an accountant must see every level.
+Formal guarantee: with the constant at which a localized call is proved (16), all gaps are as said, and
+E_{i+1} = E_i/2. The first levels have the largest β: an accountant must see every level.
 
 Cost: none.
 """
@@ -34,12 +34,8 @@ class Level(NamedTuple):
     beta_factor: float
 
 
-def levels(num_queries: int, growth: float) -> tuple[Level, ...]:
+def levels(num_queries: int) -> tuple[Level, ...]:
     """The localized calls of a strongly convex one: their sizes add up to less than ``num_queries``.
-
-    Args:
-        num_queries: T.
-        growth: γ: 1 as in the thesis, 0 for equal noise.
 
     Raises:
         ValueError: if ``num_queries`` is not a power of two, at least 4.
@@ -47,9 +43,7 @@ def levels(num_queries: int, growth: float) -> tuple[Level, ...]:
     if num_queries < 4 or num_queries & (num_queries - 1):
         raise ValueError(f"num_queries must be a power of two, at least 4, got {num_queries}")
     count = max(1, math.ceil(math.log2(math.log2(num_queries))))
-    return tuple(
-        Level(num_queries >> (count - i), 2.0 ** (growth * (count - i) / 2)) for i in range(count)
-    )
+    return tuple(Level(num_queries >> (count - i), 2.0 ** ((count - i) / 2)) for i in range(count))
 
 
 def level_errors(
@@ -88,7 +82,7 @@ def reaches(
     lipschitz: ArrayLike,
     regularization: ArrayLike,
     radius: ArrayLike,
-    constant: float = 1.0,
+    constant: float,
 ) -> list[Any]:
     """Of every level the distance from its start to the minimizer, as its gap allows.
 

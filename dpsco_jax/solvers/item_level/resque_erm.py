@@ -62,7 +62,6 @@ class Plan:
         method: ``"localized"`` or ``"strongly convex"``.
         sampling: ``"without replacement"`` or ``"with replacement"``, of the users of a call.
         constant: C of the reach of the levels; utility only.
-        growth: γ of the noise of the levels.
         ball_radius: r.
         smoothing_radius: ρ.
         lipschitz: L.
@@ -81,7 +80,6 @@ class Plan:
     method: str
     sampling: str
     constant: float
-    growth: float
     ball_radius: Any
     smoothing_radius: Any
     lipschitz: Any
@@ -162,8 +160,7 @@ def plan(
             replacement).
         sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
             thesis. By default what ``constants`` says.
-        constants: ``"tight"``: without replacement, equal noise
-            in all levels, steps as observed to be best. ``"paper"``: with
+        constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
             replacement, steps as in the theorems.
 
     Raises:
@@ -193,8 +190,7 @@ def plan(
         num_queries=queries,
         method=method,
         sampling=sampling,
-        constant=16.0 if paper else 1.0,
-        growth=1.0 if paper else 0.0,
+        constant=subsolvers.PROVED_CONSTANT if paper else subsolvers.BEST_CONSTANT,
         ball_radius=radius,
         smoothing_radius=ratio * radius,
         lipschitz=lipschitz,
@@ -299,7 +295,7 @@ def power_of_two(num_users: int, num_queries: int | None, sampling: str, least: 
 def _sizes(plan: Plan) -> tuple[Level, ...]:
     if plan.method == "localized":
         return (Level(plan.num_queries, 1.0),)
-    return levels(plan.num_queries, plan.growth)
+    return levels(plan.num_queries)
 
 
 def _calls(plan: Plan, ratio: float, beta: float) -> list[tuple[ResqueCall, int]]:
@@ -307,7 +303,7 @@ def _calls(plan: Plan, ratio: float, beta: float) -> list[tuple[ResqueCall, int]
     call = ResqueCall(plan.num_queries, beta, ratio, plan.num_users, replacement)
     if plan.method == "localized":
         return [(call, 1)]
-    return accounting.strongly_convex_calls(call, plan.growth)
+    return accounting.strongly_convex_calls(call)
 
 
 def _excess(plan: Plan) -> float:

@@ -30,12 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 import scipy.sparse
-from jax.scipy import stats
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
 
-_NODES = 129  # of the quadrature: spacing ρ/8 over ±8ρ
+_NODES = 65  # of the quadrature: spacing below 0.31ρ
 
 
 class Instance(NamedTuple):
@@ -164,7 +163,7 @@ def _maximum(
     )
 
 
-def argmax_probabilities(means: Float[Array, "m"], stddev: Any) -> Float[Array, "m"]:
+def argmax_probabilities(means: Float[Array, "m"], stddev: ArrayLike) -> Float[Array, "m"]:
     """P(i = argmax_j of means_j + stddev·N_j) for independent normal N: the gradient of E max.
 
     One integral over the common level of the maximum, by the trapezoidal rule, which converges
@@ -173,11 +172,11 @@ def argmax_probabilities(means: Float[Array, "m"], stddev: Any) -> Float[Array, 
     scaled = (means - jnp.max(means)) / stddev
     # The maximum lies within [-8, 8 + √(2 log m)] of the top but for a mass of 1e-15.
     reach = 8.0 + math.sqrt(2.0 * math.log(means.shape[0] + 1))
-    nodes = jnp.linspace(-8.0, reach, _NODES)
-    away = nodes[:, None] - scaled
-    log_below = stats.norm.logcdf(away)
-    total = jnp.sum(log_below, axis=1, keepdims=True)
-    densities = jnp.sum(jnp.exp(stats.norm.logpdf(away) + total - log_below), axis=0)
+    away = jnp.linspace(-8.0, reach, _NODES)[:, None] - scaled
+    # Nothing is further than 8 below, so the tail does not underflow.
+    log_below = jnp.log(0.5 * jax.lax.erfc(-away / math.sqrt(2.0)))
+    log_others = jnp.sum(log_below, axis=1, keepdims=True) - log_below
+    densities = jnp.sum(jnp.exp(log_others - 0.5 * away**2), axis=0)
     return densities / jnp.sum(densities)
 
 

@@ -1,7 +1,9 @@
 """Support vector machines and l1 regression with a certified optimum, to count queries on.
 
 What it computes: means of |<a, x> - b| or of max(0, 1 - y<a, x>) over rows of norm one, as
-``hard_instances.Instance``: a query draws one row; the smoothed gradient is in closed form.
+``hard_instances.Instance``: a query draws one row; the smoothed gradient is in closed form. The rows span a
+random subspace, in which they have decaying standard deviations 1, 1/2, 1/3, ... before they are
+normalized; with the same key, rows and rank the function is the same in every dimension, up to a rotation.
 
 Source: standard; the optimum by a linear program.
 
@@ -13,7 +15,6 @@ the multipliers of the linear program, cut to their range, so the bound holds ho
 Cost: a linear program on the host: a second for 500 rows in 50 dimensions.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,100 +29,104 @@ from dpsco_jax.problems.objective import Objective
 
 
 def support_vectors(
-    key: Key[Array, ""], rows: int, dim: int, flipped: float = 0.1, scale: float = 2.0
+    key: Key[Array, ""], rows: int, dim: int, rank: int, flipped: float = 0.1
 ) -> Instance:
-    """Mean hinge loss of a halfspace of which some labels are flipped; rows are unit vectors.
+    """Mean hinge loss of a halfspace of which some labels are flipped.
 
     Args:
         key: of the data.
-        rows: at least dim.
+        rows: at least ``rank``.
         dim: d.
-        flipped: share of labels that contradict the halfspace, in (0, ½); without any the infimum
-            may be zero.
-        scale: unused directions shrink: coordinate j has standard deviation (j + 1)^(-scale/2)
-            before rows are normalized.
+        rank: of the features, in [1, dim].
+        flipped: share of labels that contradict the halfspace, in (0, ½).
 
     Raises:
         ValueError: an argument is out of its range.
     """
     require(0.0 < flipped < 0.5, "flipped", flipped, "in (0, 1/2)")
-    features, target, noise_key = _features(key, rows, dim, scale)
-    labels = (features @ target > 0) ^ (
-        np.asarray(jax.random.uniform(noise_key, (rows,))) < flipped
-    )
+    features, basis, target, noise_key = _features(key, rows, dim, rank)
+    contradicts = np.asarray(jax.random.uniform(noise_key, (rows,))) < flipped
+    labels = (features @ target > 0) ^ contradicts
     signed = features * (2.0 * labels[:, None] - 1.0)
     # Variables (x, slack): least mean slack, slack ≥ 1 - <signed row, x>.
     solution = solve_linear_program(
-        np.append(np.zeros(dim), np.full(rows, 1.0 / rows)),
+        np.append(np.zeros(rank), np.full(rows, 1.0 / rows)),
         np.hstack([-signed, -np.eye(rows)]),
         -np.ones(rows),
-        dim,
+        rank,
     )
     pressed = np.clip(-solution.ineqlin.marginals, 0.0, 1.0 / rows)
     return _mean_of_links(
         losses.hinge(1.0),
         gaussian_smoothing.hinge,
-        features,
+        features @ basis.T,
         labels.astype(np.float32),
-        solution.x[:dim],
-        lambda distance: pressed.sum() - distance * np.linalg.norm(signed.T @ pressed),
+        basis @ solution.x[:rank],
+        slopes=-pressed * (2.0 * labels - 1.0),
+        constant=pressed.sum(),
     )
 
 
 def absolute_regression(
-    key: Key[Array, ""], rows: int, dim: int, noise: float = 0.1, scale: float = 2.0
+    key: Key[Array, ""], rows: int, dim: int, rank: int, noise: float = 0.1
 ) -> Instance:
-    """Mean absolute deviation from noisy labels; rows are unit vectors.
+    """Mean absolute deviation from noisy labels.
 
     Args:
         key: of the data.
-        rows: at least dim.
+        rows: at least ``rank``.
         dim: d.
+        rank: of the features, in [1, dim].
         noise: nonnegative; of labels <row, unit vector> + noise·Laplace.
-        scale: as for ``support_vectors``.
 
     Raises:
         ValueError: an argument is out of its range.
     """
     require_nonnegative("noise", noise)
-    features, target, noise_key = _features(key, rows, dim, scale)
+    features, basis, target, noise_key = _features(key, rows, dim, rank)
     labels = features @ target + noise * np.asarray(jax.random.laplace(noise_key, (rows,)))
     labels = labels.astype(np.float32)
     # Variables (x, deviation): ±(<row, x> - label) ≤ deviation.
     identity = np.eye(rows)
     solution = solve_linear_program(
-        np.append(np.zeros(dim), np.full(rows, 1.0 / rows)),
+        np.append(np.zeros(rank), np.full(rows, 1.0 / rows)),
         np.block([[features, -identity], [-features, -identity]]),
         np.append(labels, -labels),
-        dim,
+        rank,
     )
     above, below = np.split(-solution.ineqlin.marginals, 2)
     slopes = np.clip(above - below, -1.0 / rows, 1.0 / rows)
     return _mean_of_links(
         losses.absolute(1.0),
         gaussian_smoothing.absolute,
-        features,
+        features @ basis.T,
         labels,
-        solution.x[:dim],
-        lambda distance: -slopes @ labels - distance * np.linalg.norm(features.T @ slopes),
+        basis @ solution.x[:rank],
+        slopes=slopes,
+        constant=-slopes @ labels,
     )
 
 
 def _mean_of_links(
     objective: Objective,
     smoothed_link: gaussian_smoothing.SmoothedLink,
-    features: np.ndarray,
+    rows: np.ndarray,
     labels: np.ndarray,
     minimizer: np.ndarray,
-    lower: Callable[[float], float],
+    slopes: np.ndarray,
+    constant: float,
 ) -> Instance:
+    """The instance, given that f(x) ≥ <rowsᵀ slopes, x> + constant."""
     model = objective.linear_model
     assert model is not None
+    features = rows.astype(np.float32)
+    exact = features.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1)
     distance = float(np.linalg.norm(minimizer))
-    lengths = np.linalg.norm(features.astype(np.float64), axis=1)
-    margins = features.astype(np.float64) @ minimizer
     with jax.enable_x64(True):
-        optimum = float(np.mean(np.asarray(model.link(margins, labels.astype(np.float64)))))
+        at = np.asarray(model.link(exact @ minimizer, labels.astype(np.float64)))
+    optimum = float(np.mean(at))
+    lower = float(constant) - distance * float(np.linalg.norm(exact.T @ slopes))
 
     def value(point):
         return jnp.mean(model.link(features @ point, labels))
@@ -144,20 +149,20 @@ def _mean_of_links(
         distance=distance,
         minimizer=minimizer,
         optimum=optimum,
-        gap=max(optimum - float(lower(distance)), 0.0),
+        gap=max(optimum - lower, 0.0),
     )
 
 
 def _features(
-    key: Key[Array, ""], rows: int, dim: int, scale: float
-) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Unit rows (float32), a unit vector in the span of their larger directions, and a key."""
-    require(dim >= 1, "dim", dim, "at least 1")
-    require(rows >= dim, "rows", rows, f"at least dim = {dim}")
-    require_nonnegative("scale", scale)
-    row_key, target_key, noise_key = jax.random.split(key, 3)
-    spread = np.arange(1, dim + 1) ** (-scale / 2)
-    features = np.asarray(jax.random.normal(row_key, (rows, dim)), np.float64) * spread
+    key: Key[Array, ""], rows: int, dim: int, rank: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
+    """Unit rows ``[rows, rank]``, an orthonormal basis ``[dim, rank]``, a unit vector, and a key."""
+    require(1 <= rank <= dim, "rank", rank, f"in [1, dim] = [1, {dim}]")
+    require(rows >= rank, "rows", rows, f"at least rank = {rank}")
+    row_key, basis_key, target_key, noise_key = jax.random.split(key, 4)
+    features = np.asarray(jax.random.normal(row_key, (rows, rank)), np.float64)
+    features /= np.arange(1, rank + 1)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
-    target = np.asarray(jax.random.normal(target_key, (dim,)), np.float64)
-    return features.astype(np.float32), target / np.linalg.norm(target), noise_key
+    basis = np.linalg.qr(np.asarray(jax.random.normal(basis_key, (dim, rank)), np.float64))[0]
+    target = np.asarray(jax.random.normal(target_key, (rank,)), np.float64)
+    return features, basis, target / np.linalg.norm(target), noise_key

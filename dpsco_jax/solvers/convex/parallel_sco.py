@@ -38,7 +38,7 @@ from dpsco_jax.solvers.convex.ball_oracles import BallOracle, BallOracles, from_
 CONSTANTS = ("paper", "tight", "practical")
 PROX = ("plain", "mlmc")
 _SHARES = 3  # of ε: smoothing, acceleration, failed line searches
-_PRACTICAL = (1 / 500, 1 / 48, 1 / 50)  # φ/(λr²) of line search, ball and prox
+_PRACTICAL = (1 / 100, 1 / 48, 1 / 50)  # φ/(λr²) of line search, ball and prox
 _INNER = {"epoch_sgd": epoch_sgd, "ac_sa": ball_ac_sa}
 
 

@@ -34,7 +34,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Key
 from dpsco_jax.geometry._checks import require, require_positive
 from dpsco_jax.oracles import Estimate, Oracle, gradients
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.users import UserData, num_users
+from dpsco_jax.problems.users import UserData, num_users, user_loss
 
 _BLOCK = 256
 
@@ -176,14 +176,13 @@ def sampled_user_gradient(objective: Objective, data: UserData) -> BatchGradient
     where that constant holds, which for Gaussian shifts must be all of space. The regularizer, which needs
     no queries, is not part of it.
     """
-    at_point = gradients.user_gradient(objective)
+    at_point = jax.grad(user_loss(objective))
     users = num_users(data)
 
     def one_query(key: jax.Array, point: jax.Array) -> Any:
-        user_key, gradient_key = jax.random.split(key)
-        user = jax.random.randint(user_key, (), 0, users)
+        user = jax.random.randint(key, (), 0, users)
         items, mask = jax.tree.map(lambda leaf: jnp.asarray(leaf)[user], tuple(data))
-        return at_point(gradient_key, point, items, mask)
+        return at_point(point, items, mask)
 
     return jax.vmap(one_query)
 

@@ -6,7 +6,7 @@ a small ridge (smooth and strongly convex, the minimum by Newton's method), whos
 that decays as 1/k. DP-SGD (batches of a fixed size, an average that weighs iterate t by t³) and private AC-SA
 get the same grid: T, and a factor on the step size that their plan proposes; AC-SA also the choice between
 its policies. Two lines come out of it for each: "tuned", the best of the grid in hindsight, at no charge to
-ε, and "planned", the entry with factor 1 whose proven bound is least (DP-SGD: the bound of the plain average),
+ε, and "planned", the entry of factor 1 whose proven bound is least (DP-SGD: that of the plain average),
 which needs no data. Localization is run as planned. The floor is the least mean excess that anything reached.
 
 Beside it, how T·B of the planners grows with N for d = N^a, against the exponents of the thesis.

@@ -125,7 +125,7 @@ def linear_regression(
     require_nonnegative("noise", noise)
     _check_sizes(num_users, items_per_user, dim)
     require_nonnegative("heterogeneity", heterogeneity)
-    features, margins, noise_key = _regression(
+    features, margins, noise_key, _ = _regression(
         key, num_users, items_per_user, dim, heterogeneity, slope_norm=1.0
     )
     labels = margins + noise * jax.random.normal(noise_key, margins.shape)
@@ -177,12 +177,13 @@ def absolute_regression(
     require(0.0 < slope_norm < np.inf, "slope_norm", slope_norm, "positive and finite")
     require_nonnegative("noise", noise)
     require_nonnegative("decay", decay)
-    features, margins, noise_key = _regression(key, num_users // 2, 1, dim, 0.0, slope_norm, decay)
+    features, margins, noise_key, slope = _regression(
+        key, num_users // 2, 1, dim, 0.0, slope_norm, decay
+    )
     offsets = noise * jax.random.normal(noise_key, margins.shape)
     twice = jnp.concatenate([features, features])
     labels = jnp.concatenate([margins + offsets, margins - offsets])
     objective = losses.absolute(feature_bound=1.0, domain=ball(2.0 * slope_norm))
-    slope = slope_norm * _direction(jax.random.split(key, 4)[0], dim)
     return Problem(objective, UserData(Example(twice, labels)), np.asarray(slope, np.float64))
 
 
@@ -234,7 +235,7 @@ def logistic_regression(
     _check_sizes(num_users, items_per_user, dim)
     require_nonnegative("heterogeneity", heterogeneity)
     require_nonnegative("decay", decay)
-    features, margins, label_key = _regression(
+    features, margins, label_key, _ = _regression(
         key, num_users, items_per_user, dim, heterogeneity, slope_norm, decay
     )
     labels = jax.random.bernoulli(label_key, jax.nn.sigmoid(margins)).astype(jnp.float32)
@@ -252,22 +253,24 @@ def _regression(
     heterogeneity: float,
     slope_norm: float,
     decay: float = 0.0,
-) -> tuple[Array, Array, Array]:
-    """Features ``[users, items, dim]``, margins ``[users, items]`` and a key for the labels."""
+) -> tuple[Array, Array, Array, Array]:
+    """Features ``[users, items, dim]``, margins ``[users, items]``, a key for labels, the common slope."""
     require(
         min(num_users, items_per_user, dim) >= 1, "sizes", (num_users, items_per_user, dim), ">= 1"
     )
     require_nonnegative("heterogeneity", heterogeneity)
     slope_key, users_key, features_key, label_key = jax.random.split(key, 4)
     own = jax.random.normal(users_key, (num_users, dim)) / np.sqrt(dim)
-    slopes = slope_norm * (_direction(slope_key, dim) + heterogeneity * own)
+    common = _direction(slope_key, dim)
+    slopes = slope_norm * (common + heterogeneity * own)
     keys = jax.random.split(features_key, (num_users, items_per_user))
     draw = jax.vmap(jax.vmap(lambda k: uniform_ball(k, jnp.zeros(dim), 1.0)))
     features = draw(keys)
     if decay:
         variances = np.arange(1, dim + 1) ** -float(decay)
         features = _project(features * np.sqrt(variances / variances.mean()).astype(np.float32))
-    return features, jnp.einsum("uid,ud->ui", features, slopes), label_key
+    margins = jnp.einsum("uid,ud->ui", features, slopes)
+    return features, margins, label_key, slope_norm * common
 
 
 def _check_sizes(num_users: int, items_per_user: int, dim: int) -> None:

@@ -60,6 +60,28 @@ def test_heterogeneous_slopes_spread_the_users():
     assert abs(spread(0.3) - 0.3) < 0.08
 
 
+def test_the_slope_minimizes_absolute_regression():
+    problem = synthetic.absolute_regression(jax.random.key(3), 60, 4, 2.0, 0.3)
+    assert np.linalg.norm(problem.minimizer) == pytest.approx(2.0)
+    with jax.enable_x64(True):
+        risk = jax.jit(users.mean_loss(problem.objective))
+        at = risk(problem.minimizer, problem.data)
+        for direction in np.concatenate([np.eye(4), -np.eye(4)]):
+            point = problem.minimizer + 0.2 * direction
+            excess = float(synthetic.absolute_excess(point, problem.minimizer, problem.data))
+            # Labels are float32.
+            assert excess == pytest.approx(float(risk(point, problem.data) - at), abs=1e-6)
+            assert excess > 1e-3
+
+
+def test_decay_is_that_of_the_variances_of_coordinates():
+    problem = synthetic.absolute_regression(jax.random.key(4), 4000, 20, decay=1.0)
+    features = np.asarray(problem.data.items.features)[:2000, 0]
+    assert np.all(np.linalg.norm(features, axis=1) <= 1.0 + 1e-6)
+    spread = np.log(features.var(axis=0))
+    assert np.polyfit(np.log(np.arange(1, 21)), spread, 1)[0] == pytest.approx(-1.0, abs=0.1)
+
+
 def test_same_key_same_data():
     first, second = (synthetic.mean_estimation(jax.random.key(5), **SIZES) for _ in range(2))
     np.testing.assert_array_equal(first.data.items, second.data.items)
@@ -76,8 +98,24 @@ def test_same_key_same_data():
         ("linear_regression", {"heterogeneity": -0.1}),
         ("logistic_regression", {"ridge": 0.0}),
         ("logistic_regression", {"dim": 0}),
+        ("logistic_regression", {"decay": -1.0}),
     ],
 )
 def test_bad_arguments_are_refused(name, change):
     with pytest.raises(ValueError, match="must be"):
         FACTORIES[name](jax.random.key(0), **{**SIZES, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"num_users": 5}, "num_users"),
+        ({"dim": 0}, "dim"),
+        ({"slope_norm": 0.0}, "slope_norm"),
+        ({"noise": -1.0}, "noise"),
+        ({"decay": -1.0}, "decay"),
+    ],
+)
+def test_absolute_regression_refuses(change, name):
+    with pytest.raises(ValueError, match=name):
+        synthetic.absolute_regression(jax.random.key(0), **({"num_users": 4, "dim": 2} | change))

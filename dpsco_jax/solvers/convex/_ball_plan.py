@@ -20,7 +20,7 @@ from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import _ball_search
 from dpsco_jax.solvers.convex.ball_oracles import Accuracies, oracle_accuracies
 
-SEARCHES = ("bisection", "doubling", "adaptive", "fixed", "none")
+SEARCHES = ("bisection", "doubling", "multiplier", "adaptive", "fixed", "none")
 
 
 @_planning.pytree
@@ -29,7 +29,7 @@ class Plan:
     """What ``run`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
-        search: ``"bisection"``, ``"doubling"``, ``"adaptive"``, ``"fixed"`` or ``"none"``.
+        search: one of ``SEARCHES``.
         reuse: whether the line search's accepted answer serves as ball and prox point too.
         num_iterations: outer iterations at most.
         max_searches: calls of the line search in one iteration at most; 0 where there is no search.
@@ -134,6 +134,8 @@ def plan(
         ball_radius: r in (0, R].
         excess: ε in (0, LR].
         search: ``"bisection"``: the proved one. ``"doubling"``: fewer calls, no bound on the iterations.
+            ``"multiplier"``: for oracles that know their multiplier and have no ball (Monteiro and Svaiter
+                2013).
             ``"adaptive"``: one call an iteration, for oracles that know their multiplier (Carmon, Hausler,
             Jambulapati, Jin and Sidford 2022). ``"fixed"``: λ = L/r throughout, no search. ``"none"``: moves
             to the minimizer in the ball, unaccelerated.
@@ -183,7 +185,7 @@ def plan(
     searches = 0
     if search == "bisection":
         searches = _ball_search.num_bisections(ratio, largest / least) + reuse
-    elif search == "doubling":
+    elif search in ("doubling", "multiplier"):
         searches = 1 + math.ceil(math.log2(largest / least))
     elif search == "fixed":
         least = lipschitz / radius

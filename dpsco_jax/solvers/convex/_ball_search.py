@@ -4,10 +4,12 @@ What it computes: λ such that the minimizer x̂ of F + (λ/2)·‖x - y_λ‖²
 the order of the ball's radius r, but inside of the ball; y_λ moves with λ. h ≤ L/λ, and |dh/d ln λ| ≤ r +
 1.5R, but h is not monotone. Two rules, as state machines that ask one question a turn:
 
-- ``bisect``: first λ_min, accepted unless h is above the window; then halving of [λ_min, λ_max] on the
+- ``bisection``: first λ_min, accepted unless h is above the window; then halving of [λ_min, λ_max] on the
   logarithmic scale until h is in the window. At its end λ_max' (the upper end, at which the ball is
   inactive).
-- ``double``: a little below the last λ, then doubling until h is not above the window.
+- ``doubling``: a little below the last λ, then doubling until h is not above the window.
+- ``multiplier``: for oracles without a ball that find their own λ_o: doubling or halving from the last λ
+  until λ_o ≤ λ ≤ 4λ_o is bracketed, then halving of the bracket.
 
 Source: Carmon, Jambulapati, Jin and Sidford 2021, Proposition 2, and Asi, Carmon, Jambulapati, Jin and
 Sidford 2021, Appendix D.2.3, on which the thesis's Proposition 2.2.8 rests, re-derived; ``double`` is a
@@ -28,6 +30,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer
+
+_LARGEST_RATIO = 4.001  # of λ to the oracle's own; a factor of two is found for certain
 
 
 class Search(NamedTuple):
@@ -106,10 +110,10 @@ def search(
 
     Args:
         key: question t uses ``fold_in(key, t)``.
-        rule: ``"bisection"`` or ``"doubling"``.
+        rule: ``"bisection"``, ``"doubling"`` or ``"multiplier"``.
         line_search: the oracle.
         center: λ to y_λ.
-        first: the λ that ``"doubling"`` starts at.
+        first: the λ that the other two rules start at.
         limits: λ_min and λ_max.
         window: distances between which an answer is accepted.
         max_searches: questions at most; static.
@@ -118,10 +122,17 @@ def search(
     """
     dtype = center(limits[0]).dtype
     lower, upper = (jnp.asarray(limit, dtype) for limit in limits)
-    start = lower if rule == "bisection" else jnp.clip(jnp.asarray(first, dtype), lower, upper)
+    first = jnp.asarray(first, dtype)
+    start = {
+        "bisection": lower,
+        "doubling": jnp.clip(first / 1.5, lower, upper),
+        "multiplier": first,
+    }[rule]
     shapes = jax.eval_shape(line_search, key, center(start), start)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     no = jnp.zeros((), bool)
+    if rule == "multiplier":
+        lower, upper = jnp.zeros_like(lower), jnp.full_like(upper, jnp.inf)
     state = Search(
         start, lower, upper, jnp.zeros((), jnp.int32), no, no, no, nothing, nothing.calls
     )
@@ -144,10 +155,19 @@ def search(
             # Settling on the upper end without an answer there: the ball is inactive at it.
             settled = jnp.where(accepted, lam, high) if not reuse else lam
             inactive = not_far | (not reuse)
-        else:
+        elif rule == "doubling":
             accepted, inactive = not_far, not_far
             low, high = state.lower, state.upper
             proposal = jnp.minimum(2 * lam, high)
+            settled = lam
+        else:
+            small, large = lam < answer.multiplier, lam > _LARGEST_RATIO * answer.multiplier
+            accepted = inactive = ~(small | large)
+            low = jnp.where(small, lam, state.lower)
+            high = jnp.where(large, lam, state.upper)
+            open_ended = jnp.where(low > 0, 2 * lam, lam / 2)
+            bracketed = (low > 0) & (high < jnp.inf)
+            proposal = jnp.where(bracketed, jnp.sqrt(low) * jnp.sqrt(high), open_ended)
             settled = lam
         done = accepted | last
         return Search(

@@ -121,7 +121,7 @@ def step(
             plan.search,
             oracles.line_search,
             center,
-            state.guess / 1.5,
+            state.guess,
             (plan.regularization, plan.largest),
             (plan.window_lower, plan.window_upper),
             plan.max_searches,
@@ -134,8 +134,7 @@ def step(
         state = state._replace(
             unaccepted=state.unaccepted + ~found.accepted,
             valid=state.valid & found.inactive,
-            # A search that was cut off above the window goes on from there in the next iteration.
-            guess=jnp.where(found.accepted, lam, 2 * lam),
+            guess=_next_guess(plan, state.guess, found),
         )
         if not plan.reuse:
             answer = oracles.ball(ball_key, y, lam)
@@ -188,6 +187,14 @@ def _counted(state: State, oracle: int, calls: Any, times: Any = 1) -> State:
     return state._replace(
         oracle_calls=state.oracle_calls.at[oracle].add(times), calls=state.calls + calls
     )
+
+
+def _next_guess(plan: Plan, guess: Any, found: _ball_search.Search) -> Any:
+    lam = found.regularization
+    if plan.search == "multiplier":
+        return jnp.where(lam > guess, 2 * guess, guess / 2)
+    # A search that was cut off above the window goes on from there in the next iteration.
+    return jnp.where(found.accepted, lam, 2 * lam)
 
 
 def _gradient(answer: BallAnswer, center: Any, regularization: Any) -> Any:

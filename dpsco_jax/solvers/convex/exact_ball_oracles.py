@@ -5,6 +5,8 @@ What it computes: the minimizer x̂ of F(x) + (λ/2)·‖x - y‖² over ‖x - 
 
 - ``quadratic``: F(x) = ½Σh_i·x_i² - <b, x>: one unknown, the multiplier, by Newton's method.
 - ``accelerated_gradient``: smooth F, by projected accelerated gradient steps.
+- ``gradient_step``: a single step and no ball; with fixed λ ball acceleration is then accelerated gradient
+  descent.
 - ``newton_ball_oracles`` has the second-order ones.
 
 Source: Moré and Sorensen 1983 (secular equation); Beck and Teboulle 2009 with the restarts of O'Donoghue and
@@ -146,6 +148,26 @@ def accelerated_gradient(
         final = gradient(point)
         calls = jnp.stack([jnp.ones((), jnp.int32), steps + 1])
         return BallAnswer(point, multiplier(final, center - point, lam, radius), calls, final)
+
+    return BallOracles(oracle, oracle, oracle)
+
+
+def gradient_step(gradient: Callable[[Any], Any]) -> BallOracles:
+    """The point x = y - ∇F(y)/λ, near a proximal point where λ is larger than the smoothness.
+
+    For a β-smooth F, ‖x - y + ∇F(x)/λ‖ ≤ (β/λ)·‖x - y‖, and λ ≥ β will do.
+
+    Args:
+        gradient: ∇F, flat to flat.
+
+    Returns:
+        Three times the same oracle; it counts problems and gradients. Its answers hold ∇F.
+    """
+
+    def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
+        lam = jnp.asarray(regularization, center.dtype)
+        point = center - gradient(center) / lam
+        return BallAnswer(point, lam, jnp.asarray([1, 2], jnp.int32), gradient(point))
 
     return BallOracles(oracle, oracle, oracle)
 

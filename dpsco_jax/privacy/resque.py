@@ -18,6 +18,7 @@ Cost: on the host, about 20 ms for each kind of call; a calibration takes one to
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -42,6 +43,7 @@ LEAST_RADIUS_RATIO = 2.0
 _FAILURE_SHARE = 0.25  # of δ, for what Rényi divergences do not cover
 _UNDER_BUDGET = 1e-4  # calibration stops when ε is below its target by at most this, relative
 _ROUNDING = 1e-11
+_MOST_SHIFTS = 160  # more are rounded up to a grid of so many
 _BETA_RANGE = (1e-7, 4.0)
 
 
@@ -124,11 +126,13 @@ def calls_loss(
         failure: failure probability of all together, in (0, 1/2], divided equally among the calls.
         constants: as in ``call_loss``.
     """
-    total = sum(count for _, count in calls)
-    if total == 0:
-        return compose()
+    counts = _merged(calls)
+    total = sum(counts.values())
     return compose(
-        *(scale(call_loss(call, failure / total, constants), count) for call, count in calls)
+        *(
+            scale(call_loss(call, failure / total, constants), count)
+            for call, count in counts.items()
+        )
     )
 
 
@@ -145,12 +149,11 @@ def calls_epsilon(
         delta: in (0, 1).
         max_points: limit on the size of the grid of losses.
     """
-    total = sum(count for _, count in calls)
-    failure = _FAILURE_SHARE * delta / max(total, 1)
+    counts = _merged(calls)
+    failure = _FAILURE_SHARE * delta / max(sum(counts.values()), 1)
+    laws = [(_law(call, failure), count) for call, count in counts.items()]
     return pld.epsilon(
-        [(_resque_profile.pair_of(_law(call, failure)), count) for call, count in calls],
-        delta,
-        max_points,
+        [(_resque_profile.pair_of(law), count) for law, count in laws], delta, max_points
     )
 
 
@@ -218,6 +221,14 @@ def violated_preconditions(call: ResqueCall, failure: float) -> list[str]:
     return [message for message, holds in found.items() if not holds]
 
 
+def _merged(calls: Sequence[tuple[ResqueCall, int]]) -> Counter[ResqueCall]:
+    """How often each call could be made, for those that could."""
+    counts: Counter[ResqueCall] = Counter()
+    for call, count in calls:
+        counts[call] += count
+    return +counts
+
+
 def _uses(call: ResqueCall, failure: float) -> tuple[float, Float[np.ndarray, "counts"], float]:
     """Rate at which the record is used, law of the number of uses given one, probability of more."""
     draws = call.num_queries - 1
@@ -241,6 +252,10 @@ def _law(call: ResqueCall, failure: float) -> Law:
     ]
     shifts = 2.0 * call.beta * np.concatenate([values for values, _ in laws])
     weights = np.concatenate([q * given for q, (_, given) in zip(uses, laws, strict=True)])
+    if len(shifts) > _MOST_SHIFTS:
+        grid = shifts.max() * np.geomspace(0.01, 1.0, _MOST_SHIFTS)
+        weights = np.bincount(np.searchsorted(grid, shifts * (1 - 1e-12)), weights, len(grid))
+        shifts, weights = grid[weights > 0], weights[weights > 0]
     law = _resque_profile.sampled_shift(shifts, weights / weights.sum(), rate, 1e-3 * failure)
     return _resque_profile.with_failure(law, more + mean_uses * in_phase)
 

@@ -8,8 +8,9 @@ machines and l1 regression. Every run is told L, R, d and ε only, and smooths a
 - ``ball acceleration``: the limit of infinitely many queries a round: exact gradients of the smoothed
   function, exact ball problems, the search-free rule; a round is a ball problem. Smoothing takes ε/2.
 - ``accelerated smoothing``: likewise, AC-SA with step parameter S; a round is a gradient.
-- ``..., sampled``: ``parallel_sco`` with practical constants (nothing proved: one run a line search, 4 in
-  place of 48 in the sample size), and ``parallel_baselines`` at its proved batch size.
+- ``..., sampled``: ``parallel_sco`` with practical constants (nothing proved: a line search is one run and
+  its answer is reused, φ = λr²/100, 4 in place of 48 in the sample size, dual steps of 1 in place of ½),
+  with ε/3 for smoothing; and ``parallel_baselines`` at its proved batch size.
 - ``SGD``: with the step that is proved, one query a round.
 
 Source: thesis, chapter 2, Table 2.1: rounds κ^(2/3)d^(1/3), κd^(1/4) and κ², without logarithms.

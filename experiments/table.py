@@ -2,6 +2,7 @@
 
 from experiments.experiment import Experiment
 from experiments.gradients_to_floor import GradientsToFloor
+from experiments.query_depth import QueryDepth
 from experiments.user_level_robustness import UserLevelRobustness
 from experiments.user_level_scaling import UserLevelScaling
 from experiments.user_level_solvers import UserLevelSolvers
@@ -15,6 +16,7 @@ _ALL: tuple[type[Experiment], ...] = (
     UserLevelScaling,
     UserLevelRobustness,
     GradientsToFloor,
+    QueryDepth,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

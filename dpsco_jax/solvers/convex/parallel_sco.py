@@ -11,7 +11,8 @@ Jambulapati, Jin, Lee, Liu, Sidford and Tian 2023.
 Formal guarantee: with ``constants="paper"`` or ``"tight"``, E f(x) ≤ min f + ε: a third for the smoothing,
 which costs at most ρL√d, a third for ball acceleration at its proved accuracies, a third for a line search
 that fails: f is at most 2LR above its minimum on the ball, and any of them fails with probability at
-most ε/(6LR). ``"practical"`` is not proved: line searches of a single run and few queries. Not private.
+most ε/(6LR). ``"practical"`` is not proved: line searches of a single run, whose answer is used again, few
+queries, longer dual steps. Not private.
 
 Cost: with K = (R/r)^(2/3) = O(d^(1/3)·κ^(2/3)), κ = LR/ε, a logarithm times K rounds; ``query_cost`` counts
 them. Proved line searches take 10⁸ queries and more even at κ = 5: such plans are for counting.
@@ -36,8 +37,6 @@ from dpsco_jax.solvers.convex._query_cost import ORACLES, QueryCost
 from dpsco_jax.solvers.convex.ball_oracles import BallOracle, BallOracles, from_ball_oracle
 
 CONSTANTS = ("paper", "tight", "practical")
-PROX = ("plain", "mlmc")
-_SHARES = 3  # of ε: smoothing, acceleration, failed line searches
 _PRACTICAL = (1 / 100, 1 / 48, 1 / 50)  # φ/(λr²) of line search, ball and prox
 _INNER = {"epoch_sgd": epoch_sgd, "ac_sa": ball_ac_sa}
 
@@ -57,7 +56,8 @@ class Plan:
         excess: ε.
         smoothing_radius: ρ = r.
         outer: of ball acceleration.
-        inner: of the ball problems: line search, ball, then the levels of the prox.
+        inner: of the ball problems: line search, ball, then the levels of the prox; the first alone where
+            its answer is reused.
     """
 
     oracle: str
@@ -73,21 +73,19 @@ class Plan:
 
     @property
     def prox_levels(self) -> int:
-        """Levels of the prox; one if it is plain."""
-        return len(self.inner.accuracies) - 2
+        """Levels of the prox; one if it is plain, none if the line search's answer is reused."""
+        return max(0, len(self.inner.accuracies) - 2)
 
     @property
     def most_rounds(self) -> int:
         """Rounds that a run makes at most."""
-        return self.outer.num_iterations * (self.outer.max_searches + 1)
+        return self.outer.num_iterations * (self.outer.max_searches + (not self.outer.reuse))
 
     def __str__(self) -> str:
         condition = float(self.lipschitz) * float(self.distance) / float(self.excess)
         rows = [
-            ("oracle", self.oracle),
-            ("constants", self.constants),
-            ("excess", self.excess),
-            ("condition LR/excess", condition),
+            ("oracle, constants", f"{self.oracle}, {self.constants}"),
+            ("excess, LR/excess", f"{float(self.excess):.5g}, {condition:.5g}"),
             ("smoothing and ball radius", self.smoothing_radius),
             ("problems of a line search", self.search_runs),
             ("levels of the prox", self.prox_levels),
@@ -135,11 +133,13 @@ def plan(
         oracle: solver of the ball problems, ``"epoch_sgd"`` or ``"ac_sa"`` (fewer steps in a row).
         constants: ``"practical"``: what can be run; nothing is proved. ``"tight"``: what is proved here.
             ``"paper"``: sizes and radius as printed.
-        search: of ball acceleration: ``"bisection"`` (the proved one, the default of the proved constants),
-            ``"doubling"`` (the default of the practical ones) or ``"fixed"``.
+        search: of ball acceleration: ``"bisection"``, the proved one; with practical constants also
+            ``"doubling"``, their default, and ``"fixed"``.
         prox: ``"mlmc"``: multilevel Monte Carlo, the default of the proved constants; not to be mapped over
             keys (``lax.switch`` runs every level then). ``"plain"``: one ball problem; under the proved
-            constants accurate enough for its bias to be as small, with more queries.
+            constants accurate enough for its bias to be as small, with more queries. ``"reuse"``: the
+            accepted answer of the line search, which is the next iterate too; the default of the practical
+            constants where there is a search, not allowed elsewhere.
         num_iterations: cap on the outer iterations in place of the proved number.
 
     Raises:
@@ -155,11 +155,13 @@ def plan(
     _planning.require_choice("oracle", oracle, ORACLES)
     _planning.require_choice("constants", constants, CONSTANTS)
     proved = constants != "practical"
-    search = search or ("bisection" if proved else "doubling")
-    _planning.require_choice("search", search, ("bisection", "doubling", "fixed"))
-    prox = _planning.require_choice("prox", prox or ("mlmc" if proved else "plain"), PROX)
+    searches = ("bisection",) if proved else ("doubling", "bisection", "fixed")
+    search = _planning.require_choice("search", search or searches[0], searches)
+    searched = not proved and search != "fixed"
+    proxes = ("reuse", "plain", "mlmc") if searched else ("mlmc", "plain")
+    prox = _planning.require_choice("prox", prox or proxes[0], proxes)
 
-    share = excess / _SHARES
+    share = excess / 3  # for smoothing, for acceleration, for failed line searches
     length = math.sqrt(dim) if constants == "paper" else smoothing.gaussian_bias(1.0, 1.0, dim)
     radius = share / (lipschitz * length)
     outer = ball_acceleration.plan(
@@ -168,26 +170,26 @@ def plan(
         ball_radius=min(radius, distance),
         excess=share,
         search=search,
+        reuse=prox == "reuse",
         log_power={"paper": 2.0, "tight": 1.0, "practical": 0.0}[constants],
         num_iterations=num_iterations,
         max_searches=None if proved else 4,
     )
-    wanted = outer.accuracies(excess / (2 * _SHARES * lipschitz * distance))
-    levels = wanted.levels if prox == "mlmc" else wanted.levels[-1:]
     if not proved:
-        levels = tuple(_PRACTICAL[2] * 2.0**-j for j in range(len(wanted.levels)))
-        levels = levels if prox == "mlmc" else levels[:1]
-    first = (wanted.search, wanted.ball) if proved else _PRACTICAL[:2]
-    sizes = {"paper": "paper", "tight": "proved", "practical": "proved"}[constants]
-    if oracle == "epoch_sgd" and not proved:
-        sizes = "practical"
+        outer = dataclasses.replace(outer, step=1.0)  # as for exact oracles: twice the proved one
+    wanted = outer.accuracies(excess / (6 * lipschitz * distance))
+    accuracies = (wanted.search, wanted.ball, *wanted.levels[0 if prox == "mlmc" else -1 :])
+    if not proved:
+        halvings = range(3 + math.ceil(2 / 3 * math.log2(outer.ratio)) if prox == "mlmc" else 1)
+        accuracies = (*_PRACTICAL[:2], *(_PRACTICAL[2] * 2.0**-j for j in halvings))
+    printed = {"paper": "paper", "practical": "practical" if oracle == "epoch_sgd" else "proved"}
     inner = _INNER[oracle].plan(
         lipschitz=lipschitz,
         ball_radius=outer.ball_radius,
         smoothing_radius=radius,
         min_regularization=float(outer.regularization),
-        accuracies=(*first, *levels),
-        sizes=sizes,
+        accuracies=accuracies[:1] if prox == "reuse" else accuracies,
+        sizes=printed.get(constants, "proved"),
     )
     return Plan(
         oracle=oracle,
@@ -272,6 +274,8 @@ def _by_role(by_accuracy: Sequence[BallOracle], search_runs: int) -> BallOracles
 
         return counting
 
+    if len(by_accuracy) == 1:
+        return BallOracles(*(3 * (counted(by_accuracy[0], 0),)))
     line_search, ball_oracle, *levels = by_accuracy
     return from_ball_oracle(
         counted(line_search, 0),

@@ -1,0 +1,279 @@
+"""What private ReSQue solvers on a ball share: the plan of a call, its calibration, what a run starts from.
+
+What it computes: see ``resque_erm``, whose plan this is; ``resque_prox`` and
+``resque_erm_high_probability`` repeat the same call, with other noise.
+
+Source: thesis, Algorithms 8 to 12.
+
+Formal guarantee: the plan's β meets (ε, δ) for the calls named, by ``privacy.resque``.
+
+Cost: a calibration takes a few seconds.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax import privacy
+from dpsco_jax.oracles import linear
+from dpsco_jax.privacy.resque import ResqueCall
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.item_level import _resque_accounting as accounting
+from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
+from dpsco_jax.solvers.item_level._resque_levels import levels
+from dpsco_jax.solvers.solution import Solution, finished
+
+METHODS = ("localized", "strongly convex")
+SAMPLINGS = ("without replacement", "with replacement")
+
+_SHARE = {"without replacement": 0.2, "with replacement": 0.05}  # of the users, in one call
+_SMOOTHING_BIAS = math.sqrt(
+    2 / math.pi
+)  # E|N(0, 1)|: a linear model is smoothed along its row only
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        dim: number of parameters.
+        num_queries: T, a power of two; fewer users are drawn.
+        method: ``"localized"`` or ``"strongly convex"``.
+        sampling: ``"without replacement"`` or ``"with replacement"``, of the users of a call.
+        constant: C of the reach of the levels; utility only.
+        ball_radius: r.
+        smoothing_radius: ρ.
+        lipschitz: L.
+        regularization: λ.
+        beta: the noise of a phase with steps η_i has standard deviation L·η_i/β.
+        epsilon: the budget.
+        delta: likewise.
+        loss: the privacy loss of the run, float32, rounded up.
+        excess_bound: proven bound on the expected excess of the smoothed, regularized risk; ``inf`` where
+            none applies.
+    """
+
+    num_users: int
+    dim: int
+    num_queries: int
+    method: str
+    sampling: str
+    constant: float
+    ball_radius: Any
+    smoothing_radius: Any
+    lipschitz: Any
+    regularization: Any
+    beta: Any
+    epsilon: Any
+    delta: Any
+    loss: Any
+    excess_bound: Any
+
+    @property
+    def calls(self) -> list[tuple[ResqueCall, int]]:
+        """The localized calls of the run, for the accountant."""
+        if self.method == "localized":
+            return [(self.call, 1)]
+        return accounting.strongly_convex_calls(self.call)
+
+    @property
+    def call(self) -> ResqueCall:
+        """The run as one call."""
+        return ResqueCall(
+            self.num_queries,
+            float(self.beta),
+            float(self.smoothing_radius) / float(self.ball_radius),
+            self.num_users,
+            self.sampling == "with replacement",
+        )
+
+    @property
+    def user_gradients(self) -> int:
+        """Users drawn in the whole run."""
+        if self.method == "localized":
+            return self.num_queries - 1
+        return strongly_convex_gradients(self.num_queries)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What privacy assumes; the bound on the excess risk adds that a minimizer is in the ball."""
+        return (
+            f"every user's loss is convex and {float(self.lipschitz):.4g}-Lipschitz on the whole space",
+            accounting.SECRET,
+        )
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run."""
+        return accounting.certificate(self.calls, float(self.delta), self.assumes)
+
+    def __str__(self) -> str:
+        smoothing = _SMOOTHING_BIAS * float(self.lipschitz) * float(self.smoothing_radius)
+        certificate = str(self.certificate()).split("\n")
+        rows: list[tuple[str, Any]] = [
+            ("method", self.method),
+            ("users", self.num_users),
+            ("parameters", self.dim),
+            ("queries", f"fewer than {self.num_queries}, {self.sampling}"),
+            ("ball radius", self.ball_radius),
+            ("smoothing radius", self.smoothing_radius),
+            ("regularization", self.regularization),
+            ("beta", self.beta),
+            ("excess bound, smoothed", self.excess_bound),
+            ("smoothing adds at most", smoothing),
+            ("which assumes", "; ".join(self.assumes)),
+            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
+            ("certificate", ",".join(certificate)),
+        ]
+        return _planning.table("private ERM over a ball", rows)
+
+
+def draft(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    ball_radius: float,
+    radius_ratio: float = 12.0,
+    regularization: float = 0.0,
+    method: str | None = None,
+    num_queries: int | None = None,
+    sampling: str | None = None,
+    constants: str = "tight",
+) -> Plan:
+    """The plan of a call before its noise is calibrated: checks all arguments. All of them are public.
+
+    Args:
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        num_users: n ≥ 2.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        ball_radius: r > 0, around the start.
+        radius_ratio: ρ/r ≥ 2. Less of it means less smoothing, and more noise.
+        regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖².
+        method: ``"strongly convex"`` needs λ > 0 and is chosen then, else ``"localized"``.
+        num_queries: T, rounded down to a power of two; a fifth of the users if left out (1/20 with
+            replacement).
+        sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
+            thesis. By default what ``constants`` says.
+        constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
+            replacement, steps as in the theorems.
+
+    Raises:
+        ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
+    """
+    accounting.require_linear(objective)
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    dim = _planning.require_integer("dim", dim, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    delta = _planning.require_real("delta", delta, 0, 1)
+    radius = _planning.require_real("ball_radius", ball_radius, 0)
+    ratio = _planning.require_real("radius_ratio", radius_ratio, 2, closed=True)
+    convexity = _planning.require_real("regularization", regularization, 0, closed=True)
+    paper = _planning.require_choice("constants", constants, ("tight", "paper")) == "paper"
+    sampling = sampling or SAMPLINGS[paper]
+    _planning.require_choice("sampling", sampling, SAMPLINGS)
+    method = method or METHODS[convexity > 0]
+    _planning.require_choice("method", method, METHODS)
+    strong = method == "strongly convex"
+    if strong:
+        _planning.require_real("regularization", convexity + objective.ridge, 0)
+    queries = power_of_two(num_users, num_queries, sampling, least=4 if strong else 2)
+    lipschitz = float(objective.lipschitz)
+    drafted = Plan(
+        num_users=num_users,
+        dim=dim,
+        num_queries=queries,
+        method=method,
+        sampling=sampling,
+        constant=subsolvers.PROVED_CONSTANT if paper else subsolvers.BEST_CONSTANT,
+        ball_radius=radius,
+        smoothing_radius=ratio * radius,
+        lipschitz=lipschitz,
+        regularization=convexity,
+        beta=1.0,
+        epsilon=epsilon,
+        delta=delta,
+        loss=None,
+        excess_bound=math.inf,
+    )
+    return drafted
+
+
+def calibrated(drafted: Plan, calls_at: Callable[[float], accounting.Calls]) -> Plan:
+    """The plan with the largest β at which calls stay within its budget, and their loss.
+
+    Args:
+        drafted: of ``draft``.
+        calls_at: the calls as a function of β.
+    """
+    beta = accounting.calibrated_beta(calls_at, drafted.epsilon, drafted.delta)
+    spent = accounting.loss(calls_at(beta), drafted.delta)
+    return dataclasses.replace(drafted, beta=beta, loss=accounting.float32_loss(spent))
+
+
+def combined_quadratics(
+    plan: Any, objective: Objective, params: Any
+) -> tuple[jax.Array, Any, jax.Array | None]:
+    """The center x_0, and (λ/2)·‖x - x_0‖² and the ridge as one quadratic: its weight and its anchor.
+
+    Raises:
+        ValueError: if the number of parameters is not the planned one.
+    """
+    center = jnp.asarray(params)
+    if center.shape != (plan.dim,):
+        raise ValueError(f"params must have shape ({plan.dim},), got {center.shape}")
+    weight = plan.regularization + objective.ridge
+    return center, weight, (plan.regularization / weight) * center if objective.ridge > 0 else None
+
+
+def make_setting(objective: Objective, data: UserData, plan: Any) -> subsolvers.Setting:
+    """What the calls of a run share, from a plan with the fields that are named as in ``Plan``."""
+    unbounded = math.isinf(float(np.asarray(objective.domain.diameter)))
+    assert objective.linear_model is not None
+    return subsolvers.Setting(
+        model=objective.linear_model,
+        data=linear.prepare(objective.linear_model, data, plan.dim),
+        radius=plan.ball_radius,
+        smoothing_radius=plan.smoothing_radius,
+        lipschitz=plan.lipschitz,
+        replacement=plan.sampling == "with replacement",
+        project=None if unbounded else objective.domain.project,
+    )
+
+
+def strongly_convex_gradients(num_queries: int) -> int:
+    """Users drawn by one strongly convex call."""
+    return sum(level.num_queries - 1 for level in levels(num_queries))
+
+
+def spent_on(point: jax.Array, loss: Any, user_gradients: int, data: UserData) -> Solution:
+    """The solution of a run that made all of its calls."""
+    drawn = user_gradients * jax.tree.leaves(data.items)[0].shape[1]
+    ledger = privacy.charge(privacy.open_ledger(), loss)
+    return finished(point, ledger, drawn, jnp.asarray(drawn, jnp.int32), None)
+
+
+def power_of_two(num_users: int, num_queries: int | None, sampling: str, least: int) -> int:
+    """T as given, or by the default share of the users, rounded down to a power of two.
+
+    Raises:
+        ValueError: if it is below ``least``, or needs more users than there are without replacement.
+    """
+    if num_queries is None:
+        num_queries = max(least, int(_SHARE[sampling] * num_users))
+    most = num_users + 1 if sampling == "without replacement" else None
+    given = _planning.require_integer("num_queries", num_queries, least, most)
+    return 1 << (given.bit_length() - 1)

@@ -1,7 +1,9 @@
 """The table of experiments: to add one, write its file and add a line here."""
 
+from experiments.ball_acceleration import BallAcceleration
 from experiments.experiment import Experiment
 from experiments.gradients_to_floor import GradientsToFloor
+from experiments.monteiro_svaiter import MonteiroSvaiter
 from experiments.query_depth import QueryDepth
 from experiments.user_level_robustness import UserLevelRobustness
 from experiments.user_level_scaling import UserLevelScaling
@@ -17,6 +19,8 @@ _ALL: tuple[type[Experiment], ...] = (
     UserLevelRobustness,
     GradientsToFloor,
     QueryDepth,
+    BallAcceleration,
+    MonteiroSvaiter,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -1,0 +1,161 @@
+"""Private empirical risk minimization by ball acceleration: non-smooth linear models, few gradients.
+
+What it computes: a minimizer of the mean loss of the users, smoothed by N(0, ρ²I), plus a ridge: the
+accelerated proximal-point method of ``convex.ball_acceleration``, each of whose subproblems, on a ball of
+radius r ≪ ρ, is one private call of ``_resque_calls.strongly_convex``.
+
+Source: thesis, Theorem 2.4.19, with Algorithms 10, 11 and 12 as oracles. A ridge (or any quadratic with a
+public center) is added to the quadratic of the subproblem, as in Corollary 2.4.20.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE by ``privacy.resque``: iterates, duals
+and λ are functions of the points that the private calls return, and every call that could be made is in the
+plan, line searches included. Losses must be convex and Lipschitz on the whole space; others are refused. The
+number of calls that a run needed is post-processing of private points too. Accuracy: see
+``_ball_accelerated_plan``; a call's answer that serves as ball and prox point at once (``reuse``) is a
+heuristic, as are the constants by which a plan is accepted.
+
+Cost: at most ``plan.user_gradients``, in rounds of one call each; memory of the features of T users.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Key
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms import robust_point
+from dpsco_jax.oracles import multilevel
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.convex import _ball_search, _ball_step
+from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
+from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
+from dpsco_jax.solvers.item_level import _resque_plan as shared
+from dpsco_jax.solvers.item_level._ball_accelerated_plan import Plan, plan
+from dpsco_jax.solvers.item_level._resque_levels import levels
+from dpsco_jax.solvers.solution import Solution, finished
+
+__all__ = ["Plan", "plan", "solve"]
+
+
+def solve(
+    key: Key[Array, ""],
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Float[Array | np.ndarray, "dim"],
+    regularization: ArrayLike = 0.0,
+    anchor: Float[Array | np.ndarray, "dim"] | None = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling. Its ridge is part of what is minimized.
+        data: with ``plan.num_users`` users, one or several items each.
+        params: the start, ``[dim]``; projected onto the domain.
+        regularization: μ ≥ 0 of a further term (μ/2)·‖x - anchor‖²; public.
+        anchor: its center, public or private already; the start if left out.
+
+    Returns:
+        The last point; ``unprivate["trace"]`` holds the calls made, by kind, and the final weight A.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    start = objective.domain.project(jnp.asarray(params, float))
+    if start.shape != (plan.dim,):
+        raise ValueError(f"params must have shape ({plan.dim},), got {start.shape}")
+    setting = shared.make_setting(objective, data, plan)
+    extra = regularization + objective.ridge
+    # The quadratics around the origin (ridge) and around the anchor, as one: its weight times its center.
+    moment = regularization * (start if anchor is None else jnp.asarray(anchor))
+
+    def subproblem(kind: int) -> Callable[[Any, Any, Any], BallAnswer]:
+        queries, factor, replacement = plan.kinds[kind]
+
+        def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
+            point = subsolvers.strongly_convex(
+                key,
+                setting._replace(replacement=replacement),
+                levels(queries),
+                center,
+                plan.beta * factor,
+                lam + extra,
+                anchor=(lam * center + moment) / (lam + extra),
+            )
+            calls = jnp.zeros(len(plan.kinds), jnp.int32).at[kind].add(1)
+            return BallAnswer(point, jnp.asarray(lam, point.dtype), calls)
+
+        return answer
+
+    plain = subproblem(0)
+
+    def oracles(iteration: Any) -> BallOracles:
+        drawn = jnp.asarray(plan.prox_levels)[iteration] if plan.copies else None
+        prox = _multilevel([subproblem(j) for j in range(len(plan.kinds))], drawn)
+        return BallOracles(_robust(plain, plan.search_runs), plain, prox)
+
+    outer = plan.outer
+
+    def active(state: _ball_step.State) -> Any:
+        return (state.iterations < outer.num_iterations) & (state.weight < outer.target_weight)
+
+    def advance(state: _ball_step.State) -> _ball_step.State:
+        return _ball_step.step(
+            key, outer, oracles(state.iterations), state, objective.domain.project
+        )
+
+    state = _ball_step.init(key, outer, oracles(0), start)
+    state = _ball_search.loop(advance, active, state, outer.num_iterations, static=False)
+    sizes = [shared.strongly_convex_gradients(queries) for queries, _, _ in plan.kinds]
+    items = setting.data.labels.shape[1]
+    budgeted = items * sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
+    made = items * jnp.sum(state.calls * jnp.asarray(sizes, jnp.int32))
+    trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
+    ledger = privacy.charge(privacy.open_ledger(), plan.loss)
+    return finished(objective.domain.project(state.point), ledger, budgeted, made, trace)
+
+
+def _robust(oracle: Any, runs: int) -> Any:
+    """The choice of most of several answers; one answer as it is."""
+    if runs == 1:
+        return oracle
+
+    def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
+        keys = jax.random.split(key, runs)
+        answers = jax.lax.map(lambda k: oracle(k, center, lam), keys)
+        point = robust_point.aggregate_points(answers.point)
+        return BallAnswer(point, answers.multiplier[0], jnp.sum(answers.calls, axis=0))
+
+    return answer
+
+
+def _multilevel(kinds: list[Any], drawn: Any) -> Any:
+    """The average of multilevel estimates at the levels drawn beforehand; one answer where there are none."""
+    if drawn is None or len(kinds) == 1:
+        return kinds[0]
+
+    def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
+        def at(kind: Any) -> Any:
+            def run(k: Any) -> tuple[Any, Any]:
+                found = kind(k, center, lam)
+                return found.point, found.calls
+
+            return run
+
+        def copy(chosen: tuple[Any, Any]) -> tuple[Any, Any]:
+            return multilevel.estimate(chosen[0], [at(kind) for kind in kinds], chosen[1])
+
+        # One after another, not mapped: a mapped choice would run every level.
+        points, calls = jax.lax.map(copy, (jax.random.split(key, drawn.shape[0]), drawn))
+        lam = jnp.asarray(lam, points.dtype)
+        return BallAnswer(jnp.mean(points, axis=0), lam, jnp.sum(calls, axis=0))
+
+    return answer

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from experiments.benchmarks.timing import Row
 
-SUITES = ("accounting", "steps", "sweep", "memory", "concentration", "accelerated_erm")
+SUITES = ("accounting", "steps", "sweep", "memory", "concentration", "accelerated_erm", "resque")
 
 
 def _cost(value: float, unit: str) -> str:

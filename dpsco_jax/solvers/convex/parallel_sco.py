@@ -139,7 +139,7 @@ def plan(
             keys (``lax.switch`` runs every level then). ``"plain"``: one ball problem; under the proved
             constants accurate enough for its bias to be as small, with more queries. ``"reuse"``: the
             accepted answer of the line search, which is the next iterate too; the default of the practical
-            constants where there is a search, not allowed elsewhere.
+            constants (plain where nothing is searched), not allowed with others.
         num_iterations: cap on the outer iterations in place of the proved number.
 
     Raises:
@@ -157,8 +157,7 @@ def plan(
     proved = constants != "practical"
     searches = ("bisection",) if proved else ("doubling", "bisection", "fixed")
     search = _planning.require_choice("search", search or searches[0], searches)
-    searched = not proved and search != "fixed"
-    proxes = ("reuse", "plain", "mlmc") if searched else ("mlmc", "plain")
+    proxes = ("mlmc", "plain") if proved else ("reuse", "plain", "mlmc")[search == "fixed" :]
     prox = _planning.require_choice("prox", prox or proxes[0], proxes)
 
     share = excess / 3  # for smoothing, for acceleration, for failed line searches

@@ -322,9 +322,11 @@ def test_strongly_convex_blocks():
     assert users[-1] >= 10_000
     distances = [float(block.initial_distance) for block in plan.blocks]
     assert distances[0] == 1.0
-    for block, distance in zip(plan.blocks, distances[1:], strict=False):
-        assert distance <= math.sqrt(2 * block.excess_bound / 0.5) * (1 + 1e-9)
-    assert distances == sorted(distances, reverse=True)
+    # The first block is small: it may end farther away than the start is said to be.
+    reached = [math.sqrt(2 * block.excess_bound / 0.5) for block in plan.blocks]
+    assert distances[1:] == pytest.approx([min(r, 2.0) for r in reached[:-1]])
+    assert distances[1] > 1.0
+    assert distances[1:] == sorted(distances[1:], reverse=True)
     assert plan.excess_bound == plan.blocks[-1].excess_bound < plan.blocks[0].excess_bound
     assert plan.certificate().epsilon <= 2.0
     assert plan.item_gradients == 10 * plan.user_gradients

@@ -2,7 +2,7 @@
 
 What it computes: users are cut into blocks, each twice as large as the one before. Each block runs
 ``accelerated_phased_erm``, started where the block before has ended and told how far from a minimizer
-that is: R₁ = min(R, 2L/μ), then Rⱼ₊₁ = √(2·boundⱼ/μ), since F(w) - F(w*) ≥ (μ/2)‖w - w*‖².
+that is: R₁ = R, then Rⱼ₊₁ = √(2·boundⱼ/μ), since F(w) - F(w*) ≥ (μ/2)‖w - w*‖²; never more than 2L/μ.
 
 Source: T, Remark 10.3.6 and Algorithm 30; Feldman, Koren and Talwar 2020, section 5.1. The distances follow
 from the proven bounds of the blocks in place of an unnamed constant.
@@ -118,13 +118,15 @@ def plan(
     num_users = _planning.require_integer("num_users", num_users, 2)
     items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
     convexity = _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+    diameter = float(np.asarray(objective.domain.diameter))
     if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
+        initial_distance = diameter
     _planning.require_real("initial_distance", min(initial_distance, 1e300), 0)
     slope = float(objective.lipschitz)
     if objective.ridge:
-        slope += objective.ridge * float(np.asarray(objective.domain.diameter))
-    first = min(initial_distance, 2.0 * slope / convexity)
+        slope += objective.ridge * diameter
+    farthest = min(diameter, 2.0 * slope / convexity)
+    first = min(initial_distance, farthest)
     if num_blocks is not None:
         counts = [_planning.require_integer("num_blocks", num_blocks, 1)]
     else:
@@ -151,7 +153,8 @@ def plan(
                 chunk_size=chunk_size,
             )
             blocks.append(block)
-            distance = min(distance, math.sqrt(2.0 * block.excess_bound / convexity))
+            # A block may end farther away than it has started.
+            distance = min(farthest, math.sqrt(2.0 * block.excess_bound / convexity))
         bound = blocks[-1].excess_bound
         return Plan(num_users, tuple(blocks), float(epsilon), float(delta), bound)
 

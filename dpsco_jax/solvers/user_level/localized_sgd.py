@@ -11,8 +11,8 @@ of each block, not from an unnamed constant; the comparator is the minimizer of 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, in all: every block is (ε, δ)-DP for
 any starting point, a user is in one block, by position (parallel composition, see ``_blocks``). Utility, for
 μ-strongly convex G-Lipschitz losses and users with i.i.d. items: ``excess_bound``, that of the last block
-for the distance R_k with R_1 = min(R, 2G/μ) and R_{j+1}² = min(R², 4G²/μ², 2/μ times the bound of block j),
-since μ/2·‖w - w*‖² is at most the excess risk of w, in expectation.
+for the distance R_k with R_1 = min(R, 2G/μ) and R_{j+1}² = min(D², 4G²/μ², 2/μ times the bound of block j),
+since μ/2·‖w - w*‖² is at most the excess risk of w, in expectation; D is the diameter.
 
 Cost: that of multi-pass SGD on each block.
 """
@@ -133,10 +133,11 @@ def plan(
     if objective.ridge and objective.smoothness is None:
         raise ValueError("objective must be smooth if it has a ridge, got smoothness None")
     farthest = float(np.asarray(objective.domain.diameter))
-    if initial_distance is not None:
-        farthest = _planning.require_real("initial_distance", initial_distance, 0)
     if not objective.ridge:
         farthest = min(farthest, 2 * float(objective.lipschitz) / convexity)
+    first = farthest
+    if initial_distance is not None:
+        first = min(first, _planning.require_real("initial_distance", initial_distance, 0))
 
     def under(count: int) -> Plan:
         sizes = (
@@ -144,7 +145,7 @@ def plan(
             if constants == "paper"
             else _blocks.block_sizes(num_users, 2.0, count)
         )
-        distance, blocks, distances = farthest, [], []
+        distance, blocks, distances = first, [], []
         for size in sizes:
             block = multipass_sgd.plan(
                 objective,
@@ -159,7 +160,8 @@ def plan(
             )
             blocks.append(block)
             distances.append(distance)
-            # A root mean square, and for an average of iterates not less than the next one's.
+            # A root mean square, and for an average of iterates not less than the next one's. A block may
+            # end farther away than it has started.
             distance = min(farthest, math.sqrt(2 * block.excess_bound / convexity))
         return Plan(
             num_users=num_users,

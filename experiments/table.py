@@ -2,6 +2,7 @@
 
 from experiments.ball_acceleration import BallAcceleration
 from experiments.experiment import Experiment
+from experiments.feasible_region import FeasibleRegion
 from experiments.gradients_to_floor import GradientsToFloor
 from experiments.monteiro_svaiter import MonteiroSvaiter
 from experiments.query_depth import QueryDepth
@@ -21,6 +22,7 @@ _ALL: tuple[type[Experiment], ...] = (
     QueryDepth,
     BallAcceleration,
     MonteiroSvaiter,
+    FeasibleRegion,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

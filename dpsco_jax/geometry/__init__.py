@@ -1,5 +1,5 @@
 """Where parameters live: norms, convex sets, composite terms, rotations, smoothing kernels."""
 
-from dpsco_jax.geometry import domains, norms, prox, rotations, smoothing
+from dpsco_jax.geometry import domains, norms, prox, rotations, smoothing, two_balls
 
-__all__ = ["domains", "norms", "prox", "rotations", "smoothing"]
+__all__ = ["domains", "norms", "prox", "rotations", "smoothing", "two_balls"]

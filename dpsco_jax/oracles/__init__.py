@@ -16,8 +16,8 @@ and returns
 
 Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``linear`` (linear
 models, in closed form), ``linear_users`` (the same, one row for each user), ``smoothed`` (randomized
-smoothing), ``unclipped`` (the mean over users at once, for methods that are not private), ``chunks`` (the
-loops that keep memory flat).
+smoothing), ``resque`` (reweighted queries around a centre, whose pools are data too), ``unclipped`` (the
+mean over users at once, for methods that are not private), ``chunks`` (the loops that keep memory flat).
 """
 
 from collections.abc import Callable

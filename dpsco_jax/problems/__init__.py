@@ -3,6 +3,6 @@
 ``dpsco_jax.problems.datasets`` needs the extra ``data`` and is imported by its own name.
 """
 
-from dpsco_jax.problems import losses, objective, reference, synthetic, users
+from dpsco_jax.problems import gaussian_smoothing, losses, objective, reference, synthetic, users
 
-__all__ = ["losses", "objective", "reference", "synthetic", "users"]
+__all__ = ["gaussian_smoothing", "losses", "objective", "reference", "synthetic", "users"]

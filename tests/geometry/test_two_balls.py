@@ -88,14 +88,15 @@ def test_projection_is_idempotent_and_nonexpansive():
     assert np.max(moved / scale) < 2e-6
 
 
-def test_a_point_in_both_balls_stays_bit_for_bit():
-    z = jnp.asarray([0.1, 0.2, 0.3])
-    assert jnp.array_equal(project_two_balls(z, jnp.zeros(3), 1.0, z, 0.1), z)
-
-
-def test_not_a_number_is_seen():
-    z = jnp.asarray([jnp.nan, 0.2])
-    assert jnp.all(jnp.isnan(project_two_balls(z, jnp.zeros(2), 1.0, jnp.ones(2), 1.0)))
+def test_a_point_in_both_balls_stays_bit_for_bit_and_not_a_number_is_seen():
+    z, *balls = cases(4, np.float32)
+    z[::2] = balls[2][::2]  # the center of the second ball
+    z[1::2, 1] = np.nan
+    x = np.asarray(project_all(z, *balls))
+    inside = np.linalg.norm(z - balls[0], axis=1) <= 0.999 * balls[1]
+    assert np.sum(inside) > 1000
+    assert np.array_equal(x[inside], z[inside])
+    assert np.all(np.isnan(x[1::2]))
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,8 @@ def test_many_rows_are_added_without_loss():
 
 def quantity(kind):
     """A stochastic gradient, its dimension-long output, and the exact smoothed gradient at a point."""
-    if kind == "linear":
-        return lambda keys, points: jnp.broadcast_to(ROW, points.shape), lambda x: ROW
-    if kind == "quadratic":
-        return lambda keys, points: points, lambda x: x
+    if kind == "quadratic":  # whose gradient smoothing does not change
+        return lambda keys, points: points + ROW, lambda x: x + ROW
     objective = losses.absolute(float(np.linalg.norm(ROW)) + 0.1)
     item = Example(ROW, 0.1)
     smooth = gaussian_smoothing.smoothed(objective, gaussian_smoothing.absolute, RADIUS)
@@ -88,7 +86,7 @@ def quantity(kind):
     return sign_gradient, lambda x: jax.grad(smooth.loss)(x, item)
 
 
-@pytest.mark.parametrize("kind", ["linear", "quadratic", "absolute"])
+@pytest.mark.parametrize("kind", ["quadratic", "absolute"])
 def test_the_estimate_is_unbiased_from_any_centre(kind):
     gradient, exact = quantity(kind)
 
@@ -186,7 +184,7 @@ def test_user_gradients_queried_at_the_centre_average_to_the_smoothed_gradient()
     smooth = gaussian_smoothing.smoothed(objective, gaussian_smoothing.absolute, RADIUS)
     center = jnp.asarray(POINT) + 0.1
     oracle = gradients.per_user_gradients(resque.user_gradient(objective, center, RADIUS))
-    keys = jax.random.split(jax.random.key(5), 4_000)
+    keys = jax.random.split(jax.random.key(5), 2_000)
 
     def one_run(key):
         return oracle(key, jnp.asarray(POINT), DATA).gradient[2]
@@ -197,14 +195,14 @@ def test_user_gradients_queried_at_the_centre_average_to_the_smoothed_gradient()
     truth = exact(jax.random.key(6), jnp.asarray(POINT), items, mask)
     error = 5 * rows.std(axis=0) / np.sqrt(len(rows))
     assert np.all(np.abs(rows.mean(axis=0) - truth) < error)
-    assert np.max(error) < 0.1
+    assert np.max(error) < 0.15
 
 
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="smoothing_radius"):
-        resque.draw_pool(jax.random.key(0), quantity("linear")[0], jnp.zeros(DIM), 0.0, 3)
+        resque.draw_pool(jax.random.key(0), quantity("quadratic")[0], jnp.zeros(DIM), 0.0, 3)
     with pytest.raises(ValueError, match="num_queries"):
-        resque.draw_pool(jax.random.key(0), quantity("linear")[0], jnp.zeros(DIM), 1.0, 0)
+        resque.draw_pool(jax.random.key(0), quantity("quadratic")[0], jnp.zeros(DIM), 1.0, 0)
     with pytest.raises(ValueError, match="smoothing_radius"):
         resque.pool_oracle(float("nan"))
     with pytest.raises(ValueError, match="smoothing_radius"):

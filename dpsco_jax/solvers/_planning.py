@@ -27,6 +27,7 @@ Scheme = FullBatch | Poisson | WithoutReplacement
 _Plan = TypeVar("_Plan", bound=Any)
 
 ACCOUNTANTS = ("pld", "rdp")
+NEAR = "a minimizer lies within"
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
 _LEDGER_ROUNDING = 2e-5
 _LEAST_MULTIPLIER = 0.01
@@ -113,6 +114,11 @@ def poisson(num_users: int, batch_size: int, num_steps: int) -> Releases:
     """Poisson samples of the given expected size; one user may be added or removed."""
     scheme = Poisson(batch_size / num_users)
     return Releases(scheme, NeighboringRelation.ADD_OR_REMOVE_ONE, num_steps)
+
+
+def near(distance: Any) -> str:
+    """The assumption that a bound on the distance of the start is true."""
+    return f"{NEAR} {float(distance):.4g} of the start"
 
 
 def float32_above(value: float) -> float:

@@ -135,6 +135,11 @@ def test_phases_of_a_population_problem():
     assert SCO.certificate().epsilon == worst
     gradients = [stage.user_gradients for phase in SCO.parts for stage in phase.parts]
     assert SCO.user_gradients == sum(gradients)
+    near, users, *losses_of = SCO.assumes
+    assert (near, users) == ("a minimizer lies within 1 of the start", "users are i.i.d.")
+    assert all(line.startswith("losses are convex and 1-Lipschitz") for line in losses_of)
+    ridged = [line for line in ERM.assumes if "origin" in line]
+    assert ridged == ["the domain holds the origin, where the ridge is centred"]
     text = str(SCO)
     for part in ("private population risk, tight, localization", "267, 133", "REPLACE_ONE"):
         assert part in text

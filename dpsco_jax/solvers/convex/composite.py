@@ -48,7 +48,9 @@ class Plan:
         on_blocks: whether every part has users of its own.
         composition: ``"parallel"`` or ``"sequential"``: how the losses of the parts are added.
         remarks: further lines for the table, about sizes.
+        premises: what the bound assumes besides what the parts assume of the losses.
         parts: inner plans, one or more.
+        initial_distance: R, bound on the distance from the start to a minimizer.
         distances: R of each part: bounds on the distance to what it minimizes.
         strengths: of the centred term that each part is given, zero for none.
         center_shares: for each part the weight θ of the given centre in the centre that the part gets; its
@@ -63,7 +65,9 @@ class Plan:
     on_blocks: bool
     composition: str
     remarks: tuple[tuple[str, str], ...]
+    premises: tuple[str, ...]
     parts: Any
+    initial_distance: Any
     distances: Any
     strengths: Any
     center_shares: Any
@@ -79,7 +83,11 @@ class Plan:
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
-        return tuple(dict.fromkeys(line for part in self.parts for line in part.assumes))
+        # How near the parts start follows from the bounds before them.
+        of_parts = [line for part in self.parts for line in part.assumes]
+        of_losses = [line for line in of_parts if not line.startswith(_planning.NEAR)]
+        near = _planning.near(self.initial_distance)
+        return tuple(dict.fromkeys([near, *self.premises, *of_losses]))
 
     @property
     def event(self) -> DpEvent:
@@ -109,6 +117,7 @@ class Plan:
             ("centred terms", listed(self.strengths)),
             ("bounds of the parts", listed(part.excess_bound for part in self.parts)),
             ("excess risk bound", self.excess_bound),
+            ("which assumes", "; ".join(self.assumes)),
             ("user gradients", f"{self.user_gradients}, of the parts {sized('user_gradients')}"),
             ("budget", f"({float(self.epsilon):g}, {float(self.delta):g}), {self.composition}"),
             ("certificate", ",".join(str(self.certificate()).split("\n"))),
@@ -178,6 +187,12 @@ def slope(objective: Objective, regularization: float = 0.0) -> float:
     curved = objective.ridge + regularization
     reach = float(np.asarray(objective.domain.diameter)) if curved else 0.0
     return float(objective.lipschitz) + curved * reach
+
+
+def premises(objective: Objective, *more: str) -> tuple[str, ...]:
+    """What the bounds of a combinator assume of domain and users, with ``more``."""
+    curved = ("the domain holds the origin, where the ridge is centred",)
+    return (*(curved if objective.ridge else ()), *more)
 
 
 def farthest(objective: Objective, regularization: float = 0.0) -> float:

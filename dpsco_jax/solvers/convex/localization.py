@@ -34,7 +34,7 @@ import numpy as np
 
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import _blocks, _planning
-from dpsco_jax.solvers.convex.composite import Plan, farthest, slope
+from dpsco_jax.solvers.convex.composite import Plan, farthest, premises, slope
 
 _FEWEST_USERS = 20  # with fewer, noise and batches of a phase leave nothing to gain
 
@@ -162,6 +162,8 @@ def plan(
         on_blocks=True,
         composition="parallel" if parallel else "sequential",
         remarks=tuple(remarks),
+        premises=premises(objective, "users are i.i.d."),
+        initial_distance=distance,
         parts=found.parts,
         distances=found.distances,
         strengths=tuple(each + regularization for each in found.added),

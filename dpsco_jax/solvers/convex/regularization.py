@@ -72,6 +72,8 @@ def plan(
             on_blocks=False,
             composition="sequential",
             remarks=(),
+            premises=(),
+            initial_distance=distance,
             parts=(part,),
             distances=(reach,),
             strengths=(strength,),

@@ -29,7 +29,7 @@ import numpy as np
 
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import _blocks, _planning
-from dpsco_jax.solvers.convex.composite import Plan, farthest
+from dpsco_jax.solvers.convex.composite import Plan, farthest, premises
 
 _MOST_STAGES = 6
 _WORTH = 0.98  # a further stage must lower the bound to this share
@@ -124,6 +124,8 @@ def plan(
             on_blocks=on_blocks,
             composition="parallel" if on_blocks and not paper else "sequential",
             remarks=tuple(remarks),
+            premises=premises(objective),
+            initial_distance=distance,
             parts=tuple(parts),
             distances=tuple(distances[:-1]),
             strengths=(regularization,) * len(parts),

@@ -89,7 +89,7 @@ class Plan:
         reach, slope = float(self.smoothing_radius), float(self.clip_norm)
         return (
             f"losses are convex and {slope:.4g}-Lipschitz within {reach:.3g} of the domain",
-            f"a minimizer lies within {float(self.initial_distance):.4g} of the start",
+            _planning.near(self.initial_distance),
         )
 
     @property

@@ -112,6 +112,8 @@ def _direct(part: Any) -> Plan:
         on_blocks=False,
         composition="sequential",
         remarks=(),
+        premises=(),
+        initial_distance=part.initial_distance,
         parts=(part,),
         distances=(part.initial_distance,),
         strengths=(part.regularization,),

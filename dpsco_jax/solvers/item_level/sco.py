@@ -12,7 +12,7 @@ Utility: ``excess_bound`` on the expected excess population risk, for convex G-L
 users. With ℓ = log(1/δ) it is of order GR(1/√N + √(dℓ)/(εN)), if μ-strongly convex (G²/μ)(1/N + dℓ/(ε²N²)).
 
 Cost: of order N + min(√ε·N^{5/4}·d^{1/8}, εN^{3/2}/(d^{1/8}ℓ^{1/4})) user gradients; the plan counts them.
-A tight plan takes seconds: noise is calibrated for every stage of every phase.
+A tight plan takes seconds, as does the compilation of each stage of each phase, whose sizes are its own.
 """
 
 import dataclasses

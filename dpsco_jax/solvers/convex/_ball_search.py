@@ -85,13 +85,25 @@ def loop(
 
     The step itself must become inactive after ``most`` repetitions for the two to agree.
     """
-    if not static:
-        return jax.lax.while_loop(active, step, state)
+    if static:
+        return traced(step, active, state, most, lambda state: None)[0]
+    return jax.lax.while_loop(active, step, state)
 
-    def turn(state: Any, _: None) -> tuple[Any, None]:
-        return jax.lax.cond(active(state), step, lambda same: same, state), None
 
-    return jax.lax.scan(turn, state, None, length=most)[0]
+def traced(
+    step: Callable[[Any], Any],
+    active: Callable[[Any], Any],
+    state: Any,
+    most: int,
+    trace: Callable[[Any], Any],
+) -> tuple[Any, Any]:
+    """The loop of static length: the last state, and ``trace(state)`` after each repetition, stacked."""
+
+    def turn(state: Any, _: None) -> tuple[Any, Any]:
+        state = jax.lax.cond(active(state), step, lambda same: same, state)
+        return state, trace(state)
+
+    return jax.lax.scan(turn, state, None, length=most)
 
 
 def search(

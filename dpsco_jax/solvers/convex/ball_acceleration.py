@@ -69,6 +69,7 @@ class Trajectory(NamedTuple):
     calls: Int[Array, "kinds"]
     unaccepted: Int[Array, ""]
     certified: Bool[Array, ""]
+    trace: Any = None
 
 
 def run(
@@ -80,6 +81,7 @@ def run(
     *,
     static: bool = False,
     stop: Callable[[Any], Any] | None = None,
+    trace: Callable[[State], Any] | None = None,
 ) -> Trajectory:
     """Runs the plan. Pure JAX: jit, and map over key, the plan's numbers and start.
 
@@ -93,6 +95,7 @@ def run(
         static: loops of static length (``scan`` with a done flag) over ``num_iterations`` and
             ``max_searches``, for private use: the oracle calls that could be made are all budgeted.
         stop: ``stop(x)`` ends the run early, for study; not certified then.
+        trace: ``trace(state)`` after each iteration, for study; after the end its last value is repeated.
     """
     state = init(key, plan, oracles, start)
 
@@ -105,7 +108,11 @@ def run(
     def advance(state: State) -> State:
         return step(key, plan, oracles, state, project, static)
 
-    state = _ball_search.loop(advance, active, state, plan.num_iterations, static)
+    seen = None
+    if trace is None:
+        state = _ball_search.loop(advance, active, state, plan.num_iterations, static)
+    else:
+        state, seen = _ball_search.traced(advance, active, state, plan.num_iterations, trace)
     reached = state.weight >= plan.target_weight
     return Trajectory(
         params=state.point,
@@ -115,6 +122,7 @@ def run(
         calls=state.calls,
         unaccepted=state.unaccepted,
         certified=reached & state.valid & (plan.search != "none"),
+        trace=seen,
     )
 
 

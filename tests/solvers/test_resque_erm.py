@@ -1,0 +1,163 @@
+"""Private ERM over a ball, proximal points, several runs: plans, the calls made, leaks, refusals."""
+
+import dataclasses
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.privacy import resque
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.item_level import (
+    _resque_calls,
+    _resque_plan,
+    resque_erm,
+    resque_erm_high_probability,
+    resque_prox,
+)
+from tests.support.replay import assert_no_leak
+
+USERS, DIM = 80, 3
+ABSOLUTE = losses.absolute(1.0)
+SIZES = {"num_users": USERS, "dim": DIM, "epsilon": 2.0, "delta": 1e-3, "ball_radius": 0.1}
+
+
+def _data(seed=0):
+    rng = np.random.default_rng(seed)
+    rows, labels = rng.standard_normal((USERS, 2, DIM)), rng.standard_normal((USERS, 2))
+    return UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)))
+
+
+def _base(**changes):
+    """A plan whose noise was not calibrated, which takes no time."""
+    draft = _resque_plan.draft(ABSOLUTE, **SIZES | {"regularization": 5.0} | changes)
+    return dataclasses.replace(draft, beta=0.3, loss=privacy.gaussian(1.0))
+
+
+def test_a_plan_meets_its_budget_and_says_so():
+    plan = resque_erm.plan(ABSOLUTE, **SIZES, regularization=5.0, num_queries=20)
+    assert plan.num_queries == 16
+    certificate = plan.certificate()
+    assert 1.99 < certificate.epsilon <= 2.0
+    assert resque.calls_epsilon(plan.calls, 1e-3) == certificate.epsilon
+    assert privacy.epsilon(plan.loss, 1e-3) >= certificate.epsilon
+    assert "whole space" in str(plan)
+    more = dataclasses.replace(plan, beta=1.1 * plan.beta)
+    assert more.certificate().epsilon > 2.0
+
+
+@pytest.mark.parametrize(
+    ("objective", "changes", "message"),
+    [
+        (
+            losses.squared(1.0, 1.0, 1.0),
+            {},
+            "not known to be convex and Lipschitz on the whole space",
+        ),
+        (losses.softmax(1.0, 3), {}, "not a linear model"),
+        (ABSOLUTE, {"ball_radius": 0.0}, "ball_radius"),
+        (ABSOLUTE, {"radius_ratio": 1.9}, "radius_ratio"),
+        (ABSOLUTE, {"num_queries": USERS + 2}, "num_queries"),
+        (ABSOLUTE, {"method": "strongly convex"}, "regularization"),
+        (ABSOLUTE, {"regularization": -1.0}, "regularization"),
+        (ABSOLUTE, {"sampling": "poisson"}, "sampling"),
+        (ABSOLUTE, {"delta": 1.0}, "delta"),
+        (ABSOLUTE, {"num_users": 1}, "num_users"),
+    ],
+)
+def test_bad_arguments_are_refused(objective, changes, message):
+    with pytest.raises(ValueError, match=message):
+        resque_erm.plan(objective, **SIZES | changes)
+
+
+def test_a_prox_without_room_for_levels_is_refused():
+    with pytest.raises(ValueError, match="no room for levels"):
+        resque_prox.plan(
+            ABSOLUTE, key=jax.random.key(0), **SIZES, regularization=5.0, num_queries=16
+        )
+    with pytest.raises(ValueError, match="failure"):
+        resque_erm_high_probability.plan(ABSOLUTE, failure=0.0, **SIZES, regularization=5.0)
+
+
+def _prox_plan():
+    base = _base(num_queries=4)
+    return resque_prox.Plan("mlmc_extended", 5, (2, 0, 5), base)
+
+
+PLANS = {
+    "localized": (resque_erm, _base(method="localized", num_queries=16)),
+    "strongly convex": (resque_erm, _base(num_queries=16, sampling="with replacement")),
+    "prox": (resque_prox, _prox_plan()),
+    "high probability": (
+        resque_erm_high_probability,
+        resque_erm_high_probability.Plan(3, _base(num_queries=8)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_calls_made_are_those_accounted_for(name):
+    """Size, β and way of sampling of every localized call of a run, against the accountant's list."""
+    solver, plan = PLANS[name]
+    made = []
+    right = _resque_calls._run
+
+    def listen(key, setting, calls, far, center, start, beta, regularization, anchor):
+        made.extend(
+            (call.num_queries, round(float(beta * call.beta_factor), 5), setting.replacement)
+            for call in calls
+        )
+        return center
+
+    data = _data()
+    with mock.patch.object(_resque_calls, "_run", listen), jax.disable_jit():
+        solution = solver.solve(jax.random.key(0), plan, ABSOLUTE, data, jnp.zeros(DIM))
+    assert right is _resque_calls._run
+    listed = [
+        (call.num_queries, round(call.beta, 5), call.replacement)
+        for call, times in plan.calls
+        for _ in range(times)
+    ]
+    assert sorted(made) == sorted(listed)
+    drawn = sum(call.num_queries - 1 for call, times in plan.calls for _ in range(times))
+    assert int(solution.gradients) == 2 * drawn
+
+
+def test_data_reach_the_result_through_releases_only():
+    solver, plan = PLANS["localized"]
+
+    @jax.jit
+    def run(data):
+        return solver.solve(jax.random.key(1), plan, ABSOLUTE, data, jnp.zeros(DIM))
+
+    assert_no_leak(run, _data(0), _data(1))
+
+
+def test_users_that_are_not_numbers_count_as_zero():
+    plan = _base(num_queries=64, method="localized")
+    features, labels = _data().items
+    spoiled = UserData(Example(features.at[0].set(jnp.nan), labels.at[1, 0].set(jnp.nan)))
+    zeroed = UserData(Example(features.at[0].set(0.0).at[1].set(0.0), labels))
+    solve = jax.jit(
+        lambda d: resque_erm.solve(jax.random.key(2), plan, ABSOLUTE, d, jnp.zeros(DIM))
+    )
+    np.testing.assert_array_equal(solve(spoiled).params, solve(zeroed).params)
+    assert np.linalg.norm(solve(spoiled).params) <= 0.1 * (1 + 1e-6)
+
+
+def test_a_ridge_is_part_of_the_quadratic():
+    """No noise and a strong ridge: the solution is near the origin, not near the start."""
+    plan = dataclasses.replace(_base(num_queries=16), beta=1e6)
+    ridged = ABSOLUTE._replace(ridge=1e4)
+    start = jnp.asarray([0.05, -0.05, 0.0])
+    for objective, weight, end in ((ridged, 1.0, jnp.zeros(DIM)), (ABSOLUTE, 1e4, start)):
+        chosen = dataclasses.replace(plan, regularization=weight)
+        solve = jax.jit(
+            lambda d, p=chosen, o=objective: resque_erm.solve(jax.random.key(3), p, o, d, start)
+        )
+        np.testing.assert_allclose(solve(_data()).params, end, atol=2e-3)

@@ -9,7 +9,7 @@ machines and l1 regression. Every run is told L, R, d and ε only, and smooths a
   function, exact ball problems, the search-free rule; a round is a ball problem. Smoothing takes ε/2.
 - ``accelerated smoothing``: likewise, AC-SA with step parameter S; a round is a gradient.
 - ``..., sampled``: ``parallel_sco`` with practical constants (nothing proved: a line search is one run and
-  its answer is reused, φ = λr²/100, 4 in place of 48 in the sample size, dual steps of 1 in place of ½),
+  its answer is reused, φ = λr²/25, 4 in place of 48 in the sample size, dual steps of 1 in place of ½),
   with ε/3 for smoothing; and ``parallel_baselines`` at its proved batch size.
 - ``SGD``: with the step that is proved, one query a round.
 
@@ -81,7 +81,7 @@ class QueryDepth:
         seeds: repetitions of the random methods.
         base_dim: d where κ varies.
         base_condition: κ where d varies.
-        sampled_condition: the largest κ at which ``..., sampled`` is run.
+        sampled_condition: the largest κ at which ``..., sampled`` is run, at dimension ``base_dim`` alone.
         rows: of the regressions' data.
         rank: of the regressions' features.
     """
@@ -107,7 +107,8 @@ class QueryDepth:
             for name in self.instances
             for method in self.methods
             for condition, dim in dict.fromkeys(points)
-            if condition <= self.sampled_condition or method not in (SAMPLED, SAMPLED_BALLS)
+            if method not in (SAMPLED, SAMPLED_BALLS)
+            or (condition <= self.sampled_condition and dim == self.base_dim)
             for seed in range(self.seeds if METHODS[method].random else 1)
         ]
 
@@ -295,7 +296,7 @@ def crossovers(table: pd.DataFrame) -> pd.DataFrame:
 def _readable(table: pd.DataFrame) -> dict[str, Any]:
     def beside(measured: str, theory: str) -> list[str]:
         pairs = zip(table[measured], table[theory], strict=True)
-        return [f"{found:.2f} ({law:.2f})" for found, law in pairs]
+        return ["" if math.isnan(found) else f"{found:.2f} ({law:.2f})" for found, law in pairs]
 
     return {
         "instance": table["instance"],
@@ -317,6 +318,8 @@ def _draw(summary: pd.DataFrame, of: QueryDepth, stem: Path) -> None:
                 for i, method in enumerate(METHODS):
                     line = data[(data["instance"] == name) & (data["method"] == method)]
                     line = line.sort_values(x)
+                    if line[x].nunique() < 2:
+                        continue
                     panel.plot(
                         line[x], line["rounds"], label=method,
                         color=PALETTE[i], marker=MARKERS[i], linestyle=LINES[i],

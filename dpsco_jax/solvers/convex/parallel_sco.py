@@ -37,7 +37,7 @@ from dpsco_jax.solvers.convex._query_cost import ORACLES, QueryCost
 from dpsco_jax.solvers.convex.ball_oracles import BallOracle, BallOracles, from_ball_oracle
 
 CONSTANTS = ("paper", "tight", "practical")
-_PRACTICAL = (1 / 100, 1 / 48, 1 / 50)  # φ/(λr²) of line search, ball and prox
+_PRACTICAL = (1 / 25, 1 / 48, 1 / 50)  # φ/(λr²) of line search, ball and prox
 _INNER = {"epoch_sgd": epoch_sgd, "ac_sa": ball_ac_sa}
 
 

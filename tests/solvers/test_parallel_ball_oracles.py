@@ -121,6 +121,65 @@ def test_answers_and_counts_in_a_ball_that_the_domain_cuts(solver):
     np.testing.assert_allclose(still, CENTER, atol=1e-6)
 
 
+SLOPE = np.linspace(-0.5, 0.7, DIM)
+FAR = {"ball_radius": RADIUS, "smoothing_radius": 1e6}  # all weights are 1
+
+
+def same_everywhere(keys, points):
+    return jnp.broadcast_to(jnp.asarray(SLOPE, jnp.float32), points.shape)
+
+
+def onto_ball(point, center):
+    arrow = point - center
+    return center + arrow * min(1.0, RADIUS / max(np.linalg.norm(arrow), 1e-30))
+
+
+def test_epoch_sgd_makes_the_steps_of_algorithm_6():
+    weight, center = 25.0, np.asarray(CENTER, float)
+    point = epoch_sgd.minimize(
+        jax.random.key(0), same_everywhere, CENTER, weight, num_epochs=2, max_epochs=3, **FAR
+    )
+    x = center
+    for epoch in range(2):
+        eta, length = 1 / (4 * weight * 2**epoch), 16 * 2**epoch
+        y = onto_ball((x + eta * weight * center) / (1 + eta * weight), center)
+        total = y.copy()
+        for _ in range(length - 1):
+            free = (y + eta * weight * center - eta * SLOPE) / (1 + eta * weight)
+            y = onto_ball(free, center)
+            total += y
+        x = total / length
+    np.testing.assert_allclose(point, x, atol=2e-6)
+
+
+def test_ac_sa_makes_the_steps_of_algorithm_7_as_corrected():
+    weight, center, steps = 25.0, np.asarray(CENTER, float), 5
+    far = {**FAR, "smoothing_radius": 1e3}
+    lipschitz = 3e4  # enough for its share of the smoothness to be seen
+    point = ball_ac_sa.minimize(
+        jax.random.key(0),
+        same_everywhere,
+        CENTER,
+        weight,
+        lipschitz=lipschitz,
+        num_steps=steps,
+        batch_sizes=np.asarray([3, 200], np.int32),
+        max_queries=5 * 203,
+        **far,
+    )
+    smoothness = np.sqrt(2 / np.pi) * lipschitz / 1e3 + weight
+    ag = center
+    for _ in range(2):
+        x = ag
+        for t in range(1, steps + 1):
+            alpha, gamma = 2 / (t + 1), 4 * smoothness / (t * (t + 1))
+            pull = (1 - alpha) * weight + gamma
+            move = (alpha * weight * center + pull * x - alpha * SLOPE) / (weight + gamma)
+            x = onto_ball(move, center)
+            ag = alpha * x + (1 - alpha) * ag
+    np.testing.assert_allclose(point, ag, atol=2e-6)
+
+
 def test_sizes_of_epoch_sgd():
     plan = planned(epoch_sgd, "paper")
     assert plan.queries[:4] == (0, 15, 46, 109)

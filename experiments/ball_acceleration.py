@@ -119,18 +119,20 @@ class BallAcceleration:
             counts = [f"{int(row['iterations'])} / {int(row['calls'])}" for row in at]
             table[f"R/r = {ratio:g}"] = counts
         show("outer iterations / oracle calls, and exponents of R/r", table)
-        with panels(1, 2) as (figure, axes):
-            for panel, value in zip(axes[0], ("iterations", "calls"), strict=True):
+        with panels(1, 3) as (figure, axes):
+            for panel, value in zip(axes[0], ("iterations", "calls"), strict=False):
                 for i, (name, rows) in enumerate(groups.items()):
                     style: Any = {"color": PALETTE[i], "marker": MARKERS[i], "linestyle": LINES[i]}
-                    label = f"{name}: {_exponent(rows, value):.2f}"
-                    panel.plot(rows["ratio"], rows[value], label=label, **style)
+                    both = ", ".join(f"{_exponent(rows, v):.2f}" for v in ("iterations", "calls"))
+                    panel.plot(rows["ratio"], rows[value], label=f"{name}: {both}", **style)
                 panel.set_xscale("log")
                 panel.set_yscale("log")
                 panel.set_xlabel("R/r")
-                panel.legend(title="exponent")
-            axes[0, 0].set_ylabel("outer iterations")
-            axes[0, 1].set_ylabel("oracle calls")
+            axes[0, 0].set_title("outer iterations", loc="left")
+            axes[0, 1].set_title("oracle calls", loc="left")
+            axes[0, 2].axis("off")
+            handles = axes[0, 0].get_legend_handles_labels()
+            axes[0, 2].legend(*handles, loc="center", title="exponents of R/r")
             save(figure, folder / "ball_acceleration")
 
 

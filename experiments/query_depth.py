@@ -26,11 +26,10 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pandas as pd
 
 from dpsco_jax.geometry import smoothing
@@ -43,30 +42,19 @@ from dpsco_jax.solvers.convex import (
     parallel_sco,
 )
 from experiments.cells import Setting, Settings, axis
+from experiments.depth_report import (
+    ABSOLUTE,
+    ACCELERATED,
+    BALLS,
+    CHAIN,
+    METHODS,
+    SAMPLED,
+    SAMPLED_BALLS,
+    SGD,
+    SUPPORT,
+    write,
+)
 from experiments.experiment import Program
-from experiments.figures import LINES, MARKERS, PALETTE, log_ticks, panels, save, shared_legend
-from experiments.report import show, summarize
-
-CHAIN, SUPPORT, ABSOLUTE = "chain", "support vectors", "l1 regression"
-BALLS, ACCELERATED, SGD = "ball acceleration", "accelerated smoothing", "SGD"
-SAMPLED_BALLS, SAMPLED = f"{BALLS}, sampled", f"{ACCELERATED}, sampled"
-
-
-class Law(NamedTuple):
-    """Exponents of a method's rounds in κ and in d by theory, and whether its runs are random."""
-
-    in_condition: float
-    in_dim: float
-    random: bool
-
-
-METHODS = {
-    BALLS: Law(2 / 3, 1 / 3, False),
-    ACCELERATED: Law(1, 1 / 4, False),
-    SGD: Law(2, 0, True),
-    SAMPLED_BALLS: Law(2 / 3, 1 / 3, True),
-    SAMPLED: Law(1, 1 / 4, True),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,19 +120,7 @@ class QueryDepth:
         return Program(run, known=lambda settings: {"proved_rounds": float(proved)})
 
     def report(self, frame: pd.DataFrame, folder: Path) -> None:
-        by = ("instance", "method", "condition", "dim")
-        summary = summarize(frame, by, ("rounds", "reached", "proved_rounds"))
-        summary.to_csv(folder / "summary.csv", index=False)
-        table = exponents(summary, self.base_dim, self.base_condition)
-        table.to_csv(folder / "exponents.csv", index=False)
-        show("exponents of rounds, theory in brackets", _readable(table))
-        crossings = crossovers(table)
-        crossings.to_csv(folder / "crossovers.csv", index=False)
-        show(f"κ from which on fewer rounds, d = {self.base_dim}", {**crossings})
-        missed = summary[summary["reached"] < 1]
-        if not missed.empty:
-            show("not reached within the proved rounds", {name: missed[name] for name in by})
-        _draw(summary, self, folder / "query_depth")
+        write(frame, folder, self.base_dim, self.base_condition)
 
 
 @functools.cache
@@ -244,91 +220,3 @@ _SOLVERS: dict[str, Callable[[Instance, float], tuple[Solver, int]]] = {
     SAMPLED_BALLS: _sampled_balls,
     SAMPLED: functools.partial(_baseline, "ac_sa", False),
 }
-
-
-def exponents(summary: pd.DataFrame, base_dim: int, base_condition: float) -> pd.DataFrame:
-    """Least-squares exponents of mean rounds in κ and d, and the level at κ = 1 of the line in κ."""
-    rows = []
-    for (name, method), group in summary.groupby(["instance", "method"], sort=False):
-        law = METHODS[str(method)]
-        in_condition, level = _power(group[group["dim"] == base_dim], "condition", "rounds")
-        in_dim, _ = _power(group[group["condition"] == base_condition], "dim", "rounds")
-        proved, _ = _power(group[group["dim"] == base_dim], "condition", "proved_rounds")
-        rows.append(
-            {
-                "instance": name,
-                "method": method,
-                "in_condition": in_condition,
-                "theory_condition": law.in_condition,
-                "proved_condition": proved,
-                "in_dim": in_dim,
-                "theory_dim": law.in_dim,
-                "level": level,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _power(rows: pd.DataFrame, x: str, y: str) -> tuple[float, float]:
-    if rows[x].nunique() < 2:
-        return math.nan, math.nan
-    slope, level = np.polyfit(np.log(rows[x].to_numpy(float)), np.log(rows[y].to_numpy(float)), 1)
-    return float(slope), float(np.exp(level))
-
-
-def crossovers(table: pd.DataFrame) -> pd.DataFrame:
-    """Where the fitted lines in κ meet: ball acceleration with the others, exact with exact."""
-    rows = []
-    pairs = ((BALLS, ACCELERATED), (BALLS, SGD), (SAMPLED_BALLS, SAMPLED), (SAMPLED_BALLS, SGD))
-    for name, group in table.groupby("instance", sort=False):
-        fits = group.set_index("method")
-        for ours, theirs in pairs:
-            if not {ours, theirs} <= set(fits.index):
-                continue
-            gain = fits.loc[theirs, "in_condition"] - fits.loc[ours, "in_condition"]
-            meets = (fits.loc[ours, "level"] / fits.loc[theirs, "level"]) ** (1 / gain)
-            rows.append(
-                {"instance": name, "fewer": ours, "than": theirs, "from": meets, "gain": gain}
-            )
-    return pd.DataFrame(rows)
-
-
-def _readable(table: pd.DataFrame) -> dict[str, Any]:
-    def beside(measured: str, theory: str) -> list[str]:
-        pairs = zip(table[measured], table[theory], strict=True)
-        return ["" if math.isnan(found) else f"{found:.2f} ({law:.2f})" for found, law in pairs]
-
-    return {
-        "instance": table["instance"],
-        "method": table["method"],
-        "in κ": beside("in_condition", "theory_condition"),
-        "of the proved number": table["proved_condition"],
-        "in d": beside("in_dim", "theory_dim"),
-    }
-
-
-def _draw(summary: pd.DataFrame, of: QueryDepth, stem: Path) -> None:
-    lines = {
-        "condition": summary[summary["dim"] == of.base_dim],
-        "dim": summary[summary["condition"] == of.base_condition],
-    }
-    with panels(2, len(of.instances), height=2.2) as (figure, axes):
-        for row, (x, data) in enumerate(lines.items()):
-            for panel, name in zip(axes[row], of.instances, strict=True):
-                for i, method in enumerate(METHODS):
-                    line = data[(data["instance"] == name) & (data["method"] == method)]
-                    line = line.sort_values(x)
-                    if line[x].nunique() < 2:
-                        continue
-                    panel.plot(
-                        line[x], line["rounds"], label=method,
-                        color=PALETTE[i], marker=MARKERS[i], linestyle=LINES[i],
-                    )  # fmt: skip
-                log_ticks(panel.xaxis, sorted(set(data[x])))
-                panel.set_yscale("log")
-                panel.set_xlabel("κ = LR/ε" if x == "condition" else "dimension d")
-                fixed = f"d = {of.base_dim}" if row == 0 else f"κ = {of.base_condition:g}"
-                panel.set_title(f"{name}, {fixed}", loc="left")
-            axes[row, 0].set_ylabel("rounds of queries")
-        shared_legend(figure, axes[0])
-        save(figure, stem)

@@ -6,6 +6,7 @@ from experiments.feasible_region import FeasibleRegion
 from experiments.gradients_to_floor import GradientsToFloor
 from experiments.monteiro_svaiter import MonteiroSvaiter
 from experiments.query_depth import QueryDepth
+from experiments.resque_drift import ResqueDrift
 from experiments.user_level_robustness import UserLevelRobustness
 from experiments.user_level_scaling import UserLevelScaling
 from experiments.user_level_solvers import UserLevelSolvers
@@ -23,6 +24,7 @@ _ALL: tuple[type[Experiment], ...] = (
     BallAcceleration,
     MonteiroSvaiter,
     FeasibleRegion,
+    ResqueDrift,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

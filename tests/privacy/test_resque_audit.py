@@ -9,16 +9,14 @@ from scipy import stats
 from dpsco_jax.privacy._resque_drift import drift_factor, log_drift_norms, log_tail
 from dpsco_jax.privacy.composition import log_gaussian_delta
 from dpsco_jax.privacy.resque import ResqueCall, calls_epsilon
-from tests.support import resque as reference
+from experiments.resque_drift import coupled_drifts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ratio", [4.0, 12.0])
 def test_drift_of_coupled_runs_is_within_its_bounds(ratio):
     queries, trials = 512, 4000
-    drift = np.asarray(
-        reference.coupled_drifts(jax.random.key(0), queries // 2, queries, ratio, 0, 5, trials)
-    )
+    drift = np.asarray(coupled_drifts(jax.random.key(0), queries, ratio, 0, trials))
     norms = np.exp(log_drift_norms(queries, ratio)[:8])
     for p in (1, 4):  # root mean square, and the norm of order 8
         moments = drift ** (2 * p)

@@ -4,8 +4,6 @@ Instances: the loss of a user is ⟨s, x⟩, all users but one have s = 0, and t
 norm L. Then a phase is a Gaussian whose mean the record moves by ± step size · L · Σ share · weight.
 """
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import special, stats
 
@@ -68,44 +66,3 @@ def ternary_divergence(points, rate, order, span=14.0, step=0.04):
     return np.log(np.sum(np.exp(order * np.log(u) + (1 - order) * np.log(v))) * step**2) / (
         order - 1
     )
-
-
-def coupled_drifts(key, num_steps, num_queries, radius_ratio, position, dim, trials):
-    """‖ȳ - ȳ'‖ / (2ηL) of coupled runs of the first phase whose record at ``position`` differs, ``[trials]``.
-
-    Absolute losses |⟨a, x⟩|: kinks at the center, where subgradients jump. r = 1, L = 1.
-    """
-    step = 2.0 / (4.0 * np.sqrt(num_queries))
-    rho = radius_ratio
-
-    def inside(v):
-        return v / jnp.maximum(jnp.linalg.norm(v), 1.0)
-
-    def run(key):
-        features_key, shifts_key = jax.random.split(key)
-        features = jax.random.normal(features_key, (num_steps, dim))
-        features = features / jnp.linalg.norm(features, axis=1, keepdims=True)
-        shifts = rho * jax.random.normal(shifts_key, (num_steps, dim))
-        start = jnp.zeros(dim).at[0].set(1.0)
-        opposite = jnp.zeros(dim).at[1].set(1.0)
-
-        def body(carry, xs):
-            (y, other), (sum_y, sum_other) = carry
-            j, a, xi = xs
-            gradient = jnp.sign(a @ xi) * a
-            is_record = j == position
-
-            def moved(v, record_sign):
-                g = jnp.where(is_record, record_sign * opposite, gradient)
-                weight = jnp.exp(v @ xi / rho**2 - v @ v / (2 * rho**2))
-                return inside(v - step * weight * g)
-
-            y, other = moved(y, 1.0), moved(other, -1.0)
-            return ((y, other), (sum_y + y, sum_other + other)), None
-
-        zero = jnp.zeros(dim)
-        steps = jnp.arange(num_steps), features, shifts
-        (_, (sum_y, sum_other)), _ = jax.lax.scan(body, ((start, start), (zero, zero)), steps)
-        return jnp.linalg.norm(sum_y - sum_other) / num_steps / (2 * step)
-
-    return jax.jit(jax.vmap(run))(jax.random.split(key, trials))

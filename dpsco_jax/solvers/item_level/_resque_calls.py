@@ -17,8 +17,8 @@ onto it, averages are over the points at which gradients were used.
 Formal guarantee: REPLACE_ONE of a user, by ``privacy.resque``, whatever the centre, start, regularization and
 reach. It needs each loss convex and L-Lipschitz on all of space, ρ/r as accounted, and everything but the
 returned point secret: which users, which shifts, which weights. A user's step is a mean over items of terms
-with shifts of their own; the moments of the weights carry over to it by Minkowski's inequality. Rounding of
-the steps is outside of the guarantee.
+with shifts of their own; the moments of the weights carry over to it by Minkowski's inequality. Rounding is
+outside of the guarantee, but kept small against the steps: iterates are held relative to the phase's start.
 
 Cost: at most T user gradients, made at once; T steps of two products of length ``dim`` one after another.
 Memory of the features of T users.
@@ -177,16 +177,23 @@ def _run(
     def phase(offset: Array, which: tuple[Array, ...]) -> tuple[Array, None]:
         index, first, count, size, deviation = which
         shrink = 1.0 / (1.0 + size * regularization)
+        # Steps shrink by 4 from phase to phase. Next to the offset they would soon be lost in float32, and
+        # neighbours would differ by roundings that no noise covers: what is stepped and averaged is how
+        # far the iterates are from where the phase begins.
+        begin = _inside(setting, center, offset)
+        excess = jnp.vdot(begin, begin) / setting.radius**2 - 1.0
+        toward = pull - regularization * begin
 
         def row(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            v, total = carry
-            moved = shrink * (v - size * (_gradient(setting, queries, j, v) - pull))
-            return _inside(setting, center, moved), total + v
+            moved, total = carry
+            gradient = _gradient(setting, queries, j, begin + moved)
+            stepped = shrink * (moved - size * (gradient - toward))
+            return _kept_inside(setting, center, begin, excess, stepped), total + moved
 
-        begin = _inside(setting, center, offset), jnp.zeros_like(offset)
-        _, total = lax.fori_loop(first, first + count, row, begin)
+        nothing = jnp.zeros_like(begin)
+        _, total = lax.fori_loop(first, first + count, row, (nothing, nothing))
         noise = jax.random.fold_in(noise_key, index)
-        return additive.gaussian(noise, total / count, deviation), None
+        return begin + additive.gaussian(noise, total / count, deviation), None
 
     firsts = [sum(counts[:i]) for i in range(len(counts))]
     phases = jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes, deviations))
@@ -212,13 +219,6 @@ def _draw_users(key: Array, setting: Setting, calls: tuple[Level, ...]) -> Array
     # All in one program, at the size of the largest: a part of a sample in random order is a sample.
     samples = jax.vmap(sample)(keys)
     return jnp.concatenate([drawn[:size] for drawn, size in zip(samples, needed, strict=True)])
-
-
-def _random_order(key: Array, num_users: int, size: int) -> Array:
-    """Different users in random order: the privacy proof counts on a record's random place as well."""
-    if size <= num_users // 2:
-        return sampling.without_replacement(key, num_users, size).indices
-    return jax.random.permutation(key, num_users)[:size]
 
 
 def _query(key: Array, setting: Setting, users: Array, center: Array) -> _Queries:
@@ -263,3 +263,19 @@ def _inside(setting: Setting, center: Array, offset: Array) -> Array:
         offset = setting.project(center + offset) - center
     norm = jnp.sqrt(jnp.vdot(offset, offset))
     return offset * jnp.minimum(1.0, setting.radius / jnp.where(norm > 0, norm, 1.0))
+
+
+def _kept_inside(
+    setting: Setting, center: Array, begin: Array, excess: Array, moved: Array
+) -> Array:
+    """``_inside`` of begin + moved, as the distance from begin: as precise as ``moved`` where it is small.
+
+    ``excess`` is ‖begin‖²/r² - 1: the same number in all steps, so its rounding moves no two runs apart.
+    """
+    if setting.project is not None:
+        point = center + begin + moved
+        moved = moved + (setting.project(point) - point)
+    outside = (2.0 * jnp.vdot(begin, moved) + jnp.vdot(moved, moved)) / setting.radius**2
+    outside = jnp.maximum(excess + outside, 0.0)
+    stretch = jnp.sqrt(1.0 + outside)
+    return (moved - outside / (1.0 + stretch) * begin) / stretch

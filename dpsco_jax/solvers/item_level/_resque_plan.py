@@ -232,7 +232,8 @@ def combined_quadratics(
     Raises:
         ValueError: if the number of parameters is not the planned one.
     """
-    center = jnp.asarray(params)
+    # Steps are small next to the ball: half precision would round neighbours apart.
+    center = jnp.asarray(params, jnp.promote_types(jnp.result_type(params), jnp.float32))
     if center.shape != (plan.dim,):
         raise ValueError(f"params must have shape ({plan.dim},), got {center.shape}")
     weight = plan.regularization + objective.ridge

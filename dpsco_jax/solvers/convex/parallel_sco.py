@@ -285,8 +285,10 @@ def _by_role(by_accuracy: Sequence[BallOracle], search_runs: int) -> BallOracles
 
 
 def _divided(gradient: BatchGradient, mesh: jax.sharding.Mesh) -> BatchGradient:
-    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(mesh.axis_names[0]))
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    # The compiler places what surrounds the queries, whatever the kind of the axes.
+    automatic = jax.sharding.Mesh(mesh.devices, mesh.axis_names)
+    rows = jax.sharding.NamedSharding(automatic, jax.sharding.PartitionSpec(mesh.axis_names[0]))
+    whole = jax.sharding.NamedSharding(automatic, jax.sharding.PartitionSpec())
 
     def on_devices(keys: Any, points: Any) -> Any:
         answers = gradient(keys, jax.lax.with_sharding_constraint(points, rows))

@@ -45,7 +45,7 @@ METHODS: Mapping[str, tuple[str, float, int]] = {
     "msn iterated": ("none", 0.1, 200),
     "ball adaptive": ("adaptive", 0.1, 200),
     "ball doubling": ("doubling", 1e-8, 200),
-    "ball plain": ("none", 1e-9, 600),
+    "ball plain": ("none", 1e-9, 300),
     "newton": ("none", 1e-10, 60),
     "gradient": ("fixed", 0.25, 20000),
 }

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import optimize
 
 from dpsco_jax.geometry import domains
-from dpsco_jax.problems import losses, reference
+from dpsco_jax.problems import gaussian_smoothing, losses, reference
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers.convex import ball_acceleration
@@ -76,6 +77,27 @@ def test_solve_finds_the_minimizer_of_a_logistic_loss(inner):
     assert end.unprivate["trajectory"].oracle_calls.sum() < 40
     assert not np.isfinite(end.privacy.rdp).any()
     assert end.gradients % 60 == 0
+
+
+@pytest.mark.slow
+def test_solve_finds_the_minimizer_of_a_smoothed_absolute_loss():
+    """Non-smooth regression, convolved: within excess and smoothing bias of the best of the loss itself."""
+    absolute, data = losses.absolute(2.0), _users()
+    radius, dim = 0.02, 4
+    objective = gaussian_smoothing.smoothed(absolute, gaussian_smoothing.absolute, radius)
+    plan = ball_acceleration.plan(
+        lipschitz=2.0, distance=2.0, ball_radius=0.1, excess=1e-2, search="doubling", exact=True
+    )
+    end = jax.jit(lambda w: ball_acceleration.solve(plan, objective, data, w))(jnp.zeros(dim))
+    assert end.status == Status.OK
+    features, labels = (np.asarray(leaf)[:, 0] for leaf in data.items)
+    features = features / np.maximum(1, np.linalg.norm(features, axis=1, keepdims=True) / 2)
+    rows, n = np.hstack([features, -features]), len(labels)
+    tableau = np.hstack([rows, np.eye(n), -np.eye(n)])
+    costs = np.concatenate([np.zeros(2 * dim), np.ones(2 * n) / n])
+    best = optimize.linprog(costs, A_eq=tableau, b_eq=labels).fun
+    gap = float(mean_loss(absolute)(end.params, data)) - best
+    assert -1e-5 <= gap <= 1e-2 + 2.0 * radius * np.sqrt(2 / np.pi)
 
 
 def test_solve_refuses_what_it_cannot_solve():

@@ -15,8 +15,9 @@ constants derived here. ``search="adaptive"``: Carmon, Hausler, Jambulapati, Jin
 
 Formal guarantee: with s = 1/2, where the ball is inactive at x̂ and E objective(x') ≤ minimum + φ,
 
-    E[A'(F(x')-F*) + ‖v'-x*‖²] ≤ A(F(x)-F*) + ‖v-x*‖² - ¼λA'‖x̂-y‖² + A'φ + ¼λA'·Var(x̃) + 2R·aλ·‖E x̃ - x̂‖.
+    E[A'(F(x')-F*) + ‖v'-x*‖²] ≤ A(F(x)-F*) + ‖v-x*‖² - ¼λA'‖x̂-y‖² + A'φ + ¼λA'·Var(x̃) + 2R·aλ·‖E x̃ - x̂‖,
 
+where Π is the projection onto the ball of radius R around the start (whatever else holds x*, if E x̃ = x̂).
 With the accuracies of ``Plan.accuracies`` it stays below 3R², so A ≥ 3R²/ε certifies E F(x) - F(x*) ≤ ε, and
 that is reached within 14·K·log(3κ) + 3.5·K·log(κ)^(p/2) iterations. Exact oracles (s = 1): A(F(x)-F*) +
 ½‖v-x*‖² falls, by ½λA'‖x̂-y‖² at least, and A ≥ R²/(2ε) certifies; so too for the adaptive rule. Nothing is
@@ -137,7 +138,8 @@ def solve(
 
     Args:
         plan: of ``plan``, with ``exact=True``.
-        objective: smooth, on the whole space; static: close over it when compiling.
+        objective: smooth, on the whole space, such as a loss of ``gaussian_smoothing.smoothed``; static:
+            close over it when compiling.
         data: of all users.
         params: the starting point, a pytree.
         inner: ``"gradient"`` (any dimension) or ``"newton"`` (dim² memory) for the subproblems.

@@ -1,0 +1,205 @@
+"""Private population risk minimization by ball acceleration: localization over disjoint halves of the users.
+
+What it computes: x_i, near the minimizer of the mean loss of block S_i plus (μ_i/2)·‖x - x_{i-1}‖², for i =
+1, ..., I, by ``ball_accelerated_erm`` around x_{i-1}. Block i has n/2^i users, μ_i = 8^i·μ with μ =
+(L/R)·√(1/n + dim·log(1/δ)/(εn)²), and looks for its minimizer within R_i = min(R, L/μ_i) of x_{i-1}.
+
+Source: thesis, Proposition 2.4.21 (a statement only, after Feldman, Koren and Talwar 2020 and Kulkarni, Lee
+and Liu 2021) and Theorem 2.4.22; Corollary 2.4.20 for a block. Budgets of (ε, δ)/2^i, as printed, are not
+needed.
+
+Formal guarantee: (ε, δ)-DP under REPLACE_ONE of a user: users are assigned to blocks by position, so
+neighbours differ in one block, whose run is (ε, δ)-DP from any starting point; later ones post-process. For
+the population risk, users must be independent draws. Blocks too small for a plan are left out: what remains
+of the error is of the order L·‖x_I - x̂_I‖.
+
+Cost: that of the blocks.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from dpsco_jax import privacy
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers.item_level import _resque_accounting as accounting
+from dpsco_jax.solvers.item_level import ball_accelerated_erm
+from dpsco_jax.solvers.item_level._ball_accelerated_plan import WORST_ERROR
+from dpsco_jax.solvers.solution import Solution
+
+_RATIO = 8.0  # of successive regularizations; above 4, the errors of the blocks are a geometric sum
+
+
+@_planning.pytree
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``solve`` will do.
+
+    Attributes:
+        num_users: n; blocks take them in their order, those left over take no part.
+        dim: number of parameters.
+        blocks: the plan of every block, of ``ball_accelerated_erm``.
+        regularizations: μ_i, ``[blocks]``.
+        epsilon: the budget, of every block.
+        delta: likewise.
+        omitted: blocks that were too small, and why.
+    """
+
+    num_users: int
+    dim: int
+    omitted: str
+    blocks: Any
+    regularizations: Any
+    epsilon: Any
+    delta: Any
+
+    @property
+    def user_gradients(self) -> int:
+        """Bound on the user gradients of a run."""
+        return sum(block.user_gradients for block in self.blocks)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run: that of the worst block."""
+        return max((block.certificate() for block in self.blocks), key=lambda found: found.epsilon)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, Any]] = [
+            ("users", self.num_users),
+            ("parameters", self.dim),
+            ("blocks", ", ".join(str(block.num_users) for block in self.blocks)),
+            ("left out", self.omitted or "nothing"),
+            ("regularizations", ", ".join(f"{float(mu):.4g}" for mu in self.regularizations)),
+            ("distances", ", ".join(f"{float(b.outer.distance):.4g}" for b in self.blocks)),
+            ("user gradients at most", f"{self.user_gradients / self.num_users:.4g} passes"),
+            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
+            ("certificate", ",".join(str(self.certificate()).split("\n"))),
+        ]
+        return _planning.table("private SCO by ball acceleration", rows)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    num_blocks: int | None = None,
+    **settings: Any,
+) -> Plan:
+    """Checks all arguments and plans the blocks. All of them are public.
+
+    Args:
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        num_users: n ≥ 2.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        initial_distance: R, bound on the distance from the start to a minimizer of the population risk; the
+            domain's diameter if left out.
+        num_blocks: I; as many as there are plans for if left out.
+        **settings: of ``ball_accelerated_erm.plan``, for every block; ``smoothing_radius`` is that of a block
+            with distance R, and scaled with the distances of the others.
+
+    Raises:
+        ValueError: an argument is out of range, the loss has no proof, or there is no plan for a block that
+            was asked for (for the first, if none was).
+    """
+    accounting.require_linear(objective)
+    num_users = _planning.require_integer("num_users", num_users, 2)
+    dim = _planning.require_integer("dim", dim, 1)
+    epsilon = _planning.require_real("epsilon", epsilon, 0)
+    delta = _planning.require_real("delta", delta, 0, 1)
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    most = math.floor(math.log2(num_users))
+    if num_blocks is not None:
+        most = _planning.require_integer("num_blocks", num_blocks, 1, most)
+    lipschitz = float(objective.lipschitz)
+    accuracy = math.sqrt(1 / num_users + dim * math.log(1 / delta) / (epsilon * num_users) ** 2)
+    blocks: list[Any] = []
+    regularizations: list[float] = []
+    omitted = ""
+    for i in range(1, most + 1):
+        weight = _RATIO**i * lipschitz / distance * accuracy
+        reach = min(distance, lipschitz / weight)
+        own = dict(settings)
+        if own.get("smoothing_radius") is not None:
+            own["smoothing_radius"] *= reach / distance
+        required = num_blocks is not None or i == 1
+        limit = own.pop("largest_error", WORST_ERROR)
+        try:
+            block = ball_accelerated_erm.plan(
+                objective,
+                num_users=num_users >> i,
+                dim=dim,
+                epsilon=epsilon,
+                delta=delta,
+                initial_distance=reach,
+                # A refusal of a block that may be left out need not say what would do.
+                largest_error=limit if required else math.inf,
+                **own,
+            )
+        except ValueError as error:
+            if required:
+                raise
+            omitted = f"block {i} and later: {error}"
+            break
+        if block.predicted_error > limit:
+            omitted = f"block {i} and later: {num_users >> i} users are too few"
+            break
+        blocks.append(block)
+        regularizations.append(weight)
+    return Plan(num_users, dim, omitted, tuple(blocks), np.asarray(regularizations), epsilon, delta)
+
+
+def solve(
+    key: Key[Array, ""],
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Float[Array | np.ndarray, "dim"],
+) -> Solution:
+    """Runs the plan. Pure JAX: jit over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: x_0, ``[dim]``; projected onto the domain.
+
+    Returns:
+        As ``_blocks.join`` says.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one.
+    """
+    _planning.require_users("data", plan.num_users, data)
+    point = objective.domain.project(jnp.asarray(params, float))
+    solutions: list[Solution] = []
+    first = 0
+    for i, block in enumerate(plan.blocks):
+        users = _blocks.slice_users(data, first, block.num_users)
+        found = ball_accelerated_erm.solve(
+            jax.random.fold_in(key, i),
+            block,
+            objective,
+            users,
+            point,
+            regularization=jnp.asarray(plan.regularizations)[i],
+            anchor=point,
+        )
+        solutions.append(found)
+        point = found.params
+        first += block.num_users
+    return _blocks.join(solutions)

@@ -149,13 +149,14 @@ class ResqueDrift:
             for panel, (ratio, part) in zip(axes[0], rows.groupby("ratio"), strict=True):
                 _draw(panel, float(str(ratio)), part)
             axes[0, 0].set_ylabel("probability of more")
-            axes[0, 0].legend()
+            axes[0, -1].legend(loc="lower left")
             save(figure, folder / "resque_drift")
 
 
 def _draw(panel: Any, ratio: float, rows: pd.DataFrame) -> None:
     for i, (place, line) in enumerate(rows.groupby("place", sort=False)):
-        name = "record anywhere" if float(str(place)) < 0 else f"record at {place:g} of the phase"
+        share = float(str(place))
+        name = "record anywhere" if share < 0 else f"record at {share:g}"
         options = {"color": PALETTE[i], "marker": MARKERS[i], "ls": LINES[i]}
         panel.plot(line["drift"], line["tail"], label=name, **options)
     bound = rows[rows["place"] == rows["place"].iloc[0]]

@@ -196,7 +196,9 @@ def _refusal(plan: Plan, largest: float) -> str:
         beta = accounting.calibrated_beta(changed.calls_at, float(changed.epsilon), plan.delta)
         return predicted_error(changed, beta) <= largest
 
-    factors = [2**i for i in range(1, 13)]
+    # The error falls at most like 1/n or 1/ε; a few doublings beyond what that asks for.
+    least = max(1, math.floor(math.log2(plan.predicted_error / largest)))
+    factors = [2**i for i in range(least, least + 6)]
     users = next(
         (
             f"{factor * plan.num_users} users"
@@ -208,7 +210,7 @@ def _refusal(plan: Plan, largest: float) -> str:
     budget = next(
         (
             f"epsilon = {factor * float(plan.epsilon):g}"
-            for factor in factors[:5]
+            for factor in factors
             if enough(epsilon=factor * float(plan.epsilon))
         ),
         None,

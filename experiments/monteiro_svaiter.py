@@ -45,7 +45,7 @@ METHODS: Mapping[str, tuple[str, float, int]] = {
     "msn iterated": ("none", 0.1, 200),
     "ball adaptive": ("adaptive", 0.1, 200),
     "ball doubling": ("doubling", 1e-8, 200),
-    "ball plain": ("none", 1e-9, 300),
+    "ball plain": ("none", 1e-9, 600),
     "newton": ("none", 1e-10, 60),
     "gradient": ("fixed", 0.25, 20000),
 }
@@ -151,11 +151,12 @@ class MonteiroSvaiter:
         problems = dict([*frame.groupby("problem", sort=False)])
         for name, rows in problems.items():
             _show(str(name), rows, self)
-        with panels(1, len(problems), sharey=True) as (figure, axes):
-            for panel, (name, rows) in zip(axes[0], problems.items(), strict=True):
+        with panels(1, len(problems) + 1, sharey=True) as (figure, axes):
+            for panel, (name, rows) in zip(axes[0], problems.items(), strict=False):
                 _draw(panel, str(name), rows, self.methods)
             axes[0, 0].set_ylabel("gap of the loss")
-            axes[0, -1].legend()
+            axes[0, -1].axis("off")
+            axes[0, -1].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
             save(figure, folder / "monteiro_svaiter")
 
 

@@ -40,11 +40,11 @@ def test_adaptive_calls_are_less_than_half(tmp_path):
 @pytest.mark.slow
 def test_second_order_methods_reach_their_gaps(tmp_path):
     methods = ("msn adaptive", "msn bisection", "ball adaptive", "newton")
-    small = MonteiroSvaiter(problems=("breast cancer",), methods=methods, gaps=(1e-2, 1e-3))
+    small = MonteiroSvaiter(problems=("digits",), methods=methods, gaps=(1e-1, 1e-2))
     table = _finished(small, tmp_path).set_index(["method", "gap"])
     assert (table["reached"] == 1).all()
     for method in methods:
-        assert table.loc[(method, 1e-2), "systems"] <= table.loc[(method, 1e-3), "systems"]
+        assert table.loc[(method, 1e-1), "systems"] <= table.loc[(method, 1e-2), "systems"]
     assert (tmp_path / "monteiro_svaiter.svg").exists()
     assert EXPERIMENTS[small.name] is MonteiroSvaiter
 

@@ -12,7 +12,7 @@ MAKERS = {
     "l1 regression": regressions.absolute_regression,
 }
 INSTANCES = {name: make(jax.random.key(3), 60, 7, 4) for name, make in MAKERS.items()}
-DRAWS = 20_000
+DRAWS = 8_000
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -76,6 +76,7 @@ def test_runs_reach_the_excess_wherever_they_start():
         assert cost.queries == int(sizes @ np.asarray(end.calls, np.int64))
 
 
+@pytest.mark.slow
 def test_counts_without_a_search_are_known_beforehand():
     plan = parallel_sco.plan(**NUMBERS, oracle="ac_sa", search="fixed", num_iterations=3)
     ends = mapped_run(plan)(jax.random.split(jax.random.key(2), 1), jnp.zeros(1), jnp.full(1, -1.0))

@@ -1,5 +1,6 @@
 """Where private ReSQue could break: rounded losses, places in a sample, float32, the worst neighbours."""
 
+import dataclasses
 import functools
 import math
 
@@ -129,18 +130,38 @@ def test_steps_near_the_resolution_of_float32_drift_no_further():
         assert np.quantile(drifts, 0.9) > 0.5, "the record counts"
 
 
-def test_half_precision_is_widened():
+def bare_plan():
     drafted = _resque_plan.draft(
         ABSOLUTE, num_users=20, dim=3, epsilon=1.0, delta=1e-3, ball_radius=0.1
     )
-    data = UserData(Example(jnp.zeros((20, 1, 3)), jnp.zeros((20, 1))))
-    plan = resque_erm.Plan(**(vars(drafted) | {"loss": resque.call_loss(drafted.call, 1e-4)}))
+    return dataclasses.replace(drafted, loss=resque.call_loss(drafted.call, 1e-4))
+
+
+NOTHING = UserData(Example(jnp.zeros((20, 1, 3)), jnp.zeros((20, 1))))
+
+
+def test_half_precision_is_widened():
+    plan = bare_plan()
     for dtype in (jnp.bfloat16, jnp.float16):
         found = jax.eval_shape(
-            lambda start: resque_erm.solve(jax.random.key(0), plan, ABSOLUTE, data, start).params,
+            lambda start: (
+                resque_erm.solve(jax.random.key(0), plan, ABSOLUTE, NOTHING, start).params
+            ),
             jax.ShapeDtypeStruct((3,), dtype),
         )
         assert found.dtype == jnp.float32
+
+
+def test_the_loss_that_is_run_is_the_one_that_counts():
+    """Gradients are not clipped: a plan for another loss must neither lift the refusal nor save noise."""
+    plan = bare_plan()
+    with pytest.raises(ValueError, match="convex and Lipschitz on the whole space"):
+        resque_erm.solve(
+            jax.random.key(0), plan, losses.squared(1.0, 1.0, 1.0), NOTHING, jnp.zeros(3)
+        )
+    steep = _resque_plan.make_setting(losses.absolute(3.0), NOTHING, plan)
+    assert steep.lipschitz == 3.0
+    assert _resque_plan.make_setting(losses.absolute(0.5), NOTHING, plan).lipschitz == 1.0
 
 
 # Whole calls of the solver.

@@ -241,7 +241,12 @@ def combined_quadratics(
 
 
 def make_setting(objective: Objective, data: UserData, plan: Any) -> subsolvers.Setting:
-    """What the calls of a run share, from a plan with the fields that are named as in ``Plan``."""
+    """What the calls of a run share, from a plan with the fields that are named as in ``Plan``.
+
+    Raises:
+        ValueError: if the objective is one for which privacy has no proof, whatever the plan was made for.
+    """
+    accounting.require_linear(objective)
     unbounded = math.isinf(float(np.asarray(objective.domain.diameter)))
     assert objective.linear_model is not None
     return subsolvers.Setting(
@@ -249,7 +254,8 @@ def make_setting(objective: Objective, data: UserData, plan: Any) -> subsolvers.
         data=linear.prepare(objective.linear_model, data, plan.dim),
         radius=plan.ball_radius,
         smoothing_radius=plan.smoothing_radius,
-        lipschitz=plan.lipschitz,
+        # Nothing is clipped: the noise must fit the loss that is run, should the plan be of another.
+        lipschitz=jnp.maximum(plan.lipschitz, objective.lipschitz),
         replacement=plan.sampling == "with replacement",
         project=None if unbounded else objective.domain.project,
     )

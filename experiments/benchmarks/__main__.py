@@ -10,7 +10,16 @@ from rich.table import Table
 
 from experiments.benchmarks.timing import Row
 
-SUITES = ("accounting", "steps", "sweep", "memory", "concentration", "accelerated_erm", "resque")
+SUITES = (
+    "accounting",
+    "steps",
+    "sweep",
+    "memory",
+    "concentration",
+    "accelerated_erm",
+    "resque",
+    "resque_erm",
+)
 
 
 def _cost(value: float, unit: str) -> str:

@@ -1,5 +1,7 @@
 """Plans of ball acceleration, refusals, and the deterministic solver for smooth objectives."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,10 @@ import pytest
 from scipy import optimize
 
 from dpsco_jax.geometry import domains
-from dpsco_jax.problems import gaussian_smoothing, losses, reference
+from dpsco_jax.problems import gaussian_smoothing, losses, quadratics, reference
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, mean_loss
-from dpsco_jax.solvers.convex import ball_acceleration
+from dpsco_jax.solvers.convex import ball_acceleration, exact_ball_oracles
 from dpsco_jax.solvers.solution import Status
 
 
@@ -77,6 +79,24 @@ def test_solve_finds_the_minimizer_of_a_logistic_loss(inner):
     assert end.unprivate["trajectory"].oracle_calls.sum() < 40
     assert not np.isfinite(end.privacy.rdp).any()
     assert end.gradients % 60 == 0
+
+
+def test_fixed_steps_of_gradients_are_accelerated_gradient_descent():
+    """A(F(x) - F*) ≤ R²/2 with A ≥ t²/(4λ), λ the smoothness: the rate of Nesterov's method."""
+    problem = quadratics.chain(40)
+    h, b, best = (jnp.asarray(x, jnp.float32) for x in (*problem, problem.minimizer))
+    plan = ball_acceleration.plan(
+        lipschitz=1.0, distance=1.0, ball_radius=0.1, excess=1e-3, search="fixed", exact=True
+    )
+    smoothness = float(h.max())
+    plan = dataclasses.replace(plan, regularization=smoothness, num_iterations=60)
+    oracles = exact_ball_oracles.gradient_step(lambda x: h * x - b)
+    end = jax.jit(lambda x: ball_acceleration.run(jax.random.key(0), plan, oracles, x))(0 * b)
+    gap = float(0.5 * jnp.sum(h * (end.params - best) ** 2))
+    assert end.iterations == 60
+    assert float(end.weight) >= 60**2 / (4 * smoothness)
+    assert gap <= 0.5 / float(end.weight)
+    assert end.calls.tolist() == [60, 120]
 
 
 @pytest.mark.slow

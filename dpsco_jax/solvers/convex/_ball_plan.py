@@ -184,7 +184,8 @@ def plan(
     )
     searches = 0
     if search == "bisection":
-        searches = _ball_search.num_bisections(ratio, largest / least) + reuse
+        width = (window[1] - window[0]) / 2  # the other half is for errors of the answers
+        searches = _ball_search.num_bisections(ratio, largest / least, width) + reuse
     elif search in ("doubling", "multiplier"):
         searches = 1 + math.ceil(math.log2(largest / least))
     elif search == "fixed":

@@ -2,7 +2,7 @@
 
 What it computes: λ such that the minimizer x̂ of F + (λ/2)·‖x - y_λ‖² is at a distance h(λ) = ‖x̂ - y_λ‖ of
 the order of the ball's radius r, but inside of the ball; y_λ moves with λ. h ≤ L/λ, and |dh/d ln λ| ≤ r +
-1.5R, but h is not monotone. Two rules, as state machines that ask one question a turn:
+1.5R, but h is not monotone. The rules, as state machines that ask one question a turn:
 
 - ``bisection``: first λ_min, accepted unless h is above the window; then halving of [λ_min, λ_max] on the
   logarithmic scale until h is in the window. At its end λ_max' (the upper end, at which the ball is
@@ -12,8 +12,9 @@ the order of the ball's radius r, but inside of the ball; y_λ moves with λ. h 
   until λ_o ≤ λ ≤ 4λ_o is bracketed, then halving of the bracket.
 
 Source: Carmon, Jambulapati, Jin and Sidford 2021, Proposition 2, and Asi, Carmon, Jambulapati, Jin and
-Sidford 2021, Appendix D.2.3, on which the thesis's Proposition 2.2.8 rests, re-derived; ``double`` is a
-practical rule without a bound on the number of questions.
+Sidford 2021, Appendix D.2.3, on which the thesis's Proposition 2.2.8 rests, re-derived;
+``multiplier``: Monteiro and Svaiter 2013, with the window of Carmon, Hausler, Jambulapati, Jin and Sidford
+2022; ``doubling`` is a practical rule without a bound on the iterations.
 
 Formal guarantee: with answers within r/16 of x̂ and the window [r/2, 3r/4] an accepted λ has 7r/16 ≤ h ≤
 13r/16, or is λ_min with h ≤ 13r/16; ``num_bisections`` questions find one.
@@ -60,17 +61,18 @@ class Search(NamedTuple):
     calls: Int[Array, "kinds"]
 
 
-def num_bisections(ratio: float, spread: float) -> int:
+def num_bisections(ratio: float, spread: float, width: float = 0.125) -> int:
     """Questions that always suffice, the one at λ_min included.
 
-    The acceptance window of true distances is at least r/8 wide, and h changes by at most r + 1.5R per unit
-    of ln λ, so an interval of that length in ln λ is accepted throughout.
+    h changes by at most r + 1.5R per unit of ln λ, so an interval of ln λ is accepted throughout whose length
+    is the width of the window, less the errors of the answers, over that.
 
     Args:
         ratio: R/r.
         spread: λ_max/λ_min.
+        width: of the set of true distances that are accepted for certain, relative to r: 1/4 less 2/16.
     """
-    halvings = math.log2(max(math.log(spread), 1e-9) * 8 * (1 + 1.5 * ratio))
+    halvings = math.log2(max(math.log(spread), 1e-9) * (1 + 1.5 * ratio) / width)
     return 1 + max(1, math.ceil(halvings))
 
 

@@ -5,6 +5,7 @@ from experiments.experiment import Experiment
 from experiments.feasible_region import FeasibleRegion
 from experiments.gradients_to_floor import GradientsToFloor
 from experiments.monteiro_svaiter import MonteiroSvaiter
+from experiments.private_nonsmooth import PrivateNonsmooth
 from experiments.query_depth import QueryDepth
 from experiments.resque_drift import ResqueDrift
 from experiments.user_level_robustness import UserLevelRobustness
@@ -25,6 +26,7 @@ _ALL: tuple[type[Experiment], ...] = (
     MonteiroSvaiter,
     FeasibleRegion,
     ResqueDrift,
+    PrivateNonsmooth,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

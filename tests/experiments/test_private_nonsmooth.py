@@ -1,0 +1,36 @@
+"""Private solvers on a loss that is not smooth, at a small size."""
+
+import pytest
+from rich.console import Console
+
+from experiments.engine import Options, run
+from experiments.private_nonsmooth import BALL, DP_SGD, PrivateNonsmooth
+from experiments.progress import Progress
+from experiments.report import frame
+from experiments.store import Store
+from experiments.table import EXPERIMENTS
+
+
+@pytest.mark.slow
+def test_both_kinds_of_solver_gain_on_the_start(tmp_path):
+    small = PrivateNonsmooth(
+        solvers=(BALL, DP_SGD),
+        conditions=(4.0,),
+        shares=(0.2,),
+        passes=(4.0,),
+        factors=(4.0,),
+        seeds=1,
+        num_users=2000,
+        dim=3,
+        steps=50,
+        epsilon=8.0,
+    )
+    with Store(tmp_path) as store:
+        with Progress(Console(quiet=True), "test") as progress:
+            run(small, store, Options(), progress)
+        table = frame(small, store)
+    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
+    small.report(table.drop(columns=["traceback"]), tmp_path)
+    assert (table["excess_risk"] < 0.7 * table["trivial"]).all()
+    assert (tmp_path / "private_nonsmooth.svg").exists()
+    assert EXPERIMENTS[small.name] is PrivateNonsmooth

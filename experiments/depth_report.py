@@ -51,9 +51,11 @@ def write(frame: pd.DataFrame, folder: Path, base_dim: int, base_condition: floa
     table = exponents(summary, base_dim, base_condition)
     table.to_csv(folder / "exponents.csv", index=False)
     show("exponents of rounds, theory in brackets", _readable(table))
-    crossings = crossovers(table)
+    crossings = crossovers(table, summary, base_dim)
     crossings.to_csv(folder / "crossovers.csv", index=False)
-    show(f"κ from which on fewer rounds, d = {base_dim}", {**crossings})
+    show(
+        f"κ from which on fewer rounds, and the ratio at the largest, d = {base_dim}", {**crossings}
+    )
     missed = summary[summary["reached"] < 1]
     if not missed.empty:
         show("not reached within the proved rounds", {name: missed[name] for name in by})
@@ -94,8 +96,16 @@ def _power(rows: pd.DataFrame, x: str, y: str) -> tuple[float, float]:
     return float(slope), float(np.exp(level))
 
 
-def crossovers(table: pd.DataFrame) -> pd.DataFrame:
-    """The κ from which on the fitted line of ball acceleration lies below another's; infinite if never."""
+def crossovers(table: pd.DataFrame, summary: pd.DataFrame, base_dim: int) -> pd.DataFrame:
+    """Ball acceleration against the others, along κ.
+
+    Returns:
+        The κ above which its fitted line is the lower one (infinite if the other one grows more slowly),
+        whether that is within the measured range, and the ratio of rounds at the largest common κ.
+    """
+    at = summary[summary["dim"] == base_dim].set_index(["instance", "method", "condition"])[
+        "rounds"
+    ]
     rows = []
     pairs = ((BALLS, ACCELERATED), (BALLS, SGD), (SAMPLED_BALLS, SAMPLED), (SAMPLED_BALLS, SGD))
     for name, group in table.groupby("instance", sort=False):
@@ -107,6 +117,7 @@ def crossovers(table: pd.DataFrame) -> pd.DataFrame:
             ratio = fits.loc[ours, "level"] / fits.loc[theirs, "level"]
             meets = ratio ** (1 / gain) if gain > 0 else math.nan if gain != gain else math.inf
             inside = fits.loc[ours, "smallest"] <= meets <= fits.loc[ours, "largest"]
+            pair = lines[[(name, ours), (name, theirs)]].dropna()
             rows.append(
                 {
                     "instance": name,
@@ -114,6 +125,8 @@ def crossovers(table: pd.DataFrame) -> pd.DataFrame:
                     "than": theirs,
                     "from": meets,
                     "": "measured" if inside else "extrapolated",
+                    "largest": float(pair.index[-1]),
+                    "ratio": float(pair.iloc[-1, 0] / pair.iloc[-1, 1]),
                 }
             )
     return pd.DataFrame(rows)

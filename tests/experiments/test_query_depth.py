@@ -32,23 +32,27 @@ def made_up(method, level, in_condition, in_dim):
 
 def test_exponents_and_crossovers_of_power_laws():
     rows = made_up(BALLS, 4.0, 2 / 3, 1 / 3) + made_up(ACCELERATED, 1.0, 1.0, 1 / 3)
-    table = depth_report.exponents(pd.DataFrame(rows), base_dim=64, base_condition=16)
+    summary = pd.DataFrame(rows)
+    table = depth_report.exponents(summary, base_dim=64, base_condition=16)
     np.testing.assert_allclose(table["in_condition"], [2 / 3, 1])
     np.testing.assert_allclose(table["in_dim"], [1 / 3, 1 / 3])
     np.testing.assert_allclose(table["proved_condition"], [2, 2])
-    crossing = depth_report.crossovers(table)
+    crossing = depth_report.crossovers(table, summary, 64)
     assert len(crossing) == 1
     assert crossing.loc[0, "from"] == pytest.approx(64)  # 4κ^(2/3) = κ
     assert crossing.loc[0, ""] == "extrapolated"
+    assert crossing.loc[0, "largest"] == 32
+    assert crossing.loc[0, "ratio"] == pytest.approx(4 / 32 ** (1 / 3))
 
 
 def test_points_without_rounds_are_left_out_and_slower_growth_never_meets():
     rows = made_up(BALLS, 1.0, 1.0, 0.0) + made_up(ACCELERATED, 1.0, 0.5, 0.0)
     for row in rows:
         row["rounds"] = 0 if row["condition"] == 8 else row["rounds"]
-    table = depth_report.exponents(pd.DataFrame(rows), base_dim=64, base_condition=16)
+    summary = pd.DataFrame(rows)
+    table = depth_report.exponents(summary, base_dim=64, base_condition=16)
     np.testing.assert_allclose(table["in_condition"], [1, 0.5])
-    assert depth_report.crossovers(table).loc[0, "from"] == np.inf
+    assert depth_report.crossovers(table, summary, 64).loc[0, "from"] == np.inf
 
 
 def test_the_table_of_experiments_has_it():

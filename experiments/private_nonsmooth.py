@@ -165,5 +165,7 @@ class PrivateNonsmooth:
             panel.axhline(rows["trivial"].iloc[0], color="black", lw=0.6)
             panel.set(xscale="log", yscale="log", xlabel="passes over the users")
             panel.set_ylabel("excess risk")
-            panel.legend()
+            panel.set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"], minor=False)
+            panel.set_xticks([], minor=True)
+            panel.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
             save(figure, folder / "private_nonsmooth")

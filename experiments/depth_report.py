@@ -103,9 +103,8 @@ def crossovers(table: pd.DataFrame, summary: pd.DataFrame, base_dim: int) -> pd.
         The κ above which its fitted line is the lower one (infinite if the other one grows more slowly),
         whether that is within the measured range, and the ratio of rounds at the largest common κ.
     """
-    at = summary[summary["dim"] == base_dim].set_index(["instance", "method", "condition"])[
-        "rounds"
-    ]
+    line = summary[summary["dim"] == base_dim]
+    lines = line.pivot(index="condition", columns=["instance", "method"], values="rounds")
     rows = []
     pairs = ((BALLS, ACCELERATED), (BALLS, SGD), (SAMPLED_BALLS, SAMPLED), (SAMPLED_BALLS, SGD))
     for name, group in table.groupby("instance", sort=False):

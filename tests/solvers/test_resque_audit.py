@@ -20,7 +20,12 @@ from dpsco_jax.mechanisms import additive
 from dpsco_jax.privacy import _resque_drift
 from dpsco_jax.problems.objective import Example, LinearModel, Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import _resque_calls, _resque_plan, resque_erm
+from dpsco_jax.solvers.item_level import (
+    _resque_calls,
+    _resque_plan,
+    ball_accelerated_erm,
+    resque_erm,
+)
 
 RUNS, DELTA, QUERIES, RATIO = 100_000, 1e-2, 16, 32.0
 LINEAR = Objective(
@@ -52,14 +57,14 @@ def _plan(beta, num_users=QUERIES - 1):
     return dataclasses.replace(draft, beta=beta, loss=privacy.gaussian(1.0))
 
 
-def _learned(plan, num_users=QUERIES - 1, understated=1.0):
+def _learned(plan, num_users=QUERIES - 1, understated=1.0, solver=resque_erm, runs=RUNS):
     right = additive.gaussian
 
     def weak(key, tree, stddev):
         return right(key, tree, stddev / understated)
 
     def mechanism(key, data):
-        return resque_erm.solve(key, plan, LINEAR, data, jnp.zeros(1)).params
+        return solver.solve(key, plan, LINEAR, data, jnp.zeros(1)).params
 
     with mock.patch.object(additive, "gaussian", weak):
         found = privacy.audit(
@@ -68,7 +73,7 @@ def _learned(plan, num_users=QUERIES - 1, understated=1.0):
             _data(1.0, num_users),
             _data(-1.0, num_users),
             lambda params: params[0],
-            RUNS,
+            runs,
             DELTA,
             confidence=0.999,
             batch_size=20_000,
@@ -110,3 +115,29 @@ def test_a_call_on_sampled_users_is_as_private_as_its_certificate(num_users):
     assert _learned(plan, num_users) <= claimed
     # The place in the sample hides much: what a quarter of the noise shows is above what is right.
     assert _learned(plan, num_users, understated=6.0) > 0.5 * claimed
+
+
+@pytest.mark.slow
+def test_a_run_of_ball_acceleration_is_as_private_as_its_certificate():
+    """Four iterations of at most two calls on 32 users, half of whom are in every call."""
+    plan = ball_accelerated_erm.plan(
+        LINEAR,
+        num_users=32,
+        dim=1,
+        epsilon=4.0,
+        delta=DELTA,
+        initial_distance=1.0,
+        condition=2.0,
+        radius_ratio=4.0,
+        num_queries=16,
+        num_iterations=4,
+        largest_error=np.inf,
+    )
+    claimed = plan.certificate().epsilon
+    assert 3.9 < claimed <= 4.0
+    right, broken = (
+        _learned(plan, 32, understated, ball_accelerated_erm, 40_000) for understated in (1.0, 20.0)
+    )
+    assert right <= claimed
+    assert broken > 0.7 * claimed, (right, broken)
+    assert right < 0.5 * broken, (right, broken)

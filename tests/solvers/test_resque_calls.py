@@ -192,6 +192,7 @@ def _check_error(queries, count, regularization, beta):
     return rms
 
 
+@pytest.mark.slow
 def test_error_of_a_call_is_as_predicted():
     private = _check_error(256, 100, 100.0, 0.2)
     quiet = _check_error(256, 100, 100.0, 1e6)
@@ -235,6 +236,7 @@ def _drifts(count):
     return jax.lax.map(one, keys, batch_size=250) / (2 * 2 * radius / 16 / 4)
 
 
+@pytest.mark.slow
 def test_neighbours_drift_as_little_as_the_accountant_says():
     drifts = np.asarray(_drifts(1000))
     assert drifts.max() > 0.7, "somewhere the record counts nearly fully"

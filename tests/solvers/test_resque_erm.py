@@ -150,6 +150,7 @@ def test_users_that_are_not_numbers_count_as_zero():
     assert np.linalg.norm(solve(spoiled).params) <= 0.1 * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_ridge_is_part_of_the_quadratic():
     """No noise and a strong ridge: the solution is near the origin, not near the start."""
     plan = dataclasses.replace(_base(num_queries=16), beta=1e6)

@@ -1,5 +1,23 @@
 """Solvers whose record is one loss function: an item, or a user taken as one record."""
 
-from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco
+from dpsco_jax.solvers.item_level import (
+    ball_accelerated_erm,
+    ball_accelerated_sco,
+    erm,
+    private_ac_sa,
+    resque_erm,
+    resque_erm_high_probability,
+    resque_prox,
+    sco,
+)
 
-__all__ = ["erm", "private_ac_sa", "sco"]
+__all__ = [
+    "ball_accelerated_erm",
+    "ball_accelerated_sco",
+    "erm",
+    "private_ac_sa",
+    "resque_erm",
+    "resque_erm_high_probability",
+    "resque_prox",
+    "sco",
+]

@@ -164,7 +164,7 @@ def _draw(summary: pd.DataFrame, base_dim: int, base_condition: float, stem: Pat
                         color=PALETTE[i], marker=MARKERS[i], linestyle=LINES[i],
                     )  # fmt: skip
                 log_ticks(panel.xaxis, sorted(set(data[x])))
-                panel.set_yscale("log")
+                log_ticks(panel.yaxis)
                 panel.set_xlabel("κ = LR/ε" if x == "condition" else "dimension d")
                 fixed = f"d = {base_dim}" if row == 0 else f"κ = {base_condition:g}"
                 panel.set_title(f"{name}, {fixed}", loc="left")

@@ -18,7 +18,7 @@ Source: thesis, chapter 2, Table 2.1: rounds κ^(2/3)d^(1/3), κd^(1/4) and κ²
 Formal guarantee: rounds are counted, not timed. The bounds are for the worst function; these are single
 ones, so measured exponents may be smaller, and are of the sizes at hand.
 
-Cost: below ten minutes on two cores, most of it the compilation of 75 programs.
+Cost: about ten minutes on two cores: 81 programs to compile, and the sampled ball problems.
 """
 
 import dataclasses

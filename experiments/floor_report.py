@@ -161,7 +161,7 @@ def _draw_runs(lines: pd.DataFrame, num_users: int, stem: Path) -> None:
                 )
                 panel.set_xscale("log")
                 panel.set_yscale("log")
-                panel.set_title(f"{loss} regression, d = {dim}", loc="left")
+                panel.set_title(f"{loss} regression, d = {dim:g}", loc="left")
             row[0].set_ylabel("excess empirical risk")
         for panel in axes[-1]:
             panel.set_xlabel("gradients T·B over N")

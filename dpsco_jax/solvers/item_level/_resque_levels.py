@@ -5,9 +5,9 @@ T_i = 2^(i-k)·T queries with β_i = 2^((k-i)/2)·β, for i = 0, ..., k - 1, k =
 from a gap of at most D_i, adds E_i, and uses the distance √(2·D_i/λ) as its reach.
 
 Source: thesis, Algorithm 10 and Lemma 2.4.13. D_i = 4·E_i·(D_0/(4·E_0))^(2^-i), with the 2^i-th root without
-which (2.27) does not satisfy D_{i+1} = √(D_i·E_i). D_0 = L²/(2λ), a quarter of the printed one. Equal noise in all
-levels (β_i = β), which costs less privacy where the Rényi curve decides, measures the same or worse where
-the privacy loss distribution does.
+which (2.27) does not satisfy D_{i+1} = √(D_i·E_i). D_0 = L²/(2λ), a quarter of the printed one. Equal noise
+in all levels (β_i = β), which costs less privacy where the Rényi curve decides, measures the same or worse
+where the privacy loss distribution does.
 
 Formal guarantee: with the constant at which a localized call is proved (16), all gaps are as said, and
 E_{i+1} = E_i/2. The first levels have the largest β: an accountant must see every level.

@@ -5,12 +5,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: help run test test-slow lint format bench bench-gpu clean
+.PHONY: help run test test-types test-slow lint format bench bench-gpu clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make run        the main experiment: user-level privacy against utility on real data'
 	@echo 'make test       the test suite (WORKERS=n processes)'
+	@echo 'make test-types the same with shapes and types of all annotations checked at run time'
 	@echo 'make test-slow  statistical audits and other long tests'
 	@echo 'make lint       ruff, mypy, the import contract'
 	@echo 'make format     apply ruff fixes and formatting'
@@ -37,6 +38,9 @@ CHEAP_COMPILATION := --xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emi
 
 test: $(VENV)/.installed-test
 	XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS)
+
+test-types: $(VENV)/.installed-test
+	CHECK_TYPES=1 XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS)
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow

@@ -1,4 +1,4 @@
-"""Settings shared by all tests: checked shapes, checked key use, one compilation cache per run."""
+"""Settings shared by all tests: cores, checked use of keys, and types and shapes checked on request."""
 
 import os
 
@@ -6,10 +6,13 @@ import os
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from jaxtyping import install_import_hook
+# `make test-types`: every annotation of the package is checked at run time, which takes twice the time.
+if os.environ.get("CHECK_TYPES"):
+    from jaxtyping import install_import_hook
 
-with install_import_hook("dpsco_jax", "beartype.beartype"):
-    import dpsco_jax  # noqa: F401
+    import tests.support.checked  # noqa: F401
+
+    install_import_hook("dpsco_jax", "tests.support.checked.typechecker")
 
 import jax
 

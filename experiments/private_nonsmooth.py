@@ -60,9 +60,9 @@ class PrivateNonsmooth:
     """
 
     name: ClassVar[str] = "private-nonsmooth"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     solvers: tuple[str, ...] = axis("solver", (BALL, DP_SGD, AC_SA, LOCALIZATION), static=True)
-    conditions: tuple[float, ...] = axis("condition", (5.0, 10.0, 20.0), static=True)
+    conditions: tuple[float, ...] = axis("condition", (5.0, 20.0, 80.0), static=True)
     shares: tuple[float, ...] = axis("share", (0.05, 0.2), static=True)
     passes: tuple[float, ...] = axis("passes", (4.0, 16.0), static=True)
     factors: tuple[float, ...] = axis("factor", (1.0, 4.0, 16.0))

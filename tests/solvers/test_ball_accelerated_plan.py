@@ -31,7 +31,7 @@ def simple():
 
 
 def test_sizes_are_those_of_the_theorem(simple):
-    smoothing = 1 / 3 / math.sqrt(2)
+    smoothing = 1 / 3  # a linear model sees one direction of a shift
     np.testing.assert_allclose(simple.smoothing_radius, smoothing)
     np.testing.assert_allclose(simple.ball_radius, smoothing / 12)
     balls = (12 / smoothing) ** (2 / 3)

@@ -1,11 +1,12 @@
 """The plan of private ERM by ball acceleration: sizes, noise, and refusal of what would return noise.
 
-What it computes: the target ε_opt = LR/κ, the smoothing radius ρ = ε_opt/(L√dim), balls of radius r =
-ρ/ratio, the outer iterations, the largest β that the budget allows for every private call that could be made,
+What it computes: the target ε_opt = LR/κ, the smoothing radius ρ, balls of radius r = ρ/ratio, the outer iterations, the largest β that the budget allows for every private call that could be made,
 and how far an answer will be from the point that it approximates.
 
 Source: thesis, Theorem 2.4.19, (2.29) to (2.33), with these corrections: all line searches are budgeted, not
-one an iteration; the bias of Algorithm 11 is that of β at its last level, √dim/(β√(nT)), not √dim/(βn).
+one an iteration; the bias of Algorithm 11 is that of β at its last level, √dim/(β√(nT)), not √dim/(βn). The
+thesis's ρ = ε_opt/(L√dim) is for any loss. A linear model sees one direction of a shift: smoothing raises it
+by at most Lρ·E|N(0, 1)|, so ρ = ε_opt/L costs 0.8 ε_opt, and no number of balls depends on the dimension.
 
 Formal guarantee: (ε, δ)-DP under REPLACE_ONE by ``privacy.resque``, whatever the run does within the plan. Of
 accuracy none is claimed: ``predicted_error`` is an observed law (constant 5 where 8192 is proved), and a
@@ -88,7 +89,7 @@ def plan(
         num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
             target if all answers are exact).
         max_searches: line searches in an iteration; 2 if left out.
-        smoothing_radius: ρ, in place of ε_opt/(L√dim). For linear models ε_opt/L adds only 0.8 ε_opt too.
+        smoothing_radius: ρ; if left out, ε_opt/L, or ε_opt/(L√dim) for ``constants="paper"``.
         levels_seed: of the public coins of ``prox="mlmc"``.
         largest_error: refuse plans whose ``predicted_error`` is above.
         constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
@@ -115,7 +116,7 @@ def plan(
     lipschitz = float(objective.lipschitz)
     excess = lipschitz * distance / condition
     if smoothing_radius is None:
-        smoothing_radius = excess / (lipschitz * math.sqrt(dim))
+        smoothing_radius = excess / (lipschitz * (math.sqrt(dim) if paper else 1.0))
     smoothing = _planning.require_real("smoothing_radius", smoothing_radius, 0)
     if num_queries is None:
         num_queries = max(4, int(SHARES[sampling] * num_users))

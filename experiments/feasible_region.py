@@ -42,7 +42,7 @@ class FeasibleRegion:
     """
 
     name: ClassVar[str] = "feasible-region"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     users: tuple[int, ...] = axis("users", (1000, 3000, 10_000, 30_000, 100_000))
     dims: tuple[int, ...] = axis("dim", (5, 20, 100))
     conditions: tuple[float, ...] = axis("condition", (5.0, 10.0, 20.0))

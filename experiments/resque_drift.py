@@ -63,6 +63,7 @@ def coupled_drifts(
 
         def body(carry: Any, now: Any) -> tuple[Any, None]:
             points, sums = carry
+            sums = sums[0] + points[0], sums[1] + points[1]  # where gradients are used
             j, a, xi = now
 
             def moved(v: Any, sign: float) -> Any:
@@ -71,7 +72,7 @@ def coupled_drifts(
                 return inside(v - step * jnp.exp(log_weight) * gradient)
 
             points = moved(points[0], 1.0), moved(points[1], -1.0)
-            return (points, (sums[0] + points[0], sums[1] + points[1])), None
+            return (points, sums), None
 
         zero = jnp.zeros(_DIM)
         rows = jnp.arange(steps), features, shifts
@@ -93,7 +94,7 @@ class ResqueDrift:
     """
 
     name: ClassVar[str] = "resque-drift"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     queries: tuple[int, ...] = axis("queries", (512,), static=True)
     ratios: tuple[float, ...] = axis("ratio", (4.0, 8.0, 12.0))
     places: tuple[float, ...] = axis("place", (0.0, -1.0))

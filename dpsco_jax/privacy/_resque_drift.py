@@ -9,7 +9,8 @@ bounded one by one, with exact constants, and the best is chosen. Proof: docs/pr
 
 Formal guarantee: upper bounds on P(X > x) for convex losses that are Lipschitz on the whole space, steps of
 at most 2r / (4^i L √T̂) in phase i, which has T̂ / 2^i steps, projection of every iterate and of the start
-of each phase, averages with equal weights. The first phase has the largest bounds and stands for all.
+of each phase, averages with equal weights of the points at which the gradients were used. The first phase
+has the largest bounds and stands for all.
 
 Cost: 5 to 20 ms for each new size and radius.
 """
@@ -87,9 +88,10 @@ def shift_law(
 ) -> tuple[Float[np.ndarray, "points"], Float[np.ndarray, "points"]]:
     """A law that dominates the shift caused by a record that is used at ``uses`` random positions.
 
-    A record used in step j of a phase of T steps moves only the iterates from j on, hence their average by
-    at most the share f = (T - j + 1)/T of what X allows. All T̂ - 1 positions are equally likely. Used more
-    often, it moves the phases, as one vector, by at most the sum of the shares times the largest X.
+    A record used in step j of a phase of T steps moves, of the averaged y_0, ..., y_{T-1}, only those from y_j
+    on, hence the average by at most the share f = (T - j)/T of what X allows. All T̂ - 1 positions are equally
+    likely. Used more often, it moves the phases, as one vector, by at most the sum of the shares times the
+    largest X.
 
     Args:
         num_queries: T̂ of the call, a power of two.
@@ -120,16 +122,19 @@ def shift_law(
 def _share_law(
     num_queries: int, uses: int
 ) -> tuple[Float[np.ndarray, "shares"], Float[np.ndarray, "shares"]]:
-    """The sum of the shares of distinct random positions, rounded up: values, chances of sum >= 1.
+    """The sum of the shares of distinct random positions, rounded up, each to 1/128 at least.
 
     Distinct positions are independent ones that happen to be distinct: no event is more likely than among
     independent ones, divided by the probability that those are distinct.
+
+    Returns:
+        Values, and their chances, of sum at least 1.
     """
     counts = np.zeros(_SHARES)
     steps = num_queries // 2
     while steps >= 1:
-        position = np.arange(1, steps + 1)
-        counts += np.bincount(-(-position * _SHARES // steps) - 1, minlength=_SHARES)
+        after = np.maximum(np.arange(steps), 1e-9)  # averaged points that the record may move
+        counts += np.bincount(np.ceil(after * _SHARES / steps).astype(int) - 1, minlength=_SHARES)
         steps //= 2
     one = counts / (num_queries - 1)
     chances = one

@@ -9,9 +9,10 @@ Source: thesis, Algorithms 8 and 9, Lemmas 2.4.7 to 2.4.10. The printed constant
 
 Formal guarantee: δ-approximate Rényi DP of everything that a call returns, under REPLACE_ONE user, if each
 user's loss is convex and L-Lipschitz on the WHOLE space (queries are unbounded; clipping breaks
-convexity), iterates and the start of every phase are projected onto the ball, averages have equal weights,
-perturbations, records, their order and noise are fresh in every call and stay secret, and center, start,
-λ, and step sizes depend on the data only through what was released before. Proofs: docs/privacy/resque.md.
+convexity), iterates and the start of every phase are projected onto the ball, averages are over the points
+where gradients were used, perturbations, records, their order and noise are fresh in every call and stay
+secret, and center, start, λ, and step sizes depend on the data only through what was released before.
+Proofs: docs/privacy/resque.md.
 
 Cost: on the host, about 20 ms for each kind of call; a calibration takes one to three seconds.
 """

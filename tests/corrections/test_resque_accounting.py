@@ -59,9 +59,9 @@ def test_z4_searches_cost_more_than_iterations():
     # Four searches in each of 50 iterations, one run each: ε of what is counted, and of all.
     call = ResqueCall(256, 0.2, 12.0, 3000)
     assert calls_epsilon([(call, 200)], 1e-5) > 1.9 * calls_epsilon([(call, 50)], 1e-5)
-    # The truth grows alike: exact divergences of one step.
-    law = reference.phase(0.2, 0.5, [1.0], 1 / 32, -1.0)
-    one = ResqueCall(2, 0.2, 32.0, 2)
+    # The truth grows alike: exact divergences of four queries, of which the first can move what is released.
+    law = reference.phase(1.0, 1 / 3, [0.5], 1 / 32, -1.0)
+    one = ResqueCall(4, 1.0, 32.0, 3)
     at_two = int(np.argmin(np.abs(ORDERS - 2)))
     truth = reference.rdp(*law, 2.0)
     assert call_loss(one, 1e-9).rdp[at_two] < 4 * truth < calls_loss([(one, 4)], 1e-9).rdp[at_two]

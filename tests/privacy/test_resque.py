@@ -58,23 +58,29 @@ def test_a_fixed_shift_is_the_sampled_gaussian(shift, rate):
 
 
 @pytest.mark.parametrize(
-    ("queries", "users", "ratio", "beta"), [(2, 2, 2.0, 0.4), (2, 20, 32.0, 0.2), (8, 7, 4.0, 0.3)]
+    ("queries", "users", "ratio", "beta"),
+    [(4, 3, 2.0, 0.8), (4, 20, 32.0, 0.4), (4, 3, 32.0, 4.0), (8, 7, 4.0, 0.3)],
 )
 def test_a_phase_in_one_dimension_is_within_its_bounds(queries, users, ratio, beta):
     steps = queries // 2
-    shares = np.arange(1, steps + 1) / steps
+    # Of two steps the second has no share: the first alone stands for the whole call.
+    shares, rate = (np.arange(steps) / steps, steps / users) if steps > 2 else ([0.5], 1 / users)
     call = ResqueCall(queries, beta, ratio, users)
     losses = [call_loss(call, 1e-9, constants) for constants in ("tight", "triple")]
     epsilon = calls_epsilon([(call, 1)], 1e-4)
-    for others in (0.0, -1.0) if queries == 2 else (0.0,):
-        laws = reference.phase(beta, steps / users, shares, 1 / ratio, others)
+    for others in (0.0, -1.0) if queries == 4 else (0.0,):
+        laws = reference.phase(beta, rate, shares, 1 / ratio, others)
         for order in (2.0, 4.0):
             exact = max(reference.rdp(*pair, order) for pair in (laws, laws[::-1]))
             assert all(exact <= loss.rdp[at(order)] for loss in losses)
         assert reference.hockey_stick(*laws, epsilon) <= 1e-4
-    if queries == 2 and ratio > 16:  # the whole call, and the worst of its kind: not by much
-        assert losses[0].rdp[at(2.0)] <= 1.5 * reference.rdp(*laws, 2.0)
-        assert reference.hockey_stick(*laws, 0.8 * epsilon) > 1e-4
+    if queries == 4 and ratio > 16:  # the whole call, and the worst of its kind: not by much
+        # The bound is for a position that is told: one in three counts, whose user is drawn thrice as often.
+        told = reference.phase(beta, 3 / users, shares, 1 / ratio, -1.0)
+        told = np.log1p(np.expm1(reference.rdp(*told, 2.0)) / 3)
+        assert beta > 1 or reference.rdp(*laws, 2.0) < losses[0].rdp[at(2.0)] <= 1.5 * told
+        # Where losses are large it matters little who is told what.
+        assert beta < 1 or reference.hockey_stick(*laws, 0.8 * epsilon) > 1e-4
 
 
 # Calls.
@@ -175,7 +181,7 @@ def test_published_noise_levels(dim, condition, users, epsilon, r, w, f):
 
 def test_the_tight_constants_allow_about_three_times_less_noise():
     found = calibrate_beta(lambda b: strongly_convex(1024, b, 12.0, 10_000, 79), 1.0, 1e-6)
-    np.testing.assert_allclose(found, 0.1284, rtol=0.01)
+    np.testing.assert_allclose(found, 0.1385, rtol=0.01)
 
 
 # Refusals.

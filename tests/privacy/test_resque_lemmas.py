@@ -104,7 +104,7 @@ def test_law_of_shifts_dominates_random_positions_and_weights():
     rng = np.random.default_rng(0)
     queries, ratio = 64, 4.0
     sizes = [queries >> i for i in range(1, 7)]
-    share = np.concatenate([np.arange(1, size + 1) / size for size in sizes])
+    share = np.concatenate([np.arange(size) / size for size in sizes])
     for uses in (1, 2, 3):
         values, chances = shift_law(queries, ratio, uses, 1e-6)
         np.testing.assert_allclose(chances.sum(), 1.0, rtol=1e-12)

@@ -19,23 +19,24 @@ from tests.support import resque as reference
 FAILURE = 1e-9
 AT_TWO = int(np.argmin(np.abs(ORDERS - 2.0)))
 AT_FIVE = int(np.argmin(np.abs(ORDERS - 5.0)))
-ONE_STEP = ResqueCall(2, 0.2, 32.0, 2)
+# Of its three records the first alone is used before a point that is averaged, one of two.
+ONE_STEP = ResqueCall(4, 1.0, 32.0, 3)
 
 
 def bound(call):
     return call_loss(call, FAILURE).rdp[AT_TWO]
 
 
-def exact(call, *, shift=1.0, position=1.0):
-    """Of a call with one step whose record moves the average by ``position`` of a step, ``shift``-fold."""
-    rate = (call.num_queries - 1) / call.population
-    laws = reference.phase(shift * call.beta, rate, [position], 1 / call.radius_ratio, -1.0)
-    return reference.rdp(*laws, 2.0)
+def exact(call, *, shift=1.0, order=2.0):
+    """Of a call with four queries: the first record, if it differs, moves half of a step, ``shift``-fold."""
+    beta, rate = shift * call.beta, 1 / call.population
+    laws = reference.phase(beta, rate, [0.5], 1 / call.radius_ratio, -1.0)
+    return reference.rdp(*laws, order)
 
 
-def law_bound(shifts, weights, rate):
+def law_bound(shifts, weights, rate, at=AT_TWO):
     law = _resque_profile.sampled_shift(np.asarray(shifts), np.asarray(weights), rate, 1e-12)
-    return _resque_profile.rdp(law)[AT_TWO]
+    return _resque_profile.rdp(law)[at]
 
 
 def noise_divided_by_four():
@@ -45,21 +46,18 @@ def noise_divided_by_four():
 
 def noise_not_tied_to_the_step():
     # The second phase's noise in the first: σ = L η_2 / β where η_1 = 4 η_2; 2 of 3 records, in 2 steps.
-    call = ResqueCall(4, 0.2, 32.0, 3)
-    laws = [reference.phase(times * call.beta, 2 / 3, [0.5, 1.0], 1 / 32.0) for times in (4.0, 1.0)]
+    call = ONE_STEP
+    laws = [reference.phase(times * call.beta, 2 / 3, [0.0, 0.5], 1 / 32.0) for times in (4.0, 1.0)]
     return bound(call), reference.rdp(*laws[0], 2.0), reference.rdp(*laws[1], 2.0)
 
 
 def drift_dropped():
     # Iterates at distance r from the center, ρ = 2 r: the weight varies. Seen at order 5.
-    call = ResqueCall(2, 0.3, 2.0, 2)
-    truth = reference.rdp(*reference.phase(call.beta, 0.5, [1.0], 0.5, -1.0), ORDERS[AT_FIVE])
-    law = _resque_profile.sampled_shift(np.array([2 * call.beta]), np.ones(1), 0.5, 1e-12)
-    return (
-        _resque_profile.rdp(law)[AT_FIVE],
-        truth,
-        call_loss(call, FAILURE).rdp[AT_FIVE],
-    )
+    call = ResqueCall(4, 0.6, 2.0, 3)
+    # Shares of the three positions, one half and twice zero, rounded up to 1/128 as in the accountant.
+    mutated = law_bound(2 * call.beta * np.array([1 / 128, 0.5]), [2 / 3, 1 / 3], 1.0, AT_FIVE)
+    truth = exact(call, order=ORDERS[AT_FIVE])
+    return mutated, truth, call_loss(call, FAILURE).rdp[AT_FIVE]
 
 
 def searches_not_composed():
@@ -68,8 +66,8 @@ def searches_not_composed():
 
 
 def first_levels_with_the_last_beta():
-    levels = [dataclasses.replace(ONE_STEP, beta=2 ** (i / 2) * 0.1) for i in (3, 2, 1)]
-    mutated = 3 * bound(dataclasses.replace(ONE_STEP, beta=0.1))
+    levels = [dataclasses.replace(ONE_STEP, beta=2 ** (i / 2) * 0.4) for i in (3, 2, 1)]
+    mutated = 3 * bound(dataclasses.replace(ONE_STEP, beta=0.4))
     total = calls_loss([(level, 1) for level in levels], FAILURE).rdp[AT_TWO]
     return mutated, sum(exact(level) for level in levels), total
 
@@ -77,7 +75,7 @@ def first_levels_with_the_last_beta():
 def multiplicity_ignored():
     # Of two users, seven independent draws, four of them in the first phase.
     call = ResqueCall(8, 0.2, 32.0, 2, replacement=True)
-    shares = np.array([1.0, 0.75, 0.5, 0.25])
+    shares = np.array([0.75, 0.5, 0.25, 0.0])
     used = (np.arange(16)[:, None] >> np.arange(4)) & 1
     law = np.full(16, 1 / 16), call.beta * used @ shares
     truth = reference.rdp(law, (law[0], -law[1]), 2.0)

@@ -44,14 +44,15 @@ def phase(beta, rate, shares, radius_over_rho=0.0, others=0.0):
     Args:
         beta: of the call.
         rate: probability that the record is used, once, in this phase.
-        shares: of the average that its possible positions, all equally likely, move.
+        shares: of the average that its possible positions, all equally likely, move: (T - j)/T for step j.
         radius_over_rho: distance of the iterates from the center.
-        others: the slope of all other users, in [-1, 1]; not zero only if the phase has one step.
+        others: the slope of all other users, in [-1, 1]; not zero only if one position counts, as in the
+            first phase of four queries.
     """
     chance, weight = weights(radius_over_rho) if radius_over_rho else (np.ones(1), np.ones(1))
     used = beta * np.outer(shares, weight).ravel()
     chances = np.outer(np.full(len(shares), 1 / len(shares)), chance).ravel()
-    unused, chances_unused = others * beta * weight, chance
+    unused, chances_unused = others * beta * shares[0] * weight, chance
     probabilities = np.append(rate * chances, (1 - rate) * chances_unused)
     if rate == 1.0:
         probabilities, unused = chances, np.zeros(0)

@@ -1,7 +1,8 @@
 """The plan of private ERM by ball acceleration: sizes, noise, and refusal of what would return noise.
 
-What it computes: the target ε_opt = LR/κ, the smoothing radius ρ, balls of radius r = ρ/ratio, the outer iterations, the largest β that the budget allows for every private call that could be made,
-and how far an answer will be from the point that it approximates.
+What it computes: the target ε_opt = LR/κ, the smoothing radius ρ, balls of radius r = ρ/ratio, the outer
+iterations, the largest β that the budget allows for every private call that could be made, and how far an
+answer will be from the point that it approximates.
 
 Source: thesis, Theorem 2.4.19, (2.29) to (2.33), with these corrections: all line searches are budgeted, not
 one an iteration; the bias of Algorithm 11 is that of β at its last level, √dim/(β√(nT)), not √dim/(βn). The

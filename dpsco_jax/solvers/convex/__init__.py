@@ -1,1 +1,40 @@
-"""Convex optimization: the loop shared by first-order solvers."""
+"""Convex optimization without privacy of its own: accelerated methods, ball oracles, and combinators.
+
+``loop`` is the loop that all first-order solvers share. ``localization``, ``restarts`` and ``regularization``
+make plans out of the plans of other solvers, private or not, and account for them jointly; ``composite``
+runs them.
+"""
+
+from dpsco_jax.solvers.convex import (
+    ac_sa,
+    ball_ac_sa,
+    ball_acceleration,
+    ball_oracles,
+    composite,
+    epoch_sgd,
+    exact_ball_oracles,
+    localization,
+    loop,
+    newton_ball_oracles,
+    parallel_baselines,
+    parallel_sco,
+    regularization,
+    restarts,
+)
+
+__all__ = [
+    "ac_sa",
+    "ball_ac_sa",
+    "ball_acceleration",
+    "ball_oracles",
+    "composite",
+    "epoch_sgd",
+    "exact_ball_oracles",
+    "localization",
+    "loop",
+    "newton_ball_oracles",
+    "parallel_baselines",
+    "parallel_sco",
+    "regularization",
+    "restarts",
+]

@@ -2,6 +2,7 @@
 
 from dpsco_jax.solvers.item_level import (
     ball_accelerated_erm,
+    ball_accelerated_regularized_erm,
     ball_accelerated_sco,
     erm,
     private_ac_sa,
@@ -13,6 +14,7 @@ from dpsco_jax.solvers.item_level import (
 
 __all__ = [
     "ball_accelerated_erm",
+    "ball_accelerated_regularized_erm",
     "ball_accelerated_sco",
     "erm",
     "private_ac_sa",

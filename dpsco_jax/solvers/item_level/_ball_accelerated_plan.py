@@ -42,7 +42,28 @@ GOOD_ERROR, WORST_ERROR = 0.2, 0.5
 _ITERATIONS = 2.5  # over K; 3.5 certify the target if all answers are exact
 
 
-def plan(
+def plan(objective: Objective, *, largest_error: float = WORST_ERROR, **arguments: Any) -> Plan:
+    """Checks all arguments, lists the calls, calibrates their noise. All arguments are public.
+
+    Args:
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        largest_error: refuse plans whose ``predicted_error`` is above.
+        **arguments: those of ``draft``.
+
+    Raises:
+        ValueError: an argument is out of range, the loss has no proof, or the plan would return noise.
+    """
+    made = draft(objective, **arguments)
+    epsilon, delta = float(made.epsilon), float(made.delta)
+    beta = accounting.calibrated_beta(made.calls_at, epsilon, delta)
+    made = dataclasses.replace(made, beta=beta)
+    if made.predicted_error > largest_error:
+        raise ValueError(_refusal(made, largest_error))
+    spent = accounting.float32_loss(accounting.loss(made.calls, delta))
+    return dataclasses.replace(made, loss=spent)
+
+
+def draft(
     objective: Objective,
     *,
     num_users: int,
@@ -62,10 +83,9 @@ def plan(
     max_searches: int | None = None,
     smoothing_radius: float | None = None,
     levels_seed: int = 0,
-    largest_error: float = WORST_ERROR,
     constants: str = "tight",
 ) -> Plan:
-    """Checks all arguments, lists the calls, calibrates their noise. All arguments are public.
+    """Checks all arguments and sets the sizes; β = 1 and no loss yet.
 
     Args:
         objective: a linear model with a loss that is convex and Lipschitz on the whole space.
@@ -92,12 +112,11 @@ def plan(
         max_searches: line searches in an iteration; 2 if left out.
         smoothing_radius: ρ; if left out, ε_opt/L, or ε_opt/(L√dim) for ``constants="paper"``.
         levels_seed: of the public coins of ``prox="mlmc"``.
-        largest_error: refuse plans whose ``predicted_error`` is above.
         constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
             thesis, the extended Algorithm 11. The printed constants themselves ask for 10^9 users or more.
 
     Raises:
-        ValueError: an argument is out of range, the loss has no proof, or the plan would return noise.
+        ValueError: an argument is out of range, or the loss has no proof.
     """
     accounting.require_linear(objective)
     paper = _planning.require_choice("constants", constants, ("tight", "paper")) == "paper"
@@ -154,7 +173,7 @@ def plan(
     levels = np.asarray(
         multilevel.draw_levels(jax.random.key(levels_seed), max_level, (iterations, copies))
     )
-    made = Plan(
+    return Plan(
         num_users=num_users,
         dim=dim,
         num_queries=queries,
@@ -173,12 +192,6 @@ def plan(
         delta=delta,
         loss=None,
     )
-    beta = accounting.calibrated_beta(made.calls_at, epsilon, delta)
-    made = dataclasses.replace(made, beta=beta)
-    if made.predicted_error > largest_error:
-        raise ValueError(_refusal(made, largest_error))
-    spent = accounting.float32_loss(accounting.loss(made.calls, delta))
-    return dataclasses.replace(made, loss=spent)
 
 
 def _level_counts(levels: np.ndarray, max_level: int) -> tuple[int, ...]:

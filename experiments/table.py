@@ -6,6 +6,7 @@ from experiments.feasible_region import FeasibleRegion
 from experiments.gradients_to_floor import GradientsToFloor
 from experiments.monteiro_svaiter import MonteiroSvaiter
 from experiments.private_nonsmooth import PrivateNonsmooth
+from experiments.proximal_bias import ProximalBias
 from experiments.query_depth import QueryDepth
 from experiments.resque_drift import ResqueDrift
 from experiments.user_level_robustness import UserLevelRobustness
@@ -27,6 +28,7 @@ _ALL: tuple[type[Experiment], ...] = (
     FeasibleRegion,
     ResqueDrift,
     PrivateNonsmooth,
+    ProximalBias,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -91,15 +91,16 @@ class ProximalBias:
 
     def build(self, static: Settings) -> Program:
         num_users = int(static["users"])
-        assert _LOSS.linear_model is not None
-        rows = linear.prepare(_LOSS.linear_model, _data(num_users), _DIM)
+        model = _LOSS.linear_model
+        assert model is not None
+        rows = linear.prepare(model, _data(num_users), _DIM)
         target = minimizer()
         distance = float(np.linalg.norm(target))
         beta = self.beta * math.sqrt(self.queries / num_users)
 
         def run(shared: Any, key: Any, inputs: Any) -> dict[str, Any]:
             setting = subsolvers.Setting(
-                model=_LOSS.linear_model,
+                model=model,
                 data=shared,
                 radius=distance / inputs["place"],
                 smoothing_radius=1.0,
@@ -146,13 +147,13 @@ class ProximalBias:
         with panels(1, 1) as (figure, axes):
             panel = axes[0, 0]
             for i, (place, part) in enumerate(table.groupby("place")):
-                name = "at the edge" if float(str(place)) == 1 else f"{place:g} r from the center"
+                name = f"at {float(str(place)):g} r"
                 style = {"color": PALETTE[i], "marker": MARKERS[i], "ls": LINES[i]}
                 error = 2 * part["standard error"]
                 panel.errorbar(part["users"], part["bias"], error, label=name, **style)
             laws = table.drop_duplicates("users")
-            panel.plot(laws["users"], laws["corrected"], color="black", label="corrected law")
-            panel.plot(laws["users"], laws["printed"], color="black", ls=":", label="printed law")
+            panel.plot(laws["users"], laws["corrected"], color="black", label="corrected")
+            panel.plot(laws["users"], laws["printed"], color="black", ls=":", label="printed")
             panel.set(xscale="log", yscale="log", xlabel="users", ylabel="bias")
             log_ticks(panel.xaxis, sorted(laws["users"]))
             log_ticks(panel.yaxis)

@@ -48,6 +48,7 @@ def test_it_minimizes_within_its_budget_of_calls():
     trace = found.unprivate["trace"]
     made = np.asarray(trace["calls"])
     assert 0 < trace["iterations"] <= plan.outer.num_iterations
+    assert np.all(np.isinf(found.privacy.rdp))  # the plan was given less noise than accounted for
     assert np.all(made <= plan.budgeted)
     assert int(found.unprivate["gradients"]) == made[0] * 53
     assert int(found.gradients) == plan.budgeted[0] * 53

@@ -21,7 +21,6 @@ from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 
 _OBSERVED = 5.0  # C_sc of Algorithm 10; 8192 is proved
-_ROUNDED_RATIO = 1.0 - 1e-6  # the program divides radii in float32
 
 
 @_planning.pytree
@@ -48,6 +47,8 @@ class Plan:
         epsilon: the budget.
         delta: likewise.
         loss: the Rényi loss of all calls, float32, rounded up: larger than the certificate.
+        accounted_for: the β and the ρ/r that ``loss`` is for; a plan whose numbers are changed beyond them
+            is charged an unbounded loss.
     """
 
     num_users: int
@@ -67,6 +68,7 @@ class Plan:
     epsilon: Any
     delta: Any
     loss: Any
+    accounted_for: Any
 
     @property
     def lipschitz(self) -> Any:
@@ -113,7 +115,7 @@ class Plan:
                 call = ResqueCall(
                     queries,
                     beta * factor,
-                    self.ratio * _ROUNDED_RATIO,
+                    self.ratio * accounting.ROUNDED_RATIO,
                     self.num_users,
                     replacement,
                 )

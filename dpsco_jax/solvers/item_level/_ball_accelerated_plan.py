@@ -60,7 +60,7 @@ def plan(objective: Objective, *, largest_error: float = WORST_ERROR, **argument
     if made.predicted_error > largest_error:
         raise ValueError(_refusal(made, largest_error))
     spent = accounting.float32_loss(accounting.loss(made.calls, delta))
-    return dataclasses.replace(made, loss=spent)
+    return dataclasses.replace(made, loss=spent, accounted_for=(beta, made.ratio))
 
 
 def draft(
@@ -191,6 +191,7 @@ def draft(
         epsilon=epsilon,
         delta=delta,
         loss=None,
+        accounted_for=None,
     )
 
 

@@ -16,6 +16,7 @@ import importlib.metadata
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
@@ -30,6 +31,8 @@ Calls = Sequence[tuple[ResqueCall, int]]
 # Of δ, for events outside of the Rényi curves; as ``resque.calibrate_beta`` takes it.
 FAILURE_SHARE = 0.25
 _LEAST_LOSS = 1e-30  # float32 programs flush smaller numbers to zero
+
+ROUNDED_RATIO = 1.0 - 1e-6  # the program divides radii in float32
 
 SECRET = "the key, the sampled users, their shifts and weights stay secret"
 
@@ -52,15 +55,6 @@ def require_linear(objective: Objective) -> None:
         f" construction, got one that is {what}. Gradients are queried at Gaussian shifts, which are"
         " unbounded, and privacy rests on convexity at every one of them: clipping gradients would break"
         " it. Use losses.absolute, hinge, quantile, huber or logistic, or a solver that clips."
-    )
-
-
-def assumptions(objective: Objective) -> tuple[str, ...]:
-    """What privacy rests on and the code does not enforce, or enforces by the loss it accepts."""
-    return (
-        f"every user's loss is convex and {float(objective.lipschitz):.4g}-Lipschitz on the whole space"
-        " (by construction of the linear model)",
-        SECRET,
     )
 
 
@@ -104,6 +98,24 @@ def float32_loss(loss: privacy.PrivacyLoss) -> privacy.PrivacyLoss:
         return wide.astype(np.float32)
 
     return privacy.PrivacyLoss(above(loss.rdp), above(loss.delta))
+
+
+def carried(plan: Any) -> privacy.PrivacyLoss:
+    """The loss that a run of the plan is charged: unbounded where its numbers are not those accounted for.
+
+    More noise (a smaller β) and smaller balls than accounted for are covered. In a batch of plans each has
+    its own answer; sizes, which are static, are those of the plan that was made.
+
+    Args:
+        plan: with ``loss``, ``accounted_for`` (β and ρ/r of the loss, or ``None``), ``beta``,
+            ``smoothing_radius`` and ``ball_radius``.
+    """
+    if plan.accounted_for is None:
+        return privacy.unbounded()
+    beta, ratio = plan.accounted_for
+    covered = plan.beta <= jnp.asarray(beta, jnp.float32)
+    covered &= plan.smoothing_radius >= ratio * ROUNDED_RATIO * plan.ball_radius
+    return privacy.PrivacyLoss(jnp.where(covered, plan.loss.rdp, jnp.inf), plan.loss.delta)
 
 
 def certificate(calls: Calls, delta: float, assumes: Sequence[str]) -> privacy.Certificate:

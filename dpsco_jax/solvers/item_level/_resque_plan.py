@@ -59,6 +59,8 @@ class Plan:
         epsilon: the budget.
         delta: likewise.
         loss: the privacy loss of the run, float32, rounded up.
+        accounted_for: the β and the ρ/r that ``loss`` is for; a plan whose numbers are changed beyond them
+            is charged an unbounded loss.
         excess_bound: proven bound on the expected excess of the smoothed, regularized risk; ``inf`` where
             none applies.
     """
@@ -77,6 +79,7 @@ class Plan:
     epsilon: Any
     delta: Any
     loss: Any
+    accounted_for: Any
     excess_bound: Any
 
     @property
@@ -92,7 +95,7 @@ class Plan:
         return ResqueCall(
             self.num_queries,
             float(self.beta),
-            float(self.smoothing_radius) / float(self.ball_radius),
+            float(self.smoothing_radius) / float(self.ball_radius) * accounting.ROUNDED_RATIO,
             self.num_users,
             self.sampling == "with replacement",
         )
@@ -161,7 +164,7 @@ def draft(
         epsilon: budget, in (0, inf).
         delta: budget, in (0, 1).
         ball_radius: r > 0, around the start.
-        radius_ratio: ρ/r ≥ 2. Less of it means less smoothing, and more noise.
+        radius_ratio: ρ/r ≥ 2.001. Less of it means less smoothing, and more noise.
         regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖².
         method: ``"strongly convex"`` needs λ > 0 and is chosen then, else ``"localized"``.
         num_queries: T, rounded down to a power of two; a fifth of the users if left out (1/20 with
@@ -180,7 +183,7 @@ def draft(
     epsilon = _planning.require_real("epsilon", epsilon, 0)
     delta = _planning.require_real("delta", delta, 0, 1)
     radius = _planning.require_real("ball_radius", ball_radius, 0)
-    ratio = _planning.require_real("radius_ratio", radius_ratio, 2, closed=True)
+    ratio = _planning.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
     convexity = _planning.require_real("regularization", regularization, 0, closed=True)
     paper = _planning.require_choice("constants", constants, ("tight", "paper")) == "paper"
     sampling = sampling or SAMPLINGS[paper]
@@ -207,6 +210,7 @@ def draft(
         epsilon=epsilon,
         delta=delta,
         loss=None,
+        accounted_for=None,
         excess_bound=math.inf,
     )
     return drafted
@@ -220,8 +224,9 @@ def calibrated(drafted: Plan, calls_at: Callable[[float], accounting.Calls]) -> 
         calls_at: the calls as a function of β.
     """
     beta = accounting.calibrated_beta(calls_at, drafted.epsilon, drafted.delta)
-    spent = accounting.loss(calls_at(beta), drafted.delta)
-    return dataclasses.replace(drafted, beta=beta, loss=accounting.float32_loss(spent))
+    spent = accounting.float32_loss(accounting.loss(calls_at(beta), drafted.delta))
+    ratio = float(drafted.smoothing_radius) / float(drafted.ball_radius)
+    return dataclasses.replace(drafted, beta=beta, loss=spent, accounted_for=(beta, ratio))
 
 
 def combined_quadratics(
@@ -266,10 +271,10 @@ def strongly_convex_gradients(num_queries: int) -> int:
     return sum(level.num_queries - 1 for level in levels(num_queries))
 
 
-def spent_on(point: jax.Array, loss: Any, user_gradients: int, data: UserData) -> Solution:
-    """The solution of a run that made all of its calls."""
+def spent_on(point: jax.Array, plan: Plan, user_gradients: int, data: UserData) -> Solution:
+    """The solution of a run that made all of its calls, charged what the plan carries."""
     drawn = user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    ledger = privacy.charge(privacy.open_ledger(), loss)
+    ledger = privacy.charge(privacy.open_ledger(), accounting.carried(plan))
     return finished(point, ledger, drawn, jnp.asarray(drawn, jnp.int32), None)
 
 

@@ -33,6 +33,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import _ball_search, _ball_step
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
+from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
 from dpsco_jax.solvers.item_level import _resque_plan as shared
 from dpsco_jax.solvers.item_level._ball_accelerated_plan import Plan, plan
@@ -119,7 +120,7 @@ def solve(
     budgeted = items * sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
     made = items * jnp.sum(state.calls * jnp.asarray(sizes, jnp.int32))
     trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
-    ledger = privacy.charge(privacy.open_ledger(), plan.loss)
+    ledger = privacy.charge(privacy.open_ledger(), accounting.carried(plan))
     return finished(objective.domain.project(state.point), ledger, budgeted, made, trace)
 
 

@@ -194,7 +194,7 @@ def plan(
             )
         share = sum(made.budgeted) / total
         spent = accounting.float32_loss(accounting.loss(made.calls, delta * share))
-        rounds.append(dataclasses.replace(made, loss=spent))
+        rounds.append(dataclasses.replace(made, loss=spent, accounted_for=(beta, made.ratio)))
         noise = made.predicted_error * float(made.ball_radius)
         excesses.append(float(made.outer.excess) / _REACHED + lipschitz * noise)
     return Plan(

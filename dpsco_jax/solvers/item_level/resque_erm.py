@@ -95,7 +95,7 @@ def solve(
         point = subsolvers.strongly_convex(
             key, setting, sizes, center, plan.beta, weight, plan.constant, anchor
         )
-    return shared.spent_on(point, plan.loss, plan.user_gradients, data)
+    return shared.spent_on(point, plan, plan.user_gradients, data)
 
 
 def _excess(plan: Plan) -> float:

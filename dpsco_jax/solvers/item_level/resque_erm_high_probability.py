@@ -129,6 +129,4 @@ def solve(
         )
 
     points = jax.lax.map(one, jax.random.split(key, plan.num_runs))
-    return shared.spent_on(
-        robust_point.aggregate_points(points), base.loss, plan.user_gradients, data
-    )
+    return shared.spent_on(robust_point.aggregate_points(points), base, plan.user_gradients, data)

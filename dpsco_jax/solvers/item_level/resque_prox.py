@@ -186,7 +186,7 @@ def solve(
     ]
     # Projecting copies would bias them again.
     point = jnp.mean(jnp.stack(copies), axis=0)
-    return shared.spent_on(point, base.loss, plan.user_gradients, data)
+    return shared.spent_on(point, base, plan.user_gradients, data)
 
 
 def _level(base: shared.Plan, j: int) -> shared.Plan:

@@ -164,15 +164,43 @@ def from_ball_oracle(
     if not levels:
         raise ValueError(f"levels must hold at least one oracle, got {levels!r}")
 
-    def robust(key: Key[Array, ""], center: Any, regularization: Any) -> BallAnswer:
-        keys = jax.random.split(key, search_runs)
-        runs = jax.lax.map(
-            lambda k: line_search(k, center, regularization), keys, batch_size=runs_at_once
-        )
-        point = robust_point.aggregate_points(runs.point)
-        return BallAnswer(point, jnp.asarray(regularization, point.dtype), runs.calls.sum(axis=0))
+    return BallOracles(
+        line_search=aggregated(line_search, search_runs, runs_at_once),
+        ball=ball,
+        prox=debiased(levels, copies),
+    )
 
-    def multilevel_prox(key: Key[Array, ""], center: Any, regularization: Any) -> BallAnswer:
+
+def aggregated(oracle: BallOracle, runs: int, runs_at_once: int = 1) -> BallOracle:
+    """The answer that most of several independent runs agree on; one run is the oracle itself."""
+    if runs == 1:
+        return oracle
+
+    def robust(key: Key[Array, ""], center: Any, regularization: Any) -> BallAnswer:
+        keys = jax.random.split(key, runs)
+        answers = jax.lax.map(
+            lambda k: oracle(k, center, regularization), keys, batch_size=runs_at_once
+        )
+        point = robust_point.aggregate_points(answers.point)
+        return BallAnswer(
+            point, jnp.asarray(regularization, point.dtype), answers.calls.sum(axis=0)
+        )
+
+    return robust
+
+
+def debiased(levels: Sequence[BallOracle], copies: int, drawn: Any = None) -> BallOracle:
+    """The mean of multilevel estimates; a single one without levels is the oracle itself.
+
+    Args:
+        levels: oracles, each twice as accurate as the one before.
+        copies: estimates to average.
+        drawn: their levels, ``[copies]`` int32, drawn beforehand; drawn from the key if left out.
+    """
+    if len(levels) == 1 and copies == 1:
+        return levels[0]
+
+    def mean(key: Key[Array, ""], center: Any, regularization: Any) -> BallAnswer:
         def at(level: BallOracle) -> Callable[[Any], tuple[Any, Any]]:
             def solve(k: Any) -> tuple[Any, Any]:
                 answer = level(k, center, regularization)
@@ -181,15 +209,15 @@ def from_ball_oracle(
             return solve
 
         solvers = [at(level) for level in levels]
+        keys = jax.random.split(key, copies)
         # One after the other, not mapped: a mapped switch would run every level.
-        points, calls = jax.lax.map(
-            lambda k: multilevel.estimate(k, solvers), jax.random.split(key, copies)
-        )
+        if drawn is None:
+            points, calls = jax.lax.map(lambda k: multilevel.estimate(k, solvers), keys)
+        else:
+            points, calls = jax.lax.map(
+                lambda one: multilevel.estimate(one[0], solvers, one[1]), (keys, drawn)
+            )
         point = points.mean(axis=0)
         return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls.sum(axis=0))
 
-    return BallOracles(
-        line_search=line_search if search_runs == 1 else robust,
-        ball=ball,
-        prox=levels[0] if len(levels) == 1 and copies == 1 else multilevel_prox,
-    )
+    return mean

@@ -20,18 +20,15 @@ Cost: at most ``plan.user_gradients``, in rounds of one call each; memory of the
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax import privacy
-from dpsco_jax.mechanisms import robust_point
-from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
-from dpsco_jax.solvers.convex import _ball_search, _ball_step
+from dpsco_jax.solvers.convex import _ball_search, _ball_step, ball_oracles
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
@@ -99,9 +96,12 @@ def solve(
     plain = subproblem(0)
 
     def oracles(iteration: Any) -> BallOracles:
-        drawn = jnp.asarray(plan.prox_levels)[iteration] if plan.copies else None
-        prox = _multilevel([subproblem(j) for j in range(len(plan.kinds))], drawn)
-        return BallOracles(_robust(plain, plan.search_runs), plain, prox)
+        search = ball_oracles.aggregated(plain, plan.search_runs)
+        if plan.max_level == 0:
+            return BallOracles(search, plain, plain)
+        kinds = [subproblem(j) for j in range(len(plan.kinds))]
+        drawn = jnp.asarray(plan.prox_levels)[iteration]
+        return BallOracles(search, plain, ball_oracles.debiased(kinds, plan.copies, drawn))
 
     outer = plan.outer
 
@@ -122,41 +122,3 @@ def solve(
     trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
     ledger = privacy.charge(privacy.open_ledger(), accounting.carried(plan))
     return finished(objective.domain.project(state.point), ledger, budgeted, made, trace)
-
-
-def _robust(oracle: Any, runs: int) -> Any:
-    """The choice of most of several answers; one answer as it is."""
-    if runs == 1:
-        return oracle
-
-    def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
-        keys = jax.random.split(key, runs)
-        answers = jax.lax.map(lambda k: oracle(k, center, lam), keys)
-        point = robust_point.aggregate_points(answers.point)
-        return BallAnswer(point, answers.multiplier[0], jnp.sum(answers.calls, axis=0))
-
-    return answer
-
-
-def _multilevel(kinds: list[Any], drawn: Any) -> Any:
-    """The average of multilevel estimates at the levels drawn beforehand; one answer where there are none."""
-    if drawn is None or len(kinds) == 1:
-        return kinds[0]
-
-    def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
-        def at(kind: Any) -> Any:
-            def run(k: Any) -> tuple[Any, Any]:
-                found = kind(k, center, lam)
-                return found.point, found.calls
-
-            return run
-
-        def copy(chosen: tuple[Any, Any]) -> tuple[Any, Any]:
-            return multilevel.estimate(chosen[0], [at(kind) for kind in kinds], chosen[1])
-
-        # One after another, not mapped: a mapped choice would run every level.
-        points, calls = jax.lax.map(copy, (jax.random.split(key, drawn.shape[0]), drawn))
-        lam = jnp.asarray(lam, points.dtype)
-        return BallAnswer(jnp.mean(points, axis=0), lam, jnp.sum(calls, axis=0))
-
-    return answer

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 from jaxtyping import ArrayLike, PyTree
 
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_positive
 from dpsco_jax.geometry.norms import global_norm
 
 

@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax._checks import require_positive
 
 # Up to this length the compiler may sum in whatever order it likes: the worst order is paid for.
 _BLOCK = 4096

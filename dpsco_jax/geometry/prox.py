@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
-from dpsco_jax.geometry._checks import require_nonnegative
+from dpsco_jax._checks import require_nonnegative
 from dpsco_jax.geometry.domains import Domain
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_positive
 
 _FACTOR = 32
 

@@ -31,7 +31,7 @@ import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import ArrayLike, Float, Key, PyTree
 
-from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import require, require_nonnegative, require_positive
 
 
 def uniform_ball(key: Key[jax.Array, ""], like: PyTree, radius: ArrayLike) -> PyTree:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax._checks import require_positive
 from dpsco_jax.geometry.domains import Domain, ball
 from dpsco_jax.geometry.norms import global_norm
 

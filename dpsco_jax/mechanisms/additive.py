@@ -21,9 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax._checks import require_key, require_positive
 from dpsco_jax.mechanisms import _draws
-from dpsco_jax.mechanisms._keys import require_key
 
 
 def gaussian(key: jax.Array, tree: Any, stddev: jax.typing.ArrayLike) -> Any:

@@ -27,9 +27,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_key, require_positive
 from dpsco_jax.mechanisms import _pairwise, _sharding
-from dpsco_jax.mechanisms._keys import require_key
 
 REACH = 16.0
 _LIMB_BITS = 12

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax.geometry._checks import require
+from dpsco_jax._checks import require
 from dpsco_jax.mechanisms import additive
 
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax._checks import require_positive
 
 _NUM_ATOMS = 192
 

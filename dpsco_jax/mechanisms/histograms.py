@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from dpsco_jax._checks import require, require_positive
 from dpsco_jax.geometry import domains
-from dpsco_jax.geometry._checks import require, require_positive
 from dpsco_jax.mechanisms.winsorized_mean import winsorized_mean
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 

@@ -30,9 +30,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_key, require_positive
 from dpsco_jax.mechanisms import _draws
-from dpsco_jax.mechanisms._keys import require_key
 
 _BINS_PER_RADIUS = 2  # bins of half a radius: h is 2.25 radii
 _MOST_BINS = 2**30

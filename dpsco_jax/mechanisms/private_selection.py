@@ -28,9 +28,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_key, require_positive
 from dpsco_jax.mechanisms import _draws
-from dpsco_jax.mechanisms._keys import require_key
 
 LEAST_STOPPING_PROBABILITY = 45.0 / (2**31 - 1)
 """With it N fits an int32: no exponential variable of ours is longer than 45."""

@@ -28,9 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Real
 
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax._checks import require_key, require_positive
 from dpsco_jax.mechanisms import _draws
-from dpsco_jax.mechanisms._keys import require_key
 
 
 def exponential_mechanism(

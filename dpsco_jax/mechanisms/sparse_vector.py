@@ -29,9 +29,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_key, require_positive
 from dpsco_jax.mechanisms import _draws
-from dpsco_jax.mechanisms._keys import require_key
 
 
 class SparseVectorState(NamedTuple):

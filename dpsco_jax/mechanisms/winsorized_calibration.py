@@ -27,8 +27,8 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
+from dpsco_jax._checks import require, require_positive
 from dpsco_jax.geometry import rotations
-from dpsco_jax.geometry._checks import require, require_positive
 from dpsco_jax.mechanisms import private_range as ranges
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 

@@ -30,11 +30,10 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import privacy
+from dpsco_jax._checks import require, require_key, require_positive
 from dpsco_jax.geometry import clipping, norms, rotations
-from dpsco_jax.geometry._checks import require, require_positive
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms import private_range as ranges
-from dpsco_jax.mechanisms._keys import require_key
 from dpsco_jax.mechanisms.winsorized_releases import BOXED, WinsorizedReleases
 
 _BLOCK_ENTRIES = 2**21

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
+from dpsco_jax._checks import require_positive
 from dpsco_jax.geometry import clipping, norms
-from dpsco_jax.geometry._checks import require_positive
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles.chunks import map_over_users, sum_over_users
 from dpsco_jax.oracles.sampling import UserSample

@@ -26,8 +26,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from dpsco_jax._checks import require_nonnegative, require_positive
 from dpsco_jax.geometry import norms
-from dpsco_jax.geometry._checks import require_nonnegative, require_positive
 from dpsco_jax.geometry.smoothing import ball_coordinate
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles._linear_rows import FULL

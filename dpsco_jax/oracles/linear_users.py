@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax._checks import require_nonnegative, require_positive
 from dpsco_jax.geometry import norms
-from dpsco_jax.geometry._checks import require_nonnegative, require_positive
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles.chunks import map_over_users
 from dpsco_jax.oracles.gradients import Sampler

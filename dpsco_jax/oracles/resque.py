@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_positive
 from dpsco_jax.oracles import Estimate, Oracle, gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users, user_loss

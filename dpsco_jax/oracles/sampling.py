@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from dpsco_jax.geometry._checks import require
+from dpsco_jax._checks import require
 
 # The chance that a stream is too short and has to be drawn again is below one in 10^4.
 _SPARE_DEVIATIONS = 4.0

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 from jaxtyping import ArrayLike
 
-from dpsco_jax.geometry._checks import require_nonnegative
+from dpsco_jax._checks import require_nonnegative
 from dpsco_jax.geometry.smoothing import uniform_ball
 from dpsco_jax.oracles import Estimate, Oracle, gradients
 from dpsco_jax.problems.objective import Objective

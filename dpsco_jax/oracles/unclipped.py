@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax.geometry._checks import require_nonnegative, require_positive
+from dpsco_jax._checks import require_nonnegative, require_positive
 from dpsco_jax.geometry.smoothing import uniform_ball
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles.chunks import sum_over_users

@@ -32,6 +32,7 @@ from dpsco_jax.privacy.loss import (
     parallel,
     scale,
     unbounded,
+    unbounded_unless,
     zero,
 )
 from dpsco_jax.privacy.one_run import one_run_audit, one_run_epsilon_lower_bound
@@ -86,5 +87,6 @@ __all__ = [
     "subsampled_gaussian_with_replacement",
     "subsampled_gaussian_without_replacement",
     "unbounded",
+    "unbounded_unless",
     "zero",
 ]

@@ -20,7 +20,8 @@ from typing import Any, SupportsFloat
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax.privacy._numerics import array_namespace, require
+from dpsco_jax._checks import require_within
+from dpsco_jax.privacy._numerics import array_namespace
 from dpsco_jax.privacy._threshold_coins import Coins
 
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
@@ -81,7 +82,7 @@ def coupled_sensitivity(
         ValueError: see ``mean_sensitivity``.
     """
     shared, core, ramp = _check(num_users, level, keep_level, relation)
-    require("failure", failure, 0.0, 1.0, open_low=True, open_high=True)
+    require_within("failure", failure, 0.0, 1.0, open_low=True, open_high=True)
     sides = vectors_of_one_user(relation)
     differing = differing_coins((shared - core) / ramp, float(failure))
     reach = float(_reach(0.5 * (num_users - 1.0), shared, core))
@@ -147,6 +148,6 @@ def _check(
         raise ValueError(f"relation must be REPLACE_ONE or REPLACE_SPECIAL, got {relation.name}")
     if num_users < 2 or num_users != int(num_users):
         raise ValueError(f"num_users must be an integer of at least 2, got {num_users}")
-    require("keep_level", keep_level, 0.5, 1.0, open_low=True, open_high=True)
-    require("level", level, float(keep_level) * num_users, num_users - 1.0)
+    require_within("keep_level", keep_level, 0.5, 1.0, open_low=True, open_high=True)
+    require_within("level", level, float(keep_level) * num_users, num_users - 1.0)
     return num_users - 1, float(level), (float(keep_level) - 0.5) * num_users

@@ -51,29 +51,6 @@ def round_up(value: Any, ulps: float) -> Any:
     return value * (1.0 + ulps * eps)
 
 
-def require(
-    name: str,
-    value: Any,
-    low: float,
-    high: float,
-    *,
-    open_low: bool = False,
-    open_high: bool = False,
-) -> None:
-    """Raises ``ValueError`` if a concrete value lies outside its working range, or is not a number.
-
-    A traced value has no number to look at yet, and passes.
-    """
-    if isinstance(value, jax.core.Tracer):
-        return
-    array = np.asarray(value, np.float64)
-    above = array > low if open_low else array >= low
-    below = array < high if open_high else array <= high
-    if not np.all(above & below):
-        left, right = "(" if open_low else "[", ")" if open_high else "]"
-        raise ValueError(f"{name} must be in {left}{low:g}, {high:g}{right}, got {value}")
-
-
 def exp_remainder(xp: ModuleType, y: Any) -> Any:
     """``exp(y) - 1 - y`` for y at most about 80, without cancellation near zero."""
     small = xp.abs(y) < 0.5

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax._checks import require_within
 from dpsco_jax.privacy._mean_sensitivity import REPLACE_ONE
-from dpsco_jax.privacy._numerics import require
 
 SCORE_SENSITIVITY = 2.0
 """The score moves by less than this when a vector is replaced: 2 (1 - 1/K)."""
@@ -65,12 +65,12 @@ def problem(
 ) -> Problem:
     """The arguments of ``calibrate_concentrated`` in one piece; ``ValueError`` for bad ones."""
     share, keep_level, threshold = choices
-    require("num_users", users, 2, np.inf)
-    require("batch_size", batch, 2, users)
-    require("num_steps", num_steps, 1, np.inf)
-    require("epsilon", budget[0], 0.0, np.inf, open_low=True, open_high=True)
-    require("delta", budget[1], 0.0, 1.0, open_low=True, open_high=True)
-    require(
+    require_within("num_users", users, 2, np.inf)
+    require_within("batch_size", batch, 2, users)
+    require_within("num_steps", num_steps, 1, np.inf)
+    require_within("epsilon", budget[0], 0.0, np.inf, open_low=True, open_high=True)
+    require_within("delta", budget[1], 0.0, 1.0, open_low=True, open_high=True)
+    require_within(
         "false_halt_probability", false_halt_probability, 0.0, 1.0, open_low=True, open_high=True
     )
     if relation not in (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL):
@@ -95,7 +95,7 @@ def _number(name: str, value: float | str, lower: float) -> float | None:
         return None
     if isinstance(value, str):
         raise ValueError(f"{name} must be a number or 'auto', got {value!r}")
-    require(name, value, lower, 1.0, open_low=True, open_high=True)
+    require_within(name, value, lower, 1.0, open_low=True, open_high=True)
     return float(value)
 
 

@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax.privacy._numerics import Scalar, as_floats, require
+from dpsco_jax._checks import require_within
+from dpsco_jax.privacy._numerics import Scalar, as_floats
 from dpsco_jax.privacy.loss import PrivacyLoss, scale
 from dpsco_jax.privacy.loss import epsilon as epsilon_of
 from dpsco_jax.privacy.poisson import poisson_subsampled_gaussian
@@ -54,9 +55,9 @@ def calibrate(
         ValueError: if an argument is out of range, or (host numbers) neither end meets the budget.
     """
     _check_budget(epsilon, delta)
-    require("lower", lower, 0.0, np.inf, open_low=True)
+    require_within("lower", lower, 0.0, np.inf, open_low=True)
     if not any(isinstance(v, jax.core.Tracer) for v in (lower, upper)):
-        require("upper", upper, float(np.max(lower)), np.inf)
+        require_within("upper", upper, float(np.max(lower)), np.inf)
     # What the loss is computed from may be traced although none of the arguments is.
     ends = as_floats(epsilon, delta, lower, upper)[1]
     at_ends = [epsilon_of(loss_of(end), ends[1]) for end in ends[2:]]
@@ -88,8 +89,8 @@ def calibrate_noise_multiplier(
         ValueError: if an argument is out of range.
     """
     _check_budget(epsilon, delta)
-    require("num_steps", num_steps, 1.0, np.inf, open_high=True)
-    require("sampling_probability", sampling_probability, 0.0, 1.0, open_low=True)
+    require_within("num_steps", num_steps, 1.0, np.inf, open_high=True)
+    require_within("sampling_probability", sampling_probability, 0.0, 1.0, open_low=True)
     xp, (target, failure, steps, q) = as_floats(epsilon, delta, num_steps, sampling_probability)
 
     def loss_of(sigma: Any) -> PrivacyLoss:
@@ -134,8 +135,8 @@ def calibrate_sampling_probability(
         ValueError: if an argument is out of range, or (host numbers) even 1e-9 is too much.
     """
     _check_budget(epsilon, delta)
-    require("noise_multiplier", noise_multiplier, 0.0, np.inf, open_low=True)
-    require("num_steps", num_steps, 1.0, np.inf, open_high=True)
+    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf, open_low=True)
+    require_within("num_steps", num_steps, 1.0, np.inf, open_high=True)
     return calibrate(
         lambda q: scale(poisson_subsampled_gaussian(noise_multiplier, q), num_steps),
         epsilon,
@@ -164,8 +165,8 @@ def calibrate_num_steps(
         ValueError: if an argument is out of range.
     """
     _check_budget(epsilon, delta)
-    require("noise_multiplier", noise_multiplier, 0.0, np.inf, open_low=True)
-    require("sampling_probability", sampling_probability, 0.0, 1.0)
+    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf, open_low=True)
+    require_within("sampling_probability", sampling_probability, 0.0, 1.0)
     xp, (target, failure, sigma, q) = as_floats(
         epsilon, delta, noise_multiplier, sampling_probability
     )
@@ -266,5 +267,5 @@ def _excess(xp: Any, spent: Any, epsilon: Any) -> Any:
 
 
 def _check_budget(epsilon: Any, delta: Any) -> None:
-    require("epsilon", epsilon, 0.0, np.inf, open_low=True, open_high=True)
-    require("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    require_within("epsilon", epsilon, 0.0, np.inf, open_low=True, open_high=True)
+    require_within("delta", delta, 0.0, 1.0, open_low=True, open_high=True)

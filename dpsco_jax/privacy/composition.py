@@ -20,7 +20,7 @@ from typing import SupportsFloat
 import numpy as np
 from scipy import optimize, special
 
-from dpsco_jax.privacy._numerics import require
+from dpsco_jax._checks import require_within
 
 _MACHINE = float(np.finfo(np.float64).eps)
 _ROUNDING = 1.0 + 64.0 * _MACHINE
@@ -42,7 +42,7 @@ def advanced_composition(
     """
     one, failure, extra = float(epsilon), float(delta), float(slack)
     _check(one, failure, num_steps)
-    require("slack", extra, 0.0, 1.0, open_low=True, open_high=True)
+    require_within("slack", extra, 0.0, 1.0, open_low=True, open_high=True)
     spread = math.sqrt(2.0 * num_steps * math.log(1.0 / extra)) * one
     return (
         _ROUNDING * (spread + num_steps * one * math.expm1(one)),
@@ -67,7 +67,7 @@ def optimal_composition(
     """
     one, failure, total = float(epsilon), float(delta), float(total_epsilon)
     _check(one, failure, num_steps)
-    require("total_epsilon", total, 0.0, np.inf, open_high=True)
+    require_within("total_epsilon", total, 0.0, np.inf, open_high=True)
     agreeing = np.arange(num_steps + 1.0)
     losses = (2.0 * agreeing - num_steps) * one
     agreeing, losses = agreeing[losses > total], losses[losses > total]
@@ -93,7 +93,7 @@ def log_gaussian_delta(mu: SupportsFloat, epsilon: SupportsFloat) -> float:
         epsilon: may be negative.
     """
     shift, eps = float(mu), float(epsilon)
-    require("mu", shift, 0.0, np.inf, open_low=True, open_high=True)
+    require_within("mu", shift, 0.0, np.inf, open_low=True, open_high=True)
     first = float(special.log_ndtr(0.5 * shift - eps / shift))
     second = eps + float(special.log_ndtr(-0.5 * shift - eps / shift))
     rounding = 8.0 * _MACHINE * (abs(first) + abs(second) + abs(eps) + 1.0)
@@ -115,7 +115,7 @@ def log_response_gaussian_delta(
         epsilon: where the curve is evaluated, any real number.
     """
     test, eps = float(response_epsilon), float(epsilon)
-    require("response_epsilon", test, 0.0, np.inf, open_high=True)
+    require_within("response_epsilon", test, 0.0, np.inf, open_high=True)
     likely = log_gaussian_delta(mu, eps - test) - np.logaddexp(0.0, -test)
     unlikely = log_gaussian_delta(mu, eps + test) - np.logaddexp(0.0, test)
     return min(float(np.logaddexp(likely, unlikely)) + 4.0 * _MACHINE, 0.0)
@@ -138,9 +138,9 @@ def response_gaussian_mu(
         ValueError: an argument is out of range.
     """
     test, eps, allowed = float(response_epsilon), float(epsilon), float(delta)
-    require("epsilon", eps, 0.0, np.inf, open_low=True, open_high=True)
-    require("response_epsilon", test, 0.0, eps, open_high=True)
-    require("delta", allowed, 0.0, 1.0, open_low=True, open_high=True)
+    require_within("epsilon", eps, 0.0, np.inf, open_low=True, open_high=True)
+    require_within("response_epsilon", test, 0.0, eps, open_high=True)
+    require_within("delta", allowed, 0.0, 1.0, open_low=True, open_high=True)
     target = math.log(allowed)
 
     def excess(log_mu: float) -> float:
@@ -189,7 +189,7 @@ def group_privacy(
 
 
 def _check(epsilon: float, delta: float, count: int) -> None:
-    require("epsilon", epsilon, 0.0, np.inf, open_high=True)
-    require("delta", delta, 0.0, 1.0, open_high=True)
+    require_within("epsilon", epsilon, 0.0, np.inf, open_high=True)
+    require_within("delta", delta, 0.0, 1.0, open_high=True)
     if count < 1 or count != int(count):
         raise ValueError(f"the number of releases or records must be an integer >= 1, got {count}")

@@ -19,14 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy import special
 
-from dpsco_jax.privacy._numerics import (
-    Scalar,
-    array_namespace,
-    as_floats,
-    exp_remainder,
-    require,
-    round_up,
-)
+from dpsco_jax._checks import require_within
+from dpsco_jax.privacy._numerics import Scalar, array_namespace, as_floats, exp_remainder, round_up
 from dpsco_jax.privacy.loss import PrivacyLoss
 from dpsco_jax.privacy.orders import ORDERS
 
@@ -43,7 +37,7 @@ def gaussian(noise_multiplier: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if the multiplier is negative or not a number.
     """
-    require("noise_multiplier", noise_multiplier, 0.0, np.inf)
+    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf)
     xp, (sigma,) = as_floats(noise_multiplier)
     orders = ORDERS.astype(sigma.dtype)
     noisy = sigma > 0
@@ -61,7 +55,7 @@ def gdp(mu: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if ``mu`` is negative or not a number.
     """
-    require("mu", mu, 0.0, np.inf)
+    require_within("mu", mu, 0.0, np.inf)
     _, (shift,) = as_floats(mu)
     return _loss(0.5 * ORDERS.astype(shift.dtype) * (shift * shift)[..., None])
 
@@ -78,7 +72,7 @@ def laplace(scale: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if ``scale`` is not above 0.
     """
-    require("scale", scale, 0.0, np.inf, open_low=True)
+    require_within("scale", scale, 0.0, np.inf, open_low=True)
     xp, (b,) = as_floats(scale)
     orders, above_one = ORDERS.astype(b.dtype), (ORDERS - 1.0).astype(b.dtype)
     x = (1.0 / b)[..., None]
@@ -108,7 +102,7 @@ def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> 
     Raises:
         ValueError: if ``epsilon`` is negative or not a number, or ``bound`` is another word.
     """
-    require("epsilon", epsilon, 0.0, np.inf)
+    require_within("epsilon", epsilon, 0.0, np.inf)
     xp, (eps,) = as_floats(epsilon)
     orders, above_one = ORDERS.astype(eps.dtype), (ORDERS - 1.0).astype(eps.dtype)
     eps = eps[..., None]
@@ -144,7 +138,7 @@ def bounded_range(epsilon: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if ``epsilon`` is negative or not a number.
     """
-    require("epsilon", epsilon, 0.0, np.inf)
+    require_within("epsilon", epsilon, 0.0, np.inf)
     xp, (eps,) = as_floats(epsilon)
     orders, above_one = ORDERS.astype(eps.dtype), (ORDERS - 1.0).astype(eps.dtype)
     eps = eps[..., None]
@@ -170,7 +164,7 @@ def approximate_dp(epsilon: Scalar, delta: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if an argument is outside its range.
     """
-    require("delta", delta, 0.0, 1.0)
+    require_within("delta", delta, 0.0, 1.0)
     xp, (eps, failure) = as_floats(epsilon, delta)
     rdp = pure_dp(eps if xp is not np else np.asarray(epsilon, np.float64)).rdp
     batch = np.broadcast_shapes(rdp.shape[:-1], failure.shape)

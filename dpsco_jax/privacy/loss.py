@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from dpsco_jax.privacy._numerics import Array, Scalar, array_namespace, as_floats, require, round_up
+from dpsco_jax._checks import require_within
+from dpsco_jax.privacy._numerics import Array, Scalar, array_namespace, as_floats, round_up
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 16.0
@@ -47,6 +48,23 @@ def zero() -> PrivacyLoss:
 def unbounded() -> PrivacyLoss:
     """The loss of a release of which nothing is proved: ε is infinite at every δ below 1."""
     return PrivacyLoss(rdp=np.full(len(ORDERS), np.inf), delta=np.zeros(()))
+
+
+def unbounded_unless(holds: Any, loss: PrivacyLoss) -> PrivacyLoss:
+    """The loss where a condition holds, and ``unbounded()`` where it does not: how a program fails closed.
+
+    Inside ``jit`` a number out of its range cannot raise. Whatever forms a loss from traced numbers states
+    the condition under which its formula is a bound; a condition on NaN is false: the loss is infinite.
+
+    Args:
+        holds: bool of shape ``[...]``, traced or not.
+        loss: the loss that is proven where ``holds`` is true; it may hold anything elsewhere.
+    """
+    xp = array_namespace(holds, loss)
+    good = xp.asarray(holds, bool)
+    return PrivacyLoss(
+        rdp=xp.where(good[..., None], loss.rdp, xp.inf), delta=xp.where(good, loss.delta, 0.0)
+    )
 
 
 def compose(*losses: PrivacyLoss) -> PrivacyLoss:
@@ -84,7 +102,7 @@ def scale(loss: PrivacyLoss, count: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if a concrete ``count`` is negative.
     """
-    require("count", count, 0.0, np.inf, open_high=True)
+    require_within("count", count, 0.0, np.inf, open_high=True)
     xp, (rdp, failure, times) = as_floats(*loss, count)
     none = (times == 0)[..., None]
     return PrivacyLoss(
@@ -113,7 +131,7 @@ def epsilon(loss: PrivacyLoss, delta: Scalar) -> Any:
     Raises:
         ValueError: if a concrete ``delta`` is not in (0, 1).
     """
-    require("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    require_within("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
     xp, (rdp, failure, allowed) = as_floats(*loss, delta)
     eps = xp.finfo(rdp.dtype).eps
     rest = (allowed * (1.0 - 2.0 * eps) - failure) / (1.0 - xp.minimum(failure, 0.5))
@@ -147,7 +165,7 @@ def delta(loss: PrivacyLoss, epsilon: Scalar) -> Any:
     Raises:
         ValueError: if a concrete ``epsilon`` is negative or not a number.
     """
-    require("epsilon", epsilon, 0.0, np.inf)
+    require_within("epsilon", epsilon, 0.0, np.inf)
     xp, (rdp, failure, allowed) = as_floats(*loss, epsilon)
     finite = xp.isfinite(rdp)
     safe_rdp = xp.where(finite, rdp, 0.0)

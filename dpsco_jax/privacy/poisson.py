@@ -21,8 +21,9 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from jaxtyping import Bool
 
+from dpsco_jax._checks import require_within
 from dpsco_jax.privacy import _profile
-from dpsco_jax.privacy._numerics import Array, Scalar, as_floats, require, round_up
+from dpsco_jax.privacy._numerics import Array, Scalar, as_floats, round_up
 from dpsco_jax.privacy.loss import PrivacyLoss
 from dpsco_jax.privacy.orders import ORDERS
 
@@ -115,7 +116,7 @@ def minkowski(xp: Any, sigma: Any, q: Any) -> Any:
 
 
 def _checked(noise_multiplier: Scalar, sampling_probability: Scalar) -> tuple[Any, Any, Any]:
-    require("noise_multiplier", noise_multiplier, 0.0, np.inf)
-    require("sampling_probability", sampling_probability, 0.0, 1.0)
+    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf)
+    require_within("sampling_probability", sampling_probability, 0.0, 1.0)
     xp, (sigma, q) = as_floats(noise_multiplier, sampling_probability)
     return xp, sigma, q

@@ -27,8 +27,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+from dpsco_jax._checks import require_within
 from dpsco_jax.privacy import _resque_profile, accountants, pld
-from dpsco_jax.privacy._numerics import require
 from dpsco_jax.privacy._resque_amplification import subsampled_rdp
 from dpsco_jax.privacy._resque_drift import drift_factor, shift_law
 from dpsco_jax.privacy.calibration import calibrate
@@ -77,8 +77,10 @@ class ResqueCall:
                 f"num_queries must be at most population + 1 = {self.population + 1} without"
                 f" replacement, got {queries}"
             )
-        require("beta", self.beta, 0.0, np.inf, open_low=True, open_high=True)
-        require("radius_ratio", self.radius_ratio, LEAST_RADIUS_RATIO, np.inf, open_high=True)
+        require_within("beta", self.beta, 0.0, np.inf, open_low=True, open_high=True)
+        require_within(
+            "radius_ratio", self.radius_ratio, LEAST_RADIUS_RATIO, np.inf, open_high=True
+        )
 
 
 def conditional_cost(call: ResqueCall, failure: float) -> float:
@@ -88,7 +90,7 @@ def conditional_cost(call: ResqueCall, failure: float) -> float:
         call: the call.
         failure: probability, in each phase, that two coupled runs drift apart by more than F allows.
     """
-    require("failure", failure, 0.0, 1.0, open_low=True)
+    require_within("failure", failure, 0.0, 1.0, open_low=True)
     return 2.0 * (call.beta * drift_factor(call.num_queries, call.radius_ratio, failure)) ** 2
 
 
@@ -105,7 +107,7 @@ def call_loss(call: ResqueCall, failure: float, constants: Constants = "tight") 
     Raises:
         ValueError: if an argument is out of range, or a printed precondition of ``"paper"`` is violated.
     """
-    require("failure", failure, 0.0, 0.5, open_low=True)
+    require_within("failure", failure, 0.0, 0.5, open_low=True)
     match constants:
         case "tight":
             return _tight_loss(call, failure)
@@ -178,8 +180,8 @@ def calibrate_beta(
     Raises:
         ValueError: if an argument is out of range, or not even 1e-7 meets the budget.
     """
-    require("epsilon", epsilon, 0.0, np.inf, open_low=True, open_high=True)
-    require("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    require_within("epsilon", epsilon, 0.0, np.inf, open_low=True, open_high=True)
+    require_within("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
     if constants == "triple":
         failure = _FAILURE_SHARE * delta
         return float(

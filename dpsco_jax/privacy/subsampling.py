@@ -25,8 +25,9 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax._checks import require_within
 from dpsco_jax.privacy import _profile, poisson
-from dpsco_jax.privacy._numerics import Scalar, as_floats, require, round_up
+from dpsco_jax.privacy._numerics import Scalar, as_floats, round_up
 from dpsco_jax.privacy.loss import PrivacyLoss
 from dpsco_jax.privacy.orders import ORDERS
 
@@ -55,7 +56,7 @@ def subsampled_gaussian_without_replacement(
     """
     _check_sizes(noise_multiplier, population_size, batch_size, 1.0)
     if not isinstance(population_size, jax.core.Tracer):
-        require("batch_size", batch_size, 0.0, float(np.min(population_size)))
+        require_within("batch_size", batch_size, 0.0, float(np.min(population_size)))
     xp, (sigma, users, batch) = as_floats(noise_multiplier, population_size, batch_size)
     log_moments = _log_moments(xp, sigma, batch / users, relation)
     return _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
@@ -86,7 +87,7 @@ def subsampled_gaussian_with_replacement(
         ValueError: for another relation, or an argument out of range.
     """
     _check_sizes(noise_multiplier, population_size, batch_size, 2.0)
-    require("tail_probability", tail_probability, 0.0, 1.0)
+    require_within("tail_probability", tail_probability, 0.0, 1.0)
     xp, (sigma, users, draws) = as_floats(noise_multiplier, population_size, batch_size)
     sigma, users, draws = xp.broadcast_arrays(sigma, users, draws)
     drawn, failure = _multiplicities(xp, users, draws, tail_probability)
@@ -166,9 +167,9 @@ def _log_mean_exp(xp: Any, logs: Any, weights: Any) -> Any:
 
 
 def _check_sizes(noise_multiplier: Any, users: Any, batch: Any, least: float) -> None:
-    require("noise_multiplier", noise_multiplier, 0.0, np.inf)
-    require("population_size", users, least, np.inf, open_high=True)
-    require("batch_size", batch, 0.0, np.inf, open_high=True)
+    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf)
+    require_within("population_size", users, least, np.inf, open_high=True)
+    require_within("batch_size", batch, 0.0, np.inf, open_high=True)
 
 
 def _loss(xp: Any, log_moments: Any, failure: Any) -> PrivacyLoss:

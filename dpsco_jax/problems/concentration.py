@@ -37,7 +37,7 @@ import math
 
 import scipy.special
 
-from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import require, require_nonnegative, require_positive
 
 
 def user_mean_radius(bound: float, items_per_user: int, num_users: int, failure: float) -> float:

@@ -34,8 +34,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpsco_jax._checks import require, require_nonnegative
 from dpsco_jax.geometry import smoothing
-from dpsco_jax.geometry._checks import require, require_nonnegative
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.problems.objective import Example, Objective, OneHot, bounded_row, margin, row_values
 

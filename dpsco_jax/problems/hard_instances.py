@@ -32,7 +32,7 @@ import scipy.optimize
 import scipy.sparse
 from jaxtyping import Array, ArrayLike, Float, Key
 
-from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import require, require_nonnegative, require_positive
 
 _NODES = 65  # of the quadrature: spacing below 0.31ρ
 

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import require, require_nonnegative, require_positive
 from dpsco_jax.geometry.domains import Domain, ball, whole_space
 from dpsco_jax.geometry.norms import clip_to_norm, global_norm
 from dpsco_jax.problems.objective import Example, LinearModel, Objective, margin

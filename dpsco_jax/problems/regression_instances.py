@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from dpsco_jax.geometry._checks import require, require_nonnegative
+from dpsco_jax._checks import require, require_nonnegative
 from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.hard_instances import Instance, solve_linear_program
 from dpsco_jax.problems.objective import Objective

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpsco_jax.geometry._checks import require, require_nonnegative
+from dpsco_jax._checks import require, require_nonnegative
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.geometry.smoothing import uniform_ball

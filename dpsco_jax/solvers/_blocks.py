@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require
+from dpsco_jax._checks import require
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
 from dpsco_jax.solvers.solution import Solution, Status

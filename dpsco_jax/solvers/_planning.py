@@ -9,7 +9,6 @@ Cost: a calibration by privacy loss distributions takes about a second, by Rény
 import dataclasses
 import functools
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -131,33 +130,6 @@ def pytree(cls: type[_Plan]) -> type[_Plan]:
     leaves = [field.name for field in dataclasses.fields(cls) if field.type is Any]
     static = [field.name for field in dataclasses.fields(cls) if field.type is not Any]
     return jax.tree_util.register_dataclass(cls, data_fields=leaves, meta_fields=static)
-
-
-def require_integer(name: str, value: Any, lower: int, upper: int | None = None) -> int:
-    """The value as an ``int``; ``ValueError`` unless it is an integer in [lower, upper]."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < lower or (upper is not None and value > upper):
-        bound = f"in [{lower}, {upper}]" if upper is not None else f"at least {lower}"
-        raise ValueError(f"{name} must be an integer {bound}, got {value!r}")
-    return int(value)
-
-
-def require_real(
-    name: str, value: Any, lower: float, upper: float = math.inf, closed: bool = False
-) -> float:
-    """The value as a ``float``; ``ValueError`` unless it is in (lower, upper), or [lower, upper)."""
-    inside = np.ndim(value) == 0 and (lower <= value if closed else lower < value) and value < upper
-    if not inside:
-        bracket = "[" if closed else "("
-        raise ValueError(f"{name} must be in {bracket}{lower:g}, {upper:g}), got {value!r}")
-    return float(value)
-
-
-def require_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """The value; ``ValueError`` unless it is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-    return value
 
 
 def require_users(name: str, planned: int, data: Any) -> None:

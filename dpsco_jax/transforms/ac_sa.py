@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax.geometry._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import require, require_nonnegative, require_positive
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
 from dpsco_jax.transforms import _states

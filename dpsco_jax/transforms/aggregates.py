@@ -30,8 +30,8 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax import lax
 
+from dpsco_jax._checks import require_positive
 from dpsco_jax.geometry import clipping
-from dpsco_jax.geometry._checks import require_positive
 
 
 class Aggregate(optax.GradientTransformationExtraArgs):

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax.geometry._checks import require_nonnegative
+from dpsco_jax._checks import require_nonnegative
 from dpsco_jax.transforms import _states
 
 

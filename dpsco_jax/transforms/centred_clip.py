@@ -29,8 +29,8 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax._checks import require, require_positive
 from dpsco_jax.geometry import clipping, norms
-from dpsco_jax.geometry._checks import require, require_positive
 from dpsco_jax.transforms import _states
 from dpsco_jax.transforms.aggregates import Aggregate, sum_in_chunks
 

@@ -29,9 +29,8 @@ import optax
 from jaxtyping import ArrayLike
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_key, require_positive
 from dpsco_jax.mechanisms import additive, concentrated_mean, sparse_vector
-from dpsco_jax.mechanisms._keys import require_key
 from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.transforms._states import wide_copy
 

@@ -26,9 +26,8 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_key, require_positive
 from dpsco_jax.mechanisms import additive
-from dpsco_jax.mechanisms._keys import require_key
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
 from dpsco_jax.transforms.aggregates import Aggregate

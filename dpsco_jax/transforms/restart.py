@@ -27,7 +27,7 @@ import numpy as np
 import optax
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require
+from dpsco_jax._checks import require
 
 
 class RestartState(NamedTuple):

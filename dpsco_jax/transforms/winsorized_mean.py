@@ -23,9 +23,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import privacy
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax._checks import require_key, require_positive
 from dpsco_jax.mechanisms import winsorized_mean as mechanism
-from dpsco_jax.mechanisms._keys import require_key
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 
 

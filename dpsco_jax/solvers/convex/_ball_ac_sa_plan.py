@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax.geometry.smoothing import gaussian_smoothness
 from dpsco_jax.solvers import _planning
 
@@ -121,16 +122,16 @@ def plan(
     Raises:
         ValueError: if an argument is out of range.
     """
-    lipschitz = _planning.require_real("lipschitz", lipschitz, 0)
-    ball_radius = _planning.require_real("ball_radius", ball_radius, 0)
-    smoothing_radius = _planning.require_real(
+    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
+    ball_radius = _checks.require_real("ball_radius", ball_radius, 0)
+    smoothing_radius = _checks.require_real(
         "smoothing_radius", smoothing_radius, ball_radius, closed=True
     )
-    least = _planning.require_real("min_regularization", min_regularization, 0)
-    sizes = _planning.require_choice("sizes", sizes, SIZES)
+    least = _checks.require_real("min_regularization", min_regularization, 0)
+    sizes = _checks.require_choice("sizes", sizes, SIZES)
     if not accuracies:
         raise ValueError(f"accuracies must not be empty, got {accuracies!r}")
-    wanted = tuple(_planning.require_real("accuracies", a, 0) for a in accuracies)
+    wanted = tuple(_checks.require_real("accuracies", a, 0) for a in accuracies)
     ends = [least]
     while 2 * ends[-1] < 4 * lipschitz / ball_radius:
         ends.append(2 * ends[-1])

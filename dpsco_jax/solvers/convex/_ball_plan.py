@@ -16,6 +16,7 @@ import dataclasses
 import math
 from typing import Any
 
+from dpsco_jax import _checks
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import _ball_search
 from dpsco_jax.solvers.convex.ball_oracles import Accuracies, oracle_accuracies
@@ -152,18 +153,18 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    lipschitz = _planning.require_real("lipschitz", lipschitz, 0)
-    distance = _planning.require_real("distance", distance, 0)
-    radius = _planning.require_real("ball_radius", ball_radius, 0)
-    excess = _planning.require_real("excess", excess, 0)
-    _planning.require_choice("search", search, SEARCHES)
+    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
+    distance = _checks.require_real("distance", distance, 0)
+    radius = _checks.require_real("ball_radius", ball_radius, 0)
+    excess = _checks.require_real("excess", excess, 0)
+    _checks.require_choice("search", search, SEARCHES)
     if radius > distance:
         raise ValueError(f"ball_radius must be in (0, distance = {distance:g}], got {radius!r}")
     if excess > lipschitz * distance:
         most = lipschitz * distance
         raise ValueError(f"excess must be in (0, lipschitz·distance = {most:g}], got {excess!r}")
-    log_power = _planning.require_real("log_power", log_power, 0, closed=True)
-    scale = _planning.require_real("scale", scale, 0)
+    log_power = _checks.require_real("log_power", log_power, 0, closed=True)
+    scale = _checks.require_real("scale", scale, 0)
     if not 0 < window[0] < window[1] < 1:
         raise ValueError(f"window must satisfy 0 < lower < upper < 1, got {window!r}")
     if reuse is None:
@@ -196,9 +197,9 @@ def plan(
         least = scale * excess / (2 * radius * distance)
         iterations = math.ceil(ratio * math.log(4 / 3 * condition)) + 1
     if num_iterations is not None:
-        iterations = _planning.require_integer("num_iterations", num_iterations, 1)
+        iterations = _checks.require_integer("num_iterations", num_iterations, 1)
     if max_searches is not None and searches > 0:
-        searches = _planning.require_integer("max_searches", max_searches, 1 + reuse)
+        searches = _checks.require_integer("max_searches", max_searches, 1 + reuse)
     return Plan(
         search=search,
         reuse=reuse,

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax.solvers import _planning
 
 SIZES = ("proved", "paper", "practical")
@@ -107,19 +108,19 @@ def plan(
     Raises:
         ValueError: if an argument is out of range, or more than 60 epochs are needed.
     """
-    lipschitz = _planning.require_real("lipschitz", lipschitz, 0)
-    ball_radius = _planning.require_real("ball_radius", ball_radius, 0)
-    smoothing_radius = _planning.require_real(
+    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
+    ball_radius = _checks.require_real("ball_radius", ball_radius, 0)
+    smoothing_radius = _checks.require_real(
         "smoothing_radius", smoothing_radius, ball_radius, closed=True
     )
-    least = _planning.require_real("min_regularization", min_regularization, 0)
-    sizes = _planning.require_choice("sizes", sizes, SIZES)
+    least = _checks.require_real("min_regularization", min_regularization, 0)
+    sizes = _checks.require_choice("sizes", sizes, SIZES)
     if not accuracies:
         raise ValueError(f"accuracies must not be empty, got {accuracies!r}")
     second_moment = math.exp((ball_radius / smoothing_radius) ** 2)
     rows = []
     for accuracy in accuracies:
-        accuracy = _planning.require_real("accuracies", accuracy, 0)
+        accuracy = _checks.require_real("accuracies", accuracy, 0)
         slopes = [math.sqrt(2 * accuracy)]
         # In units of r and L: all depends on the slope L/(λr) alone.
         while slopes[-1] * least * ball_radius < lipschitz:

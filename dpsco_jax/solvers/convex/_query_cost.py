@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpsco_jax.solvers import _planning
+from dpsco_jax import _checks
 
 ORACLES = ("epoch_sgd", "ac_sa")
 
@@ -84,9 +84,9 @@ def theorem(oracle: str, dim: int, condition: float) -> QueryCost:
     Raises:
         ValueError: an argument is out of range.
     """
-    oracle = _planning.require_choice("oracle", oracle, ORACLES)
-    dim = _planning.require_integer("dim", dim, 1)
-    condition = _planning.require_real("condition", condition, 1)
+    oracle = _checks.require_choice("oracle", oracle, ORACLES)
+    dim = _checks.require_integer("dim", dim, 1)
+    condition = _checks.require_real("condition", condition, 1)
     log = math.log(dim * condition)
     rounds = dim ** (1 / 3) * condition ** (2 / 3) * log**3
     samples = condition**2 * log**4

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
 from dpsco_jax.oracles import Oracle, sampling, unclipped
@@ -135,23 +135,23 @@ def plan(
         ValueError: an argument is out of range; the policy needs strong convexity and there is none; the
             loss is neither smooth nor Lipschitz.
     """
-    num_users = _planning.require_integer("num_users", num_users, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    num_users = _checks.require_integer("num_users", num_users, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
     batch = num_users if batch_size is None else batch_size
-    batch = _planning.require_integer("batch_size", batch, 1, num_users)
-    _planning.require_choice("policy", policy, ("auto", *POLICIES))
+    batch = _checks.require_integer("batch_size", batch, 1, num_users)
+    _checks.require_choice("policy", policy, ("auto", *POLICIES))
     if (num_steps is None) == (excess is None):
         raise ValueError(f"one of num_steps and excess must be given, got {num_steps}, {excess}")
     if num_steps is not None:
-        num_steps = _planning.require_integer("num_steps", num_steps, 1)
+        num_steps = _checks.require_integer("num_steps", num_steps, 1)
     if excess is not None:
-        excess = _planning.require_real("excess", excess, 0)
+        excess = _checks.require_real("excess", excess, 0)
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
     if policy in ("strongly convex", "multi-stage"):
-        _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+        _checks.require_real("strong_convexity", objective.strong_convexity, 0)
 
     setting = _ac_sa_choice.Setting(objective, num_users, dim, batch, distance)
     found = _ac_sa_choice.candidates(setting, policy, num_steps, excess)

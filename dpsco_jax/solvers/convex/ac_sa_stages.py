@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax.solvers import _planning
 from dpsco_jax.transforms import balanced_smoothness
 
@@ -82,11 +83,11 @@ class Problem:
     distance: float
 
     def __post_init__(self) -> None:
-        _planning.require_real("smoothness", self.smoothness, 0)
+        _checks.require_real("smoothness", self.smoothness, 0)
         most = math.nextafter(self.smoothness, math.inf)
-        _planning.require_real("strong_convexity", self.strong_convexity, 0, most, closed=True)
-        _planning.require_real("gradient_variance", self.gradient_variance, 0, closed=True)
-        _planning.require_real("initial_distance", self.distance, 0)
+        _checks.require_real("strong_convexity", self.strong_convexity, 0, most, closed=True)
+        _checks.require_real("gradient_variance", self.gradient_variance, 0, closed=True)
+        _checks.require_real("initial_distance", self.distance, 0)
 
 
 def one_stage(problem: Problem, policy: str, num_steps: int) -> Stages:
@@ -95,7 +96,7 @@ def one_stage(problem: Problem, policy: str, num_steps: int) -> Stages:
         return convex_stages(problem, policy, (num_steps,))
     if policy != "strongly convex":
         raise ValueError(f"policy of one stage must be one of {POLICIES[:2]}, got {policy!r}")
-    convexity = _planning.require_real("strong_convexity", problem.strong_convexity, 0)
+    convexity = _checks.require_real("strong_convexity", problem.strong_convexity, 0)
     bound = 2 * problem.smoothness * problem.distance**2 / (num_steps * (num_steps + 1))
     bound += 2 * problem.gradient_variance / (convexity * (num_steps + 1))
     return Stages(policy, (num_steps,), np.array([problem.smoothness]), convexity, bound)
@@ -151,7 +152,7 @@ def convex_stages(p: Problem, policy: str, lengths: tuple[int, ...]) -> Stages:
 
 def _length(problem: Problem, stage: int) -> int:
     """N_k."""
-    _planning.require_real("strong_convexity", problem.strong_convexity, 0)
+    _checks.require_real("strong_convexity", problem.strong_convexity, 0)
     gap = 0.5 * problem.strong_convexity * problem.distance**2
     for_start = 4 * math.sqrt(2 * problem.smoothness / problem.strong_convexity)
     for_noise = 128 * 2.0**stage * problem.gradient_variance

@@ -24,9 +24,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from dpsco_jax import _checks
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.oracles import multilevel
-from dpsco_jax.solvers import _planning
 
 
 class BallAnswer(NamedTuple):
@@ -113,11 +113,11 @@ def oracle_accuracies(
     Raises:
         ValueError: if an argument is out of range.
     """
-    ratio = _planning.require_real("ratio", ratio, 1, closed=True)
-    least_factor = _planning.require_real("least_factor", least_factor, 0)
-    num_iterations = _planning.require_integer("num_iterations", num_iterations, 1)
-    search_failure = _planning.require_real("search_failure", search_failure, 0, 1)
-    copies = _planning.require_integer("copies", copies, 1)
+    ratio = _checks.require_real("ratio", ratio, 1, closed=True)
+    least_factor = _checks.require_real("least_factor", least_factor, 0)
+    num_iterations = _checks.require_integer("num_iterations", num_iterations, 1)
+    search_failure = _checks.require_real("search_failure", search_failure, 0, 1)
+    copies = _checks.require_integer("copies", copies, 1)
     share = 1 / (21 * least_factor**1.5)
     square = min(0.21**2, 2 * share)
     # Relative to r: ε/(12·R·λ_min·r) = 1/(12·f·√K).
@@ -158,9 +158,9 @@ def from_ball_oracle(
     Raises:
         ValueError: if a number is below 1 or there is no level.
     """
-    search_runs = _planning.require_integer("search_runs", search_runs, 1)
-    copies = _planning.require_integer("copies", copies, 1)
-    runs_at_once = _planning.require_integer("runs_at_once", runs_at_once, 1)
+    search_runs = _checks.require_integer("search_runs", search_runs, 1)
+    copies = _checks.require_integer("copies", copies, 1)
+    runs_at_once = _checks.require_integer("runs_at_once", runs_at_once, 1)
     if not levels:
         raise ValueError(f"levels must hold at least one oracle, got {levels!r}")
 

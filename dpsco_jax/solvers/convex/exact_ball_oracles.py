@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpsco_jax.geometry._checks import require_positive
+from dpsco_jax._checks import require_positive
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
 
 

@@ -32,8 +32,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _blocks
 from dpsco_jax.solvers.convex.composite import Plan, farthest, premises, slope
 
 _FEWEST_USERS = 20  # with fewer, noise and batches of a phase leave nothing to gain
@@ -84,22 +85,22 @@ def plan(
     Raises:
         ValueError: an argument is out of range, R is not finite, or not even one phase is possible.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    regularization = _planning.require_real("regularization", regularization, 0, closed=True)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     if initial_distance is None:
         initial_distance = farthest(objective, regularization)
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
-    parallel = _planning.require_choice("budget", budget, ("parallel", "paper")) == "parallel"
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
+    parallel = _checks.require_choice("budget", budget, ("parallel", "paper")) == "parallel"
     decay = (4.0 if parallel else 32.0) if decay is None else decay
-    decay = _planning.require_real("decay", decay, 1)
+    decay = _checks.require_real("decay", decay, 1)
     if num_phases is None:
         log = math.log2(num_users)
         num_phases = math.ceil(log / 4) + 1 if parallel else math.ceil(log)
-    num_phases = _planning.require_integer("num_phases", num_phases, 1)
+    num_phases = _checks.require_integer("num_phases", num_phases, 1)
     if step_size is not None:
-        step_size = _planning.require_real("step_size", step_size, 0)
+        step_size = _checks.require_real("step_size", step_size, 0)
     convexity = objective.strong_convexity + regularization
     steepest = slope(objective, regularization)
     diameter = float(np.asarray(objective.domain.diameter))

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax.geometry._checks import require, require_positive
+from dpsco_jax._checks import require, require_positive
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracle, BallOracles
 from dpsco_jax.solvers.convex.exact_ball_oracles import multiplier, secular
 

@@ -29,7 +29,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
@@ -111,16 +111,16 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    lipschitz = _planning.require_real("lipschitz", lipschitz, 0)
-    distance = _planning.require_real("distance", distance, 0)
-    dim = _planning.require_integer("dim", dim, 1)
-    excess = _planning.require_real("excess", excess, 0)
-    _planning.require_choice("method", method, METHODS)
+    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
+    distance = _checks.require_real("distance", distance, 0)
+    dim = _checks.require_integer("dim", dim, 1)
+    excess = _checks.require_real("excess", excess, 0)
+    _checks.require_choice("method", method, METHODS)
     if excess > lipschitz * distance:
         most = lipschitz * distance
         raise ValueError(f"excess must be in (0, lipschitz·distance = {most:g}], got {excess!r}")
     if batch_size is not None:
-        batch_size = _planning.require_integer("batch_size", batch_size, 1)
+        batch_size = _checks.require_integer("batch_size", batch_size, 1)
     if method == "sgd":
         rounds = max(1, math.ceil((lipschitz * distance / excess) ** 2) - 1)
         step = distance / (lipschitz * math.sqrt(rounds + 1))

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from dpsco_jax import _checks
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
@@ -145,20 +146,20 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    lipschitz = _planning.require_real("lipschitz", lipschitz, 0)
-    distance = _planning.require_real("distance", distance, 0)
-    dim = _planning.require_integer("dim", dim, 1)
-    excess = _planning.require_real("excess", excess, 0)
+    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
+    distance = _checks.require_real("distance", distance, 0)
+    dim = _checks.require_integer("dim", dim, 1)
+    excess = _checks.require_real("excess", excess, 0)
     if excess > lipschitz * distance:
         most = lipschitz * distance
         raise ValueError(f"excess must be in (0, lipschitz·distance = {most:g}], got {excess!r}")
-    _planning.require_choice("oracle", oracle, ORACLES)
-    _planning.require_choice("constants", constants, CONSTANTS)
+    _checks.require_choice("oracle", oracle, ORACLES)
+    _checks.require_choice("constants", constants, CONSTANTS)
     proved = constants != "practical"
     searches = ("bisection",) if proved else ("doubling", "bisection", "fixed")
-    search = _planning.require_choice("search", search or searches[0], searches)
+    search = _checks.require_choice("search", search or searches[0], searches)
     proxes = ("mlmc", "plain") if proved else ("reuse", "plain", "mlmc")[search == "fixed" :]
-    prox = _planning.require_choice("prox", prox or proxes[0], proxes)
+    prox = _checks.require_choice("prox", prox or proxes[0], proxes)
 
     share = excess / 3  # for smoothing, for acceleration, for failed line searches
     length = math.sqrt(dim) if constants == "paper" else smoothing.gaussian_bias(1.0, 1.0, dim)

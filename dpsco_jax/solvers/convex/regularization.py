@@ -18,8 +18,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex.composite import Plan, farthest
 
 _ROUNDS = 2
@@ -53,7 +53,7 @@ def plan(
     """
     if initial_distance is None:
         initial_distance = farthest(objective)
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
     lipschitz = float(objective.lipschitz)
 
     def under(strength: float) -> Plan:
@@ -84,7 +84,7 @@ def plan(
         )
 
     if regularization is not None:
-        return under(_planning.require_real("regularization", regularization, 0))
+        return under(_checks.require_real("regularization", regularization, 0))
     strength = lipschitz / distance / math.sqrt(num_users)
     best = under(strength)
     for _ in range(_ROUNDS):

@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _blocks
 from dpsco_jax.solvers.convex.composite import Plan, farthest, premises
 
 _MOST_STAGES = 6
@@ -77,18 +78,18 @@ def plan(
         ValueError: an argument is out of range, R is not finite, there is no strong convexity, or no stage
             is possible.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    regularization = _planning.require_real("regularization", regularization, 0, closed=True)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     convexity = objective.strong_convexity + regularization
-    convexity = _planning.require_real("strong_convexity", convexity, 0)
+    convexity = _checks.require_real("strong_convexity", convexity, 0)
     if initial_distance is None:
         initial_distance = farthest(objective, regularization)
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
     if num_stages is not None:
-        num_stages = _planning.require_integer("num_stages", num_stages, 1)
-    paper = _planning.require_choice("constants", constants, ("tight", "paper")) == "paper"
+        num_stages = _checks.require_integer("num_stages", num_stages, 1)
+    paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
     # Points other than the centre, where the centred term has a slope, can be as far as the domain allows.
     cap = float(np.asarray(objective.domain.diameter)) if regularization else farthest(objective)
 

@@ -23,9 +23,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import ball_acceleration
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level._ball_accelerated_budget import Plan, predicted_error
@@ -119,29 +119,29 @@ def draft(
         ValueError: an argument is out of range, or the loss has no proof.
     """
     accounting.require_linear(objective)
-    paper = _planning.require_choice("constants", constants, ("tight", "paper")) == "paper"
+    paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
     sampling = sampling or SAMPLINGS[paper]
-    _planning.require_choice("sampling", sampling, SAMPLINGS)
-    search = _planning.require_choice("search", search or SEARCHES[paper], SEARCHES)
-    prox = _planning.require_choice("prox", prox or ("mlmc_extended" if paper else "plain"), PROXES)
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    dim = _planning.require_integer("dim", dim, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    condition = _planning.require_real("condition", condition, 1, closed=True)
-    ratio = _planning.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
+    _checks.require_choice("sampling", sampling, SAMPLINGS)
+    search = _checks.require_choice("search", search or SEARCHES[paper], SEARCHES)
+    prox = _checks.require_choice("prox", prox or ("mlmc_extended" if paper else "plain"), PROXES)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    dim = _checks.require_integer("dim", dim, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    condition = _checks.require_real("condition", condition, 1, closed=True)
+    ratio = _checks.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
     lipschitz = float(objective.lipschitz)
     excess = lipschitz * distance / condition
     if smoothing_radius is None:
         smoothing_radius = excess / (lipschitz * (math.sqrt(dim) if paper else 1.0))
-    smoothing = _planning.require_real("smoothing_radius", smoothing_radius, 0)
+    smoothing = _checks.require_real("smoothing_radius", smoothing_radius, 0)
     if num_queries is None:
         num_queries = max(4, int(SHARES[sampling] * num_users))
     most = num_users if sampling == "without replacement" else None
-    queries = 1 << (_planning.require_integer("num_queries", num_queries, 4, most).bit_length() - 1)
+    queries = 1 << (_checks.require_integer("num_queries", num_queries, 4, most).bit_length() - 1)
     if not paper and search != "fixed":
         balls = (distance * ratio / smoothing) ** (2 / 3)
         num_iterations = num_iterations or math.ceil(_ITERATIONS * balls)
@@ -179,7 +179,7 @@ def draft(
         num_queries=queries,
         sampling=sampling,
         prox=prox,
-        search_runs=_planning.require_integer("search_runs", search_runs, 1),
+        search_runs=_checks.require_integer("search_runs", search_runs, 1),
         copies=copies,
         max_level=max_level,
         level_counts=_level_counts(levels, max_level),

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.oracles import linear
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.problems.objective import Objective
@@ -178,21 +178,21 @@ def draft(
         ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
     """
     accounting.require_linear(objective)
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    dim = _planning.require_integer("dim", dim, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    radius = _planning.require_real("ball_radius", ball_radius, 0)
-    ratio = _planning.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
-    convexity = _planning.require_real("regularization", regularization, 0, closed=True)
-    paper = _planning.require_choice("constants", constants, ("tight", "paper")) == "paper"
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    dim = _checks.require_integer("dim", dim, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    radius = _checks.require_real("ball_radius", ball_radius, 0)
+    ratio = _checks.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
+    convexity = _checks.require_real("regularization", regularization, 0, closed=True)
+    paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
     sampling = sampling or SAMPLINGS[paper]
-    _planning.require_choice("sampling", sampling, SAMPLINGS)
+    _checks.require_choice("sampling", sampling, SAMPLINGS)
     method = method or METHODS[convexity > 0]
-    _planning.require_choice("method", method, METHODS)
+    _checks.require_choice("method", method, METHODS)
     strong = method == "strongly convex"
     if strong:
-        _planning.require_real("regularization", convexity + objective.ridge, 0)
+        _checks.require_real("regularization", convexity + objective.ridge, 0)
     queries = power_of_two(num_users, num_queries, sampling, least=4 if strong else 2)
     lipschitz = float(objective.lipschitz)
     drafted = Plan(
@@ -287,5 +287,5 @@ def power_of_two(num_users: int, num_queries: int | None, sampling: str, least: 
     if num_queries is None:
         num_queries = max(least, int(_SHARE[sampling] * num_users))
     most = num_users + 1 if sampling == "without replacement" else None
-    given = _planning.require_integer("num_queries", num_queries, least, most)
+    given = _checks.require_integer("num_queries", num_queries, least, most)
     return 1 << (given.bit_length() - 1)

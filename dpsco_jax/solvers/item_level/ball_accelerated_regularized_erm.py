@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _blocks, _planning
@@ -138,8 +138,8 @@ def plan(
             would return noise.
     """
     accounting.require_linear(objective)
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    regularization = _planning.require_real("regularization", regularization, 0, closed=True)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     weight = regularization + float(objective.ridge)
     if weight <= 0:
         raise ValueError(
@@ -148,8 +148,8 @@ def plan(
     lipschitz = float(objective.lipschitz)
     farthest = min(float(np.asarray(objective.domain.diameter)), lipschitz / weight)
     if initial_distance is not None:
-        farthest = min(farthest, _planning.require_real("initial_distance", initial_distance, 0))
-    condition = _planning.require_real("condition", condition, 1, closed=True)
+        farthest = min(farthest, _checks.require_real("initial_distance", initial_distance, 0))
+    condition = _checks.require_real("condition", condition, 1, closed=True)
 
     def round_plan(distance: float, kappa: float, **changes: Any) -> Any:
         if smoothing_radius is not None:
@@ -162,7 +162,7 @@ def plan(
     most = last.num_queries.bit_length() - 2
     if num_rounds is None:
         num_rounds = min(most, max(1, math.ceil(math.log2(max(math.log2(num_users), 1)))))
-    count = _planning.require_integer("num_rounds", num_rounds, 1, most)
+    count = _checks.require_integer("num_rounds", num_rounds, 1, most)
     before = range(count - 1, -1, -1)  # rounds that come after each one
     queries = [last.num_queries >> j for j in before]
     kappas = [max(1.0, condition * 2.0 ** (-j / 2)) for j in before]

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _blocks, _planning
@@ -114,16 +114,16 @@ def plan(
             was asked for (for the first, if none was).
     """
     accounting.require_linear(objective)
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    dim = _planning.require_integer("dim", dim, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    dim = _checks.require_integer("dim", dim, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
     most = math.floor(math.log2(num_users))
     if num_blocks is not None:
-        most = _planning.require_integer("num_blocks", num_blocks, 1, most)
+        most = _checks.require_integer("num_blocks", num_blocks, 1, most)
     lipschitz = float(objective.lipschitz)
     accuracy = math.sqrt(1 / num_users + dim * math.log(1 / delta) / (epsilon * num_users) ** 2)
     blocks: list[Any] = []

@@ -19,9 +19,9 @@ from typing import Any
 
 import jax
 
+from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import composite, regularization, restarts
 from dpsco_jax.solvers.convex.composite import Plan, farthest
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
@@ -64,9 +64,9 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or R is not finite; the message says which.
     """
-    _planning.require_integer("dim", dim, 1)
-    _planning.require_choice("constants", constants, ("tight", "paper"))
-    _planning.require_choice("method", method, ("auto", *METHODS))
+    _checks.require_integer("dim", dim, 1)
+    _checks.require_choice("constants", constants, ("tight", "paper"))
+    _checks.require_choice("method", method, ("auto", *METHODS))
     if initial_distance is None:
         initial_distance = farthest(objective)
     stage = functools.partial(

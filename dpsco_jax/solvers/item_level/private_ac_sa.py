@@ -32,7 +32,7 @@ import jax
 import numpy as np
 import optax
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -89,31 +89,31 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or a precondition of the paper's theorem
             fails; the message says which.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    dim = _planning.require_integer("dim", dim, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
-    _planning.require_choice("constants", constants, ("tight", "paper"))
-    _planning.require_choice("policy", policy, ("auto", *schedule.POLICIES))
-    _planning.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    dim = _checks.require_integer("dim", dim, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
+    _checks.require_choice("constants", constants, ("tight", "paper"))
+    _checks.require_choice("policy", policy, ("auto", *schedule.POLICIES))
+    _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
     paper = constants == "paper"
     most = 0.5 + 1e-12  # the paper's theorem holds up to one half
-    epsilon = _planning.require_real("epsilon", epsilon, 0, most if paper else math.inf)
-    delta = _planning.require_real("delta", delta, 0, most if paper else 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0, most if paper else math.inf)
+    delta = _checks.require_real("delta", delta, 0, most if paper else 1)
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
     lipschitz = float(objective.lipschitz)
-    clip = _planning.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
+    clip = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
     if paper and clip < lipschitz:
         raise ValueError(f"clip_norm must be at least {lipschitz:g} for 'paper', got {clip:g}")
     if num_steps is not None:
-        num_steps = _planning.require_integer("num_steps", num_steps, 1)
+        num_steps = _checks.require_integer("num_steps", num_steps, 1)
     if batch_size is not None:
-        batch_size = _planning.require_integer("batch_size", batch_size, 1, num_users)
+        batch_size = _checks.require_integer("batch_size", batch_size, 1, num_users)
 
-    regularization = _planning.require_real("regularization", regularization, 0, closed=True)
+    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     if regularization > 0:
-        _planning.require_choice("policy", policy, ("auto", "strongly convex"))
+        _checks.require_choice("policy", policy, ("auto", "strongly convex"))
         policy = "strongly convex"
 
     problem = schedule.Problem(
@@ -146,7 +146,7 @@ def plan(
         )
 
     if policy == "strongly convex":
-        _planning.require_real("strong_convexity", problem.strong_convexity, 0)
+        _checks.require_real("strong_convexity", problem.strong_convexity, 0)
     policies = schedule.candidates(problem) if policy == "auto" else (policy,)
     best = min(map(under, policies), key=lambda candidate: candidate.excess_bound)
     return best if clip >= lipschitz else dataclasses.replace(best, excess_bound=math.inf)

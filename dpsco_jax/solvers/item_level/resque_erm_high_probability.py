@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Key
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -88,9 +88,9 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    failure = _planning.require_real("failure", failure, 0, 1)
+    failure = _checks.require_real("failure", failure, 0, 1)
     runs = robust_point.runs_for(failure) if num_runs is None else num_runs
-    runs = _planning.require_integer("num_runs", runs, 1)
+    runs = _checks.require_integer("num_runs", runs, 1)
     made = Plan(runs, shared.draft(objective, **arguments | {"method": "strongly convex"}))
 
     def calls_at(beta: float) -> accounting.Calls:

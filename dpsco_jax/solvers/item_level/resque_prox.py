@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Key
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -111,7 +111,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or there is no room for levels above 0.
     """
-    _planning.require_choice("prox", prox, PROXES)
+    _checks.require_choice("prox", prox, PROXES)
     base = shared.draft(objective, **{"method": "strongly convex"} | arguments)
     if base.method != "strongly convex":
         raise ValueError(f"method must be 'strongly convex', got {base.method!r}")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax import _checks
 from dpsco_jax.mechanisms.concentrated_mean import headroom
 from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy.threshold_phase import calibrate_concentrated
@@ -204,7 +205,7 @@ def _spread(
         allowed = 0.5 * request.failure
         radius = concentration.trajectory_gradient_radius(*sizes, allowed)
     else:
-        radius = _planning.require_real("radius", request.radius, 0)
+        radius = _checks.require_real("radius", request.radius, 0)
         allowed = concentration.trajectory_gradient_failure(radius, *sizes)
     # Clipped gradients lie within L of the origin, always.
     return (radius, allowed) if radius < problem.lipschitz else (problem.lipschitz, 0.0)

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers._blocks import block_sizes
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 
@@ -194,5 +194,5 @@ def with_batches(
     if len(given) != len(sizes):
         raise ValueError(f"batch_size must be one for each of {len(sizes)} phases, got {given}")
     for batch in given:
-        _planning.require_integer("batch_size", batch, 1)
+        _checks.require_integer("batch_size", batch, 1)
     return [s._replace(batch_size=min(b, s.num_users)) for s, b in zip(sizes, given, strict=True)]

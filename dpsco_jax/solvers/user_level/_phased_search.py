@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax import _checks
+from dpsco_jax.solvers import _blocks
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level._phased_plan import Plan, reach, with_noise
 
@@ -117,7 +118,7 @@ def _by_phase(radius: float | Sequence[float], count: int) -> tuple[float, ...]:
         raise ValueError(
             f"radius must be one number or {count}, one for each phase, got {radius!r}"
         )
-    return tuple(_planning.require_real("radius", value, 0) for value in radius)
+    return tuple(_checks.require_real("radius", value, 0) for value in radius)
 
 
 def geometric(first: int, last: int) -> list[int]:

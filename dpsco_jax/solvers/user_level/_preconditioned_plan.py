@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.privacy import events
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.solvers import _planning
@@ -164,21 +164,21 @@ def plan(
         ValueError: an argument is out of range, or the objective is not a smooth linear model.
     """
     model, _ = smooth_linear_model(objective)
-    num_users = _planning.require_integer("num_users", num_users, 1)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
+    num_users = _checks.require_integer("num_users", num_users, 1)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
     if columns_per_row is not None:
-        columns_per_row = _planning.require_integer("columns_per_row", columns_per_row, 1)
-    num_steps = _planning.require_integer("num_steps", num_steps, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    share = _planning.require_real("moments_share", moments_share, 0, 1, closed=True)
-    margin_scale = _planning.require_real("margin_scale", margin_scale, 0)
+        columns_per_row = _checks.require_integer("columns_per_row", columns_per_row, 1)
+    num_steps = _checks.require_integer("num_steps", num_steps, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    share = _checks.require_real("moments_share", moments_share, 0, 1, closed=True)
+    margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
     if smoothness is None:
         smoothness = columns_per_row or dim
-    smoothness = _planning.require_real("smoothness", smoothness, 0)
-    _planning.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
+    smoothness = _checks.require_real("smoothness", smoothness, 0)
+    _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
 
     if second_moments is None:
         second_moments = np.full(dim, model.feature_bound**2 / dim)
@@ -192,7 +192,7 @@ def plan(
     whole = once.noise_multiplier(epsilon, delta, accountant)
     if quantile is None:
         quantile = 1.0 / (1.0 + _NOISE_AVERSION * 2.0 * math.sqrt(dim) * whole / num_users)
-    quantile = _planning.require_real("quantile", quantile, 0, 1)
+    quantile = _checks.require_real("quantile", quantile, 0, 1)
     moments_multiplier = _planning.float32_above(whole / math.sqrt(share)) if share else None
     noise_multiplier = _planning.float32_above(whole * math.sqrt(num_steps / (1.0 - share)))
     return Plan(

@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy import accountants
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _planning
 
 ASSUMES_ORIGIN = ("the domain holds the origin, if there is a ridge",)
 _Found = TypeVar("_Found")
@@ -68,7 +68,7 @@ def require_smooth(objective: Objective) -> float:
     """The smoothness of the loss; ``ValueError`` if it has none."""
     if objective.smoothness is None:
         raise ValueError("smoothness must be a number, got None: smooth the objective first")
-    return _planning.require_real("smoothness", objective.smoothness, 0, closed=True)
+    return _checks.require_real("smoothness", objective.smoothness, 0, closed=True)
 
 
 def largest_slope(objective: Objective) -> float:

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -170,35 +170,35 @@ def plan(
         ValueError: an argument is out of range; or users are too few for the test, or for the paper's
             schedule: the message has the numbers.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
     budget = (
-        _planning.require_real("epsilon", epsilon, 0),
-        _planning.require_real("delta", delta, 0, 1),
+        _checks.require_real("epsilon", epsilon, 0),
+        _checks.require_real("delta", delta, 0, 1),
     )
-    _planning.require_choice("constants", constants, ("tight", "paper"))
-    _planning.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
+    _checks.require_choice("constants", constants, ("tight", "paper"))
+    _checks.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
     if smoothing_radius is not None:
-        smoothing_radius = _planning.require_real(
+        smoothing_radius = _checks.require_real(
             "smoothing_radius", smoothing_radius, 0, closed=True
         )
-    failure = _planning.require_real("failure", failure, 0, 1)
-    ratio = _planning.require_real("ratio", ratio, 0)
+    failure = _checks.require_real("failure", failure, 0, 1)
+    ratio = _checks.require_real("ratio", ratio, 0)
     if decay is not None:
-        decay = _planning.require_real("decay", decay, 2 * ratio)
+        decay = _checks.require_real("decay", decay, 2 * ratio)
     if num_phases is not None:
-        num_phases = _planning.require_integer("num_phases", num_phases, 1)
+        num_phases = _checks.require_integer("num_phases", num_phases, 1)
     if regularization is not None:
-        regularization = _planning.require_real("regularization", regularization, 0)
+        regularization = _checks.require_real("regularization", regularization, 0)
     if constants == "paper" and radius is None:
         lipschitz = float(objective.lipschitz)
         radius = paper.gradient_radius(lipschitz, num_users, dim, items_per_user)
-    outlier_share = _planning.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
+    outlier_share = _checks.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
     request = noise.Request(radius, aggregation, failure, outlier_share, constants)
     least = paper.smoothing_radius(num_users, items_per_user, dim, budget[0], distance)
     radii = (

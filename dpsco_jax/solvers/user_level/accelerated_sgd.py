@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -88,26 +88,26 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or users are too few for the test; then
             the message names the smallest number.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
     budget = (
-        _planning.require_real("epsilon", epsilon, 0),
-        _planning.require_real("delta", delta, 0, 1),
+        _checks.require_real("epsilon", epsilon, 0),
+        _checks.require_real("delta", delta, 0, 1),
     )
-    _planning.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
+    _checks.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
-    smoothing_radius = _planning.require_real("smoothing_radius", smoothing_radius, 0, closed=True)
-    failure = _planning.require_real("failure", failure, 0, 1)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
+    smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0, closed=True)
+    failure = _checks.require_real("failure", failure, 0, 1)
     problem = bounds.of_objective(
         objective, items_per_user, dim, budget, distance, smoothing_radius
     )
     if regularization is not None:
-        regularization = _planning.require_real("regularization", regularization, 0)
-    outlier_share = _planning.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
+        regularization = _checks.require_real("regularization", regularization, 0)
+    outlier_share = _checks.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
     request = noise.Request(radius, aggregation, failure, outlier_share)
     size = schedule.chosen(
         problem,
@@ -125,11 +125,11 @@ def plan(
         )
     if stage_length is not None and num_stages is not None:
         size = size._replace(
-            stage_length=_planning.require_integer("stage_length", stage_length, 1),
-            num_stages=_planning.require_integer("num_stages", num_stages, 1),
+            stage_length=_checks.require_integer("stage_length", stage_length, 1),
+            num_stages=_checks.require_integer("num_stages", num_stages, 1),
         )
     batch = num_users if batch_size is None else batch_size
-    batch = _planning.require_integer("batch_size", batch, 1, num_users)
+    batch = _checks.require_integer("batch_size", batch, 1, num_users)
     return of_size(problem, size._replace(batch_size=batch), request, chunk_size)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -115,20 +115,20 @@ def plan(
     Raises:
         ValueError: an argument is out of range, the objective is not strongly convex, or users are too few.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    convexity = _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)
     diameter = float(np.asarray(objective.domain.diameter))
     if initial_distance is None:
         initial_distance = diameter
-    _planning.require_real("initial_distance", min(initial_distance, 1e300), 0)
+    _checks.require_real("initial_distance", min(initial_distance, 1e300), 0)
     slope = float(objective.lipschitz)
     if objective.ridge:
         slope += objective.ridge * diameter
     farthest = min(diameter, 2.0 * slope / convexity)
     first = min(initial_distance, farthest)
     if num_blocks is not None:
-        counts = [_planning.require_integer("num_blocks", num_blocks, 1)]
+        counts = [_checks.require_integer("num_blocks", num_blocks, 1)]
     else:
         most = math.ceil(math.log2(max(math.log2(num_users * items_per_user), 2.0)))
         counts = list(range(most, 0, -1))

@@ -29,10 +29,9 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
 from dpsco_jax.solvers.user_level._auto_predictions import Problem
@@ -154,21 +153,21 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or no candidate is possible (with
             ``rank_by="bound"``: none with a finite bound); the message has the reasons.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    _planning.require_choice("rank_by", rank_by, _RANKS)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    _checks.require_choice("rank_by", rank_by, _RANKS)
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real("initial_distance", initial_distance, 0)
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
     if columns_per_row is not None:
-        columns_per_row = _planning.require_integer("columns_per_row", columns_per_row, 1)
+        columns_per_row = _checks.require_integer("columns_per_row", columns_per_row, 1)
     one_pass = num_users * items_per_user
     if gradient_budget is None:
         gradient_budget = _PASSES * one_pass
-    gradient_budget = _planning.require_integer("gradient_budget", gradient_budget, one_pass)
+    gradient_budget = _checks.require_integer("gradient_budget", gradient_budget, one_pass)
     unit = privacy.certified_noise_multiplier(
         privacy.FullBatch(), 1, epsilon, delta, NeighboringRelation.REPLACE_ONE
     )

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms import additive, private_range, private_selection, winsorized_mean
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
@@ -144,16 +144,16 @@ def plan(
     """
     if objective.ridge:
         raise ValueError(f"ridge must be 0: put it into the loss, got {objective.ridge!r}")
-    num_users = _planning.require_integer("num_users", num_users, 1)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    num_candidates = _planning.require_integer("num_candidates", num_candidates, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    failure = _planning.require_real("failure", failure, 0, 1)
+    num_users = _checks.require_integer("num_users", num_users, 1)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    num_candidates = _checks.require_integer("num_candidates", num_candidates, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    failure = _checks.require_real("failure", failure, 0, 1)
     low, high = loss_range
-    length = _planning.require_real("loss_range length", high - low, 0)
+    length = _checks.require_real("loss_range length", high - low, 0)
     each = failure / 5
     stop = each / num_candidates if stopping_probability is None else stopping_probability
-    stop = _planning.require_real(
+    stop = _checks.require_real(
         "stopping_probability",
         stop,
         private_selection.LEAST_STOPPING_PROBABILITY,

@@ -34,7 +34,7 @@ import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.oracles import sampling
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -180,18 +180,18 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    num_steps = _planning.require_integer("num_steps", num_steps, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    _planning.require_choice("constants", constants, ("tight", "paper"))
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    num_steps = _checks.require_integer("num_steps", num_steps, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    _checks.require_choice("constants", constants, ("tight", "paper"))
     if batch_size is not None:
-        batch_size = _planning.require_integer("batch_size", batch_size, 1, num_users)
+        batch_size = _checks.require_integer("batch_size", batch_size, 1, num_users)
     lipschitz = float(objective.lipschitz)
-    clip = _planning.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
+    clip = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
 
     if constants == "tight":
         multiplier = _multiplier(num_users, batch_size, num_steps, epsilon, delta)
@@ -210,11 +210,11 @@ def plan(
     variance = slope**2 + dim * stddev**2
     excess_bound = math.inf
     if step_size is None:
-        distance = _planning.require_real("initial_distance", initial_distance, 0)
+        distance = _checks.require_real("initial_distance", initial_distance, 0)
         step_size = distance / math.sqrt(num_steps * variance)
         if clip >= lipschitz and not objective.ridge:
             excess_bound = distance * math.sqrt(variance / num_steps)
-    step_size = _planning.require_real("step_size", step_size, 0)
+    step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
         num_users, items_per_user, dim, num_steps, batch_size, constants, chunk_size,
         multiplier, clip, step_size, epsilon, delta, excess_bound,

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _blocks, _planning
@@ -127,9 +127,9 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the first block has too few users for its test.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    convexity = _planning.require_real("strong_convexity", objective.strong_convexity, 0)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)
     if objective.ridge and objective.smoothness is None:
         raise ValueError("objective must be smooth if it has a ridge, got smoothness None")
     farthest = float(np.asarray(objective.domain.diameter))
@@ -137,7 +137,7 @@ def plan(
         farthest = min(farthest, 2 * float(objective.lipschitz) / convexity)
     first = farthest
     if initial_distance is not None:
-        first = min(first, _planning.require_real("initial_distance", initial_distance, 0))
+        first = min(first, _checks.require_real("initial_distance", initial_distance, 0))
 
     def under(count: int) -> Plan:
         sizes = (
@@ -184,7 +184,7 @@ def plan(
         return min(candidates, key=lambda candidate: candidate.excess_bound)
     if num_blocks == "paper":
         num_blocks = printed
-    return under(_planning.require_integer("num_blocks", num_blocks, 1, num_users.bit_length() - 1))
+    return under(_checks.require_integer("num_blocks", num_blocks, 1, num_users.bit_length() - 1))
 
 
 def printed_num_blocks(num_users: int, items_per_user: int) -> int:
@@ -193,7 +193,7 @@ def printed_num_blocks(num_users: int, items_per_user: int) -> int:
     Raises:
         ValueError: if mn < 4, where the second logarithm is not positive.
     """
-    items = _planning.require_integer("num_users * items_per_user", num_users * items_per_user, 4)
+    items = _checks.require_integer("num_users * items_per_user", num_users * items_per_user, 4)
     return max(1, math.ceil(math.log2(math.log2(items)) - 1e-12))
 
 

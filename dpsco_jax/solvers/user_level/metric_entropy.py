@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -108,10 +108,10 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the grid has more than ``most_candidates`` points.
     """
-    dim = _planning.require_integer("dim", dim, 1)
-    most = _planning.require_integer("most_candidates", most_candidates, 1)
-    side = _planning.require_real("upper - lower", upper - lower, 0)
-    failure = _planning.require_real("failure", failure, 0, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    most = _checks.require_integer("most_candidates", most_candidates, 1)
+    side = _checks.require_real("upper - lower", upper - lower, 0)
+    failure = _checks.require_real("failure", failure, 0, 1)
     # With more candidates the draws could not be counted.
     most = min(most, int(failure / 5 / private_selection.LEAST_STOPPING_PROBABILITY))
     largest = math.floor(most ** (1 / dim) * (1 + 1e-12))
@@ -136,7 +136,7 @@ def plan(
         return Plan(num_users, dim, points, float(lower), float(upper), selection, mesh, excess)
 
     if points_per_axis is not None:
-        return with_points(_planning.require_integer("points_per_axis", points_per_axis, 1))
+        return with_points(_checks.require_integer("points_per_axis", points_per_axis, 1))
     # The bound falls and then rises, slowly: a third more points a try.
     tried = {round((4 / 3) ** i) for i in range(60)}
     plans = [with_points(points) for points in sorted(tried) if points <= largest]

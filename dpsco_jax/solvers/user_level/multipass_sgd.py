@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.oracles import smoothed
 from dpsco_jax.privacy import threshold_phase
@@ -100,31 +100,31 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or there are too few users for the test;
             the message says how many are needed.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    _planning.require_choice("constants", constants, ("tight", "paper"))
-    _planning.require_choice("on_halt", on_halt, ("start", "average"))
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    _checks.require_choice("constants", constants, ("tight", "paper"))
+    _checks.require_choice("on_halt", on_halt, ("start", "average"))
     if num_steps is not None:
-        num_steps = _planning.require_integer("num_steps", num_steps, 1)
+        num_steps = _checks.require_integer("num_steps", num_steps, 1)
     if failure is None:
         failure = min(0.05, 1 / (num_users * items_per_user))
-    failure = _planning.require_real("failure", failure, 0, 1)
+    failure = _checks.require_real("failure", failure, 0, 1)
     for name, value in {"radius": radius, "step_size": step_size}.items():
         if value is not None:
-            _planning.require_real(name, value, 0)
+            _checks.require_real(name, value, 0)
     diameter = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real(
+    distance = _checks.require_real(
         "initial_distance", diameter if initial_distance is None else initial_distance, 0
     )
     paper, lipschitz = constants == "paper", float(objective.lipschitz)
     smooth = objective.smoothness is not None
     if smoothing is None:
         smoothing = "per_item" if paper and not smooth else "none"
-    _planning.require_choice("smoothing", smoothing, _SMOOTHING)
+    _checks.require_choice("smoothing", smoothing, _SMOOTHING)
     problem = schedule.Problem(
         num_users,
         items_per_user,
@@ -195,7 +195,7 @@ def plan(
         balanced = schedule.balanced_radius(problem, num_steps)
         smoothing_radius = balanced if printed is None else printed.smoothing_radius
     else:
-        _planning.require_real("smoothing_radius", smoothing_radius, 0)
+        _checks.require_real("smoothing_radius", smoothing_radius, 0)
     step = schedule.steps(
         problem,
         num_steps,

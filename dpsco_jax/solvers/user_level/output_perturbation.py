@@ -37,7 +37,7 @@ import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -167,16 +167,16 @@ def plan(
         ValueError: an argument is out of range, the loss is not of these kinds, or nothing is strongly
             convex (``regularization=0`` without ridge).
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    _planning.require_choice("constants", constants, ("tight", "paper"))
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    _checks.require_choice("constants", constants, ("tight", "paper"))
     _require_known_loss(objective)
     diameter = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real(
+    distance = _checks.require_real(
         "initial_distance", diameter if initial_distance is None else initial_distance, 0
     )
 
@@ -212,7 +212,7 @@ def plan(
         )  # fmt: skip
 
     if regularization is not None:
-        added = _planning.require_real("regularization", regularization, 0, closed=True)
+        added = _checks.require_real("regularization", regularization, 0, closed=True)
         if added + objective.strong_convexity <= 0:
             raise ValueError("regularization must be positive where nothing else is convex, got 0")
         return under(added)

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -161,22 +161,22 @@ def plan(
         ValueError: an argument is out of range, the loss is not smooth, R is not finite, or there are too
             few users for the intervals; the message says how many a phase needs.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    most_steps = _planning.require_integer("most_steps", most_steps, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    failure = _planning.require_real("failure", failure, 0, 1)
-    _planning.require_choice("split", split, ("equal", "geometric"))
-    _planning.require_choice("constants", constants, ("tight", "paper"))
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    most_steps = _checks.require_integer("most_steps", most_steps, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    failure = _checks.require_real("failure", failure, 0, 1)
+    _checks.require_choice("split", split, ("equal", "geometric"))
+    _checks.require_choice("constants", constants, ("tight", "paper"))
     if radius is not None:
-        radius = _planning.require_real("radius", radius, 0)
+        radius = _checks.require_real("radius", radius, 0)
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
     diameter = float(np.asarray(objective.domain.diameter))
     distance = diameter if initial_distance is None else initial_distance
-    distance = _planning.require_real("initial_distance", distance, 0)
+    distance = _checks.require_real("initial_distance", distance, 0)
     lipschitz = float(objective.lipschitz)
     slope = _winsorized_plan.largest_slope(objective)
     problem = schedule.Problem(
@@ -193,7 +193,7 @@ def plan(
 
     if constants == "paper":
         stddev = lipschitz / math.sqrt(dim) if gradient_stddev is None else gradient_stddev
-        stddev = _planning.require_real("gradient_stddev", stddev, 0)
+        stddev = _checks.require_real("gradient_stddev", stddev, 0)
         sizes = schedule.printed(problem, num_users, dim, stddev, epsilon, split)
         found = schedule.Candidate(tuple(sizes), math.inf, 1.0)
     else:

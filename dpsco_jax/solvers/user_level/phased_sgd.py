@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
 from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -94,27 +94,27 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or there are too few users; the message
             says how many are needed.
     """
-    num_users = _planning.require_integer("num_users", num_users, 2)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    _planning.require_choice("constants", constants, ("tight", "paper"))
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    _checks.require_choice("constants", constants, ("tight", "paper"))
     for name, ratio in {"step_ratio": step_ratio, "size_ratio": size_ratio}.items():
-        _planning.require_real(name, ratio, 0, 1 + 1e-12)
+        _checks.require_real(name, ratio, 0, 1 + 1e-12)
     if step_size is not None:
-        _planning.require_real("step_size", step_size, 0)
+        _checks.require_real("step_size", step_size, 0)
     if num_groups is not None:
-        _planning.require_integer("num_groups", num_groups, 1, num_users)
+        _checks.require_integer("num_groups", num_groups, 1, num_users)
     if num_phases is None and isinstance(radius, Sequence):
         num_phases = len(radius)
     if num_phases is not None:
-        _planning.require_integer("num_phases", num_phases, 1)
+        _checks.require_integer("num_phases", num_phases, 1)
     if failure is None:
         failure = min(0.05, 1 / (num_users * items_per_user))
-    failure = _planning.require_real("failure", failure, 0, 1)
+    failure = _checks.require_real("failure", failure, 0, 1)
     diameter = float(np.asarray(objective.domain.diameter))
-    distance = _planning.require_real(
+    distance = _checks.require_real(
         "initial_distance", diameter if initial_distance is None else initial_distance, 0
     )
     problem = schedule.Problem(

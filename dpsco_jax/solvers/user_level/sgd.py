@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -143,26 +143,24 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
-    num_users = _planning.require_integer("num_users", num_users, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    num_steps = _planning.require_integer("num_steps", num_steps, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    _planning.require_choice("sampling", sampling, _SAMPLING)
-    _planning.require_choice("averaging", averaging, _AVERAGING)
-    _planning.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
+    num_users = _checks.require_integer("num_users", num_users, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    num_steps = _checks.require_integer("num_steps", num_steps, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    _checks.require_choice("sampling", sampling, _SAMPLING)
+    _checks.require_choice("averaging", averaging, _AVERAGING)
+    _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
     everybody = sampling == "full"
-    batch_size = _planning.require_integer(
+    batch_size = _checks.require_integer(
         "batch_size",
         num_users if everybody and batch_size is None else batch_size,
         num_users if everybody else 1,
         num_users,
     )
     lipschitz = float(objective.lipschitz)
-    clip_norm = _planning.require_real(
-        "clip_norm", lipschitz if clip_norm is None else clip_norm, 0
-    )
+    clip_norm = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
 
     releases = _releases(sampling)(num_users, batch_size, num_steps)
     noise_multiplier = releases.noise_multiplier(epsilon, delta, accountant)
@@ -177,13 +175,13 @@ def plan(
     slope = clip_norm + (objective.ridge * distance if objective.ridge else 0.0)
     variance = slope**2 + noise_variance
     if step_size is None:
-        distance = _planning.require_real("initial_distance", distance, 0)
+        distance = _checks.require_real("initial_distance", distance, 0)
         step_size = distance / math.sqrt(num_steps * variance)
         proven = averaging == "uniform" and clip_norm >= lipschitz and not objective.ridge
         excess_bound = distance * math.sqrt(variance / num_steps) if proven else math.inf
     else:
         excess_bound = math.inf
-    step_size = _planning.require_real("step_size", step_size, 0)
+    step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
         num_users, dim, num_steps, batch_size, sampling, averaging, chunk_size,
         noise_multiplier, clip_norm, step_size, epsilon, delta, excess_bound,

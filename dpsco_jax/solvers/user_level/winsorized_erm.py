@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -163,26 +163,26 @@ def plan(
         ValueError: an argument is out of range, the loss is not smooth, R is not finite, or there are too
             few users for the intervals; the message says how many are needed.
     """
-    num_users = _planning.require_integer("num_users", num_users, 1)
-    items_per_user = _planning.require_integer("items_per_user", items_per_user, 1)
-    dim = _planning.require_integer("dim", dim, 1)
-    chunk_size = _planning.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _planning.require_real("epsilon", epsilon, 0)
-    delta = _planning.require_real("delta", delta, 0, 1)
-    failure = _planning.require_real("failure", failure, 0, 1)
+    num_users = _checks.require_integer("num_users", num_users, 1)
+    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    dim = _checks.require_integer("dim", dim, 1)
+    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    failure = _checks.require_real("failure", failure, 0, 1)
     if num_steps is not None:
-        num_steps = _planning.require_integer("num_steps", num_steps, 1)
+        num_steps = _checks.require_integer("num_steps", num_steps, 1)
     if radius is not None:
-        radius = _planning.require_real("radius", radius, 0)
+        radius = _checks.require_real("radius", radius, 0)
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
     strong = objective.strong_convexity
     method = ("strongly convex" if strong > 0 else "convex") if method is None else method
-    _planning.require_choice("method", method, _first_order.METHODS)
+    _checks.require_choice("method", method, _first_order.METHODS)
     if method == "strongly convex":
-        strong = _planning.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
+        strong = _checks.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
     diameter = float(np.asarray(objective.domain.diameter))
     distance = diameter if initial_distance is None else initial_distance
-    distance = _planning.require_real("initial_distance", distance, 0)
+    distance = _checks.require_real("initial_distance", distance, 0)
     slope = _winsorized_plan.largest_slope(objective)
 
     def with_steps(steps: int) -> Plan:

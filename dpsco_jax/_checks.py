@@ -1,0 +1,178 @@
+"""Refusal of bad arguments: the one vocabulary that all rooms share.
+
+Every function raises ``ValueError`` with the name of the argument, the value found and the range that works.
+A number is a real number: booleans, strings and complex numbers are refused wherever a number is asked for,
+whether they are concrete or traced. The range of a traced value cannot be looked at; what a privacy loss does
+with a traced number out of its range is decided where the loss is formed (``privacy.unbounded_unless``).
+"""
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+
+def require(condition: Any, name: str, value: Any, working_range: str) -> None:
+    """Raise ``ValueError`` unless the condition holds; a condition on traced values is skipped."""
+    if not isinstance(condition, jax.core.Tracer) and not np.all(condition):
+        raise ValueError(f"{name} must be {working_range}, got {value!r}")
+
+
+def require_number(name: str, value: Any, working_range: str = "a real number") -> None:
+    """Raise ``ValueError`` unless the value is a real number or an array of them; it may be traced."""
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        kind = value.dtype
+    elif isinstance(value, bool | str | bytes) or value is None:
+        kind = None
+    elif isinstance(value, int | float):
+        return
+    else:
+        try:
+            kind = np.asarray(value).dtype
+        except (TypeError, ValueError, RuntimeError):
+            kind = None
+    real = kind is not None and any(
+        jnp.issubdtype(kind, family) for family in (jnp.floating, jnp.integer)
+    )
+    if not real:
+        raise ValueError(f"{name} must be {working_range}, got {value!r}")
+
+
+def require_within(
+    name: str,
+    value: Any,
+    low: float,
+    high: float,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> None:
+    """Raise ``ValueError`` unless the numbers lie between ``low`` and ``high``, which belong to the range.
+
+    Args:
+        name: of the argument.
+        value: a number or an array of numbers. The range of a traced value is not checked.
+        low: the least value that works.
+        high: the largest value that works.
+        open_low: whether ``low`` itself is refused.
+        open_high: whether ``high`` itself is refused.
+    """
+    working_range = f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+    require_number(name, value, working_range)
+    if isinstance(value, jax.core.Tracer):
+        return
+    found = np.asarray(value, np.float64)
+    above = found > low if open_low else found >= low
+    below = found < high if open_high else found <= high
+    require(above & below, name, value, working_range)
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the numbers are positive and finite; a traced value is not looked at."""
+    require_within(name, value, 0.0, math.inf, open_low=True, open_high=True)
+
+
+def require_nonnegative(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the numbers are nonnegative and finite; a traced value is not looked at."""
+    require_within(name, value, 0.0, math.inf, open_high=True)
+
+
+def require_real(
+    name: str, value: Any, lower: float, upper: float = math.inf, closed: bool = False
+) -> float:
+    """The value as a ``float``; ``ValueError`` unless it is one number in (lower, upper).
+
+    Args:
+        name: of the argument.
+        value: a concrete number.
+        lower: the lower end of the range.
+        upper: the upper end, which is refused.
+        closed: whether ``lower`` itself works.
+    """
+    working_range = f"in {'[' if closed else '('}{lower:g}, {upper:g})"
+    require_number(name, value, working_range)
+    require(np.ndim(value) == 0, name, value, f"one number {working_range}")
+    require_within(name, value, lower, upper, open_low=not closed, open_high=True)
+    return float(value)
+
+
+def require_integer(name: str, value: Any, lower: int, upper: int | None = None) -> int:
+    """The value as an ``int``; ``ValueError`` unless it is an integer in [lower, upper].
+
+    Python and NumPy integers work, and arrays of no dimension that hold one; a ``float`` is refused even
+    where it is a whole number.
+    """
+    bound = f"in [{lower}, {upper}]" if upper is not None else f"at least {lower}"
+    working_range = f"an integer {bound}"
+    if isinstance(value, jax.Array | np.ndarray) and not isinstance(value, jax.core.Tracer):
+        whole = value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.integer)
+    else:
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    require(bool(whole), name, value, working_range)
+    require(value >= lower and (upper is None or value <= upper), name, value, working_range)
+    return int(value)
+
+
+def require_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """The value; ``ValueError`` unless it is one of the words."""
+    known = isinstance(value, str) and value in choices
+    require(known, name, value, f"one of {', '.join(choices)}")
+    return value
+
+
+def require_flag(name: str, value: Any) -> bool:
+    """The value; ``ValueError`` unless it is ``True`` or ``False``."""
+    require(isinstance(value, bool | np.bool_), name, value, "True or False")
+    return bool(value)
+
+
+def require_relation(
+    name: str, value: Any, known: Sequence[NeighboringRelation] = tuple(NeighboringRelation)
+) -> NeighboringRelation:
+    """The value; ``ValueError`` unless it is a ``NeighboringRelation`` for which the proof holds.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        known: the relations that work; all of ``dp_accounting`` by default.
+    """
+    good = isinstance(value, NeighboringRelation) and value in known
+    names = ", ".join(f"NeighboringRelation.{relation.name}" for relation in known)
+    require(good, name, value, f"one of {names}")
+    return value
+
+
+def require_key(key: Any, name: str = "key") -> None:
+    """Raise ``ValueError`` unless the value is a single typed key (``jax.random.key``)."""
+    dtype = getattr(key, "dtype", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.shape == ()
+    require(typed, name, key, "a single typed key (jax.random.key)")
+
+
+def require_mask(name: str, mask: Any, shape: tuple[int, ...] | None = None) -> None:
+    """Raise ``ValueError`` unless the value is an array of booleans, of the given shape if there is one."""
+    dtype = getattr(mask, "dtype", None)
+    require(dtype is not None and dtype == np.bool_, name, mask, "an array of booleans")
+    if shape is not None:
+        require(mask.shape == shape, name, mask, f"an array of booleans of shape {shape}")
+
+
+def require_real_leaves(name: str, tree: Any) -> None:
+    """Raise ``ValueError`` unless every leaf of the tree is an array of real floating-point numbers.
+
+    Noise is added to real numbers: the imaginary part of a complex leaf would be released as it is.
+    """
+    for leaf in jax.tree.leaves(tree):
+        dtype = jnp.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
+        real = jnp.issubdtype(dtype, jnp.floating)
+        require(bool(real), name, dtype, "a tree of real floating-point leaves")
+
+
+def require_callable(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the value can be called."""
+    require(callable(value), name, value, "a function")

@@ -18,7 +18,7 @@ from tests.experiments.mean_estimation import MeanEstimation
 ROOT = Path(__file__).parents[2]
 SLOW = MeanEstimation(work=2_000_000, seeds=10)
 # An interrupt must come in mid-run, however late this process sees the first cells.
-SLOWEST = MeanEstimation(work=20_000_000, seeds=10)
+SLOWEST = MeanEstimation(work=6_000_000, seeds=10)
 EXPERIMENTS = {MeanEstimation.name: MeanEstimation}
 
 

@@ -1,8 +1,7 @@
 """The ledger: nothing is lost over many entries, nor in any nesting of optax states."""
 
-from typing import NamedTuple
-
 import pickle
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -1,17 +1,18 @@
 """The sum of clipped contributions, formed without writing the clipped contributions out.
 
 What it computes: Σ_u clip(v_u) over the users who count, where v_u is a pytree and clip is
-``norms.clip_to_norm``.
+``norms.clip_to_norm`` of the whole tree, or of each of its layers to a norm of its own.
 
 Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD).
 
-Formal guarantee: every term is a function of its own row, has joint l2 norm at most ``clip_norm``,
-and is zero if the row is not finite or does not count; see ``geometry.norms``. The sum is rounded
-to about users · clip_norm · 2^-24.
+Formal guarantee: every term is a function of its own row, has joint l2 norm at most ``clip_norm`` (each
+layer at most its own), and is zero if the row is not finite in any place or does not count; see
+``geometry.norms``. The sum is rounded to about users · clip_norm · 2^-24.
 
 Cost: two passes over the rows for the factors and one for the sum; no temporary of their size.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -19,22 +20,80 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import ArrayLike, Bool
 
+from dpsco_jax._checks import require, require_positive, require_real_leaves
 from dpsco_jax.geometry import norms
 
 _BLOCK = 16
 
 
-def sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "users"]) -> Any:
+def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
     """Σ of the rows, each clipped to ``clip_norm``.
 
     Args:
         rows: pytree of real floating leaves ``[users, ...]``.
-        clip_norm: bound on the joint norm of one row over all leaves; may be traced.
+        clip_norm: bound on the joint norm of one row over all leaves, or a pytree of bounds that is a
+            prefix of the rows, each on the joint norm of its subtree; may be traced.
         counted: which rows are to be summed.
 
     Returns:
         A pytree of leaves ``[...]``, in at least float32.
+
+    Raises:
+        ValueError: a leaf is not real floating, a concrete bound is not in (0, inf), or ``clip_norm`` is no
+            prefix of the rows.
     """
+    require_real_leaves("rows", rows)
+    if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
+        return _sum_of_clipped(rows, clip_norm, counted)
+    # A bad entry in one layer takes the user out of all of them, as it does without layers.
+    counted = counted & jax.vmap(norms.all_finite)(rows)
+    sums = [_sum_of_clipped(layer, bound, counted) for bound, layer in layers(clip_norm, rows)]
+    return jax.tree.unflatten(jax.tree.structure(clip_norm), sums)
+
+
+def layers(clip_norm: Any, tree: Any) -> list[tuple[ArrayLike, Any]]:
+    """The bounds in ``clip_norm``, each with the subtree of the tree that it is for.
+
+    Raises:
+        ValueError: ``clip_norm`` is no prefix of the tree.
+    """
+    pairs: list[tuple[ArrayLike, Any]] = []
+    try:
+        jax.tree.map(lambda bound, layer: pairs.append((bound, layer)), clip_norm, tree)
+    except ValueError:
+        shape = f"one number, or a tree of them that is a prefix of {jax.tree.structure(tree)}"
+        found = jax.tree.structure(clip_norm)
+        raise ValueError(f"clip_norm must be {shape}, got {found}") from None
+    return pairs
+
+
+def joint_bound(clip_norm: Any) -> Any:
+    """The bound on the joint norm of a row: ``clip_norm``, or √ΣC_i² of the bounds in it, rounded up.
+
+    Args:
+        clip_norm: one positive number or a pytree of them; may be traced.
+
+    Raises:
+        ValueError: there is no bound in it, or one that is no number or, if concrete, not in (0, inf).
+    """
+    bounds = jax.tree.leaves(clip_norm)
+    require(len(bounds) > 0, "clip_norm", clip_norm, "at least one positive number")
+    for bound in bounds:
+        require_positive("clip_norm", bound)
+        require(jnp.ndim(bound) == 0, "clip_norm", bound, "a number, or a tree of numbers")
+    if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
+        return clip_norm
+    if not any(isinstance(bound, jax.Array) for bound in bounds):
+        return math.hypot(*(float(bound) for bound in bounds)) * (1 + 1e-15)
+    stacked = jnp.stack([jnp.asarray(bound, float) for bound in bounds])
+    largest = jnp.max(stacked)  # so that no square overflows or vanishes
+    root = largest * jnp.sqrt(jnp.sum((stacked / largest) ** 2))
+    return root * (1 + (len(bounds) + 4) * jnp.finfo(root.dtype).eps)
+
+
+def _sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "users"]) -> Any:
+    if not jax.tree.leaves(rows):
+        return rows
     factors = jax.vmap(lambda row: norms.clip_factor(row, clip_norm))(rows)
     # Without the barrier the factors are computed again for every entry that they multiply.
     factors = lax.optimization_barrier(jnp.where(counted, factors, 0))

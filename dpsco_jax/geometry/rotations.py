@@ -58,14 +58,14 @@ def rotate(
     missing = len(signs) - vectors.shape[-1]
     padding = [(0, 0)] * (vectors.ndim - 1) + [(0, missing)]
     vectors = jnp.pad(jnp.asarray(vectors), padding)
-    return hadamard(vectors * signs.astype(vectors.dtype))
+    return hadamard(vectors * _along_last(signs, vectors))
 
 
 def rotate_back(
     signs: Float[Array, "padded"], vectors: Float[Array, "*batch padded"], dim: int
 ) -> Float[Array, "*batch {dim}"]:
     """The first ``dim`` coordinates of U' v for each vector: the inverse of ``rotate``."""
-    return (hadamard(vectors) * signs.astype(vectors.dtype))[..., :dim]
+    return (hadamard(vectors) * _along_last(signs, vectors))[..., :dim]
 
 
 def hadamard(vectors: Float[Array, "*batch padded"]) -> Float[Array, "*batch padded"]:
@@ -105,6 +105,11 @@ def largest_coordinate(norm: Any, num_vectors: int, dim: int, failure: Any) -> A
     if isinstance(failure, jax.Array):
         return norm * jnp.minimum(1.0, jnp.sqrt(2 * (log_term - jnp.log(failure)) / padded))
     return norm * min(1.0, math.sqrt(2 * (log_term - math.log(float(failure))) / padded))
+
+
+def _along_last(signs: jax.Array, vectors: jax.Array) -> jax.Array:
+    """The signs in the dtype and with as many axes as the vectors."""
+    return signs.astype(vectors.dtype).reshape((1,) * (vectors.ndim - 1) + (-1,))
 
 
 def _hadamard_matrix(size: int) -> np.ndarray:

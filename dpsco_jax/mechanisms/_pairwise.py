@@ -136,8 +136,9 @@ def _count(
         first = jnp.minimum(column, leaf.rows.shape[1] - width)
         corner = (row.astype(jnp.int32), first.astype(jnp.int32))
         entries = lax.dynamic_slice(leaf.rows, corner, (rows, width)).astype(dtype)
-        centred = (entries - lax.dynamic_slice_in_dim(leaf.centre, first, width)) * inverse
-        return jnp.where(first + jnp.arange(width) >= column, centred, 0)
+        centre = lax.dynamic_slice_in_dim(leaf.centre, first, width)
+        centred = (entries - centre[None]) * inverse
+        return jnp.where((first + jnp.arange(width) >= column)[None], centred, 0)
 
     def add_squared_norms(block: jax.Array, norms: jax.Array) -> jax.Array:
         def term(leaf: _Leaf, column: jax.Array, width: int) -> jax.Array:
@@ -171,12 +172,13 @@ def _count(
 
         gram = _over_slabs(leaves, jnp.zeros((rows, rows), dtype), term)
         user, other = first + jnp.arange(rows), second + jnp.arange(rows)
-        squares = norms_of(first, user, pair[0])[:, None] + norms_of(second, other, pair[1])
+        squares = norms_of(first, user, pair[0])[:, None]
+        squares = squares + norms_of(second, other, pair[1])[None]
         squares -= 2 * gram
         near = (squares <= 1 + error).astype(jnp.float32)
         near_twice = (squares <= 4 + 9 * error).astype(jnp.float32)
         # Each pair is compared once, so that both its members see the same verdict.
-        once = jnp.where(user[:, None] < other, near + _PACK * near_twice, 0)
+        once = jnp.where(user[:, None] < other[None], near + _PACK * near_twice, 0)
         ones = jnp.ones(rows, jnp.float32)
         sums = (
             (first, jnp.dot(once, ones, precision=lax.Precision.HIGHEST)),

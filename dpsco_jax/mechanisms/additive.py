@@ -21,7 +21,13 @@ import jax
 import jax.numpy as jnp
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require_key, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_key,
+    require_nonnegative,
+    require_number,
+    require_positive,
+)
 from dpsco_jax.mechanisms import _draws
 
 
@@ -30,13 +36,18 @@ def gaussian(key: jax.Array, tree: Any, stddev: jax.typing.ArrayLike) -> Any:
 
     Args:
         key: a typed key, used up.
-        tree: the statistic, leaves of any shape; at least float32 in arithmetic.
-        stddev: standard deviation of the noise on each entry (not a multiplier), a scalar; may be
-            traced.
+        tree: the statistic, real leaves of any shape; at least float32 in arithmetic.
+        stddev: standard deviation of the noise on each entry (not a multiplier), a nonnegative scalar; may
+            be traced.
 
     Returns:
         The noised tree, floating leaves in their own dtype, integer leaves in float32.
+
+    Raises:
+        ValueError: ``stddev`` is negative, infinite or NaN, ``key`` is not a typed key, or a leaf of ``tree``
+            is not real: the imaginary part of a complex number would be released as it is.
     """
+    require_nonnegative("stddev", stddev)
     return _add_noise(key, tree, stddev, _draws.normal)
 
 
@@ -45,35 +56,67 @@ def laplace(key: jax.Array, tree: Any, scale: jax.typing.ArrayLike) -> Any:
 
     Args:
         key: a typed key, used up.
-        tree: the statistic, leaves of any shape; at least float32 in arithmetic.
+        tree: the statistic, real leaves of any shape; at least float32 in arithmetic.
         scale: the scale b of the density exp(-|x| / b) / 2b (the standard deviation is b√2), a
-            scalar; may be traced.
+            nonnegative scalar; may be traced.
 
     Returns:
         The noised tree, floating leaves in their own dtype, integer leaves in float32.
+
+    Raises:
+        ValueError: ``scale`` is negative, infinite or NaN, ``key`` is not a typed key, or a leaf of ``tree``
+            is not real: the imaginary part of a complex number would be released as it is.
     """
+    require_nonnegative("scale", scale)
     return _add_noise(key, tree, scale, _draws.laplace)
 
 
 def gaussian_loss(
     stddev: jax.typing.ArrayLike, sensitivity: jax.typing.ArrayLike
 ) -> privacy.PrivacyLoss:
-    """What one ``gaussian`` release costs, for a statistic of the given l2 sensitivity."""
-    require_positive("sensitivity", sensitivity)
-    return privacy.gaussian(stddev / sensitivity)
+    """What one ``gaussian`` release costs, for a statistic of the given l2 sensitivity.
+
+    Args:
+        stddev: of the noise, nonnegative; may be traced. No noise costs ``inf``.
+        sensitivity: how far neighbouring data sets move the statistic in l2 norm, positive; may be traced.
+
+    Raises:
+        ValueError: a concrete ``stddev`` is negative or ``sensitivity`` not positive. Traced, such numbers
+            cost ``inf``.
+    """
+    return _loss(privacy.gaussian, "stddev", stddev, sensitivity)
 
 
 def laplace_loss(
     scale: jax.typing.ArrayLike, sensitivity: jax.typing.ArrayLike
 ) -> privacy.PrivacyLoss:
-    """What one ``laplace`` release costs, for a statistic of the given l1 sensitivity."""
+    """What one ``laplace`` release costs, for a statistic of the given l1 sensitivity.
+
+    Args:
+        scale: b of the noise, nonnegative; may be traced. No noise costs ``inf``.
+        sensitivity: how far neighbouring data sets move the statistic in l1 norm, positive; may be traced.
+
+    Raises:
+        ValueError: a concrete ``scale`` is negative or ``sensitivity`` not positive. Traced, such numbers
+            cost ``inf``.
+    """
+    return _loss(privacy.laplace, "scale", scale, sensitivity)
+
+
+def _loss(curve: Any, name: str, size: Any, sensitivity: Any) -> privacy.PrivacyLoss:
+    require_nonnegative(name, size)
     require_positive("sensitivity", sensitivity)
-    return privacy.laplace(scale / sensitivity)
+    # Two traced numbers that are both out of range may have a ratio that is in it.
+    holds = (size >= 0) & (sensitivity > 0)
+    return privacy.unbounded_unless(holds, curve(size / sensitivity))
 
 
 def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any) -> Any:
     require_key(key)
+    require(jnp.ndim(size) == 0, "the size of the noise", size, "one number")
     leaves, treedef = jax.tree.flatten(tree)
+    for leaf in leaves:
+        require_number("tree", leaf, "a tree of real numbers")
     keys = jax.random.split(key, len(leaves))
 
     def noised(leaf: jax.typing.ArrayLike, leaf_key: jax.Array) -> jax.Array:

@@ -174,7 +174,7 @@ def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array) -> jax
         block = lax.dynamic_slice_in_dim(flat, start, rows).astype(dtype)
         weight = lax.dynamic_slice_in_dim(weights, start, rows).astype(dtype)
         weight = jnp.where(start + jnp.arange(rows) >= index * rows, weight, 0)
-        centred = jnp.where(weight[:, None] > 0, block - centre.reshape(-1), 0)
+        centred = jnp.where(weight[:, None] > 0, block - centre.reshape(1, -1), 0)
         term = jnp.dot(weight, centred, precision=lax.Precision.HIGHEST) - lost
         new = total + term
         return new, (new - total) - term

@@ -42,10 +42,10 @@ def posterior_means(
     # Geometric, from far below what the noise can resolve: the mean of many small numbers is resolved.
     lowest = jnp.minimum(jnp.min(stddev) / 1000.0, upper / 2.0)
     atoms = lowest * (upper / lowest) ** jnp.linspace(0.0, 1.0, _NUM_ATOMS)
-    log_likelihood = -0.5 * ((noisy[:, None] - atoms) / stddev[:, None]) ** 2
+    log_likelihood = -0.5 * ((noisy[:, None] - atoms[None]) / stddev[:, None]) ** 2
 
     def posterior(log_prior: Float[Array, "atoms"]) -> Float[Array, "dim atoms"]:
-        return jax.nn.softmax(log_likelihood + log_prior, axis=1)
+        return jax.nn.softmax(log_likelihood + log_prior[None], axis=1)
 
     def step(_: int, log_prior: Float[Array, "atoms"]) -> Float[Array, "atoms"]:
         # The floor keeps atoms that float32 lost from being lost for ever.

@@ -158,4 +158,4 @@ def _noisy_mean_in_box(
 def _mean_in_ball(rows: Array, center: Array, radius: ArrayLike) -> Array:
     """The mean of rows clipped to a ball around the center, without noise."""
     everybody = jnp.ones(rows.shape[0], bool)
-    return center + clipping.sum_of_clipped(rows - center, radius, everybody) / rows.shape[0]
+    return center + clipping.sum_of_clipped(rows - center[None], radius, everybody) / rows.shape[0]

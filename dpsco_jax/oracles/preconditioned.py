@@ -114,9 +114,9 @@ def scaled_sums(
             relative, unit = _linear_rows.slopes(model, params.point, rows, counted)
             sums = _linear_rows.row_sums(relative, rows, dim)
             # Without the barrier the sums are computed again in every pass over them.
-            rest = jax.lax.optimization_barrier(sums)[:, :dim] * scales
+            rest = jax.lax.optimization_barrier(sums)[:, :dim] * scales[None]
             along = jnp.matmul(rest, component.direction, precision=_linear_rows.FULL)
-            rest = rest - along[:, None] * component.direction
+            rest = rest - along[:, None] * component.direction[None]
             size = entry * unit
             limit = HEAD_ROOM * radius / size
             factor = jax.vmap(norms.clip_factor)(rest, limit)

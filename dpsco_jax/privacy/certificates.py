@@ -12,7 +12,6 @@ every accountant rounds against itself, and the least of their bounds is taken.
 Cost: 5 to 100 ms for a certificate, about ten times that for a noise multiplier.
 """
 
-import importlib.metadata
 import json
 import math
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from typing import NamedTuple, SupportsFloat
 
 from dp_accounting import DpEvent, NeighboringRelation, NonPrivateDpEvent
 
+from dpsco_jax import __version__
 from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy.compositions import Releases, compositions
 
@@ -95,10 +95,12 @@ def certificate(
     epsilon, accountant = max(
         _tightest(releases, delta) for releases in compositions(event, relation)
     )
-    version = importlib.metadata.version("dpsco-jax")
-    return Certificate(
-        epsilon, delta, relation, f"{accountant} (dpsco_jax {version})", tuple(assumptions)
-    )
+    return Certificate(epsilon, delta, relation, accounted_by(accountant), tuple(assumptions))
+
+
+def accounted_by(accountant: str) -> str:
+    """The name of an accountant with the version of this library, as certificates state it."""
+    return f"{accountant} (dpsco_jax {__version__})"
 
 
 def _tightest(releases: Releases, delta: float) -> tuple[float, str]:

@@ -17,7 +17,6 @@ Cost: a plan takes milliseconds where everybody takes part, else one to three se
 """
 
 import dataclasses
-import importlib.metadata
 import math
 from collections.abc import Callable
 from typing import Any, SupportsFloat
@@ -40,7 +39,7 @@ from dpsco_jax.privacy._mean_sensitivity import (
 )
 from dpsco_jax.privacy._threshold_coins import Coins
 from dpsco_jax.privacy._threshold_loss import TEST_ROUNDING
-from dpsco_jax.privacy.certificates import Certificate
+from dpsco_jax.privacy.certificates import Certificate, accounted_by
 from dpsco_jax.privacy.loss import PrivacyLoss
 
 _MOST_RAISES = 1000
@@ -117,8 +116,7 @@ class ConcentratedReleases:
         phase = _phase(self)
         spent = accounting.epsilon_at(phase, delta)
         how = "closed form" if accounting.is_closed_form(phase) else "privacy loss distribution"
-        version = importlib.metadata.version("dpsco-jax")
-        return Certificate(spent, delta, self.relation, f"{how} (dpsco_jax {version})", _ASSUMES)
+        return Certificate(spent, delta, self.relation, accounted_by(how), _ASSUMES)
 
     def false_halt(self) -> float:
         """Probability that data within one radius of each other fail some test (utility only)."""

@@ -7,8 +7,8 @@ from dpsco_jax.transforms.ac_sa import (
     balanced_smoothness,
 )
 from dpsco_jax.transforms.account import AccountState, account
+from dpsco_jax.transforms.aggregate import Aggregate
 from dpsco_jax.transforms.aggregates import (
-    Aggregate,
     clipped_mean,
     clipped_sum,
     summed_contributions,

@@ -56,14 +56,14 @@ def ac_sa_eval_params(state: Any, params: Any) -> Any:
     """The point to report, ag, in the dtypes of the parameters.
 
     Args:
-        state: an optimizer state that holds the state of one ``ac_sa``, at any depth of nesting.
-        params: the parameters that the caller holds.
+        state: an optimizer state that holds the state of ``ac_sa``, at any depth of nesting: one for all
+            parameters, or under ``optax.masked`` and ``optax.partition`` at most one for each.
+        params: the parameters that the caller holds; where no ``ac_sa`` saw them they are returned.
 
     Raises:
-        ValueError: the state does not hold exactly one ``AcSaState``.
+        ValueError: the state holds no ``AcSaState``, or two of them move one parameter.
     """
-    aggregate = _states.find(state, AcSaState).aggregate
-    return jax.tree.map(lambda ag, p: ag.astype(jnp.result_type(p)), aggregate, params)
+    return _states.point_in(state, AcSaState, lambda found: found.aggregate, params)
 
 
 def ac_sa(

@@ -1,13 +1,16 @@
 """Aggregates: from per-user contributions to one bounded statistic that knows its own sensitivity.
 
-What it computes: each user's contribution, one pytree, is clipped to a joint l2 norm, and the
-clipped contributions are summed over users; a mean divides the sum by a public number. An
-``Aggregate`` is an optax transformation that carries the l2 sensitivity of what it returns, so
-that the noise of ``privatize`` and the statistic it is added to cannot drift apart.
+What it computes: each user's contribution, one pytree, is clipped to a joint l2 norm, or each of its
+layers to a norm of its own, and the clipped contributions are summed over users; a mean divides the sum by a
+public number. An ``Aggregate`` is an optax transformation that carries the l2 sensitivity of what it returns,
+so that the noise of ``privatize`` and the statistic it is added to cannot drift apart.
 
-Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD); sums, not means, are privatized.
+Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD), whose "per-layer clipping" is the second
+form; sums, not means, are privatized.
 
-Formal guarantee: let D and D' be neighbours and h_u the clipped contribution of user u, ‖h_u‖ ≤ C.
+Formal guarantee: let D and D' be neighbours and h_u the clipped contribution of user u, ‖h_u‖ ≤ C. With
+layers h_u = (h_u1, ..., h_uk) clipped to norms C_1, ..., C_k this holds for C = √(C_1² + ... + C_k²), since
+‖h_u‖² = Σ_i ‖h_ui‖²; all layers are one release, on one draw of users, with one charge.
 Removing a user, or replacing one by a user who contributes nothing, takes one h_u out of the sum:
 it moves by at most C. Replacing a user exchanges h_u for h_u': it moves by at most 2C, which is
 reached by opposite contributions. Division by a number that does not depend on the data divides
@@ -30,79 +33,63 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax import lax
 
-from dpsco_jax._checks import require_positive
+from dpsco_jax._checks import (
+    require_flag,
+    require_integer,
+    require_mask,
+    require_positive,
+    require_real_leaves,
+    require_relation,
+)
 from dpsco_jax.geometry import clipping
-
-
-class Aggregate(optax.GradientTransformationExtraArgs):
-    """A transformation that returns one statistic of all users, with its sensitivity.
-
-    ``update`` returns leaves in at least float32, whatever the dtype of the contributions:
-    rounding the statistic before the noise is on it would change how far one user can move it.
-
-    Attributes:
-        sensitivity: how far the statistic can move in l2 norm, over all leaves together, between
-            neighbouring data sets, whatever was released before; a scalar that may be traced.
-        relation: which data sets are neighbours.
-        finish: ``finish(released, state) -> (updates, state)``, what ``privatize`` calls once the
-            noise is on: it turns the noised statistic into updates, and may remember releases. It
-            is post-processing, so that ``state`` must hold nothing of the data. Where there is
-            one, the statistic itself need not be an update.
-    """
-
-    sensitivity: jax.typing.ArrayLike
-    relation: NeighboringRelation
-    finish: Callable[[Any, Any], tuple[Any, Any]]
-
-    def __new__(
-        cls,
-        init: Callable[..., Any],
-        update: Callable[..., Any],
-        sensitivity: jax.typing.ArrayLike,
-        relation: NeighboringRelation,
-        finish: Callable[[Any, Any], tuple[Any, Any]] = lambda released, state: (released, state),
-    ) -> "Aggregate":
-        """An aggregate of the two functions of an optax transformation and what goes with them."""
-        self = super().__new__(cls, init, update)
-        self.sensitivity = sensitivity
-        self.relation = relation
-        self.finish = finish
-        return self
+from dpsco_jax.transforms.aggregate import Aggregate
 
 
 def clipped_sum(
-    clip_norm: jax.typing.ArrayLike,
+    clip_norm: Any,
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
     microbatch_size: int | None = None,
 ) -> Aggregate:
-    """The sum of the users' contributions, each clipped to ``clip_norm``.
+    """The sum of the users' contributions, each clipped to ``clip_norm``, or layer by layer.
 
     Updates have a leading axis of users on every leaf, ``[users, ...]``; the result has none.
     ``update`` takes ``user_mask`` (bool ``[users]``, False for padding and for users not sampled)
     as an extra argument.
 
     Args:
-        clip_norm: bound C on the l2 norm of one user's contribution over all leaves; may be traced.
+        clip_norm: bound C on the l2 norm of one user's contribution over all leaves; or, for clipping per
+            layer, a pytree of bounds C_i that is a prefix of the updates, one for each subtree of them
+            (then C = √ΣC_i²). Numbers may be traced.
         relation: ``REPLACE_ONE`` gives sensitivity 2C; ``ADD_OR_REMOVE_ONE`` and
             ``REPLACE_SPECIAL`` (a user replaced by one who contributes zero) give C.
         microbatch_size: number of users clipped and added at a time, as for ``clipped_mean``.
 
     Raises:
-        ValueError: ``clip_norm`` or ``microbatch_size`` is not positive.
+        ValueError: ``clip_norm`` or ``microbatch_size`` is not positive, or ``relation`` is no
+            ``NeighboringRelation``; or, by ``update``: ``clip_norm`` is no prefix of the updates, an update
+            is not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
     """
     return clipped_mean(clip_norm, 1, relation, microbatch_size)
 
 
 def clipped_mean(
-    clip_norm: jax.typing.ArrayLike,
+    clip_norm: Any,
     num_users: jax.typing.ArrayLike,
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
     microbatch_size: int | None = None,
 ) -> Aggregate:
     """``clipped_sum`` divided by a public number of users.
 
+    For parameters ``{"embedding": ..., "head": ...}``, clipping per layer is
+
+        transforms.clipped_mean({"embedding": 0.3, "head": 1.0}, num_users)
+
+    A contribution with a NaN or an infinity in any layer counts as zero in all of them.
+
     Args:
-        clip_norm: bound C on the l2 norm of one user's contribution over all leaves; may be traced.
+        clip_norm: bound C on the l2 norm of one user's contribution over all leaves; or, for clipping per
+            layer, a pytree of bounds C_i that is a prefix of the updates, one for each subtree of them
+            (then C = √ΣC_i²). Numbers may be traced.
         num_users: the divisor: the number of users N with all of them in every step, the batch size
             with batches of fixed size, q·N when each user is sampled with probability q. Never the
             number of users who happened to be there.
@@ -111,11 +98,13 @@ def clipped_mean(
             best on accelerators. On a CPU 32 takes about half the time and no temporary memory.
 
     Raises:
-        ValueError: ``clip_norm``, ``num_users`` or ``microbatch_size`` is not positive.
+        ValueError: ``clip_norm``, ``num_users`` or ``microbatch_size`` is not positive, or ``relation`` is no
+            ``NeighboringRelation``; or, by ``update``: ``clip_norm`` is no prefix of the updates, an update
+            is not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
     """
     sensitivity = _sensitivity(clip_norm, num_users, relation)
     if microbatch_size is not None:
-        require_positive("microbatch_size", microbatch_size)
+        require_integer("microbatch_size", microbatch_size, 1)
 
     def update(
         updates: Any,
@@ -126,6 +115,7 @@ def clipped_mean(
         **extra_args: Any,
     ) -> tuple[Any, optax.EmptyState]:
         del params, extra_args
+        require_real_leaves("updates", updates)
         total = _sum_of_clipped(updates, clip_norm, user_mask, microbatch_size)
         return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), total), state
 
@@ -133,7 +123,7 @@ def clipped_mean(
 
 
 def summed_contributions(
-    clip_norm: jax.typing.ArrayLike,
+    clip_norm: Any,
     num_users: jax.typing.ArrayLike,
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
     nonnegative: bool = False,
@@ -145,24 +135,30 @@ def summed_contributions(
     nothing can check it here.
 
     Args:
-        clip_norm: the bound C to which the oracle clips each user's contribution; may be traced.
+        clip_norm: the bound C to which the oracle clips each user's contribution; or a pytree of bounds C_i
+            that is a prefix of the updates, if it clips each subtree by itself (then C = √ΣC_i²). Numbers may
+            be traced.
         num_users: the public divisor, as for ``clipped_mean``.
         relation: as for ``clipped_mean``, with the same sensitivity.
         nonnegative: whether no contribution has a negative entry. Then two of them are at most √2·C
             apart, and not 2C: ‖h - h'‖² = ‖h‖² + ‖h'‖² - 2⟨h, h'⟩ and the product is not negative.
 
     Raises:
-        ValueError: ``clip_norm`` or ``num_users`` is not positive, or an update is narrower than
-            float32 (its rounding would change the sensitivity).
+        ValueError: ``clip_norm`` or ``num_users`` is not positive, ``relation`` is no
+            ``NeighboringRelation``, ``nonnegative`` is no boolean; or, by ``update``: ``clip_norm`` is no
+            prefix of the updates, or an update is not real floating or narrower than float32 (its rounding
+            would change the sensitivity).
     """
     sensitivity = _sensitivity(clip_norm, num_users, relation)
-    if nonnegative and relation is NeighboringRelation.REPLACE_ONE:
+    if require_flag("nonnegative", nonnegative) and relation is NeighboringRelation.REPLACE_ONE:
         sensitivity = sensitivity / 2.0**0.5
 
     def update(
         updates: Any, state: optax.EmptyState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, optax.EmptyState]:
         del params, extra_args
+        require_real_leaves("updates", updates)
+        clipping.layers(clip_norm, updates)
         for leaf in jax.tree.leaves(updates):
             if jnp.promote_types(leaf.dtype, jnp.float32) != leaf.dtype:
                 raise ValueError(f"updates must be at least float32, got {leaf.dtype}")
@@ -177,18 +173,17 @@ def _stateless(params: Any) -> optax.EmptyState:
 
 
 def _sensitivity(
-    clip_norm: jax.typing.ArrayLike,
-    num_users: jax.typing.ArrayLike,
-    relation: NeighboringRelation,
+    clip_norm: Any, num_users: jax.typing.ArrayLike, relation: NeighboringRelation
 ) -> jax.typing.ArrayLike:
-    require_positive("clip_norm", clip_norm)
+    require_relation("relation", relation)
     require_positive("num_users", num_users)
-    return (2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0) * clip_norm / num_users
+    bound = clipping.joint_bound(clip_norm)
+    return (2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0) * bound / num_users
 
 
 def _sum_of_clipped(
     updates: Any,
-    clip_norm: jax.typing.ArrayLike,
+    clip_norm: Any,
     user_mask: jax.Array | None,
     microbatch_size: int | None,
 ) -> Any:
@@ -215,10 +210,14 @@ def sum_in_chunks(
         updates: leaves ``[users, ...]``, at least one.
         user_mask: bool ``[users]``; everybody if None.
         microbatch_size: users in a chunk; one chunk if None.
+
+    Raises:
+        ValueError: ``user_mask`` is no array of booleans of shape ``[users]``.
     """
     num_rows = jax.tree.leaves(updates)[0].shape[0]
     if user_mask is None:
         user_mask = jnp.ones(num_rows, bool)
+    require_mask("user_mask", user_mask, (num_rows,))
     # Without the barrier XLA fuses whatever made the contributions into both passes over them, and
     # computes every gradient twice.
     updates = lax.optimization_barrier(updates)

@@ -42,14 +42,14 @@ def average_eval_params(state: Any, params: Any) -> Any:
     """The averaged iterate, in the dtypes of the parameters.
 
     Args:
-        state: an optimizer state that holds the state of one ``average``, at any depth of nesting.
-        params: the parameters that the caller holds.
+        state: an optimizer state that holds the state of ``average``, at any depth of nesting: one for all
+            parameters, or under ``optax.masked`` and ``optax.partition`` at most one for each.
+        params: the parameters that the caller holds; where no ``average`` saw them they are returned.
 
     Raises:
-        ValueError: the state does not hold exactly one ``AverageState``.
+        ValueError: the state holds no ``AverageState``, or two of them average one parameter.
     """
-    averaged = _states.find(state, AverageState).average
-    return jax.tree.map(lambda a, p: a.astype(jnp.result_type(p)), averaged, params)
+    return _states.point_in(state, AverageState, lambda found: found.average, params)
 
 
 def average(decay_power: jax.typing.ArrayLike = 0.0) -> optax.GradientTransformationExtraArgs:

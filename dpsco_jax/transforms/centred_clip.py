@@ -29,10 +29,17 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_integer,
+    require_positive,
+    require_real_leaves,
+    require_relation,
+)
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.transforms import _states
-from dpsco_jax.transforms.aggregates import Aggregate, sum_in_chunks
+from dpsco_jax.transforms.aggregate import Aggregate
+from dpsco_jax.transforms.aggregates import sum_in_chunks
 
 _INSIDE = 0.9  # in units of the radius: who is closer counts towards the quantile
 _RANGE = 1e6  # the radius stays within this factor of where it started
@@ -90,7 +97,7 @@ def centred_clip(
             ``optax.inject_hyperparams`` can make the first release a coarse one.
         num_users: the public divisor: all users N, the fixed batch size, or q·N under Poisson sampling
             with probability q. It multiplies deviations from the centre only.
-        relation: which data sets are neighbours.
+        relation: which data sets are neighbours, any of the three.
         centre_rate: how far the centre moves towards each release, in [0, 1]: 1 makes it the last
             release, less an exponential average of them (momentum 1 - centre_rate), 0 leaves it at
             the start. The centre carries the noise of the releases: above twice
@@ -103,19 +110,20 @@ def centred_clip(
         microbatch_size: users clipped and added at a time, as for ``clipped_mean``.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of its range, or (by ``update``) an update is not real floating or
+            ``user_mask`` no array of booleans.
     """
     require_positive("radius", radius)
     require_positive("num_users", num_users)
     require_positive("quantile_rate", quantile_rate)
     _require_share("centre_rate", centre_rate, "in [0, 1]")
     if microbatch_size is not None:
-        require_positive("microbatch_size", microbatch_size)
+        require_integer("microbatch_size", microbatch_size, 1)
     if quantile is not None:
         require_positive("quantile", quantile)
         _require_share("quantile", quantile, "in (0, 1)")
         require(quantile != 1, "quantile", quantile, "in (0, 1)")
-    bound = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
+    bound = _distance(relation)
     weight = math.sqrt(bound**2 - (bound - 1 + _INSIDE) ** 2)
 
     def init(params: Any) -> CentredClipState:
@@ -136,10 +144,11 @@ def centred_clip(
         **extra_args: Any,
     ) -> tuple[_Statistic, CentredClipState]:
         del params, extra_args
+        require_real_leaves("updates", updates)
         reach = current(state)
 
         def chunk_sum(rows: Any, counted: jax.Array) -> _Statistic:
-            away = jax.tree.map(lambda v, c: v.astype(c.dtype) - c, rows, state.centre)
+            away = jax.tree.map(lambda v, c: v.astype(c.dtype) - c[None], rows, state.centre)
             total = clipping.sum_of_clipped(away, reach, counted)
             if quantile is None:
                 return _Statistic(total, ())
@@ -190,10 +199,22 @@ def stable_centre_rate(
         num_users: the divisor.
         dim: number of parameters.
         relation: as for ``centred_clip``.
+
+    Raises:
+        ValueError: a number is not positive, or ``relation`` is no ``NeighboringRelation``.
     """
-    bound = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
+    require_positive("noise_multiplier", noise_multiplier)
+    require_positive("num_users", num_users)
+    require_positive("dim", dim)
+    bound = _distance(relation)
     noise_square = (noise_multiplier * bound / num_users) ** 2 * dim
     return _INSIDE**2 / (_INSIDE**2 + noise_square)
+
+
+def _distance(relation: NeighboringRelation) -> float:
+    """How far apart two users can be, in radii: from each other, or from one who contributes nothing."""
+    require_relation("relation", relation)
+    return 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
 
 
 def _require_share(name: str, value: Any, working_range: str) -> None:

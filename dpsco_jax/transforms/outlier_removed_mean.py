@@ -29,7 +29,13 @@ import optax
 from jaxtyping import ArrayLike
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require, require_key, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_key,
+    require_mask,
+    require_positive,
+    require_real_leaves,
+)
 from dpsco_jax.mechanisms import additive, concentrated_mean, sparse_vector
 from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.transforms._states import wide_copy
@@ -82,7 +88,8 @@ def outlier_removed_mean(
 
     Raises:
         ValueError: ``radius`` or ``reach`` is not positive, ``key`` is not a typed key, ``anchor``
-            is unknown, or (by ``update``) the number of users is not ``releases.batch_size``.
+            is unknown, or (by ``update``) the number of users is not ``releases.batch_size``, an update is
+            not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
     """
     require_key(key)
     require_positive("radius", radius)
@@ -101,7 +108,8 @@ def outlier_removed_mean(
             test=stream.init(threshold_key) if releases.test == "stream" else (),
             halted=jnp.zeros([], bool),
             steps=jnp.zeros([], jnp.int32),
-            ledger=privacy.open_ledger(),
+            # Nothing is proven of other looks at the batches of a phase: its bits depend on all of them.
+            ledger=privacy.open_ledger(releases.relation, sampled=releases.sampling_rate < 1),
             last=jax.tree.map(jnp.zeros_like, wide_copy(params)),
         )
 
@@ -121,6 +129,9 @@ def outlier_removed_mean(
         **extra_args: Any,
     ) -> tuple[Any, OutlierRemovedState]:
         del params, extra_args
+        require_real_leaves("updates", updates)
+        if user_mask is not None:
+            require_mask("user_mask", user_mask, (releases.batch_size,))
         for leaf in jax.tree.leaves(updates):
             size = releases.batch_size
             require(leaf.shape[0] == size, "number of users", leaf.shape[0], str(size))

@@ -9,11 +9,14 @@ correlated over steps is Kairouz et al. 2021 and Denisov et al. 2022, see docs/p
 
 Formal guarantee: with the ledger's loss, under ``aggregate.relation``, for everything that
 ``update`` has returned, however it is used (adaptive composition). Assumed: the users in each step
-were drawn by ``sampling`` (a user is anyone who may be drawn; who was drawn stays secret), the key
-is secret and starts one state only, and no state is used for two different updates. Wrappers that
-throw away the state of an update (``optax.apply_if_finite``) forget a charge and use a key twice:
-put them inside of the chain, after this transformation. ``optax.MultiSteps`` around it averages
-batches before the noise, which only ``FullBatch`` accounts for.
+were drawn by ``sampling``, anew and independently of all other draws (a user is anyone who may be
+drawn; who was drawn stays secret), the key is secret and starts one state only, and no state is used
+for two different updates. A step with several releases from one random draw is not covered by the sum
+of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their own in one
+aggregate (``clipped_mean``). Wrappers that throw away the state of an update (``optax.apply_if_finite``)
+forget a charge: put them inside of the chain, after this transformation. ``optax.MultiSteps`` around it
+averages batches before the noise, which only ``FullBatch`` accounts for. In both cases the ledger is
+unbounded (docs/privacy/ledger.md).
 
 Cost: one Gaussian draw per parameter; the curve of a step is computed once, when the
 transformation is made. With correlated noise, memory of ``bands - 1`` copies of the parameters.
@@ -30,7 +33,9 @@ from dpsco_jax._checks import require, require_key, require_positive
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
-from dpsco_jax.transforms.aggregates import Aggregate
+from dpsco_jax.transforms.aggregate import Aggregate
+
+_SCHEMES = (FullBatch, Poisson, WithoutReplacement, WithReplacement)
 
 
 class PrivatizeState(NamedTuple):
@@ -78,11 +83,14 @@ def privatize(
             the multiplier is read at the beginning of a stream.
 
     Raises:
-        ValueError: ``noise_multiplier`` is not positive, ``key`` is not a typed key, ``sampling`` has
-            no curve under ``aggregate.relation``, or is random although noise is correlated.
+        ValueError: ``aggregate`` is no ``Aggregate``, ``noise_multiplier`` is not positive, ``key`` is
+            not a typed key, ``sampling`` is no scheme, has no curve under ``aggregate.relation``, or is
+            random although noise is correlated.
     """
+    require(isinstance(aggregate, Aggregate), "aggregate", aggregate, "an Aggregate")
     require_key(key)
     require_positive("noise_multiplier", noise_multiplier)
+    require(isinstance(sampling, _SCHEMES), "sampling", sampling, "a sampling scheme of privacy")
     if noise_correlation is not None:
         require(
             isinstance(sampling, FullBatch),
@@ -91,11 +99,14 @@ def privatize(
             "FullBatch() with noise_correlation, which counts participations instead",
         )
     loss = sampling.gaussian_loss(noise_multiplier, aggregate.relation)
+    sampled = not isinstance(sampling, FullBatch)
+    shareable = isinstance(sampling, Poisson)
 
     def init(params: Any) -> PrivatizeState:
         # A copy: the state may be donated, the caller's key may not vanish with it.
         stream = () if noise_correlation is None else noise_correlation.init(params)
-        return PrivatizeState(jnp.copy(key), privacy.open_ledger(), aggregate.init(params), stream)
+        ledger = privacy.open_ledger(aggregate.relation, sampled, shareable)
+        return PrivatizeState(jnp.copy(key), ledger, aggregate.init(params), stream)
 
     def update(
         updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
@@ -105,12 +116,14 @@ def privatize(
         # In full precision even where a schedule hands over a bfloat16 multiplier: the product has
         # to be the standard deviation that the ledger is charged for.
         sensitivity = jnp.asarray(aggregate.sensitivity, float)
-        charged, stream = loss, state.stream
+        # A sensitivity out of its range (traced) says nothing of the noise that it makes.
+        valid = (sensitivity > 0) & jnp.isfinite(sensitivity)
+        charged, stream = privacy.unbounded_unless(valid, loss), state.stream
         if noise_correlation is None:
             stddev = jnp.asarray(noise_multiplier, float) * sensitivity
             released = additive.gaussian(noise_key, statistic, stddev)
         else:
-            charged = jax.tree.map(lambda x: jnp.where(stream.step == 0, x, 0), loss)
+            charged = jax.tree.map(lambda x: jnp.where(stream.step == 0, x, 0), charged)
             released, stream = noise_correlation.add_noise(
                 noise_key, statistic, stream, noise_multiplier, sensitivity
             )

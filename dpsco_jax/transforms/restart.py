@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import privacy
 from dpsco_jax._checks import require
+from dpsco_jax.transforms import _states
 
 
 class RestartState(NamedTuple):
@@ -93,9 +93,7 @@ def restart_stages(
     def init(params: Any) -> RestartState:
         zero = jnp.zeros([], jnp.int32)
         state = method(zero).init(params)
-        leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, privacy.Ledger))
-        spends = any(map(_spends, leaves))
-        require(not spends, "inner", "a ledger or a key in its state", "without both")
+        _states.require_free("inner", state)
         # Two copies: the buffers of a state may be donated, and then none may be shared.
         return RestartState(state, zero, jnp.zeros([], jnp.int32))
 
@@ -120,9 +118,3 @@ def restart_stages(
         return choose(jump, moves), new_state
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _spends(leaf: Any) -> bool:
-    if isinstance(leaf, privacy.Ledger):
-        return True
-    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpsco_jax.transforms import _states
 from dpsco_jax.transforms.outlier_removed_mean import halted
 
 
@@ -41,12 +42,18 @@ def until_halted(
 
     Args:
         release: ``outlier_removed_mean``, or a chain with one.
-        rest: any transformation or chain that draws no noise.
+        rest: any transformation or chain that draws no noise and releases nothing of its own.
+
+    Raises:
+        ValueError: at ``init``, the state of ``rest`` holds a ledger or a key: once halted it would be
+            charged no more, although a loss may not depend on when a run has halted.
     """
     release, rest = map(optax.with_extra_args_support, (release, rest))
 
     def init(params: Any) -> UntilHaltedState:
-        return UntilHaltedState(release.init(params), rest.init(params))
+        state = UntilHaltedState(release.init(params), rest.init(params))
+        _states.require_free("rest", state.rest)
+        return state
 
     def update(
         updates: Any, state: UntilHaltedState, params: Any = None, **extra_args: Any

@@ -7,8 +7,11 @@ released any more: updates are zero.
 Source: L Algorithm 2 as a gradient oracle (Algorithm 3), Theorem 3 (adaptive queries).
 
 Formal guarantee: (ε, δ)-DP of the releases under REPLACE_ONE for everything that ``update`` has returned,
-however it is used, and for any updates (adaptive composition). The ledger is charged for each of the T
-queries and not for the zeros after them, which reveal nothing: when they begin is fixed beforehand.
+however it is used, and for any updates (adaptive composition). A user who is masked out counts as one whose
+update is zero: the row that stands for a user remains a function of that user alone, and the mechanism's
+proof is for any rows, so that replacing a user who is there by one who is not is covered too. The ledger is
+charged for each of the T queries and not for the zeros after them, which reveal nothing: when they begin is
+fixed beforehand.
 Assumed: each user's update is a function of that user's data and of earlier releases; the key is secret and
 starts one state only.
 
@@ -20,10 +23,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require_key, require_positive
+from dpsco_jax._checks import require_key, require_mask, require_positive, require_real_leaves
 from dpsco_jax.mechanisms import winsorized_mean as mechanism
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 
@@ -48,7 +52,8 @@ def winsorized_mean(
     """Replaces per-user updates by their private mean.
 
     Updates have a leading axis of users on every leaf, ``[users, ...]``; the result has none, and the
-    dtypes of the updates.
+    dtypes of the updates. ``update`` takes ``user_mask`` (bool ``[users]``, False for padding and for users
+    who are absent: they count as zero, and still count in the planned number of users).
 
     Args:
         releases: of ``mechanisms.winsorized_calibration.calibrate_winsorized``; its numbers may be traced.
@@ -56,7 +61,8 @@ def winsorized_mean(
 
     Raises:
         ValueError: ``key`` is not a typed key, bound or noise is not positive; or (on use) the number
-            of users or of parameters is not the planned one.
+            of users or of parameters is not the planned one, an update is not real floating, or
+            ``user_mask`` is no array of booleans of shape ``[users]``.
     """
     require_key(key)
     require_positive("noise_multiplier", releases.noise_multiplier)
@@ -67,15 +73,26 @@ def winsorized_mean(
     def init(params: Any) -> WinsorizedMeanState:
         del params
         # A copy: the state may be donated, the caller's key may not vanish with it.
-        return WinsorizedMeanState(jnp.copy(key), jnp.zeros([], jnp.int32), privacy.open_ledger())
+        ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE)
+        return WinsorizedMeanState(jnp.copy(key), jnp.zeros([], jnp.int32), ledger)
 
     def update(
-        updates: Any, state: WinsorizedMeanState, params: Any = None, **extra_args: Any
+        updates: Any,
+        state: WinsorizedMeanState,
+        params: Any = None,
+        *,
+        user_mask: jax.Array | None = None,
+        **extra_args: Any,
     ) -> tuple[Any, WinsorizedMeanState]:
         del params, extra_args
+        require_real_leaves("updates", updates)
         next_key, query_key = jax.random.split(state.key)
         wide = jax.tree.map(lambda u: u.astype(jnp.promote_types(u.dtype, jnp.float32)), updates)
         vectors = jax.vmap(lambda one: ravel_pytree(one)[0])(wide)
+        if user_mask is not None:
+            require_mask("user_mask", user_mask, vectors.shape[:1])
+            # A selection, not a product: what is masked out may hold NaN.
+            vectors = jnp.where(user_mask[:, None], vectors, 0)
         unravel = ravel_pytree(jax.tree.map(lambda u: u[0], wide))[1]
         answer = mechanism.winsorized_mean(query_key, vectors, releases)
         open_still = state.queries < releases.num_queries

@@ -1,5 +1,6 @@
 """The ledger: nothing is lost over many entries, nor in any nesting of optax states."""
 
+import pickle
 from typing import NamedTuple
 
 import jax
@@ -7,21 +8,40 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax.privacy import Ledger, PrivacyLoss
+
+RELATION = NeighboringRelation.REPLACE_ONE
+ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 class _State(NamedTuple):
     ledger: Ledger
 
 
-def _charging(loss: PrivacyLoss) -> optax.GradientTransformation:
+def _charging(
+    loss: PrivacyLoss, relation=RELATION, sampled=False, shareable=False
+) -> optax.GradientTransformation:
+    def init(_):
+        return _State(privacy.open_ledger(relation, sampled, shareable))
+
     def update(updates, state, params=None):
         del params
         return updates, _State(privacy.charge(state.ledger, loss))
 
-    return optax.GradientTransformation(lambda _: _State(privacy.open_ledger()), update)
+    return optax.GradientTransformation(init, update)
+
+
+def _state_after_one_update(*transformations):
+    chain = optax.chain(*transformations)
+    return chain.update(jnp.zeros(2), chain.init(jnp.zeros(2)), jnp.zeros(2))[1]
+
+
+FULL = _charging(privacy.gaussian(2.0), ADD_REMOVE)
+POISSON = _charging(privacy.poisson_subsampled_gaussian(1.0, 0.1), ADD_REMOVE, True, True)
+CLOSED = _charging(privacy.gaussian(5.0), ADD_REMOVE, True)
 
 
 def test_a_million_entries_lose_nothing():
@@ -32,7 +52,7 @@ def test_a_million_entries_lose_nothing():
     def run(ledger):
         return jax.lax.fori_loop(0, 1_000_000, lambda _, x: privacy.charge(x, single), ledger)
 
-    spent = privacy.privacy_spent(run(privacy.open_ledger()))
+    spent = privacy.privacy_spent(run(privacy.open_ledger(RELATION)))
     entry = PrivacyLoss(*(np.float64(x) for x in single))
     expected = privacy.scale(entry, 1_000_000)
     assert np.all(spent.rdp >= expected.rdp)
@@ -69,14 +89,8 @@ def test_finds_every_ledger_of_a_chain():
     assert spent.delta == pytest.approx(3e-7, rel=1e-5)
 
 
-def test_no_ledger_no_cost():
-    spent = privacy.privacy_spent(optax.adam(0.1).init(jnp.zeros(3)))
-    assert spent.rdp.max() == 0
-    assert privacy.epsilon(spent, 1e-9) == 0
-
-
 def test_infinite_entries_stay_infinite():
-    ledger = privacy.charge(privacy.open_ledger(), privacy.gaussian(0.0))
+    ledger = privacy.charge(privacy.open_ledger(RELATION), privacy.gaussian(0.0))
     ledger = privacy.charge(ledger, privacy.gaussian(1.0))
     spent = privacy.privacy_spent(ledger)
     assert np.all(np.isinf(spent.rdp))
@@ -86,7 +100,7 @@ def test_infinite_entries_stay_infinite():
 def test_vmapped_over_noise_and_restored_from_leaves():
     @jax.vmap
     def run(sigma):
-        ledger = privacy.open_ledger()
+        ledger = privacy.open_ledger(RELATION)
         return jax.lax.fori_loop(
             0, 5, lambda _, x: privacy.charge(x, privacy.gaussian(sigma)), ledger
         )
@@ -100,3 +114,133 @@ def test_vmapped_over_noise_and_restored_from_leaves():
     expected = privacy.scale(privacy.gaussian(np.float64(sigma)), 5)
     np.testing.assert_allclose(spent.rdp, expected.rdp, rtol=1e-5)
     assert np.all(np.diff(privacy.epsilon(spent, 1e-5)) < 0)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"w": jnp.zeros(3)},
+        optax.adam(0.1).init(jnp.zeros(3)),
+        (),
+        None,
+        privacy.gaussian(1.0),
+    ],
+    ids=["params", "Adam", "empty", "None", "a loss"],
+)
+def test_a_tree_without_a_ledger_is_refused(nothing):
+    """It says nothing of what was released: zero would be a claim."""
+    with pytest.raises(ValueError, match="opt_state must be a tree that holds a ledger"):
+        privacy.privacy_spent(nothing)
+
+
+def test_ledgers_of_different_relations_do_not_compose():
+    state = _state_after_one_update(FULL, _charging(privacy.gaussian(1.0), RELATION))
+    with pytest.raises(ValueError, match="ADD_OR_REMOVE_ONE and REPLACE_ONE"):
+        privacy.privacy_spent(state)
+
+
+def _finite(state, **options):
+    return bool(np.all(np.isfinite(privacy.privacy_spent(state, **options).rdp)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "adds"),
+    [
+        ((FULL,), True),
+        ((POISSON,), True),
+        ((CLOSED,), True),
+        ((FULL, FULL), True),
+        ((FULL, POISSON, FULL), True),
+        ((POISSON, POISSON), False),
+        ((CLOSED, FULL), False),
+        ((CLOSED, POISSON), False),
+        ((CLOSED, CLOSED), False),
+    ],
+    ids=lambda part: str(len(part)) if isinstance(part, tuple) else None,
+)
+def test_amplified_charges_compose_where_it_is_proven(parts, adds):
+    """The cases of docs/privacy/ledger.md; whoever vouches for independent draws gets the sum."""
+    state = _state_after_one_update(*parts)
+    assert _finite(state) == adds
+    alone = [privacy.privacy_spent(_state_after_one_update(part)).rdp for part in parts]
+    vouched = privacy.privacy_spent(state, independent_draws=True)
+    np.testing.assert_allclose(vouched.rdp, np.sum(alone, axis=0), rtol=1e-5)
+    if not adds:
+        assert privacy.epsilon(privacy.privacy_spent(state), 1e-5) == np.inf
+        # One call on several states is one question about one set of users.
+        states = tuple(_state_after_one_update(part) for part in parts)
+        assert not _finite(states)
+
+
+def test_wrappers_that_join_draws_or_skip_updates_are_unbounded():
+    params = jnp.zeros(2)
+
+    def around(wrap, part):
+        return wrap(part).init(params)
+
+    def multi_steps(part):
+        return optax.MultiSteps(part, 2)
+
+    def if_finite(part):
+        return optax.apply_if_finite(part, 3)
+
+    def sometimes(part):
+        return optax.conditionally_transform(part, lambda step: step > 1)
+
+    assert _finite(around(multi_steps, FULL))
+    refused = [(multi_steps, POISSON), (multi_steps, CLOSED)]
+    refused += [(wrap, part) for wrap in (if_finite, sometimes) for part in (FULL, POISSON)]
+    for wrap, part in refused:
+        for state in (around(wrap, part), (FULL.init(params), {"a": around(wrap, part)})):
+            assert not _finite(state)
+            assert not _finite(state, independent_draws=True)
+    # Inside of the chain, after the release, they are harmless.
+    assert _finite(optax.chain(POISSON, if_finite(optax.sgd(0.1))).init(params))
+
+
+def test_no_entry_lowers_the_sum():
+    ledger = privacy.charge(privacy.open_ledger(RELATION), privacy.gaussian(1.0))
+    once = privacy.gaussian(1.0)
+    negative, nothing = once._replace(rdp=-once.rdp), once._replace(rdp=np.nan * once.rdp)
+    for bad in (negative, nothing, once._replace(delta=np.float64(-1e-6))):
+        with pytest.raises(ValueError, match="loss"):
+            privacy.charge(ledger, bad)
+        traced = jax.jit(lambda loss: privacy.privacy_spent(privacy.charge(ledger, loss)))(bad)
+        assert np.all(np.isinf(traced.rdp))
+
+
+def test_metadata_survive_whatever_moves_a_state():
+    ledger = privacy.open_ledger(ADD_REMOVE, sampled=True, shareable=True)
+    entry = privacy.gaussian(1.0)
+
+    @jax.jit
+    def scanned(ledger):
+        return jax.lax.scan(lambda x, _: (privacy.charge(x, entry), None), ledger, length=3)[0]
+
+    leaves, treedef = jax.tree.flatten(ledger)
+    moved = [
+        scanned(ledger),
+        jax.jit(lambda x: privacy.charge(x, entry), donate_argnums=0)(scanned(ledger)),
+        jax.tree.unflatten(treedef, leaves),
+        pickle.loads(pickle.dumps(ledger)),
+        jax.vmap(lambda scale: privacy.charge(ledger, privacy.gaussian(scale)))(jnp.ones(2)),
+    ]
+    for found in moved:
+        assert (found.relation, found.sampled, found.shareable) == (ADD_REMOVE, True, True)
+    assert jax.tree.structure(ledger) != jax.tree.structure(privacy.open_ledger(ADD_REMOVE))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"relation": "REPLACE_ONE"}, "relation"),
+        ({"relation": None}, "relation"),
+        ({"relation": RELATION, "sampled": 1}, "sampled"),
+        ({"relation": RELATION, "shareable": "yes"}, "shareable"),
+    ],
+)
+def test_arguments(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        privacy.open_ledger(**arguments)
+    with pytest.raises(ValueError, match="independent_draws"):
+        privacy.privacy_spent(privacy.open_ledger(RELATION), independent_draws=1)

@@ -228,7 +228,9 @@ ROWS = [
     ),
     Row(
         "account",
-        lambda epsilon: transforms.account(privacy.pure_dp(epsilon)),
+        lambda epsilon: transforms.account(
+            privacy.pure_dp(epsilon), NeighboringRelation.REPLACE_ONE
+        ),
         ({"epsilon": 0.1}, {"epsilon": 2.0}),
         private=True,
     ),

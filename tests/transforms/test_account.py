@@ -4,13 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
+
+RELATION = NeighboringRelation.REPLACE_ONE
 
 
 def test_account_passes_updates_and_charges_the_loss():
     loss = privacy.compose(privacy.pure_dp(0.3), privacy.approximate_dp(0.1, 1e-7))
-    transformation = transforms.account(loss)
+    transformation = transforms.account(loss, RELATION)
     updates = {"w": jnp.array([1.0, jnp.nan])}
     state = transformation.init(updates)
     for _ in range(3):
@@ -24,7 +27,7 @@ def test_account_passes_updates_and_charges_the_loss():
 def test_account_does_not_lose_small_charges():
     """A million charges in float32, next to one that is a million times larger."""
     small = privacy.gaussian(1e3)
-    transformation = transforms.account(small)
+    transformation = transforms.account(small, RELATION)
 
     @jax.jit
     def run():

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.transforms import OutlierRemovedState
 
+RELATION = NeighboringRelation.REPLACE_ONE
 COST = privacy.pure_dp(0.5)
 
 
@@ -22,7 +24,7 @@ def _release(last_step):
             (),
             jnp.zeros([], bool),
             jnp.zeros([], jnp.int32),
-            privacy.open_ledger(),
+            privacy.open_ledger(RELATION),
             zeros,
         )
 

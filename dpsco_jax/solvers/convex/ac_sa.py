@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.geometry.domains import Domain
@@ -233,8 +234,10 @@ def solve(
     end = loop.run(key, oracle, method, start, oracle_data, plan.num_steps, trace)
     reported = transforms.ac_sa_eval_params(end.opt_state, end.params)
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
-    return solution._replace(privacy=privacy.unbounded())
+    # Exact gradients: of what they reveal nothing is proven, under any relation.
+    ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE)
+    ledger = privacy.charge(ledger, privacy.unbounded())
+    return finished(reported, ledger, gradients, end.num_gradients, end.trace)
 
 
 def _oracle(

@@ -12,7 +12,6 @@ Cost: about a second for each size of call.
 """
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax.privacy import resque
+from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers.item_level._resque_levels import Level, levels
@@ -120,11 +120,10 @@ def carried(plan: Any) -> privacy.PrivacyLoss:
 
 def certificate(calls: Calls, delta: float, assumes: Sequence[str]) -> privacy.Certificate:
     """The (ε, δ) of all calls."""
-    version = importlib.metadata.version("dpsco-jax")
     return privacy.Certificate(
         resque.calls_epsilon(calls, delta),
         float(delta),
         NeighboringRelation.REPLACE_ONE,
-        f"privacy loss distributions of coupled runs (dpsco_jax {version})",
+        accounted_by("privacy loss distributions of coupled runs"),
         tuple(assumes),
     )

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.oracles import linear
@@ -274,7 +275,8 @@ def strongly_convex_gradients(num_queries: int) -> int:
 def spent_on(point: jax.Array, plan: Plan, user_gradients: int, data: UserData) -> Solution:
     """The solution of a run that made all of its calls, charged what the plan carries."""
     drawn = user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    ledger = privacy.charge(privacy.open_ledger(), accounting.carried(plan))
+    ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
+    ledger = privacy.charge(ledger, accounting.carried(plan))
     return finished(point, ledger, drawn, jnp.asarray(drawn, jnp.int32), None)
 
 

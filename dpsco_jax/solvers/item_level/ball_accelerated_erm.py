@@ -22,6 +22,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax import privacy
@@ -120,5 +121,6 @@ def solve(
     budgeted = items * sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
     made = items * jnp.sum(state.calls * jnp.asarray(sizes, jnp.int32))
     trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
-    ledger = privacy.charge(privacy.open_ledger(), accounting.carried(plan))
+    ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
+    ledger = privacy.charge(ledger, accounting.carried(plan))
     return finished(objective.domain.project(state.point), ledger, budgeted, made, trace)

@@ -23,7 +23,6 @@ Cost: T·N·m item gradients, or T·B; memory of one chunk.
 """
 
 import dataclasses
-import importlib.metadata
 import math
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +35,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.oracles import sampling
+from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -114,7 +114,7 @@ class Plan:
             return releases.certificate(self.noise_multiplier, delta)
         step = self.scheme.gaussian_loss(float(self.noise_multiplier), _REPLACE)
         epsilon = float(privacy.epsilon(privacy.scale(step, self.num_steps), delta))
-        accountant = f"Rényi curves (dpsco_jax {importlib.metadata.version('dpsco-jax')})"
+        accountant = accounted_by("Rényi curves")
         return privacy.Certificate(epsilon, delta, _REPLACE, accountant, _ASSUMES)
 
     def __str__(self) -> str:

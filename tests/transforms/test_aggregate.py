@@ -1,0 +1,105 @@
+"""An aggregate is a tuple of two functions, and keeps its sensitivity wherever that tuple goes."""
+
+import copy
+import pickle
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import transforms
+from dpsco_jax.transforms import Aggregate
+
+ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def init(params):
+    del params
+    return optax.EmptyState()
+
+
+def update(updates, state, params=None, **extra):
+    del params, extra
+    return updates, state
+
+
+def assert_same(found, expected):
+    assert isinstance(found, Aggregate)
+    assert isinstance(found, optax.GradientTransformationExtraArgs)
+    assert tuple(found) == tuple(expected)
+    assert (found.init, found.update, found.finish) == (*expected, expected.finish)
+    assert found.relation is expected.relation
+    assert found.sensitivity == expected.sensitivity
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles(protocol):
+    aggregate = Aggregate(init, update, 0.25, ADD_REMOVE)
+    assert_same(pickle.loads(pickle.dumps(aggregate, protocol)), aggregate)
+
+
+def test_copies_and_maps():
+    aggregate = Aggregate(init, update, 0.25, ADD_REMOVE)
+    for same in (
+        copy.copy(aggregate),
+        copy.deepcopy(aggregate),
+        jax.tree.map(lambda leaf: leaf, aggregate),
+        aggregate._replace(),
+        optax.with_extra_args_support(aggregate),
+    ):
+        assert_same(same, aggregate)
+    found = jax.tree.map(lambda leaf: 2 * leaf if isinstance(leaf, float) else leaf, aggregate)
+    assert found.sensitivity == 0.5
+    assert aggregate._replace(relation=NeighboringRelation.REPLACE_ONE).sensitivity == 0.25
+    names = jax.tree.map(lambda leaf: isinstance(leaf, float), aggregate)
+    assert jax.tree.leaves(names) == [False, False, True, False]
+    # A two-tuple for whoever takes it apart.
+    first, second = aggregate
+    assert (first, second) == (init, update)
+
+
+@pytest.mark.parametrize("bounds", [1.0, {"a": 0.5, "b": 2.0}])
+def test_a_privatizer_can_be_sent_to_another_process(bounds):
+    aggregate = transforms.clipped_mean(bounds, 4)
+    release = transforms.privatize(aggregate, jax.random.key(3), 2.0)
+    params = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+    updates = {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))}
+    sent = [cloudpickle.loads(cloudpickle.dumps(release)), copy.deepcopy(release)]
+    sent.append(transforms.privatize(copy.deepcopy(aggregate), jax.random.key(3), 2.0))
+    expected = jax.jit(release.update)(updates, release.init(params))[0]
+    for other in sent:
+        found = jax.jit(other.update)(updates, other.init(params))[0]
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_wrappers_of_optax_take_it():
+    aggregate = transforms.clipped_sum(10.0)
+    updates, params = jnp.ones((3, 2)), jnp.zeros(2)
+    for wrapped in (
+        optax.chain(aggregate, optax.identity()),
+        optax.masked(aggregate, True),
+        optax.chain(optax.with_extra_args_support(aggregate)),
+    ):
+        found, _ = wrapped.update(updates, wrapped.init(params), params)
+        np.testing.assert_allclose(found, 3.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"sensitivity": 0.0}, "sensitivity"),
+        ({"sensitivity": "1"}, "sensitivity"),
+        ({"relation": "REPLACE_ONE"}, "relation"),
+        ({"relation": None}, "relation"),
+        ({"update": None}, "update"),
+        ({"finish": 3}, "finish"),
+    ],
+)
+def test_arguments(changed, named):
+    good = {"init": init, "update": update, "sensitivity": 1.0, "relation": ADD_REMOVE}
+    with pytest.raises(ValueError, match=named):
+        Aggregate(**{**good, **changed})

@@ -1,0 +1,164 @@
+"""Several looks at one secret draw of users, as chains of real transformations make them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from tests.transforms import table
+
+REPLACE = NeighboringRelation.REPLACE_ONE
+ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
+POISSON, FULL = privacy.Poisson(0.1), privacy.FullBatch()
+PARAMS = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+UPDATES = {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))}
+
+
+def release(sampling, relation, seed=0, multiplier=1.0):
+    aggregate = transforms.clipped_sum(1.0, relation)
+    return transforms.privatize(aggregate, jax.random.key(seed), multiplier, sampling)
+
+
+def fixed_size(relation):
+    return release(privacy.WithoutReplacement(40, 4), relation)
+
+
+def phase(batch_size):
+    releases = ConcentratedReleases(
+        population_size=6,
+        batch_size=batch_size,
+        num_steps=4,
+        test="stream",
+        selection="weighted",
+        relation=REPLACE,
+        keep_level=0.6,
+        threshold=4.0,
+        core=4.0,
+        test_epsilon=40.0,
+        score_sensitivity=2.0,
+        coin_failure=0.0,
+        sensitivity=2.0,
+        noise_stddev=0.01,
+        failure=1e-6,
+        epsilon=60.0,
+        delta=1e-3,
+    )
+    return transforms.outlier_removed_mean(releases, 1.0, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "relation", "adds"),
+    [
+        (FULL, REPLACE, True),
+        (FULL, ADD_REMOVE, True),
+        (POISSON, ADD_REMOVE, False),
+        (privacy.WithoutReplacement(40, 4), REPLACE, False),
+        (privacy.WithoutReplacement(40, 4), ADD_REMOVE, False),
+        (privacy.WithReplacement(40, 4), REPLACE, False),
+    ],
+)
+def test_groups_of_a_partition_on_one_draw(sampling, relation, adds):
+    """Clipping per layer by ``optax.partition``: two releases, of which only the first is amplified."""
+    groups = {name: release(sampling, relation, i) for i, name in enumerate("ab")}
+    chain = optax.partition(groups, {"a": "a", "b": "b"})
+    _, state = jax.jit(chain.update)(UPDATES, chain.init(PARAMS))
+    spent = privacy.privacy_spent(state)
+    once = sampling.gaussian_loss(1.0, relation)
+    if adds:
+        np.testing.assert_allclose(spent.rdp, 2 * once.rdp, rtol=1e-5)
+    else:
+        assert np.all(np.isinf(spent.rdp))
+    vouched = privacy.privacy_spent(state, independent_draws=True)
+    np.testing.assert_allclose(vouched.rdp, 2 * once.rdp, rtol=1e-4, atol=1e-9)
+
+
+def spent_at_start(*parts):
+    """Of states that have released nothing: whether losses compose is known beforehand."""
+    return bool(np.all(np.isfinite(privacy.privacy_spent([p.init(PARAMS) for p in parts]).rdp)))
+
+
+def test_what_may_stand_beside_a_sampled_release():
+    test = transforms.account(privacy.pure_dp(0.1), ADD_REMOVE)
+    assert spent_at_start(test, release(POISSON, ADD_REMOVE))
+    assert spent_at_start(release(POISSON, ADD_REMOVE), test, release(FULL, ADD_REMOVE))
+    amplified = transforms.account(privacy.pure_dp(0.1), ADD_REMOVE, sampled=True)
+    assert spent_at_start(amplified)
+    assert not spent_at_start(amplified, release(POISSON, ADD_REMOVE))
+    assert not spent_at_start(amplified, test)
+    assert not spent_at_start(fixed_size(ADD_REMOVE), test)
+    exact = transforms.account(privacy.pure_dp(0.1), REPLACE)
+    assert spent_at_start(exact, release(FULL, REPLACE), phase(6))
+    assert not spent_at_start(fixed_size(REPLACE), exact)
+    assert not spent_at_start(phase(3), exact)
+    with pytest.raises(ValueError, match="ADD_OR_REMOVE_ONE and REPLACE_ONE"):
+        spent_at_start(release(POISSON, ADD_REMOVE), exact)
+
+
+def test_a_halted_chain_keeps_what_its_ledger_knows():
+    chain = transforms.halt_when(
+        optax.chain(release(POISSON, ADD_REMOVE), release(POISSON, ADD_REMOVE)),
+        lambda state, updates: True,
+    )
+    assert not spent_at_start(chain)
+    assert spent_at_start(transforms.halt_when(release(POISSON, ADD_REMOVE), lambda *_: True))
+
+
+def test_multi_steps_around_a_sampled_release():
+    around = optax.MultiSteps(release(POISSON, ADD_REMOVE), 2)
+    assert not spent_at_start(around)
+    assert spent_at_start(optax.MultiSteps(release(FULL, ADD_REMOVE), 2))
+
+
+def test_nothing_that_releases_stands_behind_a_halt():
+    rest = optax.chain(release(FULL, REPLACE), optax.sgd(0.1))
+    for held in (rest, transforms.account(privacy.pure_dp(0.1), REPLACE)):
+        with pytest.raises(ValueError, match="rest must be without both"):
+            transforms.until_halted(phase(6), held).init(PARAMS)
+
+
+@pytest.mark.parametrize("row", [r for r in table.ROWS if r.private], ids=lambda row: row.name)
+def test_every_private_transformation_states_its_relation(row):
+    """Beside a ledger of another relation it is refused, so it has one."""
+    made, params = row.make(**row.numbers[0]), table.PARAMS["vector"]()
+    found = {
+        node.relation
+        for node in jax.tree.leaves(
+            made.init(params), is_leaf=lambda x: isinstance(x, privacy.Ledger)
+        )
+        if isinstance(node, privacy.Ledger)
+    }
+    assert len(found) == 1
+    (other,) = {REPLACE, ADD_REMOVE} - found
+    with pytest.raises(ValueError, match="and"):
+        privacy.privacy_spent((made.init(params), privacy.open_ledger(other)))
+
+
+def test_a_traced_sensitivity_out_of_its_range_is_charged_in_full():
+    @jax.jit
+    def spent(clip_norm, num_users):
+        aggregate = transforms.clipped_mean(clip_norm, num_users)
+        chain = transforms.privatize(aggregate, jax.random.key(0), 1.0)
+        return privacy.privacy_spent(chain.update(jnp.ones((2, 3)), chain.init(jnp.zeros(3)))[1])
+
+    assert np.all(np.isfinite(spent(1.0, 2.0).rdp))
+    for bad in [(-1.0, 2.0), (0.0, 2.0), (np.nan, 2.0), (1.0, -2.0), (1.0, np.nan), (np.inf, 2.0)]:
+        assert np.all(np.isinf(spent(*bad).rdp)), bad
+
+
+@pytest.mark.parametrize("wrong", ["REPLACE_ONE", None, 7, 2])
+def test_a_relation_is_no_string(wrong):
+    """A string was once taken for a relation of sensitivity C: half of the noise for the same ε."""
+    for make in (
+        lambda: transforms.clipped_sum(1.0, wrong),
+        lambda: transforms.clipped_mean(1.0, 50, relation=wrong),
+        lambda: transforms.summed_contributions(1.0, 50, wrong),
+        lambda: transforms.centred_clip(1.0, 50, wrong),
+        lambda: transforms.stable_centre_rate(1.0, 50, 3, wrong),
+        lambda: transforms.account(privacy.pure_dp(1.0), wrong),
+    ):
+        with pytest.raises(ValueError, match="relation must be one of NeighboringRelation"):
+            make()

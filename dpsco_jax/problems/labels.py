@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax._checks import require, require_mask
+from dpsco_jax._checks import require, require_mask, require_undisclosed
 
 
 class LabelRange(NamedTuple):
@@ -93,14 +93,10 @@ def check_labels(objective: Any, data: Any) -> None:
     if data.mask is not None:
         require_mask("data.mask", np.asarray(data.mask), label.shape)
         label = label[np.asarray(data.mask)]
-    if label.dtype.kind not in "biuf":
-        raise ValueError(f"data.items.label must be {expected}, got the dtype {label.dtype}")
+    require(label.dtype.kind in "biuf", "data.items.label", label.dtype, str(expected))
     value = label.astype(np.float64)
     good = np.isfinite(value) & (value >= expected.low) & (value <= expected.high)
     if expected.whole:
         good &= value == np.floor(value)
-    if not (good.all() or (expected.signed and np.all(np.abs(value) == 1.0))):
-        raise ValueError(
-            f"data.items.label must be {expected}, for every item: got another label (not shown, for it"
-            " belongs to a user)"
-        )
+    signs = expected.signed and bool(np.all(np.abs(value) == 1.0))
+    require_undisclosed(signs or good.all(), "data.items.label", f"{expected}, for every item")

@@ -113,7 +113,8 @@ def make_task(
     radius = math.sqrt(2 * math.log(2) / ridge)
 
     def part(key: Any, chosen: np.ndarray, bound: int | None) -> UserData:
-        return from_rows(key, user[chosen], jax.tree.map(lambda leaf: leaf[chosen], rows), bound)
+        items = jax.tree.map(lambda leaf: leaf[chosen], rows)
+        return from_rows(key, user[chosen], items, bound, order="sorted")
 
     return Task(
         name=name,

@@ -176,3 +176,11 @@ def require_real_leaves(name: str, tree: Any) -> None:
 def require_callable(name: str, value: Any) -> None:
     """Raise ``ValueError`` unless the value can be called."""
     require(callable(value), name, value, "a function")
+
+
+def require_undisclosed(condition: Any, name: str, working_range: str) -> None:
+    """Raise ``ValueError`` unless the condition holds on values that belong to users: none is shown."""
+    if not np.all(condition):
+        raise ValueError(
+            f"{name} must be {working_range}, got something else (not shown: it belongs to a user)"
+        )

@@ -37,6 +37,7 @@ from jaxtyping import Array, Float
 from dpsco_jax._checks import require, require_nonnegative
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.norms import global_norm
+from dpsco_jax.problems.labels import for_any_label
 from dpsco_jax.problems.objective import Example, Objective, OneHot, bounded_row, margin, row_values
 
 SmoothedLink = Callable[[Any, Any, Any], Any]
@@ -74,7 +75,7 @@ def absolute(margin: Any, label: Any, spread: Any) -> Any:
 
 
 def hinge(margin: Any, label: Any, spread: Any) -> Any:
-    """For ``losses.hinge``: labels in {0, 1}."""
+    """For ``losses.hinge``: labels in {0, 1} or {-1, 1}."""
     sign = 2.0 * jnp.clip(label, 0.0, 1.0) - 1.0
     slack = 1.0 - sign * margin
     return (slack + expected_absolute(slack, jnp.abs(sign) * spread)) / 2
@@ -152,6 +153,7 @@ def smoothed(objective: Objective, link: SmoothedLink, smoothing_radius: float) 
     model = objective.linear_model
     if model is None:
         raise ValueError("objective must be a linear model, got one with linear_model=None")
+    link = for_any_label(link)
 
     def loss(params: Float[Array, "dim"], item: Example) -> Any:
         if isinstance(item.features, OneHot):

@@ -21,8 +21,8 @@ Source: standard; Böhning 1992 for the curvature of softmax.
 
 Formal guarantee: the constants hold for every item. Bounds are enforced inside the loss, not
 assumed of the data: features are projected onto their ball (non-finite features count as zero),
-labels of classification and of ``squared`` are clipped to their range. A non-finite label gives a
-non-finite gradient, which a clip (``geometry.norms.clip_to_norm``) turns into zero.
+labels of classification and of ``squared`` are clipped to their range, and an item whose label (or
+point) is not finite has loss and gradient zero.
 
 Cost: for linear models one pass over the features, and one more to enforce the bound.
 """
@@ -38,12 +38,15 @@ from jaxtyping import Array, Float, PyTree
 
 from dpsco_jax._checks import require, require_nonnegative, require_positive
 from dpsco_jax.geometry.domains import Domain, ball, whole_space
-from dpsco_jax.geometry.norms import clip_to_norm, global_norm
+from dpsco_jax.geometry.norms import all_finite, clip_to_norm, global_norm
+from dpsco_jax.problems.labels import ANY_NUMBER, TWO_CLASSES, LabelRange, for_any_label
 from dpsco_jax.problems.objective import Example, LinearModel, Objective, margin
 
 
 def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
-    """Logistic regression, labels in {0, 1} (or soft labels between).
+    """Logistic regression, labels in {0, 1} (or soft labels between), or in {-1, 1}.
+
+    Labels are clipped to [0, 1]: -1 is the negative class as 0 is, whatever is 1 or more the positive one.
 
     Args:
         feature_bound: ℓ2 norm onto which features are projected.
@@ -61,11 +64,12 @@ def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 
         feature_bound=feature_bound,
         domain=domain,
         ridge=ridge,
+        label_range=TWO_CLASSES,
     )
 
 
 def hinge(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
-    """Support vector machine, labels in {0, 1}; arguments as for ``logistic``."""
+    """Support vector machine, labels in {0, 1} or {-1, 1}; arguments as for ``logistic``."""
 
     def sign(y):
         return 2.0 * jnp.clip(y, 0.0, 1.0) - 1.0
@@ -78,6 +82,7 @@ def hinge(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0
         feature_bound=feature_bound,
         domain=domain,
         ridge=ridge,
+        label_range=TWO_CLASSES,
     )
 
 
@@ -177,6 +182,7 @@ def squared(
         domain=ball(radius),
         ridge=ridge,
         everywhere=False,
+        label_range=LabelRange(-label_bound, label_bound),
     )
 
 
@@ -202,7 +208,7 @@ def softmax(
 
     def loss(params: Float[Array, "dim classes"], item: Example) -> Any:
         logits = clip_to_norm(item.features, feature_bound) @ params
-        truth = jax.nn.one_hot(item.label, num_classes, dtype=logits.dtype)
+        truth = (jnp.asarray(item.label) == jnp.arange(num_classes)).astype(logits.dtype)
         return optax.losses.softmax_cross_entropy(logits, truth)
 
     return Objective(
@@ -212,6 +218,7 @@ def softmax(
         domain=whole_space() if domain is None else domain,
         ridge=ridge,
         globally_convex_lipschitz=True,
+        label_range=LabelRange(0, num_classes - 1, whole=True),
     )
 
 
@@ -219,7 +226,9 @@ def geometric_median(domain: Domain | None = None) -> Objective:
     """Distance to a point: items are points with the structure of params; no bound is needed."""
 
     def loss(params: PyTree, item: PyTree) -> Any:
-        return global_norm(jax.tree.map(jnp.subtract, params, item))
+        there = all_finite(item)
+        nearby = jax.tree.map(lambda leaf, at: jnp.where(there, leaf, at), item, params)
+        return global_norm(jax.tree.map(jnp.subtract, params, nearby))
 
     return Objective(
         loss=loss,
@@ -265,6 +274,7 @@ def _linear(
     domain: Domain | None,
     ridge: float,
     everywhere: bool = True,
+    label_range: LabelRange = ANY_NUMBER,
 ) -> Objective:
     """The objective of a convex link, from the suprema of its first and second derivative.
 
@@ -272,6 +282,7 @@ def _linear(
     """
     require_positive("feature_bound", feature_bound)
     require_nonnegative("ridge", ridge)
+    link, derivative = for_any_label(link), for_any_label(derivative)
 
     def loss(params: Float[Array, "dim"], item: Example) -> Any:
         return link(margin(params, item.features, feature_bound), item.label)
@@ -284,4 +295,5 @@ def _linear(
         ridge=ridge,
         linear_model=LinearModel(link, derivative, feature_bound),
         globally_convex_lipschitz=everywhere,
+        label_range=label_range,
     )

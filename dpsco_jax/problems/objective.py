@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.norms import clip_to_norm
+from dpsco_jax.problems.labels import LabelRange
 
 
 class OneHot(NamedTuple):
@@ -46,7 +47,7 @@ class Example(NamedTuple):
 
     Attributes:
         features: a dense vector ``[dim]``, or ``OneHot``.
-        label: a scalar; {0, 1} for classification with two classes.
+        label: a scalar; in {0, 1} or {-1, 1} for classification with two classes.
     """
 
     features: Any
@@ -90,6 +91,8 @@ class Objective(NamedTuple):
         globally_convex_lipschitz: whether, by construction, the loss of every item whatever is convex
             and ``lipschitz``-Lipschitz on the whole space, not just on the domain. Some privacy proofs
             rest on it, and no clipping can stand in for it.
+        label_range: the labels that ``loss`` reads as they are (``labels.check_labels``); ``None`` for items
+            without labels.
     """
 
     loss: Callable[[PyTree, PyTree], Any]
@@ -100,6 +103,7 @@ class Objective(NamedTuple):
     ridge: float = 0.0
     linear_model: LinearModel | None = None
     globally_convex_lipschitz: bool = False
+    label_range: LabelRange | None = None
 
     @property
     def strong_convexity(self) -> float:

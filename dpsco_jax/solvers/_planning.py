@@ -151,3 +151,13 @@ def _text(value: Any) -> str:
         return str(value)
     array = np.asarray(value)
     return f"{float(array):.5g}" if array.ndim == 0 else f"array of shape {array.shape}"
+
+
+def require_params(name: str, planned: int, params: Any) -> None:
+    """``ValueError`` unless the parameters have the planned number of entries; sizes are static."""
+    found = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
+    if found != planned:
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(params)]
+        raise ValueError(
+            f"{name} must have plan.dim = {planned} entries, got {found} in leaves of shape {shapes}"
+        )

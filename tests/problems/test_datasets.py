@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from dpsco_jax.problems import datasets, reference, users
+from dpsco_jax.problems.datasets.task import bucketed
 from dpsco_jax.problems.objective import row_values
 
 # users, rows, columns, columns per row, bound on items per user, most items of a user, test AUC
@@ -103,3 +104,11 @@ def test_bad_names_and_bounds_are_refused():
         datasets.load("iris")
     with pytest.raises(ValueError, match="max_items_per_user"):
         datasets.load("nlswork", max_items_per_user=0)
+    with pytest.raises(ValueError, match="split must be an integer"):
+        datasets.load("nlswork", split=-1)
+
+
+def test_a_missing_number_is_in_no_bucket():
+    field = bucketed("wage", [0.5, np.nan, 1.0, 7.0, None], [1.0, 2.0])
+    assert field.codes.tolist() == [0, -1, 1, 2, -1]
+    assert field.vocabulary == ("<1", "[1,2)", ">=2")

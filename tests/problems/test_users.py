@@ -19,8 +19,10 @@ def frame_of(counts):
     return pd.DataFrame(rows, columns=["who", "x", "y"]).iloc[rng.permutation(len(rows))]
 
 
-def from_frame(frame, bound=None, seed=0):
-    return users.from_frame(jax.random.key(seed), frame, "who", ["x", "y"], "y", bound)
+def grouped(frame, bound=None, seed=0, order="sorted", keep="random"):
+    rows = Example(frame[["x", "y"]].to_numpy(np.float32), frame["y"].to_numpy(np.float32))
+    key = jax.random.key(seed)
+    return users.from_rows(key, frame["who"].to_numpy(), rows, bound, order=order, keep=keep)
 
 
 def held(data, user):
@@ -30,7 +32,7 @@ def held(data, user):
 
 def test_all_rows_are_grouped_by_user_in_order():
     frame = frame_of(COUNTS)
-    data = from_frame(frame)
+    data = grouped(frame)
     assert data.items.features.shape == (4, 12, 2)
     assert data.items.features.dtype == jnp.float32
     for position, user in enumerate(sorted(COUNTS)):
@@ -43,21 +45,21 @@ def test_all_rows_are_grouped_by_user_in_order():
 
 def test_contributions_are_bounded_by_a_seeded_subset():
     frame = frame_of(COUNTS)
-    data = from_frame(frame, bound=4)
+    data = grouped(frame, bound=4)
     assert data.items.label.shape == (4, 4)
     for position, user in enumerate(sorted(COUNTS)):
         everything = frame[frame.who == user].x.tolist()
         kept = held(data, position)
         assert len(kept) == min(4, COUNTS[user])
         assert kept == [x for x in everything if x in kept]
-    again = from_frame(frame, bound=4)
+    again = grouped(frame, bound=4)
     jax.tree.map(np.testing.assert_array_equal, data, again)
-    assert held(from_frame(frame, bound=4, seed=1), 3) != held(data, 3)
+    assert held(grouped(frame, bound=4, seed=1), 3) != held(data, 3)
 
 
 def test_every_item_is_kept_equally_often():
     frame = frame_of({1: 10})
-    kept = [held(from_frame(frame, bound=3, seed=seed), 0) for seed in range(300)]
+    kept = [held(grouped(frame, bound=3, seed=seed), 0) for seed in range(300)]
     _, counts = np.unique(np.concatenate(kept), return_counts=True)
     assert len(counts) == 10
     # 300 draws of 3 of 10: mean 90, standard deviation 8.
@@ -65,10 +67,10 @@ def test_every_item_is_kept_equally_often():
 
 
 def test_replacing_a_user_changes_that_user_only():
-    first = from_frame(frame_of(COUNTS), bound=4)
+    first = grouped(frame_of(COUNTS), bound=4)
     frame = frame_of(COUNTS)
     others = [frame[frame.who != 5], frame_of({5: 9})]
-    second = from_frame(pd.concat(others[::-1]), bound=4)
+    second = grouped(pd.concat(others[::-1]), bound=4)
     for position, user in enumerate(sorted(COUNTS)):
         if user != 5:
             assert held(first, position) == held(second, position)
@@ -76,7 +78,7 @@ def test_replacing_a_user_changes_that_user_only():
 
 
 def test_split_is_a_partition_of_the_users():
-    data = from_frame(frame_of(dict.fromkeys(range(10), 2)))
+    data = grouped(frame_of(dict.fromkeys(range(10), 2)))
     train, test = users.split_users(jax.random.key(3), data, 0.8)
     assert (users.num_users(train), users.num_users(test)) == (8, 2)
     both = [held(part, i) for part in (train, test) for i in range(users.num_users(part))]
@@ -88,7 +90,7 @@ def test_split_is_a_partition_of_the_users():
 
 
 def test_subset_repeats_and_orders():
-    data = from_frame(frame_of(COUNTS))
+    data = grouped(frame_of(COUNTS))
     chosen = users.subset(data, np.asarray([2, 0, 2]))
     assert held(chosen, 0) == held(chosen, 2) == held(data, 2)
     assert users.subset(UserData(jnp.arange(6.0).reshape(3, 2)), np.asarray([1])).mask is None
@@ -134,17 +136,126 @@ def test_no_items_at_all():
     empty = Example(jnp.zeros((0, 3)), jnp.zeros(0))
     for mask in (None, jnp.zeros(0, bool)):
         assert float(users.user_loss(objective)(jnp.ones(3), empty, mask)) == 0.0
-    data = users.from_rows(jax.random.key(0), np.zeros(0), np.zeros((0, 2), np.float32))
+    nobody = np.zeros((0, 2), np.float32)
+    data = users.from_rows(jax.random.key(0), np.zeros(0), nobody, None)
     assert (users.num_users(data), data.items.shape) == (0, (0, 0, 2))
 
 
-def test_bad_frames_are_refused():
+def test_random_order_depends_on_the_key_alone():
+    """All orders come equally often, and each user stays whole."""
+    counts = {user: n for user, n in COUNTS.items() if user != 11}
+    frame = frame_of(counts)
+    seen = {}
+    for seed in range(180):
+        data = grouped(frame, bound=5, seed=seed, order="random")
+        firsts = tuple(round(held(data, i)[0] // 1000) for i in range(3))
+        seen[firsts] = seen.get(firsts, 0) + 1
+        for i, user in enumerate(firsts):
+            assert held(data, i) == frame[frame.who == user].x.tolist()
+    # 180 draws of 6 orders: mean 30, standard deviation 5.
+    assert len(seen) == 6
+    assert max(abs(n - 30) for n in seen.values()) < 25
+
+
+def test_the_kept_subsets_do_not_tell_the_order():
+    """The order must not be drawn from the numbers of a subset: both are uniform and independent."""
+    frame = frame_of({0: 2, 1: 2})
+    table = np.zeros((2, 2))
+    for seed in range(160):
+        data = grouped(frame, bound=1, seed=seed, order="random")
+        first = [held(data, i)[0] for i in range(2)]
+        place = int(min(first) == first[0])  # whether user 0 is first
+        kept = frame[frame.who == 0].x.tolist().index(min(first))
+        table[place, kept] += 1
+    # Four cells of mean 40 and standard deviation 5.5.
+    assert np.abs(table - 40).max() < 27
+
+
+def test_the_first_items_are_kept_on_request():
     frame = frame_of(COUNTS)
-    with pytest.raises(ValueError, match="columns must be among"):
-        users.from_frame(jax.random.key(0), frame, "who", ["z"], "y")
-    with pytest.raises(ValueError, match="max_items_per_user"):
-        from_frame(frame, bound=0)
-    with pytest.raises(ValueError, match="as many as users"):
-        users.from_rows(jax.random.key(0), np.zeros(3), np.zeros(2))
-    with pytest.raises(ValueError, match="missing"):
-        users.from_rows(jax.random.key(0), np.asarray([0.0, np.nan]), np.zeros(2))
+    data = grouped(frame, bound=4, keep="first")
+    for position, user in enumerate(sorted(COUNTS)):
+        assert held(data, position) == frame[frame.who == user].x.tolist()[:4]
+    jax.tree.map(np.testing.assert_array_equal, data, grouped(frame, bound=4, keep="first", seed=5))
+
+
+def test_a_user_whose_rows_are_all_left_out_stays():
+    key, who = jax.random.key(0), np.array([2, 1, 2, 3])
+    rows = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
+    kept = np.array([True, False, True, True])
+    data = users.from_rows(key, who, rows, 2, kept=kept, order="sorted")
+    np.testing.assert_array_equal(data.mask, [[False, False], [True, True], [True, False]])
+    np.testing.assert_array_equal(data.items[..., 0], [[0, 0], [1, 3], [4, 0]])
+    # The shape is that of the data in which nothing is left out.
+    whole = users.from_rows(key, who, rows, 2, order="sorted")
+    assert whole.items.shape == data.items.shape
+
+
+@pytest.mark.parametrize(
+    ("who", "names"),
+    [
+        (np.array([2.5, 1.0, 2.5]), [1.0, 2.5]),
+        (np.array(["b", "a", "b"]), ["a", "b"]),
+        (np.array(["b", "a", "b"], object), ["a", "b"]),
+        (np.array([True, False, True]), [False, True]),
+        (np.array(["2020-02-01", "2020-01-01", "2020-02-01"], "datetime64[D]"), [0, 1]),
+        (["b", "a", "b"], ["a", "b"]),
+    ],
+)
+def test_identifiers_of_any_sortable_type(who, names):
+    rows = np.arange(3.0, dtype=np.float32)
+    data = users.from_rows(jax.random.key(0), who, rows, None, order="sorted")
+    np.testing.assert_array_equal(data.items, [[1, 0], [0, 2]])
+    assert users.num_users(data) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"users": np.zeros(3)}, "rows must be as many as users"),
+        ({"users": np.zeros((2, 1))}, "users must be an array of one dimension"),
+        ({"users": np.array([0.0, np.nan])}, "users must be present in every row"),
+        ({"users": np.array(["a", None], object)}, "users must be present in every row"),
+        ({"users": np.array(["a", np.nan], object)}, "users must be present in every row"),
+        ({"users": np.array(["a", pd.NA], object)}, "users must be present in every row"),
+        ({"users": np.array(["2020-01-01", "NaT"], "datetime64[D]")}, "users must be present"),
+        ({"users": np.array(["a", 1], object)}, "users must be all numbers, or all of one"),
+        ({"rows": np.array(["a", "b"])}, "rows must be arrays of real numbers"),
+        ({"rows": np.array(["a", 1], object)}, "rows must be arrays of real numbers"),
+        ({"rows": np.array([1j, 1.0])}, "rows must be arrays of real numbers"),
+        ({"rows": np.float32(1.0)}, "rows must be as many as users"),
+        ({"rows": {}}, "rows must be a tree of arrays"),
+        ({"rows": {"a": np.zeros(2), "b": np.zeros(1)}}, "rows must be as many as users"),
+        ({"max_items_per_user": 0}, "max_items_per_user must be an integer at least 1"),
+        ({"max_items_per_user": -2}, "max_items_per_user must be an integer at least 1"),
+        ({"max_items_per_user": 1.5}, "max_items_per_user must be an integer at least 1"),
+        ({"max_items_per_user": True}, "max_items_per_user must be an integer at least 1"),
+        ({"keep": "last"}, "keep must be one of random, first"),
+        ({"order": None}, "order must be one of random, sorted"),
+        ({"kept": np.ones(3, bool)}, "kept must be an array of booleans"),
+        ({"kept": np.ones(2)}, "kept must be an array of booleans"),
+        ({"key": 0}, "key must be a single typed key"),
+    ],
+)
+def test_bad_rows_are_refused_by_name(changes, said):
+    good = {
+        "key": jax.random.key(0),
+        "users": np.zeros(2),
+        "rows": np.zeros(2, np.float32),
+        "max_items_per_user": 1,
+    }
+    users.from_rows(**good)
+    with pytest.raises(ValueError, match=f"^{said}"):
+        users.from_rows(**good | changes)
+
+
+def test_how_many_items_are_kept_must_be_chosen():
+    with pytest.raises(TypeError, match="max_items_per_user"):
+        users.from_rows(jax.random.key(0), np.zeros(2), np.zeros(2))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.bool_, np.float16, np.float64, jnp.bfloat16])
+def test_rows_of_any_real_dtype(kind):
+    rows = np.asarray([1, 0, 1]).astype(kind)
+    data = users.from_rows(jax.random.key(0), [0, 0, 1], rows, 2, order="sorted")
+    np.testing.assert_array_equal(np.asarray(data.items, np.float32), [[1, 0], [1, 0]])

@@ -19,6 +19,7 @@ Formal guarantee: none by itself; see ``task``.
 Cost: ``docs/data.md`` has load times and padding.
 """
 
+from dpsco_jax._checks import require_choice, require_integer
 from dpsco_jax.problems.datasets import flights, insteval, movielens, nlswork
 from dpsco_jax.problems.datasets.task import Task, make_task
 
@@ -42,13 +43,13 @@ def load(name: str, max_items_per_user: int | None = None, split: int = 0) -> Ta
         name: one of ``NAMES``.
         max_items_per_user: bound on the items kept of each training user (a random subset), and
             number of item slots; ``None`` is the task's own bound, a public number.
-        split: which of the random user-wise 80/20 splits.
+        split: which of the random user-wise 80/20 splits, from 0.
 
     Raises:
-        ValueError: if the name is unknown or the bound is below 1.
+        ValueError: if the name is unknown, the bound is below 1 or the split is negative.
     """
-    if name not in NAMES:
-        raise ValueError(f"name must be one of {NAMES}, got {name!r}")
+    require_choice("name", name, NAMES)
+    split = require_integer("split", split, 0)
     if name == "insteval":
         table, bound, description = insteval.table(), 32, insteval.DESCRIPTION
     elif name == "nlswork":

@@ -78,10 +78,15 @@ def categorical(name: str, values: Any, vocabulary: Sequence[Any]) -> Field:
 
 
 def bucketed(name: str, values: Any, edges: Sequence[float]) -> Field:
-    """A field by interval: below the first edge, between edges, from the last edge on."""
+    """A field by interval: below the first edge, between edges, from the last edge on.
+
+    A missing value is in none of them.
+    """
     middle = [f"[{low:g},{high:g})" for low, high in itertools.pairwise(edges)]
     vocabulary = (f"<{edges[0]:g}", *middle, f">={edges[-1]:g}")
-    return Field(name, vocabulary, np.digitize(np.asarray(values), edges).astype(np.int32))
+    # NaN sorts after every number, so that it would count as larger than the last edge.
+    codes = np.where(pd.isna(values), -1, np.digitize(np.asarray(values, np.float64), edges))
+    return Field(name, vocabulary, codes.astype(np.int32))
 
 
 def make_task(
@@ -113,7 +118,8 @@ def make_task(
     radius = math.sqrt(2 * math.log(2) / ridge)
 
     def part(key: Any, chosen: np.ndarray, bound: int | None) -> UserData:
-        return from_rows(key, user[chosen], jax.tree.map(lambda leaf: leaf[chosen], rows), bound)
+        items = jax.tree.map(lambda leaf: leaf[chosen], rows)
+        return from_rows(key, user[chosen], items, bound, order="sorted")
 
     return Task(
         name=name,

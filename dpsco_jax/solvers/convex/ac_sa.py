@@ -217,10 +217,11 @@ def solve(
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users is not the planned one, or the term has no closed form over
+        ValueError: if users or parameters are not as many as planned, or the term has no closed form over
             the domain.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     start = objective.domain.project(params)
     oracle, oracle_data, divisor = _oracle(plan, objective, data, start)
 

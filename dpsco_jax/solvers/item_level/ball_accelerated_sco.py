@@ -185,6 +185,7 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     point = objective.domain.project(jnp.asarray(params, float))
     solutions: list[Solution] = []
     first = 0

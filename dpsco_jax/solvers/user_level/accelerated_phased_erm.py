@@ -266,7 +266,7 @@ def solve(
         The point where the last phase has ended, or where a phase has halted, with status HALTED.
 
     Raises:
-        ValueError: if the number of users is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
     return in_sequence(key, plan.phases, accelerated_sgd.solve, objective, data, params)

@@ -208,9 +208,10 @@ def solve(
         failed: the starting point, bit for bit, if it was the first.
 
     Raises:
-        ValueError: if the number of users is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     radius = plan.smoothing_radius if plan.smoothed else None

@@ -186,7 +186,7 @@ def solve(
         The point where the last block has ended, or where a block has halted, with status HALTED.
 
     Raises:
-        ValueError: if the number of users is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
     return in_sequence(key, plan.blocks, accelerated_phased_erm.solve, objective, data, params)

@@ -240,9 +240,10 @@ def solve(
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users or of item slots is not the planned one.
+        ValueError: if the number of users, of item slots or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     slots = jax.tree.leaves(data.items)[0].shape[1]
     if slots != plan.items_per_user:
         raise ValueError(

@@ -213,7 +213,7 @@ def solve(
         As ``_blocks.join`` says; a block that halts hands its start on to the next.
 
     Raises:
-        ValueError: if the number of users is not the planned one, or the gradients are too many to count.
+        ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
     _planning.require_users("data", plan.num_users, data)
     solutions: list[Solution] = []

@@ -257,9 +257,10 @@ def solve(
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users is not the planned one, or the gradients are too many to count.
+        ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     by_item = plan.smoothing_radius if plan.smoothing == "per_item" else None

@@ -236,9 +236,10 @@ def solve(
         params: the starting point; projected onto the domain.
 
     Raises:
-        ValueError: if the number of users is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     oracle, oracle_data = loop.clipped_sum_oracle(

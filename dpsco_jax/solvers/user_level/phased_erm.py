@@ -239,9 +239,10 @@ def solve(
         trace: see ``convex.loop.run``; ``unprivate["trace"]`` is a tuple, one entry for each phase.
 
     Raises:
-        ValueError: if the number of users is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     point = objective.domain.project(params)
     position, solutions = 0, []
     for index, phase in enumerate(plan.phases):

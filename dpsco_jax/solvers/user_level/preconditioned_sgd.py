@@ -71,6 +71,7 @@ def solve(
         ValueError: if the data are not what was planned.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     model, smoothness = smooth_linear_model(objective)
     prepared = linear.prepare(model, data, plan.dim)
     sparse = jnp.issubdtype(prepared.features.dtype, jnp.integer)

@@ -207,9 +207,10 @@ def solve(
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     params = objective.domain.project(params)
     scheme, relation, num_steps = plan.releases

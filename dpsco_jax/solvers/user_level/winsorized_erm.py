@@ -242,8 +242,9 @@ def solve(
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_params("params", plan.dim, params)
     start = objective.domain.project(params)
     return _first_order.run(key, plan.phase, objective, data, start, plan.chunk_size, trace)

@@ -1,0 +1,75 @@
+"""Columns of a frame against what was declared of them: names, dtypes, levels.
+
+Formal guarantee: what raises here depends on the declaration and on the names and dtypes of the frame's
+columns, never on a value.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpsco_jax._checks import require, require_real
+
+
+def require_columns(frame: Any, needed: Sequence[Hashable]) -> None:
+    """Raise ``ValueError`` unless the frame has each of the columns once."""
+    found = list(getattr(frame, "columns", []))
+    for column in needed:
+        require(found.count(column) == 1, f"column {column!r}", found, "once among those of frame")
+
+
+def is_missing(value: Any) -> bool:
+    """Whether the value is ``None``, NaN, NaT or ``pandas.NA``: what does not equal itself."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):
+        return getattr(value, "ndim", 0) == 0
+
+
+def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
+    """The place of each value among the levels, -1 if it is none of them; compared as Python does."""
+    kind = getattr(column.dtype, "kind", "O")
+    number = kind in "biuf"
+    text = str(column.dtype).startswith("str")
+    strings = [isinstance(level, str) for level in levels]
+    # Text never equals a number: every row would be unknown, by a mistake of the declaration.
+    agree = not (number and all(strings)) and not (text and not any(strings))
+    require(
+        agree, name, levels, f"of the kind of column {column.name!r}, whose dtype is {column.dtype}"
+    )
+    places = {level: place for place, level in enumerate(levels)}
+
+    def place(value: Any) -> int:
+        try:
+            return places.get(value, -1)
+        except TypeError:  # a list or another value that cannot be a level
+            return -1
+
+    return np.fromiter((place(value) for value in column.tolist()), np.int64, len(column))
+
+
+def require_numeric(column: Any) -> None:
+    """Raise ``ValueError`` unless the dtype of the column is one of real numbers or booleans."""
+    kind = getattr(column.dtype, "kind", "O")
+    text = "of a numeric dtype (or have levels in categories), since it has bounds"
+    require(kind in "biuf", f"column {column.name!r}", str(column.dtype), text)
+
+
+def require_bounds(name: str, pair: Any) -> None:
+    """Raise ``ValueError`` unless this is a pair of finite numbers, low < high."""
+    two = isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) and len(pair) == 2
+    require(two, name, pair, "a pair (low, high)")
+    low, high = (require_real(name, number, -math.inf) for number in pair)
+    require(low < high and math.isfinite(high - low), name, pair, "a pair low < high, finite")
+
+
+def require_levels(name: str, levels: Any, fewest: int) -> None:
+    """Raise ``ValueError`` unless these are different levels, at least so many, none of them missing."""
+    listed = isinstance(levels, Sequence | np.ndarray | range) and not isinstance(levels, str)
+    require(listed, name, levels, "a list of levels")
+    present = all(isinstance(level, Hashable) and not is_missing(level) for level in levels)
+    require(present, name, levels, "a list of levels, none of them missing (see missing=)")
+    enough = len(levels) >= fewest and len(set(levels)) == len(levels)
+    require(enough, name, levels, f"a list of at least {fewest} different levels")

@@ -89,8 +89,10 @@ def _absent(data, there):
 
 def test_a_user_among_empty_ones_moves_the_point_by_at_most_the_sensitivity():
     """The loss of an empty user is not convex: the point moved 0.18 against a declared 0.14."""
-    users, objective = 14, losses.squared_distance(1.0, 1.0)
-    plan = _noiseless(_plan(objective, num_users=users, regularization=1.0))
+    users, objective = 18, losses.squared_distance(1.0, 1.0)
+    plan = _noiseless(_plan(objective, num_users=users, regularization=0.57))
+    # One step is enough where all are there; where they are not, more of them lead farther.
+    plan = dataclasses.replace(plan, num_steps=50)
     run = jax.jit(
         lambda d: (
             output_perturbation.solve(jax.random.key(0), plan, objective, d, jnp.zeros(3)).params
@@ -104,14 +106,14 @@ def test_a_user_among_empty_ones_moves_the_point_by_at_most_the_sensitivity():
     moved = float(jnp.linalg.norm(ends[0] - ends[1]))
     assert 0.2 * plan.sensitivity < moved <= plan.sensitivity
     # The strong convexity of the loss is there for whoever is not, too: 2/(λN) for a gap of two.
-    assert moved == pytest.approx(2.0 / (2.0 * users), rel=1e-3)
+    assert moved == pytest.approx(2.0 / (1.57 * users), rel=0.02)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_no_mix_of_absent_users_and_users_without_a_number_moves_it_further(name):
     """Random masks, users with NaN, infinite and huge items, extreme neighbours."""
     objective, users = OBJECTIVES[name], 10
-    plan = _noiseless(_plan(objective, regularization=0.05))
+    plan = dataclasses.replace(_noiseless(_plan(objective, regularization=0.05)), num_steps=200)
     solver = jax.jit(
         lambda k, p, d: output_perturbation.solve(k, p, objective, d, jnp.full(3, 0.1))
     )
@@ -120,7 +122,7 @@ def test_no_mix_of_absent_users_and_users_without_a_number_moves_it_further(name
     def user():
         kind = rng.integers(6)
         size = [1.0, 1e-3, 1e6, np.nan, np.inf, 3e38][kind]
-        rows = np.float32(rng.choice([-1.0, 1.0], (2, 3)) * np.array([1.0, 0.0, 0.0]))
+        rows = np.float32(rng.choice([-1.0, 1.0]) * np.array([1.0, 0.0, 0.0]) * np.ones((2, 1)))
         with np.errstate(over="ignore", invalid="ignore"):
             rows = np.float32(rows * size)
         return rows, np.float32(rng.choice([0.0, 1.0, 0.5, np.nan, np.inf]))
@@ -136,7 +138,7 @@ def test_no_mix_of_absent_users_and_users_without_a_number_moves_it_further(name
     furthest = 0.0
     for _ in range(40):
         rows, labels = map(list, zip(*(user() for _ in range(users)), strict=True))
-        mask = rng.random((users, 2)) < rng.choice([0.0, 0.1, 1.0])
+        mask = rng.random((users, 2)) < rng.choice([0.0, 0.0, 0.1, 1.0])
         other_rows, other_labels, other_mask = list(rows), list(labels), mask.copy()
         other_rows[0], other_labels[0] = user()
         mask[0], other_mask[0] = True, rng.random(2) < 0.7

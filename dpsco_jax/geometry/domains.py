@@ -6,16 +6,19 @@ an ℓ1 ball. A point is any pytree; norms, sums and distances run over all leav
 Source: Duchi, Shalev-Shwartz, Singer and Chandra 2008 (simplex and ℓ1 ball, by sorting), as
 implemented in ``optax.projections``.
 
-Formal guarantee: none needed for privacy. A projection does not look at data, so it is
-post-processing. The sets, with their radii and centers, must themselves be chosen without looking
-at the data.
+Formal guarantee: a projection does not look at data, so it is post-processing. The sets, with their
+radii and centers, must themselves be chosen without looking at the data. Where privacy rests on more,
+that a projection brings no two points farther apart, ``proven_diameter`` passes only the sets of this
+file, since a ``Domain`` is a tuple that anybody may build.
 
 Cost: one pass over the parameters; a sort for simplex and ℓ1 ball.
 """
 
+import functools
 import math
+import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +28,8 @@ from jaxtyping import ArrayLike, PyTree
 
 from dpsco_jax._checks import require, require_positive
 from dpsco_jax.geometry.norms import global_norm
+
+_Arguments = ParamSpec("_Arguments")
 
 
 class Domain(NamedTuple):
@@ -46,6 +51,39 @@ class Domain(NamedTuple):
     thresholds: bool = False
 
 
+_diameters: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
+
+def proven_diameter(domain: Domain) -> float:
+    """The diameter of a set of this file, whose projection is one: it expands no distance.
+
+    Raises:
+        ValueError: the projection is not one that a function of this file made from concrete numbers, or
+            the domain claims another diameter than that of its set.
+    """
+    found = _diameters.get(domain.project)
+    require(found is not None, "domain", domain, "a set of geometry.domains")
+    require(
+        domain.diameter == found, "domain.diameter", domain.diameter, f"that of the set, {found}"
+    )
+    assert found is not None
+    return found
+
+
+def _entered(make: Callable[_Arguments, Domain]) -> Callable[_Arguments, Domain]:
+    """Enters what the function makes for ``proven_diameter``, unless its diameter is traced."""
+
+    @functools.wraps(make)
+    def made(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Domain:
+        domain = make(*args, **kwargs)
+        if not isinstance(domain.diameter, jax.core.Tracer) and np.ndim(domain.diameter) == 0:
+            _diameters[domain.project] = float(np.asarray(domain.diameter))
+        return domain
+
+    return made
+
+
+@_entered
 def whole_space() -> Domain:
     """All of space: projection is the identity, the diameter is infinite."""
     return Domain(
@@ -56,6 +94,7 @@ def whole_space() -> Domain:
     )
 
 
+@_entered
 def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
     """The ℓ2 ball around a center.
 
@@ -93,6 +132,7 @@ def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
     )
 
 
+@_entered
 def box(lower: PyTree, upper: PyTree) -> Domain:
     """The box of points with ``lower <= point <= upper`` in every coordinate.
 
@@ -129,6 +169,7 @@ def box(lower: PyTree, upper: PyTree) -> Domain:
     return Domain(project=project, diameter=diameter, contains=contains, thresholds=True)
 
 
+@_entered
 def simplex(scale: ArrayLike = 1.0) -> Domain:
     """The points with nonnegative entries that sum to ``scale``, over all leaves together.
 
@@ -150,6 +191,7 @@ def simplex(scale: ArrayLike = 1.0) -> Domain:
     )
 
 
+@_entered
 def l1_ball(radius: ArrayLike) -> Domain:
     """The points whose absolute entries sum to at most ``radius``, over all leaves together.
 

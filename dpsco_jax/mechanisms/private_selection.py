@@ -7,14 +7,17 @@ index are returned.
 Source: L Algorithm 5 (the loop); Liu and Talwar 2019, Theorem 3.2 (selection from private candidates).
 
 Formal guarantee: if every candidate is pure ε₁-DP, index and value together are pure 3ε₁-DP under the same
-relation, whatever N is, and N may be revealed. For with p_j the density of candidate j and F the distribution
-function of the value of a uniform draw, the density of the result at (j, v) is
+relation, as long as N stays secret. For with p_j the density of candidate j and F the distribution function
+of the value of a uniform draw, the density of the result at (j, v) is
 
     p_j(v)/K · Σ_N γ(1 - γ)^(N-1)·N·(1 - F(v))^(N-1) = p_j(v)/K · γ/(γ + (1 - γ)F(v))²;
 
-a neighbour changes p_j by a factor e^ε₁ at most and γ + (1 - γ)F by no more. Candidates that are only
-(ε, δ)-DP, Gaussian noise among them, are not covered; nor is a value that is kept and used again for a second
-draw of the same candidate.
+a neighbour changes p_j by a factor e^ε₁ at most and γ + (1 - γ)F by no more. N is drawn without looking at
+data, but N together with the value is not covered: the density at (j, v, N) is p_j(v)/K times the N-th term of
+the sum, whose factor (1 - F)^(N-1) may change by e^(ε₁(N-1)). Where N is shown, N draws cost Nε₁, and with
+Laplace noise no less. So nothing that tells N, such as how long a selection took, may be shown with its
+result. Candidates that are only (ε, δ)-DP, Gaussian noise among them, are not covered; nor is a value that is
+kept and used again for a second draw of the same candidate.
 
 Cost: 1/γ releases on average; N is at most 44/γ (up to a probability of 2^-64).
 """
@@ -41,7 +44,7 @@ class Selection(NamedTuple):
     Attributes:
         choice: index of the candidate selected.
         value: that it released.
-        draws: N; does not depend on data.
+        draws: N, for study. Secret: not covered by the guarantee if choice or value is shown.
     """
 
     choice: Int[Array, ""]
@@ -55,7 +58,9 @@ def geometric_selection(
     num_candidates: int,
     stopping_probability: ArrayLike,
 ) -> Selection:
-    """Selects the candidate with the smallest value seen; costs ``geometric_selection_loss``.
+    """Selects the candidate with the smallest value seen.
+
+    Choice and value together cost ``geometric_selection_loss``; ``draws`` has to stay secret.
 
     Args:
         key: a typed key, used up.
@@ -92,5 +97,12 @@ def geometric_selection(
 
 
 def geometric_selection_loss(candidate_epsilon: ArrayLike) -> privacy.PrivacyLoss:
-    """What a selection costs if every candidate is ``candidate_epsilon``-DP: three times that, pure."""
+    """What choice and value of a selection cost: three times ``candidate_epsilon``, pure.
+
+    Args:
+        candidate_epsilon: ε₁ ≥ 0 of which every candidate is pure ε₁-DP; may be traced.
+
+    Raises:
+        ValueError: if a concrete ``candidate_epsilon`` is negative or not a number.
+    """
     return privacy.pure_dp(3 * candidate_epsilon)

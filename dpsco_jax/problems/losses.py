@@ -39,6 +39,7 @@ from jaxtyping import Array, Float, PyTree
 from dpsco_jax._checks import require, require_nonnegative, require_positive
 from dpsco_jax.geometry.domains import Domain, ball, whole_space
 from dpsco_jax.geometry.norms import all_finite, clip_to_norm, global_norm
+from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.labels import ANY_NUMBER, TWO_CLASSES, LabelRange, for_any_label
 from dpsco_jax.problems.objective import Example, LinearModel, Objective, margin
 
@@ -211,14 +212,16 @@ def softmax(
         truth = (jnp.asarray(item.label) == jnp.arange(num_classes)).astype(logits.dtype)
         return optax.losses.softmax_cross_entropy(logits, truth)
 
-    return Objective(
-        loss=loss,
-        lipschitz=math.sqrt(2.0) * feature_bound,
-        smoothness=0.5 * feature_bound**2,
-        domain=whole_space() if domain is None else domain,
-        ridge=ridge,
-        globally_convex_lipschitz=True,
-        label_range=LabelRange(0, num_classes - 1, whole=True),
+    return _proofs.register(
+        Objective(
+            loss=loss,
+            lipschitz=math.sqrt(2.0) * feature_bound,
+            smoothness=0.5 * feature_bound**2,
+            domain=whole_space() if domain is None else domain,
+            ridge=ridge,
+            globally_convex_lipschitz=True,
+            label_range=LabelRange(0, num_classes - 1, whole=True),
+        )
     )
 
 
@@ -230,12 +233,14 @@ def geometric_median(domain: Domain | None = None) -> Objective:
         nearby = jax.tree.map(lambda leaf, at: jnp.where(there, leaf, at), item, params)
         return global_norm(jax.tree.map(jnp.subtract, params, nearby))
 
-    return Objective(
-        loss=loss,
-        lipschitz=1.0,
-        smoothness=None,
-        domain=whole_space() if domain is None else domain,
-        globally_convex_lipschitz=True,
+    return _proofs.register(
+        Objective(
+            loss=loss,
+            lipschitz=1.0,
+            smoothness=None,
+            domain=whole_space() if domain is None else domain,
+            globally_convex_lipschitz=True,
+        )
     )
 
 
@@ -256,12 +261,14 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
         offsets = jax.tree.map(jnp.subtract, params, clip_to_norm(item, point_bound))
         return 0.5 * optax.tree.norm(offsets, squared=True)
 
-    return Objective(
-        loss=loss,
-        lipschitz=radius + point_bound,
-        smoothness=1.0,
-        domain=ball(radius),
-        loss_strong_convexity=1.0,
+    return _proofs.register(
+        Objective(
+            loss=loss,
+            lipschitz=radius + point_bound,
+            smoothness=1.0,
+            domain=ball(radius),
+            loss_strong_convexity=1.0,
+        )
     )
 
 
@@ -287,13 +294,15 @@ def _linear(
     def loss(params: Float[Array, "dim"], item: Example) -> Any:
         return link(margin(params, item.features, feature_bound), item.label)
 
-    return Objective(
-        loss=loss,
-        lipschitz=slope * feature_bound,
-        smoothness=None if curvature is None else curvature * feature_bound**2,
-        domain=whole_space() if domain is None else domain,
-        ridge=ridge,
-        linear_model=LinearModel(link, derivative, feature_bound),
-        globally_convex_lipschitz=everywhere,
-        label_range=label_range,
+    return _proofs.register(
+        Objective(
+            loss=loss,
+            lipschitz=slope * feature_bound,
+            smoothness=None if curvature is None else curvature * feature_bound**2,
+            domain=whole_space() if domain is None else domain,
+            ridge=ridge,
+            linear_model=LinearModel(link, derivative, feature_bound),
+            globally_convex_lipschitz=everywhere,
+            label_range=label_range,
+        )
     )

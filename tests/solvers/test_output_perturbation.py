@@ -12,7 +12,7 @@ import pytest
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses, synthetic
-from dpsco_jax.problems.objective import Example, LinearModel, Objective
+from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import output_perturbation
@@ -130,7 +130,9 @@ def test_noise_and_privacy():
         )
     )
     found = np.asarray(run(keys), np.float64)
-    np.testing.assert_allclose(found.std(0), plan.noise_stddev, rtol=0.07)
+    # The sensitivity is that of the users that run, whatever was planned for.
+    np.testing.assert_allclose(found.std(0), small.noise_stddev, rtol=0.07)
+    assert small.noise_stddev == pytest.approx(100 * plan.noise_stddev, rel=0.05)
     assert plan.noise_stddev == pytest.approx(plan.noise_multiplier * plan.sensitivity)
 
     certificate = plan.certificate()
@@ -203,27 +205,6 @@ def test_data_reach_the_result_through_the_release_only():
         return solve(jax.random.key(0), plan, data)._replace(unprivate=None)
 
     assert_no_leak(run, _data("ball"), _data("ball", seed=5))
-
-
-def _own(loss, **changes):
-    fields = {"lipschitz": 1.0, "smoothness": 1.0, "domain": domains.whole_space()}
-    return Objective(loss=loss, **(fields | changes))
-
-
-def test_losses_that_are_not_convex_lipschitz_and_smooth_by_construction_are_refused():
-    with pytest.raises(ValueError, match="objective must be smooth"):
-        _plan(losses.hinge(1.0))
-    with pytest.raises(ValueError, match=r"a linear model or a loss of problems\.losses"):
-        _plan(_own(lambda w, z: jnp.vdot(w, z)))
-    wavy = LinearModel(lambda m, y: jnp.sin(m), lambda m, y: jnp.cos(m), 1.0)
-    with pytest.raises(ValueError, match="convex and as smooth as it says"):
-        _plan(losses.logistic(1.0)._replace(linear_model=wavy))
-    with pytest.raises(ValueError, match="convex and as smooth as it says"):
-        _plan(losses.logistic(1.0)._replace(smoothness=0.2))
-    with pytest.raises(ValueError, match="no steeper than it says"):
-        _plan(losses.huber(1.0, delta=2.0)._replace(lipschitz=1.0))
-    for objective in (losses.softmax(1.0, 3), losses.squared(1.0, 1.0, 1.0), losses.huber(2.0)):
-        assert _plan(objective).excess_bound < math.inf
 
 
 def test_bad_arguments():

@@ -18,6 +18,7 @@ from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.privacy import _resque_drift
+from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Example, LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import (
@@ -28,13 +29,15 @@ from dpsco_jax.solvers.item_level import (
 )
 
 RUNS, DELTA, QUERIES, RATIO = 100_000, 1e-2, 16, 32.0
-LINEAR = Objective(
-    loss=lambda w, item: item.label * jnp.vdot(item.features, w),
-    lipschitz=1.0,
-    smoothness=1e-3,
-    domain=domains.whole_space(),
-    linear_model=LinearModel(lambda m, y: m * y, lambda m, y: jnp.clip(y, -1.0, 1.0), 1.0),
-    globally_convex_lipschitz=True,
+LINEAR = _proofs.register(
+    Objective(
+        loss=lambda w, item: item.label * jnp.vdot(item.features, w),
+        lipschitz=1.0,
+        smoothness=1e-3,
+        domain=domains.whole_space(),
+        linear_model=LinearModel(lambda m, y: m * y, lambda m, y: jnp.clip(y, -1.0, 1.0), 1.0),
+        globally_convex_lipschitz=True,
+    )
 )
 
 

@@ -23,6 +23,7 @@ from dpsco_jax import privacy
 from dpsco_jax.privacy import resque
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.privacy.resque import ResqueCall
+from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers.item_level._resque_levels import Level, levels
 
@@ -41,13 +42,17 @@ def require_linear(objective: Objective) -> None:
     """Refuses losses that the privacy proof does not cover.
 
     Raises:
-        ValueError: unless the loss is a linear model, convex and Lipschitz on the whole space.
+        ValueError: unless the loss is a linear model, convex and Lipschitz on the whole space with the
+            constants that ``problems.losses`` gave it: no declaration of the caller's is taken for a proof.
     """
-    if objective.globally_convex_lipschitz and objective.linear_model is not None:
-        return
+    known = objective.globally_convex_lipschitz
+    if known and objective.linear_model is not None:
+        known = _proofs.require_proven(objective).everywhere
+        if known:
+            return
     what = (
         "not known to be convex and Lipschitz on the whole space"
-        if not objective.globally_convex_lipschitz
+        if not known
         else "not a linear model"
     )
     raise ValueError(

@@ -10,7 +10,9 @@ three times the printed ones; the radius of the losses is range·√(log(2Kn/α)
 
 Formal guarantee: pure ε-DP for a user's whole data under REPLACE_ONE, for any losses: the mean of a user's
 losses is clamped into ``loss_range``, a loss that is not finite counts as its middle. Each candidate is
-ε/3-DP, see ``mechanisms.private_selection``. Assumed: the key stays secret. Utility: ``excess_bound``, from
+ε/3-DP, see ``mechanisms.private_selection``: that of the candidate and its value, not of the number of draws,
+which has to stay secret as the key has. Loss and certificate are 3·``candidate_epsilon``, of the number that
+runs, and infinite where a number of the plan is out of its range. Utility: ``excess_bound``, from
 five events of probability α/5 each: losses within the radius, the best candidate drawn, N <= L =
 log(5/α)·5K/α, all noise within s·log(5L/α) for noise of scale s, population risks near the users' means; and
 the intervals of all draws (``failure_probability`` has them all).
@@ -29,6 +31,8 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms import additive, private_range, private_selection, winsorized_mean
+from dpsco_jax.privacy._conditions import positive_and_finite
+from dpsco_jax.privacy._numerics import array_namespace
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
@@ -49,11 +53,11 @@ class Plan:
         num_candidates: K.
         winsorized: whether candidates release winsorized means, or plain ones.
         middle: of the range of losses.
-        bound: half of its length.
+        bound: half of its length, to which values are clipped.
         radius: τ of the user losses.
-        candidate_epsilon: ε₁ = ε/3.
+        candidate_epsilon: ε₁ = ε/3, what a draw costs.
         stopping_probability: γ.
-        epsilon: the budget.
+        epsilon: the budget that was planned for; what is spent follows from ``candidate_epsilon``.
         failure_probability: bound on the probability that the excess is larger than the first part of:
         excess_bound: proven bound on the expected excess risk.
     """
@@ -96,10 +100,33 @@ class Plan:
             "users are independent, with i.i.d. items of the same law",
         )
 
+    @property
+    def relation(self) -> NeighboringRelation:
+        """Which data sets are neighbours: one user is replaced."""
+        return NeighboringRelation.REPLACE_ONE
+
+    @property
+    def accounted(self) -> Any:
+        """Whether the guarantee covers a run with these numbers; a bool, may be traced."""
+        good = positive_and_finite(self.candidate_epsilon, self.radius, self.bound)
+        gamma = self.stopping_probability
+        return good & (gamma >= private_selection.LEAST_STOPPING_PROBABILITY) & (gamma <= 1)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs, infinite where one is out of its range; may be traced."""
+        proven = private_selection.geometric_selection_loss(self.candidate_epsilon)
+        return privacy.unbounded_unless(self.accounted, proven)
+
     def certificate(self) -> privacy.Certificate:
-        """(ε, 0): pure differential privacy."""
-        relation = NeighboringRelation.REPLACE_ONE
-        return privacy.Certificate(float(self.epsilon), 0.0, relation, "geometric selection")
+        """(3ε₁, 0), pure differential privacy of candidate and value; infinite as ``loss`` is."""
+        epsilon = 3 * float(self.candidate_epsilon) if bool(self.accounted) else math.inf
+        return privacy.Certificate(
+            epsilon,
+            0.0,
+            self.relation,
+            "geometric selection",
+            ("the key and the draws stay secret",),
+        )
 
     def __str__(self) -> str:
         rows = [
@@ -202,11 +229,12 @@ def solve(
         params: the candidates, with a leading axis ``[num_candidates, ...]`` on every leaf.
 
     Returns:
-        The candidate selected. ``unprivate`` holds its index, the value released with it and the number of
-        draws, which the guarantee covers all the same.
+        The candidate selected. ``unprivate`` holds its index ``choice`` and the ``value`` released with it,
+        which the guarantee covers, and the number of ``draws``, which it does not cover.
 
     Raises:
-        ValueError: if the number of users or of candidates is not the planned one.
+        ValueError: if the number of users or of candidates is not the planned one, or a number of the plan
+            that is not traced is out of its range.
     """
     found = jax.tree.leaves(params)[0].shape[0]
     if found != plan.num_candidates:
@@ -248,10 +276,10 @@ def select(
     chosen = private_selection.geometric_selection(
         key, candidate, plan.num_candidates, plan.stopping_probability
     )
-    loss = private_selection.geometric_selection_loss(jnp.asarray(plan.candidate_epsilon, float))
     return Solution(
         params=point(chosen.choice),
-        privacy=privacy.PrivacyLoss(*map(jnp.asarray, loss)),
+        # In the precision in which the noise was drawn.
+        privacy=jax.tree.map(lambda leaf: jnp.asarray(leaf, float), plan).loss(),
         status=jnp.asarray(int(Status.OK), jnp.int32),
         gradients=jnp.zeros((), jnp.result_type(int)),
         unprivate={"gradients": jnp.zeros((), jnp.int32), "trace": None, **chosen._asdict()},
@@ -263,4 +291,5 @@ def _noise_scale(winsorized: bool, radius: Any, bound: Any, num_users: int, epsi
     if not winsorized:
         return 2 * bound / (num_users * epsilon)
     half = private_range.half_width(radius, private_range.default_bin_width(radius))
+    half = array_namespace(half, bound).minimum(half, bound)
     return 4 * half / (num_users * epsilon)

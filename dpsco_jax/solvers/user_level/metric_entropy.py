@@ -5,7 +5,8 @@ domain; ``finite_class`` chooses among them. Points are computed from their inde
 
 Source: L Corollary 4 and Remark 1.
 
-Formal guarantee: that of ``finite_class``: pure ε-DP under REPLACE_ONE for any losses. Utility, for convex or
+Formal guarantee: that of ``finite_class``: pure ε-DP under REPLACE_ONE for any losses, of the point and its
+value but not of the number of draws, which has to stay secret. Utility, for convex or
 any other G-Lipschitz losses: the bound of ``finite_class`` for p^d candidates plus G·Δ, Δ = (upper -
 lower)·√d/(2p) the distance from the nearest point at most (a projection brings points of the domain no
 farther apart). p balances the two if left out.
@@ -19,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import _checks, privacy
@@ -36,24 +38,30 @@ class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
-        num_users: n.
         dim: d.
         points_per_axis: p.
         lower: of the box, in each coordinate.
         upper: likewise.
-        selection: the plan of the choice among p^d points.
-        mesh: Δ.
+        selection: the plan of the choice among p^d points: users, noise and privacy are its own.
         excess_bound: proven bound on the expected excess risk over the box.
     """
 
-    num_users: int
     dim: int
     points_per_axis: int
     lower: Any
     upper: Any
     selection: Any
-    mesh: Any
     excess_bound: Any
+
+    @property
+    def num_users(self) -> int:
+        """N."""
+        return self.selection.num_users
+
+    @property
+    def mesh(self) -> Any:
+        """Δ, how far a point of the box is from the nearest point of the grid at most."""
+        return (self.upper - self.lower) * math.sqrt(self.dim) / (2 * self.points_per_axis)
 
     @property
     def user_gradients(self) -> int:
@@ -65,8 +73,17 @@ class Plan:
         """What the bound assumes; privacy assumes none of it."""
         return (*self.selection.assumes, "a minimizer lies in the box")
 
+    @property
+    def relation(self) -> NeighboringRelation:
+        """Which data sets are neighbours: one user is replaced."""
+        return self.selection.relation
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run costs: that of the selection; may be traced."""
+        return self.selection.loss()
+
     def certificate(self) -> privacy.Certificate:
-        """(ε, 0)."""
+        """(ε, 0) of point and value, by the numbers of the selection."""
         return self.selection.certificate()
 
     def __str__(self) -> str:
@@ -110,7 +127,7 @@ def plan(
     """
     dim = _checks.require_integer("dim", dim, 1)
     most = _checks.require_integer("most_candidates", most_candidates, 1)
-    side = _checks.require_real("upper - lower", upper - lower, 0)
+    _checks.require_real("upper - lower", upper - lower, 0)
     failure = _checks.require_real("failure", failure, 0, 1)
     # With more candidates the draws could not be counted.
     most = min(most, int(failure / 5 / private_selection.LEAST_STOPPING_PROBABILITY))
@@ -131,9 +148,9 @@ def plan(
             loss_range=loss_range,
             failure=failure,
         )
-        mesh = side * math.sqrt(dim) / (2 * points)
-        excess = selection.excess_bound + float(objective.lipschitz) * mesh
-        return Plan(num_users, dim, points, float(lower), float(upper), selection, mesh, excess)
+        found = Plan(dim, points, float(lower), float(upper), selection, 0.0)
+        excess = selection.excess_bound + float(objective.lipschitz) * found.mesh
+        return dataclasses.replace(found, excess_bound=excess)
 
     if points_per_axis is not None:
         return with_points(_checks.require_integer("points_per_axis", points_per_axis, 1))
@@ -159,11 +176,18 @@ def solve(
         As ``finite_class.solve``.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one, or the grid does not have
+            the number of candidates that the selection was planned for.
     """
     flat, unravel = ravel_pytree(params)
     if flat.size != plan.dim:
         raise ValueError(f"params must have plan.dim = {plan.dim} entries, got {flat.size}")
+    planned, candidates = plan.selection.num_candidates, plan.points_per_axis**plan.dim
+    if planned != candidates:
+        raise ValueError(
+            f"points_per_axis must make plan.selection.num_candidates = {planned} points, got"
+            f" {plan.points_per_axis}^{plan.dim} = {candidates}"
+        )
 
     def point(index: jax.Array) -> Any:
         return objective.domain.project(unravel(grid_point(plan, index).astype(flat.dtype)))

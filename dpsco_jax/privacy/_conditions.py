@@ -1,0 +1,27 @@
+"""Conditions under which a formula for a privacy loss is a bound, on numbers that may be traced.
+
+What it computes: booleans for ``loss.unbounded_unless``, by the array library of the numbers.
+
+Source: none.
+
+Formal guarantee: a condition on NaN is false, so that whatever is no number costs infinity.
+
+Cost: none.
+"""
+
+from typing import Any
+
+from dpsco_jax.privacy._numerics import as_floats
+
+
+def positive_and_finite(*values: Any) -> Any:
+    """Whether all the values are positive and finite; elementwise, if they are arrays.
+
+    Args:
+        values: at least one number or array; arrays broadcast against each other. May be traced.
+    """
+    xp, found = as_floats(*values)
+    good = xp.isfinite(found[0]) & (found[0] > 0)
+    for value in found[1:]:
+        good = good & xp.isfinite(value) & (value > 0)
+    return good

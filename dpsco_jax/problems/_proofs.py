@@ -1,0 +1,113 @@
+"""What is proven of losses: constants that are kept beside the objective, where nobody edits them.
+
+What it computes: nothing. The constructors of ``problems.losses`` enter the constants of each loss that they
+make, keyed by the function itself. ``require_proven`` looks an objective up and compares.
+
+Source: none.
+
+Formal guarantee: an ``Objective`` is a tuple that anybody may build or ``_replace``: its fields are
+declarations. Where privacy rests on them and no clip stands in for them, ``require_proven`` passes only an
+objective whose loss and linear model are those of a constructor, and whose constants claim no more than was
+proven: no smaller Lipschitz constant or smoothness, no larger strong convexity, and the domain of the proof.
+A function is one object: one that was copied by value, as ``cloudpickle`` does, is not known.
+
+Cost: one look-up.
+"""
+
+import math
+import weakref
+from typing import Any, NamedTuple
+
+from dpsco_jax.problems.objective import LinearModel, Objective
+
+_KNOWN = (
+    "Use a loss that problems.losses makes, with its constants as they are, or a solver that clips."
+)
+
+
+class Proof(NamedTuple):
+    """The constants of a loss, true for every item whatever.
+
+    Attributes:
+        lipschitz: bound on the ℓ2 norm of the gradient.
+        smoothness: Lipschitz constant of the gradient; ``None`` if it is not smooth.
+        loss_strong_convexity: strong convexity; every loss here is convex.
+        linear_model: the same loss as a link of a margin; ``None`` if it is no linear model.
+        everywhere: whether ``lipschitz`` holds on the whole space.
+        domain: where it holds otherwise.
+    """
+
+    lipschitz: float
+    smoothness: float | None
+    loss_strong_convexity: float
+    linear_model: LinearModel | None
+    everywhere: bool
+    domain: Any
+
+
+_proofs: weakref.WeakKeyDictionary[Any, Proof] = weakref.WeakKeyDictionary()
+
+
+def register(objective: Objective) -> Objective:
+    """Enters the constants of a loss that was made for this objective, and returns the objective.
+
+    For constructors whose docstring derives the constants; there is no other proof.
+    """
+    everywhere = objective.globally_convex_lipschitz
+    _proofs[objective.loss] = Proof(
+        objective.lipschitz,
+        objective.smoothness,
+        objective.loss_strong_convexity,
+        objective.linear_model,
+        everywhere,
+        None if everywhere else objective.domain,
+    )
+    return objective
+
+
+def require_proven(objective: Objective) -> Proof:
+    """What is proven of the loss of an objective, if the objective claims no more.
+
+    Args:
+        objective: its ``linear_model`` may be left out (``None``), and its constants may be weaker than
+            those of the constructor; the ridge and, for losses whose constants hold on the whole space,
+            the domain are free.
+
+    Raises:
+        ValueError: the loss is not one that ``problems.losses`` made, the linear model is not that of the
+            loss, or a constant claims more than is proven.
+    """
+    proof = _proofs.get(objective.loss)
+    if proof is None:
+        raise ValueError(
+            "objective must have a loss of problems.losses, which is convex and Lipschitz by construction,"
+            f" got {objective.loss!r}. {_KNOWN}"
+        )
+    found, model = objective.smoothness, proof.linear_model
+    smooth = math.inf if proof.smoothness is None else proof.smoothness
+    convexity = objective.loss_strong_convexity
+    claims: list[tuple[bool, str, Any, Any]] = [
+        (objective.linear_model in (None, model), "linear_model", objective.linear_model, model),
+        (objective.lipschitz >= proof.lipschitz, "lipschitz", objective.lipschitz, proof.lipschitz),
+        (found is None or found >= smooth, "smoothness", found, proof.smoothness),
+        (
+            0 <= convexity <= proof.loss_strong_convexity,
+            "loss_strong_convexity",
+            convexity,
+            proof.loss_strong_convexity,
+        ),
+        (0 <= objective.ridge < math.inf, "ridge", objective.ridge, "at least 0"),
+        (
+            proof.everywhere or objective.domain is proof.domain,
+            "domain",
+            objective.domain,
+            proof.domain,
+        ),
+    ]
+    for holds, name, value, proven in claims:
+        if not holds:
+            raise ValueError(
+                f"objective must claim no more than is proven of its loss: {name} is {proven!r}, got"
+                f" {value!r}. {_KNOWN}"
+            )
+    return proof

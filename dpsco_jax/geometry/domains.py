@@ -27,6 +27,7 @@ import optax
 from jaxtyping import ArrayLike, PyTree
 
 from dpsco_jax._checks import require, require_positive
+from dpsco_jax.geometry import _moves
 from dpsco_jax.geometry.norms import global_norm
 
 _Arguments = ParamSpec("_Arguments")
@@ -43,12 +44,17 @@ class Domain(NamedTuple):
             ``tol`` (in the units of the point); false for NaN, except in the whole space.
         thresholds: whether the minimizer over the set of a multiple of ‖w‖₁ plus ‖w - z‖²/2 is z,
             soft-thresholded and then projected; see ``geometry.prox``.
+        moves: for a point ``[dim]`` the function from a move ``[dim]`` to the move from the point to the
+            nearest place of the set, which is widened to hold the point; as precise as the move itself where
+            that is small, for solvers whose noise is far below the rounding of a point. ``None`` where no
+            such form is known.
     """
 
     project: Callable[[PyTree], PyTree]
     diameter: ArrayLike
     contains: Callable[[PyTree, ArrayLike], Any]
     thresholds: bool = False
+    moves: Callable[[Any], Callable[[Any], Any]] | None = None
 
 
 _diameters: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
@@ -91,6 +97,7 @@ def whole_space() -> Domain:
         diameter=math.inf,
         contains=lambda point, tol: jnp.asarray(True),
         thresholds=True,
+        moves=lambda point: lambda move: move,
     )
 
 
@@ -129,6 +136,7 @@ def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
         diameter=2 * radius,
         contains=lambda point, tol: global_norm(from_center(point)) <= radius + tol,
         thresholds=center is None,
+        moves=_moves.ball(radius, center),
     )
 
 
@@ -166,7 +174,8 @@ def box(lower: PyTree, upper: PyTree) -> Domain:
         return jnp.all(jnp.asarray(jax.tree.leaves(flags)))
 
     diameter = _number(global_norm(sides))
-    return Domain(project=project, diameter=diameter, contains=contains, thresholds=True)
+    moves = _moves.box(lower, upper)
+    return Domain(project, diameter, contains, thresholds=True, moves=moves)
 
 
 @_entered
@@ -188,6 +197,7 @@ def simplex(scale: ArrayLike = 1.0) -> Domain:
         ),
         diameter=math.sqrt(2.0) * scale,
         contains=contains,
+        moves=_moves.simplex(),
     )
 
 
@@ -206,6 +216,7 @@ def l1_ball(radius: ArrayLike) -> Domain:
         diameter=2 * radius,
         contains=lambda point, tol: optax.tree.norm(_wide(point), ord=1) <= radius + tol,
         thresholds=True,
+        moves=_moves.l1_ball(radius),
     )
 
 

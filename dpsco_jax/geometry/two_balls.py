@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax._checks import require_positive
+from dpsco_jax.geometry import _moves
 from dpsco_jax.geometry.domains import Domain, ball
 from dpsco_jax.geometry.norms import global_norm
 
@@ -97,4 +98,6 @@ def two_balls(
         project=lambda point: project_two_balls(point, center_a, radius_a, center_b, radius_b),
         diameter=2 * jnp.sqrt((small - depth) * (small + depth)),
         contains=lambda point, tol: ball_a.contains(point, tol) & ball_b.contains(point, tol),
+        # One after the other: not the nearest place of the intersection, but no further from any of it.
+        moves=_moves.both(_moves.ball(radius_a, center_a), _moves.ball(radius_b, center_b)),
     )

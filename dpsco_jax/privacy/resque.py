@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from dpsco_jax._checks import require_within
+from dpsco_jax._checks import require, require_integer, require_within
 from dpsco_jax.privacy import _resque_profile, accountants, pld
 from dpsco_jax.privacy._resque_amplification import subsampled_rdp
 from dpsco_jax.privacy._resque_drift import drift_factor, shift_law
@@ -67,11 +67,9 @@ class ResqueCall:
     replacement: bool = False
 
     def __post_init__(self) -> None:
-        queries = self.num_queries
-        if queries < 2 or queries & (queries - 1):
-            raise ValueError(f"num_queries must be a power of two, at least 2, got {queries}")
-        if self.population < 2:
-            raise ValueError(f"population must be at least 2, got {self.population}")
+        queries = require_integer("num_queries", self.num_queries, 2)
+        require(queries & (queries - 1) == 0, "num_queries", queries, "a power of two, at least 2")
+        require_integer("population", self.population, 2)
         if not self.replacement and queries - 1 > self.population:
             raise ValueError(
                 f"num_queries must be at most population + 1 = {self.population + 1} without"

@@ -57,7 +57,7 @@ def _plan(beta, num_users=QUERIES - 1):
         radius_ratio=RATIO,
         num_queries=QUERIES,
     )
-    return dataclasses.replace(draft, beta=beta, loss=privacy.gaussian(1.0))
+    return dataclasses.replace(draft, beta=beta)
 
 
 def _learned(plan, num_users=QUERIES - 1, understated=1.0, solver=resque_erm, runs=RUNS):

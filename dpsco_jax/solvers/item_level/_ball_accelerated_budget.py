@@ -12,13 +12,17 @@ Cost: none; a certificate takes about a second.
 """
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
+
+SEARCHES = ("doubling", "bisection", "fixed")
+SAMPLINGS = ("without replacement", "with replacement")
 
 _OBSERVED = 5.0  # C_sc of Algorithm 10; 8192 is proved
 
@@ -35,20 +39,16 @@ class Plan:
         sampling: ``"without replacement"`` or ``"with replacement"``, of the users of a call.
         prox: ``"plain"``, ``"mlmc"`` or ``"mlmc_extended"``.
         search_runs: independent calls that a line search aggregates.
-        copies: multilevel estimates that a prox oracle averages; 0 where answers are reused.
         max_level: the highest level of the prox oracle; level j makes 2^j T queries with β 2^(-j/2).
+        prox_levels: of every prox estimate of the run, one tuple of ``copies`` levels for each iteration,
+            static; drawn beforehand, of public coins. 0: no correction. Empty where ``max_level`` is 0.
+        proven: the β, ρ/r and δ that the loss is for, static; ``None`` before calibration. A plan whose
+            numbers are changed beyond them is charged an unbounded loss.
         outer: of ``ball_acceleration.plan``.
-        prox_levels: of every prox estimate of the run, ``[iterations, copies]`` int32; drawn beforehand, of
-            public coins. 0: no correction.
-        level_counts: how many calls of each level 0..max_level they need in all, static.
-        ratio: ρ/r.
         smoothing_radius: ρ.
         beta: of a call at level 0.
         epsilon: the budget.
         delta: likewise.
-        loss: the Rényi loss of all calls, float32, rounded up: larger than the certificate.
-        accounted_for: the β and the ρ/r that ``loss`` is for; a plan whose numbers are changed beyond them
-            is charged an unbounded loss.
     """
 
     num_users: int
@@ -57,18 +57,14 @@ class Plan:
     sampling: str
     prox: str
     search_runs: int
-    copies: int
     max_level: int
-    level_counts: tuple[int, ...]
-    ratio: float
+    prox_levels: tuple[tuple[int, ...], ...]
+    proven: accounting.Proven | None
     outer: Any
-    prox_levels: Any
     smoothing_radius: Any
     beta: Any
     epsilon: Any
     delta: Any
-    loss: Any
-    accounted_for: Any
 
     @property
     def lipschitz(self) -> Any:
@@ -81,46 +77,109 @@ class Plan:
         return self.outer.ball_radius
 
     @property
+    def ratio(self) -> float:
+        """ρ/r."""
+        return float(self.smoothing_radius) / float(self.ball_radius)
+
+    @property
+    def numbers(self) -> accounting.Numbers:
+        """What privacy asks of the leaves; λ stays between two of them."""
+        outer = self.outer
+        quadratics = {"outer.regularization": outer.regularization, "outer.largest": outer.largest}
+        return accounting.Numbers(
+            self.beta, self.ball_radius, self.smoothing_radius, self.lipschitz, quadratics
+        )
+
+    @property
+    def copies(self) -> int:
+        """Multilevel estimates that a prox oracle averages; 0 where answers are reused."""
+        if self.outer.reuse:
+            return 0
+        return len(self.prox_levels[0]) if self.max_level else 1
+
+    @property
     def kinds(self) -> tuple[tuple[int, float, bool], ...]:
         """(queries, β over that of level 0, with replacement) of a strongly convex call at each level."""
+        sampling = _checks.require_choice("sampling", self.sampling, SAMPLINGS)
+        queries = _checks.require_integer("num_queries", self.num_queries, 4)
         return tuple(
             (
-                self.num_queries << j,
+                queries << j,
                 2.0 ** (-j / 2),
-                self.sampling == "with replacement" or self.num_queries << j > self.num_users,
+                sampling == "with replacement" or queries << j > self.num_users,
             )
             for j in range(self.max_level + 1)
         )
 
     @property
-    def budgeted(self) -> tuple[int, ...]:
-        """How many strongly convex calls of each kind could be made."""
-        once = self.outer.num_iterations
-        searches = once * self.outer.max_searches * self.search_runs
-        balls = 0 if self.outer.reuse and searches else once
-        counts = list(self.level_counts)
-        counts[0] += searches + balls
+    def level_counts(self) -> tuple[int, ...]:
+        """Calls of each level for all prox estimates: one of level 0, and J and J - 1 where J > 0.
+
+        Raises:
+            ValueError: if there is not one row of levels up to ``max_level`` for each iteration.
+        """
+        iterations, counts = self.outer.num_iterations, [0] * (self.max_level + 1)
+        if self.outer.reuse:
+            return tuple(counts)
+        if self.max_level == 0:
+            return (iterations,)
+        shape = {len(row) for row in self.prox_levels}
+        if len(self.prox_levels) != iterations or shape != {self.copies}:
+            raise ValueError(
+                "prox_levels must have a row of one length for each of outer.num_iterations ="
+                f" {iterations} iterations, got {len(self.prox_levels)} rows of lengths {sorted(shape)}"
+            )
+        for level in itertools.chain(*self.prox_levels):
+            _checks.require_integer("prox_levels", level, 0, self.max_level)
+            for made in {0: (0,)}.get(level, (0, level, level - 1)):
+                counts[made] += 1
         return tuple(counts)
 
     @property
-    def calls(self) -> list[tuple[ResqueCall, int]]:
+    def budgeted(self) -> tuple[int, ...]:
+        """How many strongly convex calls of each kind could be made.
+
+        Raises:
+            ValueError: if a size is out of range, or the sizes do not belong together.
+        """
+        outer = self.outer
+        search = _checks.require_choice("outer.search", outer.search, SEARCHES)
+        iterations = _checks.require_integer("outer.num_iterations", outer.num_iterations, 1)
+        _checks.require_integer("max_level", self.max_level, 0)
+        runs = _checks.require_integer("search_runs", self.search_runs, 1)
+        counts = list(self.level_counts)
+        if search != "fixed":
+            most = _checks.require_integer("outer.max_searches", outer.max_searches, 1)
+            counts[0] += iterations * most * runs
+        if search == "fixed" or not outer.reuse:
+            counts[0] += iterations
+        return tuple(counts)
+
+    @property
+    def calls(self) -> accounting.Calls:
         """The localized calls that could be made, for the accountant."""
         return self.calls_at(float(self.beta))
 
-    def calls_at(self, beta: float) -> list[tuple[ResqueCall, int]]:
-        """The same for another β."""
-        made = []
+    def calls_at(self, beta: float, radius_ratio: float | None = None) -> accounting.Calls:
+        """The same for another β, and another ρ/r if given."""
+        ratio = self.ratio if radius_ratio is None else radius_ratio
+        made: list[tuple[ResqueCall, int]] = []
         for (queries, factor, replacement), count in zip(self.kinds, self.budgeted, strict=True):
             if count:
                 call = ResqueCall(
                     queries,
                     beta * factor,
-                    self.ratio * accounting.ROUNDED_RATIO,
+                    ratio * accounting.ROUNDED_RATIO,
                     self.num_users,
                     replacement,
                 )
                 made += accounting.repeated(accounting.strongly_convex_calls(call), count)
         return made
+
+    @property
+    def loss(self) -> privacy.PrivacyLoss:
+        """The Rényi loss of all calls at the proven numbers, float32, rounded up: above the certificate."""
+        return accounting.proven_loss(self.calls_at, self.proven)
 
     @property
     def user_gradients(self) -> int:
@@ -143,7 +202,12 @@ class Plan:
         )
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all calls that could be made."""
+        """The (ε, δ) of all calls that could be made, with the numbers that the plan holds now.
+
+        Raises:
+            ValueError: if one is out of the range in which there is a proof.
+        """
+        accounting.require_numbers(self.numbers)
         return accounting.certificate(self.calls, float(self.delta), self.assumes)
 
     def __str__(self) -> str:

@@ -28,11 +28,14 @@ from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers.convex import ball_acceleration
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
-from dpsco_jax.solvers.item_level._ball_accelerated_budget import Plan, predicted_error
+from dpsco_jax.solvers.item_level._ball_accelerated_budget import (
+    SAMPLINGS,
+    SEARCHES,
+    Plan,
+    predicted_error,
+)
 
-SEARCHES = ("doubling", "bisection", "fixed")
 PROXES = ("plain", "mlmc", "mlmc_extended")
-SAMPLINGS = ("without replacement", "with replacement")
 SHARES = {"without replacement": 0.2, "with replacement": 0.05}
 """Of the users, in one call."""
 
@@ -54,13 +57,15 @@ def plan(objective: Objective, *, largest_error: float = WORST_ERROR, **argument
         ValueError: an argument is out of range, the loss has no proof, or the plan would return noise.
     """
     made = draft(objective, **arguments)
+    accounting.require_numbers(made.numbers)
     epsilon, delta = float(made.epsilon), float(made.delta)
     beta = accounting.calibrated_beta(made.calls_at, epsilon, delta)
     made = dataclasses.replace(made, beta=beta)
     if made.predicted_error > largest_error:
         raise ValueError(_refusal(made, largest_error))
-    spent = accounting.float32_loss(accounting.loss(made.calls, delta))
-    return dataclasses.replace(made, loss=spent, accounted_for=(beta, made.ratio))
+    made = dataclasses.replace(made, proven=accounting.Proven(beta, made.ratio, delta))
+    accounting.proven_loss(made.calls_at, made.proven)  # now, not when a program is traced
+    return made
 
 
 def draft(
@@ -169,10 +174,11 @@ def draft(
             raise ValueError(
                 f"num_queries must be at most {num_users // 2} for prox={prox!r}, got {queries}"
             )
-    copies = max(copies, 1) if not outer.reuse else 0
-    levels = np.asarray(
-        multilevel.draw_levels(jax.random.key(levels_seed), max_level, (iterations, copies))
-    )
+    levels = ()
+    if max_level:
+        coins = jax.random.key(levels_seed)
+        drawn = multilevel.draw_levels(coins, max_level, (iterations, copies))
+        levels = tuple(tuple(row) for row in np.asarray(drawn).tolist())
     return Plan(
         num_users=num_users,
         dim=dim,
@@ -180,28 +186,15 @@ def draft(
         sampling=sampling,
         prox=prox,
         search_runs=_checks.require_integer("search_runs", search_runs, 1),
-        copies=copies,
         max_level=max_level,
-        level_counts=_level_counts(levels, max_level),
-        ratio=ratio,
-        outer=outer,
         prox_levels=levels,
+        proven=None,
+        outer=outer,
         smoothing_radius=smoothing,
         beta=1.0,
         epsilon=epsilon,
         delta=delta,
-        loss=None,
-        accounted_for=None,
     )
-
-
-def _level_counts(levels: np.ndarray, max_level: int) -> tuple[int, ...]:
-    """Calls of each level for these estimates: one of level 0, and J and J - 1 where J > 0."""
-    drawn = np.bincount(levels.ravel(), minlength=max_level + 1)
-    counts = drawn.copy()
-    counts[0] = levels.size
-    counts[:-1] += drawn[1:]
-    return tuple(int(count) for count in counts)
 
 
 def _refusal(plan: Plan, largest: float) -> str:

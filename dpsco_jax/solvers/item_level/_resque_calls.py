@@ -18,14 +18,14 @@ Formal guarantee: REPLACE_ONE of a user, by ``privacy.resque``, whatever the cen
 reach. It needs each loss convex and L-Lipschitz on all of space, ρ/r as accounted, and everything but the
 returned point secret: which users, which shifts, which weights. A user's step is a mean over items of terms
 with shifts of their own; the moments of the weights carry over to it by Minkowski's inequality. Rounding is
-outside of the guarantee, but kept small against the steps: iterates are held relative to the phase's start.
+outside of the guarantee, but kept small against the steps: iterates are held, and projected, relative to the
+phase's start (docs/privacy/resque.md, Rounding).
 
 Cost: at most T user gradients, made at once; T steps of two products of length ``dim`` one after another.
 Memory of the features of T users.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +33,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Key
 
+from dpsco_jax.geometry import _moves
+from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.mechanisms import _draws, additive
 from dpsco_jax.oracles import _linear_rows, sampling
 from dpsco_jax.oracles.linear import LinearData
@@ -41,6 +43,9 @@ from dpsco_jax.solvers.item_level._resque_levels import Level, reaches
 
 # Pays for the rounding of the gradients' norms, weights and step sizes.
 _HEAD_ROOM = 1.0 + 2.0**-16
+
+# Where a step is too small for float32 it vanishes; the noise that would cover it must not vanish with it.
+_LEAST_DEVIATION = 1e-25
 
 # C of the reach of the levels: the one of the theorem, and the one that measures best.
 PROVED_CONSTANT = 16.0
@@ -57,7 +62,7 @@ class Setting(NamedTuple):
         smoothing_radius: ρ, standard deviation of a shift in each coordinate.
         lipschitz: L, of every user's loss on all of space.
         replacement: whether a user may be drawn several times in a call; static.
-        project: nearest point of the domain for a point ``[dim]``; ``None`` for all of space. Static.
+        domain: with ``moves``; ``None`` for all of space. Static.
     """
 
     model: LinearModel
@@ -66,7 +71,7 @@ class Setting(NamedTuple):
     smoothing_radius: ArrayLike
     lipschitz: ArrayLike
     replacement: bool = False
-    project: Callable[[Any], Any] | None = None
+    domain: Domain | None = None
 
 
 class _Queries(NamedTuple):
@@ -176,29 +181,54 @@ def _run(
 
     def phase(offset: Array, which: tuple[Array, ...]) -> tuple[Array, None]:
         index, first, count, size, deviation = which
-        shrink = 1.0 / (1.0 + size * regularization)
-        # Steps shrink by 4 from phase to phase. Next to the offset they would soon be lost in float32, and
-        # neighbours would differ by roundings that no noise covers: what is stepped and averaged is how
-        # far the iterates are from where the phase begins.
         begin = _inside(setting, center, offset)
-        excess = jnp.vdot(begin, begin) / setting.radius**2 - 1.0
-        toward = pull - regularization * begin
-
-        def row(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            moved, total = carry
-            gradient = _gradient(setting, queries, j, begin + moved)
-            stepped = shrink * (moved - size * (gradient - toward))
-            return _kept_inside(setting, center, begin, excess, stepped), total + moved
-
-        nothing = jnp.zeros_like(begin)
-        _, total = lax.fori_loop(first, first + count, row, (nothing, nothing))
+        mean = _mean_move(setting, queries, center, begin, first, count, size, regularization, pull)
         noise = jax.random.fold_in(noise_key, index)
-        return begin + additive.gaussian(noise, total / count, deviation), None
+        return begin + additive.gaussian(noise, mean, deviation), None
 
     firsts = [sum(counts[:i]) for i in range(len(counts))]
-    phases = jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes, deviations))
+    deviations = jnp.maximum(jnp.asarray(deviations), _LEAST_DEVIATION)
+    phases = jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes)), deviations
     end, _ = lax.scan(phase, start - center, phases)
     return center + _inside(setting, center, end)
+
+
+def _mean_move(
+    setting: Setting,
+    queries: _Queries,
+    center: Array,
+    begin: Array,
+    first: ArrayLike,
+    count: ArrayLike,
+    size: ArrayLike,
+    regularization: ArrayLike,
+    pull: ArrayLike,
+) -> Array:
+    """What a phase releases, before the noise: from its begin to the mean of its iterates.
+
+    Steps shrink by 4 from phase to phase. Next to the offset they would soon be lost in float32, and
+    neighbours would differ by roundings that no noise covers: what is stepped, projected and averaged is how
+    far the iterates are from where the phase begins.
+    """
+    shrink = 1.0 / (1.0 + size * regularization)
+    excess = jnp.vdot(begin, begin) / setting.radius**2 - 1.0
+    toward = pull - regularization * begin
+    into = None
+    if setting.domain is not None:
+        assert setting.domain.moves is not None
+        into = setting.domain.moves(center + begin)
+
+    def row(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        moved, total = carry
+        gradient = _gradient(setting, queries, j, begin + moved)
+        stepped = shrink * (moved - size * (gradient - toward))
+        stepped = stepped if into is None else into(stepped)
+        stepped = _moves.drawn_back(begin, setting.radius**2, excess, stepped)
+        return stepped, total + moved
+
+    nothing = jnp.zeros_like(begin)
+    _, total = lax.fori_loop(first, first + count, row, (nothing, nothing))
+    return total / count
 
 
 def _draw_users(key: Array, setting: Setting, calls: tuple[Level, ...]) -> Array:
@@ -257,25 +287,10 @@ def _inside(setting: Setting, center: Array, offset: Array) -> Array:
     """The offset of a point of the ball: nearest in the domain first, then nearest in the ball.
 
     Both maps bring no two points further apart, nor any point further from one of the intersection, which
-    is all that privacy and the regret of SGD ask of them.
+    is all that privacy and the regret of SGD ask of them. Here they round at the size of the point: for what
+    was released already. The steps of a phase use the same two maps relative to its begin.
     """
-    if setting.project is not None:
-        offset = setting.project(center + offset) - center
+    if setting.domain is not None:
+        offset = setting.domain.project(center + offset) - center
     norm = jnp.sqrt(jnp.vdot(offset, offset))
     return offset * jnp.minimum(1.0, setting.radius / jnp.where(norm > 0, norm, 1.0))
-
-
-def _kept_inside(
-    setting: Setting, center: Array, begin: Array, excess: Array, moved: Array
-) -> Array:
-    """``_inside`` of begin + moved, as the distance from begin: as precise as ``moved`` where it is small.
-
-    ``excess`` is ‖begin‖²/r² - 1: the same number in all steps, so its rounding moves no two runs apart.
-    """
-    if setting.project is not None:
-        point = center + begin + moved
-        moved = moved + (setting.project(point) - point)
-    outside = (2.0 * jnp.vdot(begin, moved) + jnp.vdot(moved, moved)) / setting.radius**2
-    outside = jnp.maximum(excess + outside, 0.0)
-    stretch = jnp.sqrt(1.0 + outside)
-    return (moved - outside / (1.0 + stretch) * begin) / stretch

@@ -22,123 +22,22 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.oracles import linear
-from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
-from dpsco_jax.solvers.item_level._resque_levels import levels
+from dpsco_jax.solvers.item_level._resque_budget import (
+    METHODS,
+    SAMPLINGS,
+    Plan,
+    strongly_convex_gradients,
+)
 from dpsco_jax.solvers.solution import Solution, finished
 
-METHODS = ("localized", "strongly convex")
-SAMPLINGS = ("without replacement", "with replacement")
+__all__ = ["Plan", "calibrated", "combined_quadratics", "draft", "make_setting", "power_of_two"]
+__all__ += ["spent_on", "strongly_convex_gradients"]
 
 _SHARE = {"without replacement": 0.2, "with replacement": 0.05}  # of the users, in one call
-_SMOOTHING_BIAS = math.sqrt(
-    2 / math.pi
-)  # E|N(0, 1)|: a linear model is smoothed along its row only
-
-
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
-
-    Attributes:
-        num_users: n.
-        dim: number of parameters.
-        num_queries: T, a power of two; fewer users are drawn.
-        method: ``"localized"`` or ``"strongly convex"``.
-        sampling: ``"without replacement"`` or ``"with replacement"``, of the users of a call.
-        constant: C of the reach of the levels; utility only.
-        ball_radius: r.
-        smoothing_radius: ρ.
-        lipschitz: L.
-        regularization: λ.
-        beta: the noise of a phase with steps η_i has standard deviation L·η_i/β.
-        epsilon: the budget.
-        delta: likewise.
-        loss: the privacy loss of the run, float32, rounded up.
-        accounted_for: the β and the ρ/r that ``loss`` is for; a plan whose numbers are changed beyond them
-            is charged an unbounded loss.
-        excess_bound: proven bound on the expected excess of the smoothed, regularized risk; ``inf`` where
-            none applies.
-    """
-
-    num_users: int
-    dim: int
-    num_queries: int
-    method: str
-    sampling: str
-    constant: float
-    ball_radius: Any
-    smoothing_radius: Any
-    lipschitz: Any
-    regularization: Any
-    beta: Any
-    epsilon: Any
-    delta: Any
-    loss: Any
-    accounted_for: Any
-    excess_bound: Any
-
-    @property
-    def calls(self) -> list[tuple[ResqueCall, int]]:
-        """The localized calls of the run, for the accountant."""
-        if self.method == "localized":
-            return [(self.call, 1)]
-        return accounting.strongly_convex_calls(self.call)
-
-    @property
-    def call(self) -> ResqueCall:
-        """The run as one call."""
-        return ResqueCall(
-            self.num_queries,
-            float(self.beta),
-            float(self.smoothing_radius) / float(self.ball_radius) * accounting.ROUNDED_RATIO,
-            self.num_users,
-            self.sampling == "with replacement",
-        )
-
-    @property
-    def user_gradients(self) -> int:
-        """Users drawn in the whole run."""
-        if self.method == "localized":
-            return self.num_queries - 1
-        return strongly_convex_gradients(self.num_queries)
-
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What privacy assumes; the bound on the excess risk adds that a minimizer is in the ball."""
-        return (
-            f"every user's loss is convex and {float(self.lipschitz):.4g}-Lipschitz on the whole space",
-            accounting.SECRET,
-        )
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run."""
-        return accounting.certificate(self.calls, float(self.delta), self.assumes)
-
-    def __str__(self) -> str:
-        smoothing = _SMOOTHING_BIAS * float(self.lipschitz) * float(self.smoothing_radius)
-        certificate = str(self.certificate()).split("\n")
-        rows: list[tuple[str, Any]] = [
-            ("method", self.method),
-            ("users", self.num_users),
-            ("parameters", self.dim),
-            ("queries", f"fewer than {self.num_queries}, {self.sampling}"),
-            ("ball radius", self.ball_radius),
-            ("smoothing radius", self.smoothing_radius),
-            ("regularization", self.regularization),
-            ("beta", self.beta),
-            ("excess bound, smoothed", self.excess_bound),
-            ("smoothing adds at most", smoothing),
-            ("which assumes", "; ".join(self.assumes)),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(certificate)),
-        ]
-        return _planning.table("private ERM over a ball", rows)
 
 
 def draft(
@@ -203,6 +102,7 @@ def draft(
         method=method,
         sampling=sampling,
         constant=subsolvers.PROVED_CONSTANT if paper else subsolvers.BEST_CONSTANT,
+        proven=None,
         ball_radius=radius,
         smoothing_radius=ratio * radius,
         lipschitz=lipschitz,
@@ -210,24 +110,26 @@ def draft(
         beta=1.0,
         epsilon=epsilon,
         delta=delta,
-        loss=None,
-        accounted_for=None,
         excess_bound=math.inf,
     )
     return drafted
 
 
-def calibrated(drafted: Plan, calls_at: Callable[[float], accounting.Calls]) -> Plan:
-    """The plan with the largest β at which calls stay within its budget, and their loss.
+def calibrated(drafted: Plan, calls_at: Callable[[float, float], accounting.Calls]) -> Plan:
+    """The plan with the largest β at which calls stay within its budget.
 
     Args:
         drafted: of ``draft``.
-        calls_at: the calls as a function of β.
+        calls_at: the calls as a function of β and ρ/r.
     """
-    beta = accounting.calibrated_beta(calls_at, drafted.epsilon, drafted.delta)
-    spent = accounting.float32_loss(accounting.loss(calls_at(beta), drafted.delta))
-    ratio = float(drafted.smoothing_radius) / float(drafted.ball_radius)
-    return dataclasses.replace(drafted, beta=beta, loss=spent, accounted_for=(beta, ratio))
+    accounting.require_numbers(drafted.numbers)
+    ratio = drafted.radius_ratio
+    beta = accounting.calibrated_beta(
+        lambda beta: calls_at(beta, ratio), drafted.epsilon, drafted.delta
+    )
+    proven = accounting.Proven(beta, ratio, drafted.delta)
+    accounting.proven_loss(calls_at, proven)  # now, not when a program is traced
+    return dataclasses.replace(drafted, beta=beta, proven=proven)
 
 
 def combined_quadratics(
@@ -250,10 +152,19 @@ def make_setting(objective: Objective, data: UserData, plan: Any) -> subsolvers.
     """What the calls of a run share, from a plan with the fields that are named as in ``Plan``.
 
     Raises:
-        ValueError: if the objective is one for which privacy has no proof, whatever the plan was made for.
+        ValueError: if the objective is one for which privacy has no proof, whatever the plan was made for,
+            or its domain cannot project the small moves of late phases.
     """
     accounting.require_linear(objective)
+    _checks.require_nonnegative("objective.ridge", objective.ridge)
     unbounded = math.isinf(float(np.asarray(objective.domain.diameter)))
+    _checks.require(
+        unbounded or objective.domain.moves is not None,
+        "objective.domain",
+        objective.domain,
+        "one that knows its moves, such as a ball, a box, a simplex or an l1 ball: projected points are"
+        " rounded by more than late phases move them",
+    )
     assert objective.linear_model is not None
     return subsolvers.Setting(
         model=objective.linear_model,
@@ -263,20 +174,17 @@ def make_setting(objective: Objective, data: UserData, plan: Any) -> subsolvers.
         # Nothing is clipped: the noise must fit the loss that is run, should the plan be of another.
         lipschitz=jnp.maximum(plan.lipschitz, objective.lipschitz),
         replacement=plan.sampling == "with replacement",
-        project=None if unbounded else objective.domain.project,
+        domain=None if unbounded else objective.domain,
     )
 
 
-def strongly_convex_gradients(num_queries: int) -> int:
-    """Users drawn by one strongly convex call."""
-    return sum(level.num_queries - 1 for level in levels(num_queries))
-
-
-def spent_on(point: jax.Array, plan: Plan, user_gradients: int, data: UserData) -> Solution:
-    """The solution of a run that made all of its calls, charged what the plan carries."""
+def spent_on(
+    point: jax.Array, loss: privacy.PrivacyLoss, user_gradients: int, data: UserData
+) -> Solution:
+    """The solution of a run that made all of its calls, charged their loss."""
     drawn = user_gradients * jax.tree.leaves(data.items)[0].shape[1]
     ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
-    ledger = privacy.charge(ledger, accounting.carried(plan))
+    ledger = privacy.charge(ledger, loss)
     return finished(point, ledger, drawn, jnp.asarray(drawn, jnp.int32), None)
 
 

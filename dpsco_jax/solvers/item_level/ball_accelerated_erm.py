@@ -25,7 +25,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from jaxtyping import Array, ArrayLike, Float, Key
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -65,9 +65,14 @@ def solve(
         The last point; ``unprivate["trace"]`` holds the calls made, by kind, and the final weight A.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one, ``regularization`` is
+            negative, or a size of the plan was changed to one for which there is no proof.
     """
     _planning.require_users("data", plan.num_users, data)
+    _checks.require_nonnegative("regularization", regularization)
+    numbers = plan.numbers
+    numbers = numbers._replace(quadratics={**numbers.quadratics, "regularization": regularization})
+    loss = accounting.carried(plan.calls_at, plan.proven, numbers)
     start = objective.domain.project(jnp.asarray(params, float))
     if start.shape != (plan.dim,):
         raise ValueError(f"params must have shape ({plan.dim},), got {start.shape}")
@@ -101,7 +106,7 @@ def solve(
         if plan.max_level == 0:
             return BallOracles(search, plain, plain)
         kinds = [subproblem(j) for j in range(len(plan.kinds))]
-        drawn = jnp.asarray(plan.prox_levels)[iteration]
+        drawn = jnp.asarray(plan.prox_levels, jnp.int32)[iteration]
         return BallOracles(search, plain, ball_oracles.debiased(kinds, plan.copies, drawn))
 
     outer = plan.outer
@@ -122,5 +127,5 @@ def solve(
     made = items * jnp.sum(state.calls * jnp.asarray(sizes, jnp.int32))
     trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
     ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
-    ledger = privacy.charge(ledger, accounting.carried(plan))
+    ledger = privacy.charge(ledger, loss)
     return finished(objective.domain.project(state.point), ledger, budgeted, made, trace)

@@ -69,6 +69,11 @@ class Plan:
         return [call for made in self.rounds for call in made.calls]
 
     @property
+    def loss(self) -> privacy.PrivacyLoss:
+        """The sum of the losses of the rounds at their proven numbers, float32."""
+        return privacy.compose(*(made.loss for made in self.rounds))
+
+    @property
     def user_gradients(self) -> int:
         """Bound on the user gradients of a run."""
         return sum(made.user_gradients for made in self.rounds)
@@ -79,7 +84,14 @@ class Plan:
         return max(made.predicted_error for made in self.rounds)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all calls that could be made."""
+        """The (ε, δ) of all calls that could be made, with the numbers that the plan holds now.
+
+        Raises:
+            ValueError: if one is out of the range in which there is a proof.
+        """
+        _checks.require_nonnegative("regularization", self.regularization)
+        for made in self.rounds:
+            accounting.require_numbers(made.numbers)
         return accounting.certificate(self.calls, float(self.delta), self.rounds[0].assumes)
 
     def __str__(self) -> str:
@@ -193,8 +205,9 @@ def plan(
                 f" radii from their targets, which is above largest_error = {largest_error:g}"
             )
         share = sum(made.budgeted) / total
-        spent = accounting.float32_loss(accounting.loss(made.calls, delta * share))
-        rounds.append(dataclasses.replace(made, loss=spent, accounted_for=(beta, made.ratio)))
+        proven = accounting.Proven(beta, made.ratio, delta * share)
+        accounting.proven_loss(made.calls_at, proven)  # now, not when a program is traced
+        rounds.append(dataclasses.replace(made, proven=proven))
         noise = made.predicted_error * float(made.ball_radius)
         excesses.append(float(made.outer.excess) / _REACHED + lipschitz * noise)
     return Plan(

@@ -61,13 +61,26 @@ class Plan:
     delta: Any
 
     @property
+    def loss(self) -> privacy.PrivacyLoss:
+        """The loss of the run at the proven numbers, float32: order by order that of the worst block."""
+        return _blocks.parallel_loss([block.loss for block in self.blocks])
+
+    @property
     def user_gradients(self) -> int:
         """Bound on the user gradients of a run."""
         return sum(block.user_gradients for block in self.blocks)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: that of the worst block."""
-        return max((block.certificate() for block in self.blocks), key=lambda found: found.epsilon)
+        """The (ε, δ) of the run: the largest ε and the largest δ of a block, which need not be the same one.
+
+        Raises:
+            ValueError: if a number is out of the range in which there is a proof.
+        """
+        _checks.require_nonnegative("regularizations", self.regularizations)
+        found = [block.certificate() for block in self.blocks]
+        return found[0]._replace(
+            epsilon=max(one.epsilon for one in found), delta=max(one.delta for one in found)
+        )
 
     def __str__(self) -> str:
         rows: list[tuple[str, Any]] = [

@@ -32,6 +32,7 @@ from jaxtyping import Float
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
 from dpsco_jax.solvers.item_level import _resque_plan as shared
 from dpsco_jax.solvers.item_level._resque_levels import levels
@@ -52,7 +53,7 @@ def plan(objective: Objective, **arguments: Any) -> Plan:
         ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
     """
     drafted = shared.draft(objective, **arguments)
-    made = shared.calibrated(drafted, lambda beta: dataclasses.replace(drafted, beta=beta).calls)
+    made = shared.calibrated(drafted, drafted.calls_at)
     if made.constant == subsolvers.PROVED_CONSTANT and objective.ridge == 0:
         made = dataclasses.replace(made, excess_bound=_excess(made))
     return made
@@ -75,9 +76,11 @@ def solve(
         params: x_0, ``[dim]``: the start, the center of the ball and of the regularization.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
+            changed to one for which there is no proof.
     """
     _planning.require_users("data", plan.num_users, data)
+    loss = accounting.carried(plan.calls_at, plan.proven, plan.numbers)
     center, weight, anchor = shared.combined_quadratics(plan, objective, params)
     setting = shared.make_setting(objective, data, plan)
     if plan.method == "localized":
@@ -95,7 +98,7 @@ def solve(
         point = subsolvers.strongly_convex(
             key, setting, sizes, center, plan.beta, weight, plan.constant, anchor
         )
-    return shared.spent_on(point, plan, plan.user_gradients, data)
+    return shared.spent_on(point, loss, plan.user_gradients, data)
 
 
 def _excess(plan: Plan) -> float:

@@ -39,7 +39,7 @@ class Plan:
 
     Attributes:
         num_runs: k.
-        base: one run, with the β and the loss of all of them.
+        base: one run; its ``proven`` is for all of them, its own loss and certificate for a single one.
     """
 
     num_runs: int
@@ -48,7 +48,18 @@ class Plan:
     @property
     def calls(self) -> accounting.Calls:
         """The localized calls of the run, for the accountant."""
-        return accounting.repeated(accounting.strongly_convex_calls(self.base.call), self.num_runs)
+        return self.calls_at(float(self.base.beta), self.base.radius_ratio)
+
+    def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
+        """The same for another β and ρ/r."""
+        runs = _checks.require_integer("num_runs", self.num_runs, 1)
+        call = self.base.call_at(beta, radius_ratio)
+        return accounting.repeated(accounting.strongly_convex_calls(call), runs)
+
+    @property
+    def loss(self) -> privacy.PrivacyLoss:
+        """The privacy loss of all runs at the proven numbers, float32, rounded up."""
+        return accounting.proven_loss(self.calls_at, self.base.proven)
 
     @property
     def user_gradients(self) -> int:
@@ -56,7 +67,12 @@ class Plan:
         return self.num_runs * shared.strongly_convex_gradients(self.base.num_queries)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run."""
+        """The (ε, δ) of the run, of the numbers that the plan holds now.
+
+        Raises:
+            ValueError: if one is out of the range in which there is a proof.
+        """
+        accounting.require_numbers(self.base.numbers)
         return accounting.certificate(self.calls, float(self.base.delta), self.base.assumes)
 
     def __str__(self) -> str:
@@ -92,11 +108,7 @@ def plan(
     runs = robust_point.runs_for(failure) if num_runs is None else num_runs
     runs = _checks.require_integer("num_runs", runs, 1)
     made = Plan(runs, shared.draft(objective, **arguments | {"method": "strongly convex"}))
-
-    def calls_at(beta: float) -> accounting.Calls:
-        return dataclasses.replace(made, base=dataclasses.replace(made.base, beta=beta)).calls
-
-    return dataclasses.replace(made, base=shared.calibrated(made.base, calls_at))
+    return dataclasses.replace(made, base=shared.calibrated(made.base, made.calls_at))
 
 
 def solve(
@@ -116,10 +128,12 @@ def solve(
         params: x_0, ``[dim]``.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
+            changed to one for which there is no proof.
     """
     base = plan.base
     _planning.require_users("data", base.num_users, data)
+    loss = accounting.carried(plan.calls_at, base.proven, base.numbers)
     center, weight, anchor = shared.combined_quadratics(base, objective, params)
     setting, sizes = shared.make_setting(objective, data, base), levels(base.num_queries)
 
@@ -129,4 +143,4 @@ def solve(
         )
 
     points = jax.lax.map(one, jax.random.split(key, plan.num_runs))
-    return shared.spent_on(robust_point.aggregate_points(points), base, plan.user_gradients, data)
+    return shared.spent_on(robust_point.aggregate_points(points), loss, plan.user_gradients, data)

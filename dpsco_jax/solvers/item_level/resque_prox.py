@@ -52,7 +52,7 @@ class Plan:
         prox: one of ``PROXES``.
         max_level: m; 0 for ``"plain"``.
         drawn: J of every copy, 0 for no correction.
-        base: level 0, with β and the loss of the whole run.
+        base: level 0; its ``proven`` is for the whole run, its own loss and certificate for a single call.
     """
 
     prox: str
@@ -62,17 +62,34 @@ class Plan:
 
     @property
     def made(self) -> list[int]:
-        """The levels of all strongly convex calls of the run."""
+        """The levels of all strongly convex calls of the run.
+
+        Raises:
+            ValueError: if a copy has a level that there is not.
+        """
+        for j in self.drawn:
+            _checks.require_integer("drawn", j, 0, self.max_level)
         return [level for j in self.drawn for level in ([0, j, j - 1] if j else [0])]
 
     @property
     def calls(self) -> accounting.Calls:
         """The localized calls of the run, for the accountant."""
+        return self.calls_at(float(self.base.beta), self.base.radius_ratio)
+
+    def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
+        """The same for another β of level 0 and ρ/r."""
         return [
             one
             for j in self.made
-            for one in accounting.strongly_convex_calls(_level(self.base, j).call)
+            for one in accounting.strongly_convex_calls(
+                _level(self.base, j).call_at(beta * _beta_factor(j), radius_ratio)
+            )
         ]
+
+    @property
+    def loss(self) -> privacy.PrivacyLoss:
+        """The privacy loss of the run at the proven numbers, float32, rounded up."""
+        return accounting.proven_loss(self.calls_at, self.base.proven)
 
     @property
     def user_gradients(self) -> int:
@@ -80,7 +97,12 @@ class Plan:
         return sum(shared.strongly_convex_gradients(self.base.num_queries << j) for j in self.made)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run."""
+        """The (ε, δ) of the run, of the numbers that the plan holds now.
+
+        Raises:
+            ValueError: if one is out of the range in which there is a proof.
+        """
+        accounting.require_numbers(self.base.numbers)
         return accounting.certificate(self.calls, float(self.base.delta), self.base.assumes)
 
     def __str__(self) -> str:
@@ -129,11 +151,7 @@ def plan(
             max_level = math.ceil(2 * math.log2(users / base.num_queries))
     drawn = np.asarray(multilevel.draw_levels(key, max_level, (max(max_level, 1),))).tolist()
     made = Plan(prox, max_level, tuple(drawn) if max_level else (0,), base)
-
-    def calls_at(beta: float) -> accounting.Calls:
-        return dataclasses.replace(made, base=dataclasses.replace(base, beta=beta)).calls
-
-    return dataclasses.replace(made, base=shared.calibrated(base, calls_at))
+    return dataclasses.replace(made, base=shared.calibrated(base, made.calls_at))
 
 
 def solve(
@@ -153,10 +171,12 @@ def solve(
         params: x_0, ``[dim]``.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
+            changed to one for which there is no proof.
     """
     base = plan.base
     _planning.require_users("data", base.num_users, data)
+    loss = accounting.carried(plan.calls_at, base.proven, base.numbers)
     center, weight, anchor = shared.combined_quadratics(base, objective, params)
     setting = shared.make_setting(objective, data, base)
 
@@ -186,7 +206,12 @@ def solve(
     ]
     # Projecting copies would bias them again.
     point = jnp.mean(jnp.stack(copies), axis=0)
-    return shared.spent_on(point, base, plan.user_gradients, data)
+    return shared.spent_on(point, loss, plan.user_gradients, data)
+
+
+def _beta_factor(j: int) -> float:
+    """β of level j over that of level 0."""
+    return 2.0 ** (-j / 2)
 
 
 def _level(base: shared.Plan, j: int) -> shared.Plan:
@@ -194,5 +219,5 @@ def _level(base: shared.Plan, j: int) -> shared.Plan:
     queries = base.num_queries << j
     sampling = base.sampling if queries - 1 <= base.num_users else "with replacement"
     return dataclasses.replace(
-        base, num_queries=queries, beta=base.beta * 2.0 ** (-j / 2), sampling=sampling
+        base, num_queries=queries, beta=base.beta * _beta_factor(j), sampling=sampling
     )

@@ -1,0 +1,105 @@
+"""Moves inside of domains: against projections in float64 by NumPy, precise where they are tiny."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.geometry.two_balls import two_balls
+
+DIM = 12
+CENTER = np.linspace(-0.5, 0.5, DIM).astype(np.float32)
+CORNER = np.linspace(0.2, 0.9, DIM).astype(np.float32)
+
+
+def onto_ball(x, radius, center=0.0):
+    arrow = x - center
+    return center + arrow * min(1.0, radius / np.linalg.norm(arrow))
+
+
+def onto_simplex(x, total):
+    """By sorting, as Duchi et al. 2008."""
+    ordered = np.sort(x)[::-1]
+    thresholds = (np.cumsum(ordered) - total) / np.arange(1, len(x) + 1)
+    return np.maximum(x - thresholds[ordered > thresholds][-1], 0.0)
+
+
+def onto_l1_ball(x, radius):
+    if np.sum(np.abs(x)) <= radius:
+        return x
+    return np.sign(x) * onto_simplex(np.abs(x), radius)
+
+
+def widened(name, p):
+    """The float64 projection onto the set, made to hold p."""
+    norm = np.linalg.norm
+    match name:
+        case "ball":
+            return lambda x: onto_ball(x, max(1.0, norm(p)))
+        case "ball around another point":
+            return lambda x: onto_ball(x, max(0.8, norm(p - CENTER)), CENTER.astype(float))
+        case "box":
+            return lambda x: np.clip(x, np.minimum(-CORNER, p), np.maximum(CORNER, p))
+        case "simplex":
+            least = np.minimum(p, 0.0)
+            return lambda x: least + onto_simplex(x - least, np.sum(p - least))
+        case "l1 ball":
+            return lambda x: onto_l1_ball(x, max(1.0, np.sum(np.abs(p))))
+
+
+DOMAINS = {
+    "ball": domains.ball(1.0),
+    "ball around another point": domains.ball(0.8, CENTER),
+    "box": domains.box(-CORNER, CORNER),
+    "simplex": domains.simplex(1.0),
+    "l1 ball": domains.l1_ball(1.0),
+}
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_moves_are_those_of_the_projection_in_float64(name):
+    """On the edge, with entries at zero and next to it, and inside; moves from 1e-9 to 1 of the set."""
+    domain, rng = DOMAINS[name], np.random.default_rng(0)
+    move = jax.jit(lambda point, m: domain.moves(point)(m))
+    for trial in range(60):
+        size = 10.0 ** rng.integers(-9, 1)
+        point = np.asarray(domain.project(jnp.asarray(rng.normal(size=DIM), jnp.float32)))
+        if trial % 3 == 0:
+            point = (point * np.where(rng.random(DIM) < 0.3, size, 1.0)).astype(np.float32)
+        wanted = (size * rng.normal(size=DIM)).astype(np.float32)
+        found = np.asarray(move(point, wanted), np.float64)
+        p = point.astype(np.float64)
+        # Relative to p, so that float64 does not round either: p + m has 16 digits, and m is 1e-9 of it.
+        exact = widened(name, p)(p + wanted.astype(np.float64)) - p
+        # The constants of the set are rounded to float32 at p, which moves its edge by 1e-7 at most.
+        edge = 4e-7 if size > 1e-5 else 0.0
+        error = np.linalg.norm(found - exact)
+        assert error <= 2e-5 * np.linalg.norm(wanted) + edge + 1e-14, (trial, size, error)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_tiny_moves_are_brought_no_further_apart(name):
+    """At 1e-10 of the point, where the projected points themselves are equal in float32."""
+    domain, rng = DOMAINS[name], np.random.default_rng(1)
+    point = domain.project(jnp.asarray(3 * rng.normal(size=DIM), jnp.float32))
+    pairs = jnp.asarray(1e-10 * rng.normal(size=(2, 2000, DIM)), jnp.float32)
+    ends = jax.jit(jax.vmap(domain.moves(point)))(pairs.reshape(-1, DIM)).reshape(pairs.shape)
+    apart, before = (np.linalg.norm(np.asarray(x[0] - x[1], float), axis=1) for x in (ends, pairs))
+    assert np.all(apart <= before * (1 + 1e-5))
+    assert np.mean(apart) < 0.99 * np.mean(before), "some are projected"
+
+
+def test_two_balls_one_after_the_other():
+    domain = two_balls(jnp.zeros(DIM), 1.0, jnp.asarray(CENTER), 0.8)
+    point = jnp.asarray(0.4 * CENTER)
+    for size in (0.1, 1.0, 10.0):
+        wanted = size * jnp.asarray(np.random.default_rng(2).normal(size=DIM), jnp.float32)
+        p = np.asarray(point, float)
+        exact = onto_ball(onto_ball(p + np.asarray(wanted, float), 1.0), 0.8, CENTER.astype(float))
+        np.testing.assert_allclose(domain.moves(point)(wanted), exact - p, atol=1e-5)
+
+
+def test_all_of_space_moves_freely():
+    moves = domains.whole_space().moves
+    np.testing.assert_array_equal(moves(jnp.ones(3))(jnp.arange(3.0)), jnp.arange(3.0))

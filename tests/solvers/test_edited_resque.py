@@ -1,0 +1,286 @@
+"""Edited plans of private ReSQue: loss and certificate cover what then runs, or say that nothing does.
+
+Every leaf of a plan is multiplied, divided, negated and made NaN, every static size doubled and halved. The
+run is instrumented: what draws users reports each localized call with the numbers that it runs with, and its
+answers make every search run to its end. A fresh call of the accountant on what was seen is the least that
+the charged loss and the certificate may say.
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.privacy import resque
+from dpsco_jax.privacy.resque import ResqueCall
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.item_level import (
+    _resque_calls,
+    ball_accelerated_erm,
+    ball_accelerated_regularized_erm,
+    ball_accelerated_sco,
+    resque_erm,
+    resque_erm_high_probability,
+    resque_prox,
+)
+
+USERS, DIM, DELTA = 40, 2, 1e-3
+ABSOLUTE = losses.absolute(1.0)
+SMALL = {"num_users": USERS, "dim": DIM, "epsilon": 2.0, "delta": DELTA, "ball_radius": 0.1}
+STRONG = SMALL | {"regularization": 5.0}
+SIZES = {
+    "num_users": USERS,
+    "dim": DIM,
+    "epsilon": 2.0,
+    "delta": DELTA,
+    "condition": 2.0,
+    "radius_ratio": 4.0,
+    "num_queries": 4,
+    "num_iterations": 2,
+    "max_searches": 2,
+    "largest_error": math.inf,
+}
+DISTANCE = {"initial_distance": 1.0}
+MULTILEVEL = {"prox": "mlmc", "reuse": False, "search_runs": 3}
+
+
+@functools.cache
+def planned(name):
+    solver = {
+        "localized": resque_erm,
+        "strongly convex": resque_erm,
+        "prox": resque_prox,
+        "high probability": resque_erm_high_probability,
+        "erm": ball_accelerated_erm,
+        "erm, multilevel": ball_accelerated_erm,
+        "erm, fixed": ball_accelerated_erm,
+        "regularized": ball_accelerated_regularized_erm,
+        "sco": ball_accelerated_sco,
+    }[name]
+    arguments = {
+        "localized": SMALL | {"num_queries": 8},
+        "strongly convex": STRONG | {"num_queries": 8, "sampling": "with replacement"},
+        "prox": STRONG | {"num_queries": 4, "key": jax.random.key(3)},
+        "high probability": STRONG | {"num_queries": 4, "num_runs": 3},
+        "erm": SIZES | DISTANCE,
+        "erm, multilevel": SIZES | DISTANCE | MULTILEVEL,
+        "erm, fixed": SIZES | DISTANCE | {"search": "fixed", "max_searches": None},
+        "regularized": SIZES | {"num_queries": 8, "regularization": 0.5, "num_rounds": 2},
+        "sco": SIZES | DISTANCE | {"num_blocks": 2},
+    }[name]
+    return solver, solver.plan(ABSOLUTE, **arguments)
+
+
+NAMES = (
+    "localized",
+    "strongly convex",
+    "prox",
+    "high probability",
+    "erm",
+    "erm, multilevel",
+    "erm, fixed",
+    "regularized",
+    "sco",
+)
+
+
+def data_of(num_users):
+    rng = np.random.default_rng(0)
+    rows, labels = rng.standard_normal((num_users, 1, DIM)), rng.standard_normal((num_users, 1))
+    return UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)))
+
+
+SEEN: list[tuple] = []
+
+
+def report(_, setting, calls, far, center, start, beta, regularization, anchor):
+    """In place of ``_run``: tells what would be released, and answers from the far end of the ball."""
+    del far, start, anchor
+    users = setting.data.labels.shape[0]
+    for level in calls:
+        static = level.num_queries, users, setting.replacement
+        numbers = beta * level.beta_factor, setting.smoothing_radius, setting.radius
+        numbers += setting.lipschitz, regularization
+        jax.debug.callback(lambda *n, s=static: SEEN.append((s, *map(float, n))), *numbers)
+    return center + setting.radius * jnp.zeros(DIM).at[0].set(0.9)
+
+
+@functools.cache
+def compiled(solver):
+    return jax.jit(lambda key, plan, data: solver.solve(key, plan, ABSOLUTE, data, jnp.zeros(DIM)))
+
+
+def run(solver, plan):
+    """The loss that is charged, and the calls that were made: how many of each, by number of users."""
+    SEEN.clear()
+    with mock.patch.object(_resque_calls, "_run", report):
+        solution = compiled(solver)(jax.random.key(0), plan, data_of(plan_users(plan)))
+        jax.effects_barrier()
+    made = collections.defaultdict(collections.Counter)
+    for (queries, users, replacement), beta, smoothing, radius, lipschitz, weight in SEEN:
+        proven = radius > 0 and lipschitz > 0 and weight >= 0 and beta > 0 and smoothing > 0
+        if not proven or not math.isfinite(beta + smoothing + radius + lipschitz + weight):
+            made[users][None] += 1
+            continue
+        # A little less is charged for, as the program divides and multiplies in float32.
+        ratio = smoothing / radius * (1 + 1e-6)
+        made[users][ResqueCall(queries, beta * (1 - 1e-6), ratio, users, replacement)] += 1
+    return solution.privacy, made
+
+
+def plan_users(plan):
+    return plan.base.num_users if hasattr(plan, "base") else plan.num_users
+
+
+def require_coverage(solver, plan, parallel):
+    """Refusal, or loss and certificate at least those of the calls that were made; which ones, as text."""
+    try:
+        loss, made = run(solver, plan)
+    except ValueError:
+        return "refused"
+    spent = float(privacy.epsilon(loss, 2 * DELTA))
+    try:
+        certificate = plan.certificate()
+    except ValueError:
+        certificate = None
+    assert made, "nothing was seen"
+    blocks = made.values() if parallel else [sum(made.values(), collections.Counter())]
+    for counts in blocks:
+        if None in counts:
+            assert math.isinf(spent), counts
+            assert certificate is None or math.isinf(certificate.epsilon)
+            continue
+        if math.isfinite(spent):
+            fresh = resque.calls_loss(list(counts.items()), 0.25 * DELTA)
+            low = np.asarray(fresh.rdp) * (1 - 1e-4)
+            assert np.all(np.asarray(loss.rdp) >= low), (counts, plan)
+        if certificate is not None and math.isfinite(certificate.epsilon):
+            fresh = resque.calls_epsilon(list(counts.items()), certificate.delta)
+            assert certificate.epsilon >= fresh * (1 - 1e-3), (counts, plan)
+    return "charged" if math.isfinite(spent) else "unbounded"
+
+
+def leaves(plan):
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(plan)]
+
+
+EDITS = {
+    "x 10": lambda x: 10.0 * np.asarray(x, np.float32),
+    "/ 10": lambda x: np.asarray(x, np.float32) / 10,
+    "negative": lambda x: -np.asarray(x, np.float32),
+    "nan": lambda x: np.full(np.shape(x), np.nan, np.float32),
+}
+PROOFS = ("beta", "ball_radius", "smoothing_radius", "lipschitz", "regularization")
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_edited_leaf_is_covered(name, edit):
+    solver, plan = planned(name)
+    # In one dtype, so that one program runs all of them.
+    plan = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), plan)
+    assert require_coverage(solver, plan, name == "sco") == "charged"
+    flat, tree = jax.tree.flatten(plan)
+    for i, path in enumerate(leaves(plan)):
+        edited = [*flat]
+        edited[i] = EDITS[edit](flat[i])
+        found = require_coverage(solver, tree.unflatten(edited), name == "sco")
+        if edit in ("nan", "negative") and any(path.endswith(word) for word in PROOFS):
+            assert found != "charged", path
+        if (edit, path.split(".")[-1]) in (("x 10", "beta"), ("/ 10", "smoothing_radius")):
+            assert found == "unbounded", path
+
+
+def static_edits(plan, path=()):
+    """Every static field, at any depth, that is a number or consists of numbers: doubled, halved, cut."""
+    if isinstance(plan, tuple):
+        for i, part in enumerate(plan):
+            for where, edited in static_edits(part, (*path, i)):
+                yield where, (*plan[:i], edited, *plan[i + 1 :])
+        return
+    if not dataclasses.is_dataclass(plan):
+        return
+    for field in dataclasses.fields(plan):
+        value, where = getattr(plan, field.name), (*path, field.name)
+        if dataclasses.is_dataclass(value) or field.name in ("rounds", "blocks"):
+            for deeper, edited in static_edits(value, where):
+                yield deeper, dataclasses.replace(plan, **{field.name: edited})
+            continue
+        if field.type is not int and field.type != "int":
+            changes = others(field.name, value)
+        else:
+            changes = [2 * value, value // 2, value + 1, -1, value + 0.5]
+        for change in changes:
+            yield (*where, change), dataclasses.replace(plan, **{field.name: change})
+
+
+def others(name, value):
+    match name:
+        case "method":
+            return ["localized", "strongly convex", "nonsense"]
+        case "sampling":
+            return ["with replacement", "without replacement", "nonsense"]
+        case "search":
+            return ["doubling", "bisection", "fixed", "none", "adaptive", "multiplier"]
+        case "reuse":
+            return [not value]
+        case "drawn":
+            return [(*value, *value), value[:-1], tuple(j + 1 for j in value), (-1,)]
+        case "prox_levels":
+            more = tuple(tuple(j + 1 for j in row) for row in value)
+            twice = tuple((*row, *row) for row in value)
+            return [twice, (*value, *value), more, value[:-1]] if value else [((0,), (1,))]
+        case "proven" if value is not None:
+            scaled = [value._replace(beta=2 * value.beta), value._replace(radius_ratio=8.0)]
+            return [*scaled, value._replace(radius_ratio=2.5), value._replace(beta=math.nan), None]
+    return []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_edited_size_is_covered(name):
+    solver, plan = planned(name)
+    outcomes = {}
+    for where, edited in static_edits(plan):
+        outcomes[where] = require_coverage(solver, edited, name == "sco")
+    found = {str(where[-2]): outcome for where, outcome in outcomes.items() if outcome == "charged"}
+    assert "num_queries" in found or name == "sco", outcomes
+    for where, outcome in outcomes.items():
+        if where[-1] == -1 or (isinstance(where[-1], float) and where[-2] != "constant"):
+            assert outcome != "charged" or where[-2] in ("dim", "max_level", "max_searches"), where
+
+
+def test_more_queries_and_more_iterations_cost_more():
+    for name, edit in (
+        ("localized", lambda p: dataclasses.replace(p, num_queries=16)),
+        (
+            "erm",
+            lambda p: dataclasses.replace(p, outer=dataclasses.replace(p.outer, num_iterations=8)),
+        ),
+    ):
+        solver, plan = planned(name)
+        losses_of = [run(solver, p)[0] for p in (plan, edit(plan))]
+        spent = [float(privacy.epsilon(loss, DELTA)) for loss in losses_of]
+        assert spent[1] > 1.1 * spent[0]
+        assert edit(plan).certificate().epsilon > 1.1 * plan.certificate().epsilon
+        np.testing.assert_array_equal(losses_of[0].rdp, plan.loss.rdp)
+
+
+def test_the_joint_certificate_of_blocks_has_the_largest_epsilon_and_the_largest_delta():
+    plan = planned("sco")[1]
+    first, second = plan.blocks
+    edited = dataclasses.replace(
+        plan, blocks=(dataclasses.replace(first, delta=1e-5), second)
+    ).certificate()
+    members = [dataclasses.replace(first, delta=1e-5).certificate(), second.certificate()]
+    assert members[0].epsilon > members[1].epsilon
+    assert edited.epsilon == members[0].epsilon
+    assert edited.delta == members[1].delta == DELTA

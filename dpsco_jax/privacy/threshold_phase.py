@@ -38,10 +38,12 @@ from dpsco_jax.privacy._mean_sensitivity import (
     mean_sensitivity,
     selection_coins,
 )
+from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy._threshold_coins import Coins
 from dpsco_jax.privacy._threshold_loss import TEST_ROUNDING
 from dpsco_jax.privacy.certificates import Certificate
 from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 
 _MOST_RAISES = 1000
 _ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
@@ -94,6 +96,13 @@ class ConcentratedReleases:
     failure: Any
     epsilon: Any
     delta: Any
+
+    @property
+    def scheme(self) -> FullBatch | WithoutReplacement:
+        """How the users of a step are drawn."""
+        if self.batch_size == self.population_size:
+            return FullBatch()
+        return WithoutReplacement(self.population_size, self.batch_size)
 
     @property
     def sampling_rate(self) -> float:
@@ -274,13 +283,13 @@ def _releases(problem: request.Problem, best: search.Split) -> ConcentratedRelea
         selection=problem.selection,
         relation=problem.relation,
         keep_level=best.keep_level,
-        threshold=_float32_above(best.threshold),
+        threshold=float32_above(best.threshold),
         core=float(best.core),
         test_epsilon=phase.test_epsilon / TEST_ROUNDING,
         score_sensitivity=request.SCORE_SENSITIVITY,
         coin_failure=phase.coin_failure,
         sensitivity=best.sensitivity,
-        noise_stddev=_float32_above(best.noise),
+        noise_stddev=float32_above(best.noise),
         failure=phase.failure,
         epsilon=problem.epsilon,
         delta=problem.delta,
@@ -290,10 +299,5 @@ def _releases(problem: request.Problem, best: search.Split) -> ConcentratedRelea
     for _ in range(_MOST_RAISES):
         if plan.certificate().epsilon <= problem.epsilon:
             return plan
-        plan = dataclasses.replace(plan, noise_stddev=_float32_above(1.001 * plan.noise_stddev))
+        plan = dataclasses.replace(plan, noise_stddev=float32_above(1.001 * plan.noise_stddev))
     raise AssertionError("the noise that was found does not meet the budget")
-
-
-def _float32_above(value: float) -> float:
-    """A float32 number above the value by 2 to 4 units in the last place."""
-    return float(np.float32(value * (1 + 3 * 2.0**-23)))

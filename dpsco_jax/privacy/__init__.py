@@ -38,6 +38,12 @@ from dpsco_jax.privacy.loss import (
 from dpsco_jax.privacy.one_run import one_run_audit, one_run_epsilon_lower_bound
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.poisson import poisson_subsampled_gaussian
+from dpsco_jax.privacy.releases import (
+    GaussianReleases,
+    Releases,
+    parallel_certificate,
+    sequential_certificate,
+)
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
 from dpsco_jax.privacy.subsampling import (
     subsampled_gaussian_with_replacement,
@@ -51,9 +57,11 @@ __all__ = [
     "Certificate",
     "ConcentratedReleases",
     "FullBatch",
+    "GaussianReleases",
     "Ledger",
     "Poisson",
     "PrivacyLoss",
+    "Releases",
     "WithReplacement",
     "WithoutReplacement",
     "approximate_dp",
@@ -80,10 +88,12 @@ __all__ = [
     "one_run_epsilon_lower_bound",
     "open_ledger",
     "parallel",
+    "parallel_certificate",
     "poisson_subsampled_gaussian",
     "privacy_spent",
     "pure_dp",
     "scale",
+    "sequential_certificate",
     "subsampled_gaussian_with_replacement",
     "subsampled_gaussian_without_replacement",
     "unbounded",

@@ -20,13 +20,13 @@ from typing import Any, SupportsFloat
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require_within
-from dpsco_jax.privacy._numerics import array_namespace
+from dpsco_jax._checks import require_integer, require_relation, require_within
+from dpsco_jax.privacy._numerics import as_floats
 from dpsco_jax.privacy._threshold_coins import Coins
 
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
-_RELATIONS = (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)
-_ROUNDING = 1.0 + 1e-12
+RELATIONS = (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)
+_MOST_COINS = 4096
 
 
 def mean_sensitivity(
@@ -46,17 +46,9 @@ def mean_sensitivity(
     Raises:
         ValueError: an argument is out of range, or there is no proof under the relation.
     """
-    shared, core, ramp = _check(num_users, level, keep_level, relation)
-    # The weight times the reach is a parabola in the degree up to θ n, and falls after it.
-    vertex = 0.25 * num_users + 0.5 + 0.25 * (6.0 * shared - 2.0 * core)
-    keep = 0.5 * num_users + ramp
-    degrees = np.array([math.floor(vertex), math.ceil(vertex), math.floor(keep), math.ceil(keep)])
-    degrees = np.clip(degrees, num_users // 2 + 1, num_users)
-    weights = np.clip((degrees - 0.5 * num_users) / ramp, 0.0, 1.0)
-    moved = float(np.max(weights * _reach(degrees - 1.0, shared, core)))
-    sides = vectors_of_one_user(relation)
-    unmoved = (shared - core) / ramp * float(_reach(0.5 * (num_users - 1.0), shared, core))
-    return _ROUNDING * (sides * moved + unmoved) / core
+    _check(num_users, level, keep_level, relation)
+    core, keep = float(level), float(keep_level)
+    return float(weighted_shift(num_users, core, keep, vectors_of_one_user(relation)))
 
 
 def coupled_sensitivity(
@@ -81,12 +73,9 @@ def coupled_sensitivity(
     Raises:
         ValueError: see ``mean_sensitivity``.
     """
-    shared, core, ramp = _check(num_users, level, keep_level, relation)
-    require_within("failure", failure, 0.0, 1.0, open_low=True, open_high=True)
-    sides = vectors_of_one_user(relation)
-    differing = differing_coins((shared - core) / ramp, float(failure))
-    reach = float(_reach(0.5 * (num_users - 1.0), shared, core))
-    return _ROUNDING * (sides + differing) * reach / core
+    coins = selection_coins(num_users, level, keep_level, failure, relation)
+    core, keep = float(level), float(keep_level)
+    return float(coupled_shift(num_users, core, keep, coins.most, coins.always))
 
 
 def selection_coins(
@@ -98,6 +87,7 @@ def selection_coins(
 ) -> Coins:
     """The coins that ``coupled_sensitivity``, with the same arguments, allows to differ."""
     shared, core, ramp = _check(num_users, level, keep_level, relation)
+    require_within("failure", failure, 0.0, 1.0, open_low=True, open_high=True)
     return Coins(
         total=shared - math.floor(core),
         probability=min(1.0 / ramp, 1.0),
@@ -106,15 +96,33 @@ def selection_coins(
     )
 
 
-def coins_of(
-    num_users: int, level: Any, keep_level: Any, sensitivity: Any, always: float
-) -> tuple[Any, Any, float, Any]:
-    """The fields of ``selection_coins`` for a ``coupled_sensitivity``, of numbers that may be traced."""
-    xp = array_namespace(level, keep_level, sensitivity)
-    shared, ramp = num_users - 1, (keep_level - 0.5) * num_users
-    one_vector = _reach(0.5 * (num_users - 1.0), shared, level, xp) / level
-    most = xp.round(sensitivity / one_vector - always)
-    return shared - level, xp.minimum(1.0 / ramp, 0.999), always, most
+def weighted_shift(num_users: int, core: Any, keep_level: Any, sides: float) -> Any:
+    """κ of the weighted mean, as ``mean_sensitivity``, of numbers in range that may be traced.
+
+    Args:
+        num_users: n.
+        core: an integer, at least θ n, below n.
+        keep_level: θ in (1/2, 1).
+        sides: on how many sides the replaced vector can have a weight.
+    """
+    xp, (core, keep) = as_floats(core, keep_level)
+    shared, ramp = num_users - 1, (keep - 0.5) * num_users
+    # The weight times the reach is a parabola in the degree up to θ n, and falls after it.
+    vertex = 0.25 * num_users + 0.5 + 0.25 * (6.0 * shared - 2.0 * core)
+    kept = 0.5 * num_users + ramp
+    degrees = xp.stack([xp.floor(vertex), xp.ceil(vertex), xp.floor(kept), xp.ceil(kept)])
+    degrees = xp.clip(degrees, num_users // 2 + 1, num_users)
+    weights = xp.clip((degrees - 0.5 * num_users) / ramp, 0.0, 1.0)
+    moved = xp.max(weights * _reach(degrees - 1.0, shared, core, xp))
+    unmoved = (shared - core) / ramp * _reach(0.5 * (num_users - 1.0), shared, core, xp)
+    return _rounding(xp, keep) * (sides * moved + unmoved) / core
+
+
+def coupled_shift(num_users: int, core: Any, keep_level: Any, most: Any, sides: float) -> Any:
+    """κ of the random mean where ``most`` coins differ, of numbers in range that may be traced."""
+    xp, (core, keep, most) = as_floats(core, keep_level, most)
+    reach = _reach(0.5 * (num_users - 1.0), num_users - 1, core, xp)
+    return _rounding(xp, keep) * (sides + most) * reach / core
 
 
 def vectors_of_one_user(relation: NeighboringRelation) -> float:
@@ -122,21 +130,36 @@ def vectors_of_one_user(relation: NeighboringRelation) -> float:
     return 2.0 if relation is REPLACE_ONE else 1.0
 
 
-def differing_coins(mean: float, failure: float) -> int:
+def differing_coins(mean: Any, failure: Any) -> Any:
     """K such that independent coins of this total probability show more than k with at most ``failure``.
 
     By the Chernoff bound P(X >= k) <= e^(k - M) (M/k)^k for k >= M, which holds for every sum of
     independent coins with mean at most M.
+
+    Args:
+        mean: M, may be traced.
+        failure: likewise.
+
+    Returns:
+        An integer as a float; ``inf`` where it is above M by more than some thousands.
     """
-    if mean <= 0.0:
-        return 0
-    count = math.ceil(mean)
-    while count - mean + count * math.log(mean / count) > math.log(failure):
-        count += 1
-    return count - 1
+    xp, (mean, failure) = as_floats(mean, failure)
+    some = xp.where(mean > 0, mean, 1.0)
+    counts = xp.ceil(some) + np.arange(_MOST_COINS, dtype=mean.dtype)
+    fall = counts * xp.log(some / counts)
+    rounding = 8.0 * xp.finfo(mean.dtype).eps * (counts + xp.abs(fall))
+    enough = counts - some + fall + rounding <= xp.log(failure)
+    count = xp.where(xp.any(enough), counts[xp.argmax(enough)], xp.inf)
+    return xp.where(mean > 0, count - 1.0, 0.0)
 
 
-def _reach(neighbours: Any, shared: int, core: Any, xp: ModuleType = np) -> Any:
+def _rounding(xp: ModuleType, keep: Any) -> Any:
+    """What the arithmetic may have taken off: most where θ - 1/2 cancels."""
+    eps = float(xp.finfo(keep.dtype).eps)
+    return 1.0 + xp.maximum(1e-12, 8.0 * eps * (1.0 + 1.0 / (keep - 0.5)))
+
+
+def _reach(neighbours: Any, shared: int, core: Any, xp: ModuleType) -> Any:
     """ψ(a): how far an inlier with a shared vectors near it can be from a mean that holds the core."""
     return (6.0 * shared - 2.0 * core - 2.0 * xp.minimum(neighbours, core)) / shared
 
@@ -144,10 +167,8 @@ def _reach(neighbours: Any, shared: int, core: Any, xp: ModuleType = np) -> Any:
 def _check(
     num_users: int, level: SupportsFloat, keep_level: SupportsFloat, relation: NeighboringRelation
 ) -> tuple[int, float, float]:
-    if relation not in _RELATIONS:
-        raise ValueError(f"relation must be REPLACE_ONE or REPLACE_SPECIAL, got {relation.name}")
-    if num_users < 2 or num_users != int(num_users):
-        raise ValueError(f"num_users must be an integer of at least 2, got {num_users}")
+    require_relation("relation", relation, RELATIONS)
+    require_integer("num_users", num_users, 2)
     require_within("keep_level", keep_level, 0.5, 1.0, open_low=True, open_high=True)
     require_within("level", level, float(keep_level) * num_users, num_users - 1.0)
     return num_users - 1, float(level), (float(keep_level) - 0.5) * num_users

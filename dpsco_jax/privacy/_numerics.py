@@ -60,3 +60,8 @@ def exp_remainder(xp: ModuleType, y: Any) -> Any:
         series = 1.0 + z / k * series
     far = xp.where(small, 1.0, y)
     return xp.where(small, 0.5 * z * z * series, xp.expm1(far) - far)
+
+
+def float32_above(value: float) -> float:
+    """A float32 number above a positive value by 2 to 4 units in the last place."""
+    return float(np.float32(value * (1 + 3 * 2.0**-23)))

@@ -13,93 +13,19 @@ Cost: microseconds where everybody takes part (stream, or one fresh step), else 
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize
 
 from dpsco_jax.privacy import _threshold_coins, _threshold_pairs, accountants, pairs, pld
-from dpsco_jax.privacy._threshold_coins import Coins
+from dpsco_jax.privacy._threshold_proof import Phase
 from dpsco_jax.privacy.certified_noise import decreasing_root
-from dpsco_jax.privacy.composition import log_gaussian_delta, log_response_gaussian_delta
+from dpsco_jax.privacy.composition import log_response_gaussian_delta
 from dpsco_jax.privacy.pld_window import discretize, log_moments
 
 FEW_POINTS = accountants.FEW_POINTS
 
 _TILTS = np.geomspace(0.3, 3e3, 60)
-
-
-class Phase(NamedTuple):
-    """All that the accounting needs.
-
-    Attributes:
-        test: "stream" or "fresh".
-        rate: q = K/N, 1 where everybody takes part.
-        num_steps: T.
-        test_epsilon: of the whole stream, or of one fresh test.
-        wrong_pass: bound on the probability that one test passes a batch that is not concentrated.
-        coin_failure: in one step, that the coins of the selection differ more than the sensitivity says.
-        mu: sensitivity over noise of one step; with coins, for the most that may differ.
-        coins: of a random selection; None for weights.
-    """
-
-    test: str
-    rate: float
-    num_steps: int
-    test_epsilon: float
-    wrong_pass: float
-    coin_failure: float
-    mu: float
-    coins: Coins | None = None
-
-    @property
-    def effective_rate(self) -> float:
-        """The rate at which a step is amplified: the stream's tests prefer some batches to others."""
-        if self.rate == 1.0 or self.test == "fresh":
-            return self.rate
-        return effective_rate(self.rate, self.test_epsilon)
-
-    @property
-    def factor(self) -> float:
-        """By what the curve of the releases is multiplied: the shift of a noisy threshold."""
-        sampled_stream = self.test == "stream" and self.rate < 1.0
-        return math.exp(self.test_epsilon) if sampled_stream else 1.0
-
-    @property
-    def failure(self) -> float:
-        """The part of δ that no Gaussian curve covers."""
-        return min(test_failure(self) + self.factor * coin_failure(self), 1.0)
-
-
-def effective_rate(rate: float, test_epsilon: float) -> float:
-    """Q e^(ε₁/4) / (1 - q + q e^(ε₁/4))."""
-    odds = rate * math.exp(0.25 * test_epsilon)
-    return odds / (1.0 - rate + odds)
-
-
-def test_failure(phase: Phase) -> float:
-    """Probability that a batch with the differing user passes without being concentrated.
-
-    The run stops at the first failed test, so it is the first such batch that has to pass, and there is
-    one only if the user is ever drawn.
-    """
-    ever = 1.0
-    if phase.rate < 1.0:
-        ever = -math.expm1(phase.num_steps * math.log1p(-phase.rate))
-    return ever * phase.wrong_pass
-
-
-def coin_failure(phase: Phase) -> float:
-    """What the coupling of random selections adds to δ, in all steps."""
-    if phase.coin_failure == 0.0:
-        return 0.0
-    q = phase.effective_rate
-    # ζ′ on top of a curve is a failure of ζ′/(1 - δ(0)), δ(0) being where the curve is largest.
-    at_zero = math.exp(log_gaussian_delta(phase.mu, 0.0))
-    if phase.test == "fresh":
-        at_zero = math.exp(log_response_gaussian_delta(phase.test_epsilon, phase.mu, 0.0))
-    room = 1.0 - q * min(at_zero + phase.wrong_pass, 1.0)
-    return min(phase.num_steps * q * phase.coin_failure / room, 1.0) if room > 0 else 1.0
 
 
 def is_closed_form(phase: Phase) -> bool:

@@ -26,10 +26,11 @@ from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.pairs import Pair
 
 _TERMS = 64
+_SURE = 0.999
 
 
 class Coins(NamedTuple):
-    """The coins that may differ in one step.
+    """The coins that may differ in one step; numbers may be traced, counts are whole.
 
     Attributes:
         total: n, shared vectors outside of the core.
@@ -38,21 +39,21 @@ class Coins(NamedTuple):
         most: the largest k that the sensitivity allows for.
     """
 
-    total: int
-    probability: float
+    total: Any
+    probability: Any
     always: float
-    most: int
+    most: Any
 
     def weights(self) -> np.ndarray:
-        """Probabilities of k = 0, ..., most, that of more counted as ``most``."""
-        counts = np.arange(self.most + 1)
+        """Probabilities of k = 0, ..., most, that of more counted as ``most``; on the host."""
+        counts = np.arange(int(self.most) + 1)
         found = stats.binom.pmf(counts, self.total, self.probability)
         found[-1] = stats.binom.sf(self.most - 1, self.total, self.probability)
         return found
 
     def fractions(self) -> np.ndarray:
         """The distance for k = 0, ..., most over the largest one."""
-        counts = np.arange(self.most + 1)
+        counts = np.arange(int(self.most) + 1)
         return (self.always + counts) / (self.always + self.most)
 
 
@@ -79,16 +80,15 @@ def pair(coins: Coins, mu: float) -> Pair:
     return Pair(cells, support)
 
 
-def mixture(total: Any, probability: Any, always: float, most: Any) -> tuple[Any, Any]:
+def mixture(coins: Coins) -> tuple[Any, Any]:
     """Logarithms of the weights of k = 0, 1, ..., 63 and their distances over the largest one.
 
-    Args:
-        total: as in ``Coins``, as are the others; all may be traced.
-        probability: see there.
-        always: see there.
-        most: see there; above 63 the largest distance is taken for all k.
+    Where ``most`` is above 63, or coins nearly always differ, the largest distance is taken for all k.
     """
-    xp, (total, probability, most) = as_floats(total, probability, most)
+    xp, (total, probability, most) = as_floats(coins.total, coins.probability, coins.most)
+    always = coins.always
+    sure = probability >= _SURE
+    probability = xp.where(sure, 0.5, probability)
     counts = np.arange(_TERMS, dtype=total.dtype)
     odds = probability / (1.0 - probability)
     ratios = xp.maximum(total - counts, 0.0) / (counts + 1.0) * odds
@@ -98,7 +98,7 @@ def mixture(total: Any, probability: Any, always: float, most: Any) -> tuple[Any
     )
     # What is beyond the last k counts as the last: at most a geometric series.
     at_most = xp.sum(xp.where(counts == most, ratios, 0.0))
-    known = (most < _TERMS) & (at_most < 0.9)
+    known = (most < _TERMS) & (at_most < 0.9) & ~sure
     log_weights = log_weights - xp.where(counts == most, xp.log1p(-xp.minimum(at_most, 0.9)), 0.0)
     log_weights = xp.where(known, log_weights, 0.0)
     rounding = 16.0 * xp.finfo(total.dtype).eps * (1.0 + xp.abs(log_weights[0]) + 2.0 * most)

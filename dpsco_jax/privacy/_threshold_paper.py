@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from scipy import optimize
 
-from dpsco_jax.privacy import _threshold_accounting as accounting
+from dpsco_jax.privacy import _threshold_proof as proof
 from dpsco_jax.privacy import _threshold_tests as tests
-from dpsco_jax.privacy._threshold_request import SCORE_SENSITIVITY, Problem
+from dpsco_jax.privacy._threshold_proof import SCORE_SENSITIVITY, TEST_ROUNDING
+from dpsco_jax.privacy._threshold_request import Problem
 from dpsco_jax.privacy._threshold_search import Split
 from dpsco_jax.privacy.composition import optimal_composition, response_gaussian_mu
 
@@ -38,8 +39,8 @@ def split(problem: Problem, test: str, share: float) -> Split | None:
     if problem.batch < least_batch:
         return None
     threshold, core = THRESHOLD * problem.batch, math.ceil(KEEP_LEVEL * problem.batch)
-    wrong = tests.wrong_pass(test, threshold - core, e1, SCORE_SENSITIVITY)
-    phase = accounting.Phase(test, problem.rate, problem.num_steps, e1, wrong, 0.0, mu)
+    wrong = tests.wrong_pass(test, threshold - core, e1 / TEST_ROUNDING**2, SCORE_SENSITIVITY)
+    phase = proof.Phase(test, problem.rate, problem.num_steps, e1, wrong, 0.0, mu)
     return Split(phase, threshold, core, KEEP_LEVEL, _SENSITIVITY / problem.batch)
 
 
@@ -51,7 +52,7 @@ def _stream(problem: Problem, share: float) -> tuple[float, float, float]:
     epsilon, delta = problem.epsilon - e1, math.exp(-log_half)
     if q == 1.0:
         return e1, least_batch, response_gaussian_mu(0.0, epsilon, delta) / math.sqrt(steps)
-    rate = accounting.effective_rate(q, e1)
+    rate = proof.effective_rate(q, e1)
     epsilon, delta = _one_step(epsilon, delta, steps, rate)
     return e1, least_batch, response_gaussian_mu(0.0, epsilon, delta)
 

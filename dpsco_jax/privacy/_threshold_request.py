@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require_within
-from dpsco_jax.privacy._mean_sensitivity import REPLACE_ONE
+from dpsco_jax._checks import require_choice, require_integer, require_relation, require_within
+from dpsco_jax.privacy._mean_sensitivity import RELATIONS
 
-SCORE_SENSITIVITY = 2.0
-"""The score moves by less than this when a vector is replaced: 2 (1 - 1/K)."""
+TESTS = ("stream", "fresh")
+SELECTIONS = ("weighted", "bernoulli")
 
 
 class TooFewUsersError(ValueError):
@@ -65,22 +65,21 @@ def problem(
 ) -> Problem:
     """The arguments of ``calibrate_concentrated`` in one piece; ``ValueError`` for bad ones."""
     share, keep_level, threshold = choices
-    require_within("num_users", users, 2, np.inf)
-    require_within("batch_size", batch, 2, users)
-    require_within("num_steps", num_steps, 1, np.inf)
+    users = require_integer("num_users", users, 2)
+    batch = require_integer("batch_size", batch, 2, users)
+    num_steps = require_integer("num_steps", num_steps, 1)
     require_within("epsilon", budget[0], 0.0, np.inf, open_low=True, open_high=True)
     require_within("delta", budget[1], 0.0, 1.0, open_low=True, open_high=True)
     require_within(
         "false_halt_probability", false_halt_probability, 0.0, 1.0, open_low=True, open_high=True
     )
-    if relation not in (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL):
-        raise ValueError(f"relation must be REPLACE_ONE or REPLACE_SPECIAL, got {relation.name}")
+    require_relation("relation", relation, RELATIONS)
     return Problem(
         users,
         batch,
-        int(num_steps),
+        num_steps,
         *budget,
-        choice("selection", selection, ("weighted", "bernoulli")),
+        require_choice("selection", selection, SELECTIONS),
         relation,
         _number("keep_level", keep_level, 0.5),
         _number("threshold", threshold, 0.0),
@@ -97,13 +96,6 @@ def _number(name: str, value: float | str, lower: float) -> float | None:
         raise ValueError(f"{name} must be a number or 'auto', got {value!r}")
     require_within(name, value, lower, 1.0, open_low=True, open_high=True)
     return float(value)
-
-
-def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """The value; ``ValueError`` unless it is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-    return value
 
 
 def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> TooFewUsersError:

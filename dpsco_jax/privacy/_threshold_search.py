@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dpsco_jax.privacy import _threshold_accounting as accounting
+from dpsco_jax.privacy import _threshold_proof as proof
 from dpsco_jax.privacy import _threshold_tests as tests
 from dpsco_jax.privacy._mean_sensitivity import (
     REPLACE_ONE,
@@ -23,7 +24,8 @@ from dpsco_jax.privacy._mean_sensitivity import (
     mean_sensitivity,
     selection_coins,
 )
-from dpsco_jax.privacy._threshold_request import SCORE_SENSITIVITY, Problem
+from dpsco_jax.privacy._threshold_proof import SCORE_SENSITIVITY, TEST_ROUNDING
+from dpsco_jax.privacy._threshold_request import Problem
 from dpsco_jax.privacy.certified_noise import decreasing_root
 from dpsco_jax.privacy.composition import response_gaussian_mu
 
@@ -45,7 +47,7 @@ _MOST_MU = 100.0  # with so little noise, what protects is the sampling alone
 class Split(NamedTuple):
     """One way to spend the budget; ``phase.mu`` is what may be spent on Gaussians (roughly, at first)."""
 
-    phase: accounting.Phase
+    phase: proof.Phase
     threshold: float
     core: int
     keep_level: float
@@ -74,12 +76,12 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
     """
     e1 = share * problem.epsilon
     q, steps = problem.rate, problem.num_steps
-    phase = accounting.Phase(test, q, steps, e1, 0.0, 0.0, 1.0)
+    phase = proof.Phase(test, q, steps, e1, 0.0, 0.0, 1.0)
     delta = problem.delta
     if problem.selection == "bernoulli":
         coins = 0.5 * _COIN_SHARE * delta / (steps * phase.effective_rate * phase.factor)
         phase, delta = phase._replace(coin_failure=coins), delta * (1.0 - _COIN_SHARE)
-    ever = accounting.test_failure(phase._replace(wrong_pass=1.0))
+    ever = proof.test_failure(phase._replace(wrong_pass=1.0))
     alone = test == "fresh" and q == 1.0 and steps == 1 and problem.selection == "weighted"
     budget = delta if alone else failure_share * delta
     gap = tests.gap_for(test, min(budget / ever, 0.4), e1, SCORE_SENSITIVITY)
@@ -99,14 +101,14 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
         vectors = problem.batch, core, keep, phase.coin_failure, relation
         kappa = coupled_sensitivity(*vectors)
         phase = phase._replace(coins=selection_coins(*vectors))
-    wrong = tests.wrong_pass(test, threshold - core, e1, SCORE_SENSITIVITY)
+    wrong = tests.wrong_pass(test, threshold - core, e1 / TEST_ROUNDING**2, SCORE_SENSITIVITY)
     phase = phase._replace(wrong_pass=wrong)
-    rest = (delta if alone else delta - accounting.test_failure(phase)) / phase.factor
+    rest = (delta if alone else delta - proof.test_failure(phase)) / phase.factor
     mu = _rule_of_thumb(problem.epsilon, phase, rest)
     return Split(phase._replace(mu=mu), threshold, core, keep, kappa)
 
 
-def _rule_of_thumb(epsilon: float, phase: accounting.Phase, delta: float) -> float:
+def _rule_of_thumb(epsilon: float, phase: proof.Phase, delta: float) -> float:
     """μ of one step: exact where there is a closed form; else as if losses added to a Gaussian one."""
     if phase.coins is not None:
         spread = float(phase.coins.weights() @ phase.coins.fractions() ** 2)
@@ -126,7 +128,7 @@ def _rule_of_thumb(epsilon: float, phase: accounting.Phase, delta: float) -> flo
 def calibrated(
     problem: Problem,
     rough: Split,
-    epsilon_at: Callable[[accounting.Phase, float], float],
+    epsilon_at: Callable[[proof.Phase, float], float],
     under: float,
 ) -> Split | None:
     """The split with the largest μ that meets the budget, up to ``under``; None if none does."""

@@ -13,38 +13,35 @@ Cost: microseconds; an integral over 4000 points for a stream's false halts.
 
 import functools
 import math
-from typing import SupportsFloat
+from typing import Any
 
 import numpy as np
 from scipy import optimize
 
+from dpsco_jax.privacy._numerics import as_floats
+
 _NODES = np.linspace(-45.0, 75.0, 6001)  # of the threshold noise, in its own scale
 
 
-def laplace_sum_tail(value: SupportsFloat, scale: SupportsFloat, other: SupportsFloat) -> float:
-    """P(X + Y > value) for independent Laplace X and Y of these scales, in closed form.
+def wrong_pass(test: str, gap: Any, test_epsilon: Any, score_sensitivity: float) -> Any:
+    """Probability that one test passes a score that lies ``gap`` below the threshold.
 
-    For value = t >= 0 and scales a ≠ b: (b² e^(-t/b) - a² e^(-t/a)) / (2 (b² - a²)); for a = b: e^(-t/a)
-    (2 + t/a)/4; for t < 0 one less the tail of -t.
+    Of a Laplace variable of scale s = ``score_sensitivity``/ε₁ (fresh), or of a sum of two of scales 2s and
+    4s (stream): P(X + Y > t) = (b² e^(-t/b) - a² e^(-t/a))/(2 (b² - a²)) for t >= 0 and scales a ≠ b, which
+    is (4 e^(-t/b) - e^(-2t/b))/6 for b = 2a.
+
+    Args:
+        test: ``"fresh"`` or ``"stream"``.
+        gap: t, may be traced; where it is negative the answer is 1.
+        test_epsilon: ε₁, likewise.
+        score_sensitivity: of the score.
     """
-    t, a, b = float(value), float(scale), float(other)
-    if t < 0.0:
-        return 1.0 - laplace_sum_tail(-t, a, b)
-    if a == b:
-        return 0.25 * math.exp(-t / a) * (2.0 + t / a)
-    a, b = min(a, b), max(a, b)
-    # b² - a² e^(-t (1/a - 1/b)) as a sum of positive terms.
-    rest = (b - a) * (b + a) - a * a * math.expm1(-t * (1.0 / a - 1.0 / b))
-    return math.exp(-t / b) * rest / (2.0 * (b - a) * (b + a))
-
-
-def wrong_pass(test: str, gap: float, test_epsilon: float, score_sensitivity: float) -> float:
-    """Probability that one test passes a score that lies ``gap`` below the threshold."""
-    if test == "fresh":
-        scale = score_sensitivity / test_epsilon
-        return 0.5 * math.exp(-gap / scale) if gap >= 0 else 1.0
-    scale = 2.0 * score_sensitivity / test_epsilon
-    return laplace_sum_tail(gap, scale, 2.0 * scale)
+    xp, (gap, eps) = as_floats(gap, test_epsilon)
+    decay = xp.maximum(gap, 0.0) * eps / score_sensitivity / (1.0 if test == "fresh" else 4.0)
+    fall = xp.exp(-decay)
+    found = 0.5 * fall if test == "fresh" else (4.0 * fall - fall * fall) / 6.0
+    found = found * (1.0 + 8.0 * xp.finfo(gap.dtype).eps * (1.0 + decay))
+    return xp.where(gap >= 0, xp.minimum(found, 1.0), 1.0)
 
 
 def gap_for(test: str, failure: float, test_epsilon: float, score_sensitivity: float) -> float:

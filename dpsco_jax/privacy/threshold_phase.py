@@ -25,22 +25,34 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax._checks import require_choice, require_integer, require_relation
 from dpsco_jax.privacy import _threshold_accounting as accounting
 from dpsco_jax.privacy import _threshold_loss
 from dpsco_jax.privacy import _threshold_paper as papers
+from dpsco_jax.privacy import _threshold_proof as proof
 from dpsco_jax.privacy import _threshold_request as request
 from dpsco_jax.privacy import _threshold_search as search
 from dpsco_jax.privacy import _threshold_tests as tests
 from dpsco_jax.privacy._mean_sensitivity import (
+    RELATIONS,
     REPLACE_ONE,
     coupled_sensitivity,
     mean_sensitivity,
-    selection_coins,
 )
-from dpsco_jax.privacy._threshold_coins import Coins
-from dpsco_jax.privacy._threshold_loss import TEST_ROUNDING
+from dpsco_jax.privacy._numerics import array_namespace, float32_above
+from dpsco_jax.privacy._threshold_proof import SCORE_SENSITIVITY, TEST_ROUNDING
+from dpsco_jax.privacy._threshold_request import SELECTIONS, TESTS
 from dpsco_jax.privacy.certificates import Certificate, accounted_by
-from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
+from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
+
+__all__ = [
+    "ConcentratedReleases",
+    "calibrate_concentrated",
+    "coupled_sensitivity",
+    "fewest_users",
+    "mean_sensitivity",
+]
 
 _MOST_RAISES = 1000
 _ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
@@ -61,19 +73,16 @@ class ConcentratedReleases:
         keep_level: θ in (1/2, 1); a vector with f others (and itself) within TWICE the score radius has
             weight clip((f - K/2) / ((θ - 1/2) K), 0, 1).
         threshold: of the score, in [1, K].
-        core: how many vectors that neighbours share lie within a radius of some point if a score is above
-            ``core``; at least θ K. A score in between that and the threshold passes by mistake.
+        core: c, a choice of the proof, which nothing that runs depends on: how many vectors that neighbours
+            share lie within a radius of some point if a score is above c; at least θ K, below K. A score in
+            between c and the threshold passes by mistake. The claims are true whatever c is.
         test_epsilon: pure-DP share: of the whole stream, or of one fresh test.
-        score_sensitivity: 2; the test's noise has scale ``score_sensitivity / test_epsilon`` (fresh), or
-            twice that for the threshold and four times that for each query (stream).
-        coin_failure: probability, in one step, that the coins of a Bernoulli selection differ more than
-            ``sensitivity`` allows; 0 for weights.
-        sensitivity: κ, ℓ2 shift of the mean in units of the score radius.
+        coin_failure: another choice of the proof, for a Bernoulli selection: the probability, in one step,
+            that its coins differ more than ``sensitivity`` allows; of no meaning for weights.
         noise_stddev: standard deviation of the Gaussian noise on each coordinate of the mean, in units of
             the score radius.
-        failure: the part of δ spent on what the Gaussian curve does not cover.
-        epsilon: budget of the phase.
-        delta: likewise.
+        epsilon: budget of the phase, which nothing is computed from.
+        delta: δ at which ``certificate`` speaks.
     """
 
     population_size: int
@@ -86,44 +95,90 @@ class ConcentratedReleases:
     threshold: Any
     core: Any
     test_epsilon: Any
-    score_sensitivity: Any
     coin_failure: Any
-    sensitivity: Any
     noise_stddev: Any
-    failure: Any
     epsilon: Any
     delta: Any
+
+    @property
+    def scheme(self) -> FullBatch | WithoutReplacement:
+        """How the users of a step are drawn."""
+        if self.batch_size == self.population_size:
+            return FullBatch()
+        return WithoutReplacement(self.population_size, self.batch_size)
+
+    def __post_init__(self) -> None:
+        require_choice("test", self.test, TESTS)
+        require_choice("selection", self.selection, SELECTIONS)
+        require_relation("relation", self.relation, RELATIONS)
+        require_integer("population_size", self.population_size, 2)
+        require_integer("batch_size", self.batch_size, 2, self.population_size)
+        require_integer("num_steps", self.num_steps, 1)
 
     @property
     def sampling_rate(self) -> float:
         """Q = K/N."""
         return self.batch_size / self.population_size
 
+    @property
+    def score_sensitivity(self) -> float:
+        """2; the test's noise has scale 2/ε₁ (fresh), or 4/ε₁ for the threshold and 8/ε₁ for each query."""
+        return SCORE_SENSITIVITY
+
+    @property
+    def sensitivity(self) -> Any:
+        """κ, ℓ2 shift of the mean in units of the score radius; ``inf`` where nothing is proven."""
+        run = proof.as_run(self)
+        return array_namespace(run).where(run.holds, run.sensitivity, math.inf)[()]
+
+    @property
+    def failure(self) -> Any:
+        """The part of δ spent on what the Gaussian curve does not cover; ``inf`` where nothing is proven."""
+        run = proof.as_run(self)
+        return array_namespace(run).where(run.holds, run.phase.failure, math.inf)[()]
+
     def loss(self) -> PrivacyLoss:
         """What the whole phase costs, by Rényi curves; for ledgers, also of traced leaves.
 
-        ``delta_at`` and ``certificate`` are tighter.
+        ``delta_at`` and ``certificate`` are tighter. Infinite where the numbers are out of their ranges.
         """
-        return _threshold_loss.phase_loss(self, _compared(self))
+        run = proof.as_run(self)
+        return unbounded_unless(run.holds, _threshold_loss.phase_loss(run.phase))
 
     def delta_at(self, epsilon: float) -> float:
         """The least δ proven at ``epsilon``; host, from the numbers that the mechanism uses."""
-        return accounting.delta_at(_phase(self), float(epsilon))
+        phase = self._on_host()
+        return 1.0 if phase is None else accounting.delta_at(phase, float(epsilon))
 
     def certificate(self) -> Certificate:
-        """ε proven at the plan's δ; host, from the numbers that the mechanism uses."""
-        _, delta = accounting.as_numbers(self.epsilon, self.delta)
-        phase = _phase(self)
-        spent = accounting.epsilon_at(phase, delta)
-        how = "closed form" if accounting.is_closed_form(phase) else "privacy loss distribution"
+        """ε proven at the plan's δ; host, from the numbers that the mechanism uses.
+
+        Infinite where they are out of their ranges.
+        """
+        (delta,) = accounting.as_numbers(self.delta)
+        phase = self._on_host()
+        if phase is None or not 0.0 < delta < 1.0:
+            spent, how = math.inf, "definition"
+        else:
+            spent = accounting.epsilon_at(phase, delta)
+            closed = accounting.is_closed_form(phase)
+            how = "closed form" if closed else "privacy loss distribution"
         return Certificate(spent, delta, self.relation, accounted_by(how), _ASSUMES)
 
     def false_halt(self) -> float:
         """Probability that data within one radius of each other fail some test (utility only)."""
-        gap, eps, moved = accounting.as_numbers(
-            self.batch_size - np.asarray(self.threshold), self.test_epsilon, self.score_sensitivity
-        )
-        return tests.false_halt(self.test, gap, self.num_steps, eps, moved)
+        threshold, eps = accounting.as_numbers(self.threshold, self.test_epsilon)
+        gap = self.batch_size - threshold
+        return tests.false_halt(self.test, gap, self.num_steps, eps, SCORE_SENSITIVITY)
+
+    def _on_host(self) -> proof.Phase | None:
+        """The phase in float64; ``None`` where nothing is proven."""
+        run = proof.as_run(jax.tree.map(lambda leaf: float(np.asarray(leaf)), self))
+        if not run.holds:
+            return None
+        phase = run.phase
+        coins = phase.coins and proof.Coins(*map(float, phase.coins))
+        return phase._replace(coins=coins)
 
 
 _STATIC = ("population_size", "batch_size", "num_steps", "test", "selection", "relation")
@@ -132,51 +187,6 @@ jax.tree_util.register_dataclass(
     data_fields=[f.name for f in dataclasses.fields(ConcentratedReleases) if f.name not in _STATIC],
     meta_fields=list(_STATIC),
 )
-
-
-def shift(releases: ConcentratedReleases) -> float:
-    """κ as the proof has it, recomputed from the plan's ``core``, ``keep_level`` and ``coin_failure``."""
-    core, keep, coins = accounting.as_numbers(
-        releases.core, releases.keep_level, releases.coin_failure
-    )
-    if releases.selection == "weighted":
-        return mean_sensitivity(releases.batch_size, core, keep, _compared(releases))
-    return coupled_sensitivity(releases.batch_size, core, keep, coins, _compared(releases))
-
-
-def _coins(releases: ConcentratedReleases) -> Coins | None:
-    if releases.selection == "weighted":
-        return None
-    core, keep, failure = accounting.as_numbers(
-        releases.core, releases.keep_level, releases.coin_failure
-    )
-    return selection_coins(releases.batch_size, core, keep, failure, _compared(releases))
-
-
-def _compared(releases: ConcentratedReleases) -> NeighboringRelation:
-    # Other batches have other users in the place of the special one: a replacement.
-    return releases.relation if releases.sampling_rate == 1.0 else REPLACE_ONE
-
-
-def _phase(releases: ConcentratedReleases) -> accounting.Phase:
-    threshold, core, eps, moved, coins, noise = accounting.as_numbers(
-        releases.threshold,
-        releases.core,
-        releases.test_epsilon,
-        releases.score_sensitivity,
-        releases.coin_failure,
-        releases.noise_stddev,
-    )
-    return accounting.Phase(
-        test=releases.test,
-        rate=releases.sampling_rate,
-        num_steps=releases.num_steps,
-        test_epsilon=eps * TEST_ROUNDING,
-        wrong_pass=tests.wrong_pass(releases.test, threshold - core, eps * TEST_ROUNDING, moved),
-        coin_failure=coins,
-        mu=shift(releases) / noise if noise > 0 else math.inf,
-        coins=_coins(releases),
-    )
 
 
 def calibrate_concentrated(
@@ -234,9 +244,9 @@ def calibrate_concentrated(
         (test_share, keep_level, threshold),
         float(false_halt_probability),
     )
-    both = ("stream", "fresh")
-    kinds = both if test == "auto" else (request.choice("test", test, both),)
-    chosen = request.choice("constants", constants, ("tight", "paper"))
+    asked = require_choice("test", test, (*TESTS, "auto"))
+    kinds = TESTS if asked == "auto" else (asked,)
+    chosen = require_choice("constants", constants, ("tight", "paper"))
     allocation = papers if chosen == "paper" else search
     best = allocation.best(problem, kinds)
     if best is None:
@@ -272,26 +282,17 @@ def _releases(problem: request.Problem, best: search.Split) -> ConcentratedRelea
         selection=problem.selection,
         relation=problem.relation,
         keep_level=best.keep_level,
-        threshold=_float32_above(best.threshold),
+        threshold=float32_above(best.threshold),
         core=float(best.core),
         test_epsilon=phase.test_epsilon / TEST_ROUNDING,
-        score_sensitivity=request.SCORE_SENSITIVITY,
         coin_failure=phase.coin_failure,
-        sensitivity=best.sensitivity,
-        noise_stddev=_float32_above(best.noise),
-        failure=phase.failure,
+        noise_stddev=float32_above(best.noise),
         epsilon=problem.epsilon,
         delta=problem.delta,
     )
-    plan = dataclasses.replace(plan, sensitivity=shift(plan))
     # The search ends on the private side, up to what float32 and the grids of losses may do.
     for _ in range(_MOST_RAISES):
         if plan.certificate().epsilon <= problem.epsilon:
             return plan
-        plan = dataclasses.replace(plan, noise_stddev=_float32_above(1.001 * plan.noise_stddev))
+        plan = dataclasses.replace(plan, noise_stddev=float32_above(1.001 * plan.noise_stddev))
     raise AssertionError("the noise that was found does not meet the budget")
-
-
-def _float32_above(value: float) -> float:
-    """A float32 number above the value by 2 to 4 units in the last place."""
-    return float(np.float32(value * (1 + 3 * 2.0**-23)))

@@ -52,12 +52,12 @@ def test_m2_the_printed_number_of_users_does_not_separate_the_levels():
     epsilon, delta, steps = 1.0, 1e-6, 1000
     n = 40 * math.log(4 * steps / delta) / epsilon
     gap = 4 * n / 5 - 2 * n / 3
-    wrong = _threshold_tests.laplace_sum_tail(gap, 4 / epsilon, 8 / epsilon)
+    wrong = _threshold_tests.wrong_pass("stream", gap, epsilon, 2.0)
     assert steps * wrong > 100 * delta  # what the printed proof sums
-    assert _threshold_tests.laplace_sum_tail(gap, 8 / epsilon, 16 / epsilon) > 100 * delta
+    assert _threshold_tests.wrong_pass("stream", gap, epsilon, 4.0) > 100 * delta
     enough = 120 * math.log(2 * steps / (3 * delta)) / epsilon + 7.5
     gap = 4 * enough / 5 - 2 * enough / 3 - 1
-    assert steps * _threshold_tests.laplace_sum_tail(gap, 8 / epsilon, 16 / epsilon) <= delta
+    assert steps * _threshold_tests.wrong_pass("stream", gap, epsilon, 4.0) <= delta
     # For passing, n >= (8 log(T/γ) + 8 log(T/δ))/ε is printed: perfect data then mostly halt.
     users = 8 * (math.log(steps / 0.05) + math.log(steps / delta)) / epsilon
     assert _threshold_tests.false_halt("stream", users / 5, steps, epsilon / 2, 2.0) > 0.5

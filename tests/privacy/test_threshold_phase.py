@@ -21,6 +21,7 @@ from dpsco_jax.privacy import (
     pairs,
     pld,
 )
+from dpsco_jax.privacy import _threshold_proof as proof
 from dpsco_jax.privacy import _threshold_tests as noise
 from dpsco_jax.privacy._mean_sensitivity import selection_coins
 from dpsco_jax.privacy.threshold_phase import (
@@ -45,14 +46,22 @@ def plan(*sizes, **choices):
 # The noise of the tests.
 
 
-@pytest.mark.parametrize(("a", "b"), [(8.0, 16.0), (3.0, 3.0), (1.0, 5.0), (2.0, 2.0 * (1 + 1e-7))])
-@pytest.mark.parametrize("t", [-4.0, 0.0, 1.0, 20.0])
-def test_the_tail_of_two_laplace_variables_by_quadrature(a, b, t):
+@pytest.mark.parametrize("epsilon", [0.25, 2.0])
+@pytest.mark.parametrize("t", [0.0, 1.0, 20.0])
+def test_a_low_score_passes_as_often_as_quadrature_says(epsilon, t):
+    a, b = 4.0 / epsilon, 8.0 / epsilon
+
     def integrand(x):
         return stats.laplace.pdf(x, scale=a) * stats.laplace.sf(t - x, scale=b)
 
     exact = integrate.quad(integrand, -60 * a, 60 * a, points=[0, t], limit=400)[0]
-    assert noise.laplace_sum_tail(t, a, b) == pytest.approx(exact, rel=1e-6)
+    assert noise.wrong_pass("stream", t, epsilon, 2.0) == pytest.approx(exact, rel=1e-6)
+    fresh = stats.laplace.sf(t, scale=2.0 / epsilon)
+    assert noise.wrong_pass("fresh", t, epsilon, 2.0) == pytest.approx(fresh, rel=1e-9)
+    for test in ("stream", "fresh"):
+        traced = jax.jit(lambda g, e, test=test: noise.wrong_pass(test, g, e, 2.0))(t, epsilon)
+        assert float(traced) >= noise.wrong_pass(test, t, epsilon, 2.0)
+        assert noise.wrong_pass(test, -t - 1e-3, epsilon, 2.0) == 1.0
 
 
 @pytest.mark.parametrize("test", ["stream", "fresh"])
@@ -332,7 +341,7 @@ def test_where_sampling_alone_is_enough_there_is_next_to_no_noise():
 def test_one_release_pays_the_larger_of_two_failures():
     found = plan(1500, 1, 1.0, 1e-6)
     assert found.test == "fresh"
-    phase = accounting.Phase("fresh", 1.0, 1, 0.3, 2e-7, 0.0, 0.1)
+    phase = proof.Phase("fresh", 1.0, 1, 0.3, 2e-7, 0.0, 0.1)
     alone = accounting.delta_at(phase._replace(wrong_pass=0.0), 0.6)
     assert accounting.delta_at(phase, 0.6) == max(alone, 2e-7)
     stream = accounting.delta_at(phase._replace(test="stream"), 0.6)
@@ -342,7 +351,7 @@ def test_one_release_pays_the_larger_of_two_failures():
 @pytest.mark.parametrize("test", ["stream", "fresh"])
 def test_everything_is_paid_for(test):
     """Tests are, though the values tell nothing; mistakes and coins come on top."""
-    silent = accounting.Phase(test, 0.25, 8, 0.5, 0.0, 0.0, 1e-5)
+    silent = proof.Phase(test, 0.25, 8, 0.5, 0.0, 0.0, 1e-5)
     response = math.log1p(0.25 * math.expm1(0.5))
     least = 0.5 if test == "stream" else 0.0
     spent = accounting.epsilon_at(silent, 1e-4)
@@ -350,9 +359,9 @@ def test_everything_is_paid_for(test):
     if test == "fresh":
         assert spent > 2 * response
     ever = 1 - 0.75**8
-    assert accounting.test_failure(silent._replace(wrong_pass=1e-3)) == pytest.approx(ever * 1e-3)
+    assert proof.test_failure(silent._replace(wrong_pass=1e-3)) == pytest.approx(ever * 1e-3)
     assert accounting.epsilon_at(silent._replace(wrong_pass=1e-3), 0.9 * ever * 1e-3) == math.inf
-    coins = accounting.coin_failure(silent._replace(coin_failure=1e-6, mu=1.0))
+    coins = proof.coin_failure(silent._replace(coin_failure=1e-6, mu=1.0))
     rate = silent.effective_rate
     assert 8 * rate * 1e-6 < coins < 1.5 * 8 * rate * 1e-6
     assert rate > 0.25 if test == "stream" else rate == 0.25
@@ -446,7 +455,7 @@ class SmallPhase:
             if self.gap is None
             else noise.wrong_pass("stream", self.gap, self.test_epsilon, 2.0)
         )
-        phase = accounting.Phase("stream", rate, self.steps, self.test_epsilon, wrong, 0.0, self.mu)
+        phase = proof.Phase("stream", rate, self.steps, self.test_epsilon, wrong, 0.0, self.mu)
         return accounting.delta_at(phase, epsilon)
 
 
@@ -479,7 +488,7 @@ def test_bits_are_paid_for_although_batches_are_random():
     without = np.array([0 not in batch for batch in small.batches])
     small.scores[0], small.scores[1] = 0.0, np.where(without, 0.0, -2.0)
     ours, others = small.laws()
-    values_alone = accounting.Phase("stream", 0.5, 2, 1e-9, 0.0, 0.0, 0.05)
+    values_alone = proof.Phase("stream", 0.5, 2, 1e-9, 0.0, 0.0, 0.05)
     exact = float(np.sum(np.maximum(ours - math.exp(0.06) * others, 0)))
     assert exact > 5 * accounting.delta_at(values_alone, 0.06)
 
@@ -491,7 +500,7 @@ def test_a_step_is_amplified_at_the_effective_rate_and_not_at_the_rate(test_epsi
     rate, preference = size / users, math.exp(0.25 * test_epsilon)
     x = np.linspace(-9, 10, 20_001)
     spacing = x[1] - x[0]
-    effective = accounting.effective_rate(rate, test_epsilon)
+    effective = proof.effective_rate(rate, test_epsilon)
     rng, exceeds_rate, tightest = np.random.default_rng(2), 0.0, 0.0
     batches = list(itertools.combinations(range(users), size))
     has = np.array([0 in batch for batch in batches])

@@ -95,7 +95,8 @@ def _reference(gradient, start, smoothness, convexity, lam, length, stages, proj
 def test_with_all_users_and_no_noise_it_is_deterministic_ac_sa(aggregation):
     plan, data = _plan(aggregation=aggregation, radius=2.0), _points()
     if aggregation == "clipped":
-        plan = dataclasses.replace(plan, noise_multiplier=1e-9)
+        releases = dataclasses.replace(plan.releases, noise_multiplier=1e-9)
+        plan = dataclasses.replace(plan, releases=releases)
     else:
         plan = _without_noise(plan)
     start = np.array([0.5, 0.5, -1.0], np.float32)
@@ -225,7 +226,8 @@ def test_the_choice_of_batches_has_the_variance_of_subsets_without_repetition():
     """One step without noise moves by the mean of a batch: (n-K)/(n-1) of the variance over K."""
     batch = 20
     plan = _plan(batch_size=batch, stage_length=1, num_stages=1, aggregation="clipped")
-    plan = dataclasses.replace(plan, noise_multiplier=1e-9)
+    releases = dataclasses.replace(plan.releases, noise_multiplier=1e-9)
+    plan = dataclasses.replace(plan, releases=releases)
     data = _points(spread=1.0)
     run = jax.jit(
         jax.vmap(lambda k: accelerated_sgd.solve(k, plan, QUADRATIC, data, jnp.zeros(DIM)).params)

@@ -113,7 +113,9 @@ def test_the_paper_is_feasible_and_dearer():
     epsilons = [part.epsilon for part in paper.parts]
     assert sum(epsilons) < 0.5
     assert epsilons[-1] == 0.25
-    losses_of = [part.releases.ledger_epsilon(part.noise_multiplier, 1e-5) for part in paper.parts]
+    losses_of = [
+        part.releases.steps.ledger_epsilon(part.noise_multiplier, 1e-5) for part in paper.parts
+    ]
     assert max(losses_of) < 0.25
     tight = erm.plan(ridged, num_stages=2, **budget)
     assert tight.user_gradients < paper.user_gradients / 2

@@ -32,7 +32,7 @@ def _plan(objective=LOGISTIC, epsilon=8.0, **changes):
 def _quiet(plan):
     """No noise, and a test that everything passes: the optimizer alone."""
     releases = dataclasses.replace(plan.releases, noise_stddev=0.0, threshold=-1e9)
-    return dataclasses.replace(plan, releases=releases, noise_multiplier=0.0)
+    return dataclasses.replace(plan, releases=releases)
 
 
 def _examples(seed=0, scale=0.5):
@@ -220,7 +220,7 @@ def test_a_radius_that_tests_nothing_is_replaced_by_a_clip():
     plan = _plan(radius=2.0)
     assert plan.mechanism == "clipped"
     assert "tests nothing" in str(plan)
-    full = plan.noise_multiplier * 2 / USERS
+    full = plan.releases.noise_multiplier * 2 / USERS
     np.testing.assert_allclose(plan.noise_stddev, full)
     assert 0.999 * 8.0 < plan.certificate().epsilon <= 8.0
     solution = _run(jax.random.key(0), plan, _examples(scale=50.0), jnp.ones(DIM))

@@ -308,5 +308,5 @@ def test_excess_risk_stays_below_the_bound():
         assert residuals.mean() < 0.15
         assert np.all(solutions.status == Status.OK)
         spent = privacy.epsilon(jax.tree.map(lambda x: x[0], solutions.privacy), 1e-5)
-        ledger = plan.releases.ledger_epsilon(plan.noise_multiplier, 1e-5)
+        ledger = plan.releases.steps.ledger_epsilon(plan.noise_multiplier, 1e-5)
         np.testing.assert_allclose(spent, ledger, rtol=1e-4)

@@ -91,7 +91,7 @@ def test_one_compilation_serves_all_numbers_and_batches_agree_with_single_runs(c
     # The ledger is that of the plan, on the host in float64, and never below it.
     for plan, solution in zip(plans, single, strict=True):
         spent = privacy.epsilon(solution.privacy, 1e-5)
-        ledger = plan.releases.ledger_epsilon(plan.noise_multiplier, 1e-5)
+        ledger = plan.releases.steps.ledger_epsilon(plan.noise_multiplier, 1e-5)
         assert ledger * (1 - 1e-5) <= spent <= ledger * (1 + 1e-3)
     slots = STEPS * plans[0].batch_size * ITEMS
     assert single[0].gradients == slots
@@ -134,7 +134,7 @@ def test_the_calibrated_noise_meets_the_budget(case):
         assert 0.999 * epsilon < certificate.epsilon <= epsilon
         assert certificate.relation is plan.releases.relation
         ledger = _plan(case, epsilon, accountant="rdp")
-        spent = ledger.releases.ledger_epsilon(ledger.noise_multiplier, 1e-5)
+        spent = ledger.releases.steps.ledger_epsilon(ledger.noise_multiplier, 1e-5)
         assert 0.999 * epsilon < spent <= epsilon
         assert ledger.noise_multiplier >= plan.noise_multiplier
 

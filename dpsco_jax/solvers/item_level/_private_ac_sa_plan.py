@@ -16,6 +16,7 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from dpsco_jax import privacy
+from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning
 
 
@@ -66,9 +67,10 @@ class Plan:
     bounds_regularized: bool = False
 
     @property
-    def releases(self) -> _planning.Releases:
+    def releases(self) -> GaussianReleases:
         """The private releases of the run."""
-        return _planning.fixed_size(self.num_users, self.batch_size, self.num_steps)
+        sizes = (self.num_users, self.batch_size, self.num_steps)
+        return GaussianReleases(*sizes, "fixed", self.noise_multiplier, self.delta)
 
     @property
     def user_gradients(self) -> int:
@@ -95,11 +97,11 @@ class Plan:
     @property
     def event(self) -> DpEvent:
         """What is released, for an accountant."""
-        return self.releases.event(self.noise_multiplier)
+        return self.releases.event
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
-        return self.releases.certificate(self.noise_multiplier, self.delta)
+        return self.releases.certificate()
 
     def __str__(self) -> str:
         trivial = float(self.clip_norm) * float(self.initial_distance)
@@ -118,6 +120,6 @@ class Plan:
             ("added regularization", self.regularization),
             ("excess risk bound", f"{float(self.excess_bound):.4g} (trivial: {trivial:.4g})"),
             ("which assumes", "; ".join(self.assumes)),
-            *self.releases.rows(self),
+            *_planning.release_rows(self),
         ]
         return _planning.table("private AC-SA", rows)

@@ -125,8 +125,9 @@ def plan(
         if paper:
             multiplier = schedule.paper_noise_multiplier(problem, steps, batch)
         else:
-            releases = _planning.fixed_size(num_users, batch, steps)
-            multiplier = releases.noise_multiplier(epsilon, delta, accountant)
+            multiplier = _planning.fixed_size(num_users, batch, steps).noise_multiplier(
+                epsilon, delta, accountant
+            )
         numbers = schedule.step_sizes(problem, policy, steps, batch, multiplier)
         return Plan(
             num_users=num_users,
@@ -180,14 +181,14 @@ def solve(
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     center = start if center is None else center
-    scheme, relation, num_steps = plan.releases
+    scheme, relation, num_steps = plan.releases.steps
     radius = plan.smoothing_radius if plan.smoothed else None
     oracle, oracle_data = loop.clipped_sum_oracle(
         objective,
         data,
         start,
         plan.clip_norm,
-        plan.releases.sampler(plan.num_users),
+        _planning.sampler(scheme, plan.num_users),
         plan.chunk_size,
         radius,
     )

@@ -18,16 +18,14 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from dpsco_jax import _checks
-from dpsco_jax.mechanisms.concentrated_mean import headroom
 from dpsco_jax.privacy import accountants
+from dpsco_jax.privacy._numerics import float32_above
+from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.privacy.threshold_phase import calibrate_concentrated
 from dpsco_jax.problems import concentration
-from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
+from dpsco_jax.solvers.user_level._accelerated_plan import tested_stddev
 from dpsco_jax.solvers.user_level._accelerated_schedule import NoiseModel
 
 AGGREGATIONS = ("outlier_removed", "clipped")
@@ -49,15 +47,14 @@ class Request(NamedTuple):
 class Noise(NamedTuple):
     """What the steps of a phase add, and what it rests on; see ``accelerated_sgd.Plan``.
 
+    ``releases`` are ``ConcentratedReleases`` or ``GaussianReleases`` (of clipped gradients);
     ``outside`` is the probability that honest users differ by more than ``radius`` allows, ``failure`` that
     the run is spoiled by that or by a test.
     """
 
-    aggregation: str
     releases: Any
     radius: float
     reach: float
-    multiplier: float
     stddev: float
     other_stddev: float
     outside: float
@@ -89,20 +86,21 @@ def calibrated(
     if request.aggregation == "outlier_removed" and impossible is not None:
         raise impossible
     per_multiplier = 2 * problem.lipschitz / batch_size
-    releases = _planning.fixed_size(*sizes)
+    steps = fixed_size(*sizes)
     budget = (problem.epsilon, problem.delta)
-    rough = per_multiplier * releases.noise_multiplier(*budget, "rdp")
+    rough = per_multiplier * steps.noise_multiplier(*budget, "rdp")
     tested_stddev = math.inf if tested is None else tested.stddev
     wins = request.aggregation == "auto" and tested_stddev <= rough
     if tested is not None and (wins or request.aggregation == "outlier_removed"):
         return Noise(
-            "outlier_removed", tested.releases, tested.radius, tested.reach, math.inf,
+            tested.releases, tested.radius, tested.reach,
             tested.stddev, rough, tested.failure, tested.failure,
         )  # fmt: skip
-    multiplier = releases.noise_multiplier(*budget, "pld")
+    multiplier = steps.noise_multiplier(*budget, "pld")
     spread, outside = _spread(problem, num_users, num_steps, 1.0 / multiplier, request)
     stddev = per_multiplier * multiplier
-    return Noise("clipped", None, spread, 1.0, multiplier, stddev, tested_stddev, outside, 0.0)
+    releases = GaussianReleases(*sizes, "fixed", multiplier, problem.delta)
+    return Noise(releases, spread, 1.0, stddev, tested_stddev, outside, 0.0)
 
 
 def model(problem: bounds.Problem, request: Request) -> NoiseModel:
@@ -138,12 +136,12 @@ def with_stddev(found: Noise, stddev: float) -> Noise:
     Raises:
         ValueError: if it is less noise, or outliers are not removed.
     """
-    if found.releases is None or not stddev >= found.stddev:
+    if isinstance(found.releases, GaussianReleases) or not stddev >= found.stddev:
         raise ValueError(
             f"noise_stddev must be at least {found.stddev:g} to meet the budget, got {stddev:g}"
         )
     per_radius = float(found.releases.noise_stddev) * stddev / found.stddev
-    releases = dataclasses.replace(found.releases, noise_stddev=_planning.float32_above(per_radius))
+    releases = dataclasses.replace(found.releases, noise_stddev=float32_above(per_radius))
     return found._replace(releases=releases, stddev=stddev)
 
 
@@ -175,11 +173,10 @@ def _outlier_removed(
     per_radius = 2 * float(releases.noise_stddev)  # the score radius is twice τ
     shift = 2.0 / (batch_size * per_radius)  # of a mean by a user within τ of the centre, over σ
     radius, outside = _spread(problem, num_users, num_steps, shift, request)
-    radius = _planning.float32_above(radius)
+    radius = float32_above(radius)
     # Clipped gradients are all in reach of the origin; a power of two, as it is compiled in.
     reach = 2.0 ** max(0, math.ceil(math.log2(1.01 * problem.lipschitz / (2 * radius))))
-    margin = 1 + headroom(jax.ShapeDtypeStruct((problem.dim,), jnp.float32), reach)
-    stddev = per_radius * radius * margin
+    stddev = float(tested_stddev(releases, radius, reach, problem.dim))
     return _Tested(releases, radius, reach, stddev, min(1.0, outside + failure))
 
 

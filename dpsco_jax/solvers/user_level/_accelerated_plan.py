@@ -12,8 +12,19 @@ Cost: none; a certificate takes up to some seconds where batches are drawn.
 import dataclasses
 from typing import Any
 
+import jax
+import numpy as np
+
 from dpsco_jax import privacy
+from dpsco_jax.mechanisms.concentrated_mean import headroom
+from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning
+
+
+def tested_stddev(releases: Any, radius: Any, reach: float, dim: int) -> Any:
+    """σ of each coordinate of an outlier-removed mean; the score radius is twice τ, ``radius``."""
+    margin = 1 + headroom(jax.ShapeDtypeStruct((dim,), np.float32), reach)
+    return 2 * releases.noise_stddev * radius * margin
 
 
 @_planning.pytree
@@ -22,21 +33,16 @@ class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
-        num_users: n.
         items_per_user: m.
         dim: number of parameters.
-        batch_size: K; n for everybody.
         stage_length: N, steps between restarts.
-        num_stages: S.
-        aggregation: ``"outlier_removed"`` or ``"clipped"``.
         smoothed: whether gradients are taken at shifted points.
         chunk_size: users whose data are read at once.
         reach: bound on the norm of a user's gradient, in score radii 2τ.
-        releases: tests and noise of all steps (``ConcentratedReleases``); ``None`` if ``"clipped"``.
+        releases: sizes, tests and noise of all steps: ``ConcentratedReleases`` of outlier-removed means, or
+            ``GaussianReleases`` of clipped ones. They hold n, K and T.
         radius: τ, the distance from a common centre that users' gradients may have; the score counts
             pairs within 2τ.
-        noise_multiplier: of the clipped mean, over its sensitivity 2L/K; ``inf`` if outliers are removed.
-        noise_stddev: σ of each coordinate of the released mean.
         other_stddev: the same for the aggregation that is not used; ``inf`` where it is impossible.
         clip_norm: L, the bound on a user's gradient.
         regularization: λ.
@@ -50,20 +56,14 @@ class Plan:
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
-    num_users: int
     items_per_user: int
     dim: int
-    batch_size: int
     stage_length: int
-    num_stages: int
-    aggregation: str
     smoothed: bool
     chunk_size: int
     reach: float
     releases: Any
     radius: Any
-    noise_multiplier: Any
-    noise_stddev: Any
     other_stddev: Any
     clip_norm: Any
     regularization: Any
@@ -77,9 +77,37 @@ class Plan:
     excess_bound: Any
 
     @property
+    def num_users(self) -> int:
+        """N."""
+        return self.releases.population_size
+
+    @property
+    def batch_size(self) -> int:
+        """K; n for everybody."""
+        return self.releases.batch_size
+
+    @property
     def num_steps(self) -> int:
-        """T = S·N."""
-        return self.stage_length * self.num_stages
+        """T."""
+        return self.releases.num_steps
+
+    @property
+    def num_stages(self) -> int:
+        """S, of whole stages."""
+        return self.num_steps // self.stage_length
+
+    @property
+    def aggregation(self) -> str:
+        """``"outlier_removed"`` or ``"clipped"``."""
+        clipped = isinstance(self.releases, GaussianReleases)
+        return "clipped" if clipped else "outlier_removed"
+
+    @property
+    def noise_stddev(self) -> Any:
+        """σ of each coordinate of the released mean."""
+        if self.aggregation == "clipped":
+            return self.releases.noise_multiplier * 2 * self.clip_norm / self.batch_size
+        return tested_stddev(self.releases, self.radius, self.reach, self.dim)
 
     @property
     def user_gradients(self) -> int:
@@ -101,12 +129,7 @@ class Plan:
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
-        if self.aggregation == "clipped":
-            return self._clipped_releases().certificate(self.noise_multiplier, self.delta)
         return self.releases.certificate()
-
-    def _clipped_releases(self) -> _planning.Releases:
-        return _planning.fixed_size(self.num_users, self.batch_size, self.num_steps)
 
     def __str__(self) -> str:
         other = "clipped" if self.aggregation == "outlier_removed" else "outlier_removed"

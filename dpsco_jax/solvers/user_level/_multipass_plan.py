@@ -18,12 +18,8 @@ import numpy as np
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning
-
-
-def full_batch(num_users: int, num_steps: int) -> _planning.Releases:
-    """The releases of a clipped plan: everybody in every step."""
-    return _planning.fixed_size(num_users, num_users, num_steps)
 
 
 @_planning.pytree
@@ -32,18 +28,16 @@ class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
-        num_users: n.
         items_per_user: m; enters the bound and the default radius, not privacy.
         dim: number of parameters.
-        num_steps: T.
         constants: ``"tight"`` or ``"paper"``.
-        mechanism: ``"concentrated"``, or ``"clipped"`` where the radius would test nothing.
         smoothing: ``"none"``, ``"per_item"`` or ``"per_round"``.
         on_halt: ``"start"`` or ``"average"``.
         chunk_size: users whose items are read at once.
         reach: of ``concentrated_mean``, in radii: no honest gradient is farther from the origin.
-        releases: of the outlier-removed means; ``None`` if clipped.
-        noise_multiplier: σ over the sensitivity 2G/n of the clipped mean, also where it is not used.
+        releases: ``ConcentratedReleases`` of the outlier-removed means; ``GaussianReleases`` of clipped ones
+            where the radius would test nothing. They hold n, T and the noise.
+        clipped_multiplier: σ over the sensitivity 2G/n that clipped means would need, for the table.
         radius: of the concentration score: a bound on the distance of two users' gradients.
         clip_norm: G.
         step_size: γ.
@@ -56,18 +50,15 @@ class Plan:
         stability_bound: the part of it that is not excess empirical risk.
     """
 
-    num_users: int
     items_per_user: int
     dim: int
-    num_steps: int
     constants: str
-    mechanism: str
     smoothing: str
     on_halt: str
     chunk_size: int
     reach: float
     releases: Any
-    noise_multiplier: Any
+    clipped_multiplier: Any
     radius: Any
     clip_norm: Any
     step_size: Any
@@ -78,6 +69,21 @@ class Plan:
     concentration_failure: Any
     excess_bound: Any
     stability_bound: Any
+
+    @property
+    def num_users(self) -> int:
+        """N."""
+        return self.releases.population_size
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.releases.num_steps
+
+    @property
+    def mechanism(self) -> str:
+        """``"concentrated"``, or ``"clipped"`` where the radius would test nothing."""
+        return "clipped" if isinstance(self.releases, GaussianReleases) else "concentrated"
 
     @property
     def user_gradients(self) -> int:
@@ -92,13 +98,13 @@ class Plan:
     @property
     def clipped_stddev(self) -> Any:
         """Noise on each coordinate of a mean of clipped gradients, which has no test to pay."""
-        return self.noise_multiplier * 2 * self.clip_norm / self.num_users
+        return self.clipped_multiplier * 2 * self.clip_norm / self.num_users
 
     @property
     def noise_stddev(self) -> Any:
         """Noise on each coordinate of the mean gradient."""
         if self.mechanism == "clipped":
-            return self.clipped_stddev
+            return self.releases.noise_multiplier * 2 * self.clip_norm / self.num_users
         vector = jax.ShapeDtypeStruct((self.dim,), np.float32)
         head = 1 + concentrated_mean.headroom(vector, self.reach)
         return self.releases.noise_stddev * self.radius * head
@@ -145,20 +151,11 @@ class Plan:
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""
-        if self.mechanism == "concentrated":
-            return self.releases.loss()
-        step = privacy.FullBatch().gaussian_loss(
-            self.noise_multiplier, full_batch(self.num_users, self.num_steps).relation
-        )
-        return privacy.scale(step, self.num_steps)
+        return self.releases.loss()
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
-        if self.mechanism == "concentrated":
-            return self.releases.certificate()
-        return full_batch(self.num_users, self.num_steps).certificate(
-            self.noise_multiplier, self.delta
-        )
+        return self.releases.certificate()
 
     def __str__(self) -> str:
         noise, clipped = float(self.noise_stddev), float(self.clipped_stddev)

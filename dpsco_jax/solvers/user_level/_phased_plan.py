@@ -17,13 +17,14 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
 from dpsco_jax.solvers import _blocks, _planning
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 
 
-def clipped_releases() -> _planning.Releases:
+def clipped_releases(noise_multiplier: Any, delta: Any) -> GaussianReleases:
     """What a phase without a test releases: one mean of all its groups, one of which may be replaced."""
-    return _planning.fixed_size(1, 1, 1)
+    return GaussianReleases(1, 1, 1, "fixed", noise_multiplier, delta)
 
 
 def reach(phase: schedule.Phase) -> float:
@@ -149,19 +150,18 @@ class Plan:
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""
-        step = privacy.FullBatch().gaussian_loss(self.noise_multiplier, clipped_releases().relation)
-        return _blocks.parallel_loss(
-            [step if how == "clipped" else self.releases.loss() for how in self.mechanisms]
-        )
+        return _blocks.parallel_loss([kind.loss() for kind in self._kinds])
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: that of its most expensive phase."""
-        found = []
-        if "concentrated" in self.mechanisms:
-            found.append(self.releases.certificate())
-        if "clipped" in self.mechanisms:
-            found.append(clipped_releases().certificate(self.noise_multiplier, self.delta))
-        return max(found, key=lambda certificate: certificate.epsilon)
+        """The (ε, δ) of the run: of phases on users of their own."""
+        return parallel_certificate([kind.certificate() for kind in self._kinds])
+
+    @property
+    def _kinds(self) -> list[Releases]:
+        """What the phases release; those of one mechanism release the same."""
+        clipped = clipped_releases(self.noise_multiplier, self.delta)
+        kinds = {"clipped": clipped, "concentrated": self.releases}
+        return [kinds[mechanism] for mechanism in dict.fromkeys(self.mechanisms)]
 
     def __str__(self) -> str:
         rows: list[tuple[str, Any]] = [

@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -81,8 +82,8 @@ class Plan:
         )
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: that of the worst phase."""
-        return max((phase.certificate() for phase in self.phases), key=lambda c: c.epsilon)
+        """The (ε, δ) of the run: of phases on users of their own."""
+        return parallel_certificate([phase.certificate() for phase in self.phases])
 
     def __str__(self) -> str:
         phase = self.phases[0]

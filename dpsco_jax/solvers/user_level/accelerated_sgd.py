@@ -157,20 +157,14 @@ def of_size(
     risk = bounds.excess_risk(problem, [phase])
     smoothness, convexity = problem.curvature(size.regularization)
     return Plan(
-        num_users=size.num_users,
         items_per_user=problem.items_per_user,
         dim=problem.dim,
-        batch_size=batch,
         stage_length=size.stage_length,
-        num_stages=size.num_stages,
-        aggregation=found.aggregation,
         smoothed=problem.smoothing_radius > 0,
         chunk_size=chunk_size,
         reach=found.reach,
         releases=found.releases,
         radius=found.radius,
-        noise_multiplier=found.multiplier,
-        noise_stddev=found.stddev,
         other_stddev=found.other_stddev,
         clip_norm=problem.lipschitz,
         regularization=size.regularization,
@@ -210,14 +204,13 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
+    releases = plan.releases
+    _planning.require_users("data", releases.population_size, data)
     _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     radius = plan.smoothing_radius if plan.smoothed else None
-    sampler = _planning.fixed_size(plan.num_users, plan.batch_size, plan.num_steps).sampler(
-        plan.num_users
-    )
+    sampler = _planning.sampler(releases.scheme, releases.population_size)
     settings = (objective, data, start, plan.clip_norm, sampler, plan.chunk_size, radius)
 
     def add_regularizers(gradient: Any, point: Any) -> Any:
@@ -233,24 +226,23 @@ def solve(
     )
     tail = (optax.stateless(add_regularizers), accelerated)
     if plan.aggregation == "clipped":
-        releases = _planning.fixed_size(plan.num_users, plan.batch_size, plan.num_steps)
         # Shifts are drawn for every item by the oracle of rows only.
         make = loop.user_rows_oracle if plan.smoothed else loop.clipped_sum_oracle
         combine = transforms.clipped_mean if plan.smoothed else transforms.summed_contributions
         oracle, oracle_data = make(*settings)
-        aggregate = combine(plan.clip_norm, plan.batch_size, releases.relation)
+        aggregate = combine(plan.clip_norm, releases.batch_size, releases.relation)
         privatizer = transforms.privatize(
-            aggregate, noise_key, plan.noise_multiplier, releases.scheme
+            aggregate, noise_key, releases.noise_multiplier, releases.scheme
         )
         optimizer = optax.chain(privatizer, *tail)
     else:
         oracle, oracle_data = loop.user_rows_oracle(*settings)
         # Around the origin all clipped gradients are in reach, wherever the last release was.
         privatizer = outlier_removed_mean(
-            plan.releases, 2 * plan.radius, noise_key, anchor=None, reach=plan.reach
+            releases, 2 * plan.radius, noise_key, anchor=None, reach=plan.reach
         )
         optimizer = transforms.until_halted(privatizer, optax.chain(*tail))
-    end = loop.run(oracle_key, oracle, optimizer, start, oracle_data, plan.num_steps, trace)
+    end = loop.run(oracle_key, oracle, optimizer, start, oracle_data, releases.num_steps, trace)
     reported = transforms.ac_sa_eval_params(end.opt_state, end.params)
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
     solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)

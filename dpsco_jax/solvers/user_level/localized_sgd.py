@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _blocks, _planning
@@ -76,8 +77,8 @@ class Plan:
         return _blocks.parallel_loss([block.loss() for block in self.blocks])
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: that of its most expensive block."""
-        return max((block.certificate() for block in self.blocks), key=lambda c: c.epsilon)
+        """The (ε, δ) of the run: of blocks with users of their own."""
+        return parallel_certificate([block.certificate() for block in self.blocks])
 
     def __str__(self) -> str:
         rows: list[tuple[str, Any]] = [

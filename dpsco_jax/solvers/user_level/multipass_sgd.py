@@ -34,6 +34,7 @@ from dpsco_jax import _checks, transforms
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.oracles import smoothed
 from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -41,7 +42,7 @@ from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, Status, finished
 from dpsco_jax.solvers.user_level import _multipass_schedule as schedule
-from dpsco_jax.solvers.user_level._multipass_plan import Plan, full_batch
+from dpsco_jax.solvers.user_level._multipass_plan import Plan
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -151,10 +152,11 @@ def plan(
         )
 
     def noise(num_steps: int) -> tuple[Any, float, float, float]:
-        """Releases (``None``: clipped), radius, the trajectory's privacy, and the clipped multiplier."""
-        plain = full_batch(num_users, num_steps).noise_multiplier(epsilon, delta, "pld")
+        """Releases, radius, the trajectory's privacy, and the multiplier of clipped means."""
+        plain = fixed_size(num_users, num_users, num_steps).noise_multiplier(epsilon, delta, "pld")
+        clipped = GaussianReleases(num_users, num_users, num_steps, "fixed", plain, delta)
         if pairwise(num_steps, 0.0) >= 2 * lipschitz:
-            return None, pairwise(num_steps, 0.0), 0.0, plain
+            return clipped, pairwise(num_steps, 0.0), 0.0, plain
         releases = threshold_phase.calibrate_concentrated(
             num_users,
             num_steps,
@@ -168,7 +170,7 @@ def plan(
         )
         gdp = math.sqrt(num_steps) / (num_users * float(releases.noise_stddev))
         score_radius = pairwise(num_steps, gdp)
-        return releases if score_radius < 2 * lipschitz else None, score_radius, gdp, plain
+        return releases if score_radius < 2 * lipschitz else clipped, score_radius, gdp, plain
 
     def reach(score_radius: float) -> float:
         """The least power of 2 that holds all honest gradients: a static number shared by many radii."""
@@ -177,7 +179,7 @@ def plan(
 
     def stddev(found: tuple[Any, float, float, float]) -> float:
         releases, score_radius, _, plain = found
-        if releases is None:
+        if isinstance(releases, GaussianReleases):
             return plain * 2 * lipschitz / num_users
         head = 1 + concentrated_mean.headroom(
             jax.ShapeDtypeStruct((dim,), np.float32), reach(score_radius)
@@ -205,7 +207,7 @@ def plan(
         step_size,
     )
     false_halt = unconcentrated = 0.0
-    if releases is not None:
+    if not isinstance(releases, GaussianReleases):
         false_halt = releases.false_halt()
         unconcentrated = concentration.trajectory_gradient_failure(
             score_radius / 2, lipschitz, items_per_user, num_users, num_steps, gdp
@@ -213,18 +215,15 @@ def plan(
     # Users nearer to each other than i.i.d. items make them are an assumption: see ``Plan.assumes``.
     counted = false_halt + (unconcentrated if unconcentrated <= failure else 0.0)
     return Plan(
-        num_users=num_users,
         items_per_user=items_per_user,
         dim=dim,
-        num_steps=num_steps,
         constants=constants,
-        mechanism="clipped" if releases is None else "concentrated",
         smoothing=smoothing,
         on_halt=on_halt,
         chunk_size=chunk_size,
         reach=reach(score_radius),
         releases=releases,
-        noise_multiplier=plain,
+        clipped_multiplier=plain,
         radius=score_radius,
         clip_norm=lipschitz,
         step_size=step.step_size,
@@ -259,25 +258,35 @@ def solve(
     Raises:
         ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
+    releases = plan.releases
     _planning.require_users("data", plan.num_users, data)
     _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     by_item = plan.smoothing_radius if plan.smoothing == "per_item" else None
+    _checks.require(
+        releases.batch_size == releases.population_size,
+        "plan.releases.batch_size",
+        releases.batch_size,
+        f"all {releases.population_size} users",
+    )
     if plan.mechanism == "clipped":
-        run = full_batch(plan.num_users, plan.num_steps)
         oracle, oracle_data = loop.clipped_sum_oracle(
             objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item
         )
-        aggregate = transforms.summed_contributions(plan.clip_norm, plan.num_users, run.relation)
-        release = transforms.privatize(aggregate, noise_key, plan.noise_multiplier, run.scheme)
+        aggregate = transforms.summed_contributions(
+            plan.clip_norm, plan.num_users, releases.relation
+        )
+        release = transforms.privatize(
+            aggregate, noise_key, releases.noise_multiplier, releases.scheme
+        )
     else:
         oracle, oracle_data = loop.user_rows_oracle(
             objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item
         )
         # Around the origin: the noise of the last release may be larger than all gradients.
         release = transforms.outlier_removed_mean(
-            plan.releases, plan.radius, noise_key, anchor=None, reach=plan.reach
+            releases, plan.radius, noise_key, anchor=None, reach=plan.reach
         )
     if plan.smoothing == "per_round":
         oracle = smoothed.at_shifted_point(oracle, plan.smoothing_radius)

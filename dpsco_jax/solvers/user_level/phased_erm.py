@@ -27,6 +27,7 @@ import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _blocks, _planning
@@ -88,9 +89,8 @@ class Plan:
         )
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: that of the most expensive phase."""
-        found = [phase.releases.certificate() for phase in self.phases]
-        return max(found, key=lambda certificate: certificate.epsilon)
+        """The (ε, δ) of the run: of phases on users of their own."""
+        return parallel_certificate([phase.releases.certificate() for phase in self.phases])
 
     def __str__(self) -> str:
         releases = [phase.releases for phase in self.phases]

@@ -32,6 +32,7 @@ import optax
 
 from dpsco_jax import _checks, transforms
 from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _blocks, _planning
@@ -157,7 +158,7 @@ def plan(
         radius,
         failure,
         printed,
-        clipped_releases().noise_multiplier(epsilon, delta, "pld"),
+        fixed_size(1, 1, 1).noise_multiplier(epsilon, delta, "pld"),
     )
     if num_groups is None:
         fewest = threshold_phase.fewest_users(calibrate)
@@ -285,10 +286,12 @@ def group_averages(
 
 def _release(key: jax.Array, plan: Plan, phase: int) -> optax.GradientTransformationExtraArgs:
     if plan.mechanisms[phase] == "clipped":
-        scheme, relation, _ = clipped_releases()
-        clipped = transforms.clipped_mean(plan.clip_norms[phase], plan.num_groups, relation)
+        releases = clipped_releases(plan.noise_multiplier, plan.delta)
+        clipped = transforms.clipped_mean(
+            plan.clip_norms[phase], plan.num_groups, releases.relation
+        )
         return optax.with_extra_args_support(
-            transforms.privatize(clipped, key, plan.noise_multiplier, scheme)
+            transforms.privatize(clipped, key, releases.noise_multiplier, releases.scheme)
         )
     return transforms.outlier_removed_mean(
         plan.releases, plan.radii[phase], key, anchor=None, reach=plan.reaches[phase]

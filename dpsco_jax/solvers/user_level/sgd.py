@@ -28,6 +28,7 @@ import numpy as np
 import optax
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -76,9 +77,16 @@ class Plan:
     excess_bound: Any
 
     @property
-    def releases(self) -> _planning.Releases:
+    def releases(self) -> GaussianReleases:
         """The private releases of the run."""
-        return _releases(self.sampling)(self.num_users, self.batch_size, self.num_steps)
+        return GaussianReleases(
+            self.num_users,
+            self.batch_size,
+            self.num_steps,
+            "poisson" if self.sampling == "poisson" else "fixed",
+            self.noise_multiplier,
+            self.delta,
+        )
 
     @property
     def user_gradients(self) -> int:
@@ -87,7 +95,7 @@ class Plan:
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
-        return self.releases.certificate(self.noise_multiplier, self.delta)
+        return self.releases.certificate()
 
     def __str__(self) -> str:
         rows: list[tuple[str, Any]] = [
@@ -99,7 +107,7 @@ class Plan:
             ("clip norm", self.clip_norm),
             ("step size", self.step_size),
             ("excess risk bound", self.excess_bound),
-            *self.releases.rows(self),
+            *_planning.release_rows(self),
         ]
         return _planning.table("user-level DP-SGD", rows)
 
@@ -151,7 +159,7 @@ def plan(
     delta = _checks.require_real("delta", delta, 0, 1)
     _checks.require_choice("sampling", sampling, _SAMPLING)
     _checks.require_choice("averaging", averaging, _AVERAGING)
-    _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
+    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     everybody = sampling == "full"
     batch_size = _checks.require_integer(
         "batch_size",
@@ -162,8 +170,9 @@ def plan(
     lipschitz = float(objective.lipschitz)
     clip_norm = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
 
-    releases = _releases(sampling)(num_users, batch_size, num_steps)
-    noise_multiplier = releases.noise_multiplier(epsilon, delta, accountant)
+    drawn = poisson if sampling == "poisson" else fixed_size
+    steps = drawn(num_users, batch_size, num_steps)
+    noise_multiplier = steps.noise_multiplier(epsilon, delta, accountant)
     sensitivity = (1 if sampling == "poisson" else 2) * clip_norm
     noise_variance = dim * (noise_multiplier * sensitivity / batch_size) ** 2
     distance = (
@@ -213,13 +222,13 @@ def solve(
     _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     params = objective.domain.project(params)
-    scheme, relation, num_steps = plan.releases
+    scheme, relation, num_steps = plan.releases.steps
     oracle, oracle_data = loop.clipped_sum_oracle(
         objective,
         data,
         params,
         plan.clip_norm,
-        plan.releases.sampler(plan.num_users),
+        _planning.sampler(scheme, plan.num_users),
         plan.chunk_size,
     )
     aggregate = transforms.summed_contributions(plan.clip_norm, plan.batch_size, relation)
@@ -238,7 +247,3 @@ def solve(
         reported = transforms.average_eval_params(end.opt_state, end.params)
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
     return finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
-
-
-def _releases(sampling: str) -> Callable[[int, int, int], _planning.Releases]:
-    return _planning.poisson if sampling == "poisson" else _planning.fixed_size

@@ -10,10 +10,15 @@ Cost: none; saying how many users are needed takes about thirty looks at the sea
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require_within
+from dpsco_jax._checks import (
+    require_choice,
+    require_integer,
+    require_real,
+    require_relation,
+    require_within,
+)
 from dpsco_jax.privacy._mean_sensitivity import REPLACE_ONE
 
 SCORE_SENSITIVITY = 2.0
@@ -65,45 +70,45 @@ def problem(
 ) -> Problem:
     """The arguments of ``calibrate_concentrated`` in one piece; ``ValueError`` for bad ones."""
     share, keep_level, threshold = choices
-    require_within("num_users", users, 2, np.inf)
-    require_within("batch_size", batch, 2, users)
-    require_within("num_steps", num_steps, 1, np.inf)
-    require_within("epsilon", budget[0], 0.0, np.inf, open_low=True, open_high=True)
-    require_within("delta", budget[1], 0.0, 1.0, open_low=True, open_high=True)
-    require_within(
-        "false_halt_probability", false_halt_probability, 0.0, 1.0, open_low=True, open_high=True
-    )
-    if relation not in (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL):
-        raise ValueError(f"relation must be REPLACE_ONE or REPLACE_SPECIAL, got {relation.name}")
+    users = require_integer("num_users", users, 2)
+    batch = require_integer("batch_size", batch, 2, users)
+    num_steps = require_integer("num_steps", num_steps, 1)
+    require_relation("relation", relation, (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL))
     return Problem(
         users,
         batch,
-        int(num_steps),
-        *budget,
-        choice("selection", selection, ("weighted", "bernoulli")),
+        num_steps,
+        require_real("epsilon", budget[0], 0.0),
+        require_real("delta", budget[1], 0.0, 1.0),
+        require_choice("selection", selection, ("weighted", "bernoulli")),
         relation,
         _number("keep_level", keep_level, 0.5),
         _number("threshold", threshold, 0.0),
-        false_halt_probability,
-        None if share == "auto" else (_number("test_share", share, 0.0) or 0.0,),
+        require_real("false_halt_probability", false_halt_probability, 0.0, 1.0),
+        None
+        if isinstance(share, str) and share == "auto"
+        else (_number("test_share", share, 0.0) or 0.0,),
     )
 
 
 def _number(name: str, value: float | str, lower: float) -> float | None:
     """The number, which must be in (lower, 1); None for "auto"."""
-    if value == "auto":
-        return None
     if isinstance(value, str):
-        raise ValueError(f"{name} must be a number or 'auto', got {value!r}")
+        require_choice(f"{name}, where it is no number,", value, ("auto",))
+        return None
     require_within(name, value, lower, 1.0, open_low=True, open_high=True)
     return float(value)
 
 
-def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """The value; ``ValueError`` unless it is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-    return value
+def kinds(test: str) -> tuple[str, ...]:
+    """The kinds of test to choose from."""
+    both = ("stream", "fresh")
+    return both if require_choice("test", test, ("auto", *both)) == "auto" else (test,)
+
+
+def is_paper(constants: str) -> bool:
+    """Whether the paper's constants are asked for."""
+    return require_choice("constants", constants, ("tight", "paper")) == "paper"
 
 
 def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> TooFewUsersError:

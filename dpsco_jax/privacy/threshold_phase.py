@@ -26,6 +26,7 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax import _checks
 from dpsco_jax.privacy import _threshold_accounting as accounting
 from dpsco_jax.privacy import _threshold_loss
 from dpsco_jax.privacy import _threshold_paper as papers
@@ -138,6 +139,7 @@ jax.tree_util.register_dataclass(
 
 def shift(releases: ConcentratedReleases) -> float:
     """κ as the proof has it, recomputed from the plan's ``core``, ``keep_level`` and ``coin_failure``."""
+    _checks.require_instance("releases", releases, ConcentratedReleases)
     core, keep, coins = accounting.as_numbers(
         releases.core, releases.keep_level, releases.coin_failure
     )
@@ -230,16 +232,14 @@ def calibrate_concentrated(
         num_users,
         num_users if batch_size is None else batch_size,
         num_steps,
-        (float(epsilon), float(delta)),
+        (epsilon, delta),
         selection,
         relation,
         (test_share, keep_level, threshold),
-        float(false_halt_probability),
+        false_halt_probability,
     )
-    both = ("stream", "fresh")
-    kinds = both if test == "auto" else (request.choice("test", test, both),)
-    chosen = request.choice("constants", constants, ("tight", "paper"))
-    allocation = papers if chosen == "paper" else search
+    kinds = request.kinds(test)
+    allocation = papers if request.is_paper(constants) else search
     best = allocation.best(problem, kinds)
     if best is None:
         raise request.too_few(problem, lambda other: allocation.is_feasible(other, kinds))
@@ -255,6 +255,7 @@ def fewest_users(calibrate: Callable[[int], Any]) -> int:
     Raises:
         ValueError: an argument is out of range, or no number of users would do.
     """
+    _checks.require_callable("calibrate", calibrate)
     try:
         calibrate(2)
     except request.TooFewUsersError as error:

@@ -1,4 +1,4 @@
-"""What an argument may be, and what it may not: the bad values that every argument of a kind is tried with."""
+"""What an argument may be, and what not: the bad values with which every argument of a kind is tried."""
 
 import math
 from collections.abc import Callable

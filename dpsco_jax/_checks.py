@@ -8,7 +8,7 @@ with a traced number out of its range is decided where the loss is formed (``pri
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -118,6 +118,41 @@ def require_integer(name: str, value: Any, lower: int, upper: int | None = None)
     return int(value)
 
 
+def require_count(name: str, value: Any) -> int:
+    """The value as an ``int``; ``ValueError`` unless it is an integer of at least 1."""
+    return require_integer(name, value, 1)
+
+
+def require_whole(name: str, value: Any, lower: int) -> None:
+    """Raise ``ValueError`` unless the numbers are whole and at least ``lower``; tracers are not looked at.
+
+    For numbers that may be arrays or floats, as where a count enters a privacy loss: 3 and 3.0 work, 2.99 is
+    no count and is never cut off to one.
+    """
+    working_range = f"a whole number of at least {lower}"
+    require_number(name, value, working_range)
+    if isinstance(value, jax.core.Tracer):
+        return
+    found = np.asarray(value, np.float64)
+    whole = np.isfinite(found) & (found == np.floor(found)) & (found >= lower)
+    require(whole, name, value, working_range)
+
+
+def require_probability(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the numbers are in [0, 1]; a traced value is not looked at."""
+    require_within(name, value, 0.0, 1.0)
+
+
+def require_inside(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the numbers are in (0, 1); a traced value is not looked at."""
+    require_within(name, value, 0.0, 1.0, open_low=True, open_high=True)
+
+
+def require_multiplier(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the numbers are in [0, inf]: no noise, some, or nothing but noise."""
+    require_within(name, value, 0.0, math.inf)
+
+
 def require_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """The value; ``ValueError`` unless it is one of the words."""
     known = isinstance(value, str) and value in choices
@@ -171,6 +206,49 @@ def require_real_leaves(name: str, tree: Any) -> None:
         dtype = jnp.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
         real = jnp.issubdtype(dtype, jnp.floating)
         require(bool(real), name, dtype, "a tree of real floating-point leaves")
+
+
+def require_tree(name: str, tree: Any) -> None:
+    """Raise ``ValueError`` unless every leaf of the tree is a real number or an array of them."""
+    for leaf in jax.tree.leaves(tree):
+        require_number(name, leaf, "a tree of real numbers")
+
+
+def require_instance(name: str, value: Any, kind: Any) -> None:
+    """Raise ``ValueError`` unless the value is of the given class (or of one of a union of classes)."""
+    called = getattr(kind, "__name__", str(kind))
+    require(isinstance(value, kind), name, value, f"of type {called}")
+
+
+def require_counted(name: str, values: Any, kind: Any) -> None:
+    """Raise ``ValueError`` unless the values are pairs of an instance and a number of repetitions."""
+    require(
+        isinstance(values, Sequence) and not isinstance(values, str),
+        name,
+        values,
+        f"a sequence of pairs ({kind.__name__}, integer)",
+    )
+    for pair in values:
+        require(
+            isinstance(pair, Sequence) and len(pair) == 2 and isinstance(pair[0], kind),
+            name,
+            pair,
+            f"a sequence of pairs ({kind.__name__}, integer)",
+        )
+        require_integer(f"each number of repetitions in {name}", pair[1], 0)
+
+
+def require_each(check: Callable[[str, Any], Any], **values: Any) -> None:
+    """Apply a check to several arguments, each under its own name."""
+    for name, value in values.items():
+        check(name, value)
+
+
+def require_given(check: Callable[[str, Any], Any], **values: Any) -> None:
+    """Apply a check to those of several arguments that are given, which is to say not ``None``."""
+    for name, value in values.items():
+        if value is not None:
+            check(name, value)
 
 
 def require_callable(name: str, value: Any) -> None:

@@ -10,10 +10,15 @@ Cost: none; saying how many users are needed takes about thirty looks at the sea
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require_choice, require_integer, require_relation, require_within
+from dpsco_jax._checks import (
+    require_choice,
+    require_integer,
+    require_real,
+    require_relation,
+    require_within,
+)
 from dpsco_jax.privacy._mean_sensitivity import RELATIONS
 
 TESTS = ("stream", "fresh")
@@ -68,34 +73,41 @@ def problem(
     users = require_integer("num_users", users, 2)
     batch = require_integer("batch_size", batch, 2, users)
     num_steps = require_integer("num_steps", num_steps, 1)
-    require_within("epsilon", budget[0], 0.0, np.inf, open_low=True, open_high=True)
-    require_within("delta", budget[1], 0.0, 1.0, open_low=True, open_high=True)
-    require_within(
-        "false_halt_probability", false_halt_probability, 0.0, 1.0, open_low=True, open_high=True
-    )
     require_relation("relation", relation, RELATIONS)
     return Problem(
         users,
         batch,
         num_steps,
-        *budget,
+        require_real("epsilon", budget[0], 0.0),
+        require_real("delta", budget[1], 0.0, 1.0),
         require_choice("selection", selection, SELECTIONS),
         relation,
         _number("keep_level", keep_level, 0.5),
         _number("threshold", threshold, 0.0),
-        false_halt_probability,
-        None if share == "auto" else (_number("test_share", share, 0.0) or 0.0,),
+        require_real("false_halt_probability", false_halt_probability, 0.0, 1.0),
+        None
+        if isinstance(share, str) and share == "auto"
+        else (_number("test_share", share, 0.0) or 0.0,),
     )
 
 
 def _number(name: str, value: float | str, lower: float) -> float | None:
     """The number, which must be in (lower, 1); None for "auto"."""
-    if value == "auto":
-        return None
     if isinstance(value, str):
-        raise ValueError(f"{name} must be a number or 'auto', got {value!r}")
+        require_choice(f"{name}, where it is no number,", value, ("auto",))
+        return None
     require_within(name, value, lower, 1.0, open_low=True, open_high=True)
     return float(value)
+
+
+def kinds(test: str) -> tuple[str, ...]:
+    """The kinds of test to choose from."""
+    return TESTS if require_choice("test", test, ("auto", *TESTS)) == "auto" else (test,)
+
+
+def is_paper(constants: str) -> bool:
+    """Whether the paper's constants are asked for."""
+    return require_choice("constants", constants, ("tight", "paper")) == "paper"
 
 
 def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> TooFewUsersError:

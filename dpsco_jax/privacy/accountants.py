@@ -26,6 +26,7 @@ from dp_accounting import (
 )
 from scipy import optimize, special
 
+from dpsco_jax._checks import require_integer, require_real
 from dpsco_jax.privacy import curves, loss, pairs, pld, poisson, subsampling
 from dpsco_jax.privacy.compositions import Releases
 from dpsco_jax.privacy.events import ApproximateDpEvent
@@ -37,6 +38,7 @@ FEW_POINTS = 2**15
 
 def closed_form(releases: Releases, delta: float) -> float | None:
     """ε of nothing or of one Gaussian, exact up to rounding up; None for anything else."""
+    require_real("delta", delta, 0.0, 1.0)
     if not releases:
         return 0.0
     if len(releases) == 1 and isinstance(releases[0][0], GaussianDpEvent):
@@ -48,6 +50,8 @@ def privacy_loss_distribution(
     releases: Releases, delta: float, max_points: int = pld.MAX_POINTS
 ) -> float | None:
     """ε from dominating pairs, on a grid of at most ``max_points``; None if some release has no pair."""
+    require_real("delta", delta, 0.0, 1.0)
+    require_integer("max_points", max_points, 1)
     if any(isinstance(release, ZCDpEvent) for release, _ in releases):
         return None
     forward = [(_pair(release), count) for release, count in releases]
@@ -104,6 +108,8 @@ def _curve(release: DpEvent) -> loss.PrivacyLoss:
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """ε of one Gaussian release with the given σ over sensitivity, rounded up; exact otherwise."""
+    require_real("noise_multiplier", noise_multiplier, 0.0)
+    require_real("delta", delta, 0.0, 1.0)
     log_target = math.log(delta)
     if _log_gaussian_delta(0.0, noise_multiplier) <= log_target:
         return 0.0
@@ -118,6 +124,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """The noise multiplier of one Gaussian release with the given (ε, δ), not yet rounded."""
+    require_real("epsilon", epsilon, 0.0)
+    require_real("delta", delta, 0.0, 1.0)
     log_target = math.log(delta)
 
     def excess(log_multiplier: float) -> float:

@@ -21,6 +21,16 @@ import numpy as np
 from jaxtyping import Array, Key
 from scipy import special
 
+from dpsco_jax._checks import (
+    require,
+    require_callable,
+    require_integer,
+    require_key,
+    require_number,
+    require_real,
+    require_whole,
+)
+
 _MAX_THRESHOLDS = 2000
 _CHOOSING = 4  # one run in so many chooses the threshold
 _CAUTION = 50.0  # of the choice: by how much its error probability is smaller, against lucky tails
@@ -72,11 +82,12 @@ def epsilon_lower_bound(
         ValueError: if a number is out of range.
     """
     check_delta_and_confidence(delta, confidence)
+    require_integer("num_runs", num_runs, 1)
+    require_whole("true_positives", true_positives, 0)
+    require_whole("false_positives", false_positives, 0)
     positives, negatives = np.asarray(true_positives), np.asarray(false_positives)
-    if num_runs < 1 or np.any((positives < 0) | (positives > num_runs)):
-        raise ValueError(f"true_positives must be in [0, {num_runs}], got {true_positives}.")
-    if np.any((negatives < 0) | (negatives > num_runs)):
-        raise ValueError(f"false_positives must be in [0, {num_runs}], got {false_positives}.")
+    require(positives <= num_runs, "true_positives", true_positives, f"in [0, {num_runs}]")
+    require(negatives <= num_runs, "false_positives", false_positives, f"in [0, {num_runs}]")
     error = 0.5 * (1.0 - confidence)
     # The least rate under which so many, and the greatest under which so few, are not surprising.
     rate = special.betaincinv(np.maximum(positives, 1), num_runs - positives + 1, error)
@@ -106,6 +117,9 @@ def audit_scores(
     Raises:
         ValueError: if there are fewer than 2 runs or the shapes differ.
     """
+    check_delta_and_confidence(delta, confidence)
+    require_number("scores", scores, "an array of real numbers")
+    require_number("neighbour_scores", neighbour_scores, "an array of real numbers")
     null, other = (np.asarray(s, np.float64).ravel() for s in (scores, neighbour_scores))
     if null.shape != other.shape or len(null) < 2:
         raise ValueError(f"At least 2 scores of each, equally many: got {len(null)}, {len(other)}.")
@@ -161,8 +175,11 @@ def audit(
         ValueError: if a number is out of range.
     """
     check_delta_and_confidence(delta, confidence)
-    if num_runs < 2:
-        raise ValueError(f"num_runs must be at least 2, got {num_runs}.")
+    require_key(key)
+    require_callable("mechanism", mechanism)
+    require_callable("score", score)
+    require_integer("num_runs", num_runs, 2)
+    require_integer("batch_size", batch_size, 1)
     run = jax.jit(functools.partial(_scores, mechanism, score, num_runs, batch_size))
     key_data, key_neighbour = jax.random.split(key)
     return audit_scores(
@@ -198,7 +215,5 @@ def _spread(values: np.ndarray, count: int) -> np.ndarray:
 
 def check_delta_and_confidence(delta: float, confidence: float) -> None:
     """Raises ValueError unless delta is in [0, 1) and confidence in (0, 1)."""
-    if not 0.0 <= delta < 1.0:
-        raise ValueError(f"delta must be in [0, 1), got {delta}.")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must be in (0, 1), got {confidence}.")
+    require_real("delta", delta, 0.0, 1.0, closed=True)
+    require_real("confidence", confidence, 0.0, 1.0)

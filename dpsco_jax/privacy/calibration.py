@@ -19,7 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax._checks import require_within
+from dpsco_jax._checks import (
+    require_callable,
+    require_inside,
+    require_number,
+    require_positive,
+    require_probability,
+    require_whole,
+    require_within,
+)
 from dpsco_jax.privacy._numerics import Scalar, as_floats
 from dpsco_jax.privacy.loss import PrivacyLoss, scale
 from dpsco_jax.privacy.loss import epsilon as epsilon_of
@@ -55,9 +63,11 @@ def calibrate(
         ValueError: if an argument is out of range, or (host numbers) neither end meets the budget.
     """
     _check_budget(epsilon, delta)
-    require_within("lower", lower, 0.0, np.inf, open_low=True)
+    require_callable("loss_of", loss_of)
+    require_positive("lower", lower)
+    require_number("upper", upper)
     if not any(isinstance(v, jax.core.Tracer) for v in (lower, upper)):
-        require_within("upper", upper, float(np.max(lower)), np.inf)
+        require_within("upper", upper, float(np.max(lower)), np.inf, open_high=True)
     # What the loss is computed from may be traced although none of the arguments is.
     ends = as_floats(epsilon, delta, lower, upper)[1]
     at_ends = [epsilon_of(loss_of(end), ends[1]) for end in ends[2:]]
@@ -89,7 +99,7 @@ def calibrate_noise_multiplier(
         ValueError: if an argument is out of range.
     """
     _check_budget(epsilon, delta)
-    require_within("num_steps", num_steps, 1.0, np.inf, open_high=True)
+    require_whole("num_steps", num_steps, 1)
     require_within("sampling_probability", sampling_probability, 0.0, 1.0, open_low=True)
     xp, (target, failure, steps, q) = as_floats(epsilon, delta, num_steps, sampling_probability)
 
@@ -135,8 +145,8 @@ def calibrate_sampling_probability(
         ValueError: if an argument is out of range, or (host numbers) even 1e-9 is too much.
     """
     _check_budget(epsilon, delta)
-    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf, open_low=True)
-    require_within("num_steps", num_steps, 1.0, np.inf, open_high=True)
+    require_positive("noise_multiplier", noise_multiplier)
+    require_whole("num_steps", num_steps, 1)
     return calibrate(
         lambda q: scale(poisson_subsampled_gaussian(noise_multiplier, q), num_steps),
         epsilon,
@@ -165,8 +175,8 @@ def calibrate_num_steps(
         ValueError: if an argument is out of range.
     """
     _check_budget(epsilon, delta)
-    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf, open_low=True)
-    require_within("sampling_probability", sampling_probability, 0.0, 1.0)
+    require_positive("noise_multiplier", noise_multiplier)
+    require_probability("sampling_probability", sampling_probability)
     xp, (target, failure, sigma, q) = as_floats(
         epsilon, delta, noise_multiplier, sampling_probability
     )
@@ -267,5 +277,5 @@ def _excess(xp: Any, spent: Any, epsilon: Any) -> Any:
 
 
 def _check_budget(epsilon: Any, delta: Any) -> None:
-    require_within("epsilon", epsilon, 0.0, np.inf, open_low=True, open_high=True)
-    require_within("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    require_positive("epsilon", epsilon)
+    require_inside("delta", delta)

@@ -20,6 +20,7 @@ from typing import NamedTuple, SupportsFloat
 from dp_accounting import DpEvent, NeighboringRelation, NonPrivateDpEvent
 
 from dpsco_jax import __version__
+from dpsco_jax._checks import require, require_instance, require_real
 from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy.compositions import Releases, compositions
 
@@ -88,9 +89,12 @@ def certificate(
         ValueError: if δ is out of range or a part of the event is unknown or has no proof under the
             relation; nothing is composed then.
     """
-    delta = float(delta)
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must be in (0, 1), got {delta}.")
+    delta = require_real("delta", delta, 0.0, 1.0)
+    single = isinstance(assumptions, str) or not isinstance(assumptions, Iterable)
+    require(not single, "assumptions", assumptions, "sentences, in a tuple or a list")
+    assumptions = tuple(assumptions)
+    for assumption in assumptions:
+        require_instance("assumptions", assumption, str)
     # Where parts are released in parallel, the differing record is in the worst of them.
     epsilon, accountant = max(
         _tightest(releases, delta) for releases in compositions(event, relation)

@@ -16,6 +16,7 @@ from typing import Protocol, SupportsFloat, runtime_checkable
 
 from dp_accounting import DpEvent, NeighboringRelation
 
+from dpsco_jax._checks import require_instance, require_integer, require_real, require_relation
 from dpsco_jax.privacy import accountants, events, pld
 from dpsco_jax.privacy.compositions import compositions
 
@@ -55,13 +56,11 @@ def certified_noise_multiplier(
     Raises:
         ValueError: if an argument is out of range or the scheme has no proof under the relation.
     """
-    epsilon, delta = float(epsilon), float(delta)
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1, got {num_steps}.")
-    if not 0.0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be in (0, inf), got {epsilon}.")
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must be in (0, 1), got {delta}.")
+    require_instance("sampling", sampling, GaussianSampling)
+    num_steps = require_integer("num_steps", num_steps, 1)
+    epsilon = require_real("epsilon", epsilon, 0.0)
+    delta = require_real("delta", delta, 0.0, 1.0)
+    require_relation("relation", relation)
 
     def excess(log_multiplier: float, max_points: int = pld.MAX_POINTS) -> float:
         event = events.repeated(sampling.gaussian_event(math.exp(log_multiplier)), num_steps)

@@ -20,7 +20,7 @@ from typing import SupportsFloat
 import numpy as np
 from scipy import optimize, special
 
-from dpsco_jax._checks import require_within
+from dpsco_jax._checks import require_integer, require_positive, require_real
 
 _MACHINE = float(np.finfo(np.float64).eps)
 _ROUNDING = 1.0 + 64.0 * _MACHINE
@@ -40,9 +40,9 @@ def advanced_composition(
     Returns:
         √(2T log(1/δ′)) ε + T ε (e^ε - 1), and T δ + δ′. ``optimal_composition`` is never worse.
     """
-    one, failure, extra = float(epsilon), float(delta), float(slack)
-    _check(one, failure, num_steps)
-    require_within("slack", extra, 0.0, 1.0, open_low=True, open_high=True)
+    one, failure = _check(epsilon, delta)
+    num_steps = require_integer("num_steps", num_steps, 1)
+    extra = require_real("slack", slack, 0.0, 1.0)
     spread = math.sqrt(2.0 * num_steps * math.log(1.0 / extra)) * one
     return (
         _ROUNDING * (spread + num_steps * one * math.expm1(one)),
@@ -65,9 +65,9 @@ def optimal_composition(
         num_steps: T, at least 1.
         total_epsilon: at least 0.
     """
-    one, failure, total = float(epsilon), float(delta), float(total_epsilon)
-    _check(one, failure, num_steps)
-    require_within("total_epsilon", total, 0.0, np.inf, open_high=True)
+    one, failure = _check(epsilon, delta)
+    num_steps = require_integer("num_steps", num_steps, 1)
+    total = require_real("total_epsilon", total_epsilon, 0.0, closed=True)
     agreeing = np.arange(num_steps + 1.0)
     losses = (2.0 * agreeing - num_steps) * one
     agreeing, losses = agreeing[losses > total], losses[losses > total]
@@ -92,8 +92,7 @@ def log_gaussian_delta(mu: SupportsFloat, epsilon: SupportsFloat) -> float:
         mu: distance of the two Gaussians in standard deviations, above 0.
         epsilon: may be negative.
     """
-    shift, eps = float(mu), float(epsilon)
-    require_within("mu", shift, 0.0, np.inf, open_low=True, open_high=True)
+    shift, eps = require_real("mu", mu, 0.0), _real("epsilon", epsilon)
     first = float(special.log_ndtr(0.5 * shift - eps / shift))
     second = eps + float(special.log_ndtr(-0.5 * shift - eps / shift))
     rounding = 8.0 * _MACHINE * (abs(first) + abs(second) + abs(eps) + 1.0)
@@ -114,8 +113,9 @@ def log_response_gaussian_delta(
         mu: of all the Gaussians together (√T times that of one), above 0.
         epsilon: where the curve is evaluated, any real number.
     """
-    test, eps = float(response_epsilon), float(epsilon)
-    require_within("response_epsilon", test, 0.0, np.inf, open_high=True)
+    test = require_real("response_epsilon", response_epsilon, 0.0, closed=True)
+    eps = _real("epsilon", epsilon)
+    require_positive("mu", mu)
     likely = log_gaussian_delta(mu, eps - test) - np.logaddexp(0.0, -test)
     unlikely = log_gaussian_delta(mu, eps + test) - np.logaddexp(0.0, test)
     return min(float(np.logaddexp(likely, unlikely)) + 4.0 * _MACHINE, 0.0)
@@ -137,10 +137,9 @@ def response_gaussian_mu(
     Raises:
         ValueError: an argument is out of range.
     """
-    test, eps, allowed = float(response_epsilon), float(epsilon), float(delta)
-    require_within("epsilon", eps, 0.0, np.inf, open_low=True, open_high=True)
-    require_within("response_epsilon", test, 0.0, eps, open_high=True)
-    require_within("delta", allowed, 0.0, 1.0, open_low=True, open_high=True)
+    eps = require_real("epsilon", epsilon, 0.0)
+    test = require_real("response_epsilon", response_epsilon, 0.0, eps, closed=True)
+    allowed = require_real("delta", delta, 0.0, 1.0)
     target = math.log(allowed)
 
     def excess(log_mu: float) -> float:
@@ -177,8 +176,8 @@ def group_privacy(
     Returns:
         (ε, δ) of the group; δ is at most 1.
     """
-    one, failure = float(epsilon), float(delta)
-    _check(one, failure, group_size)
+    one, failure = _check(epsilon, delta)
+    group_size = require_integer("group_size", group_size, 1)
     group = group_size * one
     if failure == 0.0:
         return _ROUNDING * group, 0.0
@@ -188,8 +187,13 @@ def group_privacy(
     return _ROUNDING * group, math.exp(min(math.log(_ROUNDING * failure) + log_factor, 0.0))
 
 
-def _check(epsilon: float, delta: float, count: int) -> None:
-    require_within("epsilon", epsilon, 0.0, np.inf, open_high=True)
-    require_within("delta", delta, 0.0, 1.0, open_high=True)
-    if count < 1 or count != int(count):
-        raise ValueError(f"the number of releases or records must be an integer >= 1, got {count}")
+def _check(epsilon: SupportsFloat, delta: SupportsFloat) -> tuple[float, float]:
+    return (
+        require_real("epsilon", epsilon, 0.0, closed=True),
+        require_real("delta", delta, 0.0, 1.0, closed=True),
+    )
+
+
+def _real(name: str, value: SupportsFloat) -> float:
+    """The value as a ``float`` of either sign."""
+    return require_real(name, value, -math.inf)

@@ -15,8 +15,8 @@ Cost: one pass over the event.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import SupportsFloat
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsFloat
 
 from dp_accounting import (
     ComposedDpEvent,
@@ -32,6 +32,12 @@ from dp_accounting import (
     ZCDpEvent,
 )
 
+from dpsco_jax._checks import (
+    require_integer,
+    require_multiplier,
+    require_probability,
+    require_relation,
+)
 from dpsco_jax.privacy.events import ApproximateDpEvent, ParallelDpEvent
 
 Releases = tuple[tuple[DpEvent, int], ...]
@@ -54,6 +60,7 @@ def compositions(event: DpEvent, relation: NeighboringRelation) -> list[Releases
         ValueError: names the part of the event that is unknown, malformed, or has no proof under the
             relation.
     """
+    require_relation("relation", relation)
     alternatives = _alternatives(event, 1, relation)
     return list(dict.fromkeys(_merged(alternative) for alternative in alternatives))
 
@@ -64,9 +71,8 @@ def _alternatives(event: DpEvent, count: int, relation: NeighboringRelation) -> 
     if isinstance(event, NoOpDpEvent):
         return [Counter()]
     if isinstance(event, SelfComposedDpEvent):
-        if event.count < 0 or event.count != int(event.count):
-            raise ValueError(f"count must be an integer of at least 0, got {event!r}.")
-        inner = _alternatives(event.event, count * int(event.count), relation)
+        repeated = _of(event, require_integer, "count", event.count, 0)
+        inner = _alternatives(event.event, count * repeated, relation)
         if len(inner) > 1 and event.count > 1:
             # Each repetition might split the records in another way.
             raise ValueError(f"A parallel event cannot be repeated; repeat its parts: {event!r}.")
@@ -106,9 +112,8 @@ def _release(event: DpEvent, relation: NeighboringRelation) -> DpEvent:
 
 
 def _poisson_release(event: PoissonSampledDpEvent, relation: NeighboringRelation) -> DpEvent:
+    _of(event, require_probability, "sampling_probability", event.sampling_probability)
     q = float(event.sampling_probability)
-    if not 0.0 <= q <= 1.0:
-        raise ValueError(f"sampling_probability must be in [0, 1], got {event!r}.")
     if relation not in _POISSON_RELATIONS:
         raise ValueError(
             f"Poisson sampling has no proof under {relation.name}; use ADD_OR_REMOVE_ONE, or sample "
@@ -125,9 +130,8 @@ def _poisson_release(event: PoissonSampledDpEvent, relation: NeighboringRelation
 def _fixed_size_release(
     event: SampledWithoutReplacementDpEvent, relation: NeighboringRelation
 ) -> DpEvent:
-    population, batch = int(event.source_dataset_size), int(event.sample_size)
-    if not 0 <= batch <= population or population < 1:
-        raise ValueError(f"sample_size must be in [0, source_dataset_size], got {event!r}.")
+    population = _of(event, require_integer, "source_dataset_size", event.source_dataset_size, 1)
+    batch = _of(event, require_integer, "sample_size", event.sample_size, 0, population)
     sigma = _noise_multiplier_of_all(event.event)
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         # A batch without the record is one with it replaced: twice the norm, with probability q.
@@ -147,10 +151,7 @@ def _fixed_size_release(
 
 
 def _gaussian_release(noise_multiplier: SupportsFloat, event: DpEvent) -> DpEvent:
-    try:
-        sigma = _nonnegative("noise_multiplier", noise_multiplier)
-    except ValueError as error:
-        raise ValueError(f"{error} In: {event!r}.") from None
+    sigma = _of(event, _nonnegative, "noise_multiplier", noise_multiplier)
     if sigma == math.inf:
         return _NOTHING
     return GaussianDpEvent(sigma) if sigma > 0 else NonPrivateDpEvent()
@@ -187,7 +188,13 @@ def _merged(releases: Counter) -> Releases:
 
 
 def _nonnegative(name: str, value: SupportsFloat) -> float:
-    number = float(value)
-    if not number >= 0.0:
-        raise ValueError(f"{name} must be at least 0, got {number}.")
-    return number
+    require_multiplier(name, value)
+    return float(value)
+
+
+def _of(event: DpEvent, check: Callable[..., Any], *arguments: Any) -> Any:
+    """What the check returns; a refusal says of which event the number is."""
+    try:
+        return check(*arguments)
+    except ValueError as error:
+        raise ValueError(f"{error} In: {event!r}.") from None

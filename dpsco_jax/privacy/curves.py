@@ -19,9 +19,14 @@ from typing import Any, Literal
 import numpy as np
 from scipy import special
 
-from dpsco_jax._checks import require_within
+from dpsco_jax._checks import (
+    require_choice,
+    require_multiplier,
+    require_probability,
+    require_within,
+)
 from dpsco_jax.privacy._numerics import Scalar, array_namespace, as_floats, exp_remainder, round_up
-from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 16.0
@@ -37,7 +42,7 @@ def gaussian(noise_multiplier: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if the multiplier is negative or not a number.
     """
-    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf)
+    require_multiplier("noise_multiplier", noise_multiplier)
     xp, (sigma,) = as_floats(noise_multiplier)
     orders = ORDERS.astype(sigma.dtype)
     noisy = sigma > 0
@@ -55,9 +60,10 @@ def gdp(mu: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if ``mu`` is negative or not a number.
     """
-    require_within("mu", mu, 0.0, np.inf)
+    require_multiplier("mu", mu)
     _, (shift,) = as_floats(mu)
-    return _loss(0.5 * ORDERS.astype(shift.dtype) * (shift * shift)[..., None])
+    rdp = 0.5 * ORDERS.astype(shift.dtype) * (shift * shift)[..., None]
+    return unbounded_unless(shift >= 0, _loss(rdp))
 
 
 def laplace(scale: Scalar) -> PrivacyLoss:
@@ -73,7 +79,8 @@ def laplace(scale: Scalar) -> PrivacyLoss:
         ValueError: if ``scale`` is not above 0.
     """
     require_within("scale", scale, 0.0, np.inf, open_low=True)
-    xp, (b,) = as_floats(scale)
+    xp, (found,) = as_floats(scale)
+    b = xp.where(found > 0, found, 1.0)
     orders, above_one = ORDERS.astype(b.dtype), (ORDERS - 1.0).astype(b.dtype)
     x = (1.0 / b)[..., None]
     rise = above_one * x
@@ -88,7 +95,7 @@ def laplace(scale: Scalar) -> PrivacyLoss:
         + xp.log1p((1.0 - 1.0 / orders) * xp.exp(-(2.0 * orders - 1.0) * x))
     )
     rdp = xp.where(rise < 1.0, xp.log1p(excess), log_far) / above_one
-    return _loss(xp.minimum(rdp, x))
+    return unbounded_unless(found > 0, _loss(xp.minimum(rdp, x)))
 
 
 def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> PrivacyLoss:
@@ -102,15 +109,14 @@ def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> 
     Raises:
         ValueError: if ``epsilon`` is negative or not a number, or ``bound`` is another word.
     """
-    require_within("epsilon", epsilon, 0.0, np.inf)
-    xp, (eps,) = as_floats(epsilon)
-    orders, above_one = ORDERS.astype(eps.dtype), (ORDERS - 1.0).astype(eps.dtype)
-    eps = eps[..., None]
+    require_multiplier("epsilon", epsilon)
+    require_choice("bound", bound, ("exact", "quadratic"))
+    xp, (found,) = as_floats(epsilon)
+    orders, above_one = ORDERS.astype(found.dtype), (ORDERS - 1.0).astype(found.dtype)
+    eps = xp.where(found >= 0, found, 0.0)[..., None]
     quadratic = xp.minimum(0.5 * orders * eps * eps, eps)
     if bound == "quadratic":
-        return _loss(quadratic)
-    if bound != "exact":
-        raise ValueError(f"bound must be 'exact' or 'quadratic', got {bound!r}")
+        return unbounded_unless(found >= 0, _loss(quadratic))
     # A - 1 = (exp((α-1)ε) - 1) (1 - exp(-αε)) / (1 + exp(-ε)): a product, so nothing cancels.
     rise = above_one * eps
     excess = xp.expm1(xp.minimum(rise, 1.0)) * -xp.expm1(-orders * eps) / (1.0 + xp.exp(-eps))
@@ -121,7 +127,8 @@ def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> 
         - xp.log1p(xp.exp(-finite))
     )
     rdp = xp.where(rise < 1.0, xp.log1p(excess), log_far) / above_one
-    return _loss(xp.where(xp.isfinite(eps), xp.minimum(rdp, quadratic), xp.inf))
+    rdp = xp.where(xp.isfinite(eps), xp.minimum(rdp, quadratic), xp.inf)
+    return unbounded_unless(found >= 0, _loss(rdp))
 
 
 def bounded_range(epsilon: Scalar) -> PrivacyLoss:
@@ -138,10 +145,10 @@ def bounded_range(epsilon: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if ``epsilon`` is negative or not a number.
     """
-    require_within("epsilon", epsilon, 0.0, np.inf)
-    xp, (eps,) = as_floats(epsilon)
-    orders, above_one = ORDERS.astype(eps.dtype), (ORDERS - 1.0).astype(eps.dtype)
-    eps = eps[..., None]
+    require_multiplier("epsilon", epsilon)
+    xp, (found,) = as_floats(epsilon)
+    orders, above_one = ORDERS.astype(found.dtype), (ORDERS - 1.0).astype(found.dtype)
+    eps = xp.where(found >= 0, found, 0.0)[..., None]
     finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 1e9)
     quadratic = xp.minimum(orders * finite * finite / 8.0, finite)
     log_moment = xp.where(
@@ -149,7 +156,9 @@ def bounded_range(epsilon: Scalar) -> PrivacyLoss:
         _bounded_range_series(xp, xp.minimum(finite, 1.0 / orders)),
         _bounded_range_far(xp, xp.maximum(finite, 1.0 / orders)),
     )
-    return _loss(xp.where(xp.isfinite(eps), xp.minimum(log_moment / above_one, quadratic), xp.inf))
+    rdp = xp.minimum(log_moment / above_one, quadratic)
+    rdp = xp.where(xp.isfinite(eps), rdp, xp.inf)
+    return unbounded_unless(found >= 0, _loss(rdp))
 
 
 def approximate_dp(epsilon: Scalar, delta: Scalar) -> PrivacyLoss:
@@ -164,11 +173,13 @@ def approximate_dp(epsilon: Scalar, delta: Scalar) -> PrivacyLoss:
     Raises:
         ValueError: if an argument is outside its range.
     """
-    require_within("delta", delta, 0.0, 1.0)
+    require_multiplier("epsilon", epsilon)
+    require_probability("delta", delta)
     xp, (eps, failure) = as_floats(epsilon, delta)
     rdp = pure_dp(eps if xp is not np else np.asarray(epsilon, np.float64)).rdp
     batch = np.broadcast_shapes(rdp.shape[:-1], failure.shape)
-    return PrivacyLoss(xp.broadcast_to(rdp, (*batch, len(ORDERS))), xp.broadcast_to(failure, batch))
+    loss = PrivacyLoss(xp.broadcast_to(rdp, (*batch, len(ORDERS))), xp.broadcast_to(failure, batch))
+    return unbounded_unless((failure >= 0) & (failure <= 1), loss)
 
 
 def _loss(rdp: Any) -> PrivacyLoss:

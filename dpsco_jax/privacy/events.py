@@ -12,7 +12,6 @@ Cost: none.
 """
 
 import dataclasses
-import math
 from typing import SupportsFloat
 
 from dp_accounting import (
@@ -23,6 +22,14 @@ from dp_accounting import (
     PoissonSampledDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
+)
+
+from dpsco_jax._checks import (
+    require_instance,
+    require_integer,
+    require_multiplier,
+    require_probability,
+    require_real,
 )
 
 
@@ -39,10 +46,8 @@ class ApproximateDpEvent(DpEvent):
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.epsilon < math.inf:
-            raise ValueError(f"epsilon must be in [0, inf), got {self.epsilon}.")
-        if not 0.0 <= self.delta < 1.0:
-            raise ValueError(f"delta must be in [0, 1), got {self.delta}.")
+        require_real("epsilon", self.epsilon, 0.0, closed=True)
+        require_real("delta", self.delta, 0.0, 1.0, closed=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +61,11 @@ class ParallelDpEvent(DpEvent):
     """
 
     events: tuple[DpEvent, ...]
+
+    def __post_init__(self) -> None:
+        require_instance("events", self.events, tuple | list)
+        for event in self.events:
+            require_instance("events", event, DpEvent)
 
 
 def gaussian(noise_multiplier: SupportsFloat) -> DpEvent:
@@ -72,6 +82,7 @@ def poisson_subsampled_gaussian(
     noise_multiplier: SupportsFloat, sampling_probability: SupportsFloat
 ) -> DpEvent:
     """Gaussian noise on a sum over records that are each sampled independently."""
+    require_probability("sampling_probability", sampling_probability)
     return PoissonSampledDpEvent(float(sampling_probability), gaussian(noise_multiplier))
 
 
@@ -82,26 +93,32 @@ def subsampled_gaussian_without_replacement(
 
     Under ADD_OR_REMOVE_ONE the multiplier is over the norm of one contribution, and ``population_size``
     is a public lower bound on the number of records in the larger of two neighbours.
+
+    Raises:
+        ValueError: if a size is not an integer, or ``batch_size`` is not in [0, ``population_size``].
     """
-    return SampledWithoutReplacementDpEvent(
-        int(population_size), int(batch_size), gaussian(noise_multiplier)
-    )
+    population = require_integer("population_size", population_size, 1)
+    batch = require_integer("batch_size", batch_size, 0, population)
+    return SampledWithoutReplacementDpEvent(population, batch, gaussian(noise_multiplier))
 
 
 def composed(*events: DpEvent) -> DpEvent:
     """All the events on the same records, each allowed to depend on the results before it."""
+    for event in events:
+        require_instance("events", event, DpEvent)
     return ComposedDpEvent(list(events))
 
 
 def repeated(event: DpEvent, count: int) -> DpEvent:
-    """The event ``count`` times on the same records, adaptively, with fresh randomness."""
-    if count < 0:
-        raise ValueError(f"count must be at least 0, got {count}.")
-    return SelfComposedDpEvent(event, int(count))
+    """The event ``count`` times on the same records, adaptively, with fresh randomness.
+
+    Raises:
+        ValueError: if ``count`` is not an integer of at least 0; 1.99 is not rounded to 1.
+    """
+    require_instance("event", event, DpEvent)
+    return SelfComposedDpEvent(event, require_integer("count", count, 0))
 
 
 def _nonnegative(name: str, value: SupportsFloat) -> float:
-    number = float(value)
-    if not number >= 0.0:
-        raise ValueError(f"{name} must be at least 0, got {number}.")
-    return number
+    require_multiplier(name, value)
+    return float(value)

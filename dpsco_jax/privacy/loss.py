@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from dpsco_jax._checks import require_within
+from dpsco_jax._checks import (
+    require,
+    require_inside,
+    require_instance,
+    require_multiplier,
+    require_whole,
+)
 from dpsco_jax.privacy._numerics import Array, Scalar, array_namespace, as_floats, round_up
 from dpsco_jax.privacy.orders import ORDERS
 
@@ -57,9 +63,15 @@ def unbounded_unless(holds: Any, loss: PrivacyLoss) -> PrivacyLoss:
     the condition under which its formula is a bound; a condition on NaN is false: the loss is infinite.
 
     Args:
-        holds: bool of shape ``[...]``, traced or not.
+        holds: booleans of shape ``[...]``, traced or not.
         loss: the loss that is proven where ``holds`` is true; it may hold anything elsewhere.
+
+    Raises:
+        ValueError: if ``holds`` is not of booleans (NaN would count as true), or ``loss`` is no loss.
     """
+    is_bool = getattr(holds, "dtype", None) == np.bool_ or isinstance(holds, bool)
+    require(is_bool, "holds", holds, "a boolean or an array of booleans")
+    require_instance("loss", loss, PrivacyLoss)
     xp = array_namespace(holds, loss)
     good = xp.asarray(holds, bool)
     return PrivacyLoss(
@@ -71,7 +83,11 @@ def compose(*losses: PrivacyLoss) -> PrivacyLoss:
     """The loss of all releases together, on the same data, each allowed to depend on those before.
 
     Rényi divergences add, and so do failure probabilities (union bound). ``compose()`` is ``zero()``.
+
+    Raises:
+        ValueError: if one of the losses is not a ``PrivacyLoss``.
     """
+    _require_losses(losses)
     total = losses[0] if losses else zero()
     for loss in losses[1:]:
         total = PrivacyLoss(total.rdp + loss.rdp, total.delta + loss.delta)
@@ -83,7 +99,11 @@ def parallel(*losses: PrivacyLoss) -> PrivacyLoss:
 
     A neighbour differs in one user, hence in one part; the others have the same law (or post-process).
     Valid when the split into parts does not depend on the data. ``parallel()`` is ``zero()``.
+
+    Raises:
+        ValueError: if one of the losses is not a ``PrivacyLoss``.
     """
+    _require_losses(losses)
     total = losses[0] if losses else zero()
     for loss in losses[1:]:
         xp = array_namespace(total, loss)
@@ -96,19 +116,23 @@ def scale(loss: PrivacyLoss, count: Scalar) -> PrivacyLoss:
 
     Args:
         loss: the cost of one release.
-        count: number of repetitions, a nonnegative integer (may be traced). No release costs nothing,
-            also where one costs ``inf``.
+        count: number of repetitions, a nonnegative whole number (may be traced: a traced number that is not
+            one gives ``unbounded()``). No release costs nothing, also where one costs ``inf``.
 
     Raises:
-        ValueError: if a concrete ``count`` is negative.
+        ValueError: if a concrete ``count`` is negative or not whole, or ``loss`` is no loss.
     """
-    require_within("count", count, 0.0, np.inf, open_high=True)
+    require_instance("loss", loss, PrivacyLoss)
+    require_whole("count", count, 0)
     xp, (rdp, failure, times) = as_floats(*loss, count)
     none = (times == 0)[..., None]
-    return PrivacyLoss(
+    scaled = PrivacyLoss(
         rdp=xp.where(none, 0.0, rdp * xp.where(none, 1.0, times[..., None])),
         delta=failure * times,
     )
+    # An infinite count is no count either: floor leaves infinity as it is.
+    whole = (times >= 0) & (times == xp.floor(times)) & (times < xp.inf)
+    return unbounded_unless(whole, scaled)
 
 
 def epsilon(loss: PrivacyLoss, delta: Scalar) -> Any:
@@ -126,12 +150,14 @@ def epsilon(loss: PrivacyLoss, delta: Scalar) -> Any:
         delta: the probability with which ε may be exceeded, in (0, 1); broadcast against the batch.
 
     Returns:
-        ε of shape ``[...]``; ``inf`` where δ does not exceed the failure probability of the loss.
+        ε of shape ``[...]``; ``inf`` where δ does not exceed the failure probability of the loss, where a
+        traced δ is not in (0, 1), and where the loss holds a number that no loss has, such as NaN.
 
     Raises:
-        ValueError: if a concrete ``delta`` is not in (0, 1).
+        ValueError: if a concrete ``delta`` is not in (0, 1), or ``loss`` is no loss.
     """
-    require_within("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    require_instance("loss", loss, PrivacyLoss)
+    require_inside("delta", delta)
     xp, (rdp, failure, allowed) = as_floats(*loss, delta)
     eps = xp.finfo(rdp.dtype).eps
     rest = (allowed * (1.0 - 2.0 * eps) - failure) / (1.0 - xp.minimum(failure, 0.5))
@@ -150,7 +176,8 @@ def epsilon(loss: PrivacyLoss, delta: Scalar) -> Any:
     within_variation = xp.any(finite & (allowed_variation > variation), axis=-1)
     best = xp.min(xp.where(finite, converted, xp.inf), axis=-1)
     best = xp.where(within_variation, 0.0, xp.maximum(best, 0.0))
-    best = xp.where(feasible, best, xp.inf)
+    proven = feasible & (allowed < 1) & _is_a_loss(xp, rdp, failure)
+    best = xp.where(proven, best, xp.inf)
     return round_up(best, _ROUNDING_ULPS)[()]
 
 
@@ -160,13 +187,16 @@ def delta(loss: PrivacyLoss, epsilon: Scalar) -> Any:
     The same two conversions as ``epsilon``, solved for δ, plus the failure probability of the loss.
 
     Returns:
-        δ of shape ``[...]``, at most 1.
+        δ of shape ``[...]``, at most 1; 1 where a traced ε is negative or NaN, and where the loss holds a
+        number that no loss has, such as NaN.
 
     Raises:
-        ValueError: if a concrete ``epsilon`` is negative or not a number.
+        ValueError: if a concrete ``epsilon`` is negative or not a number, or ``loss`` is no loss.
     """
-    require_within("epsilon", epsilon, 0.0, np.inf)
+    require_instance("loss", loss, PrivacyLoss)
+    require_multiplier("epsilon", epsilon)
     xp, (rdp, failure, allowed) = as_floats(*loss, epsilon)
+    proven = (allowed >= 0) & _is_a_loss(xp, rdp, failure)
     finite = xp.isfinite(rdp)
     safe_rdp = xp.where(finite, rdp, 0.0)
     above_one = (ORDERS - 1.0).astype(rdp.dtype)
@@ -181,4 +211,15 @@ def delta(loss: PrivacyLoss, epsilon: Scalar) -> Any:
     log_delta = xp.where(finite, xp.minimum(log_converted, log_variation), xp.inf)
     best = xp.exp(xp.minimum(xp.min(log_delta, axis=-1), 0.0))
     best = failure + (1.0 - xp.minimum(failure, 1.0)) * best
-    return xp.minimum(round_up(best, _ROUNDING_ULPS), 1.0)[()]
+    best = xp.minimum(round_up(best, _ROUNDING_ULPS), 1.0)
+    return xp.where(proven, best, 1.0)[()]
+
+
+def _require_losses(losses: tuple[PrivacyLoss, ...]) -> None:
+    for loss in losses:
+        require_instance("losses", loss, PrivacyLoss)
+
+
+def _is_a_loss(xp: Any, rdp: Any, failure: Any) -> Any:
+    """Whether all numbers can be those of a loss; false for NaN, of which nothing follows."""
+    return xp.all(rdp >= 0, axis=-1) & (failure >= 0)

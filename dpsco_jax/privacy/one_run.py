@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Num
 from scipy import optimize, special
 
+from dpsco_jax._checks import require, require_integer, require_mask, require_number
 from dpsco_jax.privacy.auditing import check_delta_and_confidence
 
 
@@ -41,11 +42,9 @@ def one_run_epsilon_lower_bound(
         ValueError: if a number is out of range.
     """
     check_delta_and_confidence(delta, confidence)
-    if not 0 <= num_correct <= num_guesses <= num_canaries:
-        raise ValueError(
-            "0 <= num_correct <= num_guesses <= num_canaries is needed, got "
-            f"{num_correct}, {num_guesses}, {num_canaries}."
-        )
+    num_canaries = require_integer("num_canaries", num_canaries, 1)
+    num_guesses = require_integer("num_guesses", num_guesses, 0, num_canaries)
+    num_correct = require_integer("num_correct", num_correct, 0, num_guesses)
     correct = np.arange(num_correct)
     log_ways = (
         special.gammaln(num_guesses + 1)
@@ -96,8 +95,11 @@ def one_run_audit(
     Raises:
         ValueError: if ``num_guesses`` is odd or out of range.
     """
-    if num_guesses % 2 or not 2 <= num_guesses <= len(scores):
-        raise ValueError(f"num_guesses must be even and in [2, {len(scores)}], got {num_guesses}.")
+    check_delta_and_confidence(delta, confidence)
+    require_number("scores", scores, "an array of real numbers")
+    require_mask("included", included, np.shape(scores))
+    require_integer("num_guesses", num_guesses, 2, len(scores))
+    require(num_guesses % 2 == 0, "num_guesses", num_guesses, "even")
     order = np.argsort(np.asarray(scores), kind="stable")
     half = num_guesses // 2
     correct = int(np.sum(~included[order[:half]]) + np.sum(included[order[-half:]]))

@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from dpsco_jax._checks import require_instance, require_positive, require_real, require_within
+
 
 class Pair(NamedTuple):
     """A dominating pair (P, Q), described through its loss L = log dP/dQ.
@@ -36,7 +38,12 @@ class Pair(NamedTuple):
 
 
 def reverse(pair: Pair) -> Pair:
-    """The pair (Q, P), whose loss is the negative of the loss under the other distribution."""
+    """The pair (Q, P), whose loss is the negative of the loss under the other distribution.
+
+    Raises:
+        ValueError: if ``pair`` is not a ``Pair``.
+    """
+    require_instance("pair", pair, Pair)
 
     def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         upper, lower = pair.cells(-edges[::-1])
@@ -62,7 +69,12 @@ def poisson_gaussian(noise_multiplier: float, sampling_probability: float) -> Pa
     With its reverse it dominates the Poisson-subsampled Gaussian under ADD_OR_REMOVE_ONE and under
     REPLACE_SPECIAL: this pair when the record is present in the first data set, the reverse when it is
     absent. A composition must keep to one direction throughout, and ε is the larger of the two.
+
+    Raises:
+        ValueError: unless s is positive and finite, and q in (0, 1].
     """
+    require_positive("noise_multiplier", noise_multiplier)
+    require_within("sampling_probability", sampling_probability, 0.0, 1.0, open_low=True)
     s, q = noise_multiplier, sampling_probability
 
     def unsampled_loss(x: np.ndarray) -> np.ndarray:
@@ -96,7 +108,11 @@ def gaussian_without_replacement(noise_multiplier: float, sampling_fraction: flo
 
     On losses above zero it agrees with ``poisson_gaussian``, below zero with the reverse of that, and the
     rest of the mass, (1-q)(1 - 2Φ(-1/2s)), lies at zero. It is its own reverse.
+
+    Raises:
+        ValueError: unless s is positive and finite, and q in (0, 1].
     """
+    require_within("sampling_fraction", sampling_fraction, 0.0, 1.0, open_low=True)
     s, q = noise_multiplier, sampling_fraction
     half = poisson_gaussian(s, q)
     at_zero = (1.0 - q) * (special.ndtr(0.5 / s) - special.ndtr(-0.5 / s))
@@ -119,7 +135,12 @@ def gaussian_without_replacement(noise_multiplier: float, sampling_fraction: flo
 
 
 def laplace(scale: float) -> Pair:
-    """Laplace noise of the given scale at centres 0 and 1: the Laplace mechanism, every relation."""
+    """Laplace noise of the given scale at centres 0 and 1: the Laplace mechanism, every relation.
+
+    Raises:
+        ValueError: unless the scale is positive and finite.
+    """
+    require_positive("scale", scale)
     bound = 1.0 / scale
 
     def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -141,7 +162,13 @@ def laplace(scale: float) -> Pair:
 
 
 def approximate_dp(epsilon: float, delta: float) -> Pair:
-    """Randomized response that fails with probability δ: dominates every (ε, δ)-DP release."""
+    """Randomized response that fails with probability δ: dominates every (ε, δ)-DP release.
+
+    Raises:
+        ValueError: unless ε is in [0, inf) and δ in [0, 1).
+    """
+    require_real("epsilon", epsilon, 0.0, closed=True)
+    require_real("delta", delta, 0.0, 1.0, closed=True)
     likely = (1.0 - delta) / (1.0 + math.exp(-epsilon))
     unlikely = likely * math.exp(-epsilon)
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import fft, signal
 
+from dpsco_jax._checks import require_counted, require_integer, require_within
 from dpsco_jax.privacy.pairs import Pair
 from dpsco_jax.privacy.pld_window import LOST_MASS, Law, choose_window, discretize, log_moments
 
@@ -47,10 +48,11 @@ def epsilon(components: Sequence[Component], delta: float, max_points: int = MAX
         ε ≥ 0; ``inf`` if the mass of infinite loss alone exceeds δ.
 
     Raises:
-        ValueError: if δ is out of range.
+        ValueError: if δ is out of range, or a number of repetitions is not an integer.
     """
-    if not 1e-200 <= delta < 1.0:
-        raise ValueError(f"delta must be in [1e-200, 1), got {delta}.")
+    require_within("delta", delta, 1e-200, 1.0, open_high=True)
+    require_integer("max_points", max_points, 1)
+    require_counted("components", components, Pair)
     components = [(pair, count) for pair, count in components if count > 0]
     if not components:
         return 0.0

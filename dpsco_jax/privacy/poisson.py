@@ -21,10 +21,10 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from jaxtyping import Bool
 
-from dpsco_jax._checks import require_within
+from dpsco_jax._checks import require_multiplier, require_probability, require_relation
 from dpsco_jax.privacy import _profile
 from dpsco_jax.privacy._numerics import Array, Scalar, as_floats, round_up
-from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 16.0
@@ -44,17 +44,18 @@ def poisson_subsampled_gaussian(
         sampling_probability: of each user, in [0, 1]; broadcast against the multiplier.
         relation: ADD_OR_REMOVE_ONE, the only one under which the curve holds.
 
+    A traced multiplier or probability that is out of its range, or NaN, has an unbounded loss.
+
     Raises:
         ValueError: for another relation, or an argument out of range.
     """
-    if relation != NeighboringRelation.ADD_OR_REMOVE_ONE:
-        raise ValueError(
-            f"relation must be ADD_OR_REMOVE_ONE for Poisson sampling, got {relation.name}"
-        )
+    require_relation("relation", relation, (NeighboringRelation.ADD_OR_REMOVE_ONE,))
     xp, sigma, q = _checked(noise_multiplier, sampling_probability)
     log_moment, _ = log_moments(xp, sigma, q)
     rdp = round_up(log_moment, _ROUNDING_ULPS) / (ORDERS - 1.0).astype(sigma.dtype)
-    return PrivacyLoss(rdp, xp.zeros(rdp.shape[:-1], rdp.dtype))
+    # Where nobody is sampled nothing is released: that is said of a probability of 0, never of NaN.
+    valid = (sigma >= 0) & (q >= 0) & (q <= 1)
+    return unbounded_unless(valid, PrivacyLoss(rdp, xp.zeros(rdp.shape[:-1], rdp.dtype)))
 
 
 def is_exact(
@@ -116,7 +117,7 @@ def minkowski(xp: Any, sigma: Any, q: Any) -> Any:
 
 
 def _checked(noise_multiplier: Scalar, sampling_probability: Scalar) -> tuple[Any, Any, Any]:
-    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf)
-    require_within("sampling_probability", sampling_probability, 0.0, 1.0)
+    require_multiplier("noise_multiplier", noise_multiplier)
+    require_probability("sampling_probability", sampling_probability)
     xp, (sigma, q) = as_floats(noise_multiplier, sampling_probability)
     return xp, sigma, q

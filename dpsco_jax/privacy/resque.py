@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from dpsco_jax._checks import require, require_integer, require_within
+from dpsco_jax import _checks
 from dpsco_jax.privacy import _resque_profile, accountants, pld
 from dpsco_jax.privacy._resque_amplification import subsampled_rdp
 from dpsco_jax.privacy._resque_drift import drift_factor, shift_law
@@ -67,16 +67,17 @@ class ResqueCall:
     replacement: bool = False
 
     def __post_init__(self) -> None:
-        queries = require_integer("num_queries", self.num_queries, 2)
-        require(queries & (queries - 1) == 0, "num_queries", queries, "a power of two, at least 2")
-        require_integer("population", self.population, 2)
+        queries = _checks.require_integer("num_queries", self.num_queries, 2)
+        _checks.require(queries & (queries - 1) == 0, "num_queries", queries, "a power of two")
+        _checks.require_integer("population", self.population, 2)
+        _checks.require_flag("replacement", self.replacement)
         if not self.replacement and queries - 1 > self.population:
             raise ValueError(
                 f"num_queries must be at most population + 1 = {self.population + 1} without"
                 f" replacement, got {queries}"
             )
-        require_within("beta", self.beta, 0.0, np.inf, open_low=True, open_high=True)
-        require_within(
+        _checks.require_positive("beta", self.beta)
+        _checks.require_within(
             "radius_ratio", self.radius_ratio, LEAST_RADIUS_RATIO, np.inf, open_high=True
         )
 
@@ -88,7 +89,8 @@ def conditional_cost(call: ResqueCall, failure: float) -> float:
         call: the call.
         failure: probability, in each phase, that two coupled runs drift apart by more than F allows.
     """
-    require_within("failure", failure, 0.0, 1.0, open_low=True)
+    _checks.require_instance("call", call, ResqueCall)
+    _checks.require_within("failure", failure, 0.0, 1.0, open_low=True)
     return 2.0 * (call.beta * drift_factor(call.num_queries, call.radius_ratio, failure)) ** 2
 
 
@@ -105,15 +107,11 @@ def call_loss(call: ResqueCall, failure: float, constants: Constants = "tight") 
     Raises:
         ValueError: if an argument is out of range, or a printed precondition of ``"paper"`` is violated.
     """
-    require_within("failure", failure, 0.0, 0.5, open_low=True)
-    match constants:
-        case "tight":
-            return _tight_loss(call, failure)
-        case "triple":
-            return _triple_loss(call, failure)
-        case "paper":
-            return _paper_loss(call, failure)
-    raise ValueError(f"constants must be 'tight', 'triple' or 'paper', got {constants!r}")
+    _checks.require_instance("call", call, ResqueCall)
+    _checks.require_within("failure", failure, 0.0, 0.5, open_low=True)
+    _checks.require_choice("constants", constants, ("tight", "triple", "paper"))
+    form = {"tight": _tight_loss, "triple": _triple_loss, "paper": _paper_loss}
+    return form[constants](call, failure)
 
 
 def calls_loss(
@@ -128,6 +126,8 @@ def calls_loss(
         constants: as in ``call_loss``.
     """
     counts = _merged(calls)
+    _checks.require_within("failure", failure, 0.0, 0.5, open_low=True)
+    _checks.require_choice("constants", constants, ("tight", "triple", "paper"))
     total = sum(counts.values())
     return compose(
         *(
@@ -151,6 +151,8 @@ def calls_epsilon(
         max_points: limit on the size of the grid of losses.
     """
     counts = _merged(calls)
+    _checks.require_real("delta", delta, 0.0, 1.0)
+    _checks.require_integer("max_points", max_points, 1)
     failure = _FAILURE_SHARE * delta / max(sum(counts.values()), 1)
     laws = [(_law(call, failure), count) for call, count in counts.items()]
     return pld.epsilon(
@@ -178,8 +180,10 @@ def calibrate_beta(
     Raises:
         ValueError: if an argument is out of range, or not even 1e-7 meets the budget.
     """
-    require_within("epsilon", epsilon, 0.0, np.inf, open_low=True, open_high=True)
-    require_within("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
+    _checks.require_callable("calls_at", calls_at)
+    _checks.require_real("epsilon", epsilon, 0.0)
+    _checks.require_real("delta", delta, 0.0, 1.0)
+    _checks.require_choice("constants", constants, ("tight", "triple"))
     if constants == "triple":
         failure = _FAILURE_SHARE * delta
         return float(
@@ -190,8 +194,6 @@ def calibrate_beta(
                 *_BETA_RANGE,
             )
         )
-    if constants != "tight":
-        raise ValueError(f"constants must be 'tight' or 'triple', got {constants!r}")
 
     def excess(log_noise: float, max_points: int = pld.MAX_POINTS) -> float:
         spent = calls_epsilon(calls_at(math.exp(-log_noise)), delta, max_points)
@@ -208,6 +210,8 @@ def calibrate_beta(
 
 def violated_preconditions(call: ResqueCall, failure: float) -> list[str]:
     """Which preconditions of the printed Lemma 2.4.10, with its proof's constants, a call violates."""
+    _checks.require_instance("call", call, ResqueCall)
+    _checks.require_real("failure", failure, 0.0, 1.0)
     queries, users = call.num_queries, call.population
     log_term = math.log(max(math.log(queries), 1.0) / failure)
     tau = _paper_tau(call, failure)
@@ -225,6 +229,7 @@ def violated_preconditions(call: ResqueCall, failure: float) -> list[str]:
 def _merged(calls: Sequence[tuple[ResqueCall, int]]) -> Counter[ResqueCall]:
     """How often each call could be made, for those that could."""
     counts: Counter[ResqueCall] = Counter()
+    _checks.require_counted("calls", calls, ResqueCall)
     for call, count in calls:
         counts[call] += count
     return +counts

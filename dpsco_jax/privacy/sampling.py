@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation
 
+from dpsco_jax._checks import require_probability, require_relation, require_whole
 from dpsco_jax.privacy import curves, events, poisson, subsampling
 from dpsco_jax.privacy._numerics import Scalar
 from dpsco_jax.privacy.loss import PrivacyLoss
@@ -27,7 +28,7 @@ class FullBatch(NamedTuple):
             noise_multiplier: standard deviation over the ℓ2 sensitivity under ``relation``.
             relation: the one under which the sensitivity was formed.
         """
-        del relation  # the multiplier has it already
+        require_relation("relation", relation)  # the multiplier has it already
         return curves.gaussian(noise_multiplier)
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
@@ -54,10 +55,12 @@ class Poisson(NamedTuple):
         Raises:
             ValueError: for another relation.
         """
+        require_probability("probability", self.probability)
         return poisson.poisson_subsampled_gaussian(noise_multiplier, self.probability, relation)
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
         """The event of one Gaussian release."""
+        require_probability("probability", self.probability)
         return events.poisson_subsampled_gaussian(
             noise_multiplier, float(np.asarray(self.probability))
         )
@@ -118,6 +121,7 @@ class WithReplacement(NamedTuple):
         Raises:
             ValueError: for another relation.
         """
+        require_whole("num_draws", self.num_draws, 0)
         return subsampling.subsampled_gaussian_with_replacement(
             noise_multiplier, self.population_size, self.num_draws, relation
         )

@@ -15,6 +15,7 @@ from typing import SupportsFloat
 import dp_accounting
 from dp_accounting import DpEvent, NeighboringRelation
 
+from dpsco_jax._checks import require_real
 from dpsco_jax.privacy.compositions import compositions
 
 
@@ -29,6 +30,7 @@ def second_opinion(
     Returns:
         "RDP" and "PLD", each absent where that accountant does not know a release.
     """
+    require_real("delta", delta, 0.0, 1.0)
     opinions: dict[str, float] = {}
     for name, accountant_of in (
         ("RDP", lambda: dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)),

@@ -25,14 +25,21 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require_within
+from dpsco_jax._checks import (
+    require_multiplier,
+    require_probability,
+    require_relation,
+    require_whole,
+    require_within,
+)
 from dpsco_jax.privacy import _profile, poisson
 from dpsco_jax.privacy._numerics import Scalar, as_floats, round_up
-from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 24.0
 _MAX_MULTIPLICITY = 16
+_RELATIONS = (NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_OR_REMOVE_ONE)
 
 
 def subsampled_gaussian_without_replacement(
@@ -51,15 +58,21 @@ def subsampled_gaussian_without_replacement(
         batch_size: users in a batch, between 0 and ``population_size``.
         relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
 
+    Sizes are whole numbers. A traced number that is out of its range, not whole or NaN has an unbounded loss.
+
     Raises:
         ValueError: for another relation, or an argument out of range.
     """
-    _check_sizes(noise_multiplier, population_size, batch_size, 1.0)
+    _check(noise_multiplier, population_size, batch_size, 1, relation)
     if not isinstance(population_size, jax.core.Tracer):
         require_within("batch_size", batch_size, 0.0, float(np.min(population_size)))
     xp, (sigma, users, batch) = as_floats(noise_multiplier, population_size, batch_size)
-    log_moments = _log_moments(xp, sigma, batch / users, relation)
-    return _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
+    sigma, users, batch = xp.broadcast_arrays(sigma, users, batch)
+    valid = _are_sizes(xp, sigma, users, batch, 1) & (batch <= users)
+    fraction = xp.where(valid, batch, 0.0) / xp.where(valid, users, 1.0)
+    log_moments = _log_moments(xp, sigma, fraction, relation)
+    loss = _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
+    return unbounded_unless(valid, loss)
 
 
 def subsampled_gaussian_with_replacement(
@@ -83,13 +96,18 @@ def subsampled_gaussian_with_replacement(
         relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
         tail_probability: failure probability to aim at, in one release.
 
+    Sizes are whole numbers. A traced number that is out of its range, not whole or NaN has an unbounded loss.
+
     Raises:
         ValueError: for another relation, or an argument out of range.
     """
-    _check_sizes(noise_multiplier, population_size, batch_size, 2.0)
-    require_within("tail_probability", tail_probability, 0.0, 1.0)
+    _check(noise_multiplier, population_size, batch_size, 2, relation)
+    require_probability("tail_probability", tail_probability)
     xp, (sigma, users, draws) = as_floats(noise_multiplier, population_size, batch_size)
     sigma, users, draws = xp.broadcast_arrays(sigma, users, draws)
+    valid = _are_sizes(xp, sigma, users, draws, 2)
+    valid = valid & (tail_probability >= 0) & (tail_probability <= 1)
+    users, draws = xp.where(valid, users, 2.0), xp.where(valid, draws, 0.0)
     drawn, failure = _multiplicities(xp, users, draws, tail_probability)
     ever = drawn[..., 1:].sum(-1)
     rate = ever / (drawn[..., 0] + ever)
@@ -98,7 +116,8 @@ def subsampled_gaussian_with_replacement(
     log_moments = _log_moments(
         xp, sigma[..., None] / times, xp.broadcast_to(rate[..., None], weights.shape), relation
     )
-    return _loss(xp, _log_mean_exp(xp, log_moments, weights[..., None]), failure)
+    loss = _loss(xp, _log_mean_exp(xp, log_moments, weights[..., None]), failure)
+    return unbounded_unless(valid, loss)
 
 
 def _multiplicities(xp: Any, users: Any, draws: Any, tail_probability: Any) -> tuple[Any, Any]:
@@ -123,11 +142,7 @@ def _log_moments(xp: Any, sigma: Any, q: Any, relation: NeighboringRelation) -> 
     sigma, q = xp.broadcast_arrays(sigma, q)
     if relation == NeighboringRelation.REPLACE_ONE:
         return _symmetric_log_moments(xp, sigma, q)
-    if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
-        return poisson.log_moments(xp, 0.5 * sigma, q)[0]
-    raise ValueError(
-        f"relation must be REPLACE_ONE or ADD_OR_REMOVE_ONE for batches of fixed size, got {relation.name}"
-    )
+    return poisson.log_moments(xp, 0.5 * sigma, q)[0]
 
 
 def _symmetric_log_moments(xp: Any, sigma: Any, q: Any) -> Any:
@@ -166,10 +181,20 @@ def _log_mean_exp(xp: Any, logs: Any, weights: Any) -> Any:
     return (peak + xp.log1p(excess.sum(-2, keepdims=True) + xp.expm1(-peak)))[..., 0, :]
 
 
-def _check_sizes(noise_multiplier: Any, users: Any, batch: Any, least: float) -> None:
-    require_within("noise_multiplier", noise_multiplier, 0.0, np.inf)
-    require_within("population_size", users, least, np.inf, open_high=True)
-    require_within("batch_size", batch, 0.0, np.inf, open_high=True)
+def _check(
+    noise_multiplier: Any, users: Any, batch: Any, least: int, relation: NeighboringRelation
+) -> None:
+    require_relation("relation", relation, _RELATIONS)
+    require_multiplier("noise_multiplier", noise_multiplier)
+    require_whole("population_size", users, least)
+    require_whole("batch_size", batch, 0)
+
+
+def _are_sizes(xp: Any, sigma: Any, users: Any, batch: Any, least: int) -> Any:
+    """What ``_check`` demands, of numbers that may be traced."""
+    whole = (users == xp.floor(users)) & (batch == xp.floor(batch))
+    finite = (users < xp.inf) & (batch < xp.inf)
+    return (sigma >= 0) & (users >= least) & (batch >= 0) & whole & finite
 
 
 def _loss(xp: Any, log_moments: Any, failure: Any) -> PrivacyLoss:

@@ -17,6 +17,8 @@ Cost: closed forms.
 import math
 from typing import NamedTuple
 
+from dpsco_jax._checks import require_instance, require_integer, require_real, require_within
+
 
 class TruncatedCdp(NamedTuple):
     """A (ρ, ω)-tCDP guarantee.
@@ -36,8 +38,7 @@ def gaussian(noise_multiplier: float) -> TruncatedCdp:
     Raises:
         ValueError: if the multiplier is not positive.
     """
-    if not noise_multiplier > 0:
-        raise ValueError(f"noise_multiplier must be in (0, inf), got {noise_multiplier!r}")
+    require_within("noise_multiplier", noise_multiplier, 0.0, math.inf, open_low=True)
     return TruncatedCdp(0.5 / noise_multiplier**2, math.inf)
 
 
@@ -51,9 +52,9 @@ def subsampled(loss: TruncatedCdp, sampling_fraction: float) -> TruncatedCdp:
     Raises:
         ValueError: if a condition of the theorem fails; the message says which.
     """
+    require_instance("loss", loss, TruncatedCdp)
     rho, omega = loss
-    if not 0 < sampling_fraction <= 0.1:
-        raise ValueError(f"sampling_fraction must be in (0, 0.1], got {sampling_fraction!r}")
+    require_within("sampling_fraction", sampling_fraction, 0.0, 0.1, open_low=True)
     if not 0 < rho <= 0.1:
         raise ValueError(f"rho of the release on a sample must be in (0, 0.1], got {rho!r}")
     log_rate = math.log(1 / sampling_fraction)
@@ -70,8 +71,13 @@ def subsampled(loss: TruncatedCdp, sampling_fraction: float) -> TruncatedCdp:
 
 
 def scale(loss: TruncatedCdp, count: int) -> TruncatedCdp:
-    """``count`` releases of the same loss."""
-    return TruncatedCdp(count * loss.rho, loss.omega)
+    """``count`` releases of the same loss.
+
+    Raises:
+        ValueError: if ``count`` is not an integer of at least 0.
+    """
+    require_instance("loss", loss, TruncatedCdp)
+    return TruncatedCdp(require_integer("count", count, 0) * loss.rho, loss.omega)
 
 
 def epsilon(loss: TruncatedCdp, delta: float) -> float:
@@ -80,8 +86,10 @@ def epsilon(loss: TruncatedCdp, delta: float) -> float:
     Raises:
         ValueError: if δ is not in (0, 1).
     """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must be in (0, 1), got {delta!r}")
+    require_instance("loss", loss, TruncatedCdp)
+    require_real("delta", delta, 0.0, 1.0)
+    if math.isnan(loss.rho) or math.isnan(loss.omega):
+        return math.inf
     log_delta = math.log(1 / delta)
     if math.isinf(loss.omega) or log_delta <= (loss.omega - 1) ** 2 * loss.rho:
         return loss.rho + 2 * math.sqrt(loss.rho * log_delta)

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require_choice, require_integer, require_relation
+from dpsco_jax import _checks
 from dpsco_jax.privacy import _threshold_accounting as accounting
 from dpsco_jax.privacy import _threshold_loss
 from dpsco_jax.privacy import _threshold_paper as papers
@@ -108,12 +108,12 @@ class ConcentratedReleases:
         return WithoutReplacement(self.population_size, self.batch_size)
 
     def __post_init__(self) -> None:
-        require_choice("test", self.test, TESTS)
-        require_choice("selection", self.selection, SELECTIONS)
-        require_relation("relation", self.relation, RELATIONS)
-        require_integer("population_size", self.population_size, 2)
-        require_integer("batch_size", self.batch_size, 2, self.population_size)
-        require_integer("num_steps", self.num_steps, 1)
+        _checks.require_choice("test", self.test, TESTS)
+        _checks.require_choice("selection", self.selection, SELECTIONS)
+        _checks.require_relation("relation", self.relation, RELATIONS)
+        _checks.require_integer("population_size", self.population_size, 2)
+        _checks.require_integer("batch_size", self.batch_size, 2, self.population_size)
+        _checks.require_integer("num_steps", self.num_steps, 1)
 
     @property
     def sampling_rate(self) -> float:
@@ -238,16 +238,14 @@ def calibrate_concentrated(
         num_users,
         num_users if batch_size is None else batch_size,
         num_steps,
-        (float(epsilon), float(delta)),
+        (epsilon, delta),
         selection,
         relation,
         (test_share, keep_level, threshold),
-        float(false_halt_probability),
+        false_halt_probability,
     )
-    asked = require_choice("test", test, (*TESTS, "auto"))
-    kinds = TESTS if asked == "auto" else (asked,)
-    chosen = require_choice("constants", constants, ("tight", "paper"))
-    allocation = papers if chosen == "paper" else search
+    kinds = request.kinds(test)
+    allocation = papers if request.is_paper(constants) else search
     best = allocation.best(problem, kinds)
     if best is None:
         raise request.too_few(problem, lambda other: allocation.is_feasible(other, kinds))
@@ -263,6 +261,7 @@ def fewest_users(calibrate: Callable[[int], Any]) -> int:
     Raises:
         ValueError: an argument is out of range, or no number of users would do.
     """
+    _checks.require_callable("calibrate", calibrate)
     try:
         calibrate(2)
     except request.TooFewUsersError as error:

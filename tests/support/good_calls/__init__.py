@@ -1,0 +1,33 @@
+"""Calls that work, by rooms: values and kinds where the common vocabulary of names is not enough."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.good_calls import (
+    geometry,
+    mechanisms,
+    oracles,
+    privacy,
+    problems,
+    rates,
+    solvers,
+    transforms,
+)
+
+_ROOMS = (geometry, mechanisms, oracles, privacy, problems, rates, solvers, transforms)
+
+GOOD: dict[str, dict[str, Any]] = {
+    path: call for room in _ROOMS for path, call in room.GOOD.items()
+}
+"""By function: argument to a value, a kind, or both."""
+
+EXEMPT: dict[tuple[str, str], str] = {
+    key: why for room in _ROOMS for key, why in room.EXEMPT.items()
+}
+"""By function and argument ("*": all of them): why bad values are not tried."""
+
+SCHEMES: dict[str, Callable[..., Any]] = privacy.SCHEMES
+"""What is tried beside the functions: methods that take what their object was made of."""
+
+HANDED_ON: dict[str, str] = solvers.HANDED_ON
+"""By function: the private one, in the same room, to which its ``**arguments`` go."""

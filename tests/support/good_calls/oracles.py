@@ -1,0 +1,85 @@
+"""Calls of ``dpsco_jax.oracles`` that work, where the common vocabulary does not say it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax.oracles import linear, preconditioned, resque
+from tests.support import kinds
+from tests.support.arguments import DATA, DIM, OBJECTIVE, VECTOR
+from tests.support.kinds import Fresh, Kind
+
+_MODEL = OBJECTIVE.linear_model
+_LEVEL = Kind("integer in [0, 31]", (-1, 32, *kinds.INTEGER.bad))(2)
+_SHIFTS = np.full((4, DIM), 0.01, np.float32)
+_SMOOTHING = {"smoothing_radius": kinds.NONNEGATIVE(0.1)}
+_RADIUS = {"radius": kinds.NONNEGATIVE(0.1)}
+_POOL = {"shifts": kinds.NUMBERS(_SHIFTS), "point": VECTOR}
+
+GOOD: dict[str, dict[str, Any]] = {
+    "oracles.linear.clipped_gradient_sum": _SMOOTHING,
+    "oracles.linear_users.per_user_gradients": _SMOOTHING,
+    "oracles.unclipped.mean_gradient": {**_SMOOTHING, "count": kinds.COUNT(5)},
+    "oracles.linear.shifts": {
+        "rows": kinds.ANY(Fresh(lambda: linear.prepare(_MODEL, DATA, DIM))),
+        "position": kinds.ANY(jnp.arange(12)),
+        **_SMOOTHING,
+    },
+    "oracles.multilevel.combine": {
+        "base": kinds.TREE(VECTOR),
+        "fine": kinds.TREE(VECTOR),
+        "coarse": kinds.TREE(VECTOR),
+        "level": _LEVEL,
+    },
+    "oracles.multilevel.draw_levels": {
+        "max_level": _LEVEL,
+        "shape": Kind("shape", ((-1,), (1.5,), "1", None))((3,)),
+    },
+    "oracles.multilevel.expected_calls": {"max_level": _LEVEL},
+    "oracles.multilevel.estimate": {
+        "levels": Kind("functions", ("nonsense", 7, None, (), (7,)))(
+            [lambda key: (jax.random.normal(key), jnp.zeros(()))] * 2
+        ),
+        "level": kinds.COUNT_OR_ZERO(0),
+    },
+    "oracles.preconditioned.joint_bound": {
+        "component_weight": kinds.NONNEGATIVE,
+        "inside_weight": kinds.NONNEGATIVE,
+    },
+    "oracles.preconditioned.scaled_sums": {
+        "component": kinds.OBJECT(preconditioned.Component(np.zeros(DIM, np.float32), 1.0, 0.0)),
+        "inside_weight": kinds.NONNEGATIVE,
+    },
+    "oracles.resque.log_weight": {"shift": VECTOR, "smoothing_radius": kinds.POSITIVE},
+    "oracles.resque.log_weights": _POOL,
+    "oracles.resque.draw_pool": {
+        "gradient": kinds.FUNCTION(lambda key, points: points),
+        "center": kinds.NUMBERS(VECTOR),
+    },
+    "oracles.resque.reweighted_gradient": {
+        **_POOL,
+        "pool": kinds.OBJECT(resque.Pool(jnp.asarray(VECTOR), jnp.asarray(_SHIFTS), _SHIFTS)),
+    },
+    "oracles.resque.user_gradient": {"center": kinds.NUMBERS(VECTOR)},
+    "oracles.resque.weighted_sum": {
+        "weights": np.ones(4, np.float32),
+        "rows": kinds.NUMBERS(_SHIFTS),
+    },
+    "oracles.sampling.with_replacement": {"num_draws": kinds.COUNT(4)},
+    "oracles.smoothed.at_shifted_point": {
+        **_RADIUS,
+        "oracle": kinds.FUNCTION(lambda key, params, data: params),
+    },
+    "oracles.smoothed.user_gradient": _RADIUS,
+    "oracles.smoothed.user_gradient_by_item": _RADIUS,
+}
+EXEMPT: dict[tuple[str, str], str] = {
+    **{
+        (f"oracles.{name}", "*"): "a part of an oracle, called for every chunk behind its checks"
+        for name in ("linear.shifts", "gradients.count_items")
+    },
+    ("oracles.chunks.map_over_users", "data"): "any pytree with an axis of users",
+    ("oracles.chunks.sum_over_users", "data"): "any pytree with an axis of users",
+}

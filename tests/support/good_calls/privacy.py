@@ -1,0 +1,267 @@
+"""Calls of ``dpsco_jax.privacy`` that work, where the common vocabulary does not say it."""
+
+from typing import Any
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import privacy
+from dpsco_jax.privacy import compositions, events, pairs, pld_window, resque, tcdp
+from tests.support import kinds
+from tests.support.kinds import Fresh, Kind
+
+_ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+_REPLACE = NeighboringRelation.REPLACE_ONE
+_CALL = resque.ResqueCall(num_queries=8, beta=0.01, radius_ratio=4.0, population=100)
+_PAIRS = Kind("pairs with counts", ("nonsense", 7, None))
+_CALLS = Kind("calls with counts", ("nonsense", 7, None, [(_CALL, 1.5)], [(_CALL, -1)], [(7, 1)]))
+_HALF = Kind("in (0, 1/2]", (0.0, 0.6, *kinds.PROBABILITY.bad))
+_RELEASES = {"releases": kinds.ANY(compositions.compositions(events.gaussian(2.0), _REPLACE)[0])}
+_NOISE = {"noise_multiplier": kinds.NONNEGATIVE_OR_INF}
+_LAW = pld_window.discretize(pairs.gaussian(2.0), np.linspace(-3.0, 3.0, 13))
+_AMOUNT = kinds.NONNEGATIVE_OR_INF
+_STEPS = {
+    "num_steps": Kind("whole number >= 1", (0, *kinds.WHOLE.bad)),
+    "sampling_probability": kinds.POSITIVE_PROBABILITY,
+}
+CONCENTRATED = Fresh(lambda: privacy.calibrate_concentrated(4000, 2, 4.0, 1e-6))
+
+_SIZES = {
+    **_NOISE,
+    "population_size": Kind("whole number >= 1", (0, *kinds.WHOLE.bad)),
+    "batch_size": kinds.WHOLE,
+    "relation": kinds.RELATION(_REPLACE),
+}
+_SIGMA_DELTA = {"noise_multiplier": kinds.POSITIVE}
+
+GOOD: dict[str, dict[str, Any]] = {
+    "privacy.accountants.closed_form": _RELEASES,
+    "privacy.accountants.privacy_loss_distribution": _RELEASES,
+    "privacy.accountants.renyi": _RELEASES,
+    "privacy.accountants.gaussian_epsilon": _SIGMA_DELTA,
+    "privacy.accountants.raised": {
+        "value": kinds.ANY(1.0),
+        "holds": kinds.FUNCTION(lambda _: True),
+    },
+    "privacy.auditing.audit": {
+        "data": kinds.ANY(np.zeros(2)),
+        "neighbour": kinds.ANY(np.ones(2)),
+        "mechanism": lambda key, data: data[0],
+        "num_runs": kinds.COUNT_FROM_TWO(8),
+        "delta": kinds.SHARE(0.0),
+    },
+    "privacy.auditing.audit_scores": {
+        "scores": np.arange(8.0),
+        "neighbour_scores": kinds.NUMBERS(np.arange(8.0)),
+        "delta": kinds.SHARE(0.0),
+    },
+    "privacy.auditing.check_delta_and_confidence": {"delta": kinds.SHARE, "confidence": 0.9},
+    "privacy.auditing.epsilon_lower_bound": {
+        "true_positives": kinds.WHOLE(90),
+        "false_positives": kinds.WHOLE(10),
+        "delta": kinds.SHARE(0.0),
+    },
+    "privacy.calibration.calibrate": {
+        "lower": kinds.POSITIVE(0.1),
+        "upper": kinds.POSITIVE(100.0),
+    },
+    "privacy.calibration.calibrate_noise_multiplier": _STEPS,
+    "privacy.calibration.calibrate_sampling_probability": _STEPS,
+    "privacy.calibration.calibrate_num_steps": {"sampling_probability": kinds.PROBABILITY},
+    "privacy.certificates.certificate": {
+        "assumptions": Kind("sentences", (7, None, (7,), "nonsense"))(())
+    },
+    "privacy.certified_noise.certified_noise_multiplier": {
+        "sampling": kinds.OBJECT(privacy.FullBatch()),
+    },
+    "privacy.certified_noise.decreasing_root": {
+        "excess": kinds.FUNCTION(lambda x: 1.0 - x),
+        "start": kinds.SIGNED(0.0),
+        "under": kinds.POSITIVE(1e-3),
+    },
+    "privacy.composition.advanced_composition": {
+        "slack": kinds.OPEN_PROBABILITY(1e-6),
+        "epsilon": kinds.NONNEGATIVE,
+        "delta": kinds.SHARE,
+    },
+    "privacy.composition.optimal_composition": {
+        "epsilon": kinds.NONNEGATIVE,
+        "total_epsilon": kinds.NONNEGATIVE,
+        "delta": kinds.SHARE,
+    },
+    "privacy.composition.group_privacy": {"epsilon": kinds.NONNEGATIVE, "delta": kinds.SHARE},
+    "privacy.composition.log_gaussian_delta": {
+        "epsilon": kinds.SIGNED(1.0),
+        "mu": kinds.POSITIVE,
+    },
+    "privacy.composition.log_response_gaussian_delta": {
+        "response_epsilon": kinds.NONNEGATIVE(0.5),
+        "epsilon": kinds.SIGNED(1.0),
+        "mu": kinds.POSITIVE,
+    },
+    "privacy.composition.response_gaussian_mu": {"response_epsilon": kinds.NONNEGATIVE(0.5)},
+    "privacy.curves.approximate_dp": {"epsilon": _AMOUNT, "delta": kinds.PROBABILITY},
+    "privacy.curves.bounded_range": {"epsilon": _AMOUNT},
+    "privacy.curves.pure_dp": {"epsilon": _AMOUNT, "bound": kinds.CHOICE("exact")},
+    "privacy.curves.gaussian": _NOISE,
+    "privacy.curves.gdp": {"mu": _AMOUNT},
+    "privacy.curves.laplace": {"scale": kinds.POSITIVE_OR_INF},
+    "privacy.events.ApproximateDpEvent": {
+        "epsilon": kinds.NONNEGATIVE(1.0),
+        "delta": kinds.SHARE(0.0),
+    },
+    "privacy.events.ParallelDpEvent": {
+        "events": Kind("tuple of events", ("nonsense", 7, None, (7,)))((events.gaussian(2.0),))
+    },
+    "privacy.events.gaussian": _NOISE,
+    "privacy.events.laplace": {"scale": kinds.NONNEGATIVE_OR_INF},
+    "privacy.events.poisson_subsampled_gaussian": _NOISE,
+    "privacy.events.subsampled_gaussian_without_replacement": {
+        **_NOISE,
+        "batch_size": kinds.COUNT_OR_ZERO,
+    },
+    "privacy.ledger.privacy_spent": {
+        "opt_state": kinds.OBJECT((privacy.open_ledger(),)),
+    },
+    "privacy.loss.epsilon": {"loss": kinds.OBJECT},
+    "privacy.loss.delta": {"epsilon": _AMOUNT},
+    "privacy.loss.scale": {"count": kinds.WHOLE},
+    "privacy.loss.unbounded_unless": {"holds": kinds.FLAG(True)},
+    "privacy.one_run.one_run_epsilon_lower_bound": {"delta": kinds.SHARE(0.0)},
+    "privacy.one_run.one_run_audit": {
+        "scores": np.arange(10.0),
+        "included": kinds.MASK(np.arange(10) >= 5),
+        "num_guesses": kinds.COUNT_FROM_TWO(4),
+        "delta": kinds.SHARE(0.0),
+    },
+    "privacy.pairs.approximate_dp": {"epsilon": kinds.NONNEGATIVE, "delta": kinds.SHARE(0.0)},
+    "privacy.pairs.gaussian_without_replacement": {"sampling_fraction": kinds.POSITIVE_PROBABILITY},
+    "privacy.pairs.poisson_gaussian": {"sampling_probability": kinds.POSITIVE_PROBABILITY},
+    "privacy.pld.epsilon": {"components": _PAIRS([(pairs.gaussian(2.0), 2)])},
+    "privacy.poisson.is_exact": _NOISE,
+    "privacy.poisson.poisson_subsampled_gaussian": {**_NOISE, "relation": kinds.RELATION(_ADD)},
+    "privacy.pld_window.choose_window": {
+        "components": kinds.ANY([(pairs.gaussian(2.0), 2)]),
+        "supports": kinds.ANY([(-3.0, 3.0)]),
+        "spacing": kinds.ANY(None),
+        "guess": kinds.ANY(None),
+    },
+    "privacy.pld_window.discretize": {"losses": kinds.ANY(np.linspace(-3.0, 3.0, 13))},
+    "privacy.pld_window.log_moments": {
+        "law": kinds.ANY(_LAW),
+        "tilts": kinds.ANY(np.array([1.0])),
+    },
+    "privacy.poisson.log_moments": {
+        "sigma": kinds.ANY(np.array(2.0)),
+        "q": kinds.ANY(np.array(0.1)),
+    },
+    "privacy.poisson.minkowski": {"sigma": kinds.ANY(np.array(2.0)), "q": kinds.ANY(np.array(0.1))},
+    "privacy.resque.ResqueCall": {
+        "num_queries": kinds.COUNT_FROM_TWO(8),
+        "beta": kinds.POSITIVE(0.01),
+        "radius_ratio": Kind("real >= 2", (1.5, *kinds.POSITIVE.bad))(4.0),
+        "population": kinds.COUNT_FROM_TWO(100),
+        "replacement": kinds.FLAG(False),
+    },
+    "privacy.resque.conditional_cost": {
+        "call": kinds.OBJECT(_CALL),
+        "failure": kinds.POSITIVE_PROBABILITY,
+    },
+    "privacy.resque.call_loss": {"call": kinds.OBJECT(_CALL), "failure": _HALF},
+    "privacy.resque.calls_loss": {"calls": _CALLS([(_CALL, 2)]), "failure": _HALF},
+    "privacy.resque.calls_epsilon": {"calls": _CALLS([(_CALL, 2)])},
+    "privacy.resque.calibrate_beta": {
+        "calls_at": kinds.FUNCTION(
+            lambda beta: [(resque.ResqueCall(8, beta, 4.0, 100), 2)],
+        ),
+    },
+    "privacy.resque.violated_preconditions": {"call": kinds.OBJECT(_CALL)},
+    "privacy.subsampling.subsampled_gaussian_without_replacement": _SIZES,
+    "privacy.subsampling.subsampled_gaussian_with_replacement": {
+        **_SIZES,
+        "population_size": Kind("whole number >= 2", (0, 1, *kinds.WHOLE.bad)),
+    },
+    "privacy.tcdp.epsilon": {"loss": tcdp.gaussian(10.0)},
+    "privacy.tcdp.gaussian": {"noise_multiplier": kinds.POSITIVE_OR_INF(10.0)},
+    "privacy.tcdp.scale": {"loss": tcdp.gaussian(10.0)},
+    "privacy.tcdp.subsampled": {
+        "loss": tcdp.gaussian(10.0),
+        "sampling_fraction": Kind("in (0, 0.1]", (0.0, 0.2, *kinds.PROBABILITY.bad))(0.01),
+    },
+    "privacy.threshold_phase.calibrate_concentrated": {
+        "num_users": kinds.COUNT_FROM_TWO(4000),
+        "batch_size": kinds.COUNT_FROM_TWO,
+        "epsilon": 4.0,
+        "relation": kinds.REPLACE_ONLY.but(NeighboringRelation.REPLACE_SPECIAL),
+    },
+    "privacy.threshold_phase.fewest_users": {
+        "calibrate": kinds.FUNCTION(
+            lambda users: privacy.calibrate_concentrated(users, 2, 4.0, 1e-6)
+        )
+    },
+    "privacy.threshold_phase.shift": {"releases": kinds.OBJECT(CONCENTRATED)},
+}
+
+EXEMPT: dict[tuple[str, str], str] = {
+    (f"privacy.{name}", "*"): "arithmetic of the accountants, behind the checks of what they serve"
+    for name in (
+        "accountants.raised",
+        "certified_noise.decreasing_root",
+        "pld_window.choose_window",
+        "pld_window.discretize",
+        "pld_window.log_moments",
+        "poisson.log_moments",
+        "poisson.minkowski",
+    )
+}
+
+
+def _poisson_loss(probability: Any, noise_multiplier: Any, relation: Any = _ADD) -> Any:
+    return privacy.Poisson(probability).gaussian_loss(noise_multiplier, relation)
+
+
+def _poisson_event(probability: Any, noise_multiplier: Any) -> Any:
+    return privacy.Poisson(probability).gaussian_event(noise_multiplier)
+
+
+def _full_loss(noise_multiplier: Any, relation: Any) -> Any:
+    return privacy.FullBatch().gaussian_loss(noise_multiplier, relation)
+
+
+def _full_event(noise_multiplier: Any) -> Any:
+    return privacy.FullBatch().gaussian_event(noise_multiplier)
+
+
+def _without_loss(
+    population_size: Any, batch_size: Any, noise_multiplier: Any, relation: Any
+) -> Any:
+    scheme = privacy.WithoutReplacement(population_size, batch_size)
+    return scheme.gaussian_loss(noise_multiplier, relation)
+
+
+def _without_event(population_size: Any, batch_size: Any, noise_multiplier: Any) -> Any:
+    return privacy.WithoutReplacement(population_size, batch_size).gaussian_event(noise_multiplier)
+
+
+def _with_loss(population_size: Any, num_draws: Any, noise_multiplier: Any, relation: Any) -> Any:
+    scheme = privacy.WithReplacement(population_size, num_draws)
+    return scheme.gaussian_loss(noise_multiplier, relation)
+
+
+SCHEMES: dict[str, Any] = {
+    "privacy.sampling.Poisson.gaussian_loss": _poisson_loss,
+    "privacy.sampling.Poisson.gaussian_event": _poisson_event,
+    "privacy.sampling.FullBatch.gaussian_loss": _full_loss,
+    "privacy.sampling.FullBatch.gaussian_event": _full_event,
+    "privacy.sampling.WithoutReplacement.gaussian_loss": _without_loss,
+    "privacy.sampling.WithoutReplacement.gaussian_event": _without_event,
+    "privacy.sampling.WithReplacement.gaussian_loss": _with_loss,
+}
+GOOD |= {path: dict(_NOISE) for path in SCHEMES}
+GOOD["privacy.sampling.Poisson.gaussian_loss"]["relation"] = kinds.RELATION(_ADD)
+for _path in ("gaussian_loss", "gaussian_event"):
+    GOOD[f"privacy.sampling.WithoutReplacement.{_path}"] |= {"batch_size": kinds.COUNT_OR_ZERO}
+GOOD["privacy.sampling.WithReplacement.gaussian_loss"] |= {
+    "population_size": kinds.COUNT_FROM_TWO(100),
+    "num_draws": kinds.COUNT_OR_ZERO(5),
+}

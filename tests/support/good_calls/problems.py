@@ -1,0 +1,92 @@
+"""Calls of ``dpsco_jax.problems`` that work, where the common vocabulary does not say it."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpsco_jax.problems.datasets import task
+from dpsco_jax.problems.objective import OneHot
+from tests.support import kinds
+from tests.support.kinds import Fresh, Kind
+
+_TABLE = task.Table(
+    np.arange(10) // 2,
+    [task.categorical("field", np.array(["a", "b"] * 5), ["a", "b"])],
+    np.ones(10),
+)
+_FRAME = pd.DataFrame({"user": [1, 1, 2], "x": [0.1, 0.2, 0.3], "y": [0.0, 1.0, 1.0]})
+_SYNTHETIC = {"num_users": 12, "heterogeneity": kinds.NONNEGATIVE}
+_EVEN = Kind("even number", (3, *kinds.COUNT_FROM_TWO.bad))(12)
+_ROWS = {"rows": kinds.COUNT(20)}
+_TEXT = {"name": kinds.WORDS("field")}
+
+GOOD: dict[str, dict[str, Any]] = {
+    "problems.concentration.trajectory_gradient_failure": {"gdp": kinds.NONNEGATIVE},
+    "problems.concentration.trajectory_gradient_radius": {"gdp": kinds.NONNEGATIVE},
+    "problems.concentration.user_gradient_radius": {"epsilon": kinds.NONNEGATIVE},
+    "problems.concentration.uniform_gradient_radius": {"smoothness": kinds.NONNEGATIVE},
+    "problems.datasets.load": {"name": kinds.CHOICE("nlswork")},
+    "problems.datasets.task.bucketed": {
+        **_TEXT,
+        "values": np.arange(4.0),
+        "edges": kinds.NUMBERS((1.0, 2.0)),
+    },
+    "problems.datasets.task.categorical": {
+        **_TEXT,
+        "values": kinds.ANY(np.array(["a", "b"])),
+        "vocabulary": kinds.ANY(["a", "b"]),
+    },
+    "problems.datasets.task.make_task": {
+        **_TEXT,
+        "table": kinds.OBJECT(_TABLE),
+        "ridge": kinds.POSITIVE,
+        "description": kinds.WORDS("text"),
+    },
+    "problems.gaussian_smoothing.smoothed": {
+        "link": kinds.FUNCTION(lambda margin, label, spread: margin),
+        "smoothing_radius": kinds.NONNEGATIVE,
+    },
+    "problems.hard_instances.argmax_probabilities": {"stddev": kinds.POSITIVE(1.0)},
+    "problems.hard_instances.random_maximum": {"pieces": 8},
+    "problems.hard_instances.solve_linear_program": {
+        "cost": kinds.ANY(np.ones(2)),
+        "constraints": kinds.ANY(-np.eye(2)),
+        "limits": kinds.ANY(np.zeros(2)),
+        "free": kinds.ANY(0),
+    },
+    "problems.losses.huber": {"delta": kinds.POSITIVE(1.0)},
+    "problems.losses.softmax": {"num_classes": kinds.COUNT_FROM_TWO(3)},
+    "problems.objective.row_values": {"features": kinds.OBJECT(OneHot(np.array([0, 1], np.int32)))},
+    "problems.regression_instances.absolute_regression": _ROWS,
+    "problems.regression_instances.support_vectors": {
+        **_ROWS,
+        "flipped": Kind("in (0, 1/2)", (0.0, 0.5, *kinds.PROBABILITY.bad))(0.1),
+    },
+    "problems.synthetic.mean_estimation": {"heterogeneity": kinds.PROBABILITY},
+    "problems.synthetic.geometric_median": {
+        "num_users": _EVEN,
+        "heterogeneity": kinds.PROBABILITY,
+    },
+    "problems.synthetic.linear_regression": _SYNTHETIC,
+    "problems.synthetic.logistic_regression": _SYNTHETIC,
+    "problems.synthetic.absolute_regression": {
+        "num_users": _EVEN,
+        "slope_norm": kinds.POSITIVE(1.0),
+    },
+    "problems.users.subset": {"indices": kinds.INTEGERS(np.array([0, 1]))},
+    "problems.users.from_frame": {
+        "frame": kinds.OBJECT(Fresh(_FRAME.copy)),
+        "user_column": Kind("column", ("nonsense", 7, None))("user"),
+        "feature_columns": Kind("columns", (("nonsense",), 7, None))(("x",)),
+        "label_column": Kind("column", ("nonsense", 7, None))("y"),
+    },
+    "problems.users.from_rows": {
+        "users": kinds.ANY(np.array([1, 1, 2])),
+        "rows": kinds.ANY(np.zeros((3, 2), np.float32)),
+    },
+}
+
+EXEMPT: dict[tuple[str, str], str] = {
+    ("problems.hard_instances.solve_linear_program", "*"): "arithmetic behind random_maximum",
+}

@@ -1,0 +1,230 @@
+"""Calls of ``dpsco_jax.solvers`` that work, where the common vocabulary does not say it."""
+
+import functools
+import importlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses
+from dpsco_jax.solvers.convex import ac_sa_stages, ball_oracles
+from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.user_level import auto
+from tests.support import kinds
+from tests.support.arguments import OBJECTIVE, VECTOR
+from tests.support.kinds import Fresh, Kind
+
+_LINEAR = losses.absolute(1.0, domains.ball(1.0))
+_NO_RIDGE = OBJECTIVE._replace(ridge=0.0)
+_INNER = {
+    "inner": kinds.FUNCTION(functools.partial(private_ac_sa.plan, dim=4)),
+    "regularization": kinds.NONNEGATIVE,
+}
+_BALL = {
+    "lipschitz": 1.0,
+    "ball_radius": 0.1,
+    "smoothing_radius": 0.2,
+    "accuracies": Kind("positive numbers", ((), (0.0,), (np.nan,), ("1",), 7, None))((0.1,)),
+}
+_RESQUE = {
+    "objective": _LINEAR,
+    "num_users": kinds.COUNT_FROM_TWO(200),
+    "epsilon": 2.0,
+    "delta": 1e-3,
+    "ball_radius": 0.1,
+    "radius_ratio": kinds.POSITIVE(12.0),
+    "regularization": kinds.NONNEGATIVE(5.0),
+    "num_queries": Kind("integer >= 4", (1, *kinds.COUNT.bad))(16),
+    "method": kinds.CHOICE("strongly convex"),
+    "sampling": kinds.CHOICE("without replacement"),
+}
+_BALL_ERM = {
+    "objective": _LINEAR,
+    "num_users": kinds.COUNT_FROM_TWO(8000),
+    "epsilon": 4.0,
+    "delta": 1e-3,
+    "condition": kinds.AT_LEAST_ONE(5.0),
+    "radius_ratio": kinds.POSITIVE(12.0),
+    "num_queries": Kind("integer >= 4", (1, *kinds.COUNT.bad))(16),
+    "sampling": kinds.CHOICE("without replacement"),
+    "search": kinds.CHOICE("doubling"),
+    "prox": kinds.CHOICE("plain"),
+    "reuse": kinds.FLAG(None),
+    "levels_seed": kinds.INTEGER(0),
+    "largest_error": kinds.POSITIVE_OR_INF(1e9),
+}
+_USERS = {"num_users": kinds.COUNT_FROM_TWO(300), "initial_distance": 1.0}
+_CLIPPED = {**_USERS, "aggregation": "clipped", "smoothing_radius": kinds.NONNEGATIVE}
+_RANGE = {
+    "objective": _NO_RIDGE,
+    "loss_range": Kind("low and high", ((1.0, 0.0), (np.nan, 1.0), ("0", "1"), 7, None, (1j, 2.0)))(
+        (0.0, 2.0)
+    ),
+}
+_STAGES = ac_sa_stages.one_stage(ac_sa_stages.Problem(1.0, 0.0, 1.0, 1.0), "convex", 5)
+_RUNS = {"runs": kinds.COUNT, "oracle": kinds.FUNCTION(lambda *_: None)}
+
+HANDED_ON = {
+    "solvers.item_level.ball_accelerated_erm.plan": "_ball_accelerated_plan.draft",
+    "solvers.item_level.ball_accelerated_regularized_erm.plan": "_ball_accelerated_plan.draft",
+    "solvers.item_level.ball_accelerated_sco.plan": "_ball_accelerated_plan.draft",
+    "solvers.item_level.resque_erm.plan": "_resque_plan.draft",
+    "solvers.item_level.resque_erm_high_probability.plan": "_resque_plan.draft",
+    "solvers.item_level.resque_prox.plan": "_resque_plan.draft",
+}
+"""Functions that take ``**arguments``, and the function of their room to which these go."""
+
+GOOD: dict[str, dict[str, Any]] = {
+    "solvers.convex.ac_sa.plan": {"num_steps": 5},
+    "solvers.convex.ac_sa.optimizer": {"stages": kinds.OBJECT(_STAGES)},
+    "solvers.convex.ball_ac_sa.plan": _BALL,
+    "solvers.convex.epoch_sgd.plan": _BALL,
+    "solvers.convex.epoch_sgd.num_queries": {"num_epochs": kinds.COUNT_OR_ZERO},
+    "solvers.convex.ball_acceleration.plan": {
+        "ball_radius": 0.1,
+        "reuse": kinds.FLAG(None),
+        "scale": kinds.POSITIVE(1.0),
+        "window": Kind("two numbers", ("nonsense", 7, None, (0.7, 0.5), (np.nan, 1.0)))(
+            (0.5, 0.75)
+        ),
+    },
+    "solvers.convex.ball_acceleration.solve": {"inner": kinds.CHOICE("gradient")},
+    "solvers.convex.ball_acceleration.run": {
+        "oracles": kinds.OBJECT(ball_oracles.BallOracles(None, None, None)),
+        "project": kinds.FUNCTION(None),
+    },
+    "solvers.convex.ball_oracles.aggregated": _RUNS,
+    "solvers.convex.ball_oracles.debiased": {
+        "levels": Kind("functions", ("nonsense", 7, None, ()))([lambda *_: None] * 2),
+        "drawn": kinds.ANY(None),
+    },
+    "solvers.convex.ball_oracles.from_ball_oracle": {
+        "line_search": kinds.FUNCTION(lambda *_: None),
+        "ball": kinds.FUNCTION(lambda *_: None),
+        "levels": Kind("functions", ("nonsense", 7, None, ()))([lambda *_: None] * 2),
+    },
+    "solvers.convex.ball_oracles.oracle_accuracies": {"ratio": kinds.AT_LEAST_ONE(10.0)},
+    "solvers.convex.exact_ball_oracles.quadratic": {},
+    "solvers.convex.localization.plan": {**_INNER, "num_users": 2000, "decay": 4.0},
+    "solvers.convex.regularization.plan": {**_INNER, "num_users": 2000},
+    "solvers.convex.restarts.plan": {**_INNER, "num_users": 2000},
+    "solvers.convex.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
+    "solvers.convex.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
+    "solvers.item_level.ball_accelerated_erm.plan": _BALL_ERM,
+    "solvers.item_level.ball_accelerated_erm.solve": {
+        "regularization": kinds.NONNEGATIVE,
+        "anchor": kinds.NUMBERS(VECTOR),
+    },
+    "solvers.item_level.ball_accelerated_regularized_erm.plan": {
+        **_BALL_ERM,
+        "regularization": kinds.NONNEGATIVE(1.0),
+    },
+    "solvers.item_level.ball_accelerated_sco.plan": {**_BALL_ERM, "num_blocks": 1},
+    "solvers.item_level.private_ac_sa.plan": {"num_users": kinds.COUNT_FROM_TWO},
+    "solvers.item_level.resque_erm.plan": _RESQUE,
+    "solvers.item_level.resque_erm_high_probability.plan": {**_RESQUE, "num_runs": 2},
+    "solvers.item_level.resque_prox.plan": {
+        **_RESQUE,
+        "num_users": kinds.COUNT_FROM_TWO(2000),
+        "num_queries": _RESQUE["num_queries"].kind(64),
+        "prox": kinds.CHOICE("mlmc_extended"),
+    },
+    "solvers.item_level.sco.plan": {"num_users": 2000},
+    "solvers.user_level.accelerated_phased_erm.plan": _CLIPPED
+    | {"smoothing_radius": kinds.POSITIVE},
+    "solvers.user_level.accelerated_sgd.plan": _CLIPPED,
+    "solvers.user_level.accelerated_strongly_convex.plan": _CLIPPED,
+    "solvers.user_level.auto.plan": {
+        "candidates": Kind("candidates", ("nonsense", 7, None, ()))(auto.CANDIDATES[:1]),
+        "settings": Kind("settings by name", ("nonsense", 7, None))({}),
+    },
+    "solvers.user_level.auto.solve": {
+        "candidates": Kind("candidates", ("nonsense", 7, None))(auto.CANDIDATES)
+    },
+    "solvers.user_level.finite_class.plan": _RANGE,
+    "solvers.user_level.finite_class.select": {
+        "point": kinds.FUNCTION(lambda index: jnp.asarray(VECTOR) * index)
+    },
+    "solvers.user_level.finite_class.solve": {"params": kinds.TREE(np.stack([VECTOR] * 3))},
+    "solvers.user_level.localized_sgd.plan": {
+        "num_blocks": Kind("count or word", ("nonsense", *kinds.COUNT.bad))(2)
+    },
+    "solvers.user_level.metric_entropy.plan": {
+        **_RANGE,
+        "lower": kinds.SIGNED(-1.0),
+        "upper": kinds.SIGNED(1.0),
+    },
+    "solvers.user_level.metric_entropy.grid_point": {"index": kinds.COUNT_OR_ZERO(1)},
+    "solvers.user_level.phased_sgd.plan": {
+        **_USERS,
+        "radius": Kind("radius or radii", kinds.POSITIVE.bad)(1.0),
+    },
+    "solvers.user_level.phased_sgd.group_averages": {"start": kinds.TREE(jnp.asarray(VECTOR))},
+    "solvers.user_level.preconditioned_sgd.plan": {
+        "second_moments": kinds.NUMBERS(VECTOR),
+        "margin_scale": kinds.POSITIVE,
+    },
+    "solvers.user_level.preconditioned_sgd.one_hot_moments": {"field_sizes": kinds.COUNTS((2, 3))},
+    "solvers.user_level.sgd.plan": {"batch_size": 5},
+    "solvers.user_level.winsorized_erm.plan": {"method": kinds.CHOICE("gradient")},
+}
+
+EXEMPT: dict[tuple[str, str], str] = {
+    (f"solvers.{name}", "*"): "a part of solvers, called behind the checks of their plans"
+    for name in (
+        "convex.ac_sa_stages.Problem",
+        "convex.ac_sa_stages.Stages",
+        "convex.ac_sa_stages.convex_stages",
+        "convex.ac_sa_stages.one_stage",
+        "convex.ac_sa_stages.stages_to",
+        "convex.ac_sa_stages.stages_within",
+        "convex.ball_ac_sa.minimize",
+        "convex.composite.farthest",
+        "convex.composite.premises",
+        "convex.composite.slope",
+        "convex.composite.solve",
+        "convex.epoch_sgd.minimize",
+        "convex.exact_ball_oracles.multiplier",
+        "convex.exact_ball_oracles.secular",
+        "convex.loop.clipped_sum_oracle",
+        "convex.loop.run",
+        "convex.loop.user_rows_oracle",
+        "convex.restarts.paper_stages",
+        "solution.finished",
+        "user_level.accelerated_sgd.of_size",
+    )
+}
+
+
+@functools.cache
+def _planned(path: str) -> Any:
+    from tests.support import public
+
+    _, named = public.good_call(path)
+    return public.public_functions()[path](**named)
+
+
+_SOLVERS = (
+    *("convex.ac_sa", "convex.ball_ac_sa", "convex.ball_acceleration", "convex.epoch_sgd"),
+    *("convex.parallel_baselines", "convex.parallel_sco"),
+    *("item_level.ball_accelerated_erm", "item_level.ball_accelerated_regularized_erm"),
+    *("item_level.ball_accelerated_sco", "item_level.erm", "item_level.private_ac_sa"),
+    *("item_level.resque_erm", "item_level.resque_erm_high_probability", "item_level.resque_prox"),
+    *("item_level.sco", "user_level.accelerated_phased_erm", "user_level.accelerated_sgd"),
+    *("user_level.accelerated_strongly_convex", "user_level.auto", "user_level.finite_class"),
+    *("user_level.item_group_privacy", "user_level.localized_sgd", "user_level.metric_entropy"),
+    *("user_level.multipass_sgd", "user_level.output_perturbation", "user_level.phased_erm"),
+    *("user_level.phased_sgd", "user_level.preconditioned_sgd", "user_level.sgd"),
+    "user_level.winsorized_erm",
+)
+for _solver in _SOLVERS:
+    _module = importlib.import_module(f"dpsco_jax.solvers.{_solver}")
+    for _name in ("solve", "select", "run", "query_cost", "ball_oracles", "grid_point"):
+        if hasattr(_module, _name):
+            _call = GOOD.setdefault(f"solvers.{_solver}.{_name}", {})
+            _plan = functools.partial(_planned, f"solvers.{_solver}.plan")
+            _call["plan"] = kinds.OBJECT(Fresh(_plan))
+            _objective = GOOD.get(f"solvers.{_solver}.plan", {}).get("objective", OBJECTIVE)
+            _call |= {"objective": _objective} if _name in ("solve", "select") else {}

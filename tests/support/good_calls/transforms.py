@@ -1,0 +1,88 @@
+"""Calls of ``dpsco_jax.transforms`` that work, where the common vocabulary does not say it."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import privacy, transforms
+from tests.support import kinds
+from tests.support.arguments import VECTOR
+from tests.support.good_calls import mechanisms
+from tests.support.good_calls import privacy as privacy_calls
+from tests.support.kinds import Fresh, Kind
+
+_PARAMS = {"params": jnp.asarray(VECTOR)}
+_INNER = kinds.OBJECT(optax.sgd(0.1))
+_USERS = {"num_users": Kind("real > 0", kinds.POSITIVE.bad)(12)}
+_AVERAGE = Fresh(lambda: transforms.average().init(jnp.asarray(VECTOR)))
+_AC_SA = Fresh(lambda: transforms.ac_sa(1.0).init(jnp.asarray(VECTOR)))
+_BALL = {
+    "center": kinds.NUMBERS(VECTOR),
+    "gradient": kinds.NUMBERS(VECTOR),
+    "anchor": kinds.NUMBERS(VECTOR),
+    "step_size": kinds.NONNEGATIVE,
+}
+
+GOOD: dict[str, dict[str, Any]] = {
+    "transforms.ac_sa.ac_sa": {
+        "smoothness": kinds.POSITIVE,
+        "strong_convexity": kinds.NONNEGATIVE,
+        "prox": kinds.FUNCTION(None),
+    },
+    "transforms.ac_sa.ac_sa_eval_params": {"state": kinds.OBJECT(_AC_SA), **_PARAMS},
+    "transforms.ac_sa.balanced_smoothness": {
+        "smoothness": kinds.NONNEGATIVE,
+        "gradient_variance": kinds.NONNEGATIVE,
+        "num_steps": kinds.POSITIVE,
+    },
+    "transforms.aggregates.clipped_mean": _USERS,
+    "transforms.aggregates.summed_contributions": {
+        **_USERS,
+        "relation": kinds.RELATION(NeighboringRelation.REPLACE_ONE),
+    },
+    "transforms.aggregates.sum_in_chunks": {"user_mask": None, "microbatch_size": None},
+    "transforms.average.average_eval_params": {"state": kinds.OBJECT(_AVERAGE), **_PARAMS},
+    "transforms.centred_clip.centred_clip": {
+        **_USERS,
+        "centre_rate": kinds.PROBABILITY(0.5),
+        "start": kinds.TREE(VECTOR),
+        "quantile_rate": kinds.POSITIVE(0.5),
+    },
+    "transforms.centred_clip.stable_centre_rate": {
+        **_USERS,
+        "dim": Kind("real > 0", kinds.POSITIVE.bad)(4),
+    },
+    "transforms.halt_when.halt_when": {
+        "inner": _INNER,
+        "condition": kinds.FUNCTION(lambda updates, state: False),
+    },
+    "transforms.outlier_removed_mean.outlier_removed_mean": {
+        "releases": kinds.OBJECT(privacy_calls.CONCENTRATED),
+        "anchor": kinds.CHOICE("last release"),
+    },
+    "transforms.outlier_removed_mean.halted": {"opt_state": kinds.ANY(())},
+    "transforms.privatize.privatize": {
+        "aggregate": kinds.OBJECT(transforms.clipped_sum(1.0)),
+        "noise_multiplier": kinds.POSITIVE,
+        "sampling": kinds.OBJECT(privacy.FullBatch()),
+    },
+    "transforms.restart.restart_every": {"inner": _INNER},
+    "transforms.restart.restart_stages": {
+        "of_stage": kinds.FUNCTION(lambda stage: optax.sgd(0.1)),
+        "lengths": kinds.COUNTS((2, 3)),
+    },
+    "transforms.steps.ball_domain": _BALL,
+    "transforms.steps.ball_step": _BALL,
+    "transforms.steps.combined_quadratics": _BALL,
+    "transforms.until_halted.until_halted": {
+        "release": _INNER,
+        "rest": kinds.OBJECT(optax.sgd(0.1)),
+    },
+    "transforms.winsorized_mean.winsorized_mean": {"releases": mechanisms.RELEASES},
+}
+EXEMPT: dict[tuple[str, str], str] = {
+    ("transforms.outlier_removed_mean.halted", "*"): "looks for states in any tree",
+    ("transforms.aggregates.sum_in_chunks", "*"): "a part of aggregates, behind their checks",
+}

@@ -26,7 +26,6 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import item_level, user_level
 from dpsco_jax.solvers.item_level import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,

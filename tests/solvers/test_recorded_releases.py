@@ -17,7 +17,7 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.solvers import item_level, user_level
-from tests.solvers.private_table import DELTA, ROWS, Row
+from tests.solvers.private_table import ROWS, Row
 from tests.support import independent_account as account
 from tests.support.recorder import Draw, Recorded, Release, Run
 
@@ -217,13 +217,18 @@ def _check_charges(row: Row, found: Measured) -> None:
     charged = float(privacy.epsilon(spent, delta))
     if row.kind == "resque":
         return
-    users = {frozenset(keys): [_counted(releases[key]) for key in sorted(keys)] for keys in found.entered}
+    users = {
+        frozenset(keys): [_counted(releases[key]) for key in sorted(keys)] for keys in found.entered
+    }
     if row.kind == "tested":
-        users = {keys: [x for key, x in zip(sorted(keys), each) if releases[key].name == "gaussian"] for keys, each in users.items()}
+        users = {
+            keys: [x for key, x in zip(sorted(keys), each) if releases[key].name == "gaussian"]
+            for keys, each in users.items()
+        }
     counted = max(account.epsilon(each, delta) for each in users.values())
     assert counted <= 1.005 * certificate.epsilon
     assert counted <= 1.005 * charged
-    assert certificate.epsilon <= row.above * counted, (certificate.epsilon / counted)
+    assert certificate.epsilon <= row.above * counted, certificate.epsilon / counted
     for place in (5, len(privacy.ORDERS) // 2, -20):
         order = float(privacy.ORDERS[place])
         least = max(account.renyi_of(each, order) for each in users.values())

@@ -330,7 +330,9 @@ def _outlier_removed_mean(tape: Tape, right: Any) -> Any:
 
 
 def _add_noise(tape: Tape, right: Any) -> Any:
-    def add_noise(self: Any, key: Any, statistic: Any, stream: Any, multiplier: Any, far: Any) -> Any:
+    def add_noise(
+        self: Any, key: Any, statistic: Any, stream: Any, multiplier: Any, far: Any
+    ) -> Any:
         noise = multiplier * far * self.stretch()
         tape.write("correlated", key, statistic, noise, Declared(far, multiplier))
         with tape.silent():

@@ -1,0 +1,220 @@
+"""One row for every private solver: what ``test_recorded_releases`` runs and checks.
+
+A new solver gets all properties by one row: its module, the arguments of its ``plan``, and what is special:
+
+- ``groups``: how many sets of releases are claimed to see disjoint users (blocks, phases);
+- ``kind``: ``"gaussian"``, where all sensitivities are declared and everything is counted (privatized and
+  winsorized releases); ``"tested"``, where a mean is bounded only once a test has passed; ``"pure"``, for
+  selections; ``"resque"``, where a user counts with a random weight;
+- ``above``: how far the certificate's ε may be above the one that is counted independently. What is tight
+  says 1.02, so that a charge made twice is seen; every larger number says why;
+- ``share``: how near some pair of neighbours must come to the declared sensitivity;
+- ``removed``: the neighbours are those of ADD_OR_REMOVE_ONE.
+
+All rows share one problem: Huber regression on unit vectors with labels of ±10, so that every gradient has
+exactly the norm to which it is clipped, and a user with the opposite label is the worst neighbour there is.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.item_level import (
+    ball_accelerated_erm,
+    ball_accelerated_regularized_erm,
+    ball_accelerated_sco,
+    erm,
+    private_ac_sa,
+    resque_erm,
+    resque_erm_high_probability,
+    resque_prox,
+    sco,
+)
+from dpsco_jax.solvers.user_level import (
+    accelerated_phased_erm,
+    accelerated_sgd,
+    accelerated_strongly_convex,
+    auto,
+    finite_class,
+    item_group_privacy,
+    localized_sgd,
+    metric_entropy,
+    multipass_sgd,
+    output_perturbation,
+    phased_erm,
+    phased_sgd,
+    preconditioned_sgd,
+    sgd,
+    winsorized_erm,
+)
+
+ITEMS, DIM, DELTA = 2, 3, 1e-3
+OBJECTIVE = losses.huber(1.0, domain=domains.ball(2.0))
+RIDGED = losses.huber(1.0, domain=domains.ball(2.0), ridge=0.2)
+
+
+class Row(NamedTuple):
+    """A solver with settings; see the file's docstring."""
+
+    name: str
+    solver: Any
+    num_users: int
+    settings: dict[str, Any]
+    kind: str = "gaussian"
+    groups: int = 1
+    above: float = 1.02
+    share: float | None = 0.95
+    removed: bool = False
+    objective: Any = OBJECTIVE
+    params: Any = None
+    items: int = ITEMS
+    drop: tuple[str, ...] = ()
+    rerolls: int = 1
+    edit: Callable[[Any], Any] = lambda plan: plan
+
+    def plan(self) -> Any:
+        """The plan of the row."""
+        given = {
+            "num_users": self.num_users,
+            "items_per_user": self.items,
+            "dim": DIM,
+            "epsilon": 2.0,
+            "delta": DELTA,
+        }
+        kept = {name: value for name, value in given.items() if name not in self.drop}
+        return self.edit(self.solver.plan(self.objective, **(kept | self.settings)))
+
+    def solve(self, key: Any, plan: Any, data: UserData) -> Any:
+        """The solution, from the origin."""
+        params = jnp.zeros(DIM) if self.params is None else self.params
+        return self.solver.solve(key, plan, self.objective, data, params)
+
+    def data(self) -> UserData:
+        """Unit vectors in all directions, labels of ±10, all items of a user alike."""
+        rng = np.random.default_rng(self.num_users)
+        rows = rng.standard_normal((self.num_users, 1, DIM))
+        rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+        labels = 10.0 * rng.choice([-1.0, 1.0], (self.num_users, 1))
+        shape = (self.num_users, self.items)
+        items = Example(
+            np.broadcast_to(rows, (*shape, DIM)).astype(np.float32),
+            np.broadcast_to(labels, shape).astype(np.float32),
+        )
+        return UserData(items, np.ones(shape, bool))
+
+
+NO_ITEMS = ("items_per_user",)
+CONCENTRATED = {"radius": 2.0, "epsilon": 40.0, "delta": 1e-2}
+SMALL_BALL = {"ball_radius": 0.1, "num_queries": 8}
+FINITE = {"num_candidates": 4, "loss_range": (0.0, 9.0), "stopping_probability": 0.2}
+CANDIDATES = np.random.default_rng(1).uniform(-0.5, 0.5, (4, DIM)).astype(np.float32)
+BALLS = {
+    "delta": 1e-3,
+    "initial_distance": 1.0,
+    "smoothing_radius": 0.2,
+    "largest_error": np.inf,
+}
+SGD_ONLY = tuple(c for c in auto.CANDIDATES if c.name == "sgd")
+
+
+class _Auto:
+    """``auto`` with one candidate."""
+
+    Plan = auto.Plan
+
+    @staticmethod
+    def plan(objective: Any, **given: Any) -> Any:
+        return auto.plan(objective, candidates=SGD_ONLY, **given)
+
+    @staticmethod
+    def solve(*arguments: Any) -> Any:
+        return auto.solve(*arguments, candidates=SGD_ONLY)
+
+
+def _row(name: str, solver: Any, num_users: int, **settings: Any) -> Row:
+    """A row whose fields and arguments of ``plan`` are given alike."""
+    fields = {key: settings.pop(key) for key in Row._fields if key in settings}
+    return Row(name, solver, num_users, settings, **fields)
+
+
+USER = {"drop": NO_ITEMS}
+SAMPLED = {"rerolls": 6, "batch_size": 4}
+TESTED = {"kind": "tested", "share": None} | CONCENTRATED
+RESQUE = {"kind": "resque", "rerolls": 4, "share": None, "epsilon": 4.0} | USER
+BOXES = {"num_steps": 1, "radius": 0.01, "epsilon": 20.0}
+
+ROWS: tuple[Row, ...] = (
+    _row("sgd, poisson", sgd, 8, num_steps=3, sampling="poisson", removed=True, **USER, **SAMPLED),
+    _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", **USER, **SAMPLED),
+    _row("sgd, full", sgd, 8, num_steps=3, sampling="full", **USER),
+    _row(
+        "preconditioned_sgd", preconditioned_sgd, 8, num_steps=3,
+        second_moments=np.full(DIM, 1 / 3), share=0.6,
+    ),
+    _row("output_perturbation", output_perturbation, 8, initial_distance=1.0, share=0.5),
+    _row("item_group_privacy, full", item_group_privacy, 8, num_steps=3),
+    _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, rerolls=6),
+    _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8, **USER),
+    _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, **USER, **SAMPLED),
+    _row(
+        "erm, restarts", erm, 8, method="restarts", num_stages=2, objective=RIDGED, rerolls=12, **USER
+    ),
+    _row("sco, localization", sco, 80, num_phases=2, num_stages=1, method="localization", groups=2, **USER),
+    _row("winsorized_erm, clipped", winsorized_erm, 8, num_steps=2, form="clipped"),
+    _row("winsorized_erm, winsorized", winsorized_erm, 40, form="winsorized", **BOXES),
+    _row("winsorized_erm, refined", winsorized_erm, 40, form="refined", **BOXES),
+    _row("winsorized_erm, recentred", winsorized_erm, 40, form="recentred", **BOXES),
+    _row("phased_erm", phased_erm, 12, form="clipped", most_steps=2, groups=2),
+    _row("phased_sgd, clipped", phased_sgd, 24, num_groups=6, num_phases=2, step_size=0.1, groups=2),
+    _row("phased_sgd, tested", phased_sgd, 110, num_groups=40, num_phases=2, step_size=0.1, groups=2, **TESTED),
+    _row("multipass_sgd, clipped", multipass_sgd, 8, num_steps=2),
+    _row("multipass_sgd, tested", multipass_sgd, 60, num_steps=2, **TESTED),
+    _row("localized_sgd", localized_sgd, 12, num_blocks=2, num_steps=2, objective=RIDGED, groups=2),
+    _row(
+        "accelerated_sgd, clipped", accelerated_sgd, 8, aggregation="clipped", stage_length=2,
+        num_stages=1, **SAMPLED,
+    ),
+    _row("accelerated_sgd, tested", accelerated_sgd, 60, stage_length=2, num_stages=1, **TESTED),
+    _row(
+        "accelerated_phased_erm", accelerated_phased_erm, 24, aggregation="clipped", num_phases=2,
+        groups=2,
+    ),
+    _row(
+        "accelerated_strongly_convex", accelerated_strongly_convex, 24, aggregation="clipped",
+        num_blocks=2, objective=RIDGED, groups=2,
+    ),
+    _row(
+        "finite_class, plain", finite_class, 8, kind="pure", drop=("dim", "delta"), params=CANDIDATES,
+        **FINITE,
+    ),
+    _row(
+        "metric_entropy", metric_entropy, 8, kind="pure", drop=("delta",), loss_range=(0.0, 9.0),
+        lower=-1.0, upper=1.0, points_per_axis=2, failure=0.9,
+    ),
+    _row("auto", _Auto, 8),
+    _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
+    _row(
+        "resque_erm_high_probability", resque_erm_high_probability, 40, num_runs=2,
+        regularization=1.0, **SMALL_BALL, **RESQUE,
+    ),
+    _row(
+        "resque_prox", resque_prox, 80, key=jax.random.key(1), ball_radius=0.1, num_queries=4,
+        regularization=1.0, **RESQUE,
+    ),
+    _row("ball_accelerated_erm", ball_accelerated_erm, 64, num_iterations=2, num_queries=4, **BALLS, **RESQUE),
+    _row(
+        "ball_accelerated_regularized_erm", ball_accelerated_regularized_erm, 64, num_rounds=1,
+        num_queries=4, num_iterations=2, regularization=0.5, largest_error=np.inf, **RESQUE,
+    ),
+    _row(
+        "ball_accelerated_sco", ball_accelerated_sco, 64, num_iterations=2, num_queries=4, num_blocks=2,
+        groups=2, **BALLS, **RESQUE,
+    ),
+)  # fmt: skip

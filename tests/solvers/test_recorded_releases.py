@@ -1,0 +1,260 @@
+"""Every private solver, run with every release recorded, against what it declares and what it charges.
+
+The solvers are in ``private_table``; nothing here knows their algorithms. One compiled run serves all
+properties: noise is multiplier times sensitivity (a); blocks that are paid for in parallel are disjoint (b);
+what is charged covers what was released, and is not far above it (c); no neighbour moves a statistic by more
+than its declared sensitivity, and some neighbour comes near it (d); with all releases frozen, nothing but
+``unprivate`` depends on the data (e).
+"""
+
+import functools
+import pkgutil
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.solvers import item_level, user_level
+from tests.solvers.private_table import ROWS, Row
+from tests.support import independent_account as account
+from tests.support.recorder import Draw, Recorded, Release, Run
+
+ROUNDING = 1 + 2e-5
+EVERY_ROW = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+
+
+def _replaced(data, user, **changes):
+    """The data with another record for one user."""
+    items = {name: np.array(getattr(data.items, name)) for name in ("features", "label")}
+    mask = np.array(data.mask)
+    for name, value in changes.items():
+        if name == "mask":
+            mask[user] = value
+        else:
+            items[name][user] = value
+    return data._replace(items=data.items._replace(**items), mask=mask)
+
+
+def _neighbours(row: Row, data, user):
+    """Data sets that differ from ``data`` in one user, the worst we know."""
+    empty = _replaced(data, user, features=0.0, label=0.0, mask=False)
+    if row.removed:
+        return [empty, _replaced(data, user, label=np.nan)]
+    features, label = data.items.features[user], data.items.label[user]
+    half = np.arange(row.items) < row.items // 2
+    return [
+        _replaced(data, user, label=-label),
+        _replaced(data, user, features=-features, label=np.where(half, label, -label)),
+        _replaced(data, user, features=-features),
+        empty,
+        _replaced(data, user, features=np.nan),
+        _replaced(data, user, label=np.inf),
+        _replaced(data, user, features=1e30 * features, label=-1e30),
+        _replaced(data, user, features=0.0),
+        _replaced(data, user, features=features[:, ::-1], label=0.0),
+        _replaced(data, user, features=np.eye(len(features[0]))[0], label=label),
+    ]
+
+
+class Measured(NamedTuple):
+    """All runs of a row.
+
+    Attributes:
+        plan: that was run.
+        base: the run on the data.
+        draws: the samples of users that the program asks for.
+        entered: for each user the keys of the releases that some change of that user moved.
+        moved: for each release how far the worst neighbour moved it.
+        tested: for each release that a test has to allow, how far it moved where both tests passed.
+        results: of all runs with the same samples, for leaks.
+    """
+
+    plan: Any
+    base: Run
+    draws: set[Draw]
+    entered: list[set[bytes]]
+    moved: dict[bytes, float]
+    results: list[list[Any]]
+
+
+@functools.cache
+def _measured(name: str) -> Measured:
+    row = next(row for row in ROWS if row.name == name)
+    plan, data = row.plan(), row.data()
+    run = Recorded(lambda data: row.solve(jax.random.key(7), plan, data), data)
+    entered: list[set[bytes]] = [set() for _ in range(row.num_users)]
+    moved: dict[bytes, float] = {}
+    results = []
+    worst = (0, row.num_users // 2, row.num_users - 1)
+    for reroll in range(row.rerolls):
+        base = run(data, reroll=reroll)
+        releases = base.by_key()
+        seen = [base.result]
+        for user in range(row.num_users):
+            neighbours = _neighbours(row, data, user)
+            if reroll or user not in worst:
+                # Enough to see who enters: an opposite user, or one less.
+                neighbours = neighbours[:1]
+            for neighbour in neighbours:
+                other = run(neighbour, reroll=reroll)
+                seen.append(other.result)
+                changed = other.by_key()
+                assert changed.keys() == releases.keys(), "which releases are made depends on data"
+                for key, release in releases.items():
+                    distance = release.moved(changed[key])
+                    if distance > 0:
+                        entered[user].add(key)
+                    moved[key] = max(moved.get(key, 0.0), distance)
+        results.append(seen)
+    first = run(data)
+    return Measured(plan, first, run.draws, entered, moved, results)
+
+
+def _scheme(release: Release):
+    """The way of sampling, in the words of the independent account."""
+    match type(release.scheme).__name__:
+        case "Poisson":
+            return ("poisson", float(np.asarray(release.scheme.probability)))
+        case "WithoutReplacement":
+            return ("without_replacement", *release.scheme)
+        case "WithReplacement":
+            return ("with_replacement", *release.scheme)
+    return ("interval",) if release.name == "interval" else None
+
+
+def _counted(release: Release):
+    if release.name == "interval":
+        return release.noise, ("interval",)
+    return release.noise / release.sensitivity, _scheme(release)
+
+
+def _check_noise(row: Row, found: Measured) -> None:
+    """(a) Every release is declared, and its noise is the multiplier times the sensitivity."""
+    assert found.base.releases, "nothing was released"
+    for release in found.base.releases:
+        assert np.all(np.isfinite(release.statistic)), f"{release.name} of a statistic not finite"
+        assert release.noise > 0
+        if row.kind in ("gaussian", "tested") and release.name != "interval":
+            expected = release.multiplier * release.sensitivity
+            np.testing.assert_allclose(release.noise, expected, rtol=1e-5)
+
+
+def _check_samples(row: Row, found: Measured) -> None:
+    """(c) Users are drawn as the ledger is told."""
+    if row.kind == "resque":
+        return
+    slots = row.items if row.solver.__name__.endswith("item_group_privacy") else 1
+    declared = set()
+    for release in found.base.releases:
+        scheme = _scheme(release)
+        if scheme is not None and scheme[0] == "poisson":
+            declared.add(Draw("poisson", (float(row.num_users), scheme[1])))
+        elif scheme is not None and scheme[0] != "interval":
+            population, batch = scheme[1:]
+            declared.add(Draw(scheme[0], (float(population * slots), float(batch))))
+    assert found.draws == declared
+
+
+def _groups(found: Measured) -> list[set[bytes]]:
+    """Sets of releases that have no user in common."""
+    groups: list[set[bytes]] = []
+    for keys in found.entered:
+        if keys:
+            joined = [group for group in groups if group & keys]
+            groups = [group for group in groups if not group & keys]
+            groups.append(keys.union(*joined))
+    return groups
+
+
+def _check_blocks(row: Row, found: Measured) -> None:
+    """(b) Releases fall into as many disjoint sets of users as are claimed; every release has users."""
+    groups = _groups(found)
+    assert len(groups) == row.groups
+    missing = {release.key for release in found.base.releases}.difference(*groups)
+    assert not missing, f"nobody was seen to enter {len(missing)} releases"
+
+
+def _check_sensitivity(row: Row, found: Measured) -> None:
+    """(d) No neighbour moves a statistic by more than its sensitivity, and some come near."""
+    shares = {}
+    for release in found.base.releases:
+        if np.isfinite(release.sensitivity):
+            share = found.moved[release.key] / release.sensitivity
+            assert share <= ROUNDING, f"{release.name} moved by {share:.4g} of its sensitivity"
+            if release.name != "interval":
+                shares[release.key] = share
+    if row.share is not None and shares:
+        assert max(shares.values()) >= row.share
+
+
+def _check_leaks(row: Row, found: Measured) -> None:
+    """(e) With all releases frozen nothing but ``unprivate`` depends on the data."""
+    for seen in found.results:
+        public = [jax.tree.leaves(result._replace(unprivate=None)) for result in seen]
+        for other in public[1:]:
+            for a, b in zip(public[0], other, strict=True):
+                np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def _check_charges(row: Row, found: Measured) -> None:
+    """(c) What is charged is at least what every single user is exposed to, and not far above the worst."""
+    certificate, spent = found.plan.certificate(), found.base.result.privacy
+    releases = {release.key: release for release in found.base.releases}
+    if row.kind == "pure":
+        # A selection costs three times one candidate: the noise of one, and its interval.
+        laplace = max(
+            found.moved[r.key] / r.noise for r in releases.values() if r.name == "laplace"
+        )
+        intervals = [r.noise for r in releases.values() if r.name == "interval"]
+        counted = 3 * (laplace + max(intervals, default=0.0))
+        assert counted <= certificate.epsilon * ROUNDING
+        assert counted <= float(spent.rdp[-1]) * 1.01
+        assert certificate.epsilon <= row.above * counted
+        return
+    delta = float(certificate.delta)
+    charged = float(privacy.epsilon(spent, delta))
+    if row.kind == "resque":
+        return
+    users = {
+        frozenset(keys): [_counted(releases[key]) for key in sorted(keys)] for keys in found.entered
+    }
+    if row.kind == "tested":
+        users = {
+            keys: [x for key, x in zip(sorted(keys), each) if releases[key].name == "gaussian"]
+            for keys, each in users.items()
+        }
+    counted = max(account.epsilon(each, delta) for each in users.values())
+    assert counted <= 1.005 * certificate.epsilon
+    assert counted <= 1.005 * charged
+    assert certificate.epsilon <= row.above * counted, certificate.epsilon / counted
+    for place in (5, len(privacy.ORDERS) // 2, -20):
+        order = float(privacy.ORDERS[place])
+        least = max(account.renyi_of(each, order) for each in users.values())
+        assert least <= float(spent.rdp[place]) * ROUNDING, f"order {order:g}"
+
+
+@EVERY_ROW
+def test_what_is_released_is_bounded_disjoint_and_paid_for(row):
+    found = _measured(row.name)
+    _check_noise(row, found)
+    _check_samples(row, found)
+    _check_blocks(row, found)
+    _check_sensitivity(row, found)
+    _check_charges(row, found)
+    _check_leaks(row, found)
+
+
+def test_every_private_solver_has_a_row():
+    solvers = set()
+    for package in (user_level, item_level):
+        for module in pkgutil.iter_modules(package.__path__):
+            found = getattr(package, module.name, None)
+            if not module.name.startswith("_"):
+                found = __import__(f"{package.__name__}.{module.name}", fromlist=["plan"])
+                if all(hasattr(found, name) for name in ("plan", "solve")):
+                    solvers.add(found.__name__.split(".")[-1])
+    assert len(solvers) >= 24
+    rows = {row.solver.__name__.split(".")[-1].strip("_").lower() for row in ROWS}
+    assert solvers == rows

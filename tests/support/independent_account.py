@@ -1,0 +1,134 @@
+"""What releases cost at least, counted by NumPy alone, from their multipliers and how users are drawn.
+
+For every way of sampling the laws of the noised statistic on two neighbouring data sets that can occur are
+written down, mixtures of unit Gaussians on a line, and their divergences are integrated numerically. What a
+valid accountant charges cannot be below; how far it may be above is for the caller to say. Nothing here comes
+from the package.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special, stats
+
+_STEP = 0.004
+
+
+class Law(NamedTuple):
+    """A mixture of Gaussians of unit variance."""
+
+    probabilities: tuple[float, ...]
+    means: tuple[float, ...]
+
+    def log_density(self, grid: np.ndarray) -> np.ndarray:
+        logs = stats.norm.logpdf(grid[:, None] - np.asarray(self.means))
+        with np.errstate(divide="ignore"):
+            return special.logsumexp(logs + np.log(np.asarray(self.probabilities)), axis=1)
+
+
+Pair = tuple[Law, Law]
+
+
+def pairs(multiplier: float, scheme: Any) -> list[Pair]:
+    """Pairs of laws that neighbours have, for one Gaussian release; sensitivities are one over the multiplier.
+
+    A private interval of parameter ε can be a coin whose log odds the user moves from -ε/2 to ε/2: a
+    ``multiplier`` of ε and the scheme ``("interval",)``.
+
+    Args:
+        multiplier: standard deviation of the noise over the sensitivity.
+        scheme: ``None`` for everybody, ``("poisson", q)`` with a user who is added or removed,
+            ``("without_replacement", population, batch)`` or ``("with_replacement", population, draws)``
+            with a user who is replaced.
+    """
+    if scheme is not None and scheme[0] == "interval":
+        heads = special.expit(multiplier / 2)
+        return [(Law((heads, 1 - heads), (0.0, 40.0)), Law((1 - heads, heads), (0.0, 40.0)))]
+    shift = 1.0 / multiplier
+    nothing = Law((1.0,), (0.0,))
+    if scheme is None:
+        return [(Law((1.0,), (shift,)), nothing)]
+    name, *numbers = scheme
+    if name == "poisson":
+        count = stats.binom(1, numbers[0])
+        times = np.arange(2)
+    elif name == "without_replacement":
+        count = stats.binom(1, numbers[1] / numbers[0])
+        times = np.arange(2)
+    else:
+        count = stats.binom(int(numbers[1]), 1 / numbers[0])
+        times = np.arange(int(count.isf(1e-12)) + 2)
+    chances = tuple(count.pmf(times))
+    one_sided = Law(chances, tuple(shift * times))
+    found = [(one_sided, nothing), (nothing, one_sided)]
+    if name != "poisson":
+        # The others contribute nothing, and the user moves the sum one way or the other.
+        found.append(tuple(Law(chances, tuple(s * shift / 2 * times)) for s in (1.0, -1.0)))
+    return found
+
+
+def _logs(pair: Pair) -> tuple[np.ndarray, np.ndarray, float]:
+    means = [*pair[0].means, *pair[1].means]
+    step = 0.005
+    grid = np.arange(min(means) - 12.0, max(means) + 12.0, step)
+    return pair[0].log_density(grid), pair[1].log_density(grid), step
+
+
+def renyi(pair: Pair, order: float) -> float:
+    """The Rényi divergence of the two laws."""
+    if len(pair[0].means) == len(pair[1].means) == 1:
+        return order * (pair[0].means[0] - pair[1].means[0]) ** 2 / 2
+    p, q, step = _logs(pair)
+    return float(special.logsumexp(order * p + (1 - order) * q + np.log(step)) / (order - 1))
+
+
+def renyi_of(releases: Sequence[tuple[float, Any]], order: float) -> float:
+    """What the releases together cost at least at one order, each by the costliest of its pairs.
+
+    The neighbours are one data set each: the pair is the same in all releases of the same kind.
+    """
+    return max(
+        (sum(renyi(pair, order) for pair in chosen) for chosen in _aligned(releases)), default=0.0
+    )
+
+
+def epsilon(releases: Sequence[tuple[float, Any]], delta: float) -> float:
+    """The ε at δ of the releases together: no certificate of theirs can be below, but for the grid (0.5 %)."""
+    return max((_epsilon(chosen, delta) for chosen in _aligned(releases)), default=0.0)
+
+
+def _aligned(releases: Sequence[tuple[float, Any]]) -> list[list[Pair]]:
+    found = [pairs(*release) for release in releases]
+    count = max((len(each) for each in found), default=0)
+    return [[each[min(i, len(each) - 1)] for each in found] for i in range(count)]
+
+
+def _epsilon(chosen: Sequence[Pair], delta: float) -> float:
+    if all(len(law.means) == 1 for pair in chosen for law in pair):
+        mu = np.sqrt(sum((p.means[0] - q.means[0]) ** 2 for p, q in chosen))
+        losses = np.linspace(-1.0, 60.0, 61001)
+        spent = stats.norm.cdf(mu / 2 - losses / mu) - np.exp(
+            losses + stats.norm.logcdf(-mu / 2 - losses / mu)
+        )
+        return float(max(0.0, losses[np.argmax(spent <= delta)]))
+    step, span = _STEP, 2**15
+    centre = span // 2
+    total = np.zeros(span)
+    total[centre] = 1.0
+    for pair in chosen:
+        p, q, width = _logs(pair)
+        place = np.clip(np.floor((p - q) / step).astype(int) + centre, 0, span - 1)
+        mass = np.bincount(place, np.exp(p) * width, span)
+        spectrum = np.fft.rfft(total, 2 * span) * np.fft.rfft(mass, 2 * span)
+        total = np.fft.irfft(spectrum)[centre : centre + span]
+    losses = (np.arange(span) - centre) * step
+    low, high = 0.0, 40.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        above = losses > middle
+        if np.sum(total[above] * -np.expm1(middle - losses[above])) <= delta:
+            high = middle
+        else:
+            low = middle
+    return low

@@ -291,7 +291,7 @@ ROWS = [
     Row(
         "halt_when",
         _halt_when,
-        ({"noise_multiplier": 1.0, "limit": 0.5}, {"noise_multiplier": 0.1, "limit": 100.0}),
+        ({"noise_multiplier": 0.1, "limit": 100.0}, {"noise_multiplier": 1.0, "limit": 0.5}),
         per_user=True,
         private=True,
     ),

@@ -117,9 +117,12 @@ def test_arguments():
 @pytest.mark.parametrize("form", FORMS)
 def test_who_is_masked_out_counts_as_zero_and_in_the_divisor(form):
     """The number of users stays what was planned: it is public, the mask is not."""
-    chain = transforms.winsorized_mean(releases(form), jax.random.key(4))
-    state = chain.init(None)
-    update = jax.jit(lambda rows, mask: chain.update(rows, state, user_mask=mask)[0])
+
+    @jax.jit
+    def update(rows, mask):
+        chain = transforms.winsorized_mean(releases(form), jax.random.key(4))
+        return chain.update(rows, chain.init(None), user_mask=mask)[0]
+
     mask = jnp.arange(USERS) % 3 != 0
     zeroed = jax.tree.map(lambda x: jnp.where(mask[:, None], x, 0.0), updates())
     spoiled = jax.tree.map(lambda x: jnp.where(mask[:, None], x, jnp.nan), updates())
@@ -149,9 +152,9 @@ def test_masks_keep_the_sensitivity(left):
         epsilon=50.0,
         delta=1e-3,
     )
-    chain = transforms.winsorized_mean(planned, jax.random.key(0))
 
     def statistic(data, mask):
+        chain = transforms.winsorized_mean(planned, jax.random.key(0))
         # The user who changes is masked out on one side (left) or stays (replaced by another).
         return chain.update(data, chain.init(None), user_mask=mask)[0]
 

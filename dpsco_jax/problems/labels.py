@@ -80,10 +80,10 @@ def check_labels(objective: Any, data: Any) -> None:
             out are not looked at.
 
     Raises:
-        ValueError: if the objective or the items alone speak of labels, or one is no real number, not finite or out of the range of the
-            loss: for ``logistic`` and ``hinge`` numbers in [0, 1] or else -1 and 1 alone, for ``squared``
-            [-label_bound, label_bound], for ``softmax`` whole numbers in [0, num_classes - 1], for the others
-            any finite number.
+        ValueError: if the objective or the items alone speak of labels, or a label is no real number, not
+            finite or out of the range of the loss: for ``logistic`` and ``hinge`` numbers in [0, 1] or else
+            -1 and 1 alone, for ``squared`` [-label_bound, label_bound], for ``softmax`` whole numbers in
+            [0, num_classes - 1], for the others any finite number.
     """
     expected, label = objective.label_range, getattr(data.items, "label", None)
     if expected is None:

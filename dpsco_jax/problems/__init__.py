@@ -3,6 +3,24 @@
 ``dpsco_jax.problems.datasets`` needs the extra ``data`` and is imported by its own name.
 """
 
-from dpsco_jax.problems import gaussian_smoothing, losses, objective, reference, synthetic, users
+from dpsco_jax.problems import (
+    encoding,
+    gaussian_smoothing,
+    labels,
+    losses,
+    objective,
+    reference,
+    synthetic,
+    users,
+)
 
-__all__ = ["gaussian_smoothing", "losses", "objective", "reference", "synthetic", "users"]
+__all__ = [
+    "encoding",
+    "gaussian_smoothing",
+    "labels",
+    "losses",
+    "objective",
+    "reference",
+    "synthetic",
+    "users",
+]

@@ -74,20 +74,22 @@ def check_labels(objective: Any, data: Any) -> None:
     sees it. The message shows no label.
 
     Args:
-        objective: of ``problems.losses``; one of points without labels passes.
+        objective: of ``problems.losses``, or with a ``label_range`` of its own. One for points without labels
+            has none, and passes.
         data: ``UserData`` of ``Example`` items, with labels ``[users, items]``. Labels that the mask leaves
             out are not looked at.
 
     Raises:
-        ValueError: if there are no labels, or one is no real number, not finite or out of the range of the
-            loss: for ``logistic`` and ``hinge`` numbers in [0, 1] or else -1 and 1 alone, for ``squared``
-            [-label_bound, label_bound], for ``softmax`` whole numbers in [0, num_classes - 1], for the others
-            any finite number.
+        ValueError: if the objective or the items alone speak of labels, or a label is no real number, not
+            finite or out of the range of the loss: for ``logistic`` and ``hinge`` numbers in [0, 1] or else
+            -1 and 1 alone, for ``squared`` [-label_bound, label_bound], for ``softmax`` whole numbers in
+            [0, num_classes - 1], for the others any finite number.
     """
-    expected = objective.label_range
+    expected, label = objective.label_range, getattr(data.items, "label", None)
     if expected is None:
+        what = "the range of its labels (labels.LabelRange), since the items have labels"
+        require(label is None, "objective.label_range", expected, what)
         return
-    label = getattr(data.items, "label", None)
     require(label is not None, "data.items", type(data.items).__name__, "Example items with labels")
     label = np.asarray(label)
     if data.mask is not None:

@@ -86,7 +86,7 @@ def test_without_a_mask():
 def test_bad_numbers_count_as_nothing(items):
     data = _data("dense", items)
     data = data._replace(mask=np.ones((USERS, items), bool))
-    data.items.label[1, 0] = np.nan  # no gradient: the user is dropped
+    data.items.label[1, 0] = np.nan  # no label: the item is zero
     data.items.features[2, 0, 1] = np.inf  # no features: the item is zero
     closed, auto = _pair(losses.huber(2.0), data, 0.3)
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)

@@ -82,11 +82,25 @@ def test_a_bad_user_is_a_row_of_zeros_and_large_ones_obey_the_bound():
     data.items.label[2] = 1e30
     # A square loss with labels without a bound: derivatives up to the largest float.
     loose = losses.huber(feature_bound=10.0, delta=1e30)
-    closed, _ = _both(data, 1.0, objective=loose)
+    # The losses know no label that is not finite; a link of one's own may, and its user is dropped.
+    raw = loose.linear_model._replace(derivative=lambda m, y: m - y)
+    closed, _ = _both(data, 1.0, objective=loose._replace(linear_model=raw))
     assert np.all(closed.gradient[1] == 0)
     lengths = np.linalg.norm(np.asarray(closed.gradient, np.float64), axis=1)
     assert lengths[2] > 0.999
     assert np.all(lengths <= 1.0)
+
+
+def test_an_item_without_a_label_counts_as_nothing_and_the_users_others_stay():
+    data = _data("dense")._replace(mask=None)
+    data.items.label[1, 0] = np.nan
+    closed, auto = _both(data, 50.0, objective=losses.huber(2.0))
+    np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
+    data.items.features[1, 0] = 0.0
+    data.items.label[1, 0] = 0.0
+    absent, _ = _both(data, 50.0, objective=losses.huber(2.0))
+    np.testing.assert_allclose(closed.gradient, absent.gradient, rtol=1e-6)
+    assert np.linalg.norm(closed.gradient[1]) > 0
 
 
 def test_without_a_clip_gradients_are_as_they_are():

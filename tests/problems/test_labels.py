@@ -196,8 +196,14 @@ def test_only_items_that_are_there_are_checked():
     labels.check_labels(LINEAR["logistic"], data_of([[0, 7], [1, 0]], mask))
     labels.check_labels(losses.geometric_median(), UserData(jnp.zeros((2, 2, 3))))
     labels.check_labels(LINEAR["logistic"], data_of(np.zeros((0, 2))))
-    with pytest.raises(ValueError, match="data"):
+    with pytest.raises(ValueError, match=r"data\.items must be Example items"):
         labels.check_labels(LINEAR["logistic"], UserData(jnp.zeros((2, 2, 3))))
+    # A loss of one's own says what its labels may be, or is not vouched for.
+    own = LINEAR["logistic"]._replace(label_range=None)
+    with pytest.raises(ValueError, match=r"objective\.label_range must be"):
+        labels.check_labels(own, data_of([[0, 1]]))
+    with pytest.raises(ValueError, match=r"data\.mask must be"):
+        labels.check_labels(LINEAR["logistic"], data_of([[0, 1]], np.ones((1, 3), bool)))
 
 
 @settings(deadline=None, max_examples=60)

@@ -157,11 +157,11 @@ def test_data_reach_the_result_through_releases_only():
     assert_no_leak(run, _data(0), _data(1))
 
 
-def test_users_that_are_not_numbers_count_as_zero():
+def test_items_that_are_not_numbers_count_as_zero():
     plan = _base(num_queries=64, method="localized")
     features, labels = _data().items
     spoiled = UserData(Example(features.at[0].set(jnp.nan), labels.at[1, 0].set(jnp.nan)))
-    zeroed = UserData(Example(features.at[0].set(0.0).at[1].set(0.0), labels))
+    zeroed = UserData(Example(features.at[0].set(0.0).at[1, 0].set(0.0), labels))
     solve = jax.jit(
         lambda d: resque_erm.solve(jax.random.key(2), plan, ABSOLUTE, d, jnp.zeros(DIM))
     )

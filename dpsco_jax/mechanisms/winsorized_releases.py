@@ -6,7 +6,9 @@ from the numbers that ``winsorized_calibration`` chooses.
 Source: L Algorithm 2, Theorems 2 and 3; the forms in two steps are ours.
 
 Formal guarantee: ``query_loss`` bounds one answer of ``winsorized_mean`` under REPLACE_ONE, for any vectors;
-the proofs are in ``docs/privacy/winsorized_mean.md``.
+the proofs are in ``docs/privacy/winsorized_mean.md``. Sensitivities, loss and certificate are functions of
+the numbers that ``winsorized_mean`` runs, whatever they were before; where one of them is out of its range,
+loss and certificate are infinite.
 
 Cost: none.
 """
@@ -18,9 +20,11 @@ import jax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
+from dpsco_jax._checks import require_choice
 from dpsco_jax.geometry import rotations
 from dpsco_jax.mechanisms import private_range as ranges
 from dpsco_jax.privacy import events
+from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy._numerics import array_namespace
 from dpsco_jax.privacy.certificates import accounted_by
 
@@ -29,6 +33,8 @@ BOXED = ("winsorized", "refined", "laplace")
 
 TWO_STEPS = ("refined", "recentred")
 """Forms with a coarse mean."""
+
+_ALL = ("clipped", "winsorized", "refined", "recentred", "laplace")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +56,11 @@ class WinsorizedReleases:
         noise_multiplier: standard deviation over ``sensitivity``; the scale of the Laplace noise over
             it for ``"laplace"``.
         failure: γ, what the radii were chosen for; in total over all queries.
-        epsilon: budget of all queries.
-        delta: likewise.
+        epsilon: the budget of all queries that was planned for; what is spent follows from the other numbers.
+        delta: likewise; the certificate is for this δ.
+
+    Raises:
+        ValueError: ``form`` is none of these.
     """
 
     num_users: int
@@ -69,6 +78,24 @@ class WinsorizedReleases:
     failure: Any
     epsilon: Any
     delta: Any
+
+    def __post_init__(self) -> None:
+        require_choice("form", self.form, _ALL)
+
+    @property
+    def relation(self) -> NeighboringRelation:
+        """Which data sets are neighbours: one user is replaced."""
+        return NeighboringRelation.REPLACE_ONE
+
+    @property
+    def accounted(self) -> Any:
+        """Whether the proofs cover queries with these numbers; a bool, may be traced."""
+        needed = [self.bound, self.noise_multiplier]
+        if self.form in BOXED:
+            needed += [self.coordinate_radius, self.bin_width, self.range_epsilon]
+        if self.form in TWO_STEPS:
+            needed += [self.coarse_multiplier, self.ball_radius]
+        return positive_and_finite(*needed)
 
     @property
     def padded(self) -> int:
@@ -111,7 +138,7 @@ class WinsorizedReleases:
         return self.dim * self.noise_stddev**2
 
     def query_loss(self) -> privacy.PrivacyLoss:
-        """What one query costs."""
+        """What one query costs, infinite where a number is out of its range; may be traced."""
         parts = []
         if self.form in BOXED:
             parts.append(privacy.scale(privacy.bounded_range(self.range_epsilon), self.padded))
@@ -121,24 +148,28 @@ class WinsorizedReleases:
             parts.append(privacy.gaussian(self.noise_multiplier))
         if self.form in TWO_STEPS:
             parts.append(privacy.gaussian(self.coarse_multiplier))
-        return privacy.compose(*parts)
+        return privacy.unbounded_unless(self.accounted, privacy.compose(*parts))
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all queries cost."""
         return privacy.scale(self.query_loss(), self.num_queries)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all queries, on the host."""
-        relation, delta = NeighboringRelation.REPLACE_ONE, float(self.delta)
-        if self.form not in BOXED:
-            query = [events.gaussian(float(self.noise_multiplier))]
+        """The (ε, δ) of all queries, on the host; infinite where ``query_loss`` is.
+
+        Raises:
+            ValueError: ``delta`` is not in (0, 1), or a number is none of its kind.
+        """
+        delta, host = float(self.delta), jax.tree.map(float, self)
+        if self.form not in BOXED and bool(self.accounted):
+            query = [events.gaussian(host.noise_multiplier)]
             if self.form in TWO_STEPS:
-                query.append(events.gaussian(float(self.coarse_multiplier)))
+                query.append(events.gaussian(host.coarse_multiplier))
             event = events.repeated(events.composed(*query), self.num_queries)
-            return privacy.certificate(event, delta, relation)
-        host = jax.tree.map(float, self)
+            return privacy.certificate(event, delta, self.relation)
         spent = float(privacy.epsilon(host.loss(), delta))
-        return privacy.Certificate(spent, delta, relation, accounted_by("Rényi curves"))
+        how = accounted_by("Rényi curves")
+        return privacy.Certificate(spent, delta, self.relation, how)
 
     def failure_probability(self) -> float:
         """Bound on the probability that some query clips a row, if rows are within the radius.

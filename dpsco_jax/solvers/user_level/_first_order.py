@@ -14,8 +14,9 @@ Source: L Algorithm 7 and Proposition 3; Stich 2019 (strongly convex); Ghadimi, 
 averages the points queried, its theorem those after the steps, which we take. It leaves the strongly convex
 schedule open ("a fixed step size, then a restart"); this one is ours.
 
-Formal guarantee: that of the transformation. Steps, regularizers and averages are post-processing. The
-bounds need noise that is independent with mean zero: true while no row is clipped.
+Formal guarantee: that of the transformation, for releases that are those of the phase's steps and users;
+others are refused. Steps, regularizers and averages are post-processing. The bounds need noise that is
+independent with mean zero: true while no row is clipped.
 
 Cost: T·n user gradients; memory of n gradients.
 """
@@ -30,7 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -76,6 +78,22 @@ class Phase:
     step_sizes: Any
     shares: Any
     regularization: Any
+
+    def checked(self) -> WinsorizedReleases:
+        """The releases, if they are those of the steps and the users of this phase.
+
+        Raises:
+            ValueError: they are for another number of queries or of users.
+        """
+        _checks.require(
+            self.num_steps == self.releases.num_queries, "num_steps", self.num_steps,
+            f"releases.num_queries = {self.releases.num_queries}",
+        )  # fmt: skip
+        _checks.require(
+            self.num_users == self.releases.num_users, "num_users", self.num_users,
+            f"releases.num_users = {self.releases.num_users}",
+        )  # fmt: skip
+        return self.releases
 
 
 class AverageState(NamedTuple):
@@ -200,7 +218,12 @@ def run(
     chunk_size: int,
     trace: Callable[[Any, Any, Any], Any] | None = None,
 ) -> Solution:
-    """Runs a phase from ``start``, a point of the domain; the data have ``phase.num_users`` users."""
+    """Runs a phase from ``start``, a point of the domain; the data have ``phase.num_users`` users.
+
+    Raises:
+        ValueError: if the releases are not those of the steps and the users of the phase.
+    """
+    phase.checked()
     oracle_key, noise_key, index_key = jax.random.split(key, 3)
     oracle, oracle_data = loop.user_rows_oracle(
         objective, data, start, phase.releases.bound, None, chunk_size

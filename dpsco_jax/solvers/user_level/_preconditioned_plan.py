@@ -6,6 +6,8 @@ Source: own; see ``preconditioned_sgd``.
 
 Formal guarantee: the moments (one Gaussian release, multiplier s) and the T steps (multiplier σ each) are
 together as private as one Gaussian release of multiplier (1/s² + T/σ²)^(-1/2), which is what is calibrated.
+``Plan.loss`` and ``Plan.certificate`` are those of the multipliers that run, and infinite where a number of
+the plan is out of its range.
 
 Cost: one calibration of a Gaussian.
 """
@@ -16,10 +18,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import DpEvent, NeighboringRelation
+from dp_accounting import DpEvent, NeighboringRelation, NonPrivateDpEvent
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.privacy import events
+from dpsco_jax.privacy._conditions import positive_and_finite
+from dpsco_jax.privacy._numerics import array_namespace
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.solvers import _planning
 
@@ -47,8 +51,8 @@ class Plan:
         quantile: the share of users whose gradients are to be within the radius.
         margin_scale: typical size of ⟨w, x⟩ at a good w; sets the ridge against noise.
         smoothness: L in scaled coordinates, for the step sizes.
-        epsilon: the budget.
-        delta: likewise.
+        epsilon: the budget that was planned for; what is spent follows from the multipliers.
+        delta: likewise; the certificate is for this δ.
     """
 
     num_users: int
@@ -82,19 +86,43 @@ class Plan:
             return steps
         return events.composed(events.gaussian(float(self.moments_multiplier)), steps)
 
+    @property
+    def relation(self) -> NeighboringRelation:
+        """Which data sets are neighbours: one user is replaced."""
+        return NeighboringRelation.REPLACE_ONE
+
+    @property
+    def accounted(self) -> Any:
+        """Whether the guarantee covers a run with these numbers; a bool, may be traced."""
+        good = positive_and_finite(self.noise_multiplier, self.margin_scale, self.smoothness)
+        if self.moments_multiplier is not None:
+            good = good & positive_and_finite(self.moments_multiplier)
+        xp = array_namespace(self.second_moments)
+        good = good & xp.all(positive_and_finite(self.second_moments), axis=-1)
+        good = good & (self.quantile > 0) & (self.quantile < 1)
+        return good & (self.component_weight >= 0) & (self.component_weight < math.inf)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs, infinite where one is out of its range; may be traced."""
+        loss = privacy.scale(privacy.gaussian(self.noise_multiplier), self.num_steps)
+        if self.moments_multiplier is not None:
+            loss = privacy.compose(loss, privacy.gaussian(self.moments_multiplier))
+        return privacy.unbounded_unless(self.accounted, loss)
+
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        relation = NeighboringRelation.REPLACE_ONE
+        """The (ε, δ) of a run of these numbers, by the tightest accountant; infinite as ``loss`` is.
+
+        Raises:
+            ValueError: ``delta`` is not in (0, 1), or a multiplier is none.
+        """
+        event = self.event if bool(self.accounted) else NonPrivateDpEvent()
         return privacy.certificate(
-            self.event, float(self.delta), relation, ("the key stays secret",)
+            event, float(self.delta), self.relation, ("the key stays secret",)
         )
 
     def ledger_epsilon(self) -> float:
         """ε of the run by its Rényi curve."""
-        loss = privacy.scale(privacy.gaussian(float(self.noise_multiplier)), self.num_steps)
-        if self.moments_multiplier is not None:
-            loss = privacy.compose(loss, privacy.gaussian(float(self.moments_multiplier)))
-        return float(privacy.epsilon(loss, float(self.delta)))
+        return float(privacy.epsilon(self.loss(), float(self.delta)))
 
     def __str__(self) -> str:
         private = self.moments_multiplier is not None

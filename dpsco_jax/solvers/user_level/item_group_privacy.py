@@ -22,7 +22,6 @@ E F(average) - F* ≤ R·√(V/T), V = clip_norm² + dim·σ². Users with fewer
 Cost: T·N·m item gradients, or T·B; memory of one chunk.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -35,112 +34,21 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.oracles import sampling
-from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers.user_level._item_group_plan import (
+    Plan,
+    item_budget,
+    noise_multiplier,
+    noise_stddev,
+)
+
+__all__ = ["Plan", "item_budget", "plan", "solve"]
 
 _REPLACE = NeighboringRelation.REPLACE_ONE
-_ASSUMES = ("the key and the items drawn in each step stay secret",)
-_LEAST_MULTIPLIER = 0.01
-
-
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
-
-    Attributes:
-        num_users: N.
-        items_per_user: m, the number of item slots of a user.
-        dim: number of parameters.
-        num_steps: T.
-        batch_size: B, items drawn in a step; ``None`` for all N·m slots.
-        constants: ``"tight"`` or ``"paper"``: where the noise comes from.
-        chunk_size: items whose gradients are held at once.
-        noise_multiplier: σ over the ℓ2 sensitivity of the sum: 2·m·``clip_norm`` to a user if all items
-            take part, 2·``clip_norm`` to one draw else.
-        clip_norm: bound on an item's gradient.
-        step_size: η.
-        epsilon: the budget.
-        delta: likewise.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
-    """
-
-    num_users: int
-    items_per_user: int
-    dim: int
-    num_steps: int
-    batch_size: int | None
-    constants: str
-    chunk_size: int
-    noise_multiplier: Any
-    clip_norm: Any
-    step_size: Any
-    epsilon: Any
-    delta: Any
-    excess_bound: Any
-
-    @property
-    def scheme(self) -> privacy.FullBatch | privacy.WithReplacement:
-        """How users take part in a step."""
-        return _scheme(self.num_users, self.batch_size)
-
-    @property
-    def item_gradients(self) -> int:
-        """Item gradients of the whole run, empty slots included."""
-        return self.num_steps * (self.batch_size or self.num_users * self.items_per_user)
-
-    @property
-    def noise_stddev(self) -> float:
-        """σ of the noise on the mean gradient of a step."""
-        return _stddev(self.noise_multiplier, self.clip_norm, self.num_users, self.batch_size)
-
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the bound on the excess risk assumes; privacy assumes none of it."""
-        return (
-            f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz",
-            f"every user has {self.items_per_user} items",
-        )
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant that applies."""
-        delta = float(self.delta)
-        if self.batch_size is None:
-            releases = _planning.fixed_size(self.num_users, self.num_users, self.num_steps)
-            return releases.certificate(self.noise_multiplier, delta)
-        step = self.scheme.gaussian_loss(float(self.noise_multiplier), _REPLACE)
-        epsilon = float(privacy.epsilon(privacy.scale(step, self.num_steps), delta))
-        accountant = accounted_by("Rényi curves")
-        return privacy.Certificate(epsilon, delta, _REPLACE, accountant, _ASSUMES)
-
-    def __str__(self) -> str:
-        tight = self.constants == "tight"
-        rows: list[tuple[str, Any]] = [
-            ("users, items of each", f"{self.num_users}, {self.items_per_user}"),
-            ("parameters", self.dim),
-            ("steps", self.num_steps),
-            ("items a step", self.batch_size or "all"),
-            ("from items to users", "all items change at once" if tight else "black box"),
-            ("clip norm", self.clip_norm),
-            ("step size", self.step_size),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("noise multiplier", self.noise_multiplier),
-            ("item gradients", self.item_gradients),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("item-level DP-SGD, for users", rows)
-
-
-def item_budget(epsilon: float, delta: float, items_per_user: int) -> tuple[float, float]:
-    """(ε₀, δ₀) for one item that group privacy makes (ε, δ) for m: ε₀ = ε/m, δ₀ as in the header."""
-    each = epsilon / items_per_user
-    return each, delta * math.expm1(each) / math.expm1(epsilon) if items_per_user > 1 else delta
 
 
 def plan(
@@ -194,10 +102,10 @@ def plan(
     clip = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
 
     if constants == "tight":
-        multiplier = _multiplier(num_users, batch_size, num_steps, epsilon, delta)
+        multiplier = noise_multiplier(num_users, batch_size, num_steps, epsilon, delta)
     else:
         budget = item_budget(epsilon, delta, items_per_user)
-        multiplier = _multiplier(num_users * items_per_user, batch_size, num_steps, *budget)
+        multiplier = noise_multiplier(num_users * items_per_user, batch_size, num_steps, *budget)
         if batch_size is None:  # from the sensitivity to an item to that to a user
             multiplier = _planning.float32_above(multiplier / items_per_user)
 
@@ -206,7 +114,7 @@ def plan(
         initial_distance = float(np.asarray(objective.domain.diameter))
     if objective.ridge:
         slope += objective.ridge * initial_distance
-    stddev = _stddev(multiplier, clip, num_users, batch_size)
+    stddev = noise_stddev(multiplier, clip, num_users, batch_size)
     variance = slope**2 + dim * stddev**2
     excess_bound = math.inf
     if step_size is None:
@@ -272,29 +180,5 @@ def solve(
     )
     end = loop.run(oracle_key, oracle, chain, params, oracle_data, plan.num_steps, trace)
     reported = transforms.average_eval_params(end.opt_state, end.params)
-    return finished(reported, end.opt_state, plan.item_gradients, end.num_gradients, end.trace)
-
-
-def _scheme(population: int, batch_size: int | None) -> privacy.FullBatch | privacy.WithReplacement:
-    if batch_size is None:
-        return privacy.FullBatch()
-    return privacy.WithReplacement(population, batch_size)
-
-
-def _multiplier(
-    population: int, batch_size: int | None, num_steps: int, epsilon: float, delta: float
-) -> float:
-    """The smallest multiplier that meets (ε, δ) for one of a population of users, or of items."""
-    if batch_size is None:
-        releases = _planning.fixed_size(population, population, num_steps)
-        return releases.noise_multiplier(epsilon, delta, "pld")
-    scheme = _scheme(population, batch_size)
-    run = lambda s: privacy.scale(scheme.gaussian_loss(s, _REPLACE), num_steps)  # noqa: E731
-    most = 2 * math.sqrt(num_steps) / delta
-    # The ledger adds in float32 and rounds up: leave it the room.
-    room = epsilon * (1 - 2e-5)
-    return _planning.float32_above(privacy.calibrate(run, room, delta, _LEAST_MULTIPLIER, most))
-
-
-def _stddev(multiplier: Any, clip_norm: Any, num_users: int, batch_size: int | None) -> float:
-    return 2 * float(multiplier) * float(clip_norm) / (batch_size or num_users)
+    found = finished(reported, end.opt_state, plan.item_gradients, end.num_gradients, end.trace)
+    return found._replace(privacy=privacy.unbounded_unless(plan.accounted, found.privacy))

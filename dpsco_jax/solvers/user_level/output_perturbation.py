@@ -42,8 +42,8 @@ from dpsco_jax.problems.users import items_per_user as items_of_each
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers.user_level._item_group_plan import item_budget
 from dpsco_jax.solvers.user_level._output_plan import REPLACE, Plan, bare, proven_constants
-from dpsco_jax.solvers.user_level.item_group_privacy import item_budget
 
 __all__ = ["Plan", "plan", "solve"]
 

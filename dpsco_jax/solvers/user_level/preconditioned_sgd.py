@@ -13,7 +13,9 @@ about H, isotropic noise costs tr(H)·tr(H⁻¹), noise in these coordinates abo
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for everything that is released: the
 feature moments, and in each step one Gaussian release of three sums whose terms have a joint norm of at most
 √(1 + b² + c²/4) for any data. Scales, radius, ridge and steps are functions of these releases. Nothing is
-assumed of the loss but that it is a smooth linear model. No bound on the risk is proven: clipping may bias.
+assumed of the loss but that it is a smooth linear model. The loss is that of the noise that ran; it is
+infinite if a number of the plan is out of its range, or if scales or radii have left the numbers on the way.
+No bound on the risk is proven: clipping may bias.
 
 Cost: num_steps passes over the data, memory of one chunk of user gradients.
 """
@@ -27,10 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.mechanisms import denoising
 from dpsco_jax.oracles import linear, preconditioned
 from dpsco_jax.oracles.preconditioned import Component, ScaledSums, TunedPoint
+from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
@@ -78,6 +81,10 @@ def solve(
     found = prepared.features.shape[-1] if sparse else None
     if found != plan.columns_per_row:
         raise ValueError(f"data must have columns_per_row = {plan.columns_per_row}, got {found}")
+    guessed = np.shape(plan.second_moments)
+    _checks.require(
+        guessed == (plan.dim,), "shape of plan.second_moments", guessed, f"({plan.dim},)"
+    )
     moments_key, noise_key, oracle_key = jax.random.split(key, 3)
 
     moments, moments_loss = _feature_moments(moments_key, plan, model, prepared)
@@ -128,7 +135,11 @@ def solve(
     point = transforms.average_eval_params(end.opt_state, end.params).point
     gradients = plan.user_gradients * prepared.labels.shape[1]
     solution = finished(point, end.opt_state, gradients, end.num_gradients, end.trace)
-    return solution._replace(privacy=privacy.compose(solution.privacy, moments_loss))
+    spent = privacy.compose(solution.privacy, moments_loss)
+    # The bound of a user's terms is proven for coordinates and radii that are numbers.
+    covered = plan.accounted & jnp.all(positive_and_finite(scales, component.bound))
+    covered &= jnp.all(positive_and_finite(end.trace, first_radius))
+    return solution._replace(privacy=privacy.unbounded_unless(covered, spent))
 
 
 def one_hot_moments(feature_bound: float, field_sizes: Sequence[int]) -> np.ndarray:

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
@@ -46,8 +47,8 @@ class Plan:
         dim: number of parameters.
         chunk_size: users whose items are read at once.
         phase: steps and releases; see ``_first_order.Phase``.
-        epsilon: the budget.
-        delta: likewise.
+        epsilon: the budget that was planned for; what is spent follows from ``phase.releases``.
+        delta: likewise; the certificate is for the δ of the releases.
         initial_distance: R.
         failure_probability: bound on the probability that some gradient of i.i.d. users is clipped.
         excess_bound: proven bound on the expected excess empirical risk, ``inf`` where none applies.
@@ -99,9 +100,26 @@ class Plan:
         users = "users are independent, with i.i.d. items of the same law"
         return (distance, users, *_winsorized_plan.ASSUMES_ORIGIN)
 
+    @property
+    def relation(self) -> NeighboringRelation:
+        """Which data sets are neighbours: one user is replaced."""
+        return self.releases.relation
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced.
+
+        Raises:
+            ValueError: the releases are not those of the steps and users of the phase.
+        """
+        return self.phase.checked().loss()
+
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        return self.releases.certificate()
+        """The (ε, δ) of a run of these numbers, by the tightest accountant.
+
+        Raises:
+            ValueError: the releases are not those of the steps and users of the phase.
+        """
+        return self.phase.checked().certificate()
 
     def __str__(self) -> str:
         rows = [
@@ -242,7 +260,8 @@ def solve(
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one, or that of users or of
+            steps is not the one that the releases are for.
     """
     _planning.require_users("data", plan.num_users, data)
     _planning.require_params("params", plan.dim, params)

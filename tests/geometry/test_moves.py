@@ -57,25 +57,41 @@ DOMAINS = {
 }
 
 
+def deviation(name, point, wanted):
+    """Of the move from what float64 gives, over the size of the move that is wanted."""
+    domain, p, m = DOMAINS[name], point.astype(np.float64), wanted.astype(np.float64)
+    found = np.asarray(jax.jit(lambda x, y: domain.moves(x)(y))(point, wanted), np.float64)
+    exact = widened(name, p)(p + m) - p
+    return np.linalg.norm(found - exact) / np.linalg.norm(m), found
+
+
 @pytest.mark.parametrize("name", DOMAINS)
-def test_moves_are_those_of_the_projection_in_float64(name):
-    """On the edge, with entries at zero and next to it, and inside; moves from 1e-9 to 1 of the set."""
-    domain, rng = DOMAINS[name], np.random.default_rng(0)
-    move = jax.jit(lambda point, m: domain.moves(point)(m))
-    for trial in range(60):
+def test_moves_of_any_size_are_those_of_the_projection_in_float64(name):
+    """From points a little outside, on the edge of the widened set, with entries at zero and next to it."""
+    rng, shortened = np.random.default_rng(0), 0
+    for trial in range(40):
         size = 10.0 ** rng.integers(-9, 1)
-        point = np.asarray(domain.project(jnp.asarray(rng.normal(size=DIM), jnp.float32)))
-        if trial % 3 == 0:
-            point = (point * np.where(rng.random(DIM) < 0.3, size, 1.0)).astype(np.float32)
+        inside = np.asarray(DOMAINS[name].project(jnp.asarray(3 * rng.normal(size=DIM), jnp.float32)))
+        point = (1.001 * inside).astype(np.float32)
+        if name in ("simplex", "l1 ball"):
+            point[: DIM // 3] *= size
+            point *= 1.001 / np.abs(point).sum()
         wanted = (size * rng.normal(size=DIM)).astype(np.float32)
-        found = np.asarray(move(point, wanted), np.float64)
-        p = point.astype(np.float64)
-        # Relative to p, so that float64 does not round either: p + m has 16 digits, and m is 1e-9 of it.
-        exact = widened(name, p)(p + wanted.astype(np.float64)) - p
-        # The constants of the set are rounded to float32 at p, which moves its edge by 1e-7 at most.
-        edge = 4e-7 if size > 1e-5 else 0.0
-        error = np.linalg.norm(found - exact)
-        assert error <= 2e-5 * np.linalg.norm(wanted) + edge + 1e-14, (trial, size, error)
+        error, found = deviation(name, point, wanted)
+        assert error < 2e-5, (trial, size)
+        shortened += np.linalg.norm(found) < 0.99 * np.linalg.norm(wanted)
+    assert shortened > 10
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_moves_from_within_reach_the_edge(name):
+    """There the constants of the set are rounded as well, by 1e-7."""
+    rng = np.random.default_rng(1)
+    for size in (1e-2, 0.3, 3.0, 30.0):
+        inside = np.asarray(DOMAINS[name].project(jnp.asarray(rng.normal(size=DIM), jnp.float32)))
+        point = 0.99 * inside if name != "simplex" else inside
+        error, _ = deviation(name, point, (size * rng.normal(size=DIM)).astype(np.float32))
+        assert error < 1e-4, size
 
 
 @pytest.mark.parametrize("name", DOMAINS)

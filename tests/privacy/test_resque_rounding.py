@@ -85,8 +85,6 @@ def test_late_phases_drift_no_further_than_accounted(name, phase):
     With projected points less points, as it was before, phase 8 drifts by 2 (box) to 15 (two balls).
     """
     bound = drift_factor(QUERIES, RATIO, 1e-6)
-    for push, wide in PLACES:
-        found = np.asarray(drifts(name, phase, 100, push, wide))
-        assert found.max() <= bound, (push, wide, found.max())
-        if (push, wide) != (0.0, 0.0):
-            assert found.max() > 0.5, "the record counts"
+    largest = [float(np.max(drifts(name, phase, 100, push, wide))) for push, wide in PLACES]
+    assert max(largest) <= bound, largest
+    assert max(largest) > 0.8, "somewhere the record counts"

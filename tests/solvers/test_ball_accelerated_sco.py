@@ -1,5 +1,8 @@
 """Private SCO by ball acceleration: blocks, budgets, and an error below that of a single run."""
 
+import dataclasses
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,9 @@ import pytest
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import ball_accelerated_sco
+from dpsco_jax.mechanisms import additive
+from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
+from dpsco_jax.solvers.item_level import _resque_calls, ball_accelerated_sco
 
 ABSOLUTE = losses.absolute(1.0)
 SIZES = {"dim": 5, "delta": 1e-6, "initial_distance": 1.0, "smoothing_radius": 0.2}
@@ -21,6 +26,93 @@ def test_losses_and_sizes_that_have_no_plan_are_refused():
         )
     with pytest.raises(ValueError, match="num_blocks"):
         ball_accelerated_sco.plan(ABSOLUTE, num_users=8, epsilon=1.0, num_blocks=4, **SIZES)
+
+
+USERS = 40
+
+
+def _three_blocks():
+    """Blocks of 20, 10 and 5 users; no noise is calibrated, which takes no time."""
+    sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-3, "initial_distance": 1.0, "condition": 2.0}
+    sizes |= {"radius_ratio": 4.0, "num_queries": 4, "search": "fixed", "num_iterations": 1}
+    blocks = tuple(planner.draft(ABSOLUTE, num_users=n, **sizes) for n in (20, 10, 5))
+    blocks = tuple(
+        dataclasses.replace(b, outer=dataclasses.replace(b.outer, target_weight=1e9)) for b in blocks
+    )
+    return ball_accelerated_sco.Plan(USERS, 2, "", blocks, np.ones(3), 1.0, 1e-3)
+
+
+def _numbered(changed=None):
+    """Users whose labels are their positions; one of them may have another record."""
+    rows = np.full((USERS, 1, 2), 0.5, np.float32)
+    labels = np.arange(USERS, dtype=np.float32)[:, None]
+    if changed is not None:
+        rows[changed] = -0.5
+    return UserData(Example(jnp.asarray(rows), jnp.asarray(labels)))
+
+
+def test_every_user_enters_one_block_and_no_other():
+    """The rows that each block could draw from, by the labels that they carry."""
+    entered = []
+
+    def listen(key, setting, calls, far, center, *rest):
+        del key, calls, far, rest
+        entered.append(np.asarray(setting.data.labels)[:, 0].astype(int).tolist())
+        return center
+
+    with mock.patch.object(_resque_calls, "_run", listen):
+        ball_accelerated_sco.solve(
+            jax.random.key(0), _three_blocks(), ABSOLUTE, _numbered(), jnp.zeros(2)
+        )
+    blocks = sorted({tuple(users) for users in entered})
+    assert [len(users) for users in blocks] == [20, 10, 5]
+    everyone = [user for users in blocks for user in users]
+    assert len(everyone) == len(set(everyone)), "a user is in two blocks"
+    assert sorted(everyone) == list(range(35))
+
+
+def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone():
+    """All releases are frozen, so a later block sees nothing of an earlier one but its own users."""
+    seen, block = [], []
+    right = _resque_calls._run
+
+    def tagged(key, setting, *rest):
+        block[:] = [setting.data.labels.shape[0]]
+        return right(key, setting, *rest)
+
+    def frozen(key, tree, stddev):
+        del key, stddev
+        jax.debug.callback(lambda x, n=block[0]: seen.append((n, x.tobytes())), tree, ordered=True)
+        return jnp.zeros_like(tree)
+
+    def ends(key, setting, calls):
+        """The first and the last user of the block, by turns."""
+        del key
+        count = sum(level.num_queries - 1 for level in calls)
+        return (setting.data.labels.shape[0] - 1) * (jnp.arange(count) % 2)
+
+    with (
+        mock.patch.object(_resque_calls, "_run", tagged),
+        mock.patch.object(_resque_calls, "_draw_users", ends),
+        mock.patch.object(additive, "gaussian", frozen),
+    ):
+        solve = jax.jit(
+            lambda data: ball_accelerated_sco.solve(
+                jax.random.key(0), _three_blocks(), ABSOLUTE, data, jnp.zeros(2)
+            )
+        )
+
+        def releases(data):
+            seen.clear()
+            jax.block_until_ready(solve(data))
+            jax.effects_barrier()
+            return list(seen)
+
+        base = releases(_numbered())
+        assert {n for n, _ in base} == {20, 10, 5}
+        for user, own in ((0, 20), (19, 20), (20, 10), (29, 10), (30, 5), (34, 5)):
+            pairs = zip(base, releases(_numbered(user)), strict=True)
+            assert {a[0] for a, b in pairs if a != b} == {own}, user
 
 
 @pytest.mark.slow

@@ -3,6 +3,11 @@
 The loss s·x makes a record its own gradient. One record is +1 or -1, all others are zero, so that what is
 released is noise and the record. The first phase has the largest step, the first place in it the largest
 weight in the average, and the later phases, which have no record, hardly move.
+
+Power is in the tests that fix the place of the record: what is claimed there, a Gaussian of known distance,
+is nearly what is true, and two thirds of the noise are found out. With the place random, as it is in a run,
+most of what a record does is hidden, while the certificate, for the worst of all places and answers, is not
+much smaller: these audits prove nothing against small faults, and say so.
 """
 
 import dataclasses
@@ -21,6 +26,7 @@ from dpsco_jax.privacy import _resque_drift
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Example, LinearModel, Objective
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.item_level import (
     _resque_calls,
     _resque_plan,
@@ -110,9 +116,56 @@ def test_a_record_in_the_worst_place_is_as_private_as_claimed(beta):
         assert _learned(_plan(beta), understated=4.0) > claimed, "a quarter of the noise"
 
 
+def _first_in_every_level(key, setting, calls):
+    """The differing record comes first in every level of every call."""
+    del key, setting
+    return jnp.concatenate([jnp.arange(level.num_queries - 1) for level in calls])
+
+
+@pytest.mark.slow
+def test_a_run_with_the_record_in_the_worst_place_of_every_level_is_as_private_as_claimed():
+    """Ball acceleration with one call of two levels, whose end is the sum of what both release.
+
+    Of the T/2 averaged points of a first phase the record moves all but the start. The levels compose as
+    Gaussians do; λ is made so small that nothing pulls back.
+    """
+    ratio = 256.0
+    plan = planner.draft(
+        LINEAR,
+        num_users=QUERIES,
+        dim=1,
+        epsilon=1.0,
+        delta=DELTA,
+        initial_distance=1.0,
+        condition=1.0,
+        radius_ratio=ratio,
+        num_queries=QUERIES,
+        search="fixed",
+        num_iterations=1,
+    )
+    outer = dataclasses.replace(plan.outer, regularization=1e-3, target_weight=1e9)
+    plan = dataclasses.replace(plan, beta=0.4, outer=outer)
+    ((first, _), (second, _)) = plan.calls
+    assert (first.num_queries, second.num_queries) == (4, 8)
+    distances = [2 * call.beta * (1 - 2 / call.num_queries) for call in (first, second)]
+    factor = _resque_drift.drift_factor(8, ratio, 1e-4)
+    claimed = _gaussian_epsilon(factor * np.linalg.norm(distances), DELTA - 2e-4)
+    with mock.patch.object(_resque_calls, "_draw_users", _first_in_every_level):
+        learned, faulty = (
+            _learned(plan, QUERIES, understated, ball_accelerated_erm) for understated in (1.0, 1.5)
+        )
+    assert 0.75 * claimed < learned <= claimed
+    assert faulty > claimed, "two thirds of the noise"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_users", [QUERIES - 1, 4 * QUERIES])
 def test_a_call_on_sampled_users_is_as_private_as_its_certificate(num_users):
+    """Proves nothing against small faults: a quarter of the noise passes. The tests above have the power.
+
+    The record is in its worst place once in 15 calls, in the second half of them in a place that reveals
+    nothing, and an attack on the end alone does not know which; no pair of data sets was found that shows more.
+    """
     plan = _plan(0.5, num_users)
     claimed = plan.certificate().epsilon
     assert _learned(plan, num_users) <= claimed
@@ -122,7 +175,11 @@ def test_a_call_on_sampled_users_is_as_private_as_its_certificate(num_users):
 
 @pytest.mark.slow
 def test_a_run_of_ball_acceleration_is_as_private_as_its_certificate():
-    """Four iterations of at most two calls on 32 users, half of whom are in every call."""
+    """Four iterations of at most two calls on 32 users, half of whom are in every call.
+
+    Proves nothing against small faults, less so than the audit of a call: the end of a run is that of its last
+    call, so that seven eighths of what was released never reach it, and places are random in each.
+    """
     plan = ball_accelerated_erm.plan(
         LINEAR,
         num_users=32,

@@ -204,6 +204,7 @@ def solve(
         ValueError: if the number of users or of item slots is not the planned one.
     """
     _planning.require_users("data", plan.num_users, data)
+    _planning.require_everybody(plan.releases)
     slots = jax.tree.leaves(data.items)[0].shape[1]
     if slots != plan.items_per_user:
         raise ValueError(

@@ -28,6 +28,7 @@ __all__ = [
     "poisson",
     "pytree",
     "release_rows",
+    "require_everybody",
     "require_users",
     "sampler",
     "table",
@@ -93,6 +94,12 @@ def require_users(name: str, planned: int, data: Any) -> None:
     found = jax.tree.leaves(data.items)[0].shape[0]
     if found != planned:
         raise ValueError(f"{name} must have plan.num_users = {planned} users, got {found}")
+
+
+def require_everybody(releases: Any) -> None:
+    """``ValueError`` unless all users take part in every step: nothing else is amplified by sampling."""
+    users, batch = releases.population_size, releases.batch_size
+    _checks.require(batch == users, "plan.releases.batch_size", batch, f"all of the {users} users")
 
 
 def table(title: str, rows: Sequence[tuple[str, Any]]) -> str:

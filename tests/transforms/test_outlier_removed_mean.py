@@ -28,11 +28,8 @@ def phase(users=100, num_steps=3, threshold=80.0, **changes):
         "keep_level": 2 / 3,
         "core": 0.7 * users,
         "test_epsilon": 20.0,
-        "score_sensitivity": 2.0,
         "coin_failure": 0.0,
-        "sensitivity": 6.0 / users,
         "noise_stddev": 1e-3,
-        "failure": 1e-6,
         "epsilon": 30.0,
         "delta": 1e-5,
     }

@@ -29,7 +29,7 @@ import jax
 import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.privacy import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -74,6 +74,12 @@ class Plan:
     epsilon: Any
     delta: Any
     excess_bound: Any
+
+    def __post_init__(self) -> None:
+        _checks.require_choice("composition", self.composition, ("parallel", "sequential"))
+        if not _checks.require_flag("on_blocks", self.on_blocks):
+            # Parts on the same users compose in sequence, whatever else is claimed.
+            _checks.require_choice("composition", self.composition, ("sequential",))
 
     @property
     def user_gradients(self) -> int:

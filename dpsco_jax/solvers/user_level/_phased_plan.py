@@ -58,12 +58,11 @@ class Plan:
         num_users: n.
         items_per_user: m.
         dim: number of parameters.
-        num_groups: C, in every phase.
         group_users: users in a group, one number for each phase.
         constants: ``"tight"`` or ``"paper"``.
         mechanisms: ``"concentrated"``, or ``"clipped"`` where the radius would test nothing; by phase.
         reaches: of ``concentrated_mean``, by phase: no honest average is farther from the phase's start.
-        releases: of the outlier-removed mean, for every phase.
+        releases: of the outlier-removed mean, for every phase; they hold C, the number of groups.
         noise_multiplier: σ over the sensitivity 2·clip_norm/C of a mean of clipped averages.
         radii: of the concentration scores, by phase.
         clip_norms: how far honest averages can be from the phase's start, by phase.
@@ -79,7 +78,6 @@ class Plan:
     num_users: int
     items_per_user: int
     dim: int
-    num_groups: int
     group_users: tuple[int, ...]
     constants: str
     mechanisms: tuple[str, ...]
@@ -95,6 +93,11 @@ class Plan:
     concentration_failure: Any
     excess_bound: Any
     assumed_concentration: Any
+
+    @property
+    def num_groups(self) -> int:
+        """C, in every phase."""
+        return self.releases.population_size
 
     @property
     def phase_users(self) -> tuple[int, ...]:

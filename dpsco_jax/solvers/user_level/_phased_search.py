@@ -91,7 +91,6 @@ def candidate(
         num_users=problem.num_users,
         items_per_user=problem.items_per_user,
         dim=problem.dim,
-        num_groups=groups,
         group_users=group_users,
         constants="tight" if printed is None else "paper",
         mechanisms=tuple("clipped" if phase.void else "concentrated" for phase in found),

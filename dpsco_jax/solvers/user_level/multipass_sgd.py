@@ -264,12 +264,7 @@ def solve(
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     by_item = plan.smoothing_radius if plan.smoothing == "per_item" else None
-    _checks.require(
-        releases.batch_size == releases.population_size,
-        "plan.releases.batch_size",
-        releases.batch_size,
-        f"all {releases.population_size} users",
-    )
+    _planning.require_everybody(releases)
     if plan.mechanism == "clipped":
         oracle, oracle_data = loop.clipped_sum_oracle(
             objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item

@@ -205,6 +205,7 @@ def solve(
     """
     _planning.require_users("data", plan.num_users, data)
     _planning.require_params("params", plan.dim, params)
+    _planning.require_everybody(plan.releases)
     slots = jax.tree.leaves(data.items)[0].shape[1]
     if slots != plan.items_per_user:
         raise ValueError(

@@ -15,13 +15,22 @@ to an aggregate that knows its own.
 Cost: one noise array per leaf.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require_key, require_positive
+from dpsco_jax._checks import (
+    require_key,
+    require_multiplier,
+    require_nonnegative,
+    require_positive,
+    require_tree,
+    require_within,
+)
 from dpsco_jax.mechanisms import _draws
 
 
@@ -37,6 +46,7 @@ def gaussian(key: jax.Array, tree: Any, stddev: jax.typing.ArrayLike) -> Any:
     Returns:
         The noised tree, floating leaves in their own dtype, integer leaves in float32.
     """
+    require_nonnegative("stddev", stddev)
     return _add_noise(key, tree, stddev, _draws.normal)
 
 
@@ -52,27 +62,58 @@ def laplace(key: jax.Array, tree: Any, scale: jax.typing.ArrayLike) -> Any:
     Returns:
         The noised tree, floating leaves in their own dtype, integer leaves in float32.
     """
+    require_nonnegative("scale", scale)
     return _add_noise(key, tree, scale, _draws.laplace)
 
 
 def gaussian_loss(
     stddev: jax.typing.ArrayLike, sensitivity: jax.typing.ArrayLike
 ) -> privacy.PrivacyLoss:
-    """What one ``gaussian`` release costs, for a statistic of the given l2 sensitivity."""
+    """What one ``gaussian`` release costs, for a statistic of the given l2 sensitivity.
+
+    A traced number that is out of its range, or NaN, has an unbounded loss.
+
+    Raises:
+        ValueError: ``stddev`` is negative, or ``sensitivity`` is not positive and finite.
+    """
+    require_multiplier("stddev", stddev)
     require_positive("sensitivity", sensitivity)
-    return privacy.gaussian(stddev / sensitivity)
+    return _of_ratio(privacy.gaussian, stddev, sensitivity)
 
 
 def laplace_loss(
     scale: jax.typing.ArrayLike, sensitivity: jax.typing.ArrayLike
 ) -> privacy.PrivacyLoss:
-    """What one ``laplace`` release costs, for a statistic of the given l1 sensitivity."""
+    """What one ``laplace`` release costs, for a statistic of the given l1 sensitivity.
+
+    A traced number that is out of its range, or NaN, has an unbounded loss.
+
+    Raises:
+        ValueError: ``scale`` is not positive, or ``sensitivity`` is not positive and finite.
+    """
+    require_within("scale", scale, 0.0, np.inf, open_low=True)
     require_positive("sensitivity", sensitivity)
-    return privacy.laplace(scale / sensitivity)
+    return _of_ratio(privacy.laplace, scale, sensitivity)
+
+
+def _of_ratio(
+    curve: Callable[[Any], privacy.PrivacyLoss],
+    size: jax.typing.ArrayLike,
+    sensitivity: jax.typing.ArrayLike,
+) -> privacy.PrivacyLoss:
+    """The curve at size / sensitivity, if both are what the checks demand of concrete numbers."""
+    traced = any(isinstance(number, jax.Array) for number in (size, sensitivity))
+    xp = jnp if traced else np
+    size, sensitivity = xp.asarray(size), xp.asarray(sensitivity)
+    valid = (size >= 0) & (sensitivity > 0) & (sensitivity < xp.inf)
+    # Two bad numbers may have a good ratio.
+    ratio = xp.where(valid, size, 1.0) / xp.where(valid, sensitivity, 1.0)
+    return privacy.unbounded_unless(valid, curve(ratio))
 
 
 def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any) -> Any:
     require_key(key)
+    require_tree("tree", tree)
     leaves, treedef = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
 

@@ -203,8 +203,8 @@ def require_real_leaves(name: str, tree: Any) -> None:
     Noise is added to real numbers: the imaginary part of a complex leaf would be released as it is.
     """
     for leaf in jax.tree.leaves(tree):
-        dtype = jnp.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
-        real = jnp.issubdtype(dtype, jnp.floating)
+        dtype = getattr(leaf, "dtype", type(leaf))
+        real = dtype is float or (hasattr(leaf, "dtype") and jnp.issubdtype(dtype, jnp.floating))
         require(bool(real), name, dtype, "a tree of real floating-point leaves")
 
 

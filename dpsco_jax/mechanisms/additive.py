@@ -15,18 +15,22 @@ to an aggregate that knows its own.
 Cost: one noise array per leaf.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import (
     require,
     require_key,
+    require_multiplier,
     require_nonnegative,
-    require_number,
     require_positive,
+    require_tree,
+    require_within,
 )
 from dpsco_jax.mechanisms import _draws
 
@@ -80,11 +84,14 @@ def gaussian_loss(
         stddev: of the noise, nonnegative; may be traced. No noise costs ``inf``.
         sensitivity: how far neighbouring data sets move the statistic in l2 norm, positive; may be traced.
 
+    A traced number that is out of its range, or NaN, has an unbounded loss.
+
     Raises:
-        ValueError: a concrete ``stddev`` is negative or ``sensitivity`` not positive. Traced, such numbers
-            cost ``inf``.
+        ValueError: ``stddev`` is negative, or ``sensitivity`` is not positive and finite.
     """
-    return _loss(privacy.gaussian, "stddev", stddev, sensitivity)
+    require_multiplier("stddev", stddev)
+    require_positive("sensitivity", sensitivity)
+    return _of_ratio(privacy.gaussian, stddev, sensitivity)
 
 
 def laplace_loss(
@@ -93,30 +100,39 @@ def laplace_loss(
     """What one ``laplace`` release costs, for a statistic of the given l1 sensitivity.
 
     Args:
-        scale: b of the noise, nonnegative; may be traced. No noise costs ``inf``.
+        scale: b of the noise, positive; may be traced.
         sensitivity: how far neighbouring data sets move the statistic in l1 norm, positive; may be traced.
 
+    A traced number that is out of its range, or NaN, has an unbounded loss.
+
     Raises:
-        ValueError: a concrete ``scale`` is negative or ``sensitivity`` not positive. Traced, such numbers
-            cost ``inf``.
+        ValueError: ``scale`` is not positive, or ``sensitivity`` is not positive and finite.
     """
-    return _loss(privacy.laplace, "scale", scale, sensitivity)
-
-
-def _loss(curve: Any, name: str, size: Any, sensitivity: Any) -> privacy.PrivacyLoss:
-    require_nonnegative(name, size)
+    require_within("scale", scale, 0.0, np.inf, open_low=True)
     require_positive("sensitivity", sensitivity)
-    # Two traced numbers that are both out of range may have a ratio that is in it.
-    holds = (size >= 0) & (sensitivity > 0)
-    return privacy.unbounded_unless(holds, curve(size / sensitivity))
+    return _of_ratio(privacy.laplace, scale, sensitivity)
+
+
+def _of_ratio(
+    curve: Callable[[Any], privacy.PrivacyLoss],
+    size: jax.typing.ArrayLike,
+    sensitivity: jax.typing.ArrayLike,
+) -> privacy.PrivacyLoss:
+    """The curve at size / sensitivity, if both are what the checks demand of concrete numbers."""
+    traced = any(isinstance(number, jax.Array) for number in (size, sensitivity))
+    xp = jnp if traced else np
+    size, sensitivity = xp.asarray(size), xp.asarray(sensitivity)
+    valid = (size >= 0) & (sensitivity > 0) & (sensitivity < xp.inf)
+    # Two bad numbers may have a good ratio.
+    ratio = xp.where(valid, size, 1.0) / xp.where(valid, sensitivity, 1.0)
+    return privacy.unbounded_unless(valid, curve(ratio))
 
 
 def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any) -> Any:
     require_key(key)
     require(jnp.ndim(size) == 0, "the size of the noise", size, "one number")
+    require_tree("tree", tree)
     leaves, treedef = jax.tree.flatten(tree)
-    for leaf in leaves:
-        require_number("tree", leaf, "a tree of real numbers")
     keys = jax.random.split(key, len(leaves))
 
     def noised(leaf: jax.typing.ArrayLike, leaf_key: jax.Array) -> jax.Array:

@@ -27,7 +27,16 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from dpsco_jax._checks import require, require_key, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_integer,
+    require_key,
+    require_mask,
+    require_number,
+    require_positive,
+    require_real_leaves,
+    require_tree,
+)
 from dpsco_jax.mechanisms import _pairwise, _sharding
 
 REACH = 16.0
@@ -62,8 +71,8 @@ def concentration(
     Args:
         vectors: pytree of real floating leaves ``[users, ...]``, one vector a user; distances are
             l2 over all leaves together.
-        radius: ρ, the distance between two users, not to a centre; may be traced. A radius that is
-            not positive and finite makes no promise.
+        radius: ρ, positive and finite, the distance between two users, not to a centre; may be traced.
+            A traced radius out of that range makes no promise.
         anchor: a public vector near which the others are expected (an earlier release, a starting
             point; never a function of these vectors); the origin if None. Leaves ``[...]``.
         user_mask: False for users who count as absent. They still count in N.
@@ -76,9 +85,12 @@ def concentration(
             ``block_size`` is not positive.
     """
     require_positive("reach", reach)
-    most = _pairwise.LARGEST_BLOCK
-    require(0 < block_size <= most, "block_size", block_size, f"in [1, {most}]")
+    require_positive("radius", radius)
+    require_real_leaves("vectors", vectors)
+    require_integer("block_size", block_size, 1, _pairwise.LARGEST_BLOCK)
     num_users = _num_users(vectors)
+    if user_mask is not None:
+        require_mask("user_mask", user_mask, (num_users,))
     vectors, anchor = _arrays(vectors, anchor)
     counted = jnp.ones(num_users, bool) if user_mask is None else user_mask
     found = _pairwise.degrees(vectors, radius, anchor, counted, reach, block_size)
@@ -93,6 +105,8 @@ def headroom(vector: Any, reach: float = REACH) -> float:
             of users.
         reach: as for ``concentration``.
     """
+    require_positive("reach", reach)
+    require_real_leaves("vector", vector)
     return _pairwise.headroom(vector, reach)
 
 
@@ -109,7 +123,9 @@ def inlier_weights(
     Raises:
         ValueError: ``num_users`` is not positive or ``keep_level`` is not in (1/2, 1).
     """
-    require_positive("num_users", num_users)
+    num_users = require_integer("num_users", num_users, 1)
+    _require_degrees(degrees)
+    require_number("keep_level", keep_level)
     if not isinstance(keep_level, jax.core.Tracer):
         level = np.asarray(keep_level)
         require((level > 0.5) & (level < 1), "keep_level", keep_level, "in (1/2, 1)")
@@ -123,6 +139,7 @@ def inlier_weights(
 def select(key: jax.Array, weights: Float[Array, "users"]) -> Float[Array, "users"]:
     """The random subset: each weight replaced by 1 with that probability, by 0 otherwise."""
     require_key(key)
+    require_number("weights", weights, "an array of real numbers")
     return jax.random.bernoulli(key, weights).astype(weights.dtype)
 
 
@@ -149,6 +166,7 @@ def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any
     positive weight. Sensitivities are those of real arithmetic.
     """
     vectors, anchor = _arrays(vectors, anchor)
+    require_number("weights", weights, "an array of real numbers")
     vectors, counted = _sharding.replicated((vectors, jnp.asarray(weights)))
     total = _weighted_sum(jnp.ones_like(counted), counted, jnp.zeros([], counted.dtype))
     total = jnp.where(total > 0, total, 1)
@@ -200,8 +218,20 @@ def _mean_on_grid(counts: Int[Array, "users"]) -> Float[Array, ""]:
     return whole.astype(jnp.float32) + fraction.astype(jnp.float32) * 2.0**-bits
 
 
+def _require_degrees(degrees: Any) -> None:
+    require_number("degrees", degrees, "an array of integers")
+    require(
+        jnp.issubdtype(jnp.result_type(degrees), jnp.integer),
+        "degrees",
+        degrees,
+        "an array of integers",
+    )
+
+
 def _arrays(vectors: Any, anchor: Any) -> tuple[Any, Any]:
     """Vectors and anchor as arrays, the anchor in at least float32, the origin if it is None."""
+    require_real_leaves("vectors", vectors)
+    require_tree("anchor", anchor)
     vectors = jax.tree.map(jnp.asarray, vectors)
     if anchor is None:
         anchor = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), vectors)

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require, require_integer
 from dpsco_jax.mechanisms import additive
 
 
@@ -149,14 +149,13 @@ def banded_square_root(
     Raises:
         ValueError: an argument is out of its range.
     """
-    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
-    within = f"in [1, num_steps = {num_steps}]"
-    require(1 <= max_participations <= num_steps, "max_participations", max_participations, within)
+    num_steps = require_integer("num_steps", num_steps, 1)
+    max_participations = require_integer("max_participations", max_participations, 1, num_steps)
     if min_separation is None:
         require(max_participations == 1, "min_separation", min_separation, "given if users return")
         min_separation = num_steps
-    require(1 <= min_separation <= num_steps, "min_separation", min_separation, within)
-    require(bands >= 1, "bands", bands, "at least 1")
+    min_separation = require_integer("min_separation", min_separation, 1, num_steps)
+    bands = require_integer("bands", bands, 1)
     coefficients = [1.0]
     for j in range(1, min(bands, num_steps)):
         coefficients.append(coefficients[-1] * (j - 1.5) / j)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax._checks import require_positive
+from dpsco_jax._checks import require_integer, require_number, require_positive
 
 _NUM_ATOMS = 192
 
@@ -37,7 +37,8 @@ def posterior_means(
     """
     require_positive("stddev", stddev)
     require_positive("upper", upper)
-    require_positive("num_iterations", num_iterations)
+    require_number("noisy", noisy, "an array of real numbers")
+    require_integer("num_iterations", num_iterations, 1)
     stddev = jnp.broadcast_to(jnp.asarray(stddev, noisy.dtype), noisy.shape)
     # Geometric, from far below what the noise can resolve: the mean of many small numbers is resolved.
     lowest = jnp.minimum(jnp.min(stddev) / 1000.0, upper / 2.0)

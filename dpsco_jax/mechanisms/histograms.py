@@ -19,7 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from dpsco_jax._checks import require, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_each,
+    require_flag,
+    require_integer,
+    require_mask,
+    require_number,
+    require_real,
+)
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms.winsorized_mean import winsorized_mean
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
@@ -35,8 +44,18 @@ def frequencies(
     Args:
         categories: of every item; one outside [0, num_categories) counts as no item.
         num_categories: k.
-        mask: which items are there; all if left out.
+        mask: which items are there, booleans; all if left out.
+
+    Raises:
+        ValueError: ``categories`` are no integers, ``mask`` is not of booleans or of another shape, or
+            ``num_categories`` is not an integer of at least 1.
     """
+    num_categories = require_integer("num_categories", num_categories, 1)
+    require_number("categories", categories, "an array of integers")
+    whole = jnp.issubdtype(jnp.result_type(categories), jnp.integer)
+    require(whole, "categories", categories, "an array of integers")
+    if mask is not None:
+        require_mask("mask", mask, categories.shape)
     categories = jnp.asarray(categories)
     counted = (categories >= 0) & (categories < num_categories)
     counted &= True if mask is None else jnp.asarray(mask)
@@ -59,9 +78,8 @@ def frequency_radius(items_per_user: int, num_users: int, failure: float) -> flo
     Raises:
         ValueError: an argument is out of range.
     """
-    require_positive("items_per_user", items_per_user)
-    require_positive("num_users", num_users)
-    require(0 < failure < 1, "failure", failure, "in (0, 1)")
+    require_each(require_count, items_per_user=items_per_user, num_users=num_users)
+    require_real("failure", failure, 0.0, 1.0)
     return (1 + math.sqrt(math.log(num_users / failure))) / math.sqrt(items_per_user)
 
 
@@ -80,5 +98,7 @@ def user_level_histogram(
             such as ``frequency_radius``.
         project: whether to return the nearest distribution, or the noisy mean as it is.
     """
+    require_flag("project", project)
+    require_number("rows", rows, "an array of real numbers")
     mean = winsorized_mean(key, rows, releases)
     return domains.simplex().project(mean) if project else mean

@@ -30,7 +30,15 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax._checks import require, require_key, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_each,
+    require_integer,
+    require_key,
+    require_number,
+    require_positive,
+    require_real,
+)
 from dpsco_jax.mechanisms import _draws
 
 _BINS_PER_RADIUS = 2  # bins of half a radius: h is 2.25 radii
@@ -51,21 +59,28 @@ class Interval(NamedTuple):
 
 def default_bin_width(radius: Any) -> Any:
     """Half the radius: narrower bins gain little in width, wider ones lose."""
+    require_positive("radius", radius)
     return radius / _BINS_PER_RADIUS
 
 
 def half_width(radius: Any, bin_width: Any) -> Any:
     """h, before it is cut off at the bound."""
+    require_positive("radius", radius)
+    require_positive("bin_width", bin_width)
     return 2 * radius + bin_width / 2
 
 
 def num_bins(bound: float, bin_width: float) -> int:
     """How many bins there are: an even number, as many to the left of zero as to the right."""
+    require_real("bound", bound, 0.0)
+    require_real("bin_width", bin_width, 0.0)
     return 2 * math.ceil(bound / bin_width)
 
 
 def miss_probability(num_values: int, epsilon: float, bound: float, bin_width: float) -> float:
     """Bound on the probability that the interval leaves out a value of a concentrated set."""
+    require_integer("num_values", num_values, 1)
+    require_real("epsilon", epsilon, 0.0)
     return min(1.0, num_bins(bound, bin_width) * math.exp(-epsilon * num_values / 4))
 
 
@@ -148,10 +163,10 @@ def _binned(
     values: Any, epsilon: ArrayLike, radius: ArrayLike, bound: ArrayLike, width: ArrayLike | None
 ) -> tuple[Array, Array, _Grid]:
     """The sorted bin of each value, the number of bins, and where they are."""
+    require_each(require_positive, epsilon=epsilon, radius=radius, bound=bound)
     width = default_bin_width(radius) if width is None else width
-    for name, number in [("epsilon", epsilon), ("radius", radius), ("bound", bound)]:
-        require_positive(name, number)
     require_positive("bin_width", width)
+    require_number("values", values, "an array of real numbers")
     require_positive("number of values", values.shape[0])
     if not any(isinstance(x, jax.core.Tracer) for x in (bound, width)):
         bins = 2 * np.asarray(bound) / np.asarray(width)

@@ -31,7 +31,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require, require_key, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_callable,
+    require_integer,
+    require_key,
+    require_multiplier,
+    require_number,
+)
 from dpsco_jax.mechanisms import _draws
 
 LEAST_STOPPING_PROBABILITY = 45.0 / (2**31 - 1)
@@ -73,7 +80,9 @@ def geometric_selection(
         ValueError: γ is not in (0, 1], or so small that N may not fit an int32.
     """
     require_key(key)
-    require_positive("num_candidates", num_candidates)
+    require_callable("candidate", candidate)
+    num_candidates = require_integer("num_candidates", num_candidates, 1)
+    require_number("stopping_probability", stopping_probability)
     if not isinstance(stopping_probability, jax.core.Tracer):
         given = np.asarray(stopping_probability)
         inside = np.all((given >= LEAST_STOPPING_PROBABILITY) & (given <= 1))
@@ -105,4 +114,5 @@ def geometric_selection_loss(candidate_epsilon: ArrayLike) -> privacy.PrivacyLos
     Raises:
         ValueError: if a concrete ``candidate_epsilon`` is negative or not a number.
     """
+    require_multiplier("candidate_epsilon", candidate_epsilon)
     return privacy.pure_dp(3 * candidate_epsilon)

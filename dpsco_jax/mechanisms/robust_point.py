@@ -19,6 +19,8 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpsco_jax._checks import require_number, require_real
+
 MAJORITY = 0.51
 
 
@@ -32,6 +34,7 @@ def aggregate_points(points: Float[Array, "runs dim"]) -> Float[Array, "dim"]:
     Returns:
         One of the rows. Within Δ of any y that has ⌈0.51·k⌉ rows within Δ/3. With k = 1 the only row.
     """
+    require_number("points", points, "an array of real numbers")
     runs = points.shape[0]
     distances = jnp.linalg.norm(points[:, None, :] - points[None, :, :], axis=-1)
     distances = jnp.where(jnp.isnan(distances), jnp.inf, distances)
@@ -49,6 +52,5 @@ def runs_for(failure: float) -> int:
     Raises:
         ValueError: if ``failure`` is not in (0, 1).
     """
-    if not 0 < failure < 1:
-        raise ValueError(f"failure must be in (0, 1), got {failure!r}")
+    require_real("failure", failure, 0.0, 1.0)
     return math.ceil(20 * math.log(1 / failure))

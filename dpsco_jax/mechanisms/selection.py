@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Real
 
-from dpsco_jax._checks import require_key, require_positive
+from dpsco_jax._checks import require_flag, require_key, require_number, require_positive
 from dpsco_jax.mechanisms import _draws
 
 
@@ -99,7 +99,9 @@ def _noisy_argmax(
     require_key(key)
     require_positive("epsilon", epsilon)
     require_positive("sensitivity", sensitivity)
-    require_positive("number of candidates", scores.shape[0])
+    require_flag("monotone", monotone)
+    require_number("scores", scores, "an array of real numbers")
+    require_positive("number of candidates in scores", scores.shape[0])
     dtype = jnp.result_type(float)
     scale = (1 if monotone else 2) * jnp.asarray(sensitivity, dtype) / epsilon
     scores = jnp.asarray(scores, dtype)

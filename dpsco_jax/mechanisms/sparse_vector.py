@@ -21,6 +21,7 @@ each answer. A non-finite query counts as below; the sensitivity must hold with 
 Cost: two Laplace draws per query; state of four scalars.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require, require_key, require_positive
+from dpsco_jax._checks import require_integer, require_key, require_positive, require_within
 from dpsco_jax.mechanisms import _draws
 
 
@@ -112,8 +113,8 @@ def _sparse_vector(
 ) -> SparseVector:
     require_positive("epsilon", epsilon)
     require_positive("sensitivity", sensitivity)
-    require_positive("max_answers", max_answers)
-    require(jnp.all(jnp.isfinite(threshold)), "threshold", threshold, "finite")
+    max_answers = require_integer("max_answers", max_answers, 1)
+    require_within("threshold", threshold, -math.inf, math.inf, open_low=True, open_high=True)
     query_scale = 4 * sensitivity * max_answers / epsilon
     threshold_scale = query_scale / 2
 

@@ -27,7 +27,15 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_choice,
+    require_count,
+    require_each,
+    require_inside,
+    require_positive,
+    require_real,
+)
 from dpsco_jax.geometry import rotations
 from dpsco_jax.mechanisms import private_range as ranges
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
@@ -72,17 +80,14 @@ def calibrate_winsorized(
         ValueError: an argument is out of range; there are too few users for the intervals (the message
             has the least number); ε is beyond what advanced composition gives (``"paper"``).
     """
-    for name, number in [("num_users", num_users), ("dim", dim), ("num_queries", num_queries)]:
-        require_positive(name, number)
-    for name, value in [("epsilon", epsilon), ("radius", radius), ("bound", bound)]:
-        require_positive(name, value)
-    for name, value in [("delta", delta), ("failure", failure)]:
-        require(0 < value < 1, name, value, "in (0, 1)")
-    require(form in (*FORMS, "auto"), "form", form, f"auto or one of {', '.join(FORMS)}")
-    require(constants in ("tight", "paper"), "constants", constants, "tight or paper")
-    automatic = isinstance(range_share, str)
-    good_share = range_share == "auto" if isinstance(range_share, str) else 0 < range_share < 1
-    require(good_share, "range_share", range_share, "'auto' or in (0, 1)")
+    require_each(require_count, num_users=num_users, dim=dim, num_queries=num_queries)
+    require_each(require_positive, epsilon=epsilon, radius=radius, bound=bound)
+    require_each(require_inside, delta=delta, failure=failure)
+    require_choice("form", form, ("auto", *FORMS))
+    require_choice("constants", constants, ("tight", "paper"))
+    automatic = isinstance(range_share, str) and range_share == "auto"
+    if not automatic:
+        require_real("range_share", range_share, 0.0, 1.0)
     blank = WinsorizedReleases(
         num_users, dim, num_queries, "clipped", float(radius), float(bound), math.inf, math.inf,
         0.0, math.inf, math.inf, math.inf, float(failure), float(epsilon), float(delta),

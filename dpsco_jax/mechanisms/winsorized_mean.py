@@ -30,7 +30,13 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require, require_key, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_instance,
+    require_key,
+    require_number,
+    require_positive,
+)
 from dpsco_jax.geometry import clipping, norms, rotations
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms import private_range as ranges
@@ -58,6 +64,8 @@ def winsorized_mean(
         ValueError: the shape is not the planned one.
     """
     require_key(key)
+    require_instance("releases", releases, WinsorizedReleases)
+    require_number("vectors", vectors, "an array of real numbers")
     planned = (releases.num_users, releases.dim)
     require(vectors.shape == planned, "shape of vectors", vectors.shape, f"{planned}")
     rows = jax.vmap(lambda row: norms.clip_to_norm(row, releases.bound))(jnp.asarray(vectors))
@@ -108,8 +116,19 @@ def winsorized_mean_1d(
 
 
 def winsorized_mean_1d_loss(epsilon: ArrayLike) -> privacy.PrivacyLoss:
-    """What one ``winsorized_mean_1d`` costs; less than ``privacy.pure_dp(epsilon)``."""
-    return privacy.compose(privacy.bounded_range(epsilon / 2), privacy.laplace(2 / epsilon))
+    """What one ``winsorized_mean_1d`` costs; less than ``privacy.pure_dp(epsilon)``.
+
+    A traced ε that is not positive and finite, or NaN, has an unbounded loss.
+
+    Raises:
+        ValueError: ``epsilon`` is not positive and finite.
+    """
+    require_positive("epsilon", epsilon)
+    xp = jnp if isinstance(epsilon, jax.Array) else np
+    valid = xp.asarray((epsilon > 0) & (epsilon < xp.inf))
+    epsilon = xp.where(valid, epsilon, 1.0)
+    parts = privacy.bounded_range(epsilon / 2), privacy.laplace(2 / epsilon)
+    return privacy.unbounded_unless(valid, privacy.compose(*parts))
 
 
 def _mean_in_interval(values: Array, interval: ranges.Interval) -> Array:

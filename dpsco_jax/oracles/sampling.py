@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require_integer, require_key, require_probability
 
 # The chance that a stream is too short and has to be drawn again is below one in 10^4.
 _SPARE_DEVIATIONS = 4.0
@@ -62,7 +62,9 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
     Raises:
         ValueError: if ``batch_size`` is out of range.
     """
-    require(1 <= batch_size <= num_users, "batch_size", batch_size, f"in [1, {num_users}]")
+    require_key(key)
+    num_users = require_integer("num_users", num_users, 1)
+    batch_size = require_integer("batch_size", batch_size, 1, num_users)
     if batch_size == num_users:
         return UserSample(jnp.arange(num_users, dtype=jnp.int32), batch_size)
     if batch_size > num_users // 2:
@@ -99,9 +101,9 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
     Raises:
         ValueError: if a concrete probability is not in [0, 1].
     """
-    if not isinstance(probability, jax.core.Tracer):
-        in_range = (np.asarray(probability) >= 0) & (np.asarray(probability) <= 1)
-        require(in_range, "probability", probability, "in [0, 1]")
+    require_key(key)
+    num_users = require_integer("num_users", num_users, 1)
+    require_probability("probability", probability)
     if isinstance(probability, jax.Array):
         probability = probability.astype(jnp.promote_types(probability.dtype, jnp.float32))
         certain = probability >= 1
@@ -123,9 +125,11 @@ def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSamp
         num_draws: static, at least 1.
 
     Raises:
-        ValueError: if ``num_draws`` is out of range.
+        ValueError: if ``num_users`` or ``num_draws`` is not an integer of at least 1.
     """
-    require(num_draws >= 1, "num_draws", num_draws, "at least 1")
+    require_key(key)
+    num_users = require_integer("num_users", num_users, 1)
+    num_draws = require_integer("num_draws", num_draws, 1)
     return UserSample(jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32), num_draws)
 
 

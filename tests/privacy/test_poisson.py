@@ -125,7 +125,7 @@ def test_dp_accounting_at_fractional_orders():
 def test_float32_in_jit_is_never_below_the_host():
     sigma, q = np.float32(_log_uniform(0.3, 300, 10_000)), np.float32(_log_uniform(1e-5, 1, 10_000))
     steps, delta = (
-        np.float32(_log_uniform(1, 1e6, 10_000)),
+        np.rint(_log_uniform(1, 1e6, 10_000)).astype(np.float32),
         np.float32(_log_uniform(1e-12, 0.1, 10_000)),
     )
     rdp, exact, spent = (

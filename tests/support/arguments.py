@@ -277,8 +277,6 @@ ARGUMENTS: dict[str, Argument] = {
     ),
     **_named(
         NUMBERS,
-        vectors=VECTORS,
-        vector=VECTOR,
         values=np.linspace(-0.5, 0.5, USERS).astype(np.float32),
         scores=np.arange(4.0, dtype=np.float32),
         point=VECTOR,
@@ -306,6 +304,15 @@ ARGUMENTS: dict[str, Argument] = {
         features=VECTOR,
         other_anchor=VECTOR,
     ),
-    **_named(TREE, tree=VECTOR, params=VECTOR, like=VECTOR, center=VECTOR, anchor=VECTOR),
+    **_named(
+        TREE,
+        tree=VECTOR,
+        vectors=VECTORS,
+        vector=VECTOR,
+        params=VECTOR,
+        like=VECTOR,
+        center=VECTOR,
+        anchor=VECTOR,
+    ),
     **_named(ANY, xp=np, updates=VECTORS),
 }

@@ -1,0 +1,208 @@
+"""Every function that returns a privacy loss: what is not a valid number costs infinitely much, or raises."""
+
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.privacy.loss import PrivacyLoss
+from tests.support import public
+
+NAN, INF = math.nan, math.inf
+
+
+ZERO = "zero"  # the loss of releasing nothing, exactly
+BAD = "bad"  # eager: ValueError; traced: infinite at every order
+INFINITE = "infinite"  # a valid value, of which nothing is proven
+
+# What each argument makes of NaN, -1, inf, 0 and 1.5. Where a value is in its range, the loss is said; None
+# means an ordinary loss.
+MULTIPLIER = {NAN: BAD, -1.0: BAD, INF: ZERO, 0.0: INFINITE, 1.5: None}
+AMOUNT = {NAN: BAD, -1.0: BAD, INF: INFINITE, 0.0: ZERO, 1.5: None}
+LAPLACE = {NAN: BAD, -1.0: BAD, INF: ZERO, 0.0: BAD, 1.5: None}
+POSITIVE = {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: BAD, 1.5: None}
+SENSITIVITY = {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: BAD, 1.5: None}
+PROBABILITY = {NAN: BAD, -0.1: BAD, INF: BAD, 0.0: ZERO, 1.5: BAD, 1.0: None}
+FAILURE = {NAN: BAD, -0.1: BAD, INF: BAD, 0.0: None, 1.5: BAD}
+TAIL = {NAN: BAD, -0.1: BAD, INF: BAD, 0.0: None, 1.5: BAD}
+COUNT = {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: ZERO, 2.99: BAD, 3.0: None}
+BATCH = {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: ZERO, 5.99: BAD, 101.0: BAD, 100.0: None}
+DRAWS = {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: ZERO, 5.99: BAD, 101.0: None}
+POPULATION = {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: BAD, 99.5: BAD, 4.0: BAD, 5.0: None}
+POPULATION_OF_DRAWS = {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: BAD, 1.0: BAD, 99.5: BAD, 2.0: None}
+
+_SUBSAMPLED = {"noise_multiplier": MULTIPLIER, "batch_size": BATCH, "population_size": POPULATION}
+TABLE = {
+    "mechanisms.additive.gaussian_loss": {"stddev": MULTIPLIER, "sensitivity": SENSITIVITY},
+    "mechanisms.additive.laplace_loss": {"scale": LAPLACE, "sensitivity": SENSITIVITY},
+    "mechanisms.private_selection.geometric_selection_loss": {"candidate_epsilon": AMOUNT},
+    "mechanisms.winsorized_mean.winsorized_mean_1d_loss": {"epsilon": POSITIVE},
+    "privacy.curves.approximate_dp": {"epsilon": {**AMOUNT, 0.0: None}, "delta": FAILURE},
+    "privacy.curves.bounded_range": {"epsilon": AMOUNT},
+    "privacy.curves.gaussian": {"noise_multiplier": MULTIPLIER},
+    "privacy.curves.gdp": {"mu": AMOUNT},
+    "privacy.curves.laplace": {"scale": LAPLACE},
+    "privacy.curves.pure_dp": {"epsilon": AMOUNT},
+    "privacy.loss.scale": {"count": COUNT},
+    "privacy.poisson.poisson_subsampled_gaussian": {
+        "noise_multiplier": MULTIPLIER,
+        "sampling_probability": PROBABILITY,
+    },
+    "privacy.sampling.FullBatch.gaussian_loss": {"noise_multiplier": MULTIPLIER},
+    "privacy.sampling.Poisson.gaussian_loss": {
+        "noise_multiplier": MULTIPLIER,
+        "probability": PROBABILITY,
+    },
+    "privacy.sampling.WithReplacement.gaussian_loss": {
+        "noise_multiplier": MULTIPLIER,
+        "num_draws": DRAWS,
+        "population_size": POPULATION_OF_DRAWS,
+    },
+    "privacy.sampling.WithoutReplacement.gaussian_loss": _SUBSAMPLED,
+    "privacy.subsampling.subsampled_gaussian_with_replacement": {
+        "noise_multiplier": MULTIPLIER,
+        "batch_size": DRAWS,
+        "population_size": POPULATION_OF_DRAWS,
+        "tail_probability": TAIL,
+    },
+    "privacy.subsampling.subsampled_gaussian_without_replacement": _SUBSAMPLED,
+}
+# Losses that no number is turned into, with the reason.
+NO_NUMBERS = {
+    "privacy.ledger.privacy_spent": "reads a ledger",
+    "privacy.loss.compose": "adds losses, see below",
+    "privacy.loss.parallel": "the largest of losses, see below",
+    "privacy.loss.unbounded": "takes nothing",
+    "privacy.loss.unbounded_unless": "is told whether the loss holds",
+    "privacy.loss.zero": "takes nothing",
+    "privacy.resque.call_loss": "on the host alone, where bad numbers raise",
+    "privacy.resque.calls_loss": "on the host alone, where bad numbers raise",
+}
+
+
+def _returns_a_loss(function):
+    return "PrivacyLoss" in str(inspect.signature(function).return_annotation)
+
+
+def test_the_table_has_every_function_that_returns_a_loss():
+    found = {
+        path
+        for path, function in public.public_functions().items()
+        if path in TABLE or _returns_a_loss(function)
+    }
+    for path in found & set(TABLE):
+        positional, named = public.good_call(path)
+        assert isinstance(public.public_functions()[path](*positional, **named), PrivacyLoss), path
+    assert found == set(TABLE) | set(NO_NUMBERS)
+
+
+@pytest.mark.parametrize("path", TABLE)
+def test_every_number_of_a_loss_is_in_the_table(path):
+    numeric = {
+        found.name
+        for found in public.parameters(path)
+        if (
+            isinstance(found.argument.value, int | float)
+            and not isinstance(found.argument.value, bool)
+        )
+        or found.name == "tail_probability"
+    }
+    assert numeric - {"relation", "bound"} == set(TABLE[path])
+
+
+def _called(path, name, value):
+    positional, named = public.good_call(path, **{name: value})
+    return public.public_functions()[path](*positional, **named)
+
+
+CASES = [(path, name) for path, names in TABLE.items() for name in names]
+
+
+@pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{p}-{n}" for p, n in CASES])
+def test_traced_numbers_fail_closed_and_eager_ones_raise(path, name):
+    expected = TABLE[path][name]
+    values = np.array(list(expected), np.float32)
+    traced = jax.jit(jax.vmap(lambda value: _called(path, name, value)))(jnp.asarray(values))
+    spent = jax.jit(lambda loss: privacy.epsilon(loss, 1e-6))(traced)
+    for i, (value, what) in enumerate(expected.items()):
+        rdp, failure = np.asarray(traced.rdp[i]), float(traced.delta[i])
+        assert not np.any(np.isnan(rdp)), value
+        assert not np.isnan(failure), value
+        if what == BAD:
+            assert np.all(rdp == np.inf), (value, rdp)
+            assert spent[i] == np.inf
+            with pytest.raises(ValueError, match=rf"\b{name}\b"):
+                _called(path, name, value)
+            continue
+        eager = _called(path, name, value)
+        for found in (rdp, np.asarray(eager.rdp)):
+            if what == ZERO:
+                assert np.all(found == 0), (value, found)
+            elif what == INFINITE:
+                assert np.all(found == np.inf), (value, found)
+            else:
+                assert np.all(found >= 0)
+                assert np.any(np.isfinite(found))
+        if what == ZERO:
+            assert failure == 0.0
+            assert privacy.epsilon(eager, 1e-6) == 0.0
+
+
+@pytest.mark.parametrize("both", [(-1.0, -1.0), (NAN, NAN)])
+def test_two_bad_numbers_do_not_make_a_good_one(both):
+    for path in ("mechanisms.additive.gaussian_loss", "mechanisms.additive.laplace_loss"):
+        loss = jax.jit(public.public_functions()[path])(*map(jnp.float32, both))
+        assert np.all(np.asarray(loss.rdp) == np.inf)
+
+
+@pytest.mark.parametrize("value", [NAN, -1.0])
+def test_of_a_loss_that_no_loss_can_be_nothing_follows(value):
+    good = privacy.gaussian(2.0)
+    rdp = np.array(good.rdp)
+    rdp[7] = value
+    for bad in (good._replace(rdp=rdp), good._replace(delta=np.asarray(value))):
+        for loss in (
+            bad,
+            privacy.compose(good, bad) if math.isnan(value) else bad,
+            privacy.parallel(good, bad) if math.isnan(value) else bad,
+            privacy.scale(bad, 3),
+        ):
+            assert privacy.epsilon(loss, 1e-6) == np.inf
+            assert privacy.delta(loss, 100.0) == 1.0
+            traced = jax.tree.map(jnp.float32, loss)
+            assert jax.jit(privacy.epsilon)(traced, 1e-6) == np.inf
+            assert jax.jit(privacy.delta)(traced, 100.0) == 1.0
+
+
+def test_traced_budgets_out_of_their_range_prove_nothing():
+    loss = jax.tree.map(jnp.asarray, privacy.gaussian(2.0))
+    for delta in (NAN, -0.1, 0.0, 1.0, 1.5):
+        assert jax.jit(privacy.epsilon)(loss, delta) == np.inf
+    for epsilon in (NAN, -1.0):
+        assert jax.jit(privacy.delta)(loss, epsilon) == 1.0
+
+
+def test_gradients_are_finite_wherever_the_loss_is():
+    functions = {
+        "gaussian": (privacy.gaussian, 1.0),
+        "gdp": (privacy.gdp, 1.0),
+        "laplace": (privacy.laplace, 1.0),
+        "pure": (privacy.pure_dp, 0.5),
+        "range": (privacy.bounded_range, 0.5),
+        "poisson": (lambda q: privacy.poisson_subsampled_gaussian(1.0, q), 0.1),
+        "fixed": (lambda s: privacy.subsampled_gaussian_without_replacement(s, 100, 5), 1.0),
+    }
+    for name, (curve, at) in functions.items():
+        slope = jax.jit(jax.grad(lambda x, curve=curve: privacy.epsilon(curve(x), 1e-6)))(at)
+        assert np.isfinite(slope), name
+        assert slope != 0.0, name
+
+
+def test_a_condition_that_is_no_boolean_is_refused():
+    loss = jax.tree.map(jnp.asarray, privacy.gaussian(2.0))
+    with pytest.raises(ValueError, match="holds"):
+        jax.jit(privacy.unbounded_unless)(jnp.float32(NAN), loss)

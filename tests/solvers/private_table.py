@@ -234,12 +234,12 @@ ROWS: tuple[Row, ...] = (
         regularization=1.0, **RESQUE,
     ),
     _row(
-        "ball_accelerated_erm", ball_accelerated_erm, 64, num_iterations=2, num_queries=4, **BALLS,
+        "ball_accelerated_erm", ball_accelerated_erm, 64, num_iterations=2, num_queries=16, **BALLS,
         **RESQUE,
     ),
     _row(
         "ball_accelerated_regularized_erm", ball_accelerated_regularized_erm, 64, num_rounds=1,
-        num_queries=4, num_iterations=2, regularization=0.5, largest_error=np.inf, **RESQUE,
+        num_queries=16, num_iterations=2, regularization=0.5, largest_error=np.inf, **RESQUE,
     ),
     _row(
         "ball_accelerated_sco", ball_accelerated_sco, 64, num_iterations=2, num_queries=16, num_blocks=2,

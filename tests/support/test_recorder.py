@@ -81,13 +81,12 @@ def test_correlated_noise_is_one_release_a_step():
 
 
 def test_tests_intervals_and_selections_are_seen():
-    key = jax.random.key(0)
-
     def run():
+        keys = jax.random.split(jax.random.key(0), 4)
         stream = sparse_vector.below_threshold(1.0, 2.0, 0.5)
-        passed, _ = stream.step(key, stream.init(key), -9.0)
-        chosen = selection.exponential_mechanism(key, jnp.asarray([3.0, 1.0]), 2.0, 0.5)
-        return passed, chosen, private_range.private_range(key, jnp.ones(4), 0.3, 0.1, 2.0)
+        passed, _ = stream.step(keys[1], stream.init(keys[0]), -9.0)
+        chosen = selection.exponential_mechanism(keys[2], jnp.asarray([3.0, 1.0]), 2.0, 0.5)
+        return passed, chosen, private_range.private_range(keys[3], jnp.ones(4), 0.3, 0.1, 2.0)
 
     found = recorded(run)
     assert [(r.name, r.noise, r.sensitivity) for r in found] == [

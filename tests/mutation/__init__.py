@@ -1,8 +1,8 @@
 """Planted faults in privacy-bearing lines, and the tests that must notice: ``python -m tests.mutation``.
 
-The list (``faults_*``) was written down and committed before it was run for the first time. A fault is a piece
-of text of one file of the package and what replaces it; the tests named for it are run on a copy of the tree
-with the fault in it, and one of them has to fail.
+The list (``faults_*``) was written down and committed before it was run for the first time. A fault is a
+piece of text of one file of the package and what replaces it; the tests named for it are run on a copy of the
+tree with the fault in it, and one of them has to fail.
 """
 
 from typing import NamedTuple

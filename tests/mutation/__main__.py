@@ -1,13 +1,13 @@
 """Plants the faults of ``tests.mutation`` one by one and says which of them the tests notice.
 
-    python -m tests.mutation                      all faults that have no result yet
-    python -m tests.mutation --only "blocks"      those whose name contains the text (again, if they had one)
-    python -m tests.mutation --report             the table of the results so far, for docs/privacy/auditing.md
+    python -m tests.mutation                   all faults that have no result yet
+    python -m tests.mutation --only "blocks"   those whose name contains the text, again if they had one
+    python -m tests.mutation --report          the table of the results so far, for docs/privacy/auditing.md
 
-Results go to a file of JSON lines, one a fault, so that a run that was stopped goes on where it was. The tree is
-copied to a temporary folder: the checkout is not touched. The tests named for a fault are run one
-after another until one fails; a test file that cannot be imported, or tests that pick nothing up, are errors
-of the list and no kills.
+Results go to a file of JSON lines, one a fault, so that a run that was stopped goes on where it was. The tree
+is copied to a temporary folder: the checkout is not touched. The tests named for a fault are run one after
+another until one fails; tests that pick nothing up or cannot be collected are errors of the list, no kills.
+Without a fault all of them must pass, which is for the suite to show first.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def text_with(fault: Fault) -> str:
 
 
 def outcome(fault: Fault, timeout: float) -> dict[str, object]:
-    """Whether the tests of the fault notice it: ``killed``, ``survived`` or ``error``, by whom, and seconds."""
+    """What the tests of the fault say: ``killed``, ``survived`` or ``error``, by whom, and seconds."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder)
@@ -101,7 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--only", help="faults whose name contains this text")
     parser.add_argument("--jobs", type=int, default=1, help="faults at a time")
-    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "mutation.jsonl")
+    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "results/mutation.jsonl")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one test file")
     parser.add_argument("--report", action="store_true", help="print the table, run nothing")
     options = parser.parse_args()
@@ -120,12 +120,11 @@ def main() -> int:
             for done, future in enumerate(concurrent.futures.as_completed(pending), 1):
                 row = future.result()
                 found[row["name"]] = row
+                options.results.parent.mkdir(exist_ok=True)
                 with options.results.open("a") as file:
                     file.write(json.dumps(row) + "\n")
-                print(
-                    f"[{done}/{len(left)}] {row['result']:8} {row['seconds']:6} s  {row['name']}  {row['by']}",
-                    flush=True,
-                )
+                said = f"{row['result']:8} {row['seconds']:6} s  {row['name']}  {row['by']}"
+                print(f"[{done}/{len(left)}] {said}", flush=True)
     print(table(found))
     return int(any(row["result"] != "killed" for row in found.values()))
 

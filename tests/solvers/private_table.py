@@ -9,13 +9,16 @@ A new solver gets all properties by one row: its module, the arguments of its ``
 - ``above``: how far the certificate's ε may be above the one that is counted independently. What is tight
   says 1.02, so that a charge made twice is seen; every larger number says why;
 - ``share``: how near some pair of neighbours must come to the declared sensitivity;
+- ``seams``: the first users of later blocks, where users are sampled or more than 24;
 - ``removed``: the neighbours are those of ADD_OR_REMOVE_ONE.
 
 All rows share one problem: Huber regression on unit vectors with labels of ±10, so that every gradient has
 exactly the norm to which it is clipped, and a user with the opposite label is the worst neighbour there is.
 """
 
-from collections.abc import Callable
+import dataclasses
+import functools
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -76,8 +79,7 @@ class Row(NamedTuple):
     params: Any = None
     items: int = ITEMS
     drop: tuple[str, ...] = ()
-    rerolls: int = 1
-    edit: Callable[[Any], Any] = lambda plan: plan
+    seams: tuple[int, ...] = ()
 
     def plan(self) -> Any:
         """The plan of the row."""
@@ -89,7 +91,16 @@ class Row(NamedTuple):
             "delta": DELTA,
         }
         kept = {name: value for name, value in given.items() if name not in self.drop}
-        return self.edit(self.solver.plan(self.objective, **(kept | self.settings)))
+        return self.solver.plan(self.objective, **(kept | self.settings))
+
+    @property
+    def watched(self) -> list[int]:
+        """Users who are changed, one at a time: everybody, or the ends of all blocks and some more."""
+        last = self.num_users - 1
+        if last < 24:
+            return list(range(last + 1))
+        ends = [user for seam in self.seams for user in (seam - 1, seam)]
+        return sorted({0, last // 3, 2 * last // 3, last, *ends})
 
     def solve(self, key: Any, plan: Any, data: UserData) -> Any:
         """The solution, from the origin."""
@@ -114,7 +125,7 @@ NO_ITEMS = ("items_per_user",)
 CONCENTRATED = {"radius": 2.0, "epsilon": 40.0, "delta": 1e-2}
 SMALL_BALL = {"ball_radius": 0.1, "num_queries": 8}
 FINITE = {"num_candidates": 4, "loss_range": (0.0, 9.0), "stopping_probability": 0.2}
-CANDIDATES = np.random.default_rng(1).uniform(-0.5, 0.5, (4, DIM)).astype(np.float32)
+CANDIDATES = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 0.5, (4, DIM)), jnp.float32)
 BALLS = {
     "delta": 1e-3,
     "initial_distance": 1.0,
@@ -124,18 +135,25 @@ BALLS = {
 SGD_ONLY = tuple(c for c in auto.CANDIDATES if c.name == "sgd")
 
 
-class _Auto:
-    """``auto`` with one candidate."""
+def _two_phases(objective: Any, num_users: int, **given: Any) -> Any:
+    """Phases of two thirds and of one third of the users: few users would get a single one."""
+    first, second = (
+        phased_erm.plan(objective, num_users=size, **given)
+        for size in (num_users - num_users // 3, num_users // 3)
+    )
+    phases = (*first.phases, *second.phases)
+    return dataclasses.replace(first, num_users=num_users, phases=phases)
 
-    Plan = auto.Plan
 
-    @staticmethod
-    def plan(objective: Any, **given: Any) -> Any:
-        return auto.plan(objective, candidates=SGD_ONLY, **given)
-
-    @staticmethod
-    def solve(*arguments: Any) -> Any:
-        return auto.solve(*arguments, candidates=SGD_ONLY)
+# The private solvers as modules are, with another ``plan`` or fewer candidates.
+TWO_PHASES = types.SimpleNamespace(
+    __name__=phased_erm.__name__, plan=_two_phases, solve=phased_erm.solve
+)
+AUTO = types.SimpleNamespace(
+    __name__=auto.__name__,
+    plan=functools.partial(auto.plan, candidates=SGD_ONLY),
+    solve=functools.partial(auto.solve, candidates=SGD_ONLY),
+)
 
 
 def _row(name: str, solver: Any, num_users: int, **settings: Any) -> Row:
@@ -145,10 +163,10 @@ def _row(name: str, solver: Any, num_users: int, **settings: Any) -> Row:
 
 
 USER = {"drop": NO_ITEMS}
-SAMPLED = {"rerolls": 6, "batch_size": 4}
-TESTED = {"kind": "tested", "share": None} | CONCENTRATED
-RESQUE = {"kind": "resque", "rerolls": 4, "share": None, "epsilon": 4.0} | USER
-BOXES = {"num_steps": 1, "radius": 0.01, "epsilon": 20.0}
+SAMPLED = {"batch_size": 4}
+TESTED = {"kind": "tested", "share": None, "above": 4.0} | CONCENTRATED
+RESQUE = {"kind": "resque", "share": None, "epsilon": 4.0} | USER
+BOXES = {"num_steps": 1, "radius": 0.01, "epsilon": 20.0, "above": 1.15}
 
 ROWS: tuple[Row, ...] = (
     _row("sgd, poisson", sgd, 8, num_steps=3, sampling="poisson", removed=True, **USER, **SAMPLED),
@@ -160,20 +178,27 @@ ROWS: tuple[Row, ...] = (
     ),
     _row("output_perturbation", output_perturbation, 8, initial_distance=1.0, share=0.5),
     _row("item_group_privacy, full", item_group_privacy, 8, num_steps=3),
-    _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, rerolls=6),
+    _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, above=2.5),
     _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8, **USER),
     _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, **USER, **SAMPLED),
     _row(
-        "erm, restarts", erm, 8, method="restarts", num_stages=2, objective=RIDGED, rerolls=12, **USER
+        "erm, restarts", erm, 8, method="restarts", num_stages=2, objective=RIDGED, above=1.1, **USER
     ),
-    _row("sco, localization", sco, 80, num_phases=2, num_stages=1, method="localization", groups=2, **USER),
+    _row("sco, localization", sco, 80, num_phases=2, num_stages=1, method="localization", groups=2, above=1.1,
+        seams=(54,), **USER),
     _row("winsorized_erm, clipped", winsorized_erm, 8, num_steps=2, form="clipped"),
     _row("winsorized_erm, winsorized", winsorized_erm, 40, form="winsorized", **BOXES),
     _row("winsorized_erm, refined", winsorized_erm, 40, form="refined", **BOXES),
-    _row("winsorized_erm, recentred", winsorized_erm, 40, form="recentred", **BOXES),
-    _row("phased_erm", phased_erm, 12, form="clipped", most_steps=2, groups=2),
-    _row("phased_sgd, clipped", phased_sgd, 24, num_groups=6, num_phases=2, step_size=0.1, groups=2),
-    _row("phased_sgd, tested", phased_sgd, 110, num_groups=40, num_phases=2, step_size=0.1, groups=2, **TESTED),
+    _row("winsorized_erm, recentred", winsorized_erm, 40, form="recentred", **BOXES | {"above": 1.02}),
+    _row("phased_erm", TWO_PHASES, 12, form="clipped", most_steps=2, groups=2),
+    _row(
+        "phased_sgd, clipped", phased_sgd, 90, num_groups=30, num_phases=2, step_size=0.1,
+        epsilon=40.0, delta=1e-2, groups=2, seams=(60,),
+    ),
+    _row(
+        "phased_sgd, tested", phased_sgd, 120, num_groups=40, num_phases=2, step_size=0.1, groups=2,
+        seams=(80,), **TESTED,
+    ),
     _row("multipass_sgd, clipped", multipass_sgd, 8, num_steps=2),
     _row("multipass_sgd, tested", multipass_sgd, 60, num_steps=2, **TESTED),
     _row("localized_sgd", localized_sgd, 12, num_blocks=2, num_steps=2, objective=RIDGED, groups=2),
@@ -198,7 +223,7 @@ ROWS: tuple[Row, ...] = (
         "metric_entropy", metric_entropy, 8, kind="pure", drop=("delta",), loss_range=(0.0, 9.0),
         lower=-1.0, upper=1.0, points_per_axis=2, failure=0.9,
     ),
-    _row("auto", _Auto, 8),
+    _row("auto", AUTO, 8),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(
         "resque_erm_high_probability", resque_erm_high_probability, 40, num_runs=2,
@@ -208,13 +233,16 @@ ROWS: tuple[Row, ...] = (
         "resque_prox", resque_prox, 80, key=jax.random.key(1), ball_radius=0.1, num_queries=4,
         regularization=1.0, **RESQUE,
     ),
-    _row("ball_accelerated_erm", ball_accelerated_erm, 64, num_iterations=2, num_queries=4, **BALLS, **RESQUE),
     _row(
-        "ball_accelerated_regularized_erm", ball_accelerated_regularized_erm, 64, num_rounds=1,
-        num_queries=4, num_iterations=2, regularization=0.5, largest_error=np.inf, **RESQUE,
+        "ball_accelerated_erm", ball_accelerated_erm, 64, num_iterations=2, num_queries=16, **BALLS,
+        **RESQUE,
     ),
     _row(
-        "ball_accelerated_sco", ball_accelerated_sco, 64, num_iterations=2, num_queries=4, num_blocks=2,
-        groups=2, **BALLS, **RESQUE,
+        "ball_accelerated_regularized_erm", ball_accelerated_regularized_erm, 64, num_rounds=1,
+        num_queries=16, num_iterations=2, regularization=0.5, largest_error=np.inf, **RESQUE,
+    ),
+    _row(
+        "ball_accelerated_sco", ball_accelerated_sco, 64, num_iterations=2, num_queries=16, num_blocks=2,
+        groups=2, seams=(32, 48), **BALLS, **RESQUE,
     ),
 )  # fmt: skip

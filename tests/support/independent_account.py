@@ -31,7 +31,7 @@ Pair = tuple[Law, Law]
 
 
 def pairs(multiplier: float, scheme: Any) -> list[Pair]:
-    """Pairs of laws that neighbours have, for one Gaussian release; sensitivities are one over the multiplier.
+    """Pairs of laws that neighbours have, for one Gaussian release with unit noise.
 
     A private interval of parameter ε can be a coin whose log odds the user moves from -ε/2 to ε/2: a
     ``multiplier`` of ε and the scheme ``("interval",)``.
@@ -94,7 +94,7 @@ def renyi_of(releases: Sequence[tuple[float, Any]], order: float) -> float:
 
 
 def epsilon(releases: Sequence[tuple[float, Any]], delta: float) -> float:
-    """The ε at δ of the releases together: no certificate of theirs can be below, but for the grid (0.5 %)."""
+    """The ε at δ of the releases together: no certificate can be below, but for the grid (0.5 %)."""
     return max((_epsilon(chosen, delta) for chosen in _aligned(releases)), default=0.0)
 
 
@@ -118,7 +118,7 @@ def _epsilon(chosen: Sequence[Pair], delta: float) -> float:
     total[centre] = 1.0
     for pair in chosen:
         p, q, width = _logs(pair)
-        place = np.clip(np.floor((p - q) / step).astype(int) + centre, 0, span - 1)
+        place = np.clip(np.rint((p - q) / step).astype(int) + centre, 0, span - 1)
         mass = np.bincount(place, np.exp(p) * width, span)
         spectrum = np.fft.rfft(total, 2 * span) * np.fft.rfft(mass, 2 * span)
         total = np.fft.irfft(spectrum)[centre : centre + span]

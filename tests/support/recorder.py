@@ -2,15 +2,15 @@
 
 While ``recording`` is active every primitive mechanism of the package (additive noise, correlated noise,
 threshold tests, private intervals, noisy argmax) reports each call at run time, from inside of ``jit``,
-``scan``, ``while_loop`` and ``vmap``, through ``jax.debug.callback``: the statistic before the noise, the size
-of the noise, and what the code around it has declared: a sensitivity, a multiplier, a way of sampling. The
-samplers of ``oracles.sampling`` report what they were asked to draw, and every charge its curve.
+``scan``, ``while_loop`` and ``vmap``, through ``jax.debug.callback``: the statistic before the noise, the
+size of the noise, and what the code around it has declared: a sensitivity, a multiplier, a way of sampling.
+The samplers of ``oracles.sampling`` report what they were asked to draw, and every charge its curve.
 
-A release is known by its PRNG key. Two runs of the same program with the same key and all releases frozen make
-the same releases with the same keys, in whatever order they arrive, so that statistics of neighbouring data
-sets are compared one to one. Frozen means that the data's part is left out of what is released: noise on
-zero, intervals of users who are all at zero, tests that pass. Samples of users are drawn anew for each
-``reroll`` while the noise stays the same: which releases a user can enter is seen by changing the user.
+A release is known by its PRNG key. Two runs of the same program with the same key and all releases frozen
+make the same releases with the same keys, in whatever order they arrive, so that statistics of neighbouring
+data sets are compared one to one. Frozen means that the data's part is left out of what is released: noise on
+zero, intervals of users who are all at zero, tests that pass. A user who is ``forced`` is put into every
+sample, and the noise stays the same: which releases a user can enter is seen by changing the user.
 """
 
 import contextlib
@@ -125,13 +125,13 @@ class Tape:
         self.releases: list[Release] = []
         self.charges: list[privacy.PrivacyLoss] = []
         self.draws: set[Draw] = set()
-        self.reroll: Any = None
+        self.forced: Any = None
         self._declared: list[list[Declared]] = []
         self._silent = 0
 
     @contextlib.contextmanager
     def declaring(self, *declared: Declared) -> Iterator[None]:
-        """Says what the additive releases made inside are, in their order; the last one also of all further."""
+        """Says what the additive releases made inside are, in their order; the last of all further."""
         self._declared.append(list(declared))
         yield
         self._declared.pop()
@@ -226,12 +226,12 @@ class Recorded:
     def __init__(self, solve: Callable[..., Any], *arguments: Any, freeze: bool = True) -> None:
         with recording(freeze) as tape:
 
-            def traced(reroll: Any, *arguments: Any) -> Any:
-                tape.reroll = reroll
+            def traced(forced: Any, *arguments: Any) -> Any:
+                tape.forced = forced
                 return solve(*arguments)
 
-            self._compiled = jax.jit(traced).lower(jnp.uint32(0), *arguments).compile()
-            tape.reroll = None
+            self._compiled = jax.jit(traced).lower(jnp.int32(-1), *arguments).compile()
+            tape.forced = None
         self._tape = tape
 
     @property
@@ -239,10 +239,10 @@ class Recorded:
         """All samples of users that the program asks for."""
         return self._tape.draws
 
-    def __call__(self, *arguments: Any, reroll: int = 0) -> Run:
-        """Runs on these data, with the samples of this number."""
+    def __call__(self, *arguments: Any, forced: int = -1) -> Run:
+        """Runs on these data; the user at the place ``forced`` of its population is in every sample."""
         self._tape.releases, self._tape.charges = [], []
-        result = jax.block_until_ready(self._compiled(jnp.uint32(reroll), *arguments))
+        result = jax.block_until_ready(self._compiled(jnp.int32(forced), *arguments))
         jax.effects_barrier()
         return Run(result, tuple(self._tape.releases), tuple(self._tape.charges))
 
@@ -314,7 +314,9 @@ def _outlier_removed_mean(tape: Tape, right: Any) -> Any:
         releases, radius, reach = (given.arguments[x] for x in ("releases", "radius", "reach"))
 
         def update(updates: Any, *args: Any, **kwargs: Any) -> Any:
-            one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], float), updates)
+            one = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), updates
+            )
             unit = radius * (1 + concentrated_mean.headroom(one, reach))
             # Bounded for those neighbours only whose scores are high: see ``ConcentratedReleases``.
             mean = Declared(
@@ -387,6 +389,18 @@ def _charge(tape: Tape, right: Any) -> Any:
     return charge
 
 
+def _with_user(sample: Any, name: str, population: int, user: Any) -> Any:
+    """The sample with the user in it: in the place of another, or one more where its size is random."""
+    indices, size = sample
+    there = (indices == user) & (jnp.arange(len(indices)) < size)
+    force = (user >= 0) & (user < population) & ~jnp.any(there)
+    place = size if name == "poisson" else 0
+    forced = jnp.where(force, indices.at[place].set(user.astype(indices.dtype)), indices)
+    return sample._replace(
+        indices=forced, size=size + force.astype(jnp.int32) if name == "poisson" else size
+    )
+
+
 def _sampler(tape: Tape, right: Any) -> Any:
     name, depth = right.__name__, [0]
 
@@ -398,10 +412,12 @@ def _sampler(tape: Tape, right: Any) -> Any:
         tape.draws.add(Draw(name, numbers))
         depth[0] += 1
         try:
-            rerolled = key if tape.reroll is None else jax.random.fold_in(key, tape.reroll)
-            return right(rerolled, *arguments)
+            sample = right(key, *arguments)
         finally:
             depth[0] -= 1
+        return (
+            sample if tape.forced is None else _with_user(sample, name, arguments[0], tape.forced)
+        )
 
     return sampler
 

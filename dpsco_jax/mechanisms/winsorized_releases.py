@@ -22,6 +22,7 @@ from dpsco_jax.geometry import rotations
 from dpsco_jax.mechanisms import private_range as ranges
 from dpsco_jax.privacy import events
 from dpsco_jax.privacy._numerics import array_namespace
+from dpsco_jax.privacy.certificates import accounted_by
 
 BOXED = ("winsorized", "refined", "laplace")
 """Forms with intervals."""
@@ -137,7 +138,7 @@ class WinsorizedReleases:
             return privacy.certificate(event, delta, relation)
         host = jax.tree.map(float, self)
         spent = float(privacy.epsilon(host.loss(), delta))
-        return privacy.Certificate(spent, delta, relation, "Rényi curves (dpsco_jax)")
+        return privacy.Certificate(spent, delta, relation, accounted_by("Rényi curves"))
 
     def failure_probability(self) -> float:
         """Bound on the probability that some query clips a row, if rows are within the radius.

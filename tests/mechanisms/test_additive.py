@@ -68,3 +68,38 @@ def test_losses_divide_by_the_sensitivity():
     for loss_of in (additive.gaussian_loss, additive.laplace_loss):
         with pytest.raises(ValueError, match="sensitivity"):
             loss_of(1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_what_is_not_real_is_refused(name):
+    """Complex numbers would keep their imaginary part exact; truth values are no numbers."""
+    mechanism, _ = MECHANISMS[name]
+    for wrong in (jnp.ones(2, jnp.complex64), 1j, {"a": jnp.ones(2), "b": jnp.asarray([True])}):
+        for call in (mechanism, jax.jit(mechanism)):
+            with pytest.raises(ValueError, match="tree must be a tree of real numbers"):
+                call(jax.random.key(0), wrong, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("gaussian", "stddev"), ("laplace", "scale")], ids=lambda x: x
+)
+def test_noise_has_one_size_that_is_a_size(name, named):
+    mechanism, _ = MECHANISMS[name]
+    for wrong in (-1.0, np.nan, np.inf, "1", None, True):
+        with pytest.raises(ValueError, match=named):
+            mechanism(jax.random.key(0), jnp.zeros(2), wrong)
+    with pytest.raises(ValueError, match="size of the noise"):
+        mechanism(jax.random.key(0), jnp.zeros(2), jnp.ones(2))
+
+
+def test_a_loss_of_traced_numbers_out_of_range_is_infinite():
+    for loss_of in (additive.gaussian_loss, additive.laplace_loss):
+        traced = jax.jit(loss_of)
+        assert np.all(np.isfinite(traced(1.0, 2.0).rdp))
+        pairs = [(-1.0, -2.0), (1.0, -2.0), (-1.0, 2.0), (1.0, 0.0), (0.0, 1.0)]
+        pairs += [(np.nan, 1.0), (1.0, np.nan)]
+        for pair in pairs:
+            assert np.all(np.isinf(traced(*pair).rdp)), pair
+        for name, pair in (("sensitivity", (1.0, -1.0)), ("stddev|scale", (-1.0, 1.0))):
+            with pytest.raises(ValueError, match=name):
+                loss_of(*pair)

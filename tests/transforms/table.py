@@ -64,6 +64,21 @@ def _privatize(noise_multiplier, clip_norm, num_users):
     return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
 
 
+def _privatize_layers(noise_multiplier, clip_norm):
+    """Made anew for each set of parameters: a clip norm for every leaf of them."""
+
+    def of(params):
+        bounds = jax.tree.map(lambda leaf: clip_norm, params)
+        aggregate = transforms.clipped_mean(bounds, NUM_USERS, microbatch_size=4)
+        return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
+
+    of(jnp.zeros(3))
+    return optax.GradientTransformationExtraArgs(
+        lambda params: of(params).init(params),
+        lambda updates, state, params=None, **extra: of(params).update(updates, state, **extra),
+    )
+
+
 def _privatize_poisson(noise_multiplier, clip_norm, probability):
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     aggregate = transforms.clipped_sum(clip_norm, relation, microbatch_size=4)
@@ -195,6 +210,16 @@ ROWS = [
         private=True,
     ),
     Row(
+        "privatize, per layer",
+        _privatize_layers,
+        (
+            {"noise_multiplier": 2.0, "clip_norm": 1.0},
+            {"noise_multiplier": 0.5, "clip_norm": 0.3},
+        ),
+        per_user=True,
+        private=True,
+    ),
+    Row(
         "privatize, correlated",
         _privatize_correlated,
         (
@@ -266,7 +291,7 @@ ROWS = [
     Row(
         "halt_when",
         _halt_when,
-        ({"noise_multiplier": 1.0, "limit": 0.5}, {"noise_multiplier": 0.1, "limit": 100.0}),
+        ({"noise_multiplier": 0.1, "limit": 100.0}, {"noise_multiplier": 1.0, "limit": 0.5}),
         per_user=True,
         private=True,
     ),

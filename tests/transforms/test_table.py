@@ -1,7 +1,9 @@
 """Properties that every transformation has: see the table."""
 
+import copy
 import pickle
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,8 @@ from dpsco_jax import privacy
 from tests.transforms.table import PARAMS, ROWS, updates_for
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+PER_USER = [row for row in ROWS if row.per_user]
+every_row_of_users = pytest.mark.parametrize("row", PER_USER, ids=[row.name for row in PER_USER])
 
 
 def run(transformation, params, updates, steps):
@@ -45,7 +49,9 @@ def assert_same(first, second, rtol=1e-5):
 
     def comparable(run):
         params, state, moves = run
-        return plain((params, moves, privacy.privacy_spent(state)))
+        nodes = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, privacy.Ledger))
+        held = any(isinstance(node, privacy.Ledger) for node in nodes)
+        return plain((params, moves, privacy.privacy_spent(state) if held else None))
 
     for a, b in zip(comparable(first), comparable(second), strict=True):
         np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=rtol, atol=1e-6)
@@ -163,3 +169,67 @@ def test_numbers_out_of_range_are_refused(row):
             continue
         with pytest.raises(ValueError, match=name):
             row.make(**{**row.numbers[0], name: -1.0})
+
+
+@every_row
+def test_traces_where_ranks_are_not_promoted(row):
+    with jax.numpy_rank_promotion("raise"):
+        for kind in ("nested", "mixed", "empty leaf"):
+            params = PARAMS[kind]()
+            updates = updates_for(row, params)
+            jax.eval_shape(lambda p=params, u=updates: run(row.make(**row.numbers[0]), p, u, 2))
+
+
+@every_row
+def test_copies_do_what_the_original_does(row):
+    """Also in another process: closures travel, with what they hold."""
+    params = PARAMS["vector"]()
+    updates = updates_for(row, params)
+    original = row.make(**row.numbers[0])
+    copies = [copy.deepcopy(original), cloudpickle.loads(cloudpickle.dumps(original))]
+    copies.append(jax.tree.map(lambda leaf: leaf, original))
+    # A copy has a copy of the key, so that it draws the same noise: here this is wanted.
+    with jax.debug_key_reuse(False):
+        alone = jax.jit(lambda: run(original, params, updates, 2))()
+        for other in copies:
+            assert_same(alone, jax.jit(lambda other=other: run(other, params, updates, 2))())
+
+
+@every_row_of_users
+def test_complex_updates_are_refused(row):
+    """Noise on the real part would let the imaginary part out as it is."""
+    params = PARAMS["nested"]()
+    updates = jax.tree.map(lambda u: u.astype(jnp.complex64), updates_for(row, params))
+    transformation = row.make(**row.numbers[0])
+    state = transformation.init(params)
+    for update in (transformation.update, lambda *a: jax.eval_shape(transformation.update, *a)):
+        with pytest.raises(ValueError, match="updates must be a tree of real"):
+            update(updates, state, params)
+
+
+@every_row_of_users
+def test_users_who_are_masked_out_contribute_nothing(row):
+    params = PARAMS["nested"]()
+    updates = updates_for(row, params)
+    transformation = row.make(**row.numbers[0])
+
+    @jax.jit
+    def update(updates, mask):
+        state = row.make(**row.numbers[0]).init(params)
+        return transformation.update(updates, state, params, user_mask=mask)[0]
+
+    def moved(updates, mask):
+        return plain(update(updates, mask))
+
+    mask = jnp.arange(6) != 2
+    spoiled = jax.tree.map(lambda u: u.at[2].set(jnp.nan), updates)
+    large = jax.tree.map(lambda u: u.at[2].set(1e3), updates)
+    for other in (spoiled, large):
+        for a, b in zip(moved(updates, mask), moved(other, mask), strict=True):
+            np.testing.assert_array_equal(a, b)
+    everybody = moved(updates, jnp.ones(6, bool))
+    same = [np.array_equal(a, b) for a, b in zip(everybody, moved(updates, mask), strict=True)]
+    assert not all(same)
+    for wrong in (jnp.ones(6), jnp.ones(5, bool), [True] * 6):
+        with pytest.raises(ValueError, match="user_mask must be an array of booleans"):
+            jax.eval_shape(lambda wrong=wrong: update(updates, wrong))

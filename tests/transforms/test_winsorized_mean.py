@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.mechanisms import winsorized_mean as mechanism
 from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from tests.support.neighbours import worst_pair
 from tests.support.replay import assert_no_leak
 
 USERS, DIM, QUERIES = 400, 3, 2
@@ -109,3 +112,54 @@ def test_arguments():
     chain = transforms.winsorized_mean(releases("clipped"), jax.random.key(0))
     with pytest.raises(ValueError, match="shape"):
         chain.update(jnp.zeros((USERS, DIM + 1)), chain.init(None))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_who_is_masked_out_counts_as_zero_and_in_the_divisor(form):
+    """The number of users stays what was planned: it is public, the mask is not."""
+
+    @jax.jit
+    def update(rows, mask):
+        chain = transforms.winsorized_mean(releases(form), jax.random.key(4))
+        return chain.update(rows, chain.init(None), user_mask=mask)[0]
+
+    mask = jnp.arange(USERS) % 3 != 0
+    zeroed = jax.tree.map(lambda x: jnp.where(mask[:, None], x, 0.0), updates())
+    spoiled = jax.tree.map(lambda x: jnp.where(mask[:, None], x, jnp.nan), updates())
+    everybody = jnp.ones(USERS, bool)
+    expected = update(zeroed, everybody)
+    jax.tree.map(np.testing.assert_array_equal, update(spoiled, mask), expected)
+    assert not np.array_equal(update(updates(), everybody)["b"], expected["b"])
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_masks_keep_the_sensitivity(left):
+    """The worst pair of neighbours of a clipped mean, with the same noise on both."""
+    planned = WinsorizedReleases(
+        num_users=4,
+        dim=3,
+        num_queries=1,
+        form="clipped",
+        radius=0.1,
+        bound=0.7,
+        coordinate_radius=0.1,
+        bin_width=0.05,
+        range_epsilon=3.0,
+        coarse_multiplier=1.0,
+        ball_radius=1.0,
+        noise_multiplier=1e-3,
+        failure=0.1,
+        epsilon=50.0,
+        delta=1e-3,
+    )
+
+    def statistic(data, mask):
+        chain = transforms.winsorized_mean(planned, jax.random.key(0))
+        # The user who changes is masked out on one side (left) or stays (replaced by another).
+        return chain.update(data, chain.init(None), user_mask=mask)[0]
+
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE if left else NeighboringRelation.REPLACE_ONE
+    worst = worst_pair(statistic, 4, (3,), relation, rounds=6, population=64)
+    declared = 2 * 0.7 / 4
+    assert planned.sensitivity == pytest.approx(declared)
+    assert (0.45 if left else 0.95) * declared < worst.distance <= declared * (1 + 1e-5)

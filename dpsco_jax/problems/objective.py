@@ -137,7 +137,8 @@ def row_values(features: OneHot, dim: int, feature_bound: float) -> Float[Array,
     columns = features.columns
     nnz = columns.shape[-1]
     earlier = jnp.tri(nnz, k=-1, dtype=bool)
-    repeated = jnp.any((columns[..., :, None] == columns[..., None, :]) & earlier, axis=-1)
+    same = columns[..., :, None] == columns[..., None, :]
+    repeated = jnp.any(same & jnp.broadcast_to(earlier, same.shape), axis=-1)
     counts = (columns >= 0) & (columns < dim) & ~repeated
     return jnp.where(counts, jnp.float32(feature_bound / max(nnz, 1) ** 0.5), 0.0)
 

@@ -208,3 +208,10 @@ def test_audit_of_the_whole_run():
     assert 0.3 < attack(plan) <= 1.0
     weak = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 3)
     assert attack(weak) > 1.0
+
+
+def test_traces_where_ranks_are_not_promoted():
+    """One-hot rows, whose moments and components are released too."""
+    plan = _plan(num_steps=2)
+    with jax.numpy_rank_promotion("raise"):
+        jax.eval_shape(lambda key: _run(key, plan), jax.random.key(0))

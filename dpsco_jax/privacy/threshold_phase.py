@@ -27,7 +27,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
 from dpsco_jax.privacy import _threshold_accounting as accounting
-from dpsco_jax.privacy import _threshold_loss
+from dpsco_jax.privacy import _threshold_loss, loss
 from dpsco_jax.privacy import _threshold_paper as papers
 from dpsco_jax.privacy import _threshold_proof as proof
 from dpsco_jax.privacy import _threshold_request as request
@@ -140,7 +140,8 @@ class ConcentratedReleases:
     def loss(self) -> PrivacyLoss:
         """What the whole phase costs, by Rényi curves; for ledgers, also of traced leaves.
 
-        ``delta_at`` and ``certificate`` are tighter. Infinite where the numbers are out of their ranges.
+        ``delta_at`` and ``certificate`` are never above it, and smaller where few steps, little sampling or
+        large failures make Rényi curves lose. Infinite where the numbers are out of their ranges.
         """
         run = proof.as_run(self)
         return unbounded_unless(run.holds, _threshold_loss.phase_loss(run.phase))
@@ -148,7 +149,10 @@ class ConcentratedReleases:
     def delta_at(self, epsilon: float) -> float:
         """The least δ proven at ``epsilon``; host, from the numbers that the mechanism uses."""
         phase = self._on_host()
-        return 1.0 if phase is None else accounting.delta_at(phase, float(epsilon))
+        if phase is None:
+            return 1.0
+        by_moments = float(loss.delta(_threshold_loss.phase_loss(phase), float(epsilon)))
+        return min(by_moments, accounting.delta_at(phase, float(epsilon)))
 
     def certificate(self) -> Certificate:
         """ε proven at the plan's δ; host, from the numbers that the mechanism uses.
@@ -163,6 +167,8 @@ class ConcentratedReleases:
             spent = accounting.epsilon_at(phase, delta)
             closed = accounting.is_closed_form(phase)
             how = "closed form" if closed else "privacy loss distribution"
+            by_moments = float(loss.epsilon(_threshold_loss.phase_loss(phase), delta))
+            spent, how = min((spent, how), (by_moments, "Rényi curves"))
         return Certificate(spent, delta, self.relation, accounted_by(how), _ASSUMES)
 
     def false_halt(self) -> float:

@@ -1,5 +1,6 @@
 """Phases of tested means: noise, certificates, and the theorem on random batches by enumeration."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -29,6 +30,7 @@ from dpsco_jax.privacy.threshold_phase import (
     coupled_sensitivity,
     mean_sensitivity,
 )
+from tests.support.edited_plans import tested
 
 REPLACE_ONE, ZERO_OUT = NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL
 
@@ -330,6 +332,142 @@ def test_half_the_noise_is_not_within_the_budget():
         object.__setattr__(broken, "noise_stddev", found.noise_stddev)
         object.__setattr__(broken, "threshold", found.threshold - 0.1 * found.batch_size)
         assert broken.delta_at(sizes[2]) > 1.05 * sizes[3]
+
+
+@pytest.mark.parametrize("selection", ["weighted", "bernoulli"])
+def test_in_random_batches_the_special_user_is_replaced_by_one_with_a_weight(selection):
+    """Its place in another batch is taken by a user who has a weight: the mean moves as for REPLACE_ONE."""
+    found = plan(300, 60, 6.0, 1e-5, batch_size=100, test="stream", relation=ZERO_OUT)
+    found = dataclasses.replace(found, selection=selection, coin_failure=1e-9)
+    numbers = (100, found.core, found.keep_level)
+
+    def shift(relation):
+        if selection == "weighted":
+            return mean_sensitivity(*numbers, relation)
+        return coupled_sensitivity(*numbers, 1e-9, relation)
+
+    assert shift(ZERO_OUT) < 0.99 * shift(REPLACE_ONE)
+    assert found.sensitivity == pytest.approx(shift(REPLACE_ONE), rel=1e-9)
+    replaced = dataclasses.replace(found, relation=REPLACE_ONE)
+    assert found.certificate().epsilon == replaced.certificate().epsilon
+    np.testing.assert_array_equal(found.loss().rdp, replaced.loss().rdp)
+    everybody = dataclasses.replace(found, population_size=100)
+    assert everybody.sensitivity == pytest.approx(shift(ZERO_OUT), rel=1e-9)
+
+
+def test_the_noise_for_random_batches_is_that_of_replacement_under_both_relations():
+    settings = {"batch_size": 100, "test": "fresh"}
+    noises = [
+        plan(300, 5, 6.0, 1e-5, **settings, relation=r).noise_stddev
+        for r in (ZERO_OUT, REPLACE_ONE)
+    ]
+    assert noises[0] == noises[1]
+
+
+# Claims are functions of the numbers that run.
+
+
+def _claims(releases, delta):
+    """ε of the loss, eager and traced, and of the certificate."""
+    eager = float(loss.epsilon(releases.loss(), delta))
+    traced = float(jax.jit(lambda r: loss.epsilon(r.loss(), delta))(releases))
+    assert traced == pytest.approx(eager, rel=2e-2) or eager == traced == math.inf
+    return eager, releases.certificate().epsilon
+
+
+@pytest.mark.parametrize("selection", ["weighted", "bernoulli"])
+@pytest.mark.parametrize(
+    ("name", "worse"),
+    [
+        ("threshold", 0.9),
+        ("test_epsilon", 0.1),
+        ("test_epsilon", 3.0),
+        ("noise_stddev", 0.5),
+        ("keep_level", 0.8),
+    ],
+)
+def test_a_number_that_runs_changes_both_claims(selection, name, worse):
+    found = plan(1500, 40, 2.0, 1e-6, test="stream", selection=selection)
+    edited = dataclasses.replace(found, **{name: worse * getattr(found, name)})
+    spent, certified = _claims(edited, 1e-6)
+    assert spent >= certified > 1.02 * 2.0
+
+
+@pytest.mark.parametrize("value", [math.nan, -1.0, math.inf, 0.0])
+@pytest.mark.parametrize(
+    "name", ["keep_level", "threshold", "core", "test_epsilon", "noise_stddev", "coin_failure"]
+)
+def test_numbers_out_of_range_prove_nothing(name, value):
+    found = plan(1500, 40, 2.0, 1e-6, selection="bernoulli")
+    edited = dataclasses.replace(found, **{name: value})
+    assert _claims(edited, 1e-6) == (math.inf, math.inf)
+    assert edited.delta_at(2.0) == 1.0
+    assert edited.failure >= 1.0
+
+
+def test_whatever_the_proof_chooses_is_a_bound_and_some_prove_more():
+    """A Gaussian and a response by hand; every core gives a true claim, none a better than the best."""
+    found = plan(1500, 40, 2.0, 1e-6, test="stream", keep_level=0.7)
+    best = tested(found, 1e-6)
+    for core in (
+        found.core - 40.0,
+        found.core - 0.5,
+        found.core,
+        found.core + 7.0,
+        found.core + 200.0,
+    ):
+        spent, certified = _claims(dataclasses.replace(found, core=core), 1e-6)
+        assert spent >= certified >= best * (1 - 1e-6)
+    assert _claims(dataclasses.replace(found, core=1500.0), 1e-6) == (math.inf, math.inf)
+    assert _claims(dataclasses.replace(found, core=0.69 * 1500), 1e-6) == (math.inf, math.inf)
+
+
+def test_what_was_proven_is_no_field():
+    fields = {field.name for field in dataclasses.fields(plan(1500, 1, 1.0, 1e-6))}
+    assert not fields & {"sensitivity", "failure", "score_sensitivity"}
+
+
+def test_a_sweep_over_noise_is_compiled_once_and_right_in_every_lane():
+    found = plan(1500, 40, 2.0, 1e-6, test="stream")
+    traces = []
+
+    @jax.jit
+    @jax.vmap
+    def spent(noise):
+        traces.append(1)
+        edited = dataclasses.replace(found, noise_stddev=noise)
+        return loss.epsilon(edited.loss(), 1e-6)
+
+    factors = np.array([0.5, 1.0, 4.0, 0.0, np.nan])
+    lanes = spent(np.float32(factors * found.noise_stddev))
+    alone = [
+        float(
+            loss.epsilon(
+                dataclasses.replace(found, noise_stddev=f * found.noise_stddev).loss(), 1e-6
+            )
+        )
+        for f in factors
+    ]
+    np.testing.assert_allclose(lanes, alone, rtol=1e-3)
+    assert np.all(np.isfinite(alone[:3]))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 3000}, r"batch_size must be an integer in \[2, 1500\], got 3000"),
+        ({"num_steps": 0}, "num_steps must be an integer at least 1, got 0"),
+        ({"population_size": 1499}, "batch_size must be an integer"),
+        ({"relation": "REPLACE_SPECIAL"}, "relation must be one of"),
+        ({"relation": NeighboringRelation.ADD_OR_REMOVE_ONE}, "relation must be one of"),
+        ({"test": "none"}, "test must be one of stream, fresh, got 'none'"),
+        ({"selection": None}, "selection must be one of weighted, bernoulli, got None"),
+    ],
+)
+def test_sizes_and_words_out_of_range_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(plan(1500, 1, 1.0, 1e-6), **change)
 
 
 def test_where_sampling_alone_is_enough_there_is_next_to_no_noise():

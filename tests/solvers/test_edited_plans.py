@@ -233,7 +233,7 @@ ROWS = [
             **USER,
             epsilon=2.0,
             candidates=tuple(c for c in auto.CANDIDATES if c.name == "sgd"),
-            settings={"sgd": {"num_steps": 4, "batch_size": 30}},
+            settings={"sgd": {"num_steps": 4}},
         ),
         auto.solve,
         lambda plan, delta: _sgd(plan.chosen, delta),

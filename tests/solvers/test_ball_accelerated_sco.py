@@ -28,14 +28,14 @@ def test_losses_and_sizes_that_have_no_plan_are_refused():
         ball_accelerated_sco.plan(ABSOLUTE, num_users=8, epsilon=1.0, num_blocks=4, **SIZES)
 
 
-USERS = 40
+USERS, BLOCKS = 128, (64, 32, 16)
 
 
 def _three_blocks():
-    """Blocks of 20, 10 and 5 users; no noise is calibrated, which takes no time."""
+    """No noise is calibrated, which takes no time."""
     sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-3, "initial_distance": 1.0, "condition": 2.0}
-    sizes |= {"radius_ratio": 4.0, "num_queries": 4, "search": "fixed", "num_iterations": 1}
-    blocks = tuple(planner.draft(ABSOLUTE, num_users=n, **sizes) for n in (20, 10, 5))
+    sizes |= {"radius_ratio": 4.0, "num_queries": 16, "search": "fixed", "num_iterations": 1}
+    blocks = tuple(planner.draft(ABSOLUTE, num_users=n, **sizes) for n in BLOCKS)
     blocks = tuple(
         dataclasses.replace(b, outer=dataclasses.replace(b.outer, target_weight=1e9)) for b in blocks
     )
@@ -43,9 +43,9 @@ def _three_blocks():
 
 
 def _numbered(changed=None):
-    """Users whose labels are their positions; one of them may have another record."""
+    """Users whose labels are their positions plus 1; one of them may have another record."""
     rows = np.full((USERS, 1, 2), 0.5, np.float32)
-    labels = np.arange(USERS, dtype=np.float32)[:, None]
+    labels = np.arange(1, USERS + 1, dtype=np.float32)[:, None]
     if changed is not None:
         rows[changed] = -0.5
     return UserData(Example(jnp.asarray(rows), jnp.asarray(labels)))
@@ -65,10 +65,10 @@ def test_every_user_enters_one_block_and_no_other():
             jax.random.key(0), _three_blocks(), ABSOLUTE, _numbered(), jnp.zeros(2)
         )
     blocks = sorted({tuple(users) for users in entered})
-    assert [len(users) for users in blocks] == [20, 10, 5]
+    assert tuple(len(users) for users in blocks) == BLOCKS
     everyone = [user for users in blocks for user in users]
     assert len(everyone) == len(set(everyone)), "a user is in two blocks"
-    assert sorted(everyone) == list(range(35))
+    assert sorted(everyone) == list(range(1, sum(BLOCKS) + 1))
 
 
 def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone():
@@ -109,8 +109,8 @@ def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone()
             return list(seen)
 
         base = releases(_numbered())
-        assert {n for n, _ in base} == {20, 10, 5}
-        for user, own in ((0, 20), (19, 20), (20, 10), (29, 10), (30, 5), (34, 5)):
+        assert {n for n, _ in base} == set(BLOCKS)
+        for user, own in ((0, 64), (63, 64), (64, 32), (95, 32), (96, 16), (111, 16)):
             pairs = zip(base, releases(_numbered(user)), strict=True)
             assert {a[0] for a, b in pairs if a != b} == {own}, user
 

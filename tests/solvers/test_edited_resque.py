@@ -101,14 +101,19 @@ def data_of(num_users):
 
 
 SEEN: list[tuple] = []
+TRACED: list = []  # the labels of every data set that a program was traced with: a block has its own
 
 
 def report(_, setting, calls, far, center, start, beta, regularization, anchor):
     """In place of ``_run``: tells what would be released, and answers from the far end of the ball."""
     del far, start, anchor
-    users = setting.data.labels.shape[0]
+    labels = setting.data.labels
+    if not any(labels is other for other in TRACED):
+        TRACED.append(labels)
+    block = next(i for i, other in enumerate(TRACED) if other is labels)
+    users = labels.shape[0]
     for level in calls:
-        static = level.num_queries, users, setting.replacement
+        static = block, level.num_queries, users, setting.replacement
         numbers = beta * level.beta_factor, setting.smoothing_radius, setting.radius
         numbers += setting.lipschitz, regularization
         jax.debug.callback(lambda *n, s=static: SEEN.append((s, *map(float, n))), *numbers)
@@ -121,20 +126,20 @@ def compiled(solver):
 
 
 def run(solver, plan):
-    """The loss that is charged, and the calls that were made: how many of each, by number of users."""
+    """The loss that is charged, and the calls that were made: how many of each, by block."""
     SEEN.clear()
     with mock.patch.object(_resque_calls, "_run", report):
         solution = compiled(solver)(jax.random.key(0), plan, data_of(plan_users(plan)))
         jax.effects_barrier()
     made = collections.defaultdict(collections.Counter)
-    for (queries, users, replacement), beta, smoothing, radius, lipschitz, weight in SEEN:
+    for (block, queries, users, replacement), beta, smoothing, radius, lipschitz, weight in SEEN:
         proven = lipschitz > 0 and weight >= 0 and beta > 0 and 0 < 2 * radius <= smoothing
         if not proven or not math.isfinite(beta + smoothing + lipschitz + weight):
-            made[users][None] += 1  # nothing is known of such a call
+            made[block][None] += 1  # nothing is known of such a call
             continue
         # A little less is charged for, as the program divides and multiplies in float32.
         ratio = smoothing / radius * (1 + 1e-6)
-        made[users][ResqueCall(queries, beta * (1 - 1e-6), ratio, users, replacement)] += 1
+        made[block][ResqueCall(queries, beta * (1 - 1e-6), ratio, users, replacement)] += 1
     return solution.privacy, made
 
 
@@ -143,8 +148,8 @@ def plan_users(plan):
 
 
 @functools.cache
-def fresh_rdp(calls):
-    return np.asarray(resque.calls_loss(list(calls), 0.25 * DELTA).rdp)
+def fresh_spent(calls):
+    return float(privacy.epsilon(resque.calls_loss(list(calls), 0.25 * DELTA), 2 * DELTA))
 
 
 @functools.cache
@@ -170,8 +175,8 @@ def require_coverage(solver, plan, parallel):
             assert certificate is None or math.isinf(certificate.epsilon)
             continue
         if math.isfinite(spent):
-            low = fresh_rdp(frozenset(counts.items())) * (1 - 1e-4)
-            assert np.all(np.asarray(loss.rdp) >= low), (counts, plan)
+            # Rounds share the failures in another way, which is of no weight here.
+            assert spent >= 0.99 * fresh_spent(frozenset(counts.items())), (counts, plan)
         if certificate is not None and math.isfinite(certificate.epsilon):
             fresh = fresh_epsilon(frozenset(counts.items()), certificate.delta)
             assert certificate.epsilon >= fresh * (1 - 1e-3), (counts, plan)
@@ -282,7 +287,7 @@ def test_more_queries_and_more_iterations_cost_more():
         spent = [float(privacy.epsilon(loss, DELTA)) for loss in losses_of]
         assert spent[1] > 1.1 * spent[0]
         assert edit(plan).certificate().epsilon > 1.1 * plan.certificate().epsilon
-        np.testing.assert_array_equal(losses_of[0].rdp, plan.loss.rdp)
+        np.testing.assert_allclose(losses_of[0].rdp, plan.loss.rdp, rtol=1e-5)
 
 
 def test_the_joint_certificate_of_blocks_has_the_largest_epsilon_and_the_largest_delta():

@@ -95,20 +95,21 @@ class Plan:
         """Multilevel estimates that a prox oracle averages; 0 where answers are reused."""
         if self.outer.reuse:
             return 0
-        return len(self.prox_levels[0]) if self.max_level else 1
+        return max(map(len, self.prox_levels), default=0) if self.max_level else 1
 
     @property
     def kinds(self) -> tuple[tuple[int, float, bool], ...]:
         """(queries, β over that of level 0, with replacement) of a strongly convex call at each level."""
         sampling = _checks.require_choice("sampling", self.sampling, SAMPLINGS)
         queries = _checks.require_integer("num_queries", self.num_queries, 4)
+        max_level = _checks.require_integer("max_level", self.max_level, 0)
         return tuple(
             (
                 queries << j,
                 2.0 ** (-j / 2),
                 sampling == "with replacement" or queries << j > self.num_users,
             )
-            for j in range(self.max_level + 1)
+            for j in range(max_level + 1)
         )
 
     @property
@@ -124,9 +125,9 @@ class Plan:
         if self.max_level == 0:
             return (iterations,)
         shape = {len(row) for row in self.prox_levels}
-        if len(self.prox_levels) != iterations or shape != {self.copies}:
+        if len(self.prox_levels) != iterations or len(shape) != 1 or 0 in shape:
             raise ValueError(
-                "prox_levels must have a row of one length for each of outer.num_iterations ="
+                "prox_levels must have a row, all of one length, for each of outer.num_iterations ="
                 f" {iterations} iterations, got {len(self.prox_levels)} rows of lengths {sorted(shape)}"
             )
         for level in itertools.chain(*self.prox_levels):
@@ -145,7 +146,6 @@ class Plan:
         outer = self.outer
         search = _checks.require_choice("outer.search", outer.search, SEARCHES)
         iterations = _checks.require_integer("outer.num_iterations", outer.num_iterations, 1)
-        _checks.require_integer("max_level", self.max_level, 0)
         runs = _checks.require_integer("search_runs", self.search_runs, 1)
         counts = list(self.level_counts)
         if search != "fixed":

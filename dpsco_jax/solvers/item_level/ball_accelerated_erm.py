@@ -99,17 +99,15 @@ def solve(
 
         return answer
 
-    plain = subproblem(0)
+    plain, outer = subproblem(0), plan.outer
 
     def oracles(iteration: Any) -> BallOracles:
         search = ball_oracles.aggregated(plain, plan.search_runs)
-        if plan.max_level == 0:
+        if plan.max_level == 0 or outer.reuse:
             return BallOracles(search, plain, plain)
         kinds = [subproblem(j) for j in range(len(plan.kinds))]
         drawn = jnp.asarray(plan.prox_levels, jnp.int32)[iteration]
         return BallOracles(search, plain, ball_oracles.debiased(kinds, plan.copies, drawn))
-
-    outer = plan.outer
 
     def active(state: _ball_step.State) -> Any:
         return (state.iterations < outer.num_iterations) & (state.weight < outer.target_weight)

@@ -67,8 +67,9 @@ class Plan:
         Raises:
             ValueError: if a copy has a level that there is not.
         """
+        most = _checks.require_integer("max_level", self.max_level, 0)
         for j in self.drawn:
-            _checks.require_integer("drawn", j, 0, self.max_level)
+            _checks.require_integer("drawn", j, 0, most)
         return [level for j in self.drawn for level in ([0, j, j - 1] if j else [0])]
 
     @property

@@ -1,0 +1,210 @@
+"""How the mechanisms, samplers and ledgers of the package are made to report to a tape: a wrapper for each.
+
+``PATCHES`` lists the owner of a function, its name, and ``wrapper(tape, right) -> function``. A new mechanism
+that draws noise of its own, rather than by ``additive``, needs an entry.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.mechanisms import (
+    additive,
+    concentrated_mean,
+    correlated_noise,
+    private_range,
+    selection,
+    sparse_vector,
+    winsorized_mean,
+)
+from dpsco_jax.oracles import sampling
+from tests.support.tape import Declared, Draw, Tape
+
+
+def _zeros(tree: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def _additive(name: str) -> Callable[[Tape, Any], Any]:
+    def make(tape: Tape, right: Any) -> Any:
+        def mechanism(key: Any, tree: Any, size: Any) -> Any:
+            if not tape.is_silent:
+                tape.write(name, key, tree, size, tape.next_declared())
+            return right(key, _zeros(tree) if tape.freeze else tree, size)
+
+        return mechanism
+
+    return make
+
+
+def _privatize(tape: Tape, right: Any) -> Any:
+    signature = inspect.signature(right)
+
+    def privatize(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        chain = right(*args, **kwargs)
+        aggregate, multiplier = (given.arguments[x] for x in ("aggregate", "noise_multiplier"))
+        declared = Declared(aggregate.sensitivity, multiplier, given.arguments["sampling"])
+
+        def update(*args: Any, **kwargs: Any) -> Any:
+            with tape.declaring(declared):
+                return chain.update(*args, **kwargs)
+
+        return chain._replace(update=update)
+
+    return privatize
+
+
+def _winsorized_mean(tape: Tape, right: Any) -> Any:
+    def mean(key: Any, vectors: Any, releases: Any) -> Any:
+        # Laplace noise is on every coordinate by itself: for all of them the ℓ1 sensitivity counts.
+        entries = releases.padded if releases.form == "laplace" else 1
+        final = Declared(releases.sensitivity * entries, releases.noise_multiplier)
+        coarse = Declared(releases.coarse_sensitivity, releases.coarse_multiplier)
+        steps = (coarse, final) if releases.form in ("refined", "recentred") else (final,)
+        with tape.declaring(*steps):
+            return right(key, vectors, releases)
+
+    return mean
+
+
+def _outlier_removed_mean(tape: Tape, right: Any) -> Any:
+    signature = inspect.signature(right)
+
+    def transformation(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        chain = right(*args, **kwargs)
+        releases, radius, reach = (given.arguments[x] for x in ("releases", "radius", "reach"))
+
+        def update(updates: Any, *args: Any, **kwargs: Any) -> Any:
+            one = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), updates
+            )
+            unit = radius * (1 + concentrated_mean.headroom(one, reach))
+            # Bounded for those neighbours only whose scores are high: see ``ConcentratedReleases``.
+            mean = Declared(
+                releases.sensitivity * unit, releases.noise_stddev / releases.sensitivity
+            )
+            far = releases.score_sensitivity
+            with tape.declaring(mean, Declared(far, 1 / releases.test_epsilon)):
+                return chain.update(updates, *args, **kwargs)
+
+        return chain._replace(update=update)
+
+    return transformation
+
+
+def _add_noise(tape: Tape, right: Any) -> Any:
+    def add_noise(
+        self: Any, key: Any, statistic: Any, stream: Any, multiplier: Any, far: Any
+    ) -> Any:
+        noise = multiplier * far * self.stretch()
+        tape.write("correlated", key, statistic, noise, Declared(far, multiplier))
+        with tape.silent():
+            return right(self, key, statistic, stream, multiplier, far)
+
+    return add_noise
+
+
+def _sparse_vector(tape: Tape, right: Any) -> Any:
+    def tests(
+        threshold: Any, epsilon: Any, sensitivity: Any, max_answers: int, answer_is_above: bool
+    ) -> Any:
+        made = right(threshold, epsilon, sensitivity, max_answers, answer_is_above)
+
+        def step(key: Any, state: Any, query: Any) -> Any:
+            scale = 4 * sensitivity * max_answers / epsilon
+            tape.write("test", key, query, scale, Declared(sensitivity, scale / sensitivity))
+            passing = jnp.asarray(-1e30 if answer_is_above else 1e30, jnp.result_type(float))
+            return made.step(key, state, passing if tape.freeze else query)
+
+        return made._replace(step=step)
+
+    return tests
+
+
+def _private_range(tape: Tape, right: Any) -> Any:
+    def interval(key: Any, values: Any, epsilon: Any, *args: Any, **kwargs: Any) -> Any:
+        tape.write("interval", key, values, epsilon, Declared(1.0, epsilon))
+        return right(key, _zeros(values) if tape.freeze else values, epsilon, *args, **kwargs)
+
+    return interval
+
+
+def _noisy_argmax(tape: Tape, right: Any) -> Any:
+    def argmax(
+        key: Any, scores: Any, epsilon: Any, sensitivity: Any, monotone: Any, draw: Any
+    ) -> Any:
+        scale = (1 if monotone else 2) * sensitivity / epsilon
+        tape.write("argmax", key, scores, scale, Declared(sensitivity, scale / sensitivity))
+        return right(
+            key, _zeros(scores) if tape.freeze else scores, epsilon, sensitivity, monotone, draw
+        )
+
+    return argmax
+
+
+def _charge(tape: Tape, right: Any) -> Any:
+    def charge(ledger: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        tape.charged(loss)
+        return right(ledger, loss, *args, **kwargs)
+
+    return charge
+
+
+def _with_user(sample: Any, name: str, population: int, user: Any) -> Any:
+    """The sample with the user in it: in the place of another, or one more where its size is random."""
+    indices, size = sample
+    there = (indices == user) & (jnp.arange(len(indices)) < size)
+    force = (user >= 0) & (user < population) & ~jnp.any(there)
+    place = size if name == "poisson" else 0
+    forced = jnp.where(force, indices.at[place].set(user.astype(indices.dtype)), indices)
+    return sample._replace(
+        indices=forced, size=size + force.astype(jnp.int32) if name == "poisson" else size
+    )
+
+
+def _sampler(tape: Tape, right: Any) -> Any:
+    name, depth = right.__name__, [0]
+
+    @functools.wraps(right)
+    def sampler(key: Any, *arguments: Any) -> Any:
+        if depth[0]:  # a sampler that calls itself
+            return right(key, *arguments)
+        numbers = tuple(float(np.asarray(x)) for x in arguments)
+        tape.draws.add(Draw(name, numbers))
+        depth[0] += 1
+        try:
+            sample = right(key, *arguments)
+        finally:
+            depth[0] -= 1
+        return (
+            sample if tape.forced is None else _with_user(sample, name, arguments[0], tape.forced)
+        )
+
+    return sampler
+
+
+PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
+    (additive, "gaussian", _additive("gaussian")),
+    (additive, "laplace", _additive("laplace")),
+    (transforms, "privatize", _privatize),
+    (winsorized_mean, "winsorized_mean", _winsorized_mean),
+    (transforms, "outlier_removed_mean", _outlier_removed_mean),
+    (correlated_noise.NoiseCorrelation, "add_noise", _add_noise),
+    (sparse_vector, "_sparse_vector", _sparse_vector),
+    (private_range, "private_range", _private_range),
+    (selection, "_noisy_argmax", _noisy_argmax),
+    (privacy, "charge", _charge),
+    (sampling, "poisson", _sampler),
+    (sampling, "without_replacement", _sampler),
+    (sampling, "with_replacement", _sampler),
+)

@@ -102,7 +102,7 @@ def test_the_number_of_draws_is_not_covered():
         )
         for m in (MEANS, other)
     ]
-    assert event[1] / event[0] > 1.5 * np.exp(3 * epsilon)
+    assert event[1] / event[0] > 1.3 * np.exp(3 * epsilon)
 
 
 def test_the_joint_law_of_draws_and_value_is_that_of_the_run():

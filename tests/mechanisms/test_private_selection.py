@@ -71,6 +71,52 @@ def test_guarantee_is_exact(rng):
     np.testing.assert_array_equal(loss.rdp, privacy.pure_dp(3 * epsilon).rdp)
 
 
+def joint_density(means, values, draws, gamma):
+    """[candidates, values]: of candidate and value together with N = ``draws``."""
+    law = scipy.stats.laplace(loc=np.asarray(means)[:, None], scale=SCALE)
+    above = np.mean(law.sf(values), axis=0)
+    stops = scipy.stats.geom.pmf(draws, gamma)
+    return law.pdf(values) / len(means) * stops * draws * above ** (draws - 1)
+
+
+def test_the_number_of_draws_is_not_covered():
+    """With N shown, N draws cost Nε₁: the joint law, exactly. Without it three of them are paid for."""
+    epsilon, gamma, values = 0.3, 0.1, np.linspace(-6, 8, 1401)
+    other = MEANS + SCALE * epsilon
+    for draws in (1, 2, 4, 7, 20):
+        joint = [joint_density(m, values, draws, gamma) for m in (MEANS, other)]
+        shown = np.abs(np.log(joint[0] / joint[1])).max()
+        assert shown == pytest.approx(draws * epsilon, rel=1e-6)
+    together = [
+        sum(joint_density(m, values, n, gamma) for n in range(1, 600)) for m in (MEANS, other)
+    ]
+    np.testing.assert_allclose(together[0], result_density(MEANS, values, gamma), rtol=1e-9)
+    assert np.abs(np.log(together[0] / together[1])).max() <= 3 * epsilon
+
+    # Seven draws or more and none of them below 1: it tells more than a certificate of 3ε₁ allows.
+    count = np.arange(7, 2000)
+    event = [
+        np.sum(
+            scipy.stats.geom.pmf(count, gamma)
+            * np.mean(scipy.stats.laplace(m, SCALE).sf(1.0)) ** count
+        )
+        for m in (MEANS, other)
+    ]
+    assert event[1] / event[0] > 1.3 * np.exp(3 * epsilon)
+
+
+def test_the_joint_law_of_draws_and_value_is_that_of_the_run():
+    """What the account above speaks of is what runs: values at a given number of draws."""
+    found = run(MEANS, 0.2, 30_000, seed=3)
+    for draws in (1, 4):
+        values = np.asarray(found.value)[np.asarray(found.draws) == draws]
+        grid = np.linspace(-25, 25, 200_001)
+        density = joint_density(MEANS, grid, draws, 0.2).sum(0)
+        cumulative = np.cumsum(density) / density.sum()
+        law = lambda v, x=grid, c=cumulative: np.interp(v, x, c)  # noqa: E731
+        assert scipy.stats.kstest(values, law).pvalue > 1e-3
+
+
 def test_probability_that_the_best_is_never_drawn():
     """γ(1-1/K)/(1-(1-γ)(1-1/K)): nearly a half for the γ = 1/K, 0.018 for γ = 0.02/K."""
     means = np.concatenate([[-1000.0], np.zeros(9)])

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import scipy.stats
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import winsorized_mean as winsorized
 from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from tests.support.drawn import ORDER, Noise, range_divergence, recorded
 
 FORMS = ("clipped", "winsorized", "refined", "recentred")
 USERS, DIM, TRIALS = 300, 3, 800
@@ -129,6 +131,42 @@ def test_the_budget_is_met_and_spent(form, num_queries):
     np.testing.assert_allclose(
         planned.loss().rdp, num_queries * planned.query_loss().rdp, rtol=1e-12
     )
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5])
+@pytest.mark.parametrize("form", ["winsorized", "refined"])
+def test_every_coordinate_after_the_rotation_is_paid_for(form, dim):
+    """Three vectors become four coordinates, five become eight: as many intervals, and as wide a box."""
+    padded, planned = {2: 2, 3: 4, 5: 8}[dim], releases(form, dim=dim)
+    noise = Noise([], [], [])
+    with recorded(noise):
+        jax.block_until_ready(
+            winsorized.winsorized_mean(jax.random.key(0), jnp.zeros((USERS, dim)), planned)
+        )
+        jax.effects_barrier()
+    assert len(noise.ranges) == padded
+    orders = np.argmin(np.abs(privacy.ORDERS - ORDER))
+    sigmas = [planned.noise_multiplier] + [planned.coarse_multiplier] * (form == "refined")
+    spent = range_divergence(noise.ranges) + sum(ORDER / (2 * s**2) for s in sigmas)
+    assert planned.query_loss().rdp[orders] == pytest.approx(spent, rel=1e-4)
+
+    # One row at either end of the box moves all coordinates after the rotation.
+    means = []
+    right = winsorized.additive.gaussian
+
+    def keep(key, tree, stddev):
+        means.append(np.asarray(tree, np.float64))
+        return right(key, tree, stddev)
+
+    with mock.patch.object(winsorized.additive, "gaussian", keep):
+        for side in (1e6, -1e6):
+            vectors = jnp.zeros((USERS, dim)).at[0, 0].set(side)
+            winsorized.winsorized_mean(jax.random.key(0), vectors, planned)
+    first = means[0], means[len(means) // 2]
+    half = min(2 * planned.coordinate_radius + planned.bin_width / 2, planned.bound)
+    moved = np.linalg.norm(first[0] - first[1])
+    assert moved == pytest.approx(2 * half * math.sqrt(padded) / USERS, rel=1e-4)
+    assert moved <= planned.box_sensitivity * (1 + 1e-5)
 
 
 def test_the_range_share_is_obeyed():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
+from dpsco_jax.mechanisms import additive
+from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses, reference
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData, mean_loss
@@ -156,6 +159,38 @@ def test_a_user_without_a_number_spoils_nothing():
     labels = DATA.items.label.at[3].set(jnp.nan)
     data = DATA._replace(items=DATA.items._replace(label=labels))
     assert RUN(jax.random.key(0), _plan(), data).status == Status.OK
+
+
+@pytest.mark.parametrize("columns", [None, 1, 2])
+def test_moments_get_the_noise_that_users_without_a_common_column_need(columns):
+    """Such users are √2·B²/√k apart: the noise is the multiplier times that over N, and not half of it."""
+    objective, users, bound = losses.logistic(feature_bound=1.5), 4, 1.5
+    plan = preconditioned_sgd.plan(
+        objective, num_users=users, items_per_user=1, dim=4, epsilon=1.0, delta=1e-5, num_steps=1,
+        columns_per_row=columns, moments_share=0.5,
+    )  # fmt: skip
+    model, sums, noise = objective.linear_model, [], []
+    right = additive.gaussian
+
+    def record(key, tree, stddev):
+        sums.append(np.asarray(tree, np.float64))
+        noise.append(float(stddev))
+        return right(key, tree, stddev)
+
+    with mock.patch.object(additive, "gaussian", record):
+        for first in (0, columns or 1):
+            if columns is None:
+                features = jnp.zeros((users, 1, 4)).at[0, 0, first].set(bound)
+            else:
+                here = jnp.arange(first, first + columns, dtype=jnp.int32)
+                features = OneHot(jnp.zeros((users, 1, columns), jnp.int32).at[0, 0].set(here))
+            data = UserData(Example(features, jnp.zeros((users, 1))), None)
+            prepared = linear.prepare(model, data, 4)
+            preconditioned_sgd._feature_moments(jax.random.key(0), plan, model, prepared)
+    apart = np.linalg.norm(sums[0] - sums[1])
+    expected = math.sqrt(2.0) * bound**2 / math.sqrt(columns or 1) / users
+    assert apart == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(noise, plan.moments_multiplier * expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

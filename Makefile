@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: help run test test-types test-slow lint format bench bench-gpu clean
+.PHONY: help run test test-types test-slow mutants lint format bench bench-gpu clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo 'make test       the test suite (WORKERS=n processes)'
 	@echo 'make test-types the same with shapes and types of all annotations checked at run time'
 	@echo 'make test-slow  statistical audits and other long tests'
+	@echo 'make mutants    plants faults in privacy-bearing lines; the tests must notice (an hour or more)'
 	@echo 'make lint       ruff, mypy, the import contract'
 	@echo 'make format     apply ruff fixes and formatting'
 	@echo 'make bench      speed against peers; bench-gpu: the same on a GPU machine with its own JAX'
@@ -44,6 +45,9 @@ test-types: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+mutants: $(VENV)/.installed-test
+	XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m tests.mutation
 
 lint: $(VENV)/.installed-lint $(VENV)/.installed-experiments
 	$(BIN)/ruff check dpsco_jax experiments tests

@@ -80,12 +80,12 @@ def _resized(node, name, change):
 
 def least_epsilon(curve, delta):
     """The least ε >= 0 with ``curve(ε) <= δ``; infinite if there is none."""
-    if not curve(700.0) <= delta:
+    low, high = 0.0, 1e9
+    if not curve(high) <= delta:
         return math.inf
-    low, high = 0.0, 700.0
     if curve(0.0) <= delta:
         return 0.0
-    for _ in range(50):
+    for _ in range(70):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if curve(middle) > delta else (low, middle)
     return low

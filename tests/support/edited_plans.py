@@ -99,6 +99,8 @@ def _gaussian_curve(mu, epsilon):
 def everybody(noise_multiplier, num_steps, delta):
     """ε of T Gaussian releases from all users, σ the multiplier of a replacement; exact."""
     sigma = abs(float(noise_multiplier))
+    if num_steps == 0:
+        return 0.0
     if not 0.0 < sigma < math.inf:
         return math.inf
     mu = math.sqrt(num_steps) / sigma

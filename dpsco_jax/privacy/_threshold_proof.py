@@ -88,12 +88,14 @@ class Run(NamedTuple):
 
     Attributes:
         phase: for the accounting.
-        sensitivity: κ, ℓ2 shift of the mean in units of the score radius.
+        sensitivity: κ, ℓ2 shift of the mean in units of the score radius; ``inf`` where nothing is proven.
+        failure: what of δ no Gaussian curve covers; likewise ``inf``.
         holds: whether the proof covers the numbers, bool.
     """
 
     phase: Phase
     sensitivity: Any
+    failure: Any
     holds: Any
 
 
@@ -186,4 +188,5 @@ def as_run(releases: Any) -> Run:
         mu=kappa / noise,
         coins=coins,
     )
-    return Run(phase, kappa, holds)
+    found = [xp.where(holds, value, math.inf)[()] for value in (kappa, phase.failure)]
+    return Run(phase, *found, holds)

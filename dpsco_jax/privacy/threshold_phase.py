@@ -39,20 +39,15 @@ from dpsco_jax.privacy._mean_sensitivity import (
     coupled_sensitivity,
     mean_sensitivity,
 )
-from dpsco_jax.privacy._numerics import array_namespace, float32_above
+from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy._threshold_proof import SCORE_SENSITIVITY, TEST_ROUNDING
 from dpsco_jax.privacy._threshold_request import SELECTIONS, TESTS
 from dpsco_jax.privacy.certificates import Certificate, accounted_by
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 
-__all__ = [
-    "ConcentratedReleases",
-    "calibrate_concentrated",
-    "coupled_sensitivity",
-    "fewest_users",
-    "mean_sensitivity",
-]
+__all__ = ["ConcentratedReleases", "calibrate_concentrated", "coupled_sensitivity", "fewest_users"]
+__all__ += ["mean_sensitivity"]
 
 _MOST_RAISES = 1000
 _ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
@@ -128,14 +123,12 @@ class ConcentratedReleases:
     @property
     def sensitivity(self) -> Any:
         """κ, ℓ2 shift of the mean in units of the score radius; ``inf`` where nothing is proven."""
-        run = proof.as_run(self)
-        return array_namespace(run).where(run.holds, run.sensitivity, math.inf)[()]
+        return proof.as_run(self).sensitivity
 
     @property
     def failure(self) -> Any:
         """The part of δ spent on what the Gaussian curve does not cover; ``inf`` where nothing is proven."""
-        run = proof.as_run(self)
-        return array_namespace(run).where(run.holds, run.phase.failure, math.inf)[()]
+        return proof.as_run(self).failure
 
     def loss(self) -> PrivacyLoss:
         """What the whole phase costs, by Rényi curves; for ledgers, also of traced leaves.

@@ -80,12 +80,12 @@ def _resized(node, name, change):
 
 def least_epsilon(curve, delta):
     """The least ε >= 0 with ``curve(ε) <= δ``; infinite if there is none."""
-    if not curve(700.0) <= delta:
+    low, high = 0.0, 1e9
+    if not curve(high) <= delta:
         return math.inf
-    low, high = 0.0, 700.0
     if curve(0.0) <= delta:
         return 0.0
-    for _ in range(50):
+    for _ in range(70):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if curve(middle) > delta else (low, middle)
     return low
@@ -99,6 +99,8 @@ def _gaussian_curve(mu, epsilon):
 def everybody(noise_multiplier, num_steps, delta):
     """ε of T Gaussian releases from all users, σ the multiplier of a replacement; exact."""
     sigma = abs(float(noise_multiplier))
+    if num_steps == 0:
+        return 0.0
     if not 0.0 < sigma < math.inf:
         return math.inf
     mu = math.sqrt(num_steps) / sigma

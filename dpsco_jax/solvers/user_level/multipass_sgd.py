@@ -266,15 +266,12 @@ def solve(
     by_item = plan.smoothing_radius if plan.smoothing == "per_item" else None
     _planning.require_everybody(releases)
     if plan.mechanism == "clipped":
+        scheme, relation = releases.scheme, releases.relation
         oracle, oracle_data = loop.clipped_sum_oracle(
             objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item
         )
-        aggregate = transforms.summed_contributions(
-            plan.clip_norm, plan.num_users, releases.relation
-        )
-        release = transforms.privatize(
-            aggregate, noise_key, releases.noise_multiplier, releases.scheme
-        )
+        aggregate = transforms.summed_contributions(plan.clip_norm, plan.num_users, relation)
+        release = transforms.privatize(aggregate, noise_key, releases.noise_multiplier, scheme)
     else:
         oracle, oracle_data = loop.user_rows_oracle(
             objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item

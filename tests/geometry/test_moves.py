@@ -71,7 +71,9 @@ def test_moves_of_any_size_are_those_of_the_projection_in_float64(name):
     rng, shortened = np.random.default_rng(0), 0
     for trial in range(40):
         size = 10.0 ** rng.integers(-9, 1)
-        inside = np.asarray(DOMAINS[name].project(jnp.asarray(3 * rng.normal(size=DIM), jnp.float32)))
+        inside = np.asarray(
+            DOMAINS[name].project(jnp.asarray(3 * rng.normal(size=DIM), jnp.float32))
+        )
         point = (1.001 * inside).astype(np.float32)
         if name in ("simplex", "l1 ball"):
             point[: DIM // 3] *= size

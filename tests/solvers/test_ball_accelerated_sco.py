@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax.mechanisms import additive
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.mechanisms import additive
 from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.item_level import _resque_calls, ball_accelerated_sco
 
@@ -37,7 +37,8 @@ def _three_blocks():
     sizes |= {"radius_ratio": 4.0, "num_queries": 16, "search": "fixed", "num_iterations": 1}
     blocks = tuple(planner.draft(ABSOLUTE, num_users=n, **sizes) for n in BLOCKS)
     blocks = tuple(
-        dataclasses.replace(b, outer=dataclasses.replace(b.outer, target_weight=1e9)) for b in blocks
+        dataclasses.replace(b, outer=dataclasses.replace(b.outer, target_weight=1e9))
+        for b in blocks
     )
     return ball_accelerated_sco.Plan(USERS, 2, "", blocks, np.ones(3), 1.0, 1e-3)
 

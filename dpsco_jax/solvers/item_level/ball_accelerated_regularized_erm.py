@@ -238,6 +238,7 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
+    _planning.require_users("data", plan.num_users, data)
     anchor = jnp.asarray(params, float)
     weight = plan.regularization
     solver = functools.partial(ball_accelerated_erm.solve, regularization=weight, anchor=anchor)

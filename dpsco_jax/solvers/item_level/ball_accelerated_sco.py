@@ -203,7 +203,8 @@ def solve(
     solutions: list[Solution] = []
     first = 0
     for i, block in enumerate(plan.blocks):
-        users = _blocks.slice_users(data, first, block.num_users)
+        size = _checks.require_integer("num_users", block.num_users, 1)
+        users = _blocks.slice_users(data, first, size)
         found = ball_accelerated_erm.solve(
             jax.random.fold_in(key, i),
             block,
@@ -215,5 +216,5 @@ def solve(
         )
         solutions.append(found)
         point = found.params
-        first += block.num_users
+        first += size
     return _blocks.join(solutions)

@@ -217,7 +217,7 @@ def _beta_factor(j: int) -> float:
 
 def _level(base: shared.Plan, j: int) -> shared.Plan:
     """The plan of level j."""
-    queries = base.num_queries << j
+    queries = _checks.require_integer("num_queries", base.num_queries, 4) << j
     sampling = base.sampling if queries - 1 <= base.num_users else "with replacement"
     return dataclasses.replace(
         base, num_queries=queries, beta=base.beta * _beta_factor(j), sampling=sampling

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import ArrayLike, Bool
 
+from dpsco_jax._checks import require_mask, require_number
 from dpsco_jax.geometry import norms
 
 _BLOCK = 16
@@ -35,6 +36,8 @@ def sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "us
     Returns:
         A pytree of leaves ``[...]``, in at least float32.
     """
+    require_mask("counted", counted)
+    require_number("rows", rows)
     factors = jax.vmap(lambda row: norms.clip_factor(row, clip_norm))(rows)
     # Without the barrier the factors are computed again for every entry that they multiply.
     factors = lax.optimization_barrier(jnp.where(counted, factors, 0))

@@ -19,6 +19,7 @@ Formal guarantee: none by itself; see ``task``.
 Cost: ``docs/data.md`` has load times and padding.
 """
 
+from dpsco_jax._checks import require_count, require_given, require_integer
 from dpsco_jax.problems.datasets import flights, insteval, movielens, nlswork
 from dpsco_jax.problems.datasets.task import Task, make_task
 
@@ -47,6 +48,8 @@ def load(name: str, max_items_per_user: int | None = None, split: int = 0) -> Ta
     Raises:
         ValueError: if the name is unknown or the bound is below 1.
     """
+    require_integer("split", split, 0)
+    require_given(require_count, max_items_per_user=max_items_per_user)
     if name not in NAMES:
         raise ValueError(f"name must be one of {NAMES}, got {name!r}")
     if name == "insteval":

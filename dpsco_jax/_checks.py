@@ -29,7 +29,7 @@ def require_number(name: str, value: Any, working_range: str = "a real number") 
         kind = value.dtype
     elif isinstance(value, bool | str | bytes) or value is None:
         kind = None
-    elif isinstance(value, int | float):
+    elif isinstance(value, numbers.Real):
         return
     else:
         try:
@@ -151,6 +151,25 @@ def require_inside(name: str, value: Any) -> None:
 def require_multiplier(name: str, value: Any) -> None:
     """Raise ``ValueError`` unless the numbers are in [0, inf]: no noise, some, or nothing but noise."""
     require_within(name, value, 0.0, math.inf)
+
+
+def require_finite(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the numbers are finite, of either sign; a traced value is not looked at."""
+    require_within(name, value, -math.inf, math.inf, open_low=True, open_high=True)
+
+
+def require_integers(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the value is an integer or an array of integers; it may be traced."""
+    require_number(name, value, "an array of integers")
+    whole = jnp.issubdtype(jnp.result_type(value), jnp.integer)
+    require(bool(whole), name, value, "an array of integers")
+
+
+def require_shape(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the value is a tuple or list of integers of at least 0."""
+    require(isinstance(value, tuple | list), name, value, "a tuple of integers")
+    for length in value:
+        require_integer(name, length, 0)
 
 
 def require_choice(name: str, value: Any, choices: Sequence[str]) -> str:

@@ -16,12 +16,14 @@ NAN, INF = math.nan, math.inf
 
 
 ZERO = "zero"  # the loss of releasing nothing, exactly
+LEAST = "least"  # as good as zero: where sums are taken, the smallest number stands for it
 BAD = "bad"  # eager: ValueError; traced: infinite at every order
 INFINITE = "infinite"  # a valid value, of which nothing is proven
 
 # What each argument makes of NaN, -1, inf, 0 and 1.5. Where a value is in its range, the loss is said; None
 # means an ordinary loss.
 MULTIPLIER = {NAN: BAD, -1.0: BAD, INF: ZERO, 0.0: INFINITE, 1.5: None}
+SAMPLED = {**MULTIPLIER, INF: LEAST}
 AMOUNT = {NAN: BAD, -1.0: BAD, INF: INFINITE, 0.0: ZERO, 1.5: None}
 LAPLACE = {NAN: BAD, -1.0: BAD, INF: ZERO, 0.0: BAD, 1.5: None}
 POSITIVE = {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: BAD, 1.5: None}
@@ -35,7 +37,7 @@ DRAWS = {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: ZERO, 5.99: BAD, 101.0: None}
 POPULATION = {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: BAD, 99.5: BAD, 4.0: BAD, 5.0: None}
 POPULATION_OF_DRAWS = {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: BAD, 1.0: BAD, 99.5: BAD, 2.0: None}
 
-_SUBSAMPLED = {"noise_multiplier": MULTIPLIER, "batch_size": BATCH, "population_size": POPULATION}
+_SUBSAMPLED = {"noise_multiplier": SAMPLED, "batch_size": BATCH, "population_size": POPULATION}
 TABLE = {
     "mechanisms.additive.gaussian_loss": {"stddev": MULTIPLIER, "sensitivity": SENSITIVITY},
     "mechanisms.additive.laplace_loss": {"scale": LAPLACE, "sensitivity": SENSITIVITY},
@@ -49,22 +51,22 @@ TABLE = {
     "privacy.curves.pure_dp": {"epsilon": AMOUNT},
     "privacy.loss.scale": {"count": COUNT},
     "privacy.poisson.poisson_subsampled_gaussian": {
-        "noise_multiplier": MULTIPLIER,
+        "noise_multiplier": SAMPLED,
         "sampling_probability": PROBABILITY,
     },
     "privacy.sampling.FullBatch.gaussian_loss": {"noise_multiplier": MULTIPLIER},
     "privacy.sampling.Poisson.gaussian_loss": {
-        "noise_multiplier": MULTIPLIER,
+        "noise_multiplier": SAMPLED,
         "probability": PROBABILITY,
     },
     "privacy.sampling.WithReplacement.gaussian_loss": {
-        "noise_multiplier": MULTIPLIER,
+        "noise_multiplier": SAMPLED,
         "num_draws": DRAWS,
         "population_size": POPULATION_OF_DRAWS,
     },
     "privacy.sampling.WithoutReplacement.gaussian_loss": _SUBSAMPLED,
     "privacy.subsampling.subsampled_gaussian_with_replacement": {
-        "noise_multiplier": MULTIPLIER,
+        "noise_multiplier": SAMPLED,
         "batch_size": DRAWS,
         "population_size": POPULATION_OF_DRAWS,
         "tail_probability": TAIL,
@@ -114,42 +116,66 @@ def test_every_number_of_a_loss_is_in_the_table(path):
     assert numeric - {"relation", "bound"} == set(TABLE[path])
 
 
-def _called(path, name, value):
-    positional, named = public.good_call(path, **{name: value})
+def _called(path, **changes):
+    positional, named = public.good_call(path, **changes)
     return public.public_functions()[path](*positional, **named)
 
 
-CASES = [(path, name) for path, names in TABLE.items() for name in names]
+def _rows(path):
+    """Calls in which one number is changed: what is changed, to what, and what is to come of it."""
+    return [
+        (name, value, what)
+        for name, expected in TABLE[path].items()
+        for value, what in expected.items()
+    ]
 
 
-@pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{p}-{n}" for p, n in CASES])
-def test_traced_numbers_fail_closed_and_eager_ones_raise(path, name):
-    expected = TABLE[path][name]
-    values = np.array(list(expected), np.float32)
-    traced = jax.jit(jax.vmap(lambda value: _called(path, name, value)))(jnp.asarray(values))
-    spent = jax.jit(lambda loss: privacy.epsilon(loss, 1e-6))(traced)
-    for i, (value, what) in enumerate(expected.items()):
-        rdp, failure = np.asarray(traced.rdp[i]), float(traced.delta[i])
-        assert not np.any(np.isnan(rdp)), value
-        assert not np.isnan(failure), value
+@pytest.mark.parametrize("path", TABLE)
+def test_traced_numbers_fail_closed(path):
+    rows = _rows(path)
+    good = {
+        found.name: 1e-15 if found.name == "tail_probability" else found.argument.good()
+        for found in public.parameters(path)
+        if found.name in TABLE[path]
+    }
+    numbers = {
+        name: jnp.array([value if name == changed else usual for changed, value, _ in rows])
+        for name, usual in good.items()
+    }
+    # One program for all of them: every number is traced.
+    losses = jax.jit(jax.vmap(lambda given: _called(path, **given)))(numbers)
+    spent = jax.jit(lambda loss: privacy.epsilon(loss, 1e-6))(losses)
+    for row, rdp, failure, epsilon in zip(rows, *map(np.asarray, (*losses, spent)), strict=True):
+        assert 0 <= failure <= 1, row
+        _check(row, rdp)
+        if row[2] == BAD:
+            assert epsilon == np.inf, row
+
+
+@pytest.mark.parametrize("path", TABLE)
+def test_eager_numbers_raise(path):
+    for row in _rows(path):
+        name, value, what = row
         if what == BAD:
-            assert np.all(rdp == np.inf), (value, rdp)
-            assert spent[i] == np.inf
-            with pytest.raises(ValueError, match=rf"\b{name}\b"):
-                _called(path, name, value)
-            continue
-        eager = _called(path, name, value)
-        for found in (rdp, np.asarray(eager.rdp)):
-            if what == ZERO:
-                assert np.all(found == 0), (value, found)
-            elif what == INFINITE:
-                assert np.all(found == np.inf), (value, found)
-            else:
-                assert np.all(found >= 0)
-                assert np.any(np.isfinite(found))
-        if what == ZERO:
-            assert failure == 0.0
-            assert privacy.epsilon(eager, 1e-6) == 0.0
+            # Of a batch that is larger than the population, either may be named.
+            named = "population_size|batch_size" if name == "population_size" else name
+            with pytest.raises(ValueError, match=rf"\b({named})\b"):
+                _called(path, **{name: value})
+        else:
+            _check(row, np.asarray(_called(path, **{name: value}).rdp))
+
+
+def _check(row, rdp):
+    what = row[2]
+    if what == ZERO:
+        assert np.all(rdp == 0), row
+    elif what == LEAST:
+        assert np.all((rdp >= 0) & (rdp < 1e-30)), row
+    elif what in (INFINITE, BAD):
+        assert np.all(rdp == np.inf), row
+    else:
+        assert np.all(rdp >= 0), row
+        assert np.any(np.isfinite(rdp)), row
 
 
 @pytest.mark.parametrize("both", [(-1.0, -1.0), (NAN, NAN)])

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import ArrayLike, Bool
 
-from dpsco_jax._checks import require, require_positive, require_real_leaves
+from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
 from dpsco_jax.geometry import norms
 
 _BLOCK = 16
@@ -42,6 +42,7 @@ def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"])
         ValueError: a leaf is not real floating, a concrete bound is not in (0, inf), or ``clip_norm`` is no
             prefix of the rows.
     """
+    require_mask("counted", counted)
     require_real_leaves("rows", rows)
     if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
         return _sum_of_clipped(rows, clip_norm, counted)

@@ -26,7 +26,7 @@ import numpy as np
 import optax
 from jaxtyping import ArrayLike, PyTree
 
-from dpsco_jax._checks import require, require_positive
+from dpsco_jax._checks import require, require_each, require_given, require_positive, require_tree
 from dpsco_jax.geometry import _moves
 from dpsco_jax.geometry.norms import global_norm
 
@@ -112,6 +112,7 @@ def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
     Raises:
         ValueError: if a concrete radius is not in (0, inf).
     """
+    require_given(require_tree, center=center)
     require_positive("radius", radius)
 
     def from_center(point):
@@ -152,6 +153,7 @@ def box(lower: PyTree, upper: PyTree) -> Domain:
     Raises:
         ValueError: if a concrete lower bound exceeds the upper one, or (on use) shapes differ.
     """
+    require_each(require_tree, lower=lower, upper=upper)
     sides = jax.tree.map(lambda low, high: jnp.subtract(high, low).astype(float), lower, upper)
     for side in jax.tree.leaves(sides):
         require(jnp.all(side >= 0), "upper - lower", side, "nonnegative in every coordinate")

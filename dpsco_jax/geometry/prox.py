@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
-from dpsco_jax._checks import require_nonnegative
+from dpsco_jax._checks import require_given, require_nonnegative, require_tree
 from dpsco_jax.geometry.domains import Domain
 
 
@@ -66,6 +66,7 @@ def ridge(weight: ArrayLike, center: PyTree | None = None) -> Term:
     Raises:
         ValueError: a concrete weight is not in [0, inf).
     """
+    require_given(require_tree, center=center)
     require_nonnegative("weight", weight)
 
     def offsets(point: PyTree) -> PyTree:

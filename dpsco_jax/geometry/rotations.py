@@ -26,7 +26,15 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpsco_jax._checks import require, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_each,
+    require_inside,
+    require_key,
+    require_nonnegative,
+    require_number,
+)
 
 _FACTOR = 32
 
@@ -37,12 +45,14 @@ def padded_size(dim: int) -> int:
     Raises:
         ValueError: ``dim`` is not positive.
     """
-    require_positive("dim", dim)
+    require_count("dim", dim)
     return 1 << (dim - 1).bit_length()
 
 
 def random_signs(key: jax.Array, dim: int) -> Float[Array, "padded"]:
     """The signs of a rotation of vectors of length ``dim``, each ±1, one for each padded coordinate."""
+    require_key(key)
+    require_count("dim", dim)
     return jax.random.rademacher(key, (padded_size(dim),), float)
 
 
@@ -55,6 +65,7 @@ def rotate(
         signs: of ``random_signs``.
         vectors: along the last axis, at most as long as ``signs``; at least float32.
     """
+    require_each(require_number, signs=signs, vectors=vectors)
     missing = len(signs) - vectors.shape[-1]
     padding = [(0, 0)] * (vectors.ndim - 1) + [(0, missing)]
     vectors = jnp.pad(jnp.asarray(vectors), padding)
@@ -65,6 +76,8 @@ def rotate_back(
     signs: Float[Array, "padded"], vectors: Float[Array, "*batch padded"], dim: int
 ) -> Float[Array, "*batch {dim}"]:
     """The first ``dim`` coordinates of U' v for each vector: the inverse of ``rotate``."""
+    require_each(require_number, signs=signs, vectors=vectors)
+    require_count("dim", dim)
     return (hadamard(vectors) * _along_last(signs, vectors))[..., :dim]
 
 
@@ -74,6 +87,7 @@ def hadamard(vectors: Float[Array, "*batch padded"]) -> Float[Array, "*batch pad
     Raises:
         ValueError: the last axis is not a power of two.
     """
+    require_number("vectors", vectors)
     shape, size = vectors.shape, vectors.shape[-1]
     require(size > 0 and size & (size - 1) == 0, "size", size, "a power of two")
     # H of a product of sizes is the Kronecker product of small ones: a few small matrix products
@@ -100,6 +114,9 @@ def largest_coordinate(norm: Any, num_vectors: int, dim: int, failure: Any) -> A
     Returns:
         τ·min(1, √(2 log(2nd/α)/d)) with d the padded size: a number for numbers.
     """
+    require_nonnegative("norm", norm)
+    require_each(require_count, num_vectors=num_vectors, dim=dim)
+    require_inside("failure", failure)
     padded = padded_size(dim)
     log_term = math.log(2 * num_vectors * padded)
     if isinstance(failure, jax.Array):

@@ -31,7 +31,14 @@ import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import ArrayLike, Float, Key, PyTree
 
-from dpsco_jax._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import (
+    require_count,
+    require_key,
+    require_nonnegative,
+    require_positive,
+    require_shape,
+    require_tree,
+)
 
 
 def uniform_ball(key: Key[jax.Array, ""], like: PyTree, radius: ArrayLike) -> PyTree:
@@ -48,6 +55,8 @@ def uniform_ball(key: Key[jax.Array, ""], like: PyTree, radius: ArrayLike) -> Py
     Raises:
         ValueError: if a concrete radius is not in [0, inf).
     """
+    require_key(key)
+    require_tree("like", like)
     require_nonnegative("radius", radius)
     dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(like))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), dtype), like)
@@ -74,7 +83,9 @@ def ball_coordinate(
     Raises:
         ValueError: if ``dim < 1``.
     """
-    require(dim >= 1, "dim", dim, "at least 1")
+    require_count("dim", dim)
+    require_key(key)
+    require_shape("shape", shape)
     length, angle = jax.random.uniform(key, (2, *shape))
     return jnp.sqrt(-jnp.expm1(2.0 / dim * jnp.log(length))) * jnp.cos(2.0 * jnp.pi * angle)
 
@@ -85,7 +96,7 @@ def smoothness_factor(dim: int) -> float:
     Raises:
         ValueError: if ``dim < 1``.
     """
-    require(dim >= 1, "dim", dim, "at least 1")
+    require_count("dim", dim)
     # Γ(x + ½)/Γ(x) in one piece: the difference of two log-gammas loses all digits at large d.
     return 2.0 / math.sqrt(math.pi) * float(scipy.special.poch((dim + 1) / 2, 0.5))
 
@@ -107,9 +118,9 @@ def ball_bias(lipschitz: float, radius: float, dim: int) -> float:
     Raises:
         ValueError: if ``lipschitz`` or ``radius`` is negative, or ``dim < 1``.
     """
+    require_count("dim", dim)
     require_nonnegative("lipschitz", lipschitz)
     require_nonnegative("radius", radius)
-    require(dim >= 1, "dim", dim, "at least 1")
     return lipschitz * radius * dim / (dim + 1)
 
 
@@ -130,7 +141,7 @@ def gaussian_bias(lipschitz: float, stddev: float, dim: int) -> float:
     Raises:
         ValueError: if ``lipschitz`` or ``stddev`` is negative, or ``dim < 1``.
     """
+    require_count("dim", dim)
     require_nonnegative("lipschitz", lipschitz)
     require_nonnegative("stddev", stddev)
-    require(dim >= 1, "dim", dim, "at least 1")
     return lipschitz * stddev * math.sqrt(2) * float(scipy.special.poch(dim / 2, 0.5))

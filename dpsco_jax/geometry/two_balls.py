@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax._checks import require_positive
+from dpsco_jax._checks import require_each, require_number, require_positive
 from dpsco_jax.geometry import _moves
 from dpsco_jax.geometry.domains import Domain, ball
 from dpsco_jax.geometry.norms import global_norm
@@ -49,6 +49,8 @@ def project_two_balls(
     Raises:
         ValueError: if a concrete radius is not positive.
     """
+    require_each(require_number, point=point, center_a=center_a, center_b=center_b)
+    require_each(require_positive, radius_a=radius_a, radius_b=radius_b)
     ball_a, ball_b = ball(radius_a, center_a), ball(radius_b, center_b)
     onto_a, onto_b = ball_a.project(point), ball_b.project(point)
     axis = jnp.asarray(center_b - center_a)
@@ -84,6 +86,7 @@ def two_balls(
     Raises:
         ValueError: if a concrete radius is not positive.
     """
+    require_each(require_number, center_a=center_a, center_b=center_b)
     require_positive("radius_a", radius_a)
     require_positive("radius_b", radius_b)
     ball_a, ball_b = ball(radius_a, center_a), ball(radius_b, center_b)

@@ -30,6 +30,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from dpsco_jax._checks import (
     require,
     require_integer,
+    require_integers,
     require_key,
     require_mask,
     require_number,
@@ -124,7 +125,7 @@ def inlier_weights(
         ValueError: ``num_users`` is not positive or ``keep_level`` is not in (1/2, 1).
     """
     num_users = require_integer("num_users", num_users, 1)
-    _require_degrees(degrees)
+    require_integers("degrees", degrees)
     require_number("keep_level", keep_level)
     if not isinstance(keep_level, jax.core.Tracer):
         level = np.asarray(keep_level)
@@ -216,16 +217,6 @@ def _mean_on_grid(counts: Int[Array, "users"]) -> Float[Array, ""]:
     bits = 24 - num_users.bit_length()
     fraction = ((rest % num_users) << bits) // num_users
     return whole.astype(jnp.float32) + fraction.astype(jnp.float32) * 2.0**-bits
-
-
-def _require_degrees(degrees: Any) -> None:
-    require_number("degrees", degrees, "an array of integers")
-    require(
-        jnp.issubdtype(jnp.result_type(degrees), jnp.integer),
-        "degrees",
-        degrees,
-        "an array of integers",
-    )
 
 
 def _arrays(vectors: Any, anchor: Any) -> tuple[Any, Any]:

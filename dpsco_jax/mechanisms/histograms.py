@@ -20,11 +20,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax._checks import (
-    require,
     require_count,
     require_each,
     require_flag,
     require_integer,
+    require_integers,
     require_mask,
     require_number,
     require_real,
@@ -51,9 +51,7 @@ def frequencies(
             ``num_categories`` is not an integer of at least 1.
     """
     num_categories = require_integer("num_categories", num_categories, 1)
-    require_number("categories", categories, "an array of integers")
-    whole = jnp.issubdtype(jnp.result_type(categories), jnp.integer)
-    require(whole, "categories", categories, "an array of integers")
+    require_integers("categories", categories)
     if mask is not None:
         require_mask("mask", mask, categories.shape)
     categories = jnp.asarray(categories)

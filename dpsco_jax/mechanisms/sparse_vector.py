@@ -21,7 +21,6 @@ each answer. A non-finite query counts as below; the sensitivity must hold with 
 Cost: two Laplace draws per query; state of four scalars.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require_integer, require_key, require_positive, require_within
+from dpsco_jax._checks import require_finite, require_integer, require_key, require_positive
 from dpsco_jax.mechanisms import _draws
 
 
@@ -114,7 +113,7 @@ def _sparse_vector(
     require_positive("epsilon", epsilon)
     require_positive("sensitivity", sensitivity)
     max_answers = require_integer("max_answers", max_answers, 1)
-    require_within("threshold", threshold, -math.inf, math.inf, open_low=True, open_high=True)
+    require_finite("threshold", threshold)
     query_scale = 4 * sensitivity * max_answers / epsilon
     threshold_scale = query_scale / 2
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpsco_jax._checks import require_callable, require_count, require_instance
 from dpsco_jax.oracles.sampling import UserSample
 
 
@@ -41,6 +42,10 @@ def sum_over_users(
     Returns:
         The sum, with the structure of what ``chunk_sum`` returns.
     """
+    if sample is not None:
+        require_instance("sample", sample, UserSample)
+    require_callable("chunk_sum", chunk_sum)
+    require_count("chunk_size", chunk_size)
     num_users = jax.tree.leaves(data)[0].shape[0]
     count = num_users if sample is None else sample.size
     if isinstance(count, int) and count <= chunk_size:
@@ -85,6 +90,10 @@ def map_over_users(
     Returns:
         Leaves ``[users, ...]``, or ``[capacity, ...]`` of the sample; memory of that and of one chunk.
     """
+    if sample is not None:
+        require_instance("sample", sample, UserSample)
+    require_callable("chunk_rows", chunk_rows)
+    require_count("chunk_size", chunk_size)
     rows = jax.tree.leaves(data)[0].shape[0] if sample is None else len(sample.indices)
     size = rows if sample is None else sample.size
     position = jnp.arange(rows, dtype=jnp.int32)

@@ -22,7 +22,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax._checks import require_positive
+from dpsco_jax._checks import (
+    require_callable,
+    require_count,
+    require_given,
+    require_instance,
+    require_positive,
+)
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles.chunks import map_over_users, sum_over_users
@@ -39,6 +45,7 @@ Sampler = Callable[[jax.Array], UserSample]
 
 def user_gradient(objective: Objective) -> UserGradient:
     """The gradient of one user's mean loss at the point; zero for a user without items; ignores the key."""
+    require_instance("objective", objective, Objective)
     gradient = jax.grad(user_loss(objective))
 
     def evaluate(key: jax.Array, params: Any, items: Any, mask: Any) -> Any:
@@ -68,10 +75,13 @@ def per_user_gradients(
     Raises:
         ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
     """
+    require_callable("gradient", gradient)
+    require_given(require_callable, sampler=sampler)
+    require_given(require_count, chunk_size=chunk_size)
     if clip_norm is not None:
         require_positive("clip_norm", clip_norm)
     if chunk_size is not None:
-        require_positive("chunk_size", chunk_size)
+        require_count("chunk_size", chunk_size)
 
     def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
         users = jax.tree.leaves(data.items)[0].shape[0]
@@ -119,8 +129,10 @@ def clipped_gradient_sum(
     Raises:
         ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
     """
+    require_callable("gradient", gradient)
+    require_given(require_callable, sampler=sampler)
+    require_count("chunk_size", chunk_size)
     require_positive("clip_norm", clip_norm)
-    require_positive("chunk_size", chunk_size)
 
     def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
         sample_key, gradient_key = jax.random.split(key)

@@ -26,7 +26,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax._checks import require_nonnegative, require_positive
+from dpsco_jax._checks import (
+    require_callable,
+    require_count,
+    require_given,
+    require_instance,
+    require_nonnegative,
+    require_positive,
+)
 from dpsco_jax.geometry import norms
 from dpsco_jax.geometry.smoothing import ball_coordinate
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
@@ -70,6 +77,8 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
     Raises:
         ValueError: if dense features are not of length ``dim``.
     """
+    require_instance("model", model, LinearModel)
+    require_instance("data", data, UserData)
     features, labels = data.items
     users, items = labels.shape[:2]
     present = jnp.ones((users, items), bool) if data.mask is None else jnp.asarray(data.mask)
@@ -109,8 +118,10 @@ def clipped_gradient_sum(
     Raises:
         ValueError: if ``clip_norm`` or ``chunk_size`` is not positive, or the radius is negative.
     """
+    require_instance("model", model, LinearModel)
+    require_given(require_callable, sampler=sampler)
+    require_count("chunk_size", chunk_size)
     require_positive("clip_norm", clip_norm)
-    require_positive("chunk_size", chunk_size)
     if smoothing_radius is not None:
         require_nonnegative("smoothing_radius", smoothing_radius)
 

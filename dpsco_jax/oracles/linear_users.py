@@ -23,7 +23,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax._checks import require_nonnegative, require_positive
+from dpsco_jax._checks import (
+    require_callable,
+    require_count,
+    require_given,
+    require_instance,
+    require_nonnegative,
+    require_positive,
+)
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles.chunks import map_over_users
@@ -53,8 +60,10 @@ def per_user_gradients(
     Raises:
         ValueError: if ``clip_norm`` or ``chunk_size`` is not positive, or the radius is negative.
     """
+    require_instance("model", model, LinearModel)
+    require_given(require_callable, sampler=sampler)
     require_positive("clip_norm", clip_norm)
-    require_positive("chunk_size", chunk_size)
+    require_count("chunk_size", chunk_size)
     if smoothing_radius is not None:
         require_nonnegative("smoothing_radius", smoothing_radius)
 

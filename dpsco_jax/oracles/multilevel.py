@@ -27,6 +27,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
+from dpsco_jax._checks import (
+    require,
+    require_callable,
+    require_integer,
+    require_integers,
+    require_key,
+    require_shape,
+    require_tree,
+    require_whole,
+    require_within,
+)
+
 
 def draw_levels(
     key: Key[Array, ""], max_level: int, shape: tuple[int, ...] = ()
@@ -38,8 +50,9 @@ def draw_levels(
     Raises:
         ValueError: if ``max_level`` is not in [0, 31].
     """
-    if not 0 <= max_level <= 31:
-        raise ValueError(f"max_level must be in [0, 31], got {max_level!r}")
+    require_key(key)
+    require_integer("max_level", max_level, 0, 31)
+    require_shape("shape", shape)
     bits = jax.random.bits(key, shape, jnp.uint32)
     level = jax.lax.clz(bits).astype(jnp.int32) + 1
     return jnp.where(level <= max_level, level, 0)
@@ -47,12 +60,16 @@ def draw_levels(
 
 def combine(base: Any, fine: Any, coarse: Any, level: Any) -> Any:
     """Adds the correction: base + 2^level·(fine - coarse), leaf by leaf, for levels of at least 1."""
+    require_whole("level", level, 0)
+    for name, tree in (("base", base), ("fine", fine), ("coarse", coarse)):
+        require_tree(name, tree)
     weight = 2.0**level
     return jax.tree.map(lambda b, f, c: b + weight * (f - c), base, fine, coarse)
 
 
 def expected_calls(max_level: int) -> np.ndarray:
     """Expected number of estimates of each level 0..max_level in one combination, float64."""
+    require_integer("max_level", max_level, 0, 31)
     calls = 1.5 * 0.5 ** np.arange(max_level + 1)
     calls[max_level] = 0.5**max_level
     return calls
@@ -75,6 +92,15 @@ def estimate(
     Returns:
         The combination, and the sum of the counters.
     """
+    require_key(key)
+    require(
+        isinstance(levels, Sequence) and len(levels) > 0, "levels", levels, "functions of a key"
+    )
+    for function in levels:
+        require_callable("levels", function)
+    if level is not None:
+        require_integers("level", level)
+        require_within("level", level, 0, len(levels) - 1)
     level_key, base_key, fine_key, coarse_key = jax.random.split(key, 4)
     if level is None:
         level = draw_levels(level_key, len(levels) - 1)

@@ -31,6 +31,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax._checks import (
+    require_callable,
+    require_count,
+    require_each,
+    require_given,
+    require_instance,
+    require_nonnegative,
+    require_number,
+    require_positive,
+)
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles.chunks import sum_over_users
@@ -81,6 +91,9 @@ class ScaledSums(NamedTuple):
 
 def joint_bound(component_weight: ArrayLike, inside_weight: ArrayLike) -> ArrayLike:
     """The norm of one user's terms of ``scaled_sums``: √(1 + b² + c²/4)."""
+    require_each(
+        require_nonnegative, component_weight=component_weight, inside_weight=inside_weight
+    )
     return (1.0 + component_weight**2 + inside_weight**2 / 4.0) ** 0.5  # type: ignore[operator]
 
 
@@ -102,6 +115,12 @@ def scaled_sums(
         sampler: draws the users of a step from a key; all users if ``None``.
         chunk_size: users whose gradients are held at once.
     """
+    require_instance("model", model, LinearModel)
+    require_instance("component", component, Component)
+    require_number("scales", scales)
+    require_nonnegative("inside_weight", inside_weight)
+    require_given(require_callable, sampler=sampler)
+    require_count("chunk_size", chunk_size)
 
     def oracle(key: Array, params: TunedPoint, data: LinearData) -> Estimate:
         sample = None if sampler is None else sampler(key)
@@ -140,6 +159,8 @@ def scaled_sums(
 
 def second_moment_bound(feature_bound: float, columns_per_row: int | None) -> float:
     """The ℓ2 norm that Σ_j w_j·x_j², a mean over one user's items, can have: B², or B²/√k if one-hot."""
+    require_positive("feature_bound", feature_bound)
+    require_given(require_count, columns_per_row=columns_per_row)
     return feature_bound**2 / (columns_per_row or 1) ** 0.5
 
 
@@ -153,6 +174,8 @@ def second_moments(
         dim: length of the rows.
         chunk_size: users whose moments are held at once.
     """
+    require_instance("model", model, LinearModel)
+    require_each(require_count, dim=dim, chunk_size=chunk_size)
 
     def evaluate(data: LinearData) -> Float[Array, "dim"]:
         sparse = _linear_rows.is_sparse(data)

@@ -31,7 +31,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
-from dpsco_jax._checks import require, require_positive
+from dpsco_jax._checks import (
+    require_callable,
+    require_count,
+    require_each,
+    require_instance,
+    require_key,
+    require_number,
+    require_positive,
+)
 from dpsco_jax.oracles import Estimate, Oracle, gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users, user_loss
@@ -84,6 +92,8 @@ def log_weights(
         offset: v = x - c, ``[dim]``.
         smoothing_radius: ρ > 0, the standard deviation in each coordinate; may be traced.
     """
+    require_each(require_number, shifts=shifts, offset=offset)
+    require_positive("smoothing_radius", smoothing_radius)
     scaled = offset / smoothing_radius
     # Divided twice by ρ rather than by ρ², which underflows for radii that are sound.
     products = jnp.matmul(shifts, scaled, precision=jax.lax.Precision.HIGHEST) / smoothing_radius
@@ -96,6 +106,7 @@ def log_weight(
     smoothing_radius: ArrayLike,
 ) -> Float[Array, ""]:
     """``log_weights`` of a single shift ``[dim]``."""
+    require_each(require_number, shift=shift, offset=offset)
     return log_weights(shift[None], offset, smoothing_radius)[0]
 
 
@@ -118,8 +129,11 @@ def draw_pool(
     Raises:
         ValueError: if ``num_queries`` or a concrete ``smoothing_radius`` is not positive.
     """
+    require_key(key)
+    require_callable("gradient", gradient)
+    require_number("center", center)
+    require_count("num_queries", num_queries)
     require_positive("smoothing_radius", smoothing_radius)
-    require(num_queries >= 1, "num_queries", num_queries, "at least 1")
     middle = jnp.asarray(center)
     shift_key, gradient_key = jax.random.split(key)
     normal = jax.random.normal(shift_key, (num_queries, middle.shape[0]), middle.dtype)
@@ -141,6 +155,8 @@ def reweighted_gradient(
         point: x, ``[dim]``.
         smoothing_radius: ρ > 0, as the pool was drawn with; may be traced.
     """
+    require_instance("pool", pool, Pool)
+    require_number("point", point)
     weights = jnp.exp(log_weights(pool.shifts, point - pool.center, smoothing_radius))
     total = weighted_sum(weights, pool.gradients)
     size = jnp.square(jnp.sum(weights)) / jnp.sum(jnp.square(weights))
@@ -155,6 +171,7 @@ def weighted_sum(
     One product over all rows adds them one after the other: at 10^6 rows float32 is then off by a percent,
     and on a CPU it is slower by half.
     """
+    require_each(require_number, weights=weights, rows=rows)
     count = rows.shape[0]
     whole = count - count % _BLOCK if count > _BLOCK else count
     per_block = min(count, _BLOCK)
@@ -176,6 +193,8 @@ def sampled_user_gradient(objective: Objective, data: UserData) -> BatchGradient
     where that constant holds, which for Gaussian shifts must be all of space. The regularizer, which needs
     no queries, is not part of it.
     """
+    require_instance("objective", objective, Objective)
+    require_instance("data", data, UserData)
     at_point = jax.grad(user_loss(objective))
     users = num_users(data)
 
@@ -203,6 +222,7 @@ def user_gradient(
     Raises:
         ValueError: if a concrete ``smoothing_radius`` is not positive.
     """
+    require_number("center", center)
     require_positive("smoothing_radius", smoothing_radius)
     at_point = gradients.user_gradient(objective)
 

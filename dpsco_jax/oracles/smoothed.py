@@ -23,7 +23,7 @@ from typing import Any
 import jax
 from jaxtyping import ArrayLike
 
-from dpsco_jax._checks import require_nonnegative
+from dpsco_jax._checks import require_callable, require_instance, require_nonnegative
 from dpsco_jax.geometry.smoothing import uniform_ball
 from dpsco_jax.oracles import Estimate, Oracle, gradients
 from dpsco_jax.problems.objective import Objective
@@ -42,6 +42,7 @@ def user_gradient(objective: Objective, radius: ArrayLike) -> gradients.UserGrad
     Raises:
         ValueError: if a concrete radius is negative or not finite.
     """
+    require_instance("objective", objective, Objective)
     require_nonnegative("radius", radius)
     at_point = gradients.user_gradient(objective)
 
@@ -63,6 +64,7 @@ def user_gradient_by_item(objective: Objective, radius: ArrayLike) -> gradients.
     Raises:
         ValueError: if a concrete radius is negative or not finite.
     """
+    require_instance("objective", objective, Objective)
     require_nonnegative("radius", radius)
 
     def shifted_loss(params: Any, item_and_shift: Any) -> Any:
@@ -90,6 +92,7 @@ def at_shifted_point(oracle: Oracle, radius: ArrayLike) -> Oracle:
     Raises:
         ValueError: if a concrete radius is negative or not finite.
     """
+    require_callable("oracle", oracle)
     require_nonnegative("radius", radius)
 
     def shifted(key: jax.Array, params: Any, data: Any) -> Estimate:

@@ -21,7 +21,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax._checks import require_nonnegative, require_positive
+from dpsco_jax._checks import (
+    require_callable,
+    require_count,
+    require_given,
+    require_instance,
+    require_nonnegative,
+)
 from dpsco_jax.geometry.smoothing import uniform_ball
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles.chunks import sum_over_users
@@ -51,8 +57,10 @@ def mean_gradient(
         ValueError: if ``count`` or ``chunk_size`` is not positive, or a concrete radius is negative or not
             finite.
     """
-    require_positive("count", count)
-    require_positive("chunk_size", chunk_size)
+    require_instance("objective", objective, Objective)
+    require_given(require_callable, sampler=sampler)
+    require_count("count", count)
+    require_count("chunk_size", chunk_size)
     if smoothing_radius is not None:
         require_nonnegative("smoothing_radius", smoothing_radius)
     one_user = user_loss(objective)

@@ -150,7 +150,7 @@ def bounded_range(epsilon: Scalar) -> PrivacyLoss:
     orders, above_one = ORDERS.astype(found.dtype), (ORDERS - 1.0).astype(found.dtype)
     eps = xp.where(found >= 0, found, 0.0)[..., None]
     finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 1e9)
-    quadratic = xp.minimum(orders * finite * finite / 8.0, finite)
+    quadratic = finite * xp.minimum(orders * finite / 8.0, 1.0)  # a square may overflow
     log_moment = xp.where(
         orders * finite < 1.0,
         _bounded_range_series(xp, xp.minimum(finite, 1.0 / orders)),

@@ -108,6 +108,9 @@ def subsampled_gaussian_with_replacement(
     valid = _are_sizes(xp, sigma, users, draws, 2)
     valid = valid & (tail_probability >= 0) & (tail_probability <= 1)
     users, draws = xp.where(valid, users, 2.0), xp.where(valid, draws, 0.0)
+    # Without noise every draw reveals all; the formula is for noise.
+    valid = valid & ((sigma > 0) | (draws == 0))
+    sigma = xp.where(sigma > 0, sigma, 1.0)
     drawn, failure = _multiplicities(xp, users, draws, tail_probability)
     ever = drawn[..., 1:].sum(-1)
     rate = ever / (drawn[..., 0] + ever)

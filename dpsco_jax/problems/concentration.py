@@ -37,7 +37,13 @@ import math
 
 import scipy.special
 
-from dpsco_jax._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import (
+    require_count,
+    require_each,
+    require_inside,
+    require_nonnegative,
+    require_positive,
+)
 
 
 def user_mean_radius(bound: float, items_per_user: int, num_users: int, failure: float) -> float:
@@ -74,7 +80,7 @@ def user_mean_radius_subgaussian(
         ValueError: if an argument is out of range.
     """
     require_positive("stddev", stddev)
-    require(dim >= 1, "dim", dim, "at least 1")
+    require_count("dim", dim)
     _check(items_per_user, num_users, failure)
     deviation = math.sqrt(dim) + math.sqrt(2.0 * math.log(num_users / failure))
     return stddev * deviation / math.sqrt(items_per_user)
@@ -106,9 +112,11 @@ def user_gradient_radius(
     Raises:
         ValueError: if an argument is out of range.
     """
+    require_each(
+        require_count, items_per_user=items_per_user, num_users=num_users, num_steps=num_steps
+    )
     require_positive("lipschitz", lipschitz)
     require_nonnegative("epsilon", epsilon)
-    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     _check(items_per_user, num_users, failure)
     level = math.log(2.0 * num_users * num_steps / failure) + epsilon
     return lipschitz * (1.0 + math.sqrt(2.0 * level)) / math.sqrt(items_per_user)
@@ -138,7 +146,7 @@ def trajectory_gradient_radius(
     """
     require_positive("lipschitz", lipschitz)
     require_nonnegative("gdp", gdp)
-    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
+    require_count("num_steps", num_steps)
     _check(items_per_user, num_users, failure)
     quantile = scipy.special.ndtri_exp(math.log(failure) - math.log(num_users * num_steps))
     level = -float(scipy.special.log_ndtr(quantile - gdp))
@@ -154,6 +162,10 @@ def trajectory_gradient_failure(
     gdp: float,
 ) -> float:
     """The inverse: the probability, at most 1, that some user is farther away than ``radius``."""
+    require_positive("lipschitz", lipschitz)
+    require_count("num_steps", num_steps)
+    require_nonnegative("gdp", gdp)
+    require_each(require_count, items_per_user=items_per_user, num_users=num_users)
     require_positive("radius", radius)
     deviation = radius * math.sqrt(items_per_user) / lipschitz - 1.0
     if deviation <= 0.0:
@@ -194,7 +206,7 @@ def uniform_gradient_radius(
         return user_mean_radius_subgaussian(stddev, dim, items_per_user, num_users, failure)
     require_positive("stddev", stddev)
     require_positive("diameter", diameter)
-    require(dim >= 1, "dim", dim, "at least 1")
+    require_count("dim", dim)
     _check(items_per_user, num_users, failure)
     mesh = 4.0 * diameter * smoothness * math.sqrt(items_per_user) / (stddev * math.sqrt(dim))
     level = dim * math.log1p(mesh) + math.log(num_users / failure)
@@ -225,11 +237,11 @@ def sgd_iterate_radius(
     Raises:
         ValueError: if an argument is out of range.
     """
+    require_count("num_steps", num_steps)
     require_positive("step_size", step_size)
     require_positive("lipschitz", lipschitz)
     require_nonnegative("strong_convexity", strong_convexity)
-    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
-    require(0.0 < failure < 1.0, "failure", failure, "in (0, 1)")
+    require_inside("failure", failure)
 
     def radius(first: float, second: float, level: float) -> float:
         return math.sqrt(level * second) + math.sqrt(level * second + first)
@@ -259,7 +271,7 @@ def loss_radius(
         ValueError: if an argument is out of range.
     """
     require_positive("loss_range", loss_range)
-    require(num_candidates >= 1, "num_candidates", num_candidates, "at least 1")
+    require_count("num_candidates", num_candidates)
     _check(items_per_user, num_users, failure)
     level = math.log(2.0 * num_candidates * num_users / failure)
     return loss_range * math.sqrt(level / (2.0 * items_per_user))
@@ -270,6 +282,6 @@ def _geometric_sum(ratio: float, count: int) -> float:
 
 
 def _check(items_per_user: int, num_users: int, failure: float) -> None:
-    require(items_per_user >= 1, "items_per_user", items_per_user, "at least 1")
-    require(num_users >= 1, "num_users", num_users, "at least 1")
-    require(0.0 < failure < 1.0, "failure", failure, "in (0, 1)")
+    require_count("items_per_user", items_per_user)
+    require_count("num_users", num_users)
+    require_inside("failure", failure)

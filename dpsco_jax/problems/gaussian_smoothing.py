@@ -34,7 +34,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpsco_jax._checks import require, require_nonnegative
+from dpsco_jax._checks import (
+    require_callable,
+    require_count,
+    require_each,
+    require_inside,
+    require_instance,
+    require_nonnegative,
+    require_number,
+    require_positive,
+)
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.problems.labels import for_any_label
@@ -47,6 +56,8 @@ SmoothedLink = Callable[[Any, Any, Any], Any]
 @jax.custom_jvp
 def expected_absolute(mean: Any, spread: Any) -> Float[Array, "*batch"]:
     """E|mean + spread·N(0, 1)|, elementwise; at spread 0 it is |mean|, with derivative sign(mean)."""
+    require_each(require_number, mean=mean, spread=spread)
+    require_each(require_number, mean=mean, spread=spread)
     ratio = _ratio(mean, spread)
     peak = spread * math.sqrt(2 / math.pi) * jnp.exp(-jnp.square(ratio) / 2)
     return peak + mean * jax.lax.erf(ratio / math.sqrt(2))
@@ -71,11 +82,13 @@ def _ratio(mean: Any, spread: Any) -> Any:
 
 def absolute(margin: Any, label: Any, spread: Any) -> Any:
     """For ``losses.absolute``."""
+    require_each(require_number, margin=margin, label=label, spread=spread)
     return expected_absolute(margin - label, spread)
 
 
 def hinge(margin: Any, label: Any, spread: Any) -> Any:
     """For ``losses.hinge``: labels in {0, 1} or {-1, 1}."""
+    require_each(require_number, margin=margin, label=label, spread=spread)
     sign = 2.0 * jnp.clip(label, 0.0, 1.0) - 1.0
     slack = 1.0 - sign * margin
     return (slack + expected_absolute(slack, jnp.abs(sign) * spread)) / 2
@@ -87,7 +100,7 @@ def quantile(level: float) -> SmoothedLink:
     Raises:
         ValueError: if ``level`` is not in (0, 1).
     """
-    require(0.0 < level < 1.0, "level", level, "in (0, 1)")
+    require_inside("level", level)
 
     def link(margin: Any, label: Any, spread: Any) -> Any:
         above = label - margin
@@ -98,6 +111,7 @@ def quantile(level: float) -> SmoothedLink:
 
 def squared(label_bound: float) -> SmoothedLink:
     """For ``losses.squared`` with that bound on labels: a constant is added, gradients stay."""
+    require_positive("label_bound", label_bound)
 
     def link(margin: Any, label: Any, spread: Any) -> Any:
         residual = margin - jnp.clip(label, -label_bound, label_bound)
@@ -120,7 +134,8 @@ def by_quadrature(link: Callable[[Any, Any], Any], nodes: int = 64) -> SmoothedL
     Raises:
         ValueError: if ``nodes < 1``.
     """
-    require(nodes >= 1, "nodes", nodes, "at least 1")
+    require_callable("link", link)
+    require_count("nodes", nodes)
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     weights = weights / weights.sum()
 
@@ -149,6 +164,8 @@ def smoothed(objective: Objective, link: SmoothedLink, smoothing_radius: float) 
     Raises:
         ValueError: if the objective is not a linear model or ``smoothing_radius`` is out of range.
     """
+    require_instance("objective", objective, Objective)
+    require_callable("link", link)
     require_nonnegative("smoothing_radius", smoothing_radius)
     model = objective.linear_model
     if model is None:

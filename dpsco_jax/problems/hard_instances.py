@@ -32,7 +32,15 @@ import scipy.optimize
 import scipy.sparse
 from jaxtyping import Array, ArrayLike, Float, Key
 
-from dpsco_jax._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_each,
+    require_key,
+    require_nonnegative,
+    require_number,
+    require_positive,
+)
 
 _NODES = 65  # of the quadrature: spacing below 0.31ρ
 
@@ -80,6 +88,8 @@ def orthogonal_maximum(
     Raises:
         ValueError: an argument is out of its range.
     """
+    require_key(key)
+    require_each(require_count, dim=dim, pieces=pieces)
     require(1 <= pieces <= dim, "pieces", pieces, f"in [1, dim] = [1, {dim}]")
     require_positive("distance", distance)
     require_nonnegative("drop", drop)
@@ -110,6 +120,8 @@ def random_maximum(key: Key[Array, ""], dim: int, pieces: int) -> Instance:
     Raises:
         ValueError: there are fewer pieces.
     """
+    require_key(key)
+    require_each(require_count, dim=dim, pieces=pieces)
     require(pieces >= dim + 2, "pieces", pieces, f"at least dim + 2 = {dim + 2}")
     row_key, offset_key = jax.random.split(key)
     rows = np.asarray(jax.random.normal(row_key, (pieces, dim)), np.float64)
@@ -169,6 +181,8 @@ def argmax_probabilities(means: Float[Array, "m"], stddev: ArrayLike) -> Float[A
     One integral over the common level of the maximum, by the trapezoidal rule, which converges
     geometrically for such integrands; weights are normalized to sum to one.
     """
+    require_number("means", means)
+    require_positive("stddev", stddev)
     scaled = (means - jnp.max(means)) / stddev
     # The maximum lies within [-8, 8 + √(2 log m)] of the top but for a mass of 1e-15.
     reach = 8.0 + math.sqrt(2.0 * math.log(means.shape[0] + 1))

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from dpsco_jax._checks import require, require_nonnegative, require_positive
+from dpsco_jax import _checks
 from dpsco_jax.geometry.domains import Domain, ball, whole_space
 from dpsco_jax.geometry.norms import all_finite, clip_to_norm, global_norm
 from dpsco_jax.problems import _proofs
@@ -101,7 +101,7 @@ def huber(
     Raises:
         ValueError: if a bound is not positive or ``ridge`` is negative.
     """
-    require_positive("delta", delta)
+    _checks.require_positive("delta", delta)
     return _linear(
         link=lambda m, y: optax.losses.huber_loss(m, y, delta=delta),
         derivative=lambda m, y: jnp.clip(m - y, -delta, delta),
@@ -140,7 +140,7 @@ def quantile(
     Raises:
         ValueError: if an argument is out of its range.
     """
-    require(0.0 < level < 1.0, "level", level, "in (0, 1)")
+    _checks.require_inside("level", level)
     return _linear(
         link=lambda m, y: jnp.maximum(level * (y - m), (level - 1.0) * (y - m)),
         derivative=lambda m, y: jnp.where(m > y, 1.0 - level, jnp.where(m < y, -level, 0.0)),
@@ -168,8 +168,9 @@ def squared(
     Raises:
         ValueError: if a bound is not positive or ``ridge`` is negative.
     """
-    require_positive("label_bound", label_bound)
-    require_positive("radius", radius)
+    _checks.require_positive("feature_bound", feature_bound)
+    _checks.require_positive("label_bound", label_bound)
+    _checks.require_positive("radius", radius)
 
     def residual(m, y):
         return m - jnp.clip(y, -label_bound, label_bound)
@@ -203,9 +204,9 @@ def softmax(
     Raises:
         ValueError: if an argument is out of its range.
     """
-    require_positive("feature_bound", feature_bound)
-    require_nonnegative("ridge", ridge)
-    require(num_classes >= 2, "num_classes", num_classes, "at least 2")
+    _checks.require_integer("num_classes", num_classes, 2)
+    _checks.require_positive("feature_bound", feature_bound)
+    _checks.require_nonnegative("ridge", ridge)
 
     def loss(params: Float[Array, "dim classes"], item: Example) -> Any:
         logits = clip_to_norm(item.features, feature_bound) @ params
@@ -217,7 +218,7 @@ def softmax(
             loss=loss,
             lipschitz=math.sqrt(2.0) * feature_bound,
             smoothness=0.5 * feature_bound**2,
-            domain=whole_space() if domain is None else domain,
+            domain=_or_whole_space(domain),
             ridge=ridge,
             globally_convex_lipschitz=True,
             label_range=LabelRange(0, num_classes - 1, whole=True),
@@ -238,7 +239,7 @@ def geometric_median(domain: Domain | None = None) -> Objective:
             loss=loss,
             lipschitz=1.0,
             smoothness=None,
-            domain=whole_space() if domain is None else domain,
+            domain=_or_whole_space(domain),
             globally_convex_lipschitz=True,
         )
     )
@@ -254,8 +255,8 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
     Raises:
         ValueError: if a bound is not positive.
     """
-    require_positive("point_bound", point_bound)
-    require_positive("radius", radius)
+    _checks.require_positive("point_bound", point_bound)
+    _checks.require_positive("radius", radius)
 
     def loss(params: PyTree, item: PyTree) -> Any:
         offsets = jax.tree.map(jnp.subtract, params, clip_to_norm(item, point_bound))
@@ -270,6 +271,14 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
             loss_strong_convexity=1.0,
         )
     )
+
+
+def _or_whole_space(domain: Domain | None) -> Domain:
+    """The domain; ``ValueError`` if it is none."""
+    if domain is None:
+        return whole_space()
+    _checks.require_instance("domain", domain, Domain)
+    return domain
 
 
 def _linear(
@@ -287,8 +296,9 @@ def _linear(
 
     ``everywhere`` says whether the first is one over all margins, or over those of the domain alone.
     """
-    require_positive("feature_bound", feature_bound)
-    require_nonnegative("ridge", ridge)
+    domain = _or_whole_space(domain)
+    _checks.require_positive("feature_bound", feature_bound)
+    _checks.require_nonnegative("ridge", ridge)
     link, derivative = for_any_label(link), for_any_label(derivative)
 
     def loss(params: Float[Array, "dim"], item: Example) -> Any:
@@ -299,7 +309,7 @@ def _linear(
             loss=loss,
             lipschitz=slope * feature_bound,
             smoothness=None if curvature is None else curvature * feature_bound**2,
-            domain=whole_space() if domain is None else domain,
+            domain=domain,
             ridge=ridge,
             linear_model=LinearModel(link, derivative, feature_bound),
             globally_convex_lipschitz=everywhere,

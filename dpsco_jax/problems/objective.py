@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from dpsco_jax._checks import require_count, require_instance, require_positive, require_tree
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.problems.labels import LabelRange
@@ -134,6 +135,9 @@ def row_values(features: OneHot, dim: int, feature_bound: float) -> Float[Array,
     Returns:
         Values of shape ``[..., nnz]``, float32; the norm of a row is ``sqrt(sum(values**2))``.
     """
+    require_instance("features", features, OneHot)
+    require_count("dim", dim)
+    require_positive("feature_bound", feature_bound)
     columns = features.columns
     nnz = columns.shape[-1]
     earlier = jnp.tri(nnz, k=-1, dtype=bool)
@@ -148,6 +152,7 @@ def bounded_row(features: Any, feature_bound: float) -> Any:
 
     A row with a non-finite entry becomes zero. One-hot rows obey the bound by construction.
     """
+    require_positive("feature_bound", feature_bound)
     return clip_to_norm(features, feature_bound)
 
 
@@ -159,6 +164,8 @@ def margin(params: Float[Array, "dim"], features: Any, feature_bound: float) -> 
         features: dense ``[dim]``, or ``OneHot`` with columns ``[nnz]``.
         feature_bound: the ℓ2 norm that x may have.
     """
+    require_tree("params", params)
+    require_positive("feature_bound", feature_bound)
     if isinstance(features, OneHot):
         values = row_values(features, params.shape[0], feature_bound)
         # A gather out of range must not wrap around: negative columns are padding as well.

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpsco_jax._checks import require_count
+
 
 class Quadratic(NamedTuple):
     """F(x) = ½Σh_i·x_i² - <b, x>.
@@ -44,8 +46,7 @@ def chain(dim: int) -> Quadratic:
     Raises:
         ValueError: if ``dim < 1``.
     """
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim!r}")
+    require_count("dim", dim)
     angles = np.pi * np.arange(1, dim + 1) / (dim + 1)
     eigenvalues = 4 * np.sin(angles / 2) ** 2  # 2 - 2cos, without its cancellation
     first_row = np.sin(angles)  # of the eigenvectors, up to a factor

@@ -20,6 +20,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
+from dpsco_jax._checks import require_count, require_each, require_instance, require_positive
 from dpsco_jax.problems.objective import Objective, OneHot, bounded_row, row_values
 from dpsco_jax.problems.users import UserData
 
@@ -54,6 +55,10 @@ def solve(
         ValueError: if the objective is not of that kind, if ``tol`` was not reached, or if the
             minimizer over all of space lies outside the objective's domain.
     """
+    require_instance("objective", objective, Objective)
+    require_instance("data", data, UserData)
+    require_each(require_count, dim=dim, max_steps=max_steps)
+    require_positive("tol", tol)
     model, ridge = objective.linear_model, objective.ridge
     if model is None or objective.smoothness is None or ridge <= 0:
         raise ValueError(
@@ -129,6 +134,9 @@ def sparse_rows(
     Raises:
         ValueError: if the objective is not a linear model.
     """
+    require_instance("objective", objective, Objective)
+    require_instance("data", data, UserData)
+    require_count("dim", dim)
     features, labels = data.items
     if objective.linear_model is None:
         raise ValueError(f"objective must have a linear_model, got {objective!r}")

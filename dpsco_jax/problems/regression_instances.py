@@ -22,7 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from dpsco_jax._checks import require, require_nonnegative
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_each,
+    require_key,
+    require_nonnegative,
+    require_real,
+)
 from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.hard_instances import Instance, solve_linear_program
 from dpsco_jax.problems.objective import Objective
@@ -43,7 +50,9 @@ def support_vectors(
     Raises:
         ValueError: an argument is out of its range.
     """
-    require(0.0 < flipped < 0.5, "flipped", flipped, "in (0, 1/2)")
+    require_key(key)
+    require_each(require_count, rows=rows, dim=dim, rank=rank)
+    require_real("flipped", flipped, 0.0, 0.5)
     features, basis, target, noise_key = _features(key, rows, dim, rank)
     contradicts = np.asarray(jax.random.uniform(noise_key, (rows,))) < flipped
     labels = (features @ target > 0) ^ contradicts
@@ -82,6 +91,8 @@ def absolute_regression(
     Raises:
         ValueError: an argument is out of its range.
     """
+    require_key(key)
+    require_each(require_count, rows=rows, dim=dim, rank=rank)
     require_nonnegative("noise", noise)
     features, basis, target, noise_key = _features(key, rows, dim, rank)
     labels = features @ target + noise * np.asarray(jax.random.laplace(noise_key, (rows,)))

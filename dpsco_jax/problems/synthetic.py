@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpsco_jax._checks import require, require_nonnegative
+from dpsco_jax import _checks
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.geometry.smoothing import uniform_ball
@@ -60,8 +60,8 @@ def mean_estimation(
     Raises:
         ValueError: if an argument is out of its range.
     """
-    _check_sizes(num_users, items_per_user, dim)
-    require(0.0 <= heterogeneity <= 1.0, "heterogeneity", heterogeneity, "in [0, 1]")
+    _checks.require_probability("heterogeneity", heterogeneity)
+    _check(key, num_users, items_per_user, dim)
     center, offsets = _cloud(key, (num_users, items_per_user, dim), heterogeneity)
     points = 0.5 * center + 0.5 * offsets
     minimizer = np.asarray(_project(points), np.float64).mean(axis=(0, 1))
@@ -86,9 +86,8 @@ def geometric_median(
     Raises:
         ValueError: if an argument is out of its range.
     """
-    require(num_users >= 2 and num_users % 2 == 0, "num_users", num_users, "even, at least 2")
-    _check_sizes(num_users, items_per_user, dim)
-    require(0.0 <= heterogeneity <= 1.0, "heterogeneity", heterogeneity, "in [0, 1]")
+    _checks.require_probability("heterogeneity", heterogeneity)
+    _check(key, num_users, items_per_user, dim, even=True)
     center, offsets = _cloud(key, (num_users // 2, items_per_user, dim), heterogeneity)
     center, offsets = (np.round(1024 * np.asarray(part)) / 1024 for part in (0.5 * center, offsets))
     points = jnp.asarray(np.concatenate([center + offsets, center - offsets]))
@@ -122,9 +121,9 @@ def linear_regression(
     Raises:
         ValueError: if an argument is out of its range, or the minimizer lies outside the domain.
     """
-    require_nonnegative("noise", noise)
-    _check_sizes(num_users, items_per_user, dim)
-    require_nonnegative("heterogeneity", heterogeneity)
+    _checks.require_nonnegative("noise", noise)
+    _check(key, num_users, items_per_user, dim)
+    _checks.require_nonnegative("heterogeneity", heterogeneity)
     features, margins, noise_key, _ = _regression(
         key, num_users, items_per_user, dim, heterogeneity, slope_norm=1.0
     )
@@ -137,9 +136,11 @@ def linear_regression(
     stacked = np.concatenate([rows.toarray() * scale[:, None], np.sqrt(ridge) * np.eye(dim)])
     wanted = np.concatenate([np.clip(targets, -2.0, 2.0) * scale, np.zeros(dim)])
     minimizer, _, rank, _ = np.linalg.lstsq(stacked, wanted)
-    require(rank == dim, "num_users * items_per_user", rows.shape[0], f"enough for dim = {dim}")
+    _checks.require(
+        rank == dim, "num_users * items_per_user", rows.shape[0], f"enough for dim = {dim}"
+    )
     norm = np.linalg.norm(minimizer)
-    require(
+    _checks.require(
         norm <= 2.0, "heterogeneity, noise", (heterogeneity, noise), "such that the norm is <= 2"
     )
     return Problem(objective, data, minimizer)
@@ -172,11 +173,10 @@ def absolute_regression(
     Raises:
         ValueError: if an argument is out of its range.
     """
-    require(num_users >= 2 and num_users % 2 == 0, "num_users", num_users, "even, at least 2")
-    _check_sizes(num_users, 1, dim)
-    require(0.0 < slope_norm < np.inf, "slope_norm", slope_norm, "positive and finite")
-    require_nonnegative("noise", noise)
-    require_nonnegative("decay", decay)
+    _checks.require_positive("slope_norm", slope_norm)
+    _check(key, num_users, 1, dim, even=True)
+    _checks.require_nonnegative("noise", noise)
+    _checks.require_nonnegative("decay", decay)
     features, margins, noise_key, slope = _regression(
         key, num_users // 2, 1, dim, 0.0, slope_norm, decay
     )
@@ -197,6 +197,9 @@ def absolute_excess(
         minimizer: of the problem, or of one from the same key: features may be other draws.
         data: pairs, the second half after the first.
     """
+    _checks.require_instance("data", data, UserData)
+    _checks.require_tree("params", params)
+    _checks.require_number("minimizer", minimizer)
     features, labels = data.items
     half = labels.shape[0] // 2
     noise = 0.5 * jnp.abs(labels[:half] - labels[half:])
@@ -232,9 +235,10 @@ def logistic_regression(
     Raises:
         ValueError: if an argument is out of its range.
     """
-    _check_sizes(num_users, items_per_user, dim)
-    require_nonnegative("heterogeneity", heterogeneity)
-    require_nonnegative("decay", decay)
+    _checks.require_nonnegative("slope_norm", slope_norm)
+    _check(key, num_users, items_per_user, dim)
+    _checks.require_nonnegative("heterogeneity", heterogeneity)
+    _checks.require_nonnegative("decay", decay)
     features, margins, label_key, _ = _regression(
         key, num_users, items_per_user, dim, heterogeneity, slope_norm, decay
     )
@@ -255,10 +259,6 @@ def _regression(
     decay: float = 0.0,
 ) -> tuple[Array, Array, Array, Array]:
     """Features ``[users, items, dim]``, margins ``[users, items]``, a key for labels, the common slope."""
-    require(
-        min(num_users, items_per_user, dim) >= 1, "sizes", (num_users, items_per_user, dim), ">= 1"
-    )
-    require_nonnegative("heterogeneity", heterogeneity)
     slope_key, users_key, features_key, label_key = jax.random.split(key, 4)
     own = jax.random.normal(users_key, (num_users, dim)) / np.sqrt(dim)
     common = _direction(slope_key, dim)
@@ -273,10 +273,11 @@ def _regression(
     return features, margins, label_key, slope_norm * common
 
 
-def _check_sizes(num_users: int, items_per_user: int, dim: int) -> None:
-    sizes = {"num_users": num_users, "items_per_user": items_per_user, "dim": dim}
-    for name, value in sizes.items():
-        require(value >= 1, name, value, "at least 1")
+def _check(key: Any, num_users: int, items_per_user: int, dim: int, *, even: bool = False) -> None:
+    _checks.require_key(key)
+    for name, size in [("num_users", num_users), ("items_per_user", items_per_user), ("dim", dim)]:
+        _checks.require_count(name, size)
+    _checks.require(not even or num_users % 2 == 0, "num_users", num_users, "even")
 
 
 def _direction(key: Any, dim: int) -> Array:

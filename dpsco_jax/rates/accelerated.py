@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpsco_jax._checks import require_instance, require_nonnegative
 from dpsco_jax.rates import _monomials
 from dpsco_jax.rates._monomials import Expression, monomial, total
 
@@ -80,11 +81,13 @@ def gradient_complexity(method: str, problem: str, setting: Setting) -> Any:
     Raises:
         ValueError: if the tables have no such row, or no number of gradients in it.
     """
+    require_instance("setting", setting, Setting)
     return _monomials.value(_gradients(method, problem), variables(setting))
 
 
 def excess_risk(method: str, problem: str, setting: Setting) -> Any:
     """The excess risk that a method proves, up to a constant; arguments as above."""
+    require_instance("setting", setting, Setting)
     return _monomials.value(_row(method, problem).excess, variables(setting))
 
 
@@ -99,11 +102,13 @@ def log_exponent(method: str, problem: str, dim_exponent: Fraction | int) -> Fra
     Raises:
         ValueError: as above, or if a is negative.
     """
+    require_nonnegative("dim_exponent", dim_exponent)
     return _monomials.exponent(_gradients(method, problem), _growth(dim_exponent))
 
 
 def risk_exponent(method: str, problem: str, dim_exponent: Fraction | int) -> Fraction:
     """The power of N by which the excess risk grows (negative: falls); arguments as above."""
+    require_nonnegative("dim_exponent", dim_exponent)
     return _monomials.exponent(_row(method, problem).excess, _growth(dim_exponent))
 
 
@@ -116,6 +121,7 @@ def lower_bound(problem: str, setting: Setting) -> Any:
     Raises:
         ValueError: if the problem is not one of ``PROBLEMS``.
     """
+    require_instance("setting", setting, Setting)
     _table(problem)
     at = variables(setting)
     private = np.sqrt(at["dim"]) / (at["records"] * at["epsilon"])
@@ -128,6 +134,7 @@ def lower_bound(problem: str, setting: Setting) -> Any:
 
 def variables(setting: Setting) -> dict[str, Any]:
     """The variables of the tables' expressions: the setting's numbers and two logarithms."""
+    require_instance("setting", setting, Setting)
     n, d, eps, delta, lipschitz, diameter, convexity = (1.0 * np.asarray(x) for x in setting)
     return {
         "records": n,
@@ -163,8 +170,6 @@ def _gradients(method: str, problem: str) -> Expression:
 
 
 def _growth(dim_exponent: Fraction | int) -> dict[str, Fraction]:
-    if dim_exponent < 0:
-        raise ValueError(f"dim_exponent must be at least 0, got {dim_exponent!r}")
     return {"records": Fraction(1), "dim": Fraction(dim_exponent)}
 
 

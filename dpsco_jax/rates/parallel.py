@@ -16,10 +16,18 @@ Formal guarantee: none.
 Cost: none; float64 on the host, elementwise on arrays, or exact fractions.
 """
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
+from dpsco_jax._checks import (
+    require_each,
+    require_instance,
+    require_nonnegative,
+    require_positive,
+    require_within,
+)
 from dpsco_jax.rates import _monomials, accelerated
 from dpsco_jax.rates._monomials import Expression, monomial, total
 from dpsco_jax.rates.accelerated import Row, Setting
@@ -54,6 +62,7 @@ def costs(method: str, dim: Any, accuracy: Any, lipschitz: Any = 1.0, radius: An
     Raises:
         ValueError: if there is no such row.
     """
+    require_each(require_positive, dim=dim, accuracy=accuracy, lipschitz=lipschitz, radius=radius)
     at = {"dim": dim, "kappa": lipschitz * radius / accuracy}
     return Costs(*(_monomials.value(cost, at) for cost in _row(PARALLEL, method)))
 
@@ -68,8 +77,7 @@ def cost_exponents(method: str, accuracy_exponent: Fraction | int) -> Costs:
     Raises:
         ValueError: if there is no such row, or a is negative.
     """
-    if accuracy_exponent < 0:
-        raise ValueError(f"accuracy_exponent must be at least 0, got {accuracy_exponent!r}")
+    require_nonnegative("accuracy_exponent", accuracy_exponent)
     growth = {"dim": Fraction(1), "kappa": Fraction(accuracy_exponent)}
     return Costs(*(_monomials.exponent(cost, growth) for cost in _row(PARALLEL, method)))
 
@@ -84,6 +92,7 @@ def excess_risk(method: str, setting: Setting) -> Any:
     Raises:
         ValueError: if there is no such row.
     """
+    require_instance("setting", setting, Setting)
     return _monomials.value(_row(PRIVATE, method).excess, accelerated.variables(setting))
 
 
@@ -92,6 +101,7 @@ def gradient_complexity(method: str, setting: Setting) -> Any:
 
     Arguments as above.
     """
+    require_instance("setting", setting, Setting)
     return _monomials.value(_counted(method), accelerated.variables(setting))
 
 
@@ -108,10 +118,8 @@ def log_exponent(
     Raises:
         ValueError: if there is no such row, or an exponent is out of range.
     """
-    if dim_exponent < 0:
-        raise ValueError(f"dim_exponent must be at least 0, got {dim_exponent!r}")
-    if epsilon_exponent > 0:
-        raise ValueError(f"epsilon_exponent must be at most 0, got {epsilon_exponent!r}")
+    require_nonnegative("dim_exponent", dim_exponent)
+    require_within("epsilon_exponent", epsilon_exponent, -math.inf, 0.0, open_low=True)
     growth = {
         "records": Fraction(1),
         "dim": Fraction(dim_exponent),

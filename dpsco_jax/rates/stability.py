@@ -18,6 +18,15 @@ Cost: none; float64 on the host.
 import math
 from typing import SupportsFloat
 
+from dpsco_jax._checks import (
+    require_each,
+    require_flag,
+    require_given,
+    require_nonnegative,
+    require_positive,
+    require_probability,
+)
+
 
 def iterate_stability(
     lipschitz: SupportsFloat,
@@ -37,6 +46,9 @@ def iterate_stability(
         num_items: N, over which the gradient is averaged.
         smooth: which of the two.
     """
+    require_each(require_nonnegative, lipschitz=lipschitz, step_size=step_size)
+    require_each(require_positive, num_steps=num_steps, num_items=num_items)
+    require_flag("smooth", smooth)
     move = float(lipschitz) * float(step_size)
     steps, items = float(num_steps), float(num_items)
     if smooth:
@@ -56,6 +68,9 @@ def generalization_gap(
     A G-Lipschitz loss moves by G times the stability; averaging the smooth bound over t = 1 .. T leaves
     (T + 1)/2 of its T.
     """
+    require_flag("smooth", smooth)
+    require_each(require_nonnegative, lipschitz=lipschitz, step_size=step_size)
+    require_each(require_positive, num_steps=num_steps, num_items=num_items)
     if smooth:
         mean = 0.5 * (float(num_steps) + 1.0)
         return float(lipschitz) * iterate_stability(lipschitz, step_size, mean, num_items, True)
@@ -87,6 +102,10 @@ def sgd_excess_risk(
         dim: d, for the non-smooth form only.
         failure: p, the probability that the gradients were not the mean of all users'.
     """
+    require_each(require_nonnegative, lipschitz=lipschitz, distance=distance, variance=variance)
+    require_each(require_positive, num_steps=num_steps, num_items=num_items, dim=dim)
+    require_given(require_nonnegative, smoothness=smoothness)
+    require_probability("failure", failure)
     g, r, steps, items = float(lipschitz), float(distance), float(num_steps), float(num_items)
     failed = g * r * float(failure)
     if smoothness is None:

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from dpsco_jax._checks import require_each, require_given, require_instance, require_positive
+
 
 class Setting(NamedTuple):
     """A problem class. Fields may be arrays, which broadcast.
@@ -83,6 +85,7 @@ class Method(NamedTuple):
 
 def statistical(s: Setting) -> Any:
     """L·R/√(nm): the risk that remains without privacy."""
+    require_instance("s", s, Setting)
     return s.lipschitz * s.diameter / np.sqrt(1.0 * s.num_users * s.items_per_user)
 
 
@@ -93,6 +96,8 @@ def lower_bound(s: Setting) -> Any:
 
 def strongly_convex(s: Setting, strong_convexity: Any) -> Any:
     """(L²/μ)·(1/(nm) + d/(n²·m·ε²)): the risk for μ-strongly convex losses (T Thm 9.4.11)."""
+    require_instance("s", s, Setting)
+    require_positive("strong_convexity", strong_convexity)
     n, m, _ = _floats(s)
     rest = 1.0 / (n * m) + s.dim / (n**2 * m * s.epsilon**2)
     return s.lipschitz**2 / strong_convexity * rest
@@ -112,6 +117,16 @@ def table(
     One line each: risk, leading number of item gradients, source, and the conditions that fail. The
     last line is the lower bound on the risk and one pass over the items.
     """
+    require_each(
+        require_positive,
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        epsilon=epsilon,
+        lipschitz=lipschitz,
+        diameter=diameter,
+    )
+    require_given(require_positive, smoothness=smoothness)
     sizes = (num_users, items_per_user, dim, epsilon, lipschitz, diameter)
     beta = None if smoothness is None else float(smoothness)
     n, m, d, eps, lip, diam = map(float, sizes)

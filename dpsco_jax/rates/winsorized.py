@@ -21,6 +21,15 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from dpsco_jax._checks import (
+    require_each,
+    require_inside,
+    require_instance,
+    require_nonnegative,
+    require_positive,
+    require_real,
+)
+
 
 class Class(NamedTuple):
     """A problem class. Fields may be arrays, which broadcast.
@@ -74,6 +83,8 @@ def mean_variance(
         radius: τ, within which all users' vectors lie, with probability 1 - γ.
         failure: γ.
     """
+    require_each(require_positive, num_users=num_users, dim=dim, epsilon=epsilon, radius=radius)
+    require_each(require_inside, delta=delta, failure=failure)
     n, d, e = float(num_users), float(dim), float(epsilon)
     logs = math.log(d * n / float(failure)) * math.log(1.0 / float(delta))
     return 102400.0 * d * float(radius) ** 2 * logs / (n * e) ** 2
@@ -81,6 +92,8 @@ def mean_variance(
 
 def mean_is_private(epsilon: SupportsFloat, delta: SupportsFloat) -> bool:
     """Whether the paper's composition gives ε: ε ≤ 8·ln(1/δ)."""
+    require_positive("epsilon", epsilon)
+    require_inside("delta", delta)
     return float(epsilon) <= 8.0 * math.log(1.0 / float(delta))
 
 
@@ -99,6 +112,10 @@ def mean_failure(
         bound: B, on the entries of the users' vectors.
         failure: γ.
     """
+    require_positive("epsilon", epsilon)
+    require_inside("delta", delta)
+    require_each(require_positive, num_users=num_users, dim=dim, radius=radius, bound=bound)
+    require_inside("failure", failure)
     n, d, g = float(num_users), float(dim), float(failure)
     exponent = n * float(epsilon) / (24.0 * math.sqrt(d * math.log(1.0 / float(delta))))
     miss = d**2 * float(bound) * math.sqrt(math.log(d * n / g)) / float(radius)
@@ -107,6 +124,8 @@ def mean_failure(
 
 def convex_erm_rate(c: Class, num_steps: Any) -> Any:
     """R²H/T + R·Ḡ·√d/(n√m·ε): empirical risk after T steps (L Thm 4(i))."""
+    require_instance("c", c, Class)
+    require_positive("num_steps", num_steps)
     return c.diameter**2 * c.smoothness / num_steps + (
         c.diameter * c.gradient_spread * c.privacy_error
     )
@@ -114,22 +133,29 @@ def convex_erm_rate(c: Class, num_steps: Any) -> Any:
 
 def strongly_convex_erm_rate(c: Class, num_steps: Any, strong_convexity: Any) -> Any:
     """GR·exp(-μT/H) + Ḡ²·d/(μ·n²·m·ε²): empirical risk after T steps (L Thm 4(ii))."""
+    require_instance("c", c, Class)
+    require_positive("num_steps", num_steps)
+    require_positive("strong_convexity", strong_convexity)
     noise = (c.gradient_spread * c.privacy_error) ** 2 / strong_convexity
     return c.lipschitz * c.diameter * np.exp(-strong_convexity * num_steps / c.smoothness) + noise
 
 
 def stationarity_rate(c: Class, num_steps: Any) -> Any:
     """H²R²/T + HR·Ḡ·√d/(n√m·ε): squared norm of the gradient mapping (L Thm 4(iii))."""
+    require_instance("c", c, Class)
     return c.smoothness * convex_erm_rate(c, num_steps)
 
 
 def erm_has_enough_users(c: Class, num_steps: Any) -> Any:
     """N ≥ √(dT)/ε, the condition of L Thm 4 up to logarithms."""
+    require_instance("c", c, Class)
+    require_positive("num_steps", num_steps)
     return c.num_users >= np.sqrt(1.0 * np.asarray(c.dim) * num_steps) / c.epsilon
 
 
 def phased_erm_rate(c: Class) -> Any:
     """R·√(G·G̲)/√(nm) + R·Ḡ·√d/(n√m·ε): population risk (L Thm 5)."""
+    require_instance("c", c, Class)
     n, m = 1.0 * np.asarray(c.num_users), 1.0 * np.asarray(c.items_per_user)
     least = np.minimum(c.lipschitz, c.gradient_spread)
     return c.diameter * (
@@ -139,6 +165,7 @@ def phased_erm_rate(c: Class) -> Any:
 
 def phased_erm_most_smoothness(c: Class) -> Any:
     """The largest H for which L Thm 5 holds: nσε/(R√m) + √(n³·G·G̲·ε⁴/(d²·m·R²)), up to logarithms."""
+    require_instance("c", c, Class)
     n, m, d = (1.0 * np.asarray(x) for x in c[:3])
     least = np.minimum(c.lipschitz, c.gradient_spread)
     first = n * c.sub_gaussian * c.epsilon / (c.diameter * np.sqrt(m))
@@ -147,6 +174,7 @@ def phased_erm_most_smoothness(c: Class) -> Any:
 
 def sco_lower_bound_rate(c: Class) -> Any:
     """R·G̲/√(nm) + R·G̲·√d/(n√m·ε): no (ε, δ)-private algorithm does better (L Thm 6)."""
+    require_instance("c", c, Class)
     n, m = 1.0 * np.asarray(c.num_users), 1.0 * np.asarray(c.items_per_user)
     least = np.minimum(c.lipschitz, c.gradient_spread)
     return c.diameter * least * (1.0 / np.sqrt(n * m) + c.privacy_error)
@@ -165,6 +193,14 @@ def finite_class_error(
         num_choices: K.
         failure: α.
     """
+    require_each(
+        require_positive,
+        num_users=num_users,
+        epsilon=epsilon,
+        radius=radius,
+        num_choices=num_choices,
+    )
+    require_inside("failure", failure)
     a = float(failure)
     draws = math.log(25.0 * float(num_choices) * math.log(5.0 / a) / a**2)
     return 48.0 * float(radius) / (float(num_users) * float(epsilon)) * draws
@@ -172,6 +208,8 @@ def finite_class_error(
 
 def finite_class_rate(c: Class, num_choices: Any, loss_bound: Any = 1.0) -> Any:
     """B·√(log K/(nm)) + B·log^(3/2)(K·nmε)/(n√m·ε): population risk (L Cor 3)."""
+    require_instance("c", c, Class)
+    require_each(require_positive, num_choices=num_choices, loss_bound=loss_bound)
     n, m = 1.0 * np.asarray(c.num_users), 1.0 * np.asarray(c.items_per_user)
     private = np.log(num_choices * n * m * c.epsilon) ** 1.5 / (n * np.sqrt(m) * c.epsilon)
     return loss_bound * (np.sqrt(np.log(num_choices) / (n * m)) + private)
@@ -179,6 +217,8 @@ def finite_class_rate(c: Class, num_choices: Any, loss_bound: Any = 1.0) -> Any:
 
 def finite_class_lower_bound_rate(c: Class, num_choices: Any, loss_bound: Any = 1.0) -> Any:
     """B·√(log K/(nm)) + B·log K/(n√m·ε), for log₂ K ≥ 32·log 2: pure ε (L Thm 8)."""
+    require_instance("c", c, Class)
+    require_each(require_positive, num_choices=num_choices, loss_bound=loss_bound)
     n, m = 1.0 * np.asarray(c.num_users), 1.0 * np.asarray(c.items_per_user)
     log = np.log(num_choices)
     return loss_bound * (np.sqrt(log / (n * m)) + log / (n * np.sqrt(m) * c.epsilon))
@@ -192,6 +232,9 @@ def fixed_users_lower_bound(
     Whatever the number of items per user. For mean estimation in [-B, B] times 4B². At the δ of the
     theorem, at most e^(-nε)/(2n), it is at least 1/(8·(1 + e^(nε))).
     """
+    require_positive("num_users", num_users)
+    require_nonnegative("epsilon", epsilon)
+    require_real("delta", delta, 0.0, 1.0, closed=True)
     n = float(num_users)
     # In terms of e^(-nε), which cannot overflow.
     shrunk = math.exp(-n * float(epsilon))
@@ -203,5 +246,9 @@ def heterogeneous_risk(
     distance: SupportsFloat, loss_bound: SupportsFloat = 1.0,
 ) -> float:  # fmt: skip
     """Risk + B·(nm + 2)·Δ: for users whose laws are Δ from a common one in total variation (L Thm 10)."""
+    require_each(require_nonnegative, risk=risk, distance=distance)
+    require_each(
+        require_positive, num_users=num_users, items_per_user=items_per_user, loss_bound=loss_bound
+    )
     items = float(num_users) * float(items_per_user)
     return float(risk) + float(loss_bound) * (items + 2.0) * float(distance)

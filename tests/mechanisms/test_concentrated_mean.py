@@ -293,7 +293,7 @@ def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="reach"):
         concentrated_mean.concentration(rows, 1.0, reach=0.0)
     for size in (0, 4096):
-        with pytest.raises(ValueError, match=r"block_size must be in \[1, 2048\]"):
+        with pytest.raises(ValueError, match=r"block_size must be an integer in \[1, 2048\]"):
             concentrated_mean.concentration(rows, 1.0, block_size=size)
     with pytest.raises(ValueError, match="share one axis of users"):
         concentrated_mean.concentration({"a": rows, "b": rows[:2]}, 1.0)

@@ -19,7 +19,7 @@ Formal guarantee: none by itself; see ``task``.
 Cost: ``docs/data.md`` has load times and padding.
 """
 
-from dpsco_jax._checks import require_choice, require_integer
+from dpsco_jax._checks import require_choice, require_count, require_given, require_integer
 from dpsco_jax.problems.datasets import flights, insteval, movielens, nlswork
 from dpsco_jax.problems.datasets.task import Task, make_task
 
@@ -50,6 +50,7 @@ def load(name: str, max_items_per_user: int | None = None, split: int = 0) -> Ta
     """
     require_choice("name", name, NAMES)
     split = require_integer("split", split, 0)
+    require_given(require_count, max_items_per_user=max_items_per_user)
     if name == "insteval":
         table, bound, description = insteval.table(), 32, insteval.DESCRIPTION
     elif name == "nlswork":

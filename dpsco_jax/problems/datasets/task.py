@@ -20,6 +20,14 @@ import jax
 import numpy as np
 import pandas as pd
 
+from dpsco_jax._checks import (
+    require_count,
+    require_each,
+    require_instance,
+    require_integer,
+    require_number,
+    require_positive,
+)
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems.losses import logistic
 from dpsco_jax.problems.objective import Example, Objective, OneHot
@@ -70,6 +78,7 @@ class Table(NamedTuple):
 
 def categorical(name: str, values: Any, vocabulary: Sequence[Any]) -> Field:
     """A field by exact match; the entry ``MISSING`` of a vocabulary takes the missing values."""
+    require_instance("name", name, str)
     codes = pd.Categorical(values, categories=[v for v in vocabulary if v is not MISSING]).codes
     codes = codes.astype(np.int32)
     if MISSING in vocabulary:
@@ -82,6 +91,8 @@ def bucketed(name: str, values: Any, edges: Sequence[float]) -> Field:
 
     A missing value is in none of them.
     """
+    require_instance("name", name, str)
+    require_each(require_number, values=values, edges=edges)
     middle = [f"[{low:g},{high:g})" for low, high in itertools.pairwise(edges)]
     vocabulary = (f"<{edges[0]:g}", *middle, f">={edges[-1]:g}")
     # NaN sorts after every number, so that it would count as larger than the last edge.
@@ -102,6 +113,12 @@ def make_task(
     The split and the choice of the kept items are part of the task's definition: they depend on
     ``split`` only, so that results on one split can be compared.
     """
+    require_instance("name", name, str)
+    require_instance("description", description, str)
+    require_instance("table", table, Table)
+    require_integer("split", split, 0)
+    require_count("max_items_per_user", max_items_per_user)
+    require_positive("ridge", ridge)
     sizes = [len(field.vocabulary) for field in table.fields]
     offsets = np.cumsum([0, *sizes[:-1]])
     codes = np.stack([field.codes for field in table.fields], axis=1)

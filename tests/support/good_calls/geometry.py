@@ -7,13 +7,13 @@ import numpy as np
 from tests.support import kinds
 
 _SIZE = kinds.NONNEGATIVE
-_CLIP = {"clip_norm": kinds.NONNEGATIVE_OR_INF}
+_CLIP = {"clip_norm": kinds.POSITIVE}
 
 GOOD: dict[str, dict[str, Any]] = {
     "geometry.clipping.sum_of_clipped": _CLIP,
     "geometry.norms.clip_factor": _CLIP,
     "geometry.norms.clip_to_norm": _CLIP,
-    "geometry.domains.ball": {"radius": kinds.NONNEGATIVE_OR_INF},
+    "geometry.domains.ball": {"center": kinds.TREE},
     "geometry.domains.box": {
         "lower": kinds.TREE(-np.ones(4, np.float32)),
         "upper": kinds.TREE(np.ones(4, np.float32)),
@@ -28,8 +28,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "shape": kinds.Kind("shape", ((-1,), (1.5,), "1", None))((3,))
     },
     "geometry.smoothing.uniform_ball": {"radius": _SIZE},
-    "geometry.two_balls.project_two_balls": {"radius_a": _SIZE, "radius_b": _SIZE},
-    "geometry.two_balls.two_balls": {"radius_a": _SIZE, "radius_b": _SIZE},
     "geometry.rotations.largest_coordinate": {"norm": _SIZE},
 }
-EXEMPT: dict[tuple[str, str], str] = {}
+for _name in ("hadamard", "rotate", "rotate_back"):
+    GOOD[f"geometry.rotations.{_name}"] = {"vectors": kinds.NUMBERS(np.ones((12, 4), np.float32))}
+
+EXEMPT: dict[tuple[str, str], str] = {
+    ("geometry.norms.all_finite", "*"): "asks any tree whatever, also of what is no number",
+}

@@ -121,10 +121,11 @@ def _of_ratio(
     """The curve at size / sensitivity, if both are what the checks demand of concrete numbers."""
     traced = any(isinstance(number, jax.Array) for number in (size, sensitivity))
     xp = jnp if traced else np
-    size, sensitivity = xp.asarray(size), xp.asarray(sensitivity)
-    valid = (size >= 0) & (sensitivity > 0) & (sensitivity < xp.inf)
+    above: Any = xp.asarray(size)
+    below: Any = xp.asarray(sensitivity)
+    valid = (above >= 0) & (below > 0) & (below < xp.inf)
     # Two bad numbers may have a good ratio.
-    ratio = xp.where(valid, size, 1.0) / xp.where(valid, sensitivity, 1.0)
+    ratio = xp.where(valid, above, 1.0) / xp.where(valid, below, 1.0)
     return privacy.unbounded_unless(valid, curve(ratio))
 
 

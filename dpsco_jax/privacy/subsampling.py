@@ -106,7 +106,8 @@ def subsampled_gaussian_with_replacement(
     xp, (sigma, users, draws) = as_floats(noise_multiplier, population_size, batch_size)
     sigma, users, draws = xp.broadcast_arrays(sigma, users, draws)
     valid = _are_sizes(xp, sigma, users, draws, 2)
-    valid = valid & (tail_probability >= 0) & (tail_probability <= 1)
+    tail: Any = tail_probability
+    valid = valid & (tail >= 0) & (tail <= 1)
     users, draws = xp.where(valid, users, 2.0), xp.where(valid, draws, 0.0)
     # Without noise every draw reveals all; the formula is for noise.
     valid = valid & ((sigma > 0) | (draws == 0))

@@ -19,7 +19,7 @@ Cost: a plan takes milliseconds where everybody takes part, else one to three se
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, SupportsFloat
+from typing import Any
 
 import jax
 import numpy as np
@@ -191,8 +191,8 @@ jax.tree_util.register_dataclass(
 def calibrate_concentrated(
     num_users: int,
     num_steps: int,
-    epsilon: SupportsFloat,
-    delta: SupportsFloat,
+    epsilon: float,
+    delta: float,
     *,
     batch_size: int | None = None,
     test: str = "auto",

@@ -188,5 +188,5 @@ def as_run(releases: Any) -> Run:
         mu=kappa / noise,
         coins=coins,
     )
-    found = [xp.where(holds, value, math.inf)[()] for value in (kappa, phase.failure)]
-    return Run(phase, *found, holds)
+    kappa, failure = (xp.where(holds, value, math.inf)[()] for value in (kappa, phase.failure))
+    return Run(phase, kappa, failure, holds)

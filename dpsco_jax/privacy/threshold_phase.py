@@ -46,8 +46,10 @@ from dpsco_jax.privacy.certificates import Certificate, accounted_by
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 
-__all__ = ["ConcentratedReleases", "calibrate_concentrated", "coupled_sensitivity", "fewest_users"]
-__all__ += ["mean_sensitivity"]
+__all__ = [
+    "ConcentratedReleases", "calibrate_concentrated", "coupled_sensitivity", "fewest_users",
+    "mean_sensitivity",
+]  # fmt: skip
 
 _MOST_RAISES = 1000
 _ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
@@ -122,7 +124,7 @@ class ConcentratedReleases:
 
     @property
     def sensitivity(self) -> Any:
-        """κ, ℓ2 shift of the mean in units of the score radius; ``inf`` where nothing is proven."""
+        """κ, ℓ2 shift of the mean in score radii; ``inf`` where nothing is proven."""
         return proof.as_run(self).sensitivity
 
     @property
@@ -133,8 +135,7 @@ class ConcentratedReleases:
     def loss(self) -> PrivacyLoss:
         """What the whole phase costs, by Rényi curves; for ledgers, also of traced leaves.
 
-        ``delta_at`` and ``certificate`` are never above it, and smaller where few steps, little sampling or
-        large failures make Rényi curves lose. Infinite where the numbers are out of their ranges.
+        ``delta_at`` and ``certificate`` are never above it. Infinite where numbers are out of their ranges.
         """
         run = proof.as_run(self)
         return unbounded_unless(run.holds, _threshold_loss.phase_loss(run.phase))

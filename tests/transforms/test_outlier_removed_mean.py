@@ -271,8 +271,9 @@ def test_nothing_is_released_beyond_the_last_step_and_the_phase_is_charged_once(
     expected = releases.loss()
     for spent in (first.spent, third.spent):
         for step in range(3):
-            np.testing.assert_allclose(spent.rdp[step], expected.rdp, rtol=1e-5)
-            np.testing.assert_allclose(spent.delta[step], expected.delta, rtol=1e-5)
+            # Traced numbers have float32's precision, and are rounded upwards.
+            np.testing.assert_allclose(spent.rdp[step], expected.rdp, rtol=5e-5)
+            np.testing.assert_allclose(spent.delta[step], expected.delta, rtol=2e-4)
             assert np.all(spent.rdp[step] >= np.float32(expected.rdp))
     fresh = transforms.outlier_removed_mean(releases, 1.0, jax.random.key(0)).init(jnp.zeros(4))
     np.testing.assert_array_equal(privacy.privacy_spent(fresh).rdp, 0.0)
@@ -361,3 +362,16 @@ def test_data_are_seen_through_releases_only():
             jnp.asarray(data),
             jnp.asarray(others),
         )
+
+
+@pytest.mark.parametrize(
+    ("radius", "good"), [(1.0, True), (0.0, False), (-1.0, False), (np.nan, False)]
+)
+def test_a_traced_radius_that_is_no_length_makes_the_loss_infinite(radius, good):
+    @jax.jit
+    def spent(radius):
+        mean = transforms.outlier_removed_mean(phase(), radius, jax.random.key(0))
+        state = mean.update(jnp.zeros((100, 4)), mean.init(jnp.zeros(4)))[1]
+        return privacy.epsilon(privacy.privacy_spent(state), 1e-1)
+
+    assert bool(np.isfinite(spent(radius))) == good

@@ -187,8 +187,8 @@ def _run(
         return begin + additive.gaussian(noise, mean, deviation), None
 
     firsts = [sum(counts[:i]) for i in range(len(counts))]
-    deviations = jnp.maximum(jnp.asarray(deviations), _LEAST_DEVIATION)
-    phases = jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes)), deviations
+    noises = jnp.maximum(jnp.asarray(deviations), _LEAST_DEVIATION)
+    phases = (jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes)), noises)
     end, _ = lax.scan(phase, start - center, phases)
     return center + _inside(setting, center, end)
 
@@ -221,7 +221,7 @@ def _mean_move(
     def row(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         moved, total = carry
         gradient = _gradient(setting, queries, j, begin + moved)
-        stepped = shrink * (moved - size * (gradient - toward))
+        stepped = jnp.asarray(shrink * (moved - size * (gradient - toward)))
         stepped = stepped if into is None else into(stepped)
         stepped = _moves.drawn_back(begin, setting.radius**2, excess, stepped)
         return stepped, total + moved

@@ -53,44 +53,33 @@ DISTANCE = {"initial_distance": 1.0}
 MULTILEVEL = {"prox": "mlmc", "reuse": False, "search_runs": 3}
 
 
+SOLVERS = {
+    "localized": (resque_erm, SMALL | {"num_queries": 8}),
+    "strongly convex": (
+        resque_erm,
+        STRONG | {"num_queries": 8, "sampling": "with replacement"},
+    ),
+    "prox": (resque_prox, STRONG | {"num_queries": 4, "key": jax.random.key(0)}),
+    "high probability": (resque_erm_high_probability, STRONG | {"num_queries": 4, "num_runs": 3}),
+    "erm": (ball_accelerated_erm, SIZES | DISTANCE),
+    "erm, multilevel": (ball_accelerated_erm, SIZES | DISTANCE | MULTILEVEL),
+    "erm, fixed": (
+        ball_accelerated_erm,
+        SIZES | DISTANCE | {"search": "fixed", "max_searches": None},
+    ),
+    "regularized": (
+        ball_accelerated_regularized_erm,
+        SIZES | {"num_queries": 8, "regularization": 0.5, "num_rounds": 2},
+    ),
+    "sco": (ball_accelerated_sco, SIZES | DISTANCE | {"num_blocks": 2}),
+}
+NAMES = tuple(SOLVERS)
+
+
 @functools.cache
 def planned(name):
-    solver = {
-        "localized": resque_erm,
-        "strongly convex": resque_erm,
-        "prox": resque_prox,
-        "high probability": resque_erm_high_probability,
-        "erm": ball_accelerated_erm,
-        "erm, multilevel": ball_accelerated_erm,
-        "erm, fixed": ball_accelerated_erm,
-        "regularized": ball_accelerated_regularized_erm,
-        "sco": ball_accelerated_sco,
-    }[name]
-    arguments = {
-        "localized": SMALL | {"num_queries": 8},
-        "strongly convex": STRONG | {"num_queries": 8, "sampling": "with replacement"},
-        "prox": STRONG | {"num_queries": 4, "key": jax.random.key(0)},
-        "high probability": STRONG | {"num_queries": 4, "num_runs": 3},
-        "erm": SIZES | DISTANCE,
-        "erm, multilevel": SIZES | DISTANCE | MULTILEVEL,
-        "erm, fixed": SIZES | DISTANCE | {"search": "fixed", "max_searches": None},
-        "regularized": SIZES | {"num_queries": 8, "regularization": 0.5, "num_rounds": 2},
-        "sco": SIZES | DISTANCE | {"num_blocks": 2},
-    }[name]
+    solver, arguments = SOLVERS[name]
     return solver, solver.plan(ABSOLUTE, **arguments)
-
-
-NAMES = (
-    "localized",
-    "strongly convex",
-    "prox",
-    "high probability",
-    "erm",
-    "erm, multilevel",
-    "erm, fixed",
-    "regularized",
-    "sco",
-)
 
 
 def data_of(num_users):

@@ -154,7 +154,7 @@ def test_a_run_with_the_record_in_the_worst_place_of_every_level_is_as_private_a
         learned, faulty = (
             _learned(plan, QUERIES, understated, ball_accelerated_erm) for understated in (1.0, 1.5)
         )
-    assert 0.75 * claimed < learned <= claimed
+    assert 0.65 * claimed < learned <= claimed
     assert faulty > claimed, "two thirds of the noise"
 
 
@@ -164,7 +164,7 @@ def test_a_call_on_sampled_users_is_as_private_as_its_certificate(num_users):
     """Proves nothing against small faults: a quarter of the noise passes. The tests above have the power.
 
     The record is in its worst place once in 15 calls, in the second half of them in a place that reveals
-    nothing, and an attack on the end alone does not know which; no pair of data sets was found that shows more.
+    nothing, and an attack on the end alone does not know which.
     """
     plan = _plan(0.5, num_users)
     claimed = plan.certificate().epsilon
@@ -177,8 +177,8 @@ def test_a_call_on_sampled_users_is_as_private_as_its_certificate(num_users):
 def test_a_run_of_ball_acceleration_is_as_private_as_its_certificate():
     """Four iterations of at most two calls on 32 users, half of whom are in every call.
 
-    Proves nothing against small faults, less so than the audit of a call: the end of a run is that of its last
-    call, so that seven eighths of what was released never reach it, and places are random in each.
+    Proves nothing against small faults, less so than the audit of a call: the end of a run is that of its
+    last call, so that seven eighths of what was released never reach it, and places are random in each.
     """
     plan = ball_accelerated_erm.plan(
         LINEAR,

@@ -174,7 +174,7 @@ def draft(
             raise ValueError(
                 f"num_queries must be at most {num_users // 2} for prox={prox!r}, got {queries}"
             )
-    levels: tuple[tuple[Any, ...], ...] = ()
+    levels: tuple[tuple[int, ...], ...] = ()
     if max_level:
         coins = jax.random.key(levels_seed)
         drawn = multilevel.draw_levels(coins, max_level, (iterations, copies))

@@ -187,9 +187,8 @@ def _run(
         return begin + additive.gaussian(noise, mean, deviation), None
 
     firsts = [sum(counts[:i]) for i in range(len(counts))]
-    floored = jnp.maximum(jnp.asarray(deviations), _LEAST_DEVIATION)
-    numbers = (jnp.asarray(firsts), jnp.asarray(counts), jnp.asarray(sizes), floored)
-    phases = (jnp.arange(len(counts)), *numbers)
+    noises = jnp.maximum(jnp.asarray(deviations), _LEAST_DEVIATION)
+    phases = (jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes)), noises)
     end, _ = lax.scan(phase, start - center, phases)
     return center + _inside(setting, center, end)
 

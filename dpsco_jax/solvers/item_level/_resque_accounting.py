@@ -43,6 +43,7 @@ def require_linear(objective: Objective) -> None:
     Raises:
         ValueError: unless the loss is a linear model, convex and Lipschitz on the whole space.
     """
+    _checks.require_instance("objective", objective, Objective)
     if objective.globally_convex_lipschitz and objective.linear_model is not None:
         return
     what = (

@@ -45,8 +45,7 @@ def padded_size(dim: int) -> int:
     Raises:
         ValueError: ``dim`` is not positive.
     """
-    require_count("dim", dim)
-    return 1 << (dim - 1).bit_length()
+    return 1 << (require_count("dim", dim) - 1).bit_length()
 
 
 def random_signs(key: jax.Array, dim: int) -> Float[Array, "padded"]:
@@ -118,7 +117,7 @@ def largest_coordinate(norm: Any, num_vectors: int, dim: int, failure: Any) -> A
     require_each(require_count, num_vectors=num_vectors, dim=dim)
     require_inside("failure", failure)
     padded = padded_size(dim)
-    log_term = math.log(2 * num_vectors * padded)
+    log_term = math.log(2 * int(num_vectors) * padded)
     if isinstance(failure, jax.Array):
         return norm * jnp.minimum(1.0, jnp.sqrt(2 * (log_term - jnp.log(failure)) / padded))
     return norm * min(1.0, math.sqrt(2 * (log_term - math.log(float(failure))) / padded))

@@ -61,6 +61,7 @@ def draw_levels(
 def combine(base: Any, fine: Any, coarse: Any, level: Any) -> Any:
     """Adds the correction: base + 2^level·(fine - coarse), leaf by leaf, for levels of at least 1."""
     require_whole("level", level, 0)
+    require_within("level", level, 0, 31)
     for name, tree in (("base", base), ("fine", fine), ("coarse", coarse)):
         require_tree(name, tree)
     weight = 2.0**level

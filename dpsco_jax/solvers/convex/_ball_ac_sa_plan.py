@@ -129,6 +129,7 @@ def plan(
     )
     least = _checks.require_real("min_regularization", min_regularization, 0)
     sizes = _checks.require_choice("sizes", sizes, SIZES)
+    _checks.require_instance("accuracies", accuracies, tuple | list)
     if not accuracies:
         raise ValueError(f"accuracies must not be empty, got {accuracies!r}")
     wanted = tuple(_checks.require_real("accuracies", a, 0) for a in accuracies)

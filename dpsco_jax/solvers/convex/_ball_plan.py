@@ -165,8 +165,13 @@ def plan(
         raise ValueError(f"excess must be in (0, lipschitz·distance = {most:g}], got {excess!r}")
     log_power = _checks.require_real("log_power", log_power, 0, closed=True)
     scale = _checks.require_real("scale", scale, 0)
-    if not 0 < window[0] < window[1] < 1:
-        raise ValueError(f"window must satisfy 0 < lower < upper < 1, got {window!r}")
+    _checks.require_instance("window", window, tuple | list)
+    _checks.require(len(window) == 2, "window", window, "two numbers")
+    for edge in window:
+        _checks.require_inside("window", edge)
+    _checks.require(window[0] < window[1], "window", window, "such that lower < upper")
+    exact = _checks.require_flag("exact", exact)
+    _checks.require_given(_checks.require_flag, reuse=reuse)
     if reuse is None:
         reuse = exact
 

@@ -115,6 +115,7 @@ def plan(
     )
     least = _checks.require_real("min_regularization", min_regularization, 0)
     sizes = _checks.require_choice("sizes", sizes, SIZES)
+    _checks.require_instance("accuracies", accuracies, tuple | list)
     if not accuracies:
         raise ValueError(f"accuracies must not be empty, got {accuracies!r}")
     second_moment = math.exp((ball_radius / smoothing_radius) ** 2)

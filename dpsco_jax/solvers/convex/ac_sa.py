@@ -136,6 +136,7 @@ def plan(
         ValueError: an argument is out of range; the policy needs strong convexity and there is none; the
             loss is neither smooth nor Lipschitz.
     """
+    _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 1)
     dim = _checks.require_integer("dim", dim, 1)
     chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)

@@ -51,6 +51,8 @@ def plan(
     Raises:
         ValueError: an argument is out of range or R is not finite.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_callable("inner", inner)
     if initial_distance is None:
         initial_distance = farthest(objective)
     distance = _checks.require_real("initial_distance", initial_distance, 0)

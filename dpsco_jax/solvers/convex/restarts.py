@@ -78,6 +78,8 @@ def plan(
         ValueError: an argument is out of range, R is not finite, there is no strong convexity, or no stage
             is possible.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_callable("inner", inner)
     num_users = _checks.require_integer("num_users", num_users, 2)
     epsilon = _checks.require_real("epsilon", epsilon, 0)
     delta = _checks.require_real("delta", delta, 0, 1)

@@ -56,6 +56,7 @@ def plan(objective: Objective, *, largest_error: float = WORST_ERROR, **argument
     Raises:
         ValueError: an argument is out of range, the loss has no proof, or the plan would return noise.
     """
+    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     made = draft(objective, **arguments)
     accounting.require_numbers(made.numbers)
     epsilon, delta = float(made.epsilon), float(made.delta)
@@ -126,6 +127,11 @@ def draft(
     accounting.require_linear(objective)
     paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
     sampling = sampling or SAMPLINGS[paper]
+    _checks.require_given(_checks.require_flag, reuse=reuse)
+    _checks.require_given(
+        _checks.require_count, num_iterations=num_iterations, max_searches=max_searches
+    )
+    levels_seed = _checks.require_integer("levels_seed", levels_seed, 0)
     _checks.require_choice("sampling", sampling, SAMPLINGS)
     search = _checks.require_choice("search", search or SEARCHES[paper], SEARCHES)
     prox = _checks.require_choice("prox", prox or ("mlmc_extended" if paper else "plain"), PROXES)

@@ -87,6 +87,7 @@ def require_linear(objective: Objective) -> None:
         ValueError: unless the loss is a linear model, convex and Lipschitz on the whole space with the
             constants that ``problems.losses`` gave it: no declaration of the caller's is taken for a proof.
     """
+    _checks.require_instance("objective", objective, Objective)
     known = objective.globally_convex_lipschitz
     if known and objective.linear_model is not None:
         known = _proofs.require_proven(objective).everywhere

@@ -149,6 +149,8 @@ def plan(
         ValueError: an argument is out of range, the loss has no proof, nothing is strongly convex, or a round
             would return noise.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     accounting.require_linear(objective)
     num_users = _checks.require_integer("num_users", num_users, 2)
     regularization = _checks.require_real("regularization", regularization, 0, closed=True)

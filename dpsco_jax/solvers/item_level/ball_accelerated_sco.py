@@ -126,6 +126,7 @@ def plan(
         ValueError: an argument is out of range, the loss has no proof, or there is no plan for a block that
             was asked for (for the first, if none was).
     """
+    _checks.require_instance("objective", objective, Objective)
     accounting.require_linear(objective)
     num_users = _checks.require_integer("num_users", num_users, 2)
     dim = _checks.require_integer("dim", dim, 1)

@@ -64,6 +64,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or R is not finite; the message says which.
     """
+    _checks.require_instance("objective", objective, Objective)
     _checks.require_integer("dim", dim, 1)
     _checks.require_choice("constants", constants, ("tight", "paper"))
     _checks.require_choice("method", method, ("auto", *METHODS))

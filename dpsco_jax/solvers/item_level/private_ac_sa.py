@@ -89,6 +89,7 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or a precondition of the paper's theorem
             fails; the message says which.
     """
+    _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 2)
     dim = _checks.require_integer("dim", dim, 1)
     chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)

@@ -191,6 +191,8 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the objective is not a smooth linear model.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_given(_checks.require_number, second_moments=second_moments)
     model, _ = smooth_linear_model(objective)
     num_users = _checks.require_integer("num_users", num_users, 1)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)

@@ -171,6 +171,10 @@ def plan(
         ValueError: an argument is out of range; or users are too few for the test, or for the paper's
             schedule: the message has the numbers.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
+    for size in batch_size if isinstance(batch_size, Sequence) else (batch_size,):
+        _checks.require_given(_checks.require_count, batch_size=size)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)

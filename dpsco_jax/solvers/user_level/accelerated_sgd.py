@@ -88,6 +88,7 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or users are too few for the test; then
             the message names the smallest number.
     """
+    _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)

@@ -116,6 +116,9 @@ def plan(
     Raises:
         ValueError: an argument is out of range, the objective is not strongly convex, or users are too few.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
+    _checks.require_given(_checks.require_count, batch_size=batch_size)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)

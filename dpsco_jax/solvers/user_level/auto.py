@@ -153,6 +153,11 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or no candidate is possible (with
             ``rank_by="bound"``: none with a finite bound); the message has the reasons.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_instance("settings", settings, Mapping)
+    _checks.require_instance("candidates", candidates, tuple | list)
+    for candidate in candidates:
+        _checks.require_instance("candidates", candidate, Candidate)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)

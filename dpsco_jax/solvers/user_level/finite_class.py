@@ -169,6 +169,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or γ is so small that the draws could not be counted.
     """
+    _checks.require_instance("objective", objective, Objective)
     if objective.ridge:
         raise ValueError(f"ridge must be 0: put it into the loss, got {objective.ridge!r}")
     num_users = _checks.require_integer("num_users", num_users, 1)
@@ -176,8 +177,10 @@ def plan(
     num_candidates = _checks.require_integer("num_candidates", num_candidates, 1)
     epsilon = _checks.require_real("epsilon", epsilon, 0)
     failure = _checks.require_real("failure", failure, 0, 1)
-    low, high = loss_range
-    length = _checks.require_real("loss_range length", high - low, 0)
+    _checks.require_instance("loss_range", loss_range, tuple | list)
+    _checks.require(len(loss_range) == 2, "loss_range", loss_range, "two numbers")
+    low, high = (_checks.require_real("loss_range", value, -math.inf) for value in loss_range)
+    length = _checks.require_real("length of loss_range", high - low, 0)
     each = failure / 5
     stop = each / num_candidates if stopping_probability is None else stopping_probability
     stop = _checks.require_real(

@@ -88,6 +88,8 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)
@@ -100,7 +102,6 @@ def plan(
         batch_size = _checks.require_integer("batch_size", batch_size, 1, num_users)
     lipschitz = float(objective.lipschitz)
     clip = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
-
     if constants == "tight":
         multiplier = noise_multiplier(num_users, batch_size, num_steps, epsilon, delta)
     else:

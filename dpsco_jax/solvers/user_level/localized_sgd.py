@@ -128,6 +128,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the first block has too few users for its test.
     """
+    _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)

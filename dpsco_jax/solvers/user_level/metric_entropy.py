@@ -125,9 +125,11 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the grid has more than ``most_candidates`` points.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_each(_checks.require_finite, lower=lower, upper=upper)
     dim = _checks.require_integer("dim", dim, 1)
     most = _checks.require_integer("most_candidates", most_candidates, 1)
-    _checks.require_real("upper - lower", upper - lower, 0)
+    _checks.require_real("the difference of upper and lower", upper - lower, 0)
     failure = _checks.require_real("failure", failure, 0, 1)
     # With more candidates the draws could not be counted.
     most = min(most, int(failure / 5 / private_selection.LEAST_STOPPING_PROBABILITY))

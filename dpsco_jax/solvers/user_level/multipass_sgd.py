@@ -101,6 +101,7 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or there are too few users for the test;
             the message says how many are needed.
     """
+    _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)
@@ -111,12 +112,12 @@ def plan(
     _checks.require_choice("on_halt", on_halt, ("start", "average"))
     if num_steps is not None:
         num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    if failure is None:
-        failure = min(0.05, 1 / (num_users * items_per_user))
+    failure = min(0.05, 1 / (num_users * items_per_user)) if failure is None else failure
     failure = _checks.require_real("failure", failure, 0, 1)
-    for name, value in {"radius": radius, "step_size": step_size}.items():
-        if value is not None:
-            _checks.require_real(name, value, 0)
+    given = {"radius": radius, "step_size": step_size, "smoothing_radius": smoothing_radius}
+    _checks.require_given(_checks.require_positive, **given)
+    _checks.require_choice("selection", selection, ("weighted", "bernoulli"))
+    _checks.require_inside_or_auto("test_share", test_share)
     diameter = float(np.asarray(objective.domain.diameter))
     distance = _checks.require_real(
         "initial_distance", diameter if initial_distance is None else initial_distance, 0

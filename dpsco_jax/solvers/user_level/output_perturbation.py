@@ -83,6 +83,7 @@ def plan(
         ValueError: an argument is out of range, the loss is not of these kinds or claims more than is proven
             of it, or nothing is strongly convex (``regularization=0`` without ridge).
     """
+    _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)

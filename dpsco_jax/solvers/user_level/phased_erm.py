@@ -161,6 +161,8 @@ def plan(
         ValueError: an argument is out of range, the loss is not smooth, R is not finite, or there are too
             few users for the intervals; the message says how many a phase needs.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_given(_checks.require_positive, gradient_stddev=gradient_stddev)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)

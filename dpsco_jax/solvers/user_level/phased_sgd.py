@@ -95,6 +95,9 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or there are too few users; the message
             says how many are needed.
     """
+    _checks.require_instance("objective", objective, Objective)
+    for value in radius if isinstance(radius, tuple | list) else (radius,):
+        _checks.require_given(_checks.require_positive, radius=value)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)
@@ -107,7 +110,7 @@ def plan(
         _checks.require_real("step_size", step_size, 0)
     if num_groups is not None:
         _checks.require_integer("num_groups", num_groups, 1, num_users)
-    if num_phases is None and isinstance(radius, Sequence):
+    if num_phases is None and isinstance(radius, tuple | list):
         num_phases = len(radius)
     if num_phases is not None:
         _checks.require_integer("num_phases", num_phases, 1)

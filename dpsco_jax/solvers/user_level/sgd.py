@@ -151,6 +151,8 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
     num_users = _checks.require_integer("num_users", num_users, 1)
     dim = _checks.require_integer("dim", dim, 1)
     num_steps = _checks.require_integer("num_steps", num_steps, 1)

@@ -181,6 +181,10 @@ def plan(
         ValueError: an argument is out of range, the loss is not smooth, R is not finite, or there are too
             few users for the intervals; the message says how many are needed.
     """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
+    _checks.require_choice("form", form, ("auto", *FORMS))
+    _checks.require_choice("constants", constants, ("tight", "paper"))
     num_users = _checks.require_integer("num_users", num_users, 1)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)

@@ -39,6 +39,8 @@ def phase_loss(phase: Phase) -> PrivacyLoss:
         step = loss.compose(curves.laplace(1.0 / eps), _step_loss(phase, multiplier, None))
         total = loss.scale(step, steps)
     xp, (rdp, failure) = as_floats(total.rdp, failure)
+    # A failure that is too small a number for its precision is not none.
+    failure = xp.maximum(failure, xp.finfo(rdp.dtype).tiny)
     # Conditioned on what does not fail, divergences grow by this.
     conditioning = -xp.log1p(-xp.minimum(failure, 0.5))[..., None]
     orders = (ORDERS / (ORDERS - 1.0)).astype(rdp.dtype)

@@ -71,6 +71,10 @@ TABLE = {
         "population_size": POPULATION_OF_DRAWS,
         "tail_probability": TAIL,
     },
+    "privacy.subsampling.subsampled_gaussian_at_rate": {
+        "noise_multiplier": SAMPLED,
+        "rate": PROBABILITY,
+    },
     "privacy.subsampling.subsampled_gaussian_without_replacement": _SUBSAMPLED,
 }
 # Losses that no number is turned into, with the reason.

@@ -75,6 +75,32 @@ def subsampled_gaussian_without_replacement(
     return unbounded_unless(valid, loss)
 
 
+def subsampled_gaussian_at_rate(noise_multiplier: Scalar, rate: Scalar) -> PrivacyLoss:
+    """The loss of one noisy sum that a replaced user takes part in with a probability.
+
+    As ``subsampled_gaussian_without_replacement`` under REPLACE_ONE where ``rate`` is the share of the users in
+    a batch; a proof may also give a rate that is no such share (docs/privacy/concentrated_mean.md).
+
+    Args:
+        noise_multiplier: standard deviation over the ℓ2 distance of the sums with one user and with the
+            other. Shape ``[...]``.
+        rate: the probability, in [0, 1].
+
+    A traced number that is out of its range or NaN has an unbounded loss.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    require_multiplier("noise_multiplier", noise_multiplier)
+    require_probability("rate", rate)
+    xp, (sigma, q) = as_floats(noise_multiplier, rate)
+    sigma, q = xp.broadcast_arrays(sigma, q)
+    valid = (sigma >= 0) & (q >= 0) & (q <= 1)
+    log_moments = _symmetric_log_moments(xp, xp.where(valid, sigma, 1.0), xp.where(valid, q, 0.5))
+    loss = _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
+    return unbounded_unless(valid, loss)
+
+
 def subsampled_gaussian_with_replacement(
     noise_multiplier: Scalar,
     population_size: Scalar,

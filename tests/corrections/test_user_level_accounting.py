@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpsco_jax.privacy import _threshold_accounting, _threshold_tests, composition
+from dpsco_jax.privacy import _threshold_proof, _threshold_tests, composition
 from dpsco_jax.privacy.threshold_phase import (
     calibrate_concentrated,
     coupled_sensitivity,
@@ -108,8 +108,8 @@ def test_m5_failures_of_a_stream_count_once():
     exact = integrate.quad(some_pass_and_the_run_goes_on, -60 * scale, 60 * scale, points=points)[0]
     once = _threshold_tests.wrong_pass("stream", gap, test_epsilon, 2.0)
     assert once == pytest.approx(exact, rel=1e-6)
-    phase = _threshold_accounting.Phase("stream", 1.0, steps, test_epsilon, once, 0.0, 0.01)
-    assert _threshold_accounting.test_failure(phase) == once
+    phase = _threshold_proof.Phase("stream", 1.0, steps, test_epsilon, once, 0.0, 0.01)
+    assert _threshold_proof.test_failure(phase) == once
     # Printed: a union over steps, times e^(ε/2) for the two-sided conditioning.
     assert once < 0.01 * math.exp(test_epsilon) * steps * once
 
@@ -127,7 +127,7 @@ def test_m6_values_are_not_amplified_at_the_rate_given_the_bits():
         return at_rate * math.exp(composition.log_gaussian_delta(mu, inner))
 
     assert exact > 1.05 * amplified(rate)
-    assert exact < amplified(_threshold_accounting.effective_rate(rate, test_epsilon))
+    assert exact < amplified(_threshold_proof.effective_rate(rate, test_epsilon))
 
 
 def test_m7_with_one_radius_for_score_and_removal_the_core_loses_its_weight():

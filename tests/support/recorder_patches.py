@@ -24,6 +24,7 @@ from dpsco_jax.mechanisms import (
     winsorized_mean,
 )
 from dpsco_jax.oracles import sampling
+from dpsco_jax.privacy._threshold_proof import SCORE_SENSITIVITY
 from tests.support.tape import Declared, Draw, Tape
 
 
@@ -93,7 +94,7 @@ def _outlier_removed_mean(tape: Tape, right: Any) -> Any:
             mean = Declared(
                 releases.sensitivity * unit, releases.noise_stddev / releases.sensitivity
             )
-            far = releases.score_sensitivity
+            far = SCORE_SENSITIVITY
             with tape.declaring(mean, Declared(far, 1 / releases.test_epsilon)):
                 return chain.update(updates, *args, **kwargs)
 

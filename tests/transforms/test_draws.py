@@ -39,11 +39,8 @@ def phase(batch_size):
         threshold=4.0,
         core=4.0,
         test_epsilon=40.0,
-        score_sensitivity=2.0,
         coin_failure=0.0,
-        sensitivity=2.0,
         noise_stddev=0.01,
-        failure=1e-6,
         epsilon=60.0,
         delta=1e-3,
     )

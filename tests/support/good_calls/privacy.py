@@ -177,6 +177,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "privacy.resque.violated_preconditions": {"call": kinds.OBJECT(_CALL)},
     "privacy.subsampling.subsampled_gaussian_without_replacement": _SIZES,
+    "privacy.subsampling.subsampled_gaussian_at_rate": {**_NOISE, "rate": kinds.PROBABILITY},
     "privacy.subsampling.subsampled_gaussian_with_replacement": {
         **_SIZES,
         "population_size": Kind("whole number >= 2", (0, 1, *kinds.WHOLE.bad)),
@@ -199,7 +200,6 @@ GOOD: dict[str, dict[str, Any]] = {
             lambda users: privacy.calibrate_concentrated(users, 2, 4.0, 1e-6)
         )
     },
-    "privacy.threshold_phase.shift": {"releases": kinds.OBJECT(CONCENTRATED)},
 }
 
 EXEMPT: dict[tuple[str, str], str] = {

@@ -67,7 +67,10 @@ def require_bounds(name: str, pair: Any) -> None:
 
 def require_levels(name: str, levels: Any, fewest: int) -> None:
     """Raise ``ValueError`` unless these are different levels, at least so many, none of them missing."""
-    listed = isinstance(levels, Sequence | np.ndarray | range) and not isinstance(levels, str)
+    series = getattr(levels, "ndim", None) == 1 and hasattr(
+        levels, "to_numpy"
+    )  # pandas: Series, Index
+    listed = series or (isinstance(levels, Sequence | np.ndarray) and not isinstance(levels, str))
     require(listed, name, levels, "a list of levels")
     present = all(isinstance(level, Hashable) and not is_missing(level) for level in levels)
     require(present, name, levels, "a list of levels, none of them missing (see missing=)")

@@ -81,7 +81,8 @@ def require_proven(objective: Objective) -> Proof:
     if proof is None:
         raise ValueError(
             "objective must have a loss of problems.losses, which is convex and Lipschitz by construction,"
-            f" got {objective.loss!r}. {_KNOWN}"
+            f" made in this process, got {objective.loss!r}. {_KNOWN} A loss that was copied by value, as"
+            " cloudpickle does, is not known: make the objective anew in the process that uses it."
         )
     found, model = objective.smoothness, proof.linear_model
     smooth = math.inf if proof.smoothness is None else proof.smoothness

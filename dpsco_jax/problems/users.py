@@ -30,6 +30,7 @@ from dpsco_jax._checks import (
     require_integer,
     require_key,
     require_mask,
+    require_probability,
     require_undisclosed,
 )
 from dpsco_jax.problems._columns import require_columns
@@ -81,10 +82,10 @@ def split_users(key: Key[Array, ""], data: UserData, fraction: float) -> tuple[U
         fraction: share of users in the first part, in [0, 1].
 
     Raises:
-        ValueError: if ``fraction`` is out of range.
+        ValueError: if ``fraction`` is no number in [0, 1], or ``key`` no single typed key.
     """
-    if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f"fraction must be in [0, 1], got {fraction!r}")
+    require_key(key)
+    require_probability("fraction", fraction)
     users = num_users(data)
     order = np.asarray(jax.random.permutation(key, users))
     first = round(fraction * users)

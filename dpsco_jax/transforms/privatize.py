@@ -128,7 +128,8 @@ def privatize(
                 noise_key, statistic, stream, noise_multiplier, sensitivity
             )
         released, inner = aggregate.finish(released, inner)
-        released = jax.tree.map(lambda x, u: x.astype(u.dtype), released, updates)
+        # As JAX holds them: without x64 it would warn of float64, which NumPy updates have.
+        released = jax.tree.map(lambda x, u: x.astype(jnp.result_type(u)), released, updates)
         ledger = privacy.charge(state.ledger, charged)
         return released, PrivatizeState(next_key, ledger, inner, stream)
 

@@ -242,6 +242,20 @@ def test_missing_values_of_nullable_and_categorical_columns():
     np.testing.assert_array_equal(found, [[0, 0, 0, 1, 0, 1, 1, 0], [0, 1, 1, 0, 1, 0, 0, 1]])
 
 
+@pytest.mark.parametrize("holder", [list, tuple, np.array, pd.Index, pd.Series])
+def test_levels_come_in_any_ordered_collection(holder):
+    frame = pd.DataFrame({"job": ["b", "a", "b"], "y": ["no", "yes", "yes"]})
+    rows = Encoding(
+        feature_columns=["job"],
+        label_column="y",
+        categories={"job": holder(["a", "b"])},
+        labels=holder(["no", "yes"]),
+        missing="zero",
+    ).apply(frame)
+    np.testing.assert_array_equal(rows.features, [[1, 0, 1], [1, 1, 0], [1, 0, 1]])
+    np.testing.assert_array_equal(rows.label, [0, 1, 1])
+
+
 def test_extreme_bounds_do_not_overflow():
     made = Encoding(
         feature_columns=["x"], label_column="y", labels=(0, 1), intercept=False,

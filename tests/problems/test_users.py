@@ -85,8 +85,12 @@ def test_split_is_a_partition_of_the_users():
     assert sorted(map(sorted, both)) == [[1000.0 * u, 1000.0 * u + 1] for u in range(10)]
     other, _ = users.split_users(jax.random.key(4), data, 0.8)
     assert not np.array_equal(other.items.features, train.items.features)
-    with pytest.raises(ValueError, match="fraction"):
-        users.split_users(jax.random.key(0), data, 1.5)
+    for fraction in (1.5, -0.1, float("nan"), "0.5", None, True):
+        with pytest.raises(ValueError, match="fraction"):
+            users.split_users(jax.random.key(0), data, fraction)
+    for key in (0, jax.random.PRNGKey(0)):
+        with pytest.raises(ValueError, match="key"):
+            users.split_users(key, data, 0.5)
 
 
 def test_subset_repeats_and_orders():

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,6 +73,12 @@ def test_losses_that_are_not_convex_lipschitz_and_smooth_by_construction_are_ref
         # To claim less than is proven is no harm.
         weaker = objective._replace(lipschitz=2 * objective.lipschitz)
         assert _plan(weaker).excess_bound < math.inf
+
+
+def test_a_loss_copied_by_value_is_refused_with_the_way_out():
+    sent = cloudpickle.loads(cloudpickle.dumps(losses.logistic(1.0, ridge=0.1)))
+    with pytest.raises(ValueError, match="make the objective anew in the process that uses it"):
+        output_perturbation.plan(sent, num_users=10, dim=2, epsilon=1.0, delta=1e-3)
 
 
 def test_a_plan_runs_with_the_objective_that_it_was_made_for_only():

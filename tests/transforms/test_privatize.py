@@ -52,6 +52,13 @@ def test_same_key_same_noise_and_other_key_other_noise():
     assert not np.any(first == other)
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_updates_of_numpy_are_taken_without_a_warning():
+    release = transforms.privatize(transforms.clipped_mean(1.0, 4), jax.random.key(0), 1.0)
+    updates, _ = release.update(np.ones((4, 3)), release.init(np.ones(3)))
+    assert updates.dtype == jnp.zeros(()).dtype
+
+
 def test_narrow_updates_are_rounded_after_the_noise():
     def released(dtype):
         aggregate = transforms.clipped_sum(1.0)

@@ -78,8 +78,8 @@ def subsampled_gaussian_without_replacement(
 def subsampled_gaussian_at_rate(noise_multiplier: Scalar, rate: Scalar) -> PrivacyLoss:
     """The loss of one noisy sum that a replaced user takes part in with a probability.
 
-    As ``subsampled_gaussian_without_replacement`` under REPLACE_ONE where ``rate`` is the share of the users in
-    a batch; a proof may also give a rate that is no such share (docs/privacy/concentrated_mean.md).
+    It is ``subsampled_gaussian_without_replacement`` under REPLACE_ONE if ``rate`` is the share of users
+    in a batch; a proof may also give a rate that is no such share (docs/privacy/concentrated_mean.md).
 
     Args:
         noise_multiplier: standard deviation over the ℓ2 distance of the sums with one user and with the

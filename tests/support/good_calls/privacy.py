@@ -121,7 +121,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "batch_size": kinds.COUNT_OR_ZERO,
     },
     "privacy.ledger.privacy_spent": {
-        "opt_state": kinds.OBJECT((privacy.open_ledger(),)),
+        "opt_state": kinds.OBJECT((privacy.open_ledger(NeighboringRelation.REPLACE_ONE),)),
     },
     "privacy.loss.epsilon": {"loss": kinds.OBJECT},
     "privacy.loss.delta": {"epsilon": _AMOUNT},

@@ -57,6 +57,27 @@ class Domain(NamedTuple):
     moves: Callable[[Any], Callable[[Any], Any]] | None = None
 
 
+_moves_of_sets: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def require_proven_moves(name: str, domain: Domain) -> None:
+    """``ValueError`` unless the moves are those of a set of this package: they expand no distance."""
+    known = domain.moves is not None and domain.moves in _moves_of_sets
+    require(
+        known,
+        name,
+        domain,
+        "one that knows its moves, such as a ball, a box, a simplex or an l1 ball: projected points are"
+        " rounded by more than late phases move them, and other moves may expand distances",
+    )
+
+
+def enter_moves(domain: Domain) -> Domain:
+    """Enters the moves of a set for ``require_proven_moves``, and returns the domain."""
+    _moves_of_sets.add(domain.moves)
+    return domain
+
+
 _diameters: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
@@ -81,7 +102,7 @@ def _entered(make: Callable[_Arguments, Domain]) -> Callable[_Arguments, Domain]
 
     @functools.wraps(make)
     def made(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Domain:
-        domain = make(*args, **kwargs)
+        domain = enter_moves(make(*args, **kwargs))
         if not isinstance(domain.diameter, jax.core.Tracer) and np.ndim(domain.diameter) == 0:
             _diameters[domain.project] = float(np.asarray(domain.diameter))
         return domain

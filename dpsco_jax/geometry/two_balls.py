@@ -21,7 +21,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax._checks import require_each, require_number, require_positive
 from dpsco_jax.geometry import _moves
-from dpsco_jax.geometry.domains import Domain, ball
+from dpsco_jax.geometry.domains import Domain, ball, enter_moves
 from dpsco_jax.geometry.norms import global_norm
 
 _ROUNDINGS = 8
@@ -97,10 +97,11 @@ def two_balls(
         2 * between, jnp.finfo(between.dtype).tiny
     )
     depth = jnp.clip(depth, 0.0, small)
-    return Domain(
+    domain = Domain(
         project=lambda point: project_two_balls(point, center_a, radius_a, center_b, radius_b),
         diameter=2 * jnp.sqrt((small - depth) * (small + depth)),
         contains=lambda point, tol: ball_a.contains(point, tol) & ball_b.contains(point, tol),
         # One after the other: not the nearest place of the intersection, but no further from any of it.
         moves=_moves.both(_moves.ball(radius_a, center_a), _moves.ball(radius_b, center_b)),
     )
+    return enter_moves(domain)

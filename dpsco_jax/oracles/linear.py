@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax._checks import (
+    require,
     require_callable,
     require_count,
     require_given,
@@ -75,12 +76,17 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
         dim: length of the parameter vector.
 
     Raises:
-        ValueError: if dense features are not of length ``dim``.
+        ValueError: if dense features are not of length ``dim``, labels not of shape ``[users, items]``, or
+            the mask not of booleans of that shape.
     """
     require_instance("model", model, LinearModel)
     require_instance("data", data, UserData)
     features, labels = data.items
-    users, items = labels.shape[:2]
+    slots = jax.tree.leaves(features)[0].shape[:2]
+    require(
+        labels.shape == slots, "labels", labels.shape, f"of shape [users, items] = {list(slots)}"
+    )
+    users, items = slots
     present = jnp.ones((users, items), bool) if data.mask is None else jnp.asarray(data.mask)
     count = items_per_user(data).astype(jnp.int32)
     weights = jnp.where(present, 1.0 / jnp.maximum(count, 1)[:, None], 0.0)

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require, require_flag, require_relation
@@ -30,8 +31,14 @@ from dpsco_jax.privacy.loss import PrivacyLoss, compose, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 8.0
-# What these wrap is skipped in some steps, and then they forget its charge, or pass on what is not private.
-_SKIPPING = (optax.ApplyIfFiniteState, optax.ConditionallyTransformState)
+# What these wrap is skipped in some steps or begins anew, and then they forget its charge, or pass on what is
+# not private.
+_SKIPPING = (
+    optax.ApplyIfFiniteState,
+    optax.ConditionallyTransformState,
+    optax.LookaheadState,
+    optax.contrib.SAMState,
+)
 
 
 @functools.partial(
@@ -98,8 +105,12 @@ def charge(ledger: Ledger, loss: PrivacyLoss) -> Ledger:
             an unbounded one: no entry can lower the sum.
 
     Raises:
-        ValueError: a concrete loss is negative or NaN.
+        ValueError: a concrete loss is negative or NaN, or the ledger was cast to less than float32, in which
+            small charges vanish.
     """
+    kind = jnp.result_type(ledger.total.rdp)
+    wide = jnp.promote_types(kind, jnp.float32) == kind
+    require(wide, "ledger", kind, "of real floating arrays, at least float32")
     xp = array_namespace(loss)
     good = xp.all(loss.rdp >= 0, axis=-1) & (loss.delta >= 0)
     require(good, "loss", loss, "nonnegative at every order, with a nonnegative delta")
@@ -131,7 +142,8 @@ def privacy_spent(opt_state: Any, *, independent_draws: bool = False) -> Privacy
       sample, say) only the first look is amplified;
     - a ``sampled`` ledger is inside of ``optax.MultiSteps``, which joins the draws of several updates;
     - a ledger is inside of ``optax.apply_if_finite`` or ``optax.conditionally_transform``, which forget
-      charges or pass on updates without noise.
+      charges or pass on updates without noise, or of ``optax.lookahead`` or ``optax.contrib.sam``, which may
+      begin its state anew (chain a privatizer before them).
 
     For layers of their own clip norms on one draw see ``transforms.clipped_mean``. States of several
     optimizers on the same users go into one call, ``privacy_spent((first, second))``: what two calls return

@@ -209,6 +209,7 @@ def softmax(
     _checks.require_nonnegative("ridge", ridge)
 
     def loss(params: Float[Array, "dim classes"], item: Example) -> Any:
+        _require_one_label(item.label)
         logits = clip_to_norm(item.features, feature_bound) @ params
         truth = (jnp.asarray(item.label) == jnp.arange(num_classes)).astype(logits.dtype)
         return optax.losses.softmax_cross_entropy(logits, truth)
@@ -230,6 +231,7 @@ def geometric_median(domain: Domain | None = None) -> Objective:
     """Distance to a point: items are points with the structure of params; no bound is needed."""
 
     def loss(params: PyTree, item: PyTree) -> Any:
+        _require_like_params(params, item)
         there = all_finite(item)
         nearby = jax.tree.map(lambda leaf, at: jnp.where(there, leaf, at), item, params)
         return global_norm(jax.tree.map(jnp.subtract, params, nearby))
@@ -259,6 +261,7 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
     _checks.require_positive("radius", radius)
 
     def loss(params: PyTree, item: PyTree) -> Any:
+        _require_like_params(params, item)
         offsets = jax.tree.map(jnp.subtract, params, clip_to_norm(item, point_bound))
         return 0.5 * optax.tree.norm(offsets, squared=True)
 
@@ -270,6 +273,19 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
             domain=ball(radius),
             loss_strong_convexity=1.0,
         )
+    )
+
+
+def _require_one_label(label: Any) -> None:
+    """``ValueError`` unless an item has one label: several would be as many losses, and their sum is longer."""
+    _checks.require(jnp.ndim(label) == 0, "label of an item", jnp.shape(label), "one number")
+
+
+def _require_like_params(params: PyTree, item: PyTree) -> None:
+    """``ValueError`` unless a point has the shapes of the parameters: repeated by broadcasting it is longer."""
+    shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (item, params)]
+    _checks.require(
+        shapes[0] == shapes[1], "item", shapes[0], f"of the shapes of params, {shapes[1]}"
     )
 
 
@@ -302,6 +318,7 @@ def _linear(
     link, derivative = for_any_label(link), for_any_label(derivative)
 
     def loss(params: Float[Array, "dim"], item: Example) -> Any:
+        _require_one_label(item.label)
         return link(margin(params, item.features, feature_bound), item.label)
 
     return _proofs.register(

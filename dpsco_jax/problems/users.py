@@ -57,9 +57,16 @@ def num_users(data: UserData) -> int:
 
 
 def items_per_user(data: UserData) -> Int[Array, "users"]:
-    """Number of items of each user (private: it is a fact about that user)."""
+    """Number of items of each user (private: it is a fact about that user).
+
+    Raises:
+        ValueError: if the mask is no array of booleans of shape ``[users, items]``. Of other numbers a user
+            could make a count that is not that of the items, and so a mean that is none.
+    """
+    slots = jax.tree.leaves(data.items)[0].shape[:2]
     if data.mask is None:
-        return jnp.full(num_users(data), jax.tree.leaves(data.items)[0].shape[1])
+        return jnp.full(*slots)
+    require_mask("data.mask", data.mask, slots)
     return jnp.sum(data.mask, axis=1, dtype=jnp.int32)
 
 

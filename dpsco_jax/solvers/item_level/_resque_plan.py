@@ -21,6 +21,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import linear
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -158,13 +159,8 @@ def make_setting(objective: Objective, data: UserData, plan: Any) -> subsolvers.
     accounting.require_linear(objective)
     _checks.require_nonnegative("objective.ridge", objective.ridge)
     unbounded = math.isinf(float(np.asarray(objective.domain.diameter)))
-    _checks.require(
-        unbounded or objective.domain.moves is not None,
-        "objective.domain",
-        objective.domain,
-        "one that knows its moves, such as a ball, a box, a simplex or an l1 ball: projected points are"
-        " rounded by more than late phases move them",
-    )
+    if not unbounded:
+        domains.require_proven_moves("objective.domain", objective.domain)
     assert objective.linear_model is not None
     return subsolvers.Setting(
         model=objective.linear_model,

@@ -148,11 +148,16 @@ def solve(
         params: the starting point; projected onto the domain.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one, or the objective does
-            not have the proven constants that were planned for.
+        ValueError: if the number of users or of parameters is not the planned one, the parameters are
+            narrower than float32, or the objective does not have the proven constants that were planned for.
     """
     _planning.require_users("data", plan.num_users, data)
     _planning.require_params("params", plan.dim, params)
+    for leaf in jax.tree.leaves(params):
+        # The sensitivity allows for the rounding of float32: iterates in fewer bits are rounded apart.
+        kind = jnp.result_type(leaf)
+        wide = jnp.promote_types(kind, jnp.float32) == kind
+        _checks.require(wide, "params", kind, "real floating, at least float32")
     found = proven_constants(objective)
     if found != plan.proven_for:
         raise ValueError(f"objective must have plan.proven_for = {plan.proven_for}, got {found}")

@@ -71,14 +71,16 @@ def test_two_amplified_looks_cost_more_than_their_sum():
 
 
 def test_fixed_size_under_add_or_remove_moves_a_full_look_by_two():
-    """Without the user another is drawn: the pair of the document, 0.27 charged, 0.41 true."""
+    """Without the user another is drawn: the pair of the document, 0.27 charged, 0.42 true."""
     rate, stddev, order = 0.9, 4.0, 2.0
-    without = _joint(0.0, 0.0, stddev, stddev)
-    mixed = (1 - rate) * without + rate * _joint(2.0, 2.0, stddev, stddev)
+    shift = 2 / stddev  # in units of the noise, whose tails leave the grid otherwise
+    without = _joint(0.0, 0.0, 1.0, 1.0)
+    mixed = (1 - rate) * without + rate * _joint(shift, shift, 1.0, 1.0)
     charged = _amplified(rate, stddev / 2, order) + order / (2 * stddev**2)
     truth = _both_ways(mixed, without, order)
     assert truth > 1.3 * charged
-    assert (charged, truth) == pytest.approx((0.27, 0.41), abs=0.002)
+    assert truth == pytest.approx(np.log(rate**2 * np.exp(2 * shift**2) + 1 - rate**2), rel=1e-5)
+    assert (charged, truth) == pytest.approx((0.27, 0.422), abs=0.002)
 
 
 def test_no_triple_of_gaussians_makes_all_of_the_same_pairwise_distances():

@@ -22,12 +22,13 @@ import tempfile
 import time
 
 from tests.mutation import Fault
+from tests.mutation.faults_mended import FAULTS as MENDED
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES)
+FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED)
 _TESTS_FAILED = 1  # exit statuses of pytest
 _PASSED = 0
 

@@ -7,8 +7,9 @@ _LEDGER = ("tests/privacy/test_ledger.py",)
 _CURVES = ("tests/privacy/test_curves.py",)
 _CERTIFICATES = ("tests/privacy/test_certificates.py", "tests/privacy/test_events.py")
 _RESQUE = (
-    "tests/privacy/test_resque.py",
+    "tests/privacy/test_resque_union.py",
     "tests/privacy/test_resque_lemmas.py",
+    "tests/privacy/test_resque.py",
     "tests/privacy/test_resque_worst_cases.py",
     "tests/privacy/test_resque_mutants.py",
 )

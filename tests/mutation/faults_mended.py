@@ -1,6 +1,6 @@
 """Faults that undo, or half undo, what was mended after the outside review: ledgers, layers, edits, entry."""
 
-from tests.mutation import Fault
+from tests.mutation import Fault, rows
 
 _DRAWS = ("tests/transforms/test_draws.py",)
 _LAYERS = ("tests/transforms/test_layers.py",)
@@ -14,6 +14,9 @@ FAULTS = (
           "privacy.open_ledger(aggregate.relation, False, shareable)", _DRAWS),
     Fault("privatize: draws of a fixed size may be shared", "transforms/privatize.py",
           "shareable = isinstance(sampling, Poisson)", "shareable = sampled", _DRAWS),
+    Fault("privatize charges twice", "transforms/privatize.py",
+          "ledger = privacy.charge(state.ledger, charged)",
+          "ledger = privacy.charge(privacy.charge(state.ledger, charged), charged)", rows("sgd, full")),
     Fault("several amplified looks at one draw compose", "privacy/ledger.py",
           "proven = not sampled or alone or shared or independent_draws", "proven = True",
           ("tests/privacy/test_ledger.py", *_DRAWS)),

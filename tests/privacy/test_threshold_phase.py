@@ -30,7 +30,7 @@ from dpsco_jax.privacy.threshold_phase import (
     coupled_sensitivity,
     mean_sensitivity,
 )
-from tests.support.edited_plans import tested
+from tests.support import edited_plans
 
 REPLACE_ONE, ZERO_OUT = NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL
 
@@ -408,7 +408,7 @@ def test_numbers_out_of_range_prove_nothing(name, value):
 def test_whatever_the_proof_chooses_is_a_bound_and_some_prove_more():
     """A Gaussian and a response by hand; every core gives a true claim, none a better than the best."""
     found = plan(1500, 40, 2.0, 1e-6, test="stream", keep_level=0.7)
-    best = tested(found, 1e-6)
+    best = edited_plans.tested(found, 1e-6)
     for core in (
         found.core - 40.0,
         found.core - 0.5,

@@ -125,9 +125,10 @@ def winsorized_mean_1d_loss(epsilon: ArrayLike) -> privacy.PrivacyLoss:
     """
     require_positive("epsilon", epsilon)
     xp = jnp if isinstance(epsilon, jax.Array) else np
-    valid = xp.asarray((epsilon > 0) & (epsilon < xp.inf))
-    epsilon = xp.where(valid, epsilon, 1.0)
-    parts = privacy.bounded_range(epsilon / 2), privacy.laplace(2 / epsilon)
+    given = xp.asarray(epsilon)
+    valid = (given > 0) & (given < xp.inf)
+    eps = xp.where(valid, given, 1.0)
+    parts = privacy.bounded_range(eps / 2), privacy.laplace(2 / eps)
     return privacy.unbounded_unless(valid, privacy.compose(*parts))
 
 

@@ -103,15 +103,15 @@ def subsampled_gaussian_with_replacement(
     """
     _check(noise_multiplier, population_size, batch_size, 2, relation)
     require_probability("tail_probability", tail_probability)
-    xp, (sigma, users, draws) = as_floats(noise_multiplier, population_size, batch_size)
+    numbers = noise_multiplier, population_size, batch_size, tail_probability
+    xp, (sigma, users, draws, tail) = as_floats(*numbers)
     sigma, users, draws = xp.broadcast_arrays(sigma, users, draws)
-    valid = _are_sizes(xp, sigma, users, draws, 2)
-    valid = valid & (tail_probability >= 0) & (tail_probability <= 1)
+    valid = _are_sizes(xp, sigma, users, draws, 2) & (tail >= 0) & (tail <= 1)
     users, draws = xp.where(valid, users, 2.0), xp.where(valid, draws, 0.0)
     # Without noise every draw reveals all; the formula is for noise.
     valid = valid & ((sigma > 0) | (draws == 0))
     sigma = xp.where(sigma > 0, sigma, 1.0)
-    drawn, failure = _multiplicities(xp, users, draws, tail_probability)
+    drawn, failure = _multiplicities(xp, users, draws, tail)
     ever = drawn[..., 1:].sum(-1)
     rate = ever / (drawn[..., 0] + ever)
     weights = drawn[..., 1:] / xp.where(ever > 0, ever, 1.0)[..., None]

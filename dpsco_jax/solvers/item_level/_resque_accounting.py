@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.privacy import resque
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.problems.objective import Objective

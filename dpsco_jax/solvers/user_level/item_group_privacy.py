@@ -139,6 +139,9 @@ class Plan:
 
 def item_budget(epsilon: float, delta: float, items_per_user: int) -> tuple[float, float]:
     """(ε₀, δ₀) for one item that group privacy makes (ε, δ) for m: ε₀ = ε/m, δ₀ as in the header."""
+    _checks.require_positive("epsilon", epsilon)
+    _checks.require_inside("delta", delta)
+    items_per_user = _checks.require_count("items_per_user", items_per_user)
     each = epsilon / items_per_user
     return each, delta * math.expm1(each) / math.expm1(epsilon) if items_per_user > 1 else delta
 
@@ -201,7 +204,6 @@ def plan(
         multiplier = _multiplier(num_users * items_per_user, batch_size, num_steps, *budget)
         if batch_size is None:  # from the sensitivity to an item to that to a user
             multiplier = _planning.float32_above(multiplier / items_per_user)
-
     slope = clip
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
@@ -245,10 +247,8 @@ def solve(
     """
     _planning.require_users("data", plan.num_users, data)
     slots = jax.tree.leaves(data.items)[0].shape[1]
-    if slots != plan.items_per_user:
-        raise ValueError(
-            f"data must have plan.items_per_user = {plan.items_per_user} slots, got {slots}"
-        )
+    planned = f"of plan.items_per_user = {plan.items_per_user} slots"
+    _checks.require(slots == plan.items_per_user, "data", slots, planned)
     total = plan.num_users * slots
     # Every slot is a user with one item, so each item's gradient is clipped by itself.
     items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)

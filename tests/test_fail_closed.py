@@ -65,6 +65,10 @@ TABLE = {
         "population_size": POPULATION_OF_DRAWS,
     },
     "privacy.sampling.WithoutReplacement.gaussian_loss": _SUBSAMPLED,
+    "privacy.subsampling.subsampled_gaussian_of_fraction": {
+        "noise_multiplier": SAMPLED,
+        "sampling_fraction": PROBABILITY,
+    },
     "privacy.subsampling.subsampled_gaussian_with_replacement": {
         "noise_multiplier": SAMPLED,
         "batch_size": DRAWS,

@@ -61,7 +61,7 @@ def _step_loss(
         return _threshold_coins.loss(*_mixture(releases, compared), multiplier, rate)
     if rate is None:
         return curves.gaussian(multiplier)
-    return subsampling.subsampled_gaussian_without_replacement(multiplier, 1.0, rate)
+    return subsampling.subsampled_gaussian_of_fraction(multiplier, rate)
 
 
 def _mixture(releases: Any, compared: NeighboringRelation) -> tuple[Any, Any]:

@@ -70,9 +70,34 @@ def subsampled_gaussian_without_replacement(
     sigma, users, batch = xp.broadcast_arrays(sigma, users, batch)
     valid = _are_sizes(xp, sigma, users, batch, 1) & (batch <= users)
     fraction = xp.where(valid, batch, 0.0) / xp.where(valid, users, 1.0)
-    log_moments = _log_moments(xp, sigma, fraction, relation)
-    loss = _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
-    return unbounded_unless(valid, loss)
+    return unbounded_unless(valid, _of_fraction(xp, sigma, fraction, relation))
+
+
+def subsampled_gaussian_of_fraction(
+    noise_multiplier: Scalar,
+    sampling_fraction: Scalar,
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+) -> PrivacyLoss:
+    """``subsampled_gaussian_without_replacement`` in terms of the batch's share of the population alone.
+
+    Args:
+        noise_multiplier: standard deviation over the ℓ2 sensitivity of a fixed batch's sum under
+            ``relation``. Shape ``[...]``.
+        sampling_fraction: batch size over population size, in [0, 1].
+        relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
+
+    A traced number that is out of its range, or NaN, has an unbounded loss.
+
+    Raises:
+        ValueError: for another relation, or an argument out of range.
+    """
+    require_relation("relation", relation, _RELATIONS)
+    require_multiplier("noise_multiplier", noise_multiplier)
+    require_probability("sampling_fraction", sampling_fraction)
+    xp, (sigma, fraction) = as_floats(noise_multiplier, sampling_fraction)
+    sigma, fraction = xp.broadcast_arrays(sigma, fraction)
+    valid = (sigma >= 0) & (fraction >= 0) & (fraction <= 1)
+    return unbounded_unless(valid, _of_fraction(xp, sigma, fraction, relation))
 
 
 def subsampled_gaussian_with_replacement(
@@ -121,6 +146,11 @@ def subsampled_gaussian_with_replacement(
     )
     loss = _loss(xp, _log_mean_exp(xp, log_moments, weights[..., None]), failure)
     return unbounded_unless(valid, loss)
+
+
+def _of_fraction(xp: Any, sigma: Any, fraction: Any, relation: NeighboringRelation) -> PrivacyLoss:
+    log_moments = _log_moments(xp, sigma, fraction, relation)
+    return _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
 
 
 def _multiplicities(xp: Any, users: Any, draws: Any, tail_probability: Any) -> tuple[Any, Any]:

@@ -65,15 +65,15 @@ TABLE = {
         "population_size": POPULATION_OF_DRAWS,
     },
     "privacy.sampling.WithoutReplacement.gaussian_loss": _SUBSAMPLED,
+    "privacy.subsampling.subsampled_gaussian_of_fraction": {
+        "noise_multiplier": SAMPLED,
+        "sampling_fraction": PROBABILITY,
+    },
     "privacy.subsampling.subsampled_gaussian_with_replacement": {
         "noise_multiplier": SAMPLED,
         "batch_size": DRAWS,
         "population_size": POPULATION_OF_DRAWS,
         "tail_probability": TAIL,
-    },
-    "privacy.subsampling.subsampled_gaussian_at_rate": {
-        "noise_multiplier": SAMPLED,
-        "rate": PROBABILITY,
     },
     "privacy.subsampling.subsampled_gaussian_without_replacement": _SUBSAMPLED,
 }

@@ -114,9 +114,7 @@ def laplace_loss(
 
 
 def _of_ratio(
-    curve: Callable[[Any], privacy.PrivacyLoss],
-    size: jax.typing.ArrayLike,
-    sensitivity: jax.typing.ArrayLike,
+    curve: Callable[[Any], privacy.PrivacyLoss], size: Any, sensitivity: Any
 ) -> privacy.PrivacyLoss:
     """The curve at size / sensitivity, if both are what the checks demand of concrete numbers."""
     traced = any(isinstance(number, jax.Array) for number in (size, sensitivity))

@@ -119,7 +119,7 @@ def loss(log_weights: Any, fractions: Any, multiplier: Any, rate: Any) -> Privac
     if rate is None:
         rdp = gaussian(multiplier / fractions).rdp
     else:
-        rdp = subsampling.subsampled_gaussian_at_rate(multiplier / fractions, rate).rdp
+        rdp = subsampling.subsampled_gaussian_of_fraction(multiplier / fractions, rate).rdp
     xp, (rdp, log_weights) = as_floats(rdp, log_weights)
     above_one = (ORDERS - 1.0).astype(rdp.dtype)
     exponents = above_one * xp.minimum(rdp, 1e30) + log_weights[:, None]

@@ -53,4 +53,4 @@ def _step_loss(phase: Phase, multiplier: Any, rate: Any) -> PrivacyLoss:
         return _threshold_coins.loss(*_threshold_coins.mixture(phase.coins), multiplier, rate)
     if rate is None:
         return curves.gaussian(multiplier)
-    return subsampling.subsampled_gaussian_at_rate(multiplier, rate)
+    return subsampling.subsampled_gaussian_of_fraction(multiplier, rate)

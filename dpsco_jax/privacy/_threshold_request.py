@@ -8,7 +8,7 @@ Cost: none; saying how many users are needed takes about thirty looks at the sea
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 from dp_accounting import NeighboringRelation
 
@@ -62,11 +62,11 @@ def problem(
     users: int,
     batch: int,
     num_steps: int,
-    budget: tuple[float, float],
+    budget: tuple[SupportsFloat, SupportsFloat],
     selection: str,
     relation: NeighboringRelation,
     choices: tuple[float | str, float | str, float | str],
-    false_halt_probability: float,
+    false_halt_probability: SupportsFloat,
 ) -> Problem:
     """The arguments of ``calibrate_concentrated`` in one piece; ``ValueError`` for bad ones."""
     share, keep_level, threshold = choices

@@ -70,35 +70,34 @@ def subsampled_gaussian_without_replacement(
     sigma, users, batch = xp.broadcast_arrays(sigma, users, batch)
     valid = _are_sizes(xp, sigma, users, batch, 1) & (batch <= users)
     fraction = xp.where(valid, batch, 0.0) / xp.where(valid, users, 1.0)
-    log_moments = _log_moments(xp, sigma, fraction, relation)
-    loss = _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
-    return unbounded_unless(valid, loss)
+    return unbounded_unless(valid, _of_fraction(xp, sigma, fraction, relation))
 
 
-def subsampled_gaussian_at_rate(noise_multiplier: Scalar, rate: Scalar) -> PrivacyLoss:
-    """The loss of one noisy sum that a replaced user takes part in with a probability.
-
-    It is ``subsampled_gaussian_without_replacement`` under REPLACE_ONE if ``rate`` is the share of users
-    in a batch; a proof may also give a rate that is no such share (docs/privacy/concentrated_mean.md).
+def subsampled_gaussian_of_fraction(
+    noise_multiplier: Scalar,
+    sampling_fraction: Scalar,
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+) -> PrivacyLoss:
+    """``subsampled_gaussian_without_replacement`` in terms of the batch's share of the population alone.
 
     Args:
-        noise_multiplier: standard deviation over the ℓ2 distance of the sums with one user and with the
-            other. Shape ``[...]``.
-        rate: the probability, in [0, 1].
+        noise_multiplier: standard deviation over the ℓ2 sensitivity of a fixed batch's sum under
+            ``relation``. Shape ``[...]``.
+        sampling_fraction: batch size over population size, in [0, 1].
+        relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
 
-    A traced number that is out of its range or NaN has an unbounded loss.
+    A traced number that is out of its range, or NaN, has an unbounded loss.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: for another relation, or an argument out of range.
     """
+    require_relation("relation", relation, _RELATIONS)
     require_multiplier("noise_multiplier", noise_multiplier)
-    require_probability("rate", rate)
-    xp, (sigma, q) = as_floats(noise_multiplier, rate)
-    sigma, q = xp.broadcast_arrays(sigma, q)
-    valid = (sigma >= 0) & (q >= 0) & (q <= 1)
-    log_moments = _symmetric_log_moments(xp, xp.where(valid, sigma, 1.0), xp.where(valid, q, 0.5))
-    loss = _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
-    return unbounded_unless(valid, loss)
+    require_probability("sampling_fraction", sampling_fraction)
+    xp, (sigma, fraction) = as_floats(noise_multiplier, sampling_fraction)
+    sigma, fraction = xp.broadcast_arrays(sigma, fraction)
+    valid = (sigma >= 0) & (fraction >= 0) & (fraction <= 1)
+    return unbounded_unless(valid, _of_fraction(xp, sigma, fraction, relation))
 
 
 def subsampled_gaussian_with_replacement(
@@ -129,16 +128,15 @@ def subsampled_gaussian_with_replacement(
     """
     _check(noise_multiplier, population_size, batch_size, 2, relation)
     require_probability("tail_probability", tail_probability)
-    xp, (sigma, users, draws) = as_floats(noise_multiplier, population_size, batch_size)
+    numbers = noise_multiplier, population_size, batch_size, tail_probability
+    xp, (sigma, users, draws, tail) = as_floats(*numbers)
     sigma, users, draws = xp.broadcast_arrays(sigma, users, draws)
-    valid = _are_sizes(xp, sigma, users, draws, 2)
-    tail: Any = tail_probability
-    valid = valid & (tail >= 0) & (tail <= 1)
+    valid = _are_sizes(xp, sigma, users, draws, 2) & (tail >= 0) & (tail <= 1)
     users, draws = xp.where(valid, users, 2.0), xp.where(valid, draws, 0.0)
     # Without noise every draw reveals all; the formula is for noise.
     valid = valid & ((sigma > 0) | (draws == 0))
     sigma = xp.where(sigma > 0, sigma, 1.0)
-    drawn, failure = _multiplicities(xp, users, draws, tail_probability)
+    drawn, failure = _multiplicities(xp, users, draws, tail)
     ever = drawn[..., 1:].sum(-1)
     rate = ever / (drawn[..., 0] + ever)
     weights = drawn[..., 1:] / xp.where(ever > 0, ever, 1.0)[..., None]
@@ -148,6 +146,11 @@ def subsampled_gaussian_with_replacement(
     )
     loss = _loss(xp, _log_mean_exp(xp, log_moments, weights[..., None]), failure)
     return unbounded_unless(valid, loss)
+
+
+def _of_fraction(xp: Any, sigma: Any, fraction: Any, relation: NeighboringRelation) -> PrivacyLoss:
+    log_moments = _log_moments(xp, sigma, fraction, relation)
+    return _loss(xp, log_moments, xp.zeros(log_moments.shape[:-1], sigma.dtype))
 
 
 def _multiplicities(xp: Any, users: Any, draws: Any, tail_probability: Any) -> tuple[Any, Any]:

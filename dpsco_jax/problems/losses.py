@@ -282,7 +282,7 @@ def _require_one_label(label: Any) -> None:
 
 
 def _require_like_params(params: PyTree, item: PyTree) -> None:
-    """``ValueError`` unless a point has the shapes of the parameters: repeated by broadcasting it is longer."""
+    """``ValueError`` unless a point has the shapes of the parameters: broadcasting would repeat it."""
     shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (item, params)]
     _checks.require(
         shapes[0] == shapes[1], "item", shapes[0], f"of the shapes of params, {shapes[1]}"

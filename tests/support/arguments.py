@@ -3,52 +3,25 @@
 The same name means the same thing in all rooms; where it does not, ``good_calls`` says so.
 """
 
-import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy
-from dpsco_jax.geometry import domains
-from dpsco_jax.privacy import events, pairs
-from dpsco_jax.problems import losses
-from dpsco_jax.problems.objective import Example
-from dpsco_jax.problems.users import UserData
 from tests.support.kinds import (
-    ANY,
     CHOICE,
     CHOICE_OR_SHARE,
     COUNT,
     COUNT_OR_ZERO,
     FLAG,
-    FUNCTION,
     MASK,
     NONNEGATIVE,
-    NUMBERS,
-    OBJECT,
     OPEN_PROBABILITY,
     POSITIVE,
     PROBABILITY,
     RELATION,
-    TREE,
     Argument,
-    Kind,
     fresh_key,
 )
-
-USERS, ITEMS, DIM = 12, 3, 4
-OBJECTIVE = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.1)
-_FEATURES = np.random.default_rng(0).normal(size=(USERS, ITEMS, DIM)).astype(np.float32)
-DATA = UserData(
-    Example(jnp.asarray(_FEATURES), jnp.ones((USERS, ITEMS), jnp.float32)),
-    jnp.ones((USERS, ITEMS), bool),
-)
-VECTOR = np.full(DIM, 0.1, np.float32)
-VECTORS = np.full((USERS, DIM), 0.1, np.float32)
-
-
-def _named(kind: Kind, **values: object) -> dict[str, Argument]:
-    return {name: kind(value) for name, value in values.items()}
-
+from tests.support.objects import DIM, ITEMS, OBJECTS, USERS, named
 
 ARGUMENTS: dict[str, Argument] = {
     "key": fresh_key(),
@@ -60,7 +33,7 @@ ARGUMENTS: dict[str, Argument] = {
     "test_share": CHOICE_OR_SHARE("auto"),
     "keep_level": CHOICE_OR_SHARE("auto"),
     "threshold": CHOICE_OR_SHARE("auto"),
-    **_named(
+    **named(
         COUNT,
         num_users=USERS,
         items_per_user=ITEMS,
@@ -114,8 +87,8 @@ ARGUMENTS: dict[str, Argument] = {
         rank=2,
         points_per_axis=3,
     ),
-    **_named(COUNT_OR_ZERO, count=2, num_guesses=5, num_correct=3, max_level=2, split=0),
-    **_named(
+    **named(COUNT_OR_ZERO, count=2, num_guesses=5, num_correct=3, max_level=2, split=0),
+    **named(
         POSITIVE,
         epsilon=1.0,
         total_epsilon=1.0,
@@ -164,7 +137,7 @@ ARGUMENTS: dict[str, Argument] = {
         component_weight=1.0,
         inside_weight=1.0,
     ),
-    **_named(
+    **named(
         NONNEGATIVE,
         ridge=0.1,
         regularization=0.1,
@@ -183,7 +156,7 @@ ARGUMENTS: dict[str, Argument] = {
         dim_exponent=1,
         epsilon_exponent=1,
     ),
-    **_named(
+    **named(
         OPEN_PROBABILITY,
         delta=1e-5,
         failure=1e-3,
@@ -195,7 +168,7 @@ ARGUMENTS: dict[str, Argument] = {
         level=0.5,
         quantile=0.5,
     ),
-    **_named(
+    **named(
         PROBABILITY,
         sampling_probability=0.1,
         probability=0.1,
@@ -206,7 +179,7 @@ ARGUMENTS: dict[str, Argument] = {
         fraction=0.5,
         margin_scale=0.5,
     ),
-    **_named(
+    **named(
         CHOICE,
         constants="tight",
         form="auto",
@@ -229,7 +202,7 @@ ARGUMENTS: dict[str, Argument] = {
         problem="lipschitz",
         name="flights",
     ),
-    **_named(
+    **named(
         FLAG,
         monotone=False,
         smooth=True,
@@ -241,78 +214,5 @@ ARGUMENTS: dict[str, Argument] = {
         films=False,
         nonnegative=False,
     ),
-    **_named(
-        FUNCTION,
-        sampler=None,
-        trace=None,
-        stop=None,
-        gradient=lambda *_: VECTOR,
-        hessian=lambda *_: np.eye(DIM),
-        link=lambda *values: values[0],
-        chunk_rows=lambda *_: VECTORS,
-        chunk_sum=lambda *_: VECTOR,
-        candidate=lambda *_: jnp.zeros(()),
-        loss_of=privacy.gaussian,
-        mechanism=lambda key, data: data,
-        score=lambda output: output,
-        eval_params=lambda state, params: params,
-        of_stage=lambda stage: None,
-    ),
-    **_named(
-        OBJECT,
-        objective=OBJECTIVE,
-        data=DATA,
-        domain=domains.ball(2.0),
-        loss=privacy.gaussian(2.0),
-        losses=privacy.gaussian(2.0),
-        event=events.gaussian(2.0),
-        events=events.gaussian(2.0),
-        pair=pairs.gaussian(2.0),
-        model=OBJECTIVE.linear_model,
-        ledger=privacy.open_ledger(NeighboringRelation.REPLACE_ONE),
-        noise_correlation=None,
-        term=None,
-        mesh=None,
-        sample=None,
-    ),
-    **_named(
-        NUMBERS,
-        values=np.linspace(-0.5, 0.5, USERS).astype(np.float32),
-        scores=np.arange(4.0, dtype=np.float32),
-        point=VECTOR,
-        points=VECTORS,
-        rows=VECTORS,
-        center_a=VECTOR,
-        center_b=VECTOR,
-        offset=VECTOR,
-        shift=VECTOR,
-        shifts=VECTORS,
-        signs=np.ones(DIM, np.float32),
-        weights=np.ones(USERS, np.float32),
-        start=VECTOR,
-        minimizer=VECTOR,
-        arrow=VECTOR,
-        eigenvalues=VECTOR,
-        linear=VECTOR,
-        scales=VECTOR,
-        noisy=VECTOR,
-        means=VECTOR,
-        mean=0.1,
-        spread=1.0,
-        margin=0.1,
-        label=1.0,
-        features=VECTOR,
-        other_anchor=VECTOR,
-    ),
-    **_named(
-        TREE,
-        tree=VECTOR,
-        vectors=VECTORS,
-        vector=VECTOR,
-        params=VECTOR,
-        like=VECTOR,
-        center=VECTOR,
-        anchor=VECTOR,
-    ),
-    **_named(ANY, xp=np, updates=VECTORS),
+    **OBJECTS,
 }

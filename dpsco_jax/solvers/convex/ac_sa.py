@@ -187,6 +187,11 @@ def optimizer(
     Raises:
         ValueError: the term has no closed form over the domain.
     """
+    _checks.require_instance("stages", stages, Stages)
+    if domain is not None:
+        _checks.require_instance("domain", domain, Domain)
+    if term is not None:
+        _checks.require_instance("term", term, Term)
     if len(stages.lengths) == 1:
         return transforms.ac_sa(stages.smoothness[0], stages.strong_convexity, domain, term)
     smoothness = jnp.asarray(stages.smoothness)

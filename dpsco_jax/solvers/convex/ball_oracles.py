@@ -158,6 +158,8 @@ def from_ball_oracle(
     Raises:
         ValueError: if a number is below 1 or there is no level.
     """
+    _checks.require_each(_checks.require_callable, line_search=line_search, ball=ball)
+    _require_levels(levels)
     search_runs = _checks.require_integer("search_runs", search_runs, 1)
     copies = _checks.require_integer("copies", copies, 1)
     runs_at_once = _checks.require_integer("runs_at_once", runs_at_once, 1)
@@ -173,6 +175,8 @@ def from_ball_oracle(
 
 def aggregated(oracle: BallOracle, runs: int, runs_at_once: int = 1) -> BallOracle:
     """The answer that most of several independent runs agree on; one run is the oracle itself."""
+    _checks.require_callable("oracle", oracle)
+    _checks.require_each(_checks.require_count, runs=runs, runs_at_once=runs_at_once)
     if runs == 1:
         return oracle
 
@@ -197,6 +201,8 @@ def debiased(levels: Sequence[BallOracle], copies: int, drawn: Any = None) -> Ba
         copies: estimates to average.
         drawn: their levels, ``[copies]`` int32, drawn beforehand; drawn from the key if left out.
     """
+    _checks.require_count("copies", copies)
+    _require_levels(levels)
     if len(levels) == 1 and copies == 1:
         return levels[0]
 
@@ -221,3 +227,10 @@ def debiased(levels: Sequence[BallOracle], copies: int, drawn: Any = None) -> Ba
         return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls.sum(axis=0))
 
     return mean
+
+
+def _require_levels(levels: Sequence[BallOracle]) -> None:
+    _checks.require_instance("levels", levels, tuple | list)
+    _checks.require(len(levels) > 0, "levels", levels, "at least one oracle")
+    for level in levels:
+        _checks.require_callable("levels", level)

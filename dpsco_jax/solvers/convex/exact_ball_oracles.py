@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpsco_jax import _checks
 from dpsco_jax._checks import require_positive
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
 
@@ -81,6 +82,7 @@ def quadratic(
     Raises:
         ValueError: if a concrete radius is not in (0, inf).
     """
+    _checks.require_each(_checks.require_number, eigenvalues=eigenvalues, linear=linear)
     require_positive("radius", radius)
 
     def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
@@ -113,6 +115,8 @@ def accelerated_gradient(
     Raises:
         ValueError: if a concrete argument is not in (0, inf).
     """
+    _checks.require_callable("gradient", gradient)
+    _checks.require_count("max_steps", max_steps)
     for name, value in (("smoothness", smoothness), ("radius", radius), ("tolerance", tolerance)):
         require_positive(name, value)
 
@@ -163,6 +167,7 @@ def gradient_step(gradient: Callable[[Any], Any]) -> BallOracles:
     Returns:
         Three times the same oracle; it counts problems and gradients. Its answers hold ∇F.
     """
+    _checks.require_callable("gradient", gradient)
 
     def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
         lam = jnp.asarray(regularization, center.dtype)

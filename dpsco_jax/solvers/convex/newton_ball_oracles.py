@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax import _checks
 from dpsco_jax._checks import require, require_positive
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracle, BallOracles
 from dpsco_jax.solvers.convex.exact_ball_oracles import multiplier, secular
@@ -56,6 +57,9 @@ def newton(
     Raises:
         ValueError: if a concrete argument is not positive.
     """
+    _checks.require_each(_checks.require_callable, gradient=gradient, hessian=hessian)
+    _checks.require_positive("radius", radius)
+    _checks.require_count("max_steps", max_steps)
     require(radius > 0, "radius", radius, "positive")
     require_positive("tolerance", tolerance)
     require_positive("max_steps", max_steps)
@@ -140,6 +144,9 @@ def monteiro_svaiter(
     Raises:
         ValueError: if σ is not in (0, 1).
     """
+    _checks.require_each(_checks.require_callable, gradient=gradient, hessian=hessian)
+    _checks.require_positive("accuracy", accuracy)
+    _checks.require_flag("lazy", lazy)
     require(0 < accuracy < 1, "accuracy", accuracy, "in (0, 1)")
 
     def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:

@@ -51,6 +51,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range or R is not finite.
     """
+    _checks.require_count("num_users", num_users)
     _checks.require_instance("objective", objective, Objective)
     _checks.require_callable("inner", inner)
     if initial_distance is None:

@@ -78,6 +78,7 @@ def plan(
         ValueError: an argument is out of range, R is not finite, there is no strong convexity, or no stage
             is possible.
     """
+    _checks.require_flag("on_blocks", on_blocks)
     _checks.require_instance("objective", objective, Objective)
     _checks.require_callable("inner", inner)
     num_users = _checks.require_integer("num_users", num_users, 2)

@@ -70,6 +70,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, R is not finite, or users are too few.
     """
+    _checks.require_given(_checks.require_count, num_blocks=num_blocks)
     _checks.require_instance("objective", objective, Objective)
     _checks.require_integer("dim", dim, 1)
     paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"

@@ -17,7 +17,7 @@ from typing import Any
 
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.solvers import _planning
@@ -148,7 +148,13 @@ def item_budget(epsilon: float, delta: float, items_per_user: int) -> tuple[floa
         epsilon: for a user, positive.
         delta: for a user.
         items_per_user: m ≥ 1.
+
+    Raises:
+        ValueError: an argument is out of range.
     """
+    _checks.require_positive("epsilon", epsilon)
+    _checks.require_inside("delta", delta)
+    items_per_user = _checks.require_count("items_per_user", items_per_user)
     each = epsilon / items_per_user
     return each, delta * math.expm1(each) / math.expm1(epsilon) if items_per_user > 1 else delta
 

@@ -109,7 +109,6 @@ def plan(
         multiplier = noise_multiplier(num_users * items_per_user, batch_size, num_steps, *budget)
         if batch_size is None:  # from the sensitivity to an item to that to a user
             multiplier = _planning.float32_above(multiplier / items_per_user)
-
     slope = clip
     if initial_distance is None:
         initial_distance = float(np.asarray(objective.domain.diameter))
@@ -154,10 +153,8 @@ def solve(
     _planning.require_users("data", plan.num_users, data)
     _planning.require_params("params", plan.dim, params)
     slots = jax.tree.leaves(data.items)[0].shape[1]
-    if slots != plan.items_per_user:
-        raise ValueError(
-            f"data must have plan.items_per_user = {plan.items_per_user} slots, got {slots}"
-        )
+    planned = f"of plan.items_per_user = {plan.items_per_user} slots"
+    _checks.require(slots == plan.items_per_user, "data", slots, planned)
     total = plan.num_users * slots
     # Every slot is a user with one item, so each item's gradient is clipped by itself.
     items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)

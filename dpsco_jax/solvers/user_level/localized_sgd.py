@@ -195,6 +195,7 @@ def printed_num_blocks(num_users: int, items_per_user: int) -> int:
     Raises:
         ValueError: if mn < 4, where the second logarithm is not positive.
     """
+    _checks.require_each(_checks.require_count, num_users=num_users, items_per_user=items_per_user)
     items = _checks.require_integer("num_users * items_per_user", num_users * items_per_user, 4)
     return max(1, math.ceil(math.log2(math.log2(items)) - 1e-12))
 

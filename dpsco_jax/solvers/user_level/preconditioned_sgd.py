@@ -152,6 +152,10 @@ def one_hot_moments(feature_bound: float, field_sizes: Sequence[int]) -> np.ndar
     Returns:
         ``[dim]``, float64.
     """
+    _checks.require_positive("feature_bound", feature_bound)
+    _checks.require_shape("field_sizes", field_sizes)
+    for size in field_sizes:
+        _checks.require_count("field_sizes", size)
     square = feature_bound**2 / len(field_sizes)
     return np.concatenate([np.full(size, square / size) for size in field_sizes])
 

@@ -25,6 +25,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax.mechanisms import winsorized_calibration
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -183,7 +184,7 @@ def plan(
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
-    _checks.require_choice("form", form, ("auto", *FORMS))
+    _checks.require_choice("form", form, ("auto", *winsorized_calibration.FORMS))
     _checks.require_choice("constants", constants, ("tight", "paper"))
     num_users = _checks.require_integer("num_users", num_users, 1)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)

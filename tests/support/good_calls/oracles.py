@@ -8,8 +8,8 @@ import numpy as np
 
 from dpsco_jax.oracles import linear, preconditioned, resque
 from tests.support import kinds
-from tests.support.arguments import DATA, DIM, OBJECTIVE, VECTOR
 from tests.support.kinds import Fresh, Kind
+from tests.support.objects import DATA, DIM, OBJECTIVE, VECTOR
 
 _MODEL = OBJECTIVE.linear_model
 _LEVEL = Kind("integer in [0, 31]", (-1, 32, *kinds.INTEGER.bad))(2)

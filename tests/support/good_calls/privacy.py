@@ -177,7 +177,10 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "privacy.resque.violated_preconditions": {"call": kinds.OBJECT(_CALL)},
     "privacy.subsampling.subsampled_gaussian_without_replacement": _SIZES,
-    "privacy.subsampling.subsampled_gaussian_at_rate": {**_NOISE, "rate": kinds.PROBABILITY},
+    "privacy.subsampling.subsampled_gaussian_of_fraction": {
+        **_NOISE,
+        "relation": kinds.RELATION(_REPLACE),
+    },
     "privacy.subsampling.subsampled_gaussian_with_replacement": {
         **_SIZES,
         "population_size": Kind("whole number >= 2", (0, 1, *kinds.WHOLE.bad)),

@@ -8,10 +8,10 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from tests.support import kinds
-from tests.support.arguments import VECTOR
 from tests.support.good_calls import mechanisms
 from tests.support.good_calls import privacy as privacy_calls
 from tests.support.kinds import Fresh, Kind
+from tests.support.objects import VECTOR
 
 _PARAMS = {"params": jnp.asarray(VECTOR)}
 _INNER = kinds.OBJECT(optax.sgd(0.1))

@@ -277,12 +277,12 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
 
 
 def _require_one_label(label: Any) -> None:
-    """``ValueError`` unless an item has one label: several would be as many losses, and their sum is longer."""
+    """``ValueError`` unless an item has one label: several are as many losses."""
     _checks.require(jnp.ndim(label) == 0, "label of an item", jnp.shape(label), "one number")
 
 
 def _require_like_params(params: PyTree, item: PyTree) -> None:
-    """``ValueError`` unless a point has the shapes of the parameters: repeated by broadcasting it is longer."""
+    """``ValueError`` unless a point has the shapes of params: broadcast, it is longer."""
     shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (item, params)]
     _checks.require(
         shapes[0] == shapes[1], "item", shapes[0], f"of the shapes of params, {shapes[1]}"

@@ -277,7 +277,7 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
 
 
 def _require_one_label(label: Any) -> None:
-    """``ValueError`` unless an item has one label: several would be as many losses, and their sum is longer."""
+    """``ValueError`` unless an item has one label: several are as many losses."""
     _checks.require(jnp.ndim(label) == 0, "label of an item", jnp.shape(label), "one number")
 
 

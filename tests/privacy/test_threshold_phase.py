@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from dpsco_jax import privacy
 from dpsco_jax.privacy import _threshold_accounting as accounting
@@ -668,3 +668,32 @@ def test_a_step_is_amplified_at_the_effective_rate_and_not_at_the_rate(test_epsi
     assert tightest > 0.6
     if test_epsilon == 4.0:
         assert exceeds_rate > 1.05
+
+
+@pytest.mark.parametrize("test_epsilon", [0.5, 3.0, 8.0])
+def test_halting_laws_diverge_by_less_than_the_ledger_charges_for_a_stream(test_epsilon):
+    """By quadrature over the noisy threshold: scores that differ by up to 2, in either direction."""
+    rng, steps, orders = np.random.default_rng(0), 4, privacy.ORDERS
+    quiet = dataclasses.replace(plan(1500, 40, 2.0, 1e-6, test="stream"), num_steps=steps)
+    quiet = dataclasses.replace(quiet, test_epsilon=test_epsilon, noise_stddev=1e9)
+    charged = quiet.loss().rdp
+    xi = np.linspace(-60, 60, 40001) * 4 / test_epsilon
+    weight = stats.laplace.pdf(xi, scale=4 / test_epsilon) * (xi[1] - xi[0])
+
+    def law(scores):
+        passing = stats.laplace.sf(xi[:, None] - scores, scale=8 / test_epsilon)
+        reached = np.cumprod(np.concatenate([np.ones((len(xi), 1)), passing], 1), 1)
+        failed = np.concatenate([1 - passing, np.ones((len(xi), 1))], 1)
+        return weight @ (reached * failed)
+
+    most = np.zeros(len(orders))
+    for scale in (1.0, 10.0):
+        for _ in range(40):
+            scores = scale / test_epsilon * rng.normal(size=steps)
+            signs = rng.choice([-2.0, 2.0], size=steps) if rng.random() < 0.5 else 2.0
+            for p, q in itertools.permutations((law(scores), law(scores + signs))):
+                terms = orders[:, None] * np.log(p) + (1 - orders[:, None]) * np.log(q)
+                found = special.logsumexp(terms, axis=1) / (orders - 1)
+                most = np.maximum(most, found)
+    assert np.all(most <= charged * (1 + 1e-3) + 1e-6)
+    assert np.max(most / charged) > 0.2

@@ -26,7 +26,7 @@ FAULTS = (
           "for leaf, k in zip(leaves, keys, strict=True)",
           "for leaf, k in zip(leaves, [keys[0]] * len(leaves), strict=True)", _ADDITIVE),
     Fault("loss of additive noise: sensitivity upside down", "mechanisms/additive.py",
-          "ratio = xp.where(valid, size, 1.0) / xp.where", "ratio = xp.where(valid, size, 1.0) * xp.where",
+          "ratio = xp.where(valid, above, 1.0) / xp.where", "ratio = xp.where(valid, above, 1.0) * xp.where",
           _ADDITIVE),
     Fault("Laplace noise without sign", "mechanisms/_draws.py",
           "return sign * exponential_of_words", "return exponential_of_words",

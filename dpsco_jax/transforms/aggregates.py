@@ -34,6 +34,7 @@ from dp_accounting import NeighboringRelation
 from jax import lax
 
 from dpsco_jax._checks import (
+    require,
     require_flag,
     require_integer,
     require_mask,
@@ -67,7 +68,8 @@ def clipped_sum(
     Raises:
         ValueError: ``clip_norm`` or ``microbatch_size`` is not positive, or ``relation`` is no
             ``NeighboringRelation``; or, by ``update``: ``clip_norm`` is no prefix of the updates, an update
-            is not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
+            is not real floating or, where ``params`` are given, not of shape ``[users, *param.shape]``, or
+            ``user_mask`` is no array of booleans of shape ``[users]``.
     """
     return clipped_mean(clip_norm, 1, relation, microbatch_size)
 
@@ -100,7 +102,8 @@ def clipped_mean(
     Raises:
         ValueError: ``clip_norm``, ``num_users`` or ``microbatch_size`` is not positive, or ``relation`` is no
             ``NeighboringRelation``; or, by ``update``: ``clip_norm`` is no prefix of the updates, an update
-            is not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
+            is not real floating or, where ``params`` are given, not of shape ``[users, *param.shape]``, or
+            ``user_mask`` is no array of booleans of shape ``[users]``.
     """
     sensitivity = _sensitivity(clip_norm, num_users, relation)
     if microbatch_size is not None:
@@ -114,8 +117,9 @@ def clipped_mean(
         user_mask: jax.Array | None = None,
         **extra_args: Any,
     ) -> tuple[Any, optax.EmptyState]:
-        del params, extra_args
+        del extra_args
         require_real_leaves("updates", updates)
+        _require_user_axis(updates, params)
         total = _sum_of_clipped(updates, clip_norm, user_mask, microbatch_size)
         return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), total), state
 
@@ -165,6 +169,19 @@ def summed_contributions(
         return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), updates), state
 
     return Aggregate(_stateless, update, sensitivity, relation)
+
+
+def _require_user_axis(updates: Any, params: Any) -> None:
+    """``ValueError`` if updates have the shapes of the parameters themselves: nobody's, or already summed."""
+    if jax.tree.structure(updates) != jax.tree.structure(params):
+        return
+    for update, param in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
+        require(
+            jnp.shape(update)[1:] == jnp.shape(param),
+            "updates",
+            jnp.shape(update),
+            f"of shape [users, ...], here (users, *{jnp.shape(param)}), as per-user gradients are",
+        )
 
 
 def _stateless(params: Any) -> optax.EmptyState:

@@ -164,3 +164,16 @@ def test_rows_are_added_in_place():
 def test_bad_arguments(make, named):
     with pytest.raises(ValueError, match=named):
         make()
+
+
+@pytest.mark.parametrize(
+    "aggregate", [transforms.clipped_sum(1.0), transforms.clipped_mean(1.0, 3)]
+)
+def test_updates_without_a_user_axis_are_no_users(aggregate):
+    # Without the check, three coordinates are three users, each clipped by itself.
+    summed, params = {"w": jnp.ones(3)}, {"w": jnp.zeros(3)}
+    with pytest.raises(ValueError, match=r"updates must be of shape \[users"):
+        aggregate.update(summed, aggregate.init(params), params)
+    rows = {"w": jnp.ones((2, 3))}
+    released, _ = aggregate.update(rows, aggregate.init(params), params)
+    assert released["w"].shape == (3,)

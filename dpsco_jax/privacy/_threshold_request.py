@@ -13,6 +13,7 @@ from typing import NamedTuple, SupportsFloat
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import (
+    require,
     require_choice,
     require_integer,
     require_real,
@@ -94,7 +95,7 @@ def problem(
 def _number(name: str, value: float | str, lower: float) -> float | None:
     """The number, which must be in (lower, 1); None for "auto"."""
     if isinstance(value, str):
-        require_choice(f"{name}, where it is no number,", value, ("auto",))
+        require(value == "auto", name, value, "a number or 'auto'")
         return None
     require_within(name, value, lower, 1.0, open_low=True, open_high=True)
     return float(value)

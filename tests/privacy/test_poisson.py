@@ -39,7 +39,7 @@ def _grid_of_10_000():
     axes = np.meshgrid(
         np.geomspace(0.3, 300.0, 10),
         np.geomspace(1e-5, 1.0, 10),
-        np.geomspace(1.0, 1e6, 10),
+        np.rint(np.geomspace(1.0, 1e6, 10)),
         np.geomspace(1e-12, 0.1, 10),
         indexing="ij",
     )

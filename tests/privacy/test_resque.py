@@ -8,7 +8,7 @@ import pytest
 from scipy import optimize
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import ORDERS, PrivacyLoss, _resque_profile, pairs, pld, resque
+from dpsco_jax.privacy import ORDERS, PrivacyLoss, _resque_profile, pairs, pld, resque, subsampling
 from dpsco_jax.privacy._resque_amplification import subsampled_rdp
 from dpsco_jax.privacy.resque import (
     ResqueCall,
@@ -47,7 +47,7 @@ def strongly_convex(num_queries, beta, ratio, users, count, replacement=False):
 def test_a_fixed_shift_is_the_sampled_gaussian(shift, rate):
     law = _resque_profile.sampled_shift(np.array([shift]), ONCE, rate, 1e-14)
     found = _resque_profile.rdp(law)
-    exact = privacy.subsampled_gaussian_without_replacement(1 / shift, 1.0, rate).rdp
+    exact = subsampling.subsampled_gaussian_at_rate(1 / shift, rate).rdp
     few = ORDERS < 6
     np.testing.assert_allclose(found[few], exact[few], rtol=1e-3)
     assert np.all(found[few] >= exact[few] * (1 - 1e-7))

@@ -21,6 +21,7 @@ from dpsco_jax.privacy import (
     loss,
     pairs,
     pld,
+    subsampling,
 )
 from dpsco_jax.privacy import _threshold_proof as proof
 from dpsco_jax.privacy import _threshold_tests as noise
@@ -130,7 +131,7 @@ def test_the_renyi_curve_of_sampled_tests_is_above_the_pairs_and_close(sigma, re
     assert ours * (1 - 1e-5) < loss.epsilon(loss.scale(narrow, steps), 1e-6) < 1.01 * ours
     # Without a test it is the Gaussian's.
     alone = _threshold_curve.sampled_response_gaussian(sigma, 1e-9, q).rdp
-    known = privacy.subsampled_gaussian_without_replacement(sigma, 1.0, q).rdp
+    known = subsampling.subsampled_gaussian_at_rate(sigma, q).rdp
     low = privacy.ORDERS < 10
     np.testing.assert_array_less(known[low] * (1 - 1e-6), alone[low])
     np.testing.assert_array_less(alone[low], 1.02 * known[low])

@@ -64,7 +64,7 @@ def test_nobody_is_drawn_twice(num_users, size):
 
 @pytest.mark.parametrize("size", [0, 8, -1])
 def test_sizes_out_of_range_are_refused(size):
-    with pytest.raises(ValueError, match=r"batch_size must be in \[1, 7\]"):
+    with pytest.raises(ValueError, match=r"batch_size must be an integer in \[1, 7\]"):
         sampling.without_replacement(jax.random.key(0), 7, size)
 
 
@@ -74,7 +74,7 @@ def test_draws_with_replacement_are_independent_and_may_repeat():
     assert len(counts) == 9
     assert stats.chisquare(counts).pvalue > 1e-4
     assert sampling.with_replacement(jax.random.key(0), 3, 5).size == 5
-    with pytest.raises(ValueError, match="num_draws must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_draws must be an integer at least 1, got 0"):
         sampling.with_replacement(jax.random.key(0), 3, 0)
 
 

@@ -204,7 +204,6 @@ EXEMPT: dict[tuple[str, str], str] = {
     (f"solvers.{name}", "*"): "a part of solvers, called behind the checks of their plans"
     for name in (
         "convex.ac_sa_stages.Problem",
-        "convex.ac_sa_stages.Stages",
         "convex.ac_sa_stages.convex_stages",
         "convex.ac_sa_stages.one_stage",
         "convex.ac_sa_stages.stages_to",

@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from dpsco_jax._checks import require_positive, require_tree
+from dpsco_jax._checks import require_positive, require_real_leaves
 
 # Up to this length the compiler may sum in whatever order it likes: the worst order is paid for.
 _BLOCK = 4096
@@ -60,7 +60,7 @@ def global_norm(tree: PyTree) -> Float[Array, ""]:
     Raises:
         ValueError: if a leaf is not real floating.
     """
-    require_tree("tree", tree)
+    require_real_leaves("tree", tree)
     scale, scaled_norm = _scaled_norm(tree)
     return scale * scaled_norm
 
@@ -82,7 +82,7 @@ def clip_factor(tree: PyTree, clip_norm: ArrayLike) -> Float[Array, ""]:
     Raises:
         ValueError: if a leaf is not real floating, or a concrete ``clip_norm`` is not in (0, inf).
     """
-    require_tree("tree", tree)
+    require_real_leaves("tree", tree)
     require_positive("clip_norm", clip_norm)
     scale, scaled_norm = _scaled_norm(tree)
     dtype = scaled_norm.dtype
@@ -116,7 +116,7 @@ def clip_to_norm(tree: PyTree, clip_norm: ArrayLike) -> PyTree:
     Raises:
         ValueError: if a leaf is not real floating, or a concrete ``clip_norm`` is not in (0, inf).
     """
-    require_tree("tree", tree)
+    require_real_leaves("tree", tree)
     factor = clip_factor(tree, clip_norm)
 
     def clip(leaf):

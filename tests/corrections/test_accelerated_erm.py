@@ -50,7 +50,7 @@ def test_e2_the_papers_batches_are_larger_than_its_blocks():
 def test_e3_the_number_of_steps_decides_how_many_users_the_test_needs():
     enough = _fewest_users(10)
     calibrate_concentrated(enough, 10, 4.0, 1e-6, test="stream")
-    with pytest.raises(ValueError, match="num_users must be at least"):
+    with pytest.raises(ValueError, match=r"num_users must be .*at least"):
         calibrate_concentrated(enough, 10**6, 4.0, 1e-6, test="stream")
 
 

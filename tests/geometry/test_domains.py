@@ -124,7 +124,7 @@ def test_radius_may_be_traced(factory):
 @pytest.mark.parametrize("factory", [domains.ball, domains.simplex, domains.l1_ball])
 @pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, np.inf])
 def test_bad_radii_are_refused(factory, radius):
-    with pytest.raises(ValueError, match="must be in"):
+    with pytest.raises(ValueError, match="must be"):
         factory(radius)
 
 

@@ -169,9 +169,9 @@ def test_memory_is_that_of_a_chunk():
 
 def test_bad_arguments_are_refused():
     model = losses.logistic(2.0).linear_model
-    with pytest.raises(ValueError, match="clip_norm must be in"):
+    with pytest.raises(ValueError, match="clip_norm must be"):
         linear.clipped_gradient_sum(model, -1.0)
-    with pytest.raises(ValueError, match="chunk_size must be in"):
+    with pytest.raises(ValueError, match="chunk_size must be"):
         linear.clipped_gradient_sum(model, 1.0, chunk_size=0)
     with pytest.raises(ValueError, match="features must have length dim = 13"):
         linear.prepare(model, _data("dense", 2), 13)

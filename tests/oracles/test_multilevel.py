@@ -49,5 +49,5 @@ def test_mean_squared_error_is_within_its_bound():
 
 
 def test_bad_levels_are_refused():
-    with pytest.raises(ValueError, match=r"max_level must be in \[0, 31\], got 32"):
+    with pytest.raises(ValueError, match=r"max_level must be .*in \[0, 31\], got 32"):
         multilevel.draw_levels(jax.random.key(0), 32)

@@ -89,7 +89,7 @@ def test_joint_certificates_refuse_mixed_relations_and_those_without_positions()
     for made in (privacy.parallel_certificate, privacy.sequential_certificate):
         with pytest.raises(ValueError, match="relations of certificates must be the same for all"):
             made(mixed)
-        with pytest.raises(ValueError, match="certificates must be at least one"):
+        with pytest.raises(ValueError, match=r"certificates must be .*at least one"):
             made([])
     with pytest.raises(ValueError, match="REPLACE_ONE, REPLACE_SPECIAL, got"):
         privacy.parallel_certificate([_certificate(1.0, 1e-5, ADD)] * 2)

@@ -29,13 +29,13 @@ def test_closed_forms():
 
 
 def test_conditions_of_the_theorem_are_checked():
-    with pytest.raises(ValueError, match="rho of the release on a sample must be in"):
+    with pytest.raises(ValueError, match="rho of the release on a sample must be"):
         tcdp.subsampled(tcdp.gaussian(1.0), 0.01)
     with pytest.raises(ValueError, match=r"sampling_fraction must be in \(0, 0.1\]"):
         tcdp.subsampled(tcdp.gaussian(8.0), 0.2)
-    with pytest.raises(ValueError, match="omega must be at least"):
+    with pytest.raises(ValueError, match=r"omega must be .*at least"):
         tcdp.subsampled(tcdp.TruncatedCdp(0.05, 2.0), 0.1)
-    with pytest.raises(ValueError, match="noise_multiplier must be in"):
+    with pytest.raises(ValueError, match="noise_multiplier must be"):
         tcdp.gaussian(0.0)
-    with pytest.raises(ValueError, match="delta must be in"):
+    with pytest.raises(ValueError, match="delta must be"):
         tcdp.epsilon(tcdp.gaussian(1.0), 1.0)

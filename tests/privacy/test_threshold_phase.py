@@ -207,13 +207,13 @@ def test_tight_plans_need_a_quarter_of_the_papers_noise(users, batch, steps, eps
 
 
 def test_what_is_too_small_for_the_paper_is_refused_with_the_smallest_number():
-    with pytest.raises(ValueError, match=r"num_users must be at least 1224 "):
+    with pytest.raises(ValueError, match=r"num_users must be .*at least 1224 "):
         calibrate_concentrated(1223, 50, 2, 1e-5, constants="paper", test="stream")
     assert (
         calibrate_concentrated(1224, 50, 2, 1e-5, constants="paper", test="stream").test_epsilon
         > 1.19
     )
-    with pytest.raises(ValueError, match="batch_size must be at least") as error:
+    with pytest.raises(ValueError, match=r"batch_size must be .*at least") as error:
         calibrate_concentrated(20000, 200, 2, 1e-6, batch_size=100, test="stream")
     least = int(str(error.value).split("at least ")[1].split()[0])
     assert (

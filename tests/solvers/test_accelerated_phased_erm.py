@@ -185,7 +185,7 @@ def test_the_papers_schedule_is_refused_with_numbers_and_runs_with_batches_that_
         # The certificate is of the printed noise, not of what was needed.
         assert phase.certificate().epsilon < 1.5
         assert phase.releases.keep_level == pytest.approx(2 / 3)
-    with pytest.raises(ValueError, match="noise_stddev must be at least"):
+    with pytest.raises(ValueError, match=r"noise_stddev must be .*at least"):
         _plan(aggregation="clipped", **settings)
 
 
@@ -331,7 +331,7 @@ def test_strongly_convex_blocks():
     assert plan.certificate().epsilon <= 2.0
     assert plan.item_gradients == 10 * plan.user_gradients
     assert "strongly convex" in str(plan)
-    with pytest.raises(ValueError, match="strong_convexity must be in"):
+    with pytest.raises(ValueError, match="strong_convexity must be"):
         accelerated_strongly_convex.plan(SMOOTH, **settings)
 
 

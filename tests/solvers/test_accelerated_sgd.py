@@ -342,7 +342,7 @@ def test_bad_arguments_are_refused(changes, message):
 
 def test_losses_that_are_not_smooth_need_a_radius_and_other_users_are_refused():
     rough = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
-    with pytest.raises(ValueError, match="smoothing_radius must be in"):
+    with pytest.raises(ValueError, match="smoothing_radius must be"):
         _plan(rough)
     smoothed = _plan(rough, smoothing_radius=0.1, aggregation="clipped")
     assert smoothed.smoothed

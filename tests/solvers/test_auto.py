@@ -185,7 +185,9 @@ def test_a_budget_of_gradients_is_kept():
     assert free.chosen.num_steps > 20
     assert short.chosen.num_steps == 20
     stubborn = FEW[1]
-    with pytest.raises(ValueError, match=r"output_perturbation: gradient_budget must be at least"):
+    with pytest.raises(
+        ValueError, match=r"output_perturbation: gradient_budget must be .*at least"
+    ):
         _plan(candidates=(stubborn,), gradient_budget=USERS * ITEMS)
 
 
@@ -201,7 +203,7 @@ def test_what_cannot_be_is_refused_with_its_reasons():
         _plan(candidates=(NAMED["localized_sgd"],))
     with pytest.raises(ValueError, match=r"sgd, clipped at .*: nothing is proven"):
         _plan(candidates=(NAMED["sgd, clipped at 2L/sqrt(m)"],))
-    with pytest.raises(ValueError, match="items_per_user must be at least 5, got 4"):
+    with pytest.raises(ValueError, match=r"items_per_user must be .*at least 5, got 4"):
         _plan(candidates=(NAMED["sgd, clipped at 2L/sqrt(m)"],), items_per_user=4)
     with pytest.raises(ValueError, match="candidates must have"):
         _plan(candidates=())

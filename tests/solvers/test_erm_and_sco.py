@@ -240,7 +240,7 @@ def test_the_centre_of_private_ac_sa():
     np.testing.assert_allclose(found.params, (0.5 * Z.mean(0) + 1.5 * center) / 2.0, rtol=2e-3)
     with pytest.raises(ValueError, match="policy must be one of auto, strongly convex"):
         private_ac_sa.plan(ABSOLUTE, policy="direct", regularization=1.0, **SMALL)
-    with pytest.raises(ValueError, match=r"regularization must be in \[0, inf\)"):
+    with pytest.raises(ValueError, match=r"regularization must be .*in \[0, inf\)"):
         private_ac_sa.plan(ABSOLUTE, regularization=-1.0, **SMALL)
 
 

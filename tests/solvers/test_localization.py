@@ -198,7 +198,7 @@ def test_phases_that_are_too_small_are_left_out_and_named():
     paper = _plan(1000, budget="paper")
     assert [part.num_users for part in paper.parts] == [500, 250, 125, 62, 31]
     assert "phases left out      5: num_users must leave 20" in str(paper)
-    with pytest.raises(ValueError, match="num_users must be at least 2000"):
+    with pytest.raises(ValueError, match=r"num_users must be .*at least 2000"):
         _plan(1000, exact_solver.planner(fewest=2000))
 
 

@@ -179,7 +179,7 @@ def test_bad_arguments_are_refused(changes, message):
 
 def test_other_losses_are_refused():
     settings = {"epsilon": EPSILON} | SIZES
-    with pytest.raises(ValueError, match="strong_convexity must be in"):
+    with pytest.raises(ValueError, match="strong_convexity must be"):
         localized_sgd.plan(POINTS._replace(loss_strong_convexity=0.0), **settings)
     with pytest.raises(ValueError, match="must be smooth if it has a ridge"):
         localized_sgd.plan(losses.hinge(1.0, ridge=0.1), **settings)

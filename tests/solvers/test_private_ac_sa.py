@@ -111,7 +111,7 @@ def test_clipping_below_the_lipschitz_constant_proves_nothing():
     plan = _plan(clip_norm=0.1)
     assert plan.clip_norm == 0.1
     assert plan.excess_bound == math.inf
-    with pytest.raises(ValueError, match="clip_norm must be at least 1"):
+    with pytest.raises(ValueError, match=r"clip_norm must be .*at least 1"):
         _plan(clip_norm=0.1, constants="paper", epsilon=0.5)
 
 
@@ -140,7 +140,7 @@ def test_bad_arguments_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         _plan(**changes)
     unbounded = SMOOTH._replace(domain=domains.whole_space())
-    with pytest.raises(ValueError, match="initial_distance must be in"):
+    with pytest.raises(ValueError, match="initial_distance must be"):
         _plan(unbounded)
 
 

@@ -112,7 +112,7 @@ def test_stages_that_get_no_nearer_are_left_out():
     paper = _plan(inner=small, constants="paper", on_blocks=True, num_users=100_000)
     assert [part.num_users for part in paper.parts] == [12_500, 25_000, 50_000]
     assert "stages left out      3: num_users must be at least 10000" in str(paper)
-    with pytest.raises(ValueError, match="num_users must be at least 600"):
+    with pytest.raises(ValueError, match=r"num_users must be .*at least 600"):
         _plan(inner=exact_solver.planner(fewest=600), constants="paper", on_blocks=True)
 
 

@@ -123,11 +123,11 @@ def test_what_spends_or_draws_is_not_restarted():
     private = transforms.privatize(transforms.clipped_sum(1.0), jax.random.key(0), 1.0)
     with pytest.raises(ValueError, match="inner must be without both"):
         transforms.restart_every(private, 3, lambda state, w: w).init(jnp.zeros(2))
-    with pytest.raises(ValueError, match="num_steps must be at least 1"):
+    with pytest.raises(ValueError, match=r"num_steps must be .*at least 1"):
         transforms.restart_every(transforms.ac_sa(1.0), 0, transforms.ac_sa_eval_params)
     for wrong in ((), (3, 0)):
         with pytest.raises(
-            ValueError, match="lengths must be at least one number, each at least 1"
+            ValueError, match=r"lengths must be .*at least one number, each at least 1"
         ):
             transforms.restart_stages(lambda stage: transforms.ac_sa(1.0), wrong, lambda s, w: w)
     optimizer = _staged(3)

@@ -13,8 +13,8 @@ of the value of a uniform draw, the density of the result at (j, v) is
     p_j(v)/K · Σ_N γ(1 - γ)^(N-1)·N·(1 - F(v))^(N-1) = p_j(v)/K · γ/(γ + (1 - γ)F(v))²;
 
 a neighbour changes p_j by a factor e^ε₁ at most and γ + (1 - γ)F by no more. N is drawn without looking at
-data, but N together with the value is not covered: the density at (j, v, N) is p_j(v)/K times the N-th term of
-the sum, whose factor (1 - F)^(N-1) may change by e^(ε₁(N-1)). Where N is shown, N draws cost Nε₁, and with
+data, but N together with the value is not covered: the density at (j, v, N) is p_j(v)/K times the N-th term
+of the sum, whose factor (1 - F)^(N-1) may change by e^(ε₁(N-1)). Where N is shown, N draws cost Nε₁, and with
 Laplace noise no less. So nothing that tells N, such as how long a selection took, may be shown with its
 result. Candidates that are only (ε, δ)-DP, Gaussian noise among them, are not covered; nor is a value that is
 kept and used again for a second draw of the same candidate.

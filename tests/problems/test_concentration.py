@@ -142,8 +142,8 @@ def test_losses_stay_within_the_radius_where_the_printed_one_fails():
     ("call", "message"),
     [
         (lambda: concentration.user_mean_radius(0.0, 1, 1, 0.1), "bound must be in"),
-        (lambda: concentration.user_mean_radius(1.0, 0, 1, 0.1), "items_per_user must be at least"),
-        (lambda: concentration.loss_radius(1.0, 0, 1, 1, 0.1), "num_candidates must be at least"),
+        (lambda: concentration.user_mean_radius(1.0, 0, 1, 0.1), "items_per_user must be"),
+        (lambda: concentration.loss_radius(1.0, 0, 1, 1, 0.1), "num_candidates must be"),
         (
             lambda: concentration.sgd_iterate_radius(0.1, 1.0, 5, 1.0),
             r"failure must be in \(0, 1\)",

@@ -92,7 +92,8 @@ def bucketed(name: str, values: Any, edges: Sequence[float]) -> Field:
     A missing value is in none of them.
     """
     require_instance("name", name, str)
-    require_each(require_number, values=values, edges=edges)
+    there = np.asarray(values)[~pd.isna(values)].tolist()
+    require_each(require_number, values=there, edges=edges)
     middle = [f"[{low:g},{high:g})" for low, high in itertools.pairwise(edges)]
     vocabulary = (f"<{edges[0]:g}", *middle, f">={edges[-1]:g}")
     # NaN sorts after every number, so that it would count as larger than the last edge.

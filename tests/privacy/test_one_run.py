@@ -80,7 +80,7 @@ def test_gaussian_canaries():
 
 @pytest.mark.parametrize("arguments", [(10, 11, 5), (10, 5, 6), (10, 5, -1)])
 def test_bad_counts_are_refused(arguments):
-    with pytest.raises(ValueError, match="num_correct <= num_guesses"):
+    with pytest.raises(ValueError, match=r"num_(correct|guesses) must be"):
         one_run_epsilon_lower_bound(*arguments, 1e-5)
 
 

@@ -150,7 +150,7 @@ def test_refuses():
         log_exponent("AFKT21", "strongly convex ERM", 1)
     with pytest.raises(ValueError, match="method must be one with a number of gradients"):
         accelerated.gradient_complexity("KST12", "convex ERM", Setting(10, 2))
-    with pytest.raises(ValueError, match=r"dim_exponent must be .*at least 0"):
+    with pytest.raises(ValueError, match="dim_exponent must be"):
         log_exponent(OURS, "convex SCO", Fraction(-1, 2))
     with pytest.raises(ValueError, match="problem must be one of"):
         accelerated.lower_bound("SCO", Setting(10, 2))

@@ -127,9 +127,9 @@ def test_refuses():
         parallel.costs("Newton", 10, 0.1)
     with pytest.raises(ValueError, match="method must be one of BST14"):
         parallel.gradient_complexity("SGD", Setting(10, 2))
-    with pytest.raises(ValueError, match=r"accuracy_exponent must be .*at least 0"):
+    with pytest.raises(ValueError, match="accuracy_exponent must be"):
         parallel.cost_exponents("SGD", Fraction(-1))
-    with pytest.raises(ValueError, match=r"dim_exponent must be .*at least 0"):
+    with pytest.raises(ValueError, match="dim_exponent must be"):
         log_exponent(RESQUE, Fraction(-1))
     with pytest.raises(ValueError, match="epsilon_exponent must be at most 0"):
         log_exponent(RESQUE, 1, 1)

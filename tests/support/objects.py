@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains

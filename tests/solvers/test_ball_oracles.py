@@ -187,7 +187,7 @@ def test_bad_arguments_are_refused():
         with pytest.raises(ValueError, match=message):
             oracle_accuracies(**(good | {name: value}))
     oracle = _counting(0, 0.0)
-    with pytest.raises(ValueError, match="levels must hold at least one oracle"):
+    with pytest.raises(ValueError, match="levels must be at least one oracle"):
         from_ball_oracle(oracle, oracle, [])
     with pytest.raises(ValueError, match="search_runs must be an integer at least 1, got 0"):
         from_ball_oracle(oracle, oracle, [oracle], search_runs=0)

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from dp_accounting import NeighboringRelation
 
+from dpsco_jax import privacy
 from dpsco_jax.oracles import Estimate
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Status, finished
@@ -44,9 +46,10 @@ def test_the_count_does_not_wrap_around():
 
 
 def test_how_a_run_ended():
+    ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE)
     for params, status in ((jnp.ones(2), Status.OK), (jnp.array([1, jnp.inf]), Status.DIVERGED)):
-        solution = finished({"a": params}, (), 10, jnp.asarray(3), None)
+        solution = finished({"a": params}, ledger, 10, jnp.asarray(3), None)
         assert solution.status == status
         assert solution.gradients == 10
     with pytest.raises(ValueError, match="below 2"):
-        finished(jnp.ones(2), (), 2**31, jnp.asarray(3), None)
+        finished(jnp.ones(2), ledger, 2**31, jnp.asarray(3), None)

@@ -213,6 +213,9 @@ ARGUMENTS: dict[str, Argument] = {
         dates=False,
         films=False,
         nonnegative=False,
+        sampled=False,
+        shareable=False,
+        independent_draws=False,
     ),
     **OBJECTS,
 }

@@ -88,6 +88,15 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 EXEMPT: dict[tuple[str, str], str] = {
+    (
+        "problems.encoding.Encoding",
+        "*",
+    ): "declarations that fit together: tests/problems/test_encoding.py",
+    (
+        "problems.users.from_frame",
+        "*",
+    ): "declarations that fit together: tests/problems/test_encoding.py",
+    ("problems.users.from_rows", "*"): "rows that fit together: tests/problems/test_users.py",
     ("problems.objective.bounded_row", "features"): "dense or OneHot, whatever an item holds",
     ("problems.objective.margin", "features"): "dense or OneHot, whatever an item holds",
     ("problems.hard_instances.solve_linear_program", "*"): "arithmetic behind random_maximum",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from dp_accounting import DpEvent, NeighboringRelation
 
-from dpsco_jax._checks import require, require_choice
+from dpsco_jax._checks import require, require_choice, require_integer
 from dpsco_jax.privacy import events
 from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.calibration import calibrate
@@ -168,15 +168,19 @@ jax.tree_util.register_dataclass(
 
 def fixed_size(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps:
     """Batches of a fixed size, everybody if that is their size; one user may be replaced."""
-    full = batch_size == num_users
-    scheme = FullBatch() if full else WithoutReplacement(num_users, batch_size)
-    return GaussianSteps(scheme, NeighboringRelation.REPLACE_ONE, num_steps)
+    users = require_integer("num_users", num_users, 1)
+    batch = require_integer("batch_size", batch_size, 1, users)
+    steps = require_integer("num_steps", num_steps, 1)
+    scheme = FullBatch() if batch == users else WithoutReplacement(users, batch)
+    return GaussianSteps(scheme, NeighboringRelation.REPLACE_ONE, steps)
 
 
 def poisson(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps:
     """Poisson samples of the given expected size; one user may be added or removed."""
-    scheme = Poisson(batch_size / num_users)
-    return GaussianSteps(scheme, NeighboringRelation.ADD_OR_REMOVE_ONE, num_steps)
+    users = require_integer("num_users", num_users, 1)
+    batch = require_integer("batch_size", batch_size, 1, users)
+    steps = require_integer("num_steps", num_steps, 1)
+    return GaussianSteps(Poisson(batch / users), NeighboringRelation.ADD_OR_REMOVE_ONE, steps)
 
 
 _STEPS = {"fixed": fixed_size, "poisson": poisson}

@@ -11,8 +11,6 @@ OPEN: dict[str, tuple[str, ...]] = {
     "geometry.domains.require_proven_moves": ("domain", "name"),
     "privacy.certificates.accounted_by": ("accountant",),
     "privacy.ledger.charge": ("ledger", "loss"),
-    "privacy.releases.fixed_size": ("batch_size", "num_steps", "num_users"),
-    "privacy.releases.poisson": ("batch_size", "num_steps", "num_users"),
     "privacy.threshold_phase.coupled_sensitivity": ("failure", "level"),
     "privacy.threshold_phase.mean_sensitivity": ("level",),
     "problems.datasets.task.bucketed": ("values",),

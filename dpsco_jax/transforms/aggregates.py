@@ -173,7 +173,8 @@ def summed_contributions(
 
 def _require_user_axis(updates: Any, params: Any) -> None:
     """``ValueError`` if updates have the shapes of the parameters themselves: nobody's, or already summed."""
-    if jax.tree.structure(updates) != jax.tree.structure(params):
+    given: Any = jax.tree.structure(updates)
+    if given != jax.tree.structure(params):
         return
     for update, param in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
         require(

@@ -49,4 +49,17 @@ OPEN: dict[str, tuple[str, ...]] = {
         "regularization",
     ),
     "transforms.winsorized_mean.winsorized_mean": ("releases",),
+    "transforms.restart.restart_stages": ("eval_params", "lengths", "of_stage"),
+    "transforms.steps.ball_step": (
+        "anchor",
+        "center",
+        "domain_radius",
+        "gradient",
+        "point",
+        "regularization",
+        "step_size",
+    ),
+    "transforms.until_halted.until_halted": ("release", "rest"),
+    "transforms.outlier_removed_mean.outlier_removed_mean": ("anchor", "releases"),
+    "transforms.project.project": ("domain",),
 }

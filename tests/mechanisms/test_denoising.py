@@ -7,15 +7,15 @@ import pytest
 
 from dpsco_jax.mechanisms import denoising
 
-RNG = np.random.default_rng(0)
-RARE = RNG.exponential(1e-3, 400)
+RARE = np.random.default_rng(0).exponential(1e-3, 400)
 TRUTH = np.concatenate([RARE, np.full(20, 0.1), np.full(4, 0.5)]).astype(np.float32)
+NOISE = np.random.default_rng(1).normal(size=len(TRUTH)).astype(np.float32)
 ESTIMATE = jax.jit(denoising.posterior_means)
 
 
 @pytest.mark.parametrize("stddev", [0.005, 0.02])
 def test_small_numbers_are_right_on_average_and_large_ones_are_left_alone(stddev):
-    noisy = TRUTH + stddev * RNG.normal(size=len(TRUTH)).astype(np.float32)
+    noisy = TRUTH + stddev * NOISE
     found = np.asarray(ESTIMATE(noisy, stddev, 1.0))
     assert np.all((found > 0) & (found <= 1.0))
     # The mean of 400 noisy values is known to stddev/20.
@@ -26,7 +26,7 @@ def test_small_numbers_are_right_on_average_and_large_ones_are_left_alone(stddev
 
 def test_beats_every_line_through_the_noisy_values():
     stddev = 0.02
-    noisy = TRUTH + stddev * RNG.normal(size=len(TRUTH)).astype(np.float32)
+    noisy = TRUTH + stddev * NOISE
     slope, intercept = np.polyfit(noisy, TRUTH, 1)  # the best line in hindsight
     line = np.sum((slope * noisy + intercept - TRUTH) ** 2)
     assert np.sum((np.asarray(ESTIMATE(noisy, stddev, 1.0)) - TRUTH) ** 2) < 0.6 * line
@@ -34,7 +34,7 @@ def test_beats_every_line_through_the_noisy_values():
 
 def test_exact_values_stay_and_scales_do_not_matter():
     np.testing.assert_allclose(ESTIMATE(TRUTH[400:], 1e-4, 1.0), TRUTH[400:], rtol=0.1)
-    noisy = TRUTH + 0.02 * RNG.normal(size=len(TRUTH)).astype(np.float32)
+    noisy = TRUTH + 0.02 * NOISE
     once = ESTIMATE(noisy, 0.02, 1.0)
     np.testing.assert_allclose(ESTIMATE(8 * noisy, 0.16, 8.0), 8 * once, rtol=1e-3)
 
@@ -42,9 +42,7 @@ def test_exact_values_stay_and_scales_do_not_matter():
 def test_each_value_may_have_its_own_noise():
     stddev = np.where(np.arange(40) < 20, 0.01, 10.0).astype(np.float32)
     truth = np.full(40, 2.0, np.float32)
-    found = np.asarray(
-        ESTIMATE(truth + stddev * RNG.normal(size=40).astype(np.float32), stddev, 9.0)
-    )
+    found = np.asarray(ESTIMATE(truth + stddev * NOISE[:40], stddev, 9.0))
     np.testing.assert_allclose(found, 2.0, rtol=0.1)  # those without information follow the others
 
 

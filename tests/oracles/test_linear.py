@@ -15,20 +15,20 @@ from dpsco_jax.problems.users import UserData
 from tests.support.neighbours import worst_pair
 
 USERS, DIM = 7, 12
-RNG = np.random.default_rng(0)
-W = jnp.asarray(RNG.normal(size=DIM), jnp.float32)
+W = jnp.asarray(np.random.default_rng(0).normal(size=DIM), jnp.float32)
 
 
 def _data(kind, items):
-    labels = RNG.integers(0, 2, (USERS, items)).astype(np.float32)
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, (USERS, items)).astype(np.float32)
     if kind == "dense":
-        features = RNG.normal(size=(USERS, items, DIM)).astype(np.float32)
+        features = rng.normal(size=(USERS, items, DIM)).astype(np.float32)
     else:
         # Out of range on both sides, and repeated within a row.
-        columns = RNG.integers(-2, DIM + 2, (USERS, items, 3)).astype(np.int32)
+        columns = rng.integers(-2, DIM + 2, (USERS, items, 3)).astype(np.int32)
         columns[0, 0] = [4, 4, 5]
         features = OneHot(columns)
-    counts = RNG.integers(0, items + 1, USERS)
+    counts = rng.integers(0, items + 1, USERS)
     counts[:2] = 0, items
     mask = np.arange(items) < counts[:, None]
     return UserData(Example(features, labels), mask)

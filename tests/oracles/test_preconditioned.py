@@ -13,21 +13,21 @@ from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 
 USERS, ITEMS, DIM, COLUMNS = 9, 4, 12, 3
-RNG = np.random.default_rng(0)
 MODEL = losses.logistic(feature_bound=2.0).linear_model
 SQUARED = losses.squared(feature_bound=2.0, label_bound=1.0, radius=1.0).linear_model
-SCALES = jnp.asarray(RNG.uniform(0.5, 5.0, DIM), jnp.float32)
+SCALES = jnp.asarray(np.random.default_rng(0).uniform(0.5, 5.0, DIM), jnp.float32)
 Q = jnp.asarray(1 / SCALES / jnp.linalg.norm(1 / SCALES))
 WEIGHT, INSIDE = 0.3, 0.2
 
 
-def _data(kind, users=USERS, scale=1.0):
-    labels = RNG.integers(0, 2, (users, ITEMS)).astype(np.float32)
+def _data(kind, users=USERS, scale=1.0, seed=1):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, (users, ITEMS)).astype(np.float32)
     if kind == "dense":
-        features = (scale * RNG.normal(size=(users, ITEMS, DIM))).astype(np.float32)
+        features = (scale * rng.normal(size=(users, ITEMS, DIM))).astype(np.float32)
     else:
-        features = OneHot(RNG.integers(-1, DIM + 1, (users, ITEMS, COLUMNS)).astype(np.int32))
-    counts = RNG.integers(0, ITEMS + 1, users)
+        features = OneHot(rng.integers(-1, DIM + 1, (users, ITEMS, COLUMNS)).astype(np.int32))
+    counts = rng.integers(0, ITEMS + 1, users)
     counts[0] = ITEMS
     return UserData(Example(features, labels), np.arange(ITEMS) < counts[:, None])
 
@@ -42,7 +42,7 @@ def _sums(data, point, log_radius, component, model=MODEL):
 @pytest.mark.parametrize("along", [True, False])
 def test_sums_are_those_by_hand(kind, along):
     data, radius = _data(kind), 0.7
-    point = jnp.asarray(RNG.normal(size=DIM), jnp.float32)
+    point = jnp.asarray(np.random.default_rng(2).normal(size=DIM), jnp.float32)
     component = Component(Q if along else jnp.zeros(DIM), 0.2, WEIGHT)
     estimate = _sums(data, point, np.log(radius), component)
 
@@ -76,10 +76,11 @@ def test_one_user_moves_the_sums_by_no_more_than_the_joint_bound(kind, model):
         sums = oracle(jax.random.key(0), params, prepared).gradient
         return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(sums)))
 
+    rng = np.random.default_rng(3)
     for trial in range(30):
-        data = _data(kind, users=1, scale=10.0 ** RNG.integers(-3, 30))
-        point = jnp.asarray(RNG.normal(size=DIM) * 10.0 ** RNG.integers(-2, 4), jnp.float32)
-        radius = jnp.float32(np.log(10.0) * RNG.integers(-12, 4))
+        data = _data(kind, users=1, scale=10.0 ** rng.integers(-3, 30), seed=trial)
+        point = jnp.asarray(rng.normal(size=DIM) * 10.0 ** rng.integers(-2, 4), jnp.float32)
+        radius = jnp.float32(np.log(10.0) * rng.integers(-12, 4))
         found = float(norm(point, radius, linear.prepare(model, data, DIM)))
         assert found <= bound, (trial, found)
         largest = max(largest, found)

@@ -16,11 +16,9 @@ from dpsco_jax.privacy import ORDERS, PrivacyLoss
 from dpsco_jax.privacy.poisson import is_exact, poisson_subsampled_gaussian
 from tests.privacy.references import sampled_gaussian_rdp
 
-_rng = np.random.default_rng(0)
 
-
-def _log_uniform(low: float, high: float, size: int) -> np.ndarray:
-    return np.exp(_rng.uniform(np.log(low), np.log(high), size))
+def _log_uniform(rng: np.random.Generator, low: float, high: float, size: int) -> np.ndarray:
+    return np.exp(rng.uniform(np.log(low), np.log(high), size))
 
 
 @functools.cache
@@ -52,9 +50,11 @@ def _relative_error(value: float, exact: mp.mpf) -> float:
 
 def test_integer_orders_match_mpmath_and_are_never_below():
     whole = np.flatnonzero((ORDERS % 1 == 0) & (ORDERS <= 200))
-    for sigma, q in zip(_log_uniform(0.3, 300, 60), _log_uniform(1e-5, 1, 60), strict=True):
+    rng = np.random.default_rng(0)
+    sigmas, rates = _log_uniform(rng, 0.3, 300, 60), _log_uniform(rng, 1e-5, 1, 60)
+    for sigma, q in zip(sigmas, rates, strict=True):
         rdp, exact = poisson_subsampled_gaussian(sigma, q).rdp, is_exact(sigma, q)
-        for i in _rng.choice(whole[exact[whole]], 3):
+        for i in rng.choice(whole[exact[whole]], 3):
             error = _relative_error(rdp[i], sampled_gaussian_rdp(ORDERS[i], sigma, q))
             assert 0.0 <= error <= 1e-10, (sigma, q, ORDERS[i])
 
@@ -63,9 +63,10 @@ def test_fractional_orders_match_mpmath_and_are_never_below():
     broken = np.flatnonzero((ORDERS % 1 != 0) & (ORDERS < 8))
     sigmas = [0.3, 0.31, 0.5, 0.8, 0.95, 1.0, 2.0, 5.0, 20.0, 300.0]
     rates = [1e-5, 0.9, 4e-5, 1e-3, 0.5, 1e-2, 0.1, 1e-4, 0.03, 0.99]
+    rng = np.random.default_rng(1)
     for sigma, q in zip(sigmas, rates, strict=True):
         rdp, exact = poisson_subsampled_gaussian(sigma, q).rdp, is_exact(sigma, q)
-        for i in _rng.choice(broken[exact[broken]], 2):
+        for i in rng.choice(broken[exact[broken]], 2):
             error = _relative_error(rdp[i], sampled_gaussian_rdp(ORDERS[i], sigma, q))
             assert 0.0 <= error <= 1e-10, (sigma, q, ORDERS[i])
 
@@ -80,7 +81,8 @@ def test_where_it_is_not_exact_it_is_a_bound_below_the_unsampled_curve():
 
 
 def test_exact_almost_everywhere_in_the_working_range():
-    sigma, q = _log_uniform(0.3, 300, 300), _log_uniform(1e-5, 1, 300)
+    rng = np.random.default_rng(2)
+    sigma, q = _log_uniform(rng, 0.3, 300, 300), _log_uniform(rng, 1e-5, 1, 300)
     assert np.mean(is_exact(sigma, q)) > 0.999
 
 
@@ -123,10 +125,14 @@ def test_dp_accounting_at_fractional_orders():
 
 
 def test_float32_in_jit_is_never_below_the_host():
-    sigma, q = np.float32(_log_uniform(0.3, 300, 10_000)), np.float32(_log_uniform(1e-5, 1, 10_000))
+    rng = np.random.default_rng(3)
+    sigma, q = (
+        np.float32(_log_uniform(rng, 0.3, 300, 10_000)),
+        np.float32(_log_uniform(rng, 1e-5, 1, 10_000)),
+    )
     steps, delta = (
-        np.rint(_log_uniform(1, 1e6, 10_000)).astype(np.float32),
-        np.float32(_log_uniform(1e-12, 0.1, 10_000)),
+        np.rint(_log_uniform(rng, 1, 1e6, 10_000)).astype(np.float32),
+        np.float32(_log_uniform(rng, 1e-12, 0.1, 10_000)),
     )
     rdp, exact, spent = (
         np.asarray(x) for x in _jitted()(*map(jnp.asarray, (sigma, q, steps, delta)))

@@ -28,7 +28,6 @@ Cost: for linear models one pass over the features, and one more to enforce the 
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -37,11 +36,11 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from dpsco_jax import _checks
-from dpsco_jax.geometry.domains import Domain, ball, whole_space
+from dpsco_jax.geometry.domains import Domain, ball
 from dpsco_jax.geometry.norms import all_finite, clip_to_norm, global_norm
-from dpsco_jax.problems import _proofs
-from dpsco_jax.problems.labels import ANY_NUMBER, TWO_CLASSES, LabelRange, for_any_label
-from dpsco_jax.problems.objective import Example, LinearModel, Objective, margin
+from dpsco_jax.problems import _links, _proofs
+from dpsco_jax.problems.labels import TWO_CLASSES, LabelRange
+from dpsco_jax.problems.objective import Example, Objective
 
 
 def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
@@ -57,7 +56,7 @@ def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 
     Raises:
         ValueError: if ``feature_bound`` is not positive or ``ridge`` is negative.
     """
-    return _linear(
+    return _links.objective(
         link=lambda m, y: jax.nn.softplus(m) - jnp.clip(y, 0.0, 1.0) * m,
         derivative=lambda m, y: jax.nn.sigmoid(m) - jnp.clip(y, 0.0, 1.0),
         slope=1.0,
@@ -75,7 +74,7 @@ def hinge(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0
     def sign(y):
         return 2.0 * jnp.clip(y, 0.0, 1.0) - 1.0
 
-    return _linear(
+    return _links.objective(
         link=lambda m, y: jnp.maximum(0.0, 1.0 - sign(y) * m),
         derivative=lambda m, y: jnp.where(sign(y) * m < 1.0, -sign(y), 0.0),
         slope=1.0,
@@ -102,7 +101,7 @@ def huber(
         ValueError: if a bound is not positive or ``ridge`` is negative.
     """
     _checks.require_positive("delta", delta)
-    return _linear(
+    return _links.objective(
         link=lambda m, y: optax.losses.huber_loss(m, y, delta=delta),
         derivative=lambda m, y: jnp.clip(m - y, -delta, delta),
         slope=delta,
@@ -115,7 +114,7 @@ def huber(
 
 def absolute(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
     """Least absolute deviations, any real label; arguments as for ``logistic``."""
-    return _linear(
+    return _links.objective(
         link=lambda m, y: jnp.abs(m - y),
         derivative=lambda m, y: jnp.sign(m - y),
         slope=1.0,
@@ -141,7 +140,7 @@ def quantile(
         ValueError: if an argument is out of its range.
     """
     _checks.require_inside("level", level)
-    return _linear(
+    return _links.objective(
         link=lambda m, y: jnp.maximum(level * (y - m), (level - 1.0) * (y - m)),
         derivative=lambda m, y: jnp.where(m > y, 1.0 - level, jnp.where(m < y, -level, 0.0)),
         slope=max(level, 1.0 - level),
@@ -175,7 +174,7 @@ def squared(
     def residual(m, y):
         return m - jnp.clip(y, -label_bound, label_bound)
 
-    return _linear(
+    return _links.objective(
         link=lambda m, y: 0.5 * jnp.square(residual(m, y)),
         derivative=residual,
         slope=feature_bound * radius + label_bound,
@@ -209,7 +208,7 @@ def softmax(
     _checks.require_nonnegative("ridge", ridge)
 
     def loss(params: Float[Array, "dim classes"], item: Example) -> Any:
-        _require_one_label(item.label)
+        _links.require_one_label(item.label)
         logits = clip_to_norm(item.features, feature_bound) @ params
         truth = (jnp.asarray(item.label) == jnp.arange(num_classes)).astype(logits.dtype)
         return optax.losses.softmax_cross_entropy(logits, truth)
@@ -219,7 +218,7 @@ def softmax(
             loss=loss,
             lipschitz=math.sqrt(2.0) * feature_bound,
             smoothness=0.5 * feature_bound**2,
-            domain=_or_whole_space(domain),
+            domain=_links.or_whole_space(domain),
             ridge=ridge,
             globally_convex_lipschitz=True,
             label_range=LabelRange(0, num_classes - 1, whole=True),
@@ -241,7 +240,7 @@ def geometric_median(domain: Domain | None = None) -> Objective:
             loss=loss,
             lipschitz=1.0,
             smoothness=None,
-            domain=_or_whole_space(domain),
+            domain=_links.or_whole_space(domain),
             globally_convex_lipschitz=True,
         )
     )
@@ -276,60 +275,9 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
     )
 
 
-def _require_one_label(label: Any) -> None:
-    """``ValueError`` unless an item has one label: several are as many losses."""
-    _checks.require(jnp.ndim(label) == 0, "label of an item", jnp.shape(label), "one number")
-
-
 def _require_like_params(params: PyTree, item: PyTree) -> None:
     """``ValueError`` unless a point has the shapes of the parameters: broadcasting would repeat it."""
     shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (item, params)]
     _checks.require(
         shapes[0] == shapes[1], "item", shapes[0], f"of the shapes of params, {shapes[1]}"
-    )
-
-
-def _or_whole_space(domain: Domain | None) -> Domain:
-    """The domain; ``ValueError`` if it is none."""
-    if domain is None:
-        return whole_space()
-    _checks.require_instance("domain", domain, Domain)
-    return domain
-
-
-def _linear(
-    link: Callable[[Any, Any], Any],
-    derivative: Callable[[Any, Any], Any],
-    slope: float,
-    curvature: float | None,
-    feature_bound: float,
-    domain: Domain | None,
-    ridge: float,
-    everywhere: bool = True,
-    label_range: LabelRange = ANY_NUMBER,
-) -> Objective:
-    """The objective of a convex link, from the suprema of its first and second derivative.
-
-    ``everywhere`` says whether the first is one over all margins, or over those of the domain alone.
-    """
-    domain = _or_whole_space(domain)
-    _checks.require_positive("feature_bound", feature_bound)
-    _checks.require_nonnegative("ridge", ridge)
-    link, derivative = for_any_label(link), for_any_label(derivative)
-
-    def loss(params: Float[Array, "dim"], item: Example) -> Any:
-        _require_one_label(item.label)
-        return link(margin(params, item.features, feature_bound), item.label)
-
-    return _proofs.register(
-        Objective(
-            loss=loss,
-            lipschitz=slope * feature_bound,
-            smoothness=None if curvature is None else curvature * feature_bound**2,
-            domain=domain,
-            ridge=ridge,
-            linear_model=LinearModel(link, derivative, feature_bound),
-            globally_convex_lipschitz=everywhere,
-            label_range=label_range,
-        )
     )

@@ -1,0 +1,74 @@
+"""From a link to an objective: a convex function of the margin and the label, with its constants.
+
+What it computes: the loss φ(⟨w, x⟩, y) of a linear model from the link φ and the suprema of its first and
+second derivative in the margin. With ‖x‖ ≤ B the loss has Lipschitz constant sup|φ'|·B and smoothness
+sup φ''·B².
+
+Formal guarantee: that of ``losses``: features are projected onto their ball, items whose label is no number
+have loss and gradient zero. What is made here is registered as proven.
+
+Cost: one pass over the features, and one more to enforce the bound.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dpsco_jax import _checks
+from dpsco_jax.geometry.domains import Domain, whole_space
+from dpsco_jax.problems import _proofs
+from dpsco_jax.problems.labels import ANY_NUMBER, LabelRange, for_any_label
+from dpsco_jax.problems.objective import Example, LinearModel, Objective, margin
+
+
+def objective(
+    link: Callable[[Any, Any], Any],
+    derivative: Callable[[Any, Any], Any],
+    slope: float,
+    curvature: float | None,
+    feature_bound: float,
+    domain: Domain | None,
+    ridge: float,
+    everywhere: bool = True,
+    label_range: LabelRange = ANY_NUMBER,
+) -> Objective:
+    """The objective of a convex link, from the suprema of its first and second derivative.
+
+    ``everywhere`` says whether the first is one over all margins, or over those of the domain alone.
+    """
+    domain = or_whole_space(domain)
+    _checks.require_positive("feature_bound", feature_bound)
+    _checks.require_nonnegative("ridge", ridge)
+    link, derivative = for_any_label(link), for_any_label(derivative)
+
+    def loss(params: Float[Array, "dim"], item: Example) -> Any:
+        require_one_label(item.label)
+        return link(margin(params, item.features, feature_bound), item.label)
+
+    return _proofs.register(
+        Objective(
+            loss=loss,
+            lipschitz=slope * feature_bound,
+            smoothness=None if curvature is None else curvature * feature_bound**2,
+            domain=domain,
+            ridge=ridge,
+            linear_model=LinearModel(link, derivative, feature_bound),
+            globally_convex_lipschitz=everywhere,
+            label_range=label_range,
+        )
+    )
+
+
+def require_one_label(label: Any) -> None:
+    """``ValueError`` unless an item has one label: several are as many losses."""
+    _checks.require(jnp.ndim(label) == 0, "label of an item", jnp.shape(label), "one number")
+
+
+def or_whole_space(domain: Domain | None) -> Domain:
+    """The domain; ``ValueError`` if it is none."""
+    if domain is None:
+        return whole_space()
+    _checks.require_instance("domain", domain, Domain)
+    return domain

@@ -37,14 +37,19 @@ run: $(VENV)/.installed-experiments
 CHEAP_COMPILATION := --xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false \
 	--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true
 
+# Programs that did not change are compiled once, and not in every process and every run.
+COMPILED := .jax_cache
+CACHED := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(COMPILED) JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+
 test: $(VENV)/.installed-test
-	XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS)
+	$(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS)
 
 test-types: $(VENV)/.installed-test
-	CHECK_TYPES=1 XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS)
+	$(CACHED) CHECK_TYPES=1 XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS)
 
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+	$(CACHED) $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 mutants: $(VENV)/.installed-test
 	XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m tests.mutation
@@ -67,4 +72,4 @@ bench-gpu:
 	$(PYTHON) -m experiments.benchmarks --require-gpu
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(COMPILED) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

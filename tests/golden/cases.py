@@ -1,0 +1,159 @@
+"""The solvers that are recorded: three plans each, and one run of the first plan.
+
+Private solvers are the rows of ``tests.solvers.private_table``: the plan of the row, with twice its ε, and
+with twice its users. Solvers without privacy have three settings of their own here.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.regression_instances import absolute_regression
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.convex import ac_sa, ball_acceleration, parallel_baselines, parallel_sco
+from tests.solvers.private_table import ROWS, Row
+
+KEY = 7
+DIM = 3
+
+
+class Case(NamedTuple):
+    """A solver with settings.
+
+    Attributes:
+        name: of the case.
+        plans: what makes the three plans, by name; the first is run.
+        run: the result of a plan, as a tree of arrays.
+    """
+
+    name: str
+    plans: dict[str, Callable[[], Any]]
+    run: Callable[[Any], Any]
+
+
+def _private(row: Row) -> Case:
+    wider = row._replace(settings={"epsilon": 2.0} | row.settings)
+    wider.settings["epsilon"] = 2 * wider.settings["epsilon"]
+
+    def run(plan: Any) -> Any:
+        solution = jax.jit(lambda data: row.solve(jax.random.key(KEY), plan, data))(row.data())
+        return {
+            "params": solution.params,
+            "rdp": solution.privacy.rdp[::16],
+            "delta": solution.privacy.delta,
+            "status": solution.status,
+            "gradients": solution.gradients,
+            "realized": solution.unprivate["gradients"],
+        }
+
+    plans = {
+        "plan": row.plan,
+        "twice epsilon": wider.plan,
+        "twice the users": row._replace(num_users=2 * row.num_users).plan,
+    }
+    return Case(row.name, plans, run)
+
+
+def _users() -> UserData:
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((10, 2, DIM))
+    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    labels = rng.choice([0.0, 1.0], (10, 2))
+    return UserData(Example(rows.astype(np.float32), labels.astype(np.float32)))
+
+
+def _ac_sa(name: str, objective: Any, changes: tuple[dict[str, Any], ...], **given: Any) -> Case:
+    plans = {
+        str(change): lambda change=change: ac_sa.plan(
+            objective, **({"num_users": 10, "dim": DIM} | given | change)
+        )
+        for change in changes
+    }
+
+    def run(plan: Any) -> Any:
+        found = jax.jit(
+            lambda data: ac_sa.solve(jax.random.key(KEY), plan, objective, data, jnp.zeros(DIM))
+        )(_users())
+        return found._replace(privacy=None, unprivate=None)
+
+    return Case(name, plans, run)
+
+
+def _ball_acceleration() -> Case:
+    objective = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.02)
+    given = {"lipschitz": 1.0, "distance": 1.0, "ball_radius": 0.4}
+    plans = {
+        str(change): lambda change=change: ball_acceleration.plan(**(given | change))
+        for change in (
+            {"excess": 0.2},
+            {"excess": 0.1},
+            {"excess": 0.2, "search": "doubling"},
+        )
+    }
+
+    def run(plan: Any) -> Any:
+        found = jax.jit(lambda data: ball_acceleration.solve(plan, objective, data, jnp.zeros(DIM)))
+        return found(_users())._replace(privacy=None, unprivate=None)
+
+    return Case("ball_acceleration", plans, run)
+
+
+def _parallel(name: str, solver: Any, changes: tuple[dict[str, Any], ...]) -> Case:
+    instance = absolute_regression(jax.random.key(0), 60, DIM, DIM)
+    given = {
+        "lipschitz": instance.lipschitz,
+        "distance": instance.distance,
+        "dim": DIM,
+        "excess": instance.lipschitz * instance.distance / 4,
+    }
+    plans = {
+        str(change): lambda change=change: solver.plan(**(given | change)) for change in changes
+    }
+
+    def run(plan: Any) -> Any:
+        solve = jax.jit(lambda key: solver.solve(key, plan, instance.gradient, jnp.zeros(DIM)))
+        return solve(jax.random.key(KEY))
+
+    return Case(name, plans, run)
+
+
+_SMOOTH = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.02)
+_ROUGH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
+
+STEPS, GAP = {"num_steps": 20}, {"excess": 0.3}
+STAGES = {"policy": "multi-stage", "excess": 0.3}
+
+CASES: tuple[Case, ...] = (
+    *map(_private, ROWS),
+    _ac_sa("ac_sa, smooth", _SMOOTH, (STEPS, GAP, STEPS | {"num_users": 50})),
+    _ac_sa("ac_sa, sampled", _SMOOTH, (STEPS, GAP, STAGES), batch_size=4),
+    _ac_sa("ac_sa, smoothed", _ROUGH, (STEPS, {"num_steps": 80}, STEPS | {"num_users": 1000})),
+    _ball_acceleration(),
+    *(
+        _parallel(
+            f"parallel_sco, {oracle}",
+            parallel_sco,
+            tuple(
+                {"oracle": oracle} | change
+                for change in ({"num_iterations": 2}, {"search": "fixed"}, {"constants": "paper"})
+            ),
+        )
+        for oracle in ("epoch_sgd", "ac_sa")
+    ),
+    *(
+        _parallel(
+            f"parallel_baselines, {method}",
+            parallel_baselines,
+            tuple(
+                {"method": method} | change for change in ({}, {"excess": 0.1}, {"distance": 2.0})
+            ),
+        )
+        for method in parallel_baselines.METHODS
+    ),
+)

@@ -13,7 +13,6 @@ loss and certificate are infinite.
 Cost: none.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require_choice
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import rotations
 from dpsco_jax.mechanisms import private_range as ranges
 from dpsco_jax.privacy import events
@@ -37,7 +37,7 @@ TWO_STEPS = ("refined", "recentred")
 _ALL = ("clipped", "winsorized", "refined", "recentred", "laplace")
 
 
-@dataclasses.dataclass(frozen=True)
+@pytree
 class WinsorizedReleases:
     """Some queries, each a private mean. Sizes are static, numbers are leaves (may be traced).
 
@@ -63,21 +63,21 @@ class WinsorizedReleases:
         ValueError: ``form`` is none of these.
     """
 
-    num_users: int
-    dim: int
-    num_queries: int
-    form: str
-    radius: Any
-    bound: Any
-    coordinate_radius: Any
-    bin_width: Any
-    range_epsilon: Any
-    coarse_multiplier: Any
-    ball_radius: Any
-    noise_multiplier: Any
-    failure: Any
-    epsilon: Any
-    delta: Any
+    num_users: int = static()
+    dim: int = static()
+    num_queries: int = static()
+    form: str = static()
+    radius: Number
+    bound: Number
+    coordinate_radius: Number
+    bin_width: Number
+    range_epsilon: Number
+    coarse_multiplier: Number
+    ball_radius: Number
+    noise_multiplier: Number
+    failure: Number
+    epsilon: Number
+    delta: Number
 
     def __post_init__(self) -> None:
         require_choice("form", self.form, _ALL)
@@ -190,10 +190,3 @@ class WinsorizedReleases:
             )
         radii = (self.form in BOXED) + 2 * (self.form in TWO_STEPS)
         return min(1.0, chance + radii * float(self.failure))
-
-
-jax.tree_util.register_dataclass(
-    WinsorizedReleases,
-    data_fields=[f.name for f in dataclasses.fields(WinsorizedReleases) if f.type is Any],
-    meta_fields=[f.name for f in dataclasses.fields(WinsorizedReleases) if f.type is not Any],
-)

@@ -13,16 +13,15 @@ certificates hold if the certificates of the parts do.
 Cost: a calibration by privacy loss distributions takes about a second, by Rényi curves milliseconds.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-import jax
 from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax._checks import require, require_choice, require_integer
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import events
 from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.calibration import calibrate
@@ -107,7 +106,7 @@ class GaussianSteps(NamedTuple):
         return certificate(event, float(delta), self.relation, KEPT_SECRET)
 
 
-@dataclasses.dataclass(frozen=True)
+@pytree
 class GaussianReleases:
     """A run of Gaussian releases: all that accounting needs to know of a first-order solver.
 
@@ -122,12 +121,12 @@ class GaussianReleases:
         delta: δ of the certificate.
     """
 
-    population_size: int
-    batch_size: int
-    num_steps: int
-    sampling: str
-    noise_multiplier: Any
-    delta: Any
+    population_size: int = static()
+    batch_size: int = static()
+    num_steps: int = static()
+    sampling: str = static()
+    noise_multiplier: Number
+    delta: Number
 
     @property
     def steps(self) -> GaussianSteps:
@@ -157,13 +156,6 @@ class GaussianReleases:
     def certificate(self) -> Certificate:
         """The guarantee of the run by the tightest accountant."""
         return self.steps.certificate(self.noise_multiplier, self.delta)
-
-
-jax.tree_util.register_dataclass(
-    GaussianReleases,
-    data_fields=["noise_multiplier", "delta"],
-    meta_fields=["population_size", "batch_size", "num_steps", "sampling"],
-)
 
 
 def fixed_size(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps:

@@ -26,6 +26,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import _threshold_accounting as accounting
 from dpsco_jax.privacy import _threshold_loss, loss
 from dpsco_jax.privacy import _threshold_paper as papers
@@ -55,7 +56,7 @@ _MOST_RAISES = 1000
 _ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
 
 
-@dataclasses.dataclass(frozen=True)
+@pytree
 class ConcentratedReleases:
     """A phase of T tested, outlier-removed, noisy means. Sizes are static, numbers are pytree leaves.
 
@@ -82,20 +83,20 @@ class ConcentratedReleases:
         delta: δ at which ``certificate`` speaks.
     """
 
-    population_size: int
-    batch_size: int
-    num_steps: int
-    test: str
-    selection: str
-    relation: NeighboringRelation
-    keep_level: Any
-    threshold: Any
-    core: Any
-    test_epsilon: Any
-    coin_failure: Any
-    noise_stddev: Any
-    epsilon: Any
-    delta: Any
+    population_size: int = static()
+    batch_size: int = static()
+    num_steps: int = static()
+    test: str = static()
+    selection: str = static()
+    relation: NeighboringRelation = static()
+    keep_level: Number
+    threshold: Number
+    core: Number
+    test_epsilon: Number
+    coin_failure: Number
+    noise_stddev: Number
+    epsilon: Number
+    delta: Number
 
     @property
     def scheme(self) -> FullBatch | WithoutReplacement:
@@ -179,14 +180,6 @@ class ConcentratedReleases:
         phase = run.phase
         coins = phase.coins and proof.Coins(*map(float, phase.coins))
         return phase._replace(coins=coins)
-
-
-_STATIC = ("population_size", "batch_size", "num_steps", "test", "selection", "relation")
-jax.tree_util.register_dataclass(
-    ConcentratedReleases,
-    data_fields=[f.name for f in dataclasses.fields(ConcentratedReleases) if f.name not in _STATIC],
-    meta_fields=list(_STATIC),
-)
 
 
 def calibrate_concentrated(

@@ -5,9 +5,8 @@ Formal guarantee: none of its own; ``sampler`` draws users by the law that the a
 Cost: none.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,15 +25,12 @@ __all__ = [
     "float32_above",
     "near",
     "poisson",
-    "pytree",
     "release_rows",
     "require_everybody",
     "require_users",
     "sampler",
     "table",
 ]
-
-_Plan = TypeVar("_Plan", bound=Any)
 
 NEAR = "a minimizer lies within"
 
@@ -80,13 +76,6 @@ def release_rows(plan: Any) -> list[tuple[str, Any]]:
 def near(distance: Any) -> str:
     """The assumption that a bound on the distance of the start is true."""
     return f"{NEAR} {float(distance):.4g} of the start"
-
-
-def pytree(cls: type[_Plan]) -> type[_Plan]:
-    """Registers a plan: fields annotated ``Any`` are leaves, the others (sizes, names) static."""
-    leaves = [field.name for field in dataclasses.fields(cls) if field.type is Any]
-    static = [field.name for field in dataclasses.fields(cls) if field.type is not Any]
-    return jax.tree_util.register_dataclass(cls, data_fields=leaves, meta_fields=static)
 
 
 def require_users(name: str, planned: int, data: Any) -> None:

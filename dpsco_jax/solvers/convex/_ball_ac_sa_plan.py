@@ -18,14 +18,14 @@ N_k = ⌈48·2^k·L²/(λ²r²T)⌉, K = max(1, ⌈log2(λr²/φ)⌉).
 Cost: none.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.smoothing import gaussian_smoothness
 from dpsco_jax.solvers import _planning
 
@@ -54,8 +54,7 @@ class Stages(NamedTuple):
         return self.num_steps * len(self.batch_sizes)
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """Ball problems at several accuracies, for a range of regularizations.
 
@@ -71,12 +70,12 @@ class Plan:
         stages: the sizes of all kinds.
     """
 
-    lipschitz: Any
-    ball_radius: Any
-    smoothing_radius: Any
-    edges: Any
-    accuracies: tuple[float, ...]
-    stages: tuple[Stages, ...]
+    lipschitz: Number
+    ball_radius: Number
+    smoothing_radius: Number
+    edges: Number
+    accuracies: tuple[float, ...] = static()
+    stages: tuple[Stages, ...] = static()
 
     @property
     def queries(self) -> tuple[int, ...]:

@@ -12,11 +12,11 @@ Formal guarantee: see ``ball_acceleration``.
 Cost: none.
 """
 
-import dataclasses
 import math
 from typing import Any
 
 from dpsco_jax import _checks
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import _ball_search
 from dpsco_jax.solvers.convex.ball_oracles import Accuracies, oracle_accuracies
@@ -24,8 +24,7 @@ from dpsco_jax.solvers.convex.ball_oracles import Accuracies, oracle_accuracies
 SEARCHES = ("bisection", "doubling", "multiplier", "adaptive", "fixed", "none")
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``run`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -47,21 +46,21 @@ class Plan:
         target_weight: A at which accuracy ε is certified.
     """
 
-    search: str
-    reuse: bool
-    num_iterations: int
-    max_searches: int
-    lipschitz: Any
-    distance: Any
-    ball_radius: Any
-    excess: Any
-    regularization: Any
-    largest: Any
-    window_lower: Any
-    window_upper: Any
-    step: Any
-    start_weight: Any
-    target_weight: Any
+    search: str = static()
+    reuse: bool = static()
+    num_iterations: int = static()
+    max_searches: int = static()
+    lipschitz: Number
+    distance: Number
+    ball_radius: Number
+    excess: Number
+    regularization: Number
+    largest: Number
+    window_lower: Number
+    window_upper: Number
+    step: Number
+    start_weight: Number
+    target_weight: Number
 
     @property
     def ratio(self) -> float:

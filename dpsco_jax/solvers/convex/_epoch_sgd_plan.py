@@ -18,14 +18,13 @@ the second by strong convexity. "proved" takes the fewest epochs with b_k ≤ φ
 Cost: none.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.solvers import _planning
 
 SIZES = ("proved", "paper", "practical")
@@ -34,8 +33,7 @@ _SAMPLES = {"paper": 48, "practical": 4}
 _MOST_EPOCHS = 60
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """Ball problems at several accuracies, for a range of regularizations.
 
@@ -50,11 +48,11 @@ class Plan:
         epochs_by_accuracy: the most epochs that each oracle makes.
     """
 
-    ball_radius: Any
-    smoothing_radius: Any
-    thresholds: Any
-    accuracies: tuple[float, ...]
-    epochs_by_accuracy: tuple[int, ...]
+    ball_radius: Number
+    smoothing_radius: Number
+    thresholds: Number
+    accuracies: tuple[float, ...] = static()
+    epochs_by_accuracy: tuple[int, ...] = static()
 
     @property
     def max_epochs(self) -> int:

@@ -22,7 +22,6 @@ more, with the radius that balances β with the term of the initial distance.
 Cost: T·B user gradients, no gradient of a single user is formed; one compiled program for all stages.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +32,7 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
 from dpsco_jax.oracles import Oracle, sampling, unclipped
@@ -44,8 +44,7 @@ from dpsco_jax.solvers.convex.ac_sa_stages import POLICIES, Stages
 from dpsco_jax.solvers.solution import Solution, finished
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree.
 
@@ -61,15 +60,15 @@ class Plan:
         excess_bound: proven bound on the expected excess.
     """
 
-    num_users: int
-    dim: int
-    batch_size: int
-    smoothed: bool
-    chunk_size: int
+    num_users: int = static()
+    dim: int = static()
+    batch_size: int = static()
+    smoothed: bool = static()
+    chunk_size: int = static()
     stages: Any
-    smoothing_radius: Any
-    initial_distance: Any
-    excess_bound: Any
+    smoothing_radius: Number
+    initial_distance: Number
+    excess_bound: Number
 
     @property
     def num_steps(self) -> int:

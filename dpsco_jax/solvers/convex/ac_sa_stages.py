@@ -28,12 +28,11 @@ Cost: none.
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
 from dpsco_jax import _checks
-from dpsco_jax.solvers import _planning
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.transforms import balanced_smoothness
 
 POLICIES = ("strongly convex", "convex", "multi-stage")
@@ -41,8 +40,7 @@ POLICIES = ("strongly convex", "convex", "multi-stage")
 MOST_STEPS = 2**31 - 1
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Stages:
     """A schedule of AC-SA. Sizes are static, numbers are leaves of the pytree.
 
@@ -54,11 +52,11 @@ class Stages:
         excess_bound: proven bound on the expected gap at the end.
     """
 
-    policy: str
-    lengths: tuple[int, ...]
-    smoothness: Any
-    strong_convexity: Any
-    excess_bound: Any
+    policy: str = static()
+    lengths: tuple[int, ...] = static()
+    smoothness: Number
+    strong_convexity: Number
+    excess_bound: Number
 
     @property
     def num_steps(self) -> int:

@@ -21,7 +21,6 @@ sequence. Which centres, sizes and numbers are used depends on public numbers an
 Cost: the sum of the parts'.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -37,8 +37,7 @@ from dpsco_jax.solvers import _blocks, _planning
 from dpsco_jax.solvers.solution import Solution
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do: the plans of the parts, in order. Sizes are static, numbers are leaves.
 
@@ -60,20 +59,20 @@ class Plan:
         excess_bound: proven bound on the expected excess risk; see the combinator for which risk.
     """
 
-    title: str
-    num_users: int
-    on_blocks: bool
-    composition: str
-    remarks: tuple[tuple[str, str], ...]
-    premises: tuple[str, ...]
+    title: str = static()
+    num_users: int = static()
+    on_blocks: bool = static()
+    composition: str = static()
+    remarks: tuple[tuple[str, str], ...] = static()
+    premises: tuple[str, ...] = static()
     parts: Any
-    initial_distance: Any
-    distances: Any
-    strengths: Any
-    center_shares: Any
-    epsilon: Any
-    delta: Any
-    excess_bound: Any
+    initial_distance: Number
+    distances: Number
+    strengths: Number
+    center_shares: Number
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
 
     def __post_init__(self) -> None:
         _checks.require_choice("composition", self.composition, ("parallel", "sequential"))

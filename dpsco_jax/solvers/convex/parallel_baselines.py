@@ -18,7 +18,6 @@ batches of B, each set to ε/4. Not private.
 Cost: SGD κ² rounds of one query, κ = LR/ε. AC-SA O(d^(1/4)·κ) rounds and O(κ²) queries.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from dpsco_jax import _checks, transforms
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
@@ -39,8 +39,7 @@ from dpsco_jax.solvers.convex._query_cost import QueryCost
 METHODS = ("sgd", "ac_sa")
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do.
 
@@ -54,13 +53,13 @@ class Plan:
         smoothing_radius: ρ; 0 for SGD.
     """
 
-    method: str
-    dim: int
-    num_rounds: int
-    batch_size: int
-    distance: Any
-    step_size: Any
-    smoothing_radius: Any
+    method: str = static()
+    dim: int = static()
+    num_rounds: int = static()
+    batch_size: int = static()
+    distance: Number
+    step_size: Number
+    smoothing_radius: Number
 
     def cost(self, rounds: int) -> QueryCost:
         """The exact cost of that many rounds."""

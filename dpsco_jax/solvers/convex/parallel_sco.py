@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
@@ -42,8 +43,7 @@ _PRACTICAL = (1 / 25, 1 / 48, 1 / 50)  # φ/(λr²) of line search, ball and pro
 _INNER = {"epoch_sgd": epoch_sgd, "ac_sa": ball_ac_sa}
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree.
 
@@ -61,14 +61,14 @@ class Plan:
             its answer is reused.
     """
 
-    oracle: str
-    constants: str
-    dim: int
-    search_runs: int
-    lipschitz: Any
-    distance: Any
-    excess: Any
-    smoothing_radius: Any
+    oracle: str = static()
+    constants: str = static()
+    dim: int = static()
+    search_runs: int = static()
+    lipschitz: Number
+    distance: Number
+    excess: Number
+    smoothing_radius: Number
     outer: Any
     inner: Any
 

@@ -11,12 +11,12 @@ Formal guarantee: (ε, δ)-DP under REPLACE_ONE by ``privacy.resque``, whatever 
 Cost: none; a certificate takes about a second.
 """
 
-import dataclasses
 import itertools
 import math
 from typing import Any
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
@@ -27,8 +27,7 @@ SAMPLINGS = ("without replacement", "with replacement")
 _OBSERVED = 5.0  # C_sc of Algorithm 10; 8192 is proved
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree.
 
@@ -51,20 +50,20 @@ class Plan:
         delta: likewise.
     """
 
-    num_users: int
-    dim: int
-    num_queries: int
-    sampling: str
-    prox: str
-    search_runs: int
-    max_level: int
-    prox_levels: tuple[tuple[int, ...], ...]
-    proven: accounting.Proven | None
+    num_users: int = static()
+    dim: int = static()
+    num_queries: int = static()
+    sampling: str = static()
+    prox: str = static()
+    search_runs: int = static()
+    max_level: int = static()
+    prox_levels: tuple[tuple[int, ...], ...] = static()
+    proven: accounting.Proven | None = static()
     outer: Any
-    smoothing_radius: Any
-    beta: Any
-    epsilon: Any
-    delta: Any
+    smoothing_radius: Number
+    beta: Number
+    epsilon: Number
+    delta: Number
 
     @property
     def lipschitz(self) -> Any:

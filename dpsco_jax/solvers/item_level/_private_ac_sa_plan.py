@@ -10,18 +10,17 @@ all numbers and what ``assumes`` says.
 Cost: none; a certificate takes the accountants up to a second.
 """
 
-import dataclasses
 from typing import Any
 
 from dp_accounting import DpEvent
 
 from dpsco_jax import privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -47,24 +46,24 @@ class Plan:
             asked for, and not if it is a means to solve the problem without.
     """
 
-    num_users: int
-    dim: int
-    num_steps: int
-    batch_size: int
-    constants: str
-    smoothed: bool
-    chunk_size: int
-    noise_multiplier: Any
-    clip_norm: Any
-    smoothness: Any
-    strong_convexity: Any
-    smoothing_radius: Any
-    regularization: Any
-    epsilon: Any
-    delta: Any
-    initial_distance: Any
-    excess_bound: Any
-    bounds_regularized: bool = False
+    num_users: int = static()
+    dim: int = static()
+    num_steps: int = static()
+    batch_size: int = static()
+    constants: str = static()
+    smoothed: bool = static()
+    chunk_size: int = static()
+    noise_multiplier: Number
+    clip_norm: Number
+    smoothness: Number
+    strong_convexity: Number
+    smoothing_radius: Number
+    regularization: Number
+    epsilon: Number
+    delta: Number
+    initial_distance: Number
+    excess_bound: Number
+    bounds_regularized: bool = static(default=False)
 
     @property
     def releases(self) -> GaussianReleases:

@@ -10,11 +10,11 @@ Formal guarantee: by ``privacy.resque`` for the calls listed.
 Cost: about a second for each size of call, once in a process.
 """
 
-import dataclasses
 import math
 from typing import Any
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
@@ -28,8 +28,7 @@ _SMOOTHING_BIAS = math.sqrt(
 )  # E|N(0, 1)|: a linear model is smoothed along its row only
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -53,21 +52,21 @@ class Plan:
             none applies.
     """
 
-    num_users: int
-    dim: int
-    num_queries: int
-    method: str
-    sampling: str
-    constant: float
-    proven: accounting.Proven | None
-    ball_radius: Any
-    smoothing_radius: Any
-    lipschitz: Any
-    regularization: Any
-    beta: Any
-    epsilon: Any
-    delta: Any
-    excess_bound: Any
+    num_users: int = static()
+    dim: int = static()
+    num_queries: int = static()
+    method: str = static()
+    sampling: str = static()
+    constant: float = static()
+    proven: accounting.Proven | None = static()
+    ball_radius: Number
+    smoothing_radius: Number
+    lipschitz: Number
+    regularization: Number
+    beta: Number
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
 
     @property
     def calls(self) -> accounting.Calls:

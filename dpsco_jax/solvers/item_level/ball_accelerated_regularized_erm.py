@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _blocks, _planning
@@ -40,8 +41,7 @@ from dpsco_jax.solvers.solution import Solution
 _REACHED = 10.0  # target over the excess that is reached, observed; 1 is what exact answers prove
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do.
 
@@ -55,13 +55,13 @@ class Plan:
         delta: likewise.
     """
 
-    num_users: int
-    dim: int
+    num_users: int = static()
+    dim: int = static()
     rounds: Any
-    regularization: Any
-    excesses: Any
-    epsilon: Any
-    delta: Any
+    regularization: Number
+    excesses: Number
+    epsilon: Number
+    delta: Number
 
     @property
     def calls(self) -> accounting.Calls:

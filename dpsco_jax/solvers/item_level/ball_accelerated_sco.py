@@ -16,7 +16,6 @@ of the error is of the order L·‖x_I - x̂_I‖.
 Cost: that of the blocks.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -26,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _blocks, _planning
@@ -37,8 +37,7 @@ from dpsco_jax.solvers.solution import Solution
 _RATIO = 8.0  # of successive regularizations; above 4, the errors of the blocks are a geometric sum
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do.
 
@@ -52,13 +51,13 @@ class Plan:
         omitted: blocks that were too small, and why.
     """
 
-    num_users: int
-    dim: int
-    omitted: str
+    num_users: int = static()
+    dim: int = static()
+    omitted: str = static()
     blocks: Any
-    regularizations: Any
-    epsilon: Any
-    delta: Any
+    regularizations: Number
+    epsilon: Number
+    delta: Number
 
     @property
     def loss(self) -> privacy.PrivacyLoss:

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float, Key
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -32,8 +33,7 @@ from dpsco_jax.solvers.item_level._resque_levels import levels
 from dpsco_jax.solvers.solution import Solution
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do.
 
@@ -42,7 +42,7 @@ class Plan:
         base: one run; its ``proven`` is for all of them, its own loss and certificate for a single one.
     """
 
-    num_runs: int
+    num_runs: int = static()
     base: Any
 
     @property

@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Float, Key
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -43,8 +44,7 @@ from dpsco_jax.solvers.solution import Solution
 PROXES = ("mlmc", "mlmc_extended", "plain")
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do.
 
@@ -55,9 +55,9 @@ class Plan:
         base: level 0; its ``proven`` is for the whole run, its own loss and certificate for a single call.
     """
 
-    prox: str
-    max_level: int
-    drawn: tuple[int, ...]
+    prox: str = static()
+    max_level: int = static()
+    drawn: tuple[int, ...] = static()
     base: Any
 
     @property

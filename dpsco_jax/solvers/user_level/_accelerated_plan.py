@@ -9,13 +9,13 @@ Formal guarantee: ``certificate`` is computed from the sizes and the noise that 
 Cost: none; a certificate takes up to some seconds where batches are drawn.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
 
 from dpsco_jax import privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated_mean import headroom
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning
@@ -27,8 +27,7 @@ def tested_stddev(releases: Any, radius: Any, reach: float, dim: int) -> Any:
     return 2 * releases.noise_stddev * radius * margin
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -56,25 +55,25 @@ class Plan:
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
-    items_per_user: int
-    dim: int
-    stage_length: int
-    smoothed: bool
-    chunk_size: int
-    reach: float
+    items_per_user: int = static()
+    dim: int = static()
+    stage_length: int = static()
+    smoothed: bool = static()
+    chunk_size: int = static()
+    reach: float = static()
     releases: Any
-    radius: Any
-    other_stddev: Any
-    clip_norm: Any
-    regularization: Any
-    smoothness: Any
-    strong_convexity: Any
-    smoothing_radius: Any
-    epsilon: Any
-    delta: Any
-    failure: Any
-    gap_bound: Any
-    excess_bound: Any
+    radius: Number
+    other_stddev: Number
+    clip_norm: Number
+    regularization: Number
+    smoothness: Number
+    strong_convexity: Number
+    smoothing_radius: Number
+    epsilon: Number
+    delta: Number
+    failure: Number
+    gap_bound: Number
+    excess_bound: Number
 
     @property
     def num_users(self) -> int:

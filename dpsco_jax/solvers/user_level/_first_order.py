@@ -21,7 +21,6 @@ independent with mean zero: true while no row is clipped.
 Cost: T·n user gradients; memory of n gradients.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,10 +31,10 @@ import numpy as np
 import optax
 
 from dpsco_jax import _checks, transforms
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, finished
 
@@ -56,8 +55,7 @@ class Schedule(NamedTuple):
     bound: float
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Phase:
     """One run on some users. Sizes are static, numbers are leaves.
 
@@ -71,13 +69,13 @@ class Phase:
         regularization: λ of the term (λ/2)·‖θ - start‖².
     """
 
-    num_users: int
-    num_steps: int
-    method: str
+    num_users: int = static()
+    num_steps: int = static()
+    method: str = static()
     releases: Any
-    step_sizes: Any
-    shares: Any
-    regularization: Any
+    step_sizes: Number
+    shares: Number
+    regularization: Number
 
     def checked(self) -> WinsorizedReleases:
         """The releases, if they are those of the steps and the users of this phase.

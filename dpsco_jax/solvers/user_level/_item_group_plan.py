@@ -10,7 +10,6 @@ REPLACE_ONE; they are infinite where a number is out of its range.
 Cost: milliseconds; with all items in every step a calibration takes about a second.
 """
 
-import dataclasses
 import functools
 import math
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.solvers import _planning
@@ -27,8 +27,7 @@ _ASSUMES = ("the key and the items drawn in each step stay secret",)
 _LEAST_MULTIPLIER = 0.01
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -49,19 +48,19 @@ class Plan:
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
-    num_users: int
-    items_per_user: int
-    dim: int
-    num_steps: int
-    batch_size: int | None
-    constants: str
-    chunk_size: int
-    noise_multiplier: Any
-    clip_norm: Any
-    step_size: Any
-    epsilon: Any
-    delta: Any
-    excess_bound: Any
+    num_users: int = static()
+    items_per_user: int = static()
+    dim: int = static()
+    num_steps: int = static()
+    batch_size: int | None = static()
+    constants: str = static()
+    chunk_size: int = static()
+    noise_multiplier: Number
+    clip_norm: Number
+    step_size: Number
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
 
     @property
     def scheme(self) -> privacy.FullBatch | privacy.WithReplacement:

@@ -8,7 +8,6 @@ REPLACE_ONE, whenever the run halts; assumed: the key stays secret.
 Cost: none.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -16,14 +15,14 @@ import jax
 import numpy as np
 
 from dpsco_jax import privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -50,25 +49,25 @@ class Plan:
         stability_bound: the part of it that is not excess empirical risk.
     """
 
-    items_per_user: int
-    dim: int
-    constants: str
-    smoothing: str
-    on_halt: str
-    chunk_size: int
-    reach: float
+    items_per_user: int = static()
+    dim: int = static()
+    constants: str = static()
+    smoothing: str = static()
+    on_halt: str = static()
+    chunk_size: int = static()
+    reach: float = static()
     releases: Any
-    clipped_multiplier: Any
-    radius: Any
-    clip_norm: Any
-    step_size: Any
-    smoothing_radius: Any
-    epsilon: Any
-    delta: Any
-    failure: Any
-    concentration_failure: Any
-    excess_bound: Any
-    stability_bound: Any
+    clipped_multiplier: Number
+    radius: Number
+    clip_norm: Number
+    step_size: Number
+    smoothing_radius: Number
+    epsilon: Number
+    delta: Number
+    failure: Number
+    concentration_failure: Number
+    excess_bound: Number
+    stability_bound: Number
 
     @property
     def num_users(self) -> int:

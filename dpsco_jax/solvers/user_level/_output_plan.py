@@ -21,13 +21,13 @@ error e instead of exactly adds e/r to each run.
 Cost: none.
 """
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy._numerics import as_floats
@@ -61,8 +61,7 @@ class Constants(NamedTuple):
     diameter: float
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -84,21 +83,21 @@ class Plan:
         excess_bound: proven bound on the expected excess risk.
     """
 
-    num_users: int
-    items_per_user: int
-    dim: int
-    num_steps: int
-    constants: str
-    chunk_size: int
-    proven_for: Constants
-    noise_multiplier: Any
-    clip_norm: Any
-    step_size: Any
-    regularization: Any
-    epsilon: Any
-    delta: Any
-    optimization_error: Any
-    excess_bound: Any
+    num_users: int = static()
+    items_per_user: int = static()
+    dim: int = static()
+    num_steps: int = static()
+    constants: str = static()
+    chunk_size: int = static()
+    proven_for: Constants = static()
+    noise_multiplier: Number
+    clip_norm: Number
+    step_size: Number
+    regularization: Number
+    epsilon: Number
+    delta: Number
+    optimization_error: Number
+    excess_bound: Number
 
     @property
     def user_gradients(self) -> int:

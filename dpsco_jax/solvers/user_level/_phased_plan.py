@@ -8,7 +8,6 @@ REPLACE_ONE, whenever the run halts; assumed: the key stays secret.
 Cost: none.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
 from dpsco_jax.solvers import _blocks, _planning
@@ -49,8 +49,7 @@ def with_noise(
     return phase._replace(stddev=float(stddev))
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -75,24 +74,24 @@ class Plan:
         assumed_concentration: whether the bound takes the radii on trust; 0 or 1.
     """
 
-    num_users: int
-    items_per_user: int
-    dim: int
-    group_users: tuple[int, ...]
-    constants: str
-    mechanisms: tuple[str, ...]
-    reaches: tuple[float, ...]
+    num_users: int = static()
+    items_per_user: int = static()
+    dim: int = static()
+    group_users: tuple[int, ...] = static()
+    constants: str = static()
+    mechanisms: tuple[str, ...] = static()
+    reaches: tuple[float, ...] = static()
     releases: Any
-    noise_multiplier: Any
-    radii: Any
-    clip_norms: Any
-    step_sizes: Any
-    epsilon: Any
-    delta: Any
-    failure: Any
-    concentration_failure: Any
-    excess_bound: Any
-    assumed_concentration: Any
+    noise_multiplier: Number
+    radii: Number
+    clip_norms: Number
+    step_sizes: Number
+    epsilon: Number
+    delta: Number
+    failure: Number
+    concentration_failure: Number
+    excess_bound: Number
+    assumed_concentration: Number
 
     @property
     def num_groups(self) -> int:

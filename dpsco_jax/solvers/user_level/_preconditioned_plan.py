@@ -12,7 +12,6 @@ the plan is out of its range.
 Cost: one calibration of a Gaussian.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation, NonPrivateDpEvent
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import events
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy._numerics import array_namespace
@@ -31,8 +31,7 @@ COMPONENT_WEIGHT = 0.3  # 4 % more noise for the rest
 _NOISE_AVERSION = 50.0  # of the default quantile
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -55,21 +54,21 @@ class Plan:
         delta: likewise; the certificate is for this δ.
     """
 
-    num_users: int
-    items_per_user: int
-    dim: int
-    columns_per_row: int | None
-    num_steps: int
-    chunk_size: int
-    second_moments: Any
-    moments_multiplier: Any
-    noise_multiplier: Any
-    component_weight: Any
-    quantile: Any
-    margin_scale: Any
-    smoothness: Any
-    epsilon: Any
-    delta: Any
+    num_users: int = static()
+    items_per_user: int = static()
+    dim: int = static()
+    columns_per_row: int | None = static()
+    num_steps: int = static()
+    chunk_size: int = static()
+    second_moments: Number
+    moments_multiplier: Number
+    noise_multiplier: Number
+    component_weight: Number
+    quantile: Number
+    margin_scale: Number
+    smoothness: Number
+    epsilon: Number
+    delta: Number
 
     excess_bound = math.inf  # none is proven
 

@@ -18,7 +18,6 @@ LR·Õ(1/√(nm) + √d/(εn√m)).
 Cost: ΣT·K user gradients; memory of one batch of user gradients; one compiled loop for each phase.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -39,8 +39,7 @@ from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
 from dpsco_jax.solvers.user_level import accelerated_sgd
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do.
 
@@ -54,13 +53,13 @@ class Plan:
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
-    num_users: int
-    constants: str
+    num_users: int = static()
+    constants: str = static()
     phases: Any
-    epsilon: Any
-    delta: Any
-    initial_distance: Any
-    excess_bound: Any
+    epsilon: Number
+    delta: Number
+    initial_distance: Number
+    excess_bound: Number
 
     @property
     def user_gradients(self) -> int:

@@ -14,7 +14,6 @@ are public numbers and used for regularizers only. Utility: ``Plan.excess_bound`
 Cost: that of the runs; half of it and of the users belong to the last block.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -22,6 +21,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -31,8 +31,7 @@ from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do.
 
@@ -44,11 +43,11 @@ class Plan:
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
-    num_users: int
+    num_users: int = static()
     blocks: Any
-    epsilon: Any
-    delta: Any
-    excess_bound: Any
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
 
     @property
     def user_gradients(self) -> int:

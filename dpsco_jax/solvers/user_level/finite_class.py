@@ -21,7 +21,6 @@ Cost: 5K/α draws on average, each with a sort of n numbers; K·n·m loss evalua
 losses fits in memory (64 MiB), else n·m evaluations a draw.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -30,6 +29,7 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import additive, private_range, private_selection, winsorized_mean
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy._numerics import array_namespace
@@ -42,8 +42,7 @@ from dpsco_jax.solvers.solution import Solution, Status
 _MATRIX_ENTRIES = 2**24
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -62,18 +61,18 @@ class Plan:
         excess_bound: proven bound on the expected excess risk.
     """
 
-    num_users: int
-    items_per_user: int
-    num_candidates: int
-    winsorized: bool
-    middle: Any
-    bound: Any
-    radius: Any
-    candidate_epsilon: Any
-    stopping_probability: Any
-    epsilon: Any
-    failure_probability: Any
-    excess_bound: Any
+    num_users: int = static()
+    items_per_user: int = static()
+    num_candidates: int = static()
+    winsorized: bool = static()
+    middle: Number
+    bound: Number
+    radius: Number
+    candidate_epsilon: Number
+    stopping_probability: Number
+    epsilon: Number
+    failure_probability: Number
+    excess_bound: Number
 
     @property
     def noise_scale(self) -> Any:

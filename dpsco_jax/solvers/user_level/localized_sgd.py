@@ -17,7 +17,6 @@ since μ/2·‖w - w*‖² is at most the excess risk of w, in expectation; D is
 Cost: that of multi-pass SGD on each block.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -25,6 +24,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -33,8 +33,7 @@ from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import multipass_sgd
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do: the plans of the blocks, in order. Sizes are static, numbers are leaves.
 
@@ -48,13 +47,13 @@ class Plan:
         excess_bound: proven bound on the expected excess population risk.
     """
 
-    num_users: int
+    num_users: int = static()
     blocks: Any
-    distances: Any
-    strong_convexity: Any
-    epsilon: Any
-    delta: Any
-    excess_bound: Any
+    distances: Number
+    strong_convexity: Number
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
 
     @property
     def user_gradients(self) -> int:

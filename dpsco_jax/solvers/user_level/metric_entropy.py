@@ -24,6 +24,7 @@ from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -32,8 +33,7 @@ from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import finite_class
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -46,12 +46,12 @@ class Plan:
         excess_bound: proven bound on the expected excess risk over the box.
     """
 
-    dim: int
-    points_per_axis: int
-    lower: Any
-    upper: Any
+    dim: int = static()
+    points_per_axis: int = static()
+    lower: Number
+    upper: Number
     selection: Any
-    excess_bound: Any
+    excess_bound: Number
 
     @property
     def num_users(self) -> int:

@@ -16,7 +16,6 @@ key stays secret. Utility: ``excess_bound`` on the expected excess risk; see ``a
 Cost: Σ T_t·n_t user gradients; memory of the gradients of one block.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -26,6 +25,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
@@ -36,8 +36,7 @@ from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
 from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -56,18 +55,18 @@ class Plan:
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
-    num_users: int
-    items_per_user: int
-    dim: int
-    split: str
-    constants: str
-    chunk_size: int
+    num_users: int = static()
+    items_per_user: int = static()
+    dim: int = static()
+    split: str = static()
+    constants: str = static()
+    chunk_size: int = static()
     phases: Any
-    epsilon: Any
-    delta: Any
-    initial_distance: Any
-    failure_probability: Any
-    excess_bound: Any
+    epsilon: Number
+    delta: Number
+    initial_distance: Number
+    failure_probability: Number
+    excess_bound: Number
 
     @property
     def user_gradients(self) -> int:

@@ -17,7 +17,6 @@ E F(average) - F* ≤ R·√(V/T), V = clip_norm² + dim·σ²/batch_size².
 Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +27,7 @@ import numpy as np
 import optax
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -40,8 +40,7 @@ _AVERAGING = ("uniform", "polynomial", "last")
 _POLYNOMIAL_DECAY = 3.0  # the weight of iterate t grows as t³
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -62,19 +61,19 @@ class Plan:
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
-    num_users: int
-    dim: int
-    num_steps: int
-    batch_size: int
-    sampling: str
-    averaging: str
-    chunk_size: int
-    noise_multiplier: Any
-    clip_norm: Any
-    step_size: Any
-    epsilon: Any
-    delta: Any
-    excess_bound: Any
+    num_users: int = static()
+    dim: int = static()
+    num_steps: int = static()
+    batch_size: int = static()
+    sampling: str = static()
+    averaging: str = static()
+    chunk_size: int = static()
+    noise_multiplier: Number
+    clip_norm: Number
+    step_size: Number
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
 
     @property
     def releases(self) -> GaussianReleases:

@@ -15,7 +15,6 @@ secret. Utility: ``excess_bound`` on the expected excess *empirical* risk; see `
 Cost: T·n user gradients and T sorts of n·dim numbers; memory of a few times n gradients.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import winsorized_calibration
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
@@ -37,8 +37,7 @@ _MOST_STEPS = 2000
 _NEAR = 1.05
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
@@ -59,18 +58,18 @@ class Plan:
             1/smoothness while no gradient is clipped; else ``inf``.
     """
 
-    num_users: int
-    items_per_user: int
-    dim: int
-    chunk_size: int
+    num_users: int = static()
+    items_per_user: int = static()
+    dim: int = static()
+    chunk_size: int = static()
     phase: Any
-    epsilon: Any
-    delta: Any
-    initial_distance: Any
-    failure_probability: Any
-    excess_bound: Any
-    distance_bound: Any
-    stationarity_bound: Any
+    epsilon: Number
+    delta: Number
+    initial_distance: Number
+    failure_probability: Number
+    excess_bound: Number
+    distance_bound: Number
+    stationarity_bound: Number
 
     @property
     def releases(self) -> WinsorizedReleases:

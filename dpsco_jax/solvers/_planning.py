@@ -1,11 +1,11 @@
-"""What plans share: the sizes of Gaussian runs, who takes part in a step, tables.
+"""What plans share: the sizes of Gaussian runs, and who takes part in a step.
 
 Formal guarantee: none of its own; ``sampler`` draws users by the law that the accounting assumes.
 
 Cost: none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,11 +25,9 @@ __all__ = [
     "float32_above",
     "near",
     "poisson",
-    "release_rows",
     "require_everybody",
     "require_users",
     "sampler",
-    "table",
 ]
 
 NEAR = "a minimizer lies within"
@@ -56,23 +54,6 @@ def sampler(scheme: Scheme, num_users: int) -> Callable[[jax.Array], sampling.Us
     return None
 
 
-def release_rows(plan: Any) -> list[tuple[str, Any]]:
-    """The lines of a plan's table that speak of cost and privacy.
-
-    Args:
-        plan: with ``releases`` (``GaussianReleases``), ``num_users``, ``epsilon`` and ``user_gradients``.
-    """
-    releases, gradients = plan.releases, plan.user_gradients
-    multiplier = releases.noise_multiplier
-    return [
-        ("noise multiplier", multiplier),
-        ("user gradients", f"{gradients} ({gradients / plan.num_users:.4g} passes)"),
-        ("budget", f"({float(plan.epsilon):g}, {float(plan.delta):g})"),
-        ("ledger epsilon", releases.steps.ledger_epsilon(multiplier, releases.delta)),
-        ("certificate", ",".join(str(releases.certificate()).split("\n"))),
-    ]
-
-
 def near(distance: Any) -> str:
     """The assumption that a bound on the distance of the start is true."""
     return f"{NEAR} {float(distance):.4g} of the start"
@@ -89,20 +70,6 @@ def require_everybody(releases: Any) -> None:
     """``ValueError`` unless all users take part in every step: nothing else is amplified by sampling."""
     users, batch = releases.population_size, releases.batch_size
     _checks.require(batch == users, "plan.releases.batch_size", batch, f"all of the {users} users")
-
-
-def table(title: str, rows: Sequence[tuple[str, Any]]) -> str:
-    """A plan as text: one line for each name and value, floats to five digits."""
-    width = max(len(name) for name, _ in rows)
-    lines = [f"  {name:<{width}}  {_text(value)}" for name, value in rows]
-    return "\n".join([title, *lines])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str | int):
-        return str(value)
-    array = np.asarray(value)
-    return f"{float(array):.5g}" if array.ndim == 0 else f"array of shape {array.shape}"
 
 
 def require_params(name: str, planned: int, params: Any) -> None:

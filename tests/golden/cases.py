@@ -86,7 +86,7 @@ def _ac_sa(name: str, objective: Any, changes: tuple[dict[str, Any], ...], **giv
 
 
 def _ball_acceleration() -> Case:
-    objective = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.02)
+    objective = losses.logistic(feature_bound=1.0, ridge=0.02)
     given = {"lipschitz": 1.0, "distance": 1.0, "ball_radius": 0.4}
     plans = {
         str(change): lambda change=change: ball_acceleration.plan(**(given | change))

@@ -10,7 +10,8 @@ A new solver gets all properties by one row: its module, the arguments of its ``
   says 1.02, so that a charge made twice is seen; every larger number says why;
 - ``share``: how near some pair of neighbours must come to the declared sensitivity;
 - ``seams``: the first users of later blocks, where users are sampled or more than 24;
-- ``removed``: the neighbours are those of ADD_OR_REMOVE_ONE.
+- ``removed``: the neighbours are those of ADD_OR_REMOVE_ONE;
+- ``spread``: of the users around one direction, where a mean of users who disagree is not released.
 
 All rows share one problem: Huber regression on unit vectors with labels of ±10, so that every gradient has
 exactly the norm to which it is clipped, and a user with the opposite label is the worst neighbour there is.
@@ -18,6 +19,7 @@ exactly the norm to which it is clipped, and a user with the opposite label is t
 
 import dataclasses
 import functools
+import math
 import types
 from typing import Any, NamedTuple
 
@@ -80,6 +82,7 @@ class Row(NamedTuple):
     items: int = ITEMS
     drop: tuple[str, ...] = ()
     seams: tuple[int, ...] = ()
+    spread: float = math.inf
 
     def plan(self) -> Any:
         """The plan of the row."""
@@ -108,11 +111,13 @@ class Row(NamedTuple):
         return self.solver.solve(key, plan, self.objective, data, params)
 
     def data(self) -> UserData:
-        """Unit vectors in all directions, labels of ±10, all items of a user alike."""
+        """Unit vectors in all directions, labels of ±10, all items of a user alike; or users who agree."""
         rng = np.random.default_rng(self.num_users)
         rows = rng.standard_normal((self.num_users, 1, DIM))
-        rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
         labels = 10.0 * rng.choice([-1.0, 1.0], (self.num_users, 1))
+        if self.spread < math.inf:
+            rows, labels = np.eye(DIM)[0] + self.spread * rows, np.full_like(labels, 10.0)
+        rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
         shape = (self.num_users, self.items)
         items = Example(
             np.broadcast_to(rows, (*shape, DIM)).astype(np.float32),
@@ -199,16 +204,19 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "phased_sgd, tested", phased_sgd, 120, num_groups=40, num_phases=2, step_size=0.1, groups=2,
-        seams=(80,), **TESTED,
+        seams=(80,), **TESTED | {"radius": 0.02, "spread": 0.02},
     ),
     _row("multipass_sgd, clipped", multipass_sgd, 8, num_steps=2),
-    _row("multipass_sgd, tested", multipass_sgd, 60, num_steps=2, **TESTED),
+    _row("multipass_sgd, tested", multipass_sgd, 60, num_steps=2, **TESTED | {"radius": 1.0, "spread": 0.1}),
     _row("localized_sgd", localized_sgd, 12, num_blocks=2, num_steps=2, objective=RIDGED, groups=2),
     _row(
         "accelerated_sgd, clipped", accelerated_sgd, 8, aggregation="clipped", stage_length=2,
         num_stages=1, **SAMPLED,
     ),
-    _row("accelerated_sgd, tested", accelerated_sgd, 60, stage_length=2, num_stages=1, **TESTED),
+    _row(
+        "accelerated_sgd, tested", accelerated_sgd, 60, stage_length=2, num_stages=1, spread=0.1,
+        **TESTED | {"radius": 0.5},
+    ),
     _row(
         "accelerated_phased_erm", accelerated_phased_erm, 24, aggregation="clipped", num_phases=2,
         groups=2,

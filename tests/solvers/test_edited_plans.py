@@ -276,7 +276,28 @@ def _require_cover(row, label, plan, spent):
     assert claimed >= (1 - _ROUNDING) * known, f"{label}: certified {claimed}, true is {known}"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+# What these are made of has rows of its own, so that they may wait for `make test-slow`.
+_COMPOSED = {
+    "accelerated phased ERM, strongly convex",
+    "private ERM by restarts",
+    "private SCO by localization",
+}
+_SIZED_ALIKE = {"sgd, fixed", "accelerated phased ERM", "accelerated SGD, tested"}
+
+
+def _rows(*later):
+    return pytest.mark.parametrize(
+        "row",
+        [
+            pytest.param(
+                row, id=row.name, marks=[pytest.mark.slow] * (row.name in set().union(*later))
+            )
+            for row in ROWS
+        ],
+    )
+
+
+@_rows(_COMPOSED)
 def test_claims_cover_what_edited_numbers_run(row):
     plan, run = row.make_plan(), _spent(row)
     _require_cover(row, "as planned", plan, run(plan))
@@ -289,7 +310,7 @@ def test_claims_cover_what_edited_numbers_run(row):
     assert lost >= 2, "no edit has cost anything: the account sees nothing"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@_rows(_COMPOSED, _SIZED_ALIKE)
 def test_claims_cover_what_edited_sizes_run(row):
     plan = row.make_plan()
     refused = 0

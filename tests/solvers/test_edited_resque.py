@@ -186,8 +186,16 @@ EDITS = {
 PROOFS = ("beta", "ball_radius", "smoothing_radius", "lipschitz", "regularization")
 
 
+# The others are made of these, and wait for `make test-slow`.
+AT_ONCE = ("localized", "erm", "sco")
+EVERY_NAME = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in AT_ONCE)) for name in NAMES],
+)
+
+
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("name", NAMES)
+@EVERY_NAME
 def test_every_edited_leaf_is_covered(name, edit):
     solver, plan = planned(name)
     # In one dtype, so that one program runs all of them.
@@ -251,7 +259,7 @@ def others(name, value):
     return []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EVERY_NAME
 def test_every_edited_size_is_covered(name):
     solver, plan = planned(name)
     outcomes = {}

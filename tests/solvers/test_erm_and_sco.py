@@ -143,7 +143,7 @@ def test_phases_of_a_population_problem():
     ridged = [line for line in ERM.assumes if "origin" in line]
     assert ridged == ["the domain holds the origin, where the ridge is centred"]
     text = str(SCO)
-    for part in ("private population risk, tight, localization", "267, 133", "REPLACE_ONE"):
+    for part in ("private population risk, tight, localization", "267 | 133", "REPLACE_ONE"):
         assert part in text
 
 

@@ -125,7 +125,7 @@ def test_plans(split):
     weights = [float(phase.regularization) for phase in plan.phases]
     np.testing.assert_allclose(np.diff(np.log(weights)), math.log(4.0), rtol=1e-6)
     assert plan.excess_bound < LOGISTIC.lipschitz * 4.0
-    assert "steps of phases" in str(plan)
+    assert "num_steps" in str(plan)
 
 
 def test_the_bound_falls_with_users_items_and_budget():

@@ -146,7 +146,7 @@ def test_bad_arguments_are_refused(changes, message):
 
 def test_the_plan_prints_what_it_does():
     text = str(_plan(NONSMOOTH))
-    for part in ("tight, direct", "ball of radius", "excess risk bound", "REPLACE_ONE", "secret"):
+    for part in ("tight", "direct", "smoothing_radius", "excess_bound", "REPLACE_ONE", "secret"):
         assert part in text
 
 

@@ -197,6 +197,11 @@ def _check_sensitivity(row: Row, found: Measured) -> None:
                 shares[release.key] = share
     if row.share is not None and shares:
         assert max(shares.values()) >= row.share
+    if row.kind == "tested":
+        # Users agree, and one who does not is far: the score moves by all it can, the mean by a third.
+        means = {release.key for release in found.base.releases if release.name == "gaussian"}
+        assert max(shares[key] for key in shares.keys() - means) >= 0.95
+        assert max(shares[key] for key in means) >= 0.25
     if row.kind == "resque":
         # A phase's noise is step size · L / β, and a user of weight one moves its mean by twice the rest.
         largest = max(call.beta for call, _ in _calls(found.plan))

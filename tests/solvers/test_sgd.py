@@ -154,6 +154,6 @@ def test_a_step_size_needs_a_finite_distance():
 
 def test_the_plan_prints_what_it_does():
     text = str(_plan())
-    for part in ("poisson, 100 users a step", "5 passes", "ADD_OR_REMOVE_ONE", "secret"):
+    for part in ("poisson", "user_gradients", "ADD_OR_REMOVE_ONE", "secret"):
         assert part in text
     assert "REPLACE_ONE" in str(dataclasses.replace(_plan(), sampling="fixed"))

@@ -4,7 +4,6 @@ For tests of combinators: nothing is random, so whole trajectories are known; wh
 recorded; its release is one Gaussian that meets the budget, so that accounting is exact as well.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +13,11 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from dpsco_jax import privacy
+from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import accountants, events
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import Solution, Status, _planning
+from dpsco_jax.solvers import Solution, Status
 
 
 def quadratic(lipschitz: float = 4.0, **changes: Any) -> Objective:
@@ -31,14 +31,13 @@ def quadratic(lipschitz: float = 4.0, **changes: Any) -> Objective:
     )
 
 
-@_planning.pytree
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Plan:
     """What an inner plan has to have; the bound is whatever the test says."""
 
-    num_users: int
-    user_gradients: int
-    budget: tuple[float, float]
+    num_users: int = static()
+    user_gradients: int = static()
+    budget: tuple[float, float] = static()
     initial_distance: Any
     regularization: Any
     excess_bound: Any

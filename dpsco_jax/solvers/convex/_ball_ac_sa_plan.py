@@ -27,7 +27,7 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.smoothing import gaussian_smoothness
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 
 SIZES = ("proved", "paper")
 
@@ -88,14 +88,7 @@ class Plan:
         return tuple(stages.depth for stages in self.stages)
 
     def __str__(self) -> str:
-        rows = [
-            ("ball radius", self.ball_radius),
-            ("smoothing radius", self.smoothing_radius),
-            ("accuracies", ", ".join(f"{a:.3g}" for a in self.accuracies)),
-            ("most queries", max(self.queries)),
-            ("greatest depth", max(self.depths)),
-        ]
-        return _planning.table("AC-SA on balls", rows)
+        return plans.describe("AC-SA on balls", self)
 
 
 def plan(

@@ -17,7 +17,7 @@ from typing import Any
 
 from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 from dpsco_jax.solvers.convex import _ball_search
 from dpsco_jax.solvers.convex.ball_oracles import Accuracies, oracle_accuracies
 
@@ -92,23 +92,15 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        rows: list[tuple[str, Any]] = [
-            ("search", self.search + (", answers reused" if self.reuse else "")),
-            ("ratio R/r", self.ratio),
-            ("condition LR/excess", self.condition),
-            ("balls K = (R/r)^(2/3)", self.ratio ** (2 / 3)),
-            ("outer iterations at most", self.num_iterations),
-            ("line searches each at most", self.max_searches),
-            ("ball radius", self.ball_radius),
-            ("least regularization", self.regularization),
-            ("largest regularization", self.largest),
-            ("excess", self.excess),
+        remarks: list[tuple[str, Any]] = [
+            ("ratio R/r", f"{self.ratio:.5g}"),
+            ("condition LR/excess", f"{self.condition:.5g}"),
+            ("balls K = (R/r)^(2/3)", f"{self.ratio ** (2 / 3):.5g}"),
         ]
         if float(self.regularization) * float(self.ball_radius) >= 4 / 3 * float(self.lipschitz):
-            rows.append(
-                ("note", "the balls are larger than needed: the least regularization always fits")
-            )
-        return _planning.table("ball acceleration", rows)
+            why = "the balls are larger than needed: the least regularization always fits"
+            remarks.append(("note", why))
+        return plans.describe("ball acceleration", self, remarks)
 
 
 def plan(

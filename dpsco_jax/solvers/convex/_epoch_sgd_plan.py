@@ -25,7 +25,7 @@ import numpy as np
 
 from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 
 SIZES = ("proved", "paper", "practical")
 FIRST_EPOCH = 16
@@ -70,13 +70,7 @@ class Plan:
         return tuple(num_queries(epochs) + epochs for epochs in range(self.max_epochs + 1))
 
     def __str__(self) -> str:
-        rows = [
-            ("ball radius", self.ball_radius),
-            ("smoothing radius", self.smoothing_radius),
-            ("accuracies", ", ".join(f"{a:.3g}" for a in self.accuracies)),
-            ("most queries", self.queries[-1]),
-        ]
-        return _planning.table("epoch SGD on balls", rows)
+        return plans.describe("epoch SGD on balls", self)
 
 
 def num_queries(num_epochs: int) -> int:

@@ -38,7 +38,7 @@ from dpsco_jax.geometry.prox import Term
 from dpsco_jax.oracles import Oracle, sampling, unclipped
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 from dpsco_jax.solvers.convex import _ac_sa_choice, loop
 from dpsco_jax.solvers.convex.ac_sa_stages import POLICIES, Stages
 from dpsco_jax.solvers.solution import Solution, finished
@@ -81,27 +81,8 @@ class Plan:
         return self.num_steps * self.batch_size
 
     def __str__(self) -> str:
-        radius = f"ball of radius {float(self.smoothing_radius):.4g}"
-        shown = ", ".join(map(str, self.stages.lengths[:8]))
-        more = ", ..." if len(self.stages.lengths) > 8 else ""
-        return _planning.table(
-            "AC-SA (not private)",
-            [
-                ("policy", self.stages.policy),
-                ("users", self.num_users),
-                ("parameters", self.dim),
-                ("steps", self.num_steps),
-                ("of stages", f"{len(self.stages.lengths)} ({shown}{more})"),
-                ("batch size", self.batch_size),
-                ("smoothing", radius if self.smoothed else "none"),
-                ("user gradients", self.user_gradients),
-                ("excess bound", self.excess_bound),
-                (
-                    "which assumes",
-                    f"a minimizer within {float(self.initial_distance):.4g} of the start",
-                ),
-            ],
-        )
+        near = f"a minimizer within {float(self.initial_distance):.4g} of the start"
+        return plans.describe("AC-SA (not private)", self, [("assumes", near)])
 
 
 def plan(

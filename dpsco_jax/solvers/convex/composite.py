@@ -33,7 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _blocks, _planning, plans
 from dpsco_jax.solvers.solution import Solution
 
 
@@ -108,27 +108,7 @@ class Plan:
         return privacy.certificate(self.event, float(self.delta), relation, _planning.KEPT_SECRET)
 
     def __str__(self) -> str:
-        def listed(values: Any) -> str:
-            return ", ".join(f"{float(np.asarray(value)):.4g}" for value in values)
-
-        def sized(name: str) -> str:
-            return ", ".join(str(getattr(part, name)) for part in self.parts)
-
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("users of the parts", sized("num_users") if self.on_blocks else "all"),
-            *self.remarks,
-            ("distances", listed(self.distances)),
-            ("centred terms", listed(self.strengths)),
-            ("bounds of the parts", listed(part.excess_bound for part in self.parts)),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("user gradients", f"{self.user_gradients}, of the parts {sized('user_gradients')}"),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g}), {self.composition}"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        table = _planning.table(self.title, rows)
-        return "\n".join([table, "the last part:", str(self.parts[-1])])
+        return plans.describe(self.title, self, self.remarks)
 
 
 class _Part(NamedTuple):

@@ -33,7 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 from dpsco_jax.solvers.convex._query_cost import QueryCost
 
 METHODS = ("sgd", "ac_sa")
@@ -67,13 +67,7 @@ class Plan:
         return QueryCost(rounds, queries, rounds, queries * self.dim)
 
     def __str__(self) -> str:
-        rows = [
-            ("rounds at most", self.num_rounds),
-            ("queries of a round", self.batch_size),
-            ("step size", self.step_size),
-            ("smoothing radius", self.smoothing_radius),
-        ]
-        return _planning.table(f"parallel baseline {self.method}", rows)
+        return plans.describe(f"parallel baseline {self.method}", self)
 
 
 class Result(NamedTuple):

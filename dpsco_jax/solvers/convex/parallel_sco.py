@@ -33,7 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 from dpsco_jax.solvers.convex import _query_cost, ball_ac_sa, ball_acceleration, epoch_sgd
 from dpsco_jax.solvers.convex._query_cost import ORACLES, QueryCost
 from dpsco_jax.solvers.convex.ball_oracles import BallOracle, BallOracles, from_ball_oracle
@@ -84,17 +84,11 @@ class Plan:
 
     def __str__(self) -> str:
         condition = float(self.lipschitz) * float(self.distance) / float(self.excess)
-        rows = [
-            ("oracle, constants", f"{self.oracle}, {self.constants}"),
-            ("excess, LR/excess", f"{float(self.excess):.5g}, {condition:.5g}"),
-            ("smoothing and ball radius", self.smoothing_radius),
-            ("problems of a line search", self.search_runs),
-            ("levels of the prox", self.prox_levels),
-            ("most queries of a problem", max(self.inner.queries)),
+        remarks = [
+            ("condition LR/excess", f"{condition:.5g}"),
             ("rounds at most", self.most_rounds),
-            ("balls K = (R/r)^(2/3)", self.outer.ratio ** (2 / 3)),
         ]
-        return _planning.table("parallel stochastic convex optimization", rows)
+        return plans.describe("parallel stochastic convex optimization", self, remarks)
 
 
 class Result(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 
 SEARCHES = ("doubling", "bisection", "fixed")
@@ -211,26 +211,12 @@ class Plan:
 
     def __str__(self) -> str:
         bias = math.sqrt(2 / math.pi) * float(self.lipschitz) * float(self.smoothing_radius)
-        certificate = str(self.certificate()).split("\n")
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("parameters", self.dim),
-            ("target LR/κ", self.outer.excess),
-            ("smoothing radius", self.smoothing_radius),
-            ("smoothing adds at most", bias),
-            ("ball radius", self.ball_radius),
-            ("outer iterations at most", self.outer.num_iterations),
-            ("line searches each at most", self.outer.max_searches),
-            ("private calls budgeted", sum(self.budgeted)),
-            ("queries of a call", f"{self.num_queries}, {self.sampling}"),
-            ("user gradients at most", f"{self.user_gradients / self.num_users:.4g} passes"),
-            ("beta", self.beta),
-            ("predicted error over radius", self.predicted_error),
-            ("which assumes", "; ".join(self.assumes)),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(certificate)),
+        remarks = [
+            ("smoothing_adds_at_most", f"{bias:.5g}"),
+            ("private_calls_budgeted", sum(self.budgeted)),
+            ("passes at most", f"{self.user_gradients / self.num_users:.4g}"),
         ]
-        return _planning.table("private ERM by ball acceleration", rows)
+        return plans.describe("private ERM by ball acceleration", self, remarks)
 
 
 def predicted_error(plan: Any, beta: float) -> float:

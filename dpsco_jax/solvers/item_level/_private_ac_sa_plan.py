@@ -10,14 +10,12 @@ all numbers and what ``assumes`` says.
 Cost: none; a certificate takes the accountants up to a second.
 """
 
-from typing import Any
-
 from dp_accounting import DpEvent
 
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 
 
 @pytree
@@ -104,21 +102,6 @@ class Plan:
 
     def __str__(self) -> str:
         trivial = float(self.clip_norm) * float(self.initial_distance)
-        smoothing = f"ball of radius {float(self.smoothing_radius):.4g}"
-        parameter = "AC-SA step parameter" if self.policy == "direct" else "smoothness"
-        rows: list[tuple[str, Any]] = [
-            ("constants, policy", f"{self.constants}, {self.policy}"),
-            ("users", self.num_users),
-            ("parameters", self.dim),
-            ("steps", self.num_steps),
-            ("batch size", self.batch_size),
-            ("clip norm", self.clip_norm),
-            ("smoothing", smoothing if self.smoothed else "none: the loss is smoother by itself"),
-            (parameter, self.smoothness),
-            ("strong convexity", self.strong_convexity),
-            ("added regularization", self.regularization),
-            ("excess risk bound", f"{float(self.excess_bound):.4g} (trivial: {trivial:.4g})"),
-            ("which assumes", "; ".join(self.assumes)),
-            *_planning.release_rows(self),
-        ]
-        return _planning.table("private AC-SA", rows)
+        return plans.describe(
+            "private AC-SA", self, [("excess_of_doing_nothing", f"at most {trivial:.5g}")]
+        )

@@ -11,12 +11,11 @@ Cost: about a second for each size of call, once in a process.
 """
 
 import math
-from typing import Any
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level._resque_levels import levels
 
@@ -142,23 +141,9 @@ class Plan:
 
     def __str__(self) -> str:
         smoothing = _SMOOTHING_BIAS * float(self.lipschitz) * float(self.smoothing_radius)
-        certificate = str(self.certificate()).split("\n")
-        rows: list[tuple[str, Any]] = [
-            ("method", self.method),
-            ("users", self.num_users),
-            ("parameters", self.dim),
-            ("queries", f"fewer than {self.num_queries}, {self.sampling}"),
-            ("ball radius", self.ball_radius),
-            ("smoothing radius", self.smoothing_radius),
-            ("regularization", self.regularization),
-            ("beta", self.beta),
-            ("excess bound, smoothed", self.excess_bound),
-            ("smoothing adds at most", smoothing),
-            ("which assumes", "; ".join(self.assumes)),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(certificate)),
-        ]
-        return _planning.table("private ERM over a ball", rows)
+        return plans.describe(
+            "private ERM over a ball", self, [("smoothing_adds_at_most", f"{smoothing:.5g}")]
+        )
 
 
 def strongly_convex_gradients(num_queries: int) -> int:

@@ -32,7 +32,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _blocks, _planning, plans
 from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
@@ -95,26 +95,7 @@ class Plan:
         return accounting.certificate(self.calls, float(self.delta), self.rounds[0].assumes)
 
     def __str__(self) -> str:
-        def each(values: Any) -> str:
-            return ", ".join(f"{float(value):.4g}" for value in values)
-
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("parameters", self.dim),
-            ("regularization", self.regularization),
-            ("rounds", len(self.rounds)),
-            ("distances", each(made.outer.distance for made in self.rounds)),
-            ("targets", each(made.outer.excess for made in self.rounds)),
-            ("excesses predicted", each(self.excesses)),
-            ("queries of a call", ", ".join(str(made.num_queries) for made in self.rounds)),
-            ("private calls budgeted", ", ".join(str(sum(m.budgeted)) for m in self.rounds)),
-            ("beta", each(made.beta for made in self.rounds)),
-            ("errors over radius", each(made.predicted_error for made in self.rounds)),
-            ("user gradients at most", f"{self.user_gradients / self.num_users:.4g} passes"),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("private regularized ERM by ball acceleration", rows)
+        return plans.describe("private regularized ERM by ball acceleration", self)
 
 
 def plan(

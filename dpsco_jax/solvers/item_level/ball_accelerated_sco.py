@@ -28,7 +28,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _blocks, _planning, plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
 from dpsco_jax.solvers.item_level._ball_accelerated_plan import WORST_ERROR
@@ -82,18 +82,7 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("parameters", self.dim),
-            ("blocks", ", ".join(str(block.num_users) for block in self.blocks)),
-            ("left out", self.omitted or "nothing"),
-            ("regularizations", ", ".join(f"{float(mu):.4g}" for mu in self.regularizations)),
-            ("distances", ", ".join(f"{float(b.outer.distance):.4g}" for b in self.blocks)),
-            ("user gradients at most", f"{self.user_gradients / self.num_users:.4g} passes"),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("private SCO by ball acceleration", rows)
+        return plans.describe("private SCO by ball acceleration", self)
 
 
 def plan(

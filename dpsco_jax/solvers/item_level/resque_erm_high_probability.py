@@ -25,7 +25,7 @@ from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
 from dpsco_jax.solvers.item_level import _resque_plan as shared
@@ -76,14 +76,7 @@ class Plan:
         return accounting.certificate(self.calls, float(self.base.delta), self.base.assumes)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, Any]] = [
-            ("runs", self.num_runs),
-            ("queries of a run", f"fewer than {self.base.num_queries}"),
-            ("beta", self.base.beta),
-            ("budget", f"({float(self.base.epsilon):g}, {float(self.base.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("private ERM over a ball, with high probability", rows)
+        return plans.describe("private ERM over a ball, with high probability", self)
 
 
 def plan(

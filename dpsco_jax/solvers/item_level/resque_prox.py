@@ -34,7 +34,7 @@ from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
 from dpsco_jax.solvers.item_level import _resque_plan as shared
@@ -107,16 +107,7 @@ class Plan:
         return accounting.certificate(self.calls, float(self.base.delta), self.base.assumes)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, Any]] = [
-            ("prox", self.prox),
-            ("levels of the copies", ", ".join(map(str, self.drawn))),
-            ("queries at level 0", self.base.num_queries),
-            ("users drawn", self.user_gradients),
-            ("beta", self.base.beta),
-            ("budget", f"({float(self.base.epsilon):g}, {float(self.base.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("private proximal point", rows)
+        return plans.describe("private proximal point", self)
 
 
 def plan(

@@ -18,7 +18,7 @@ from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated_mean import headroom
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 
 
 def tested_stddev(releases: Any, radius: Any, reach: float, dim: int) -> Any:
@@ -131,27 +131,4 @@ class Plan:
         return self.releases.certificate()
 
     def __str__(self) -> str:
-        other = "clipped" if self.aggregation == "outlier_removed" else "outlier_removed"
-        passes = self.user_gradients / self.num_users
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("items per user", self.items_per_user),
-            ("parameters", self.dim),
-            ("steps", f"{self.num_stages} stages of {self.stage_length}"),
-            ("batch size", self.batch_size),
-            ("aggregation", self.aggregation),
-            ("noise of a coordinate", self.noise_stddev),
-            (f"... if {other}", self.other_stddev),
-            ("radius of users' gradients", self.radius),
-            ("clip norm", self.clip_norm),
-            ("regularization", self.regularization),
-            ("smoothing radius", self.smoothing_radius),
-            ("gap bound", self.gap_bound),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("chance of a failure", self.failure),
-            ("user gradients", f"{self.user_gradients} ({passes:.4g} passes)"),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("accelerated user-level SGD", rows)
+        return plans.describe("accelerated user-level SGD", self)

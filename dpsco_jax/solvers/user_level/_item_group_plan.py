@@ -20,7 +20,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy.certificates import accounted_by
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 
 _REPLACE = NeighboringRelation.REPLACE_ONE
 _ASSUMES = ("the key and the items drawn in each step stay secret",)
@@ -120,22 +120,10 @@ class Plan:
 
     def __str__(self) -> str:
         tight = self.constants == "tight"
-        rows: list[tuple[str, Any]] = [
-            ("users, items of each", f"{self.num_users}, {self.items_per_user}"),
-            ("parameters", self.dim),
-            ("steps", self.num_steps),
-            ("items a step", self.batch_size or "all"),
-            ("from items to users", "all items change at once" if tight else "black box"),
-            ("clip norm", self.clip_norm),
-            ("step size", self.step_size),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("noise multiplier", self.noise_multiplier),
-            ("item gradients", self.item_gradients),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("item-level DP-SGD, for users", rows)
+        group = "all items change at once" if tight else "black box"
+        return plans.describe(
+            "item-level DP-SGD, for users", self, [("from items to users", group)]
+        )
 
 
 def item_budget(epsilon: float, delta: float, items_per_user: int) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 
 
 @pytree
@@ -158,45 +158,17 @@ class Plan:
 
     def __str__(self) -> str:
         noise, clipped = float(self.noise_stddev), float(self.clipped_stddev)
-        rows: list[tuple[str, Any]] = [
-            ("constants", self.constants),
-            ("users, items per user", f"{self.num_users}, {self.items_per_user}"),
-            ("parameters", self.dim),
-            ("steps", self.num_steps),
-            ("step size", self.step_size),
-            ("smoothing", self.smoothing if self.smoothing == "none" else _ball(self)),
-        ]
         if self.mechanism == "clipped":
-            rows += [
-                ("mechanism", "mean of clipped gradients, no test"),
-                (
-                    "because",
-                    f"the radius {float(self.radius):.4g} is at least 2G: it tests nothing",
-                ),
-                ("noise per coordinate", noise),
-            ]
+            why = f"the radius {float(self.radius):.4g} is at least 2G: it tests nothing"
+            remarks: list[tuple[str, Any]] = [("clipped because", why)]
         else:
             better = "less" if noise < clipped else "more"
-            rows += [
-                ("mechanism", "outlier-removed mean"),
-                ("radius", self.radius),
-                ("noise per coordinate", f"{noise:.4g}, {better} than {clipped:.4g} of clipping"),
-                ("break-even radius", self.break_even_radius),
-                ("threshold", f"{float(self.releases.threshold):.5g} of {self.num_users}"),
+            remarks = [
+                ("noise", f"{noise:.4g} per coordinate, {better} than {clipped:.4g} of clipping"),
+                ("break_even_radius", f"{float(self.break_even_radius):.5g}"),
                 ("users needed", self.fewest_users()),
-                ("false halt probability", self.failure),
             ]
-        return _planning.table(
-            "multi-pass SGD on outlier-removed means",
-            [
-                *rows,
-                ("excess risk bound", self.excess_bound),
-                ("which assumes", "; ".join(self.assumes)),
-                ("user gradients", f"{self.user_gradients} ({self.num_steps} passes)"),
-                ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-                ("certificate", ",".join(str(self.certificate()).split("\n"))),
-            ],
-        )
+        return plans.describe("multi-pass SGD on outlier-removed means", self, remarks)
 
 
 def _ball(plan: Plan) -> str:

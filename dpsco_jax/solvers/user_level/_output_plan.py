@@ -33,7 +33,7 @@ from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy._numerics import as_floats
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 CLIP_ROOM = 1.0 + 2.0**-10
@@ -179,22 +179,12 @@ class Plan:
         return privacy.certificate(event, float(self.delta), REPLACE, self.assumes)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, Any]] = [
-            ("users, items of each", f"{self.num_users}, {self.items_per_user}"),
-            ("parameters", self.dim),
-            ("gradient steps", self.num_steps),
-            ("step size", self.step_size),
-            ("regularization", self.regularization),
-            ("sensitivity", self.sensitivity),
-            ("noise on a parameter", self.noise_stddev),
-            ("from items to users", "direct" if self.constants == "tight" else "black box"),
-            ("optimization error", self.optimization_error),
-            ("excess risk bound", self.excess_bound),
-            ("user gradients", self.user_gradients),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
+        group = "direct" if self.constants == "tight" else "black box"
+        remarks = [
+            ("from items to users", group),
+            ("sensitivity", f"{float(self.sensitivity):.5g}"),
         ]
-        return _planning.table("output perturbation", rows)
+        return plans.describe("output perturbation", self, remarks)
 
 
 def proven_constants(objective: Objective) -> Constants:

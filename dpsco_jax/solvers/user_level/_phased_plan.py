@@ -18,7 +18,7 @@ from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _blocks, plans
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 
 
@@ -166,31 +166,12 @@ class Plan:
         return [kinds[mechanism] for mechanism in dict.fromkeys(self.mechanisms)]
 
     def __str__(self) -> str:
-        rows: list[tuple[str, Any]] = [
-            ("constants", self.constants),
-            ("users, items per user", f"{self.num_users}, {self.items_per_user}"),
-            ("parameters", self.dim),
-            ("phases", len(self.group_users)),
-            ("groups in each", self.num_groups),
-            ("users in a group", ", ".join(map(str, self.group_users))),
-            ("step sizes", _row(self.step_sizes)),
-            ("mechanisms", ", ".join(self.mechanisms)),
-            ("radii", _row(self.radii)),
-            ("break-even radii", _row(self.break_even_radii)),
-            ("noise per coordinate", _row(self.noise_stddevs)),
-            ("threshold", f"{float(self.releases.threshold):.5g} of {self.num_groups}"),
-            ("false halt probability", self.failure),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("item gradients", f"{self.item_gradients} ({self.user_gradients} users)"),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g}), in parallel"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
+        remarks = [("mechanisms", ", ".join(self.mechanisms))]
         if "clipped" in self.mechanisms:
-            rows.insert(
-                8, ("clipped because", "the radius holds any two averages: it tests nothing")
+            remarks.append(
+                ("clipped because", "the radius holds any two averages: it tests nothing")
             )
-        return _planning.table("phased SGD with outlier iterates removed", rows)
+        return plans.describe("phased SGD with outlier iterates removed", self, remarks)
 
 
 def _row(values: Any) -> str:

@@ -25,7 +25,7 @@ from dpsco_jax.privacy import events
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy._numerics import array_namespace
 from dpsco_jax.problems.objective import LinearModel, Objective
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 
 COMPONENT_WEIGHT = 0.3  # 4 % more noise for the rest
 _NOISE_AVERSION = 50.0  # of the default quantile
@@ -124,26 +124,8 @@ class Plan:
         return float(privacy.epsilon(self.loss(), float(self.delta)))
 
     def __str__(self) -> str:
-        private = self.moments_multiplier is not None
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("items of a user", self.items_per_user),
-            ("parameters", self.dim),
-            (
-                "rows",
-                f"one-hot, {self.columns_per_row} columns" if self.columns_per_row else "dense",
-            ),
-            ("steps", f"{self.num_steps}, all users"),
-            ("moments' multiplier", self.moments_multiplier if private else "none, public"),
-            ("quantile of the radius", self.quantile),
-            ("typical margin", self.margin_scale),
-            ("noise multiplier", self.noise_multiplier),
-            ("user gradients", self.user_gradients),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("ledger epsilon", self.ledger_epsilon()),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("user-level preconditioned DP-SGD", rows)
+        remarks = [("ledger_epsilon", f"{self.ledger_epsilon():.5g}")]
+        return plans.describe("user-level preconditioned DP-SGD", self, remarks)
 
 
 def plan(

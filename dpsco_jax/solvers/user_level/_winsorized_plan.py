@@ -15,7 +15,7 @@ Cost: some ten milliseconds for each number of steps.
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -87,15 +87,3 @@ def feasible(with_steps: Callable[[int], _Found], most: int) -> list[_Found]:
         except ValueError:  # too few users for so many steps
             break
     return found
-
-
-def release_rows(releases: WinsorizedReleases) -> list[tuple[str, Any]]:
-    """The lines of a plan's table that speak of its releases."""
-    bare = releases.form == "clipped"
-    return [
-        ("form of the means", releases.form),
-        ("clip norm", releases.bound),
-        *([] if bare else [("radius of users", releases.radius)]),
-        ("noise multiplier", releases.noise_multiplier),
-        ("noise in each coordinate", releases.noise_stddev),
-    ]

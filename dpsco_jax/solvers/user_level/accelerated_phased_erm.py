@@ -29,7 +29,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 from dpsco_jax.solvers._blocks import in_sequence
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
@@ -85,25 +85,7 @@ class Plan:
         return parallel_certificate([phase.certificate() for phase in self.phases])
 
     def __str__(self) -> str:
-        phase = self.phases[0]
-        columns = " ".join(f"{name:>10}" for name in ("users", "steps", "batch", "lambda"))
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("items per user", phase.items_per_user),
-            ("parameters", phase.dim),
-            ("constants", self.constants),
-            ("clip norm", phase.clip_norm),
-            ("smoothing radius", phase.smoothing_radius),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("user gradients", f"{self.user_gradients}"),
-            ("item gradients", f"{self.item_gradients}"),
-            ("phases", f"{columns}  noise of a coordinate, if outliers removed or clipped"),
-            *((f"  {i}", _line(p)) for i, p in enumerate(self.phases, 1)),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("accelerated phased ERM", rows)
+        return plans.describe("accelerated phased ERM", self)
 
 
 def _line(phase: accelerated_sgd.Plan) -> str:

@@ -25,7 +25,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 from dpsco_jax.solvers._blocks import block_sizes, in_sequence
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
@@ -69,10 +69,7 @@ class Plan:
         return parallel_certificate([block.certificate() for block in self.blocks])
 
     def __str__(self) -> str:
-        bound = ("excess risk bound", self.excess_bound)
-        title = "accelerated phased ERM, strongly convex"
-        head = _planning.table(title, [("users", self.num_users), bound])
-        return "\n".join([head, *map(str, self.blocks)])
+        return plans.describe("accelerated phased ERM, strongly convex", self)
 
 
 def plan(

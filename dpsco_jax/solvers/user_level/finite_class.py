@@ -36,7 +36,7 @@ from dpsco_jax.privacy._numerics import array_namespace
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 from dpsco_jax.solvers.solution import Solution, Status
 
 _MATRIX_ENTRIES = 2**24
@@ -128,18 +128,7 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        rows = [
-            ("users, items", f"{self.num_users}, {self.items_per_user}"),
-            ("candidates", self.num_candidates),
-            ("expected draws", self.expected_draws),
-            ("means", "winsorized" if self.winsorized else "plain"),
-            ("noise scale", self.noise_scale),
-            ("failure probability", self.failure_probability),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("budget", f"({float(self.epsilon):g}, 0)"),
-        ]
-        return _planning.table("private choice from a finite class", rows)
+        return plans.describe("private choice from a finite class", self)
 
 
 def plan(

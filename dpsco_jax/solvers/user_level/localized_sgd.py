@@ -28,7 +28,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _blocks, _planning, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import multipass_sgd
 
@@ -80,18 +80,7 @@ class Plan:
         return parallel_certificate([block.certificate() for block in self.blocks])
 
     def __str__(self) -> str:
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("blocks", ", ".join(str(block.num_users) for block in self.blocks)),
-            ("steps", ", ".join(str(block.num_steps) for block in self.blocks)),
-            ("distances", ", ".join(f"{float(d):.4g}" for d in self.distances)),
-            ("block bounds", ", ".join(f"{float(b.excess_bound):.4g}" for b in self.blocks)),
-            ("excess risk bound", self.excess_bound),
-            ("user gradients", self.user_gradients),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g}), in parallel"),
-        ]
-        table = _planning.table("localized SGD for strongly convex losses", rows)
-        return "\n".join([table, "the last block:", str(self.blocks[-1])])
+        return plans.describe("localized SGD for strongly convex losses", self)
 
 
 def plan(

@@ -28,7 +28,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import finite_class
 
@@ -87,10 +87,7 @@ class Plan:
         return self.selection.certificate()
 
     def __str__(self) -> str:
-        grid = f"{self.points_per_axis}^{self.dim} points, mesh {float(self.mesh):.4g}"
-        choice = str(self.selection).split("\n", 1)[1]
-        rows = [("grid", grid), ("bound with the grid", self.excess_bound)]
-        return _planning.table("private choice from a grid", rows) + "\n" + choice
+        return plans.describe("private choice from a grid", self)
 
 
 def plan(

@@ -30,7 +30,7 @@ from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _blocks, _planning, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
 from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
@@ -92,29 +92,7 @@ class Plan:
         return parallel_certificate([phase.releases.certificate() for phase in self.phases])
 
     def __str__(self) -> str:
-        releases = [phase.releases for phase in self.phases]
-
-        def listed(values: Any) -> str:
-            return ", ".join(f"{float(value):.4g}" for value in values)
-
-        rows: list[tuple[str, Any]] = [
-            ("users, items", f"{self.num_users}, {self.items_per_user}"),
-            ("parameters", self.dim),
-            ("constants, blocks", f"{self.constants}, {self.split}"),
-            ("users of phases", listed(phase.num_users for phase in self.phases)),
-            ("steps of phases", listed(phase.num_steps for phase in self.phases)),
-            ("regularization", listed(phase.regularization for phase in self.phases)),
-            ("form of the means", ", ".join(r.form for r in releases)),
-            ("noise per coordinate", listed(r.noise_stddev for r in releases)),
-            ("clip norm", releases[0].bound),
-            ("chance of clipping", self.failure_probability),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("user gradients", self.user_gradients),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("phased ERM", rows)
+        return plans.describe("phased ERM", self)
 
 
 def plan(

@@ -31,7 +31,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, finished
 
@@ -97,18 +97,7 @@ class Plan:
         return self.releases.certificate()
 
     def __str__(self) -> str:
-        rows: list[tuple[str, Any]] = [
-            ("users", self.num_users),
-            ("parameters", self.dim),
-            ("steps", self.num_steps),
-            ("sampling", f"{self.sampling}, {self.batch_size} users a step"),
-            ("averaging", self.averaging),
-            ("clip norm", self.clip_norm),
-            ("step size", self.step_size),
-            ("excess risk bound", self.excess_bound),
-            *_planning.release_rows(self),
-        ]
-        return _planning.table("user-level DP-SGD", rows)
+        return plans.describe("user-level DP-SGD", self)
 
 
 def plan(

@@ -29,7 +29,7 @@ from dpsco_jax.mechanisms import winsorized_calibration
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _planning, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
 
@@ -122,20 +122,7 @@ class Plan:
         return self.phase.checked().certificate()
 
     def __str__(self) -> str:
-        rows = [
-            ("users, items", f"{self.num_users}, {self.items_per_user}"),
-            ("parameters", self.dim),
-            ("method", self.phase.method),
-            ("steps", self.num_steps),
-            *_winsorized_plan.release_rows(self.releases),
-            ("chance of clipping", self.failure_probability),
-            ("excess risk bound", self.excess_bound),
-            ("which assumes", "; ".join(self.assumes)),
-            ("user gradients", self.user_gradients),
-            ("budget", f"({float(self.epsilon):g}, {float(self.delta):g})"),
-            ("certificate", ",".join(str(self.certificate()).split("\n"))),
-        ]
-        return _planning.table("winsorized ERM", rows)
+        return plans.describe("winsorized ERM", self)
 
 
 def plan(

@@ -1,0 +1,114 @@
+"""Plans as text: every number by the name that it has in code, then what the plan costs and assumes.
+
+What it computes: ``describe`` reads a plan's fields, plans within it with an indentation, plans in order side
+by side, one column a part. A plan's ``__str__`` gives it a title and, where numbers alone do not say enough,
+remarks.
+
+Formal guarantee: none. The certificate is computed when it is printed.
+
+Cost: that of the certificate, about a second where it needs privacy loss distributions.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["describe"]
+
+_SHOWN = 8
+_DERIVED = (
+    "num_users",
+    "num_steps",
+    "noise_stddev",
+    "excess_bound",
+    "user_gradients",
+    "item_gradients",
+)
+_ELSEWHERE = (
+    "epsilon",
+    "delta",
+    "title",
+    "remarks",
+)  # in the budget, the first line and the remarks
+
+Rows = list[tuple[str, Any]]
+
+
+def describe(title: str, plan: Any, remarks: Sequence[tuple[str, Any]] = ()) -> str:
+    """A plan as a table of names and values.
+
+    Args:
+        title: the first line.
+        plan: a dataclass; ``assumes``, ``certificate()`` and properties as ``num_steps``, ``excess_bound``
+            and ``user_gradients`` are shown if it has them.
+        remarks: further lines, as (name, value).
+
+    Returns:
+        One line for each name, floats to five digits; of long tuples and arrays the first eight entries.
+    """
+    rows = [*_fields(plan, ""), *remarks, *_costs(plan)]
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows)])
+
+
+def _fields(plan: Any, indent: str) -> Rows:
+    rows: Rows = []
+    for field in dataclasses.fields(plan):
+        value, name = getattr(plan, field.name), f"{indent}{field.name}"
+        if field.name in _ELSEWHERE:
+            continue
+        if dataclasses.is_dataclass(value):
+            rows += [(name, type(value).__name__), *_fields(value, indent + "  ")]
+        elif _is_parts(value):
+            rows += [(name, f"{len(value)} in order"), *_columns(value, indent + "  ")]
+        elif (shown := _text(value)) is not None:
+            rows.append((name, shown))
+    return rows
+
+
+def _is_parts(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(map(dataclasses.is_dataclass, value))
+
+
+def _columns(parts: Sequence[Any], indent: str) -> Rows:
+    """The fields of several plans: one value if all agree, else one for each part."""
+    tables = [dict(_fields(part, indent)) for part in parts]
+    rows: Rows = []
+    for name in dict.fromkeys(name for table in tables for name in table):
+        values = [str(table.get(name, "-")) for table in tables]
+        rows.append((name, values[0] if len(set(values)) == 1 else " | ".join(values)))
+    return rows
+
+
+def _costs(plan: Any) -> Rows:
+    rows: Rows = [
+        (name, shown)
+        for name in _DERIVED
+        if name not in {field.name for field in dataclasses.fields(plan)}
+        and (shown := _text(getattr(plan, name, None))) is not None
+    ]
+    rows += [("assumes", line) for line in getattr(plan, "assumes", ())]
+    if hasattr(plan, "epsilon") and hasattr(plan, "delta"):
+        rows.append(("budget", f"({float(plan.epsilon):g}, {float(plan.delta):g})"))
+    if hasattr(plan, "certificate"):
+        rows.append(("certificate", ",".join(str(plan.certificate()).split("\n"))))
+    return rows
+
+
+def _text(value: Any) -> str | None:
+    """What is shown of a value; ``None`` of what is no number, text or tuple of these."""
+    if isinstance(value, bool | int | str):
+        return str(value)
+    if isinstance(value, tuple | list):
+        shown = [text for text in map(_text, value[:_SHOWN]) if text is not None]
+        return ", ".join(shown) + (", ..." if len(value) > _SHOWN else "") if shown else None
+    if value is None or callable(value):
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        return None
+    if array.ndim == 0:
+        return f"{array.item():.5g}"
+    return _text(tuple(array.ravel().tolist())) if array.ndim == 1 else f"array {array.shape}"

@@ -1,0 +1,64 @@
+"""Plans as text: every number under its name, plans in order side by side, costs and assumptions."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.solvers import plans
+
+
+@pytree
+class Inner:
+    size: int = static()
+    step: Number
+
+
+@pytree
+class Outer:
+    title: str = static()
+    flag: bool = static()
+    loss: Any = static()
+    parts: tuple[Inner, ...]
+    first: Inner
+    radius: Number
+    table: Number
+    epsilon: Number = 2.0
+    delta: Number = 1e-5
+
+    num_steps = 7
+    assumes = ("one thing", "another")
+
+
+PLAN = Outer("hidden", True, abs, (Inner(3, 0.5), Inner(3, 0.25)), Inner(4, 1.0), None, np.ones(12))
+
+
+def test_every_number_has_a_line_with_its_name():
+    text = plans.describe("a title", PLAN, [("remark", "is kept")])
+    lines = [line.split() for line in text.split("\n")]
+    assert lines == [
+        ["a", "title"],
+        ["flag", "True"],
+        ["parts", "2", "in", "order"],
+        ["size", "3"],
+        ["step", "0.5", "|", "0.25"],
+        ["first", "Inner"],
+        ["size", "4"],
+        ["step", "1"],
+        ["table", *["1,"] * 8, "..."],
+        ["remark", "is", "kept"],
+        ["num_steps", "7"],
+        ["assumes", "one", "thing"],
+        ["assumes", "another"],
+        ["budget", "(2,", "1e-05)"],
+    ]
+
+
+def test_a_field_of_one_part_alone_is_missing_in_the_other():
+    plan = dataclasses.replace(PLAN, parts=(PLAN.first, Inner(4, None)))
+    assert ["step", "1", "|", "-"] in [line.split() for line in str(_shown(plan)).split("\n")]
+
+
+def _shown(plan):
+    return plans.describe("", plan)

@@ -164,6 +164,7 @@ def plan(
     if initial_distance is not None:
         farthest = min(farthest, _checks.require_real("initial_distance", initial_distance, 0))
     condition = _checks.require_real("condition", condition, 1, closed=True)
+    _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
 
     def round_plan(distance: float, kappa: float, **changes: Any) -> Any:
         if smoothing_radius is not None:

@@ -138,6 +138,9 @@ def plan(
     most = math.floor(math.log2(num_users))
     if num_blocks is not None:
         most = _checks.require_integer("num_blocks", num_blocks, 1, most)
+    _checks.require_given(
+        _checks.require_positive, smoothing_radius=settings.get("smoothing_radius")
+    )
     lipschitz = float(objective.lipschitz)
     accuracy = math.sqrt(1 / num_users + dim * math.log(1 / delta) / (epsilon * num_users) ** 2)
     blocks: list[Any] = []

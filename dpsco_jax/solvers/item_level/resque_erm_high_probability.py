@@ -99,7 +99,8 @@ def plan(
         objective: as for ``resque_erm``.
         failure: ζ in (0, 1).
         num_runs: k, in place of ⌈20·log(1/ζ)⌉.
-        **arguments: those of ``_resque_plan.draft``; needs a regularization or a ridge.
+        **arguments: those of ``_resque_plan.draft``; needs a regularization or a ridge. ``method`` may be
+            named, but there is one only: ``"strongly convex"``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -107,7 +108,9 @@ def plan(
     failure = _checks.require_real("failure", failure, 0, 1)
     runs = robust_point.runs_for(failure) if num_runs is None else num_runs
     runs = _checks.require_integer("num_runs", runs, 1)
-    made = Plan(runs, shared.draft(objective, **arguments | {"method": "strongly convex"}))
+    method = arguments.pop("method", None) or "strongly convex"
+    _checks.require_choice("method", method, ("strongly convex",))
+    made = Plan(runs, shared.draft(objective, **arguments, method=method))
     return dataclasses.replace(made, base=shared.calibrated(made.base, made.calls_at))
 
 

@@ -91,7 +91,7 @@ def joint_bound(clip_norm: Any) -> Any:
     return root * (1 + (len(bounds) + 4) * jnp.finfo(root.dtype).eps)
 
 
-def _require_bounds(clip_norm: Any) -> list[ArrayLike]:
+def _require_bounds(clip_norm: Any) -> list[Any]:
     bounds = jax.tree.leaves(clip_norm)
     require(len(bounds) > 0, "clip_norm", clip_norm, "at least one positive number")
     for bound in bounds:

@@ -99,8 +99,8 @@ def proven_diameter(domain: Domain) -> float:
     """The diameter of a set of this file, whose projection is one: it expands no distance.
 
     Raises:
-        ValueError: ``domain`` is no ``Domain``, the projection is not one that a function of this file made from concrete numbers, or
-            the domain claims another diameter than that of its set.
+        ValueError: ``domain`` is no ``Domain``, the projection is not one that a function of this file made
+            from concrete numbers, or the domain claims another diameter than that of its set.
     """
     require_instance("domain", domain, Domain)
     found = _diameters.get(domain.project)

@@ -67,8 +67,9 @@ def items_per_user(data: UserData) -> Int[Array, "users"]:
     """Number of items of each user (private: it is a fact about that user).
 
     Raises:
-        ValueError: if ``data`` is no ``UserData``, or its mask no array of booleans of shape ``[users, items]``. Of other numbers a user
-            could make a count that is not that of the items, and so a mean that is none.
+        ValueError: if ``data`` is no ``UserData``, or its mask no array of booleans of shape ``[users,
+            items]``. Of other numbers a user could make a count that is not that of the items, and so a mean
+            that is none.
     """
     require_instance("data", data, UserData)
     slots = jax.tree.leaves(data.items)[0].shape[:2]

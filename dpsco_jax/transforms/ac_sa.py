@@ -100,8 +100,8 @@ def ac_sa(
 
     Raises:
         ValueError: ``smoothness`` is not positive, ``strong_convexity`` is negative or larger than
-            ``smoothness``, ``domain`` is no ``Domain`` or ``prox`` no function, or the term has no closed form
-            over the domain.
+            ``smoothness``, ``domain`` is no ``Domain`` or ``prox`` no function, or the term has no closed
+            form over the domain.
     """
     require_positive("smoothness", smoothness)
     require_nonnegative("strong_convexity", strong_convexity)

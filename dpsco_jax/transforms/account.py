@@ -43,8 +43,8 @@ def account(
             caller vouches for independent draws.
 
     Raises:
-        ValueError: ``loss`` is no ``PrivacyLoss``, ``relation`` is no ``NeighboringRelation`` or ``sampled`` no boolean; or, by the update,
-            the loss is negative or NaN.
+        ValueError: ``loss`` is no ``PrivacyLoss``, ``relation`` is no ``NeighboringRelation`` or ``sampled``
+            no boolean; or, by the update, the loss is negative or NaN.
     """
     require_instance("loss", loss, privacy.PrivacyLoss)
     require_relation("relation", relation)

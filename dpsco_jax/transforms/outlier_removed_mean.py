@@ -89,9 +89,10 @@ def outlier_removed_mean(
         reach: a vector farther than ``reach * radius`` from the anchor counts as an outlier.
 
     Raises:
-        ValueError: ``releases`` is no ``ConcentratedReleases``, ``radius`` or ``reach`` is not positive, ``key`` is not a typed key, ``anchor``
-            is unknown, or (by ``update``) the number of users is not ``releases.batch_size``, an update is
-            not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
+        ValueError: ``releases`` is no ``ConcentratedReleases``, ``radius`` or ``reach`` is not positive,
+            ``key`` is not a typed key, ``anchor`` is unknown, or (by ``update``) the number of users is not
+            ``releases.batch_size``, an update is not real floating, or ``user_mask`` is no array of booleans
+            of shape ``[users]``.
     """
     require_instance("releases", releases, ConcentratedReleases)
     require_key(key)

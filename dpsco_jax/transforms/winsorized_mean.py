@@ -66,9 +66,9 @@ def winsorized_mean(
         key: a typed key; copied into the state by ``init``.
 
     Raises:
-        ValueError: ``releases`` is no ``WinsorizedReleases``, ``key`` is not a typed key, bound or noise is not positive; or (on use) the number
-            of users or of parameters is not the planned one, an update is not real floating, or
-            ``user_mask`` is no array of booleans of shape ``[users]``.
+        ValueError: ``releases`` is no ``WinsorizedReleases``, ``key`` is not a typed key, bound or noise is
+            not positive; or (on use) the number of users or of parameters is not the planned one, an update
+            is not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
     """
     require_instance("releases", releases, WinsorizedReleases)
     require_key(key)

@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Key
 from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _arguments, _blocks, _planning
 from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
@@ -241,7 +241,7 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     anchor = jnp.asarray(params, float)
     weight = plan.regularization
     solver = functools.partial(ball_accelerated_erm.solve, regularization=weight, anchor=anchor)

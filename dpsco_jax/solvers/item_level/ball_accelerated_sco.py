@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Key
 from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _arguments, _blocks, _planning
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
 from dpsco_jax.solvers.item_level._ball_accelerated_plan import WORST_ERROR
@@ -201,8 +201,7 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     point = objective.domain.project(jnp.asarray(params, float))
     solutions: list[Solution] = []
     first = 0

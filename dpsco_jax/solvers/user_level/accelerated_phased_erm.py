@@ -29,7 +29,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments, _planning
 from dpsco_jax.solvers._blocks import in_sequence
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
@@ -61,6 +61,11 @@ class Plan:
     delta: Any
     initial_distance: Any
     excess_bound: Any
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.phases[0].dim
 
     @property
     def user_gradients(self) -> int:
@@ -273,5 +278,5 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     return in_sequence(key, plan.phases, accelerated_sgd.solve, objective, data, params)

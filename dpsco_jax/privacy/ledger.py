@@ -195,9 +195,11 @@ def _is_sum(ledger: Ledger) -> Any:
     """Whether a ledger can be a sum of charges: nowhere negative or NaN, with residues of rounding only."""
 
     def good(total: Any, residue: Any) -> Any:
-        limits = jnp.finfo(total.dtype)
-        # What one addition rounds off, with room for a ledger that was cast; infinite totals leave nothing.
-        left = _ROUNDING_ULPS * float(limits.eps) * total + float(limits.tiny)
+        # What one addition rounds off is at most two of these, in the dtype in which it was added: a wider
+        # one may be that to which the ledger was cast. Infinite totals leave nothing.
+        kinds = [jnp.finfo(kind) for kind in (total.dtype, jnp.float32)]
+        eps, tiny = (max(float(getattr(k, name)) for k in kinds) for name in ("eps", "tiny"))
+        left = _ROUNDING_ULPS * eps * total + tiny
         return (total >= 0) & (abs(residue) <= left)
 
     rdp = good(ledger.total.rdp, ledger.residue.rdp)

@@ -175,7 +175,8 @@ def solve(
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one, or ``center`` is no real
+            floating tree of the shape of the parameters.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     oracle_key, noise_key = jax.random.split(key)

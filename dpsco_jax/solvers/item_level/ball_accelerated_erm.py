@@ -66,7 +66,8 @@ def solve(
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one, ``regularization`` is
-            negative, ``anchor`` is no real floating vector ``[dim]``, or a size of the plan was changed to one for which there is no proof.
+            negative, ``anchor`` is no real floating vector ``[dim]``, or a size of the plan was changed to
+            one for which there is no proof.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     _checks.require_nonnegative("regularization", regularization)

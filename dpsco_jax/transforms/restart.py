@@ -19,6 +19,7 @@ Cost: a copy of the parameters for the fresh state.
 """
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -89,8 +90,12 @@ def restart_stages(
     require_callable("of_stage", of_stage)
     require_callable("eval_params", eval_params)
     listed = isinstance(lengths, Sequence | np.ndarray) and len(lengths) > 0
-    require(listed, "lengths", lengths, "a sequence of at least one integer")
-    lengths = [require_count("each of lengths", length) for length in lengths]
+    good = listed and all(
+        isinstance(length, Integral) and not isinstance(length, bool) and length >= 1
+        for length in lengths
+    )
+    wanted = "a sequence of integers: at least one number, each at least 1"
+    require(good, "lengths", lengths, wanted)
     ends = np.asarray(lengths, np.int32)
 
     def method(stage: jax.Array) -> optax.GradientTransformationExtraArgs:

@@ -4,7 +4,6 @@ import pytest
 
 from tests.support import public
 from tests.support.good_calls import EXEMPT, GOOD
-from tests.support.good_calls.open import OPEN
 
 FUNCTIONS = sorted(public.public_functions())
 
@@ -15,9 +14,6 @@ def test_the_table_is_about_functions_that_there_are():
     for path, name in EXEMPT:
         assert path in known
         assert name == "*" or name in {found.name for found in public.parameters(path)}
-    for path, names in OPEN.items():
-        assert path in known
-        assert set(names) <= {found.name for found in public.parameters(path)}
 
 
 @pytest.mark.parametrize("path", FUNCTIONS)
@@ -25,6 +21,6 @@ def test_bad_arguments_are_refused_by_name(path):
     wrong = [
         f"{name}={bad!r}: {kind}: {said}"
         for name, bad, kind, said in public.tried(path)
-        if kind != public.NAMED and name not in OPEN.get(path, ())
+        if kind != public.NAMED
     ]
     assert not wrong, "\n".join([path, *wrong])

@@ -56,8 +56,11 @@ def layers(clip_norm: Any, tree: Any) -> list[tuple[ArrayLike, Any]]:
     """The bounds in ``clip_norm``, each with the subtree of the tree that it is for.
 
     Raises:
-        ValueError: ``clip_norm`` is no prefix of the tree.
+        ValueError: ``clip_norm`` is no prefix of the tree, there is no bound in it, or one that is no number
+            or, if concrete, not in (0, inf); or a leaf of the tree is not real floating.
     """
+    _require_bounds(clip_norm)
+    require_real_leaves("tree", tree)
     pairs: list[tuple[ArrayLike, Any]] = []
     try:
         jax.tree.map(lambda bound, layer: pairs.append((bound, layer)), clip_norm, tree)
@@ -77,11 +80,7 @@ def joint_bound(clip_norm: Any) -> Any:
     Raises:
         ValueError: there is no bound in it, or one that is no number or, if concrete, not in (0, inf).
     """
-    bounds = jax.tree.leaves(clip_norm)
-    require(len(bounds) > 0, "clip_norm", clip_norm, "at least one positive number")
-    for bound in bounds:
-        require_positive("clip_norm", bound)
-        require(jnp.ndim(bound) == 0, "clip_norm", bound, "a number, or a tree of numbers")
+    bounds = _require_bounds(clip_norm)
     if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
         return clip_norm
     if not any(isinstance(bound, jax.Array) for bound in bounds):
@@ -90,6 +89,15 @@ def joint_bound(clip_norm: Any) -> Any:
     largest = jnp.max(stacked)  # so that no square overflows or vanishes
     root = largest * jnp.sqrt(jnp.sum((stacked / largest) ** 2))
     return root * (1 + (len(bounds) + 4) * jnp.finfo(root.dtype).eps)
+
+
+def _require_bounds(clip_norm: Any) -> list[Any]:
+    bounds = jax.tree.leaves(clip_norm)
+    require(len(bounds) > 0, "clip_norm", clip_norm, "at least one positive number")
+    for bound in bounds:
+        require_positive("clip_norm", bound)
+        require(jnp.ndim(bound) == 0, "clip_norm", bound, "a number, or a tree of numbers")
+    return bounds
 
 
 def _sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "users"]) -> Any:

@@ -26,7 +26,14 @@ import numpy as np
 import optax
 from jaxtyping import ArrayLike, PyTree
 
-from dpsco_jax._checks import require, require_each, require_given, require_positive, require_tree
+from dpsco_jax._checks import (
+    require,
+    require_each,
+    require_given,
+    require_instance,
+    require_positive,
+    require_tree,
+)
 from dpsco_jax.geometry import _moves
 from dpsco_jax.geometry.norms import global_norm
 
@@ -62,6 +69,8 @@ _moves_of_sets: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def require_proven_moves(name: str, domain: Domain) -> None:
     """``ValueError`` unless the moves are those of a set of this package: they expand no distance."""
+    require_instance("name", name, str)
+    require_instance("domain", domain, Domain)
     known = domain.moves is not None and domain.moves in _moves_of_sets
     require(
         known,
@@ -73,7 +82,12 @@ def require_proven_moves(name: str, domain: Domain) -> None:
 
 
 def enter_moves(domain: Domain) -> Domain:
-    """Enters the moves of a set for ``require_proven_moves``, and returns the domain."""
+    """Enters the moves of a set for ``require_proven_moves``, and returns the domain.
+
+    Raises:
+        ValueError: ``domain`` is no ``Domain``.
+    """
+    require_instance("domain", domain, Domain)
     _moves_of_sets.add(domain.moves)
     return domain
 
@@ -85,9 +99,10 @@ def proven_diameter(domain: Domain) -> float:
     """The diameter of a set of this file, whose projection is one: it expands no distance.
 
     Raises:
-        ValueError: the projection is not one that a function of this file made from concrete numbers, or
-            the domain claims another diameter than that of its set.
+        ValueError: ``domain`` is no ``Domain``, the projection is not one that a function of this file made
+            from concrete numbers, or the domain claims another diameter than that of its set.
     """
+    require_instance("domain", domain, Domain)
     found = _diameters.get(domain.project)
     require(found is not None, "domain", domain, "a set of geometry.domains")
     require(

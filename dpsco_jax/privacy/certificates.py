@@ -103,7 +103,12 @@ def certificate(
 
 
 def accounted_by(accountant: str) -> str:
-    """The name of an accountant with the version of this library, as certificates state it."""
+    """The name of an accountant with the version of this library, as certificates state it.
+
+    Raises:
+        ValueError: ``accountant`` is no text.
+    """
+    require_instance("accountant", accountant, str)
     return f"{accountant} (dpsco_jax {__version__})"
 
 

@@ -15,6 +15,7 @@ draw of its own, independent of all others. A state cannot know whether it was u
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ import optax
 import optax.contrib
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require, require_flag, require_relation
+from dpsco_jax._checks import require, require_flag, require_instance, require_relation
 from dpsco_jax.privacy._numerics import Array, array_namespace, round_up
 from dpsco_jax.privacy.loss import PrivacyLoss, compose, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
@@ -102,12 +103,15 @@ def charge(ledger: Ledger, loss: PrivacyLoss) -> Ledger:
     Args:
         ledger: of ``open_ledger`` or of an earlier charge.
         loss: under the relation of the ledger. A traced loss that is negative or NaN anywhere is charged as
-            an unbounded one: no entry can lower the sum.
+            an unbounded one: no entry can lower the sum. So is any loss if the ledger is no sum of charges:
+            negative or NaN anywhere.
 
     Raises:
-        ValueError: a concrete loss is negative or NaN, or the ledger was cast to less than float32, in which
-            small charges vanish.
+        ValueError: ``ledger`` is no ``Ledger`` or ``loss`` no ``PrivacyLoss``; a concrete loss is negative or
+            NaN; or the ledger was cast to less than float32, in which small charges vanish.
     """
+    require_instance("ledger", ledger, Ledger)
+    require_instance("loss", loss, PrivacyLoss)
     kind = jnp.result_type(ledger.total.rdp)
     wide = jnp.promote_types(kind, jnp.float32) == kind
     require(wide, "ledger", kind, "of real floating arrays, at least float32")
@@ -122,7 +126,7 @@ def charge(ledger: Ledger, loss: PrivacyLoss) -> Ledger:
         left = jnp.where(jnp.isfinite(new), term - (new - total), 0.0)
         return new, left.astype(total.dtype)
 
-    entry = unbounded_unless(good, loss)
+    entry = unbounded_unless(good & _is_sum(ledger), loss)
     pairs = [add(*leaves) for leaves in zip(ledger.total, ledger.residue, entry, strict=True)]
     return dataclasses.replace(
         ledger,
@@ -140,6 +144,8 @@ def privacy_spent(opt_state: Any, *, independent_draws: bool = False) -> Privacy
       amplified supposes that nothing else looks at its draw of users;
     - there are several ``sampled`` ledgers: of releases on one draw (``optax.partition`` on one Poisson
       sample, say) only the first look is amplified;
+    - a ledger is negative or NaN anywhere, so that it is no sum of charges. Of one that was scaled by a
+      factor in [0, 1) this cannot be noticed: do no arithmetic on an optimizer state;
     - a ``sampled`` ledger is inside of ``optax.MultiSteps``, which joins the draws of several updates;
     - a ledger is inside of ``optax.apply_if_finite`` or ``optax.conditionally_transform``, which forget
       charges or pass on updates without noise, or of ``optax.lookahead`` or ``optax.contrib.sam``, which may
@@ -153,8 +159,8 @@ def privacy_spent(opt_state: Any, *, independent_draws: bool = False) -> Privacy
         opt_state: any pytree that holds ledgers: the state of ``optax.chain``, ``masked``, ``partition``,
             ``inject_hyperparams``, or of a batch of optimizers under ``vmap``.
         independent_draws: the caller vouches that no two transformations with a ledger here have looked at
-            the same draw of users, in no update: all ledgers then compose. It does not help against the
-            last two cases.
+            the same draw of users, in no update: all ledgers then compose. It helps in the first two cases
+            alone.
 
     Returns:
         The loss, rounded up, of the batch shape of the ledgers.
@@ -181,7 +187,23 @@ def privacy_spent(opt_state: Any, *, independent_draws: bool = False) -> Privacy
     total = compose(*(compose(ledger.total, ledger.residue) for ledger in ledgers))
     xp = array_namespace(total)
     spent = PrivacyLoss(*(round_up(xp.maximum(x, 0.0), _ROUNDING_ULPS) for x in total))
-    return unbounded_unless(np.full(spent.delta.shape, proven), spent)
+    sums = functools.reduce(operator.and_, map(_is_sum, ledgers))
+    return unbounded_unless(np.full(spent.delta.shape, proven) & sums, spent)
+
+
+def _is_sum(ledger: Ledger) -> Any:
+    """Whether a ledger can be a sum of charges: nowhere negative or NaN, with residues of rounding only."""
+
+    def good(total: Any, residue: Any) -> Any:
+        # What one addition rounds off is at most two of these, in the dtype in which it was added: a wider
+        # one may be that to which the ledger was cast. Infinite totals leave nothing.
+        kinds = [jnp.finfo(kind) for kind in (total.dtype, jnp.float32)]
+        eps, tiny = (max(float(getattr(k, name)) for k in kinds) for name in ("eps", "tiny"))
+        left = _ROUNDING_ULPS * eps * total + tiny
+        return (total >= 0) & (abs(residue) <= left)
+
+    rdp = good(ledger.total.rdp, ledger.residue.rdp)
+    return rdp.all(axis=-1) & good(ledger.total.delta, ledger.residue.delta)
 
 
 def _ledgers(tree: Any) -> Iterator[tuple[Ledger, bool]]:

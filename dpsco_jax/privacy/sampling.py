@@ -7,15 +7,28 @@ Formal guarantee: a scheme serves a relation only where its curve is proven, and
 Cost: none.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation
 
-from dpsco_jax._checks import require_probability, require_relation, require_whole
+from dpsco_jax._checks import (
+    require_integers,
+    require_probability,
+    require_relation,
+    require_whole,
+)
 from dpsco_jax.privacy import curves, events, poisson, subsampling
 from dpsco_jax.privacy._numerics import Scalar
 from dpsco_jax.privacy.loss import PrivacyLoss
+
+
+def _require_sizes(**sizes: Any) -> None:
+    """``ValueError`` unless concrete sizes are integers; the loss of a traced one is what the curve says."""
+    for name, size in sizes.items():
+        if not isinstance(size, jax.core.Tracer):
+            require_integers(name, size)
 
 
 class FullBatch(NamedTuple):
@@ -86,14 +99,20 @@ class WithoutReplacement(NamedTuple):
             relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
 
         Raises:
-            ValueError: for another relation.
+            ValueError: for another relation, or if a size is no integer (10.0 is none) or out of range.
         """
+        _require_sizes(population_size=self.population_size, batch_size=self.batch_size)
         return subsampling.subsampled_gaussian_without_replacement(
             noise_multiplier, self.population_size, self.batch_size, relation
         )
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
-        """The event of one Gaussian release, under REPLACE_ONE."""
+        """The event of one Gaussian release, under REPLACE_ONE.
+
+        Raises:
+            ValueError: if a size is no integer (10.0 is none) or out of range.
+        """
+        _require_sizes(population_size=self.population_size, batch_size=self.batch_size)
         return events.subsampled_gaussian_without_replacement(
             noise_multiplier, self.population_size, self.batch_size
         )
@@ -119,8 +138,9 @@ class WithReplacement(NamedTuple):
             relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
 
         Raises:
-            ValueError: for another relation.
+            ValueError: for another relation, or if a size is no integer (10.0 is none) or out of range.
         """
+        _require_sizes(population_size=self.population_size, num_draws=self.num_draws)
         require_whole("num_draws", self.num_draws, 0)
         return subsampling.subsampled_gaussian_with_replacement(
             noise_multiplier, self.population_size, self.num_draws, relation

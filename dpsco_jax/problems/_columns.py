@@ -53,7 +53,8 @@ def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
 def require_numeric(column: Any) -> None:
     """Raise ``ValueError`` unless the dtype of the column is one of real numbers or booleans."""
     kind = getattr(column.dtype, "kind", "O")
-    text = "of a numeric dtype (or have levels in categories), since it has bounds"
+    text = "of a numeric dtype, since it has bounds: convert it to numbers, as by pandas.to_numeric"
+    text += " (text and objects are not read), or declare its levels in categories"
     require(kind in "biuf", f"column {column.name!r}", str(column.dtype), text)
 
 

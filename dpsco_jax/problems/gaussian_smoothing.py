@@ -53,23 +53,31 @@ SmoothedLink = Callable[[Any, Any, Any], Any]
 """``(margin, label, spread) -> E link(margin + spread·N(0, 1), label)``, elementwise; spread ≥ 0."""
 
 
-@jax.custom_jvp
 def expected_absolute(mean: Any, spread: Any) -> Float[Array, "*batch"]:
-    """E|mean + spread·N(0, 1)|, elementwise; at spread 0 it is |mean|, with derivative sign(mean)."""
+    """E|mean + spread·N(0, 1)|, elementwise; at spread 0 it is |mean|, with derivative sign(mean).
+
+    Raises:
+        ValueError: an argument is no array of real numbers.
+    """
+    # Here, since what ``custom_jvp`` is given it converts before anything else is asked.
     require_each(require_number, mean=mean, spread=spread)
-    require_each(require_number, mean=mean, spread=spread)
+    return _expected_absolute(mean, spread)
+
+
+@jax.custom_jvp
+def _expected_absolute(mean: Any, spread: Any) -> Any:
     ratio = _ratio(mean, spread)
     peak = spread * math.sqrt(2 / math.pi) * jnp.exp(-jnp.square(ratio) / 2)
     return peak + mean * jax.lax.erf(ratio / math.sqrt(2))
 
 
-@expected_absolute.defjvp
+@_expected_absolute.defjvp
 def _expected_absolute_jvp(primals: Any, tangents: Any) -> Any:
     # Written out: automatic differentiation leaves terms that cancel, and 0/0 at spread 0.
     ratio = _ratio(*primals)
     by_mean = jax.lax.erf(ratio / math.sqrt(2))
     by_spread = math.sqrt(2 / math.pi) * jnp.exp(-jnp.square(ratio) / 2)
-    return expected_absolute(*primals), by_mean * tangents[0] + by_spread * tangents[1]
+    return _expected_absolute(*primals), by_mean * tangents[0] + by_spread * tangents[1]
 
 
 def _ratio(mean: Any, spread: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax._checks import require, require_mask, require_undisclosed
+from dpsco_jax._checks import require, require_callable, require_mask, require_undisclosed
 
 
 class LabelRange(NamedTuple):
@@ -55,7 +55,11 @@ def for_any_label(link: Callable[..., Any]) -> Callable[..., Any]:
 
     Returns:
         A function of the same arguments. Its gradient is zero too where the label is not finite.
+
+    Raises:
+        ValueError: ``link`` is no function.
     """
+    require_callable("link", link)
 
     def total(margin: Any, label: Any, *more: Any) -> Any:
         there = jnp.isfinite(label)
@@ -80,11 +84,15 @@ def check_labels(objective: Any, data: Any) -> None:
             out are not looked at.
 
     Raises:
-        ValueError: if the objective or the items alone speak of labels, or a label is no real number, not
-            finite or out of the range of the loss: for ``logistic`` and ``hinge`` numbers in [0, 1] or else
-            -1 and 1 alone, for ``squared`` [-label_bound, label_bound], for ``softmax`` whole numbers in
-            [0, num_classes - 1], for the others any finite number.
+        ValueError: if ``objective`` is no ``Objective``, ``data`` no ``UserData``; if the objective or the
+            items alone speak of labels, or a label is no real number, not finite or out of the range of the
+            loss: for ``logistic`` and ``hinge`` numbers in [0, 1] or else -1 and 1 alone, for ``squared``
+            [-label_bound, label_bound], for ``softmax`` whole numbers in [0, num_classes - 1], for the
+            others any finite number.
     """
+    # By what is read of them: their classes are defined in files that import this one.
+    require(hasattr(objective, "label_range"), "objective", objective, "an Objective")
+    require(hasattr(data, "items") and hasattr(data, "mask"), "data", data, "a UserData")
     expected, label = objective.label_range, getattr(data.items, "label", None)
     if expected is None:
         what = "the range of its labels (labels.LabelRange), since the items have labels"

@@ -27,7 +27,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from dpsco_jax._checks import (
     require,
     require_choice,
+    require_instance,
     require_integer,
+    require_integers,
     require_key,
     require_mask,
     require_probability,
@@ -52,7 +54,12 @@ class UserData(NamedTuple):
 
 
 def num_users(data: UserData) -> int:
-    """Number of users: the length of the leading axis, a static and public number."""
+    """Number of users: the length of the leading axis, a static and public number.
+
+    Raises:
+        ValueError: ``data`` is no ``UserData``.
+    """
+    require_instance("data", data, UserData)
     return jax.tree.leaves(data.items)[0].shape[0]
 
 
@@ -60,9 +67,11 @@ def items_per_user(data: UserData) -> Int[Array, "users"]:
     """Number of items of each user (private: it is a fact about that user).
 
     Raises:
-        ValueError: if the mask is no array of booleans of shape ``[users, items]``. Of other numbers a user
-            could make a count that is not that of the items, and so a mean that is none.
+        ValueError: if ``data`` is no ``UserData``, or its mask no array of booleans of shape ``[users,
+            items]``. Of other numbers a user could make a count that is not that of the items, and so a mean
+            that is none.
     """
+    require_instance("data", data, UserData)
     slots = jax.tree.leaves(data.items)[0].shape[:2]
     if data.mask is None:
         return jnp.full(*slots)
@@ -71,12 +80,23 @@ def items_per_user(data: UserData) -> Int[Array, "users"]:
 
 
 def padding_waste(data: UserData) -> float:
-    """The fraction of item slots that hold no item."""
+    """The fraction of item slots that hold no item.
+
+    Raises:
+        ValueError: ``data`` is no ``UserData``.
+    """
+    require_instance("data", data, UserData)
     return 0.0 if data.mask is None else 1.0 - float(np.mean(np.asarray(data.mask)))
 
 
 def subset(data: UserData, indices: Int[Array | np.ndarray, "chosen"]) -> UserData:
-    """The users at the given positions (which may repeat), in that order."""
+    """The users at the given positions (which may repeat), in that order.
+
+    Raises:
+        ValueError: ``data`` is no ``UserData``, or ``indices`` no array of integers.
+    """
+    require_instance("data", data, UserData)
+    require_integers("indices", indices)
     return jax.tree.map(lambda leaf: leaf[indices], data)
 
 
@@ -89,7 +109,8 @@ def split_users(key: Key[Array, ""], data: UserData, fraction: float) -> tuple[U
         fraction: share of users in the first part, in [0, 1].
 
     Raises:
-        ValueError: if ``fraction`` is no number in [0, 1], or ``key`` no single typed key.
+        ValueError: if ``fraction`` is no number in [0, 1], ``key`` no single typed key, or ``data`` no
+            ``UserData``.
     """
     require_key(key)
     require_probability("fraction", fraction)
@@ -106,7 +127,11 @@ def user_loss(objective: Objective) -> Callable[[PyTree, PyTree, Any], Any]:
     ``[items]`` or ``None``. The mean of losses that are L-Lipschitz (smooth, convex) is so too, so
     the constants of the objective hold for it. Padding must hold finite numbers (``from_rows``
     fills zeros): non-finite padding makes the gradient non-finite, and a clip then drops that user.
+
+    Raises:
+        ValueError: ``objective`` is no ``Objective``.
     """
+    require_instance("objective", objective, Objective)
 
     def loss(params: PyTree, items: PyTree, mask: Any) -> Float[Array, ""]:
         losses = jax.vmap(objective.loss, in_axes=(None, 0))(params, items)
@@ -121,6 +146,9 @@ def mean_loss(objective: Objective) -> Callable[[PyTree, UserData], Any]:
     """The objective itself: ``(params, data) -> scalar``, the mean user loss plus the regularizer.
 
     A fact about the private data: for reports and for reference optima, not for release.
+
+    Raises:
+        ValueError: ``objective`` is no ``Objective``.
     """
     one_user = user_loss(objective)
 

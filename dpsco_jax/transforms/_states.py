@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require, require_number
 
 State = TypeVar("State")
 
@@ -34,7 +34,8 @@ def point_in(
         params: the parameters that the caller holds, whose dtypes the result has.
 
     Raises:
-        ValueError: there is no such state, or two of them hold the same parameter.
+        ValueError: there is no such state, two of them hold the same parameter, or one holds a parameter
+            that is no array of real numbers.
     """
     states = found(opt_state, kind)
     require(bool(states), "state", f"none of {kind.__name__}", f"one that holds a {kind.__name__}")
@@ -46,12 +47,14 @@ def point_in(
             _like(params, point_of(state)),
             is_leaf=_is_masked,
         )
-    return jax.tree.map(
-        lambda new, p: p if _is_masked(new) else new.astype(jnp.result_type(p)),
-        masked,
-        params,
-        is_leaf=_is_masked,
-    )
+
+    def placed(new: Any, param: Any) -> Any:
+        if _is_masked(new):
+            return param
+        require_number("params", param, "a tree of real numbers")
+        return new.astype(jnp.result_type(param))
+
+    return jax.tree.map(placed, masked, params, is_leaf=_is_masked)
 
 
 def require_free(name: str, opt_state: Any) -> None:
@@ -59,6 +62,12 @@ def require_free(name: str, opt_state: Any) -> None:
     leaves = jax.tree.leaves(opt_state, is_leaf=lambda x: isinstance(x, privacy.Ledger))
     spends = any(map(_spends, leaves))
     require(not spends, name, "a ledger or a key in its state", "without both")
+
+
+def require_transformation(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the value has what makes a gradient transformation."""
+    made = callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
+    require(made, name, value, "a gradient transformation")
 
 
 def wide_copy(params: Any) -> Any:

@@ -32,7 +32,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax._checks import require, require_nonnegative, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_callable,
+    require_each,
+    require_given,
+    require_instance,
+    require_nonnegative,
+    require_positive,
+)
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
 from dpsco_jax.transforms import _states
@@ -61,7 +69,8 @@ def ac_sa_eval_params(state: Any, params: Any) -> Any:
         params: the parameters that the caller holds; where no ``ac_sa`` saw them they are returned.
 
     Raises:
-        ValueError: the state holds no ``AcSaState``, or two of them move one parameter.
+        ValueError: the state holds no ``AcSaState``, two of them move one parameter, or a parameter that one
+            moves is no array of real numbers.
     """
     return _states.point_in(state, AcSaState, lambda found: found.aggregate, params)
 
@@ -91,10 +100,14 @@ def ac_sa(
 
     Raises:
         ValueError: ``smoothness`` is not positive, ``strong_convexity`` is negative or larger than
-            ``smoothness``, or the term has no closed form over the domain.
+            ``smoothness``, ``domain`` is no ``Domain`` or ``prox`` no function, or the term has no closed
+            form over the domain.
     """
     require_positive("smoothness", smoothness)
     require_nonnegative("strong_convexity", strong_convexity)
+    if domain is not None:
+        require_instance("domain", domain, Domain)
+    require_given(require_callable, prox=prox)
     if not isinstance(smoothness, jax.core.Tracer) and not isinstance(
         strong_convexity, jax.core.Tracer
     ):
@@ -167,7 +180,13 @@ def balanced_smoothness(
         gradient_variance: public bound V on E‖gradient - its mean‖².
         num_steps: T, the number of updates that will be made.
         initial_distance: public bound R on the distance from the start to a minimizer.
+
+    Raises:
+        ValueError: a concrete ``smoothness`` or ``gradient_variance`` is not in [0, inf), or a concrete
+            ``num_steps`` or ``initial_distance`` not in (0, inf).
     """
+    require_each(require_nonnegative, smoothness=smoothness, gradient_variance=gradient_variance)
+    require_each(require_positive, num_steps=num_steps, initial_distance=initial_distance)
     cube = num_steps * (num_steps + 1) * (2 * num_steps + 1)
     xp = np if not isinstance(cube * gradient_variance * smoothness, jax.Array) else jnp
     return xp.maximum(2 * smoothness, xp.sqrt(gradient_variance * cube / 12) / initial_distance)

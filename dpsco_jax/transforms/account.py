@@ -19,7 +19,7 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require_flag, require_relation
+from dpsco_jax._checks import require_flag, require_instance, require_relation
 
 
 class AccountState(NamedTuple):
@@ -43,9 +43,10 @@ def account(
             caller vouches for independent draws.
 
     Raises:
-        ValueError: ``relation`` is no ``NeighboringRelation`` or ``sampled`` no boolean; or, by the update,
-            the loss is negative or NaN.
+        ValueError: ``loss`` is no ``PrivacyLoss``, ``relation`` is no ``NeighboringRelation`` or ``sampled``
+            no boolean; or, by the update, the loss is negative or NaN.
     """
+    require_instance("loss", loss, privacy.PrivacyLoss)
     require_relation("relation", relation)
     require_flag("sampled", sampled)
 

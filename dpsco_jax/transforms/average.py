@@ -47,7 +47,8 @@ def average_eval_params(state: Any, params: Any) -> Any:
         params: the parameters that the caller holds; where no ``average`` saw them they are returned.
 
     Raises:
-        ValueError: the state holds no ``AverageState``, or two of them average one parameter.
+        ValueError: the state holds no ``AverageState``, two of them average one parameter, or a parameter
+            that one averages is no array of real numbers.
     """
     return _states.point_in(state, AverageState, lambda found: found.average, params)
 

@@ -30,11 +30,14 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import (
-    require,
+    require_given,
+    require_inside,
     require_integer,
     require_positive,
+    require_probability,
     require_real_leaves,
     require_relation,
+    require_tree,
 )
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.transforms import _states
@@ -116,13 +119,11 @@ def centred_clip(
     require_positive("radius", radius)
     require_positive("num_users", num_users)
     require_positive("quantile_rate", quantile_rate)
-    _require_share("centre_rate", centre_rate, "in [0, 1]")
+    require_probability("centre_rate", centre_rate)
     if microbatch_size is not None:
         require_integer("microbatch_size", microbatch_size, 1)
-    if quantile is not None:
-        require_positive("quantile", quantile)
-        _require_share("quantile", quantile, "in (0, 1)")
-        require(quantile != 1, "quantile", quantile, "in (0, 1)")
+    require_given(require_inside, quantile=quantile)
+    require_given(require_tree, start=start)
     bound = _distance(relation)
     weight = math.sqrt(bound**2 - (bound - 1 + _INSIDE) ** 2)
 
@@ -215,7 +216,3 @@ def _distance(relation: NeighboringRelation) -> float:
     """How far apart two users can be, in radii: from each other, or from one who contributes nothing."""
     require_relation("relation", relation)
     return 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
-
-
-def _require_share(name: str, value: Any, working_range: str) -> None:
-    require((value >= 0) & (value <= 1), name, value, working_range)

@@ -24,6 +24,8 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import privacy
+from dpsco_jax._checks import require_callable
+from dpsco_jax.transforms import _states
 
 
 class HaltState(NamedTuple):
@@ -51,7 +53,12 @@ def halt_when(
         condition: ``condition(inner_state, updates)`` of the state and the updates that ``inner``
             has just returned; a scalar bool, True to halt. The updates on which it holds are not
             applied. See the file's docstring for what it may depend on.
+
+    Raises:
+        ValueError: ``inner`` is no transformation or ``condition`` no function.
     """
+    _states.require_transformation("inner", inner)
+    require_callable("condition", condition)
     inner = optax.with_extra_args_support(inner)
 
     def init(params: Any) -> HaltState:

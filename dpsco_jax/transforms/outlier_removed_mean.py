@@ -31,6 +31,7 @@ from jaxtyping import ArrayLike
 from dpsco_jax import privacy
 from dpsco_jax._checks import (
     require,
+    require_instance,
     require_key,
     require_mask,
     require_positive,
@@ -88,10 +89,12 @@ def outlier_removed_mean(
         reach: a vector farther than ``reach * radius`` from the anchor counts as an outlier.
 
     Raises:
-        ValueError: ``radius`` or ``reach`` is not positive, ``key`` is not a typed key, ``anchor``
-            is unknown, or (by ``update``) the number of users is not ``releases.batch_size``, an update is
-            not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
+        ValueError: ``releases`` is no ``ConcentratedReleases``, ``radius`` or ``reach`` is not positive,
+            ``key`` is not a typed key, ``anchor`` is unknown, or (by ``update``) the number of users is not
+            ``releases.batch_size``, an update is not real floating, or ``user_mask`` is no array of booleans
+            of shape ``[users]``.
     """
+    require_instance("releases", releases, ConcentratedReleases)
     require_key(key)
     require_positive("radius", radius)
     require_positive("reach", reach)

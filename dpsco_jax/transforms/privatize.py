@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require, require_key, require_positive
+from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
@@ -84,14 +84,15 @@ def privatize(
 
     Raises:
         ValueError: ``aggregate`` is no ``Aggregate``, ``noise_multiplier`` is not positive, ``key`` is
-            not a typed key, ``sampling`` is no scheme, has no curve under ``aggregate.relation``, or is
-            random although noise is correlated.
+            not a typed key, ``noise_correlation`` is no ``NoiseCorrelation``, ``sampling`` is no scheme, has
+            no curve under ``aggregate.relation``, or is random although noise is correlated.
     """
     require(isinstance(aggregate, Aggregate), "aggregate", aggregate, "an Aggregate")
     require_key(key)
     require_positive("noise_multiplier", noise_multiplier)
     require(isinstance(sampling, _SCHEMES), "sampling", sampling, "a sampling scheme of privacy")
     if noise_correlation is not None:
+        require_instance("noise_correlation", noise_correlation, NoiseCorrelation)
         require(
             isinstance(sampling, FullBatch),
             "sampling",

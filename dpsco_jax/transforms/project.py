@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpsco_jax._checks import require_instance
 from dpsco_jax.geometry.domains import Domain
 
 
@@ -26,7 +27,11 @@ def project(domain: Domain) -> optax.GradientTransformationExtraArgs:
 
     Args:
         domain: the set; its projection acts on all leaves together.
+
+    Raises:
+        ValueError: ``domain`` is no ``Domain``.
     """
+    require_instance("domain", domain, Domain)
 
     def update(
         updates: Any, state: optax.EmptyState, params: Any = None, **extra_args: Any

@@ -19,6 +19,7 @@ Cost: a copy of the parameters for the fresh state.
 """
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require, require_callable, require_count
 from dpsco_jax.transforms import _states
 
 
@@ -59,10 +60,11 @@ def restart_every(
             ``ac_sa_eval_params``. After a restart it must give that point back.
 
     Raises:
-        ValueError: ``num_steps`` is less than 1; or, at ``init``, ``inner`` holds a ledger or a key, which
-            a restart would forget.
+        ValueError: ``num_steps`` is no integer of at least 1, ``inner`` no transformation or ``eval_params``
+            no function; or, at ``init``, ``inner`` holds a ledger or a key, which a restart would forget.
     """
-    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
+    _states.require_transformation("inner", inner)
+    num_steps = require_count("num_steps", num_steps)
     return restart_stages(lambda stage: inner, (num_steps,), eval_params)
 
 
@@ -81,10 +83,19 @@ def restart_stages(
         eval_params: as for ``restart_every``.
 
     Raises:
-        ValueError: there is no stage or a length is less than 1; or as for ``restart_every``.
+        ValueError: there is no stage, a length is no integer of at least 1, or ``of_stage`` or
+            ``eval_params`` no function; or, at ``init``, a stage holds a ledger or a key, which a restart
+            would forget.
     """
-    good = len(lengths) > 0 and min(lengths) >= 1
-    require(good, "lengths", lengths, "at least one number, each at least 1")
+    require_callable("of_stage", of_stage)
+    require_callable("eval_params", eval_params)
+    listed = isinstance(lengths, Sequence | np.ndarray) and len(lengths) > 0
+    good = listed and all(
+        isinstance(length, Integral) and not isinstance(length, bool) and length >= 1
+        for length in lengths
+    )
+    wanted = "a sequence of integers: at least one number, each at least 1"
+    require(good, "lengths", lengths, wanted)
     ends = np.asarray(lengths, np.int32)
 
     def method(stage: jax.Array) -> optax.GradientTransformationExtraArgs:

@@ -17,6 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax._checks import (
+    require_each,
+    require_given,
+    require_nonnegative,
+    require_number,
+    require_positive,
+)
 from dpsco_jax.geometry.domains import Domain, ball
 from dpsco_jax.geometry.two_balls import two_balls
 
@@ -34,8 +41,10 @@ def ball_domain(
         domain_radius: positive, at least ‖center‖ - radius; may be traced.
 
     Raises:
-        ValueError: if a concrete radius is not positive.
+        ValueError: if ``center`` is no array of real numbers, or a concrete radius is not positive.
     """
+    require_number("center", center)
+    require_given(require_positive, domain_radius=domain_radius)
     if domain_radius is None:
         return ball(radius, center)
     return two_balls(jnp.zeros_like(center), domain_radius, center, radius)
@@ -64,8 +73,11 @@ def ball_step(
         domain_radius: of a ball around the origin to stay in too; none if ``None``. May be traced.
 
     Raises:
-        ValueError: if a concrete radius is not positive.
+        ValueError: if a vector is no array of real numbers, a concrete radius is not positive, or a concrete
+            step size or regularization is negative.
     """
+    require_each(require_number, point=point, gradient=gradient, anchor=anchor)
+    require_each(require_nonnegative, step_size=step_size, regularization=regularization)
     pull = step_size * regularization
     # A small move from y, rather than a mean of long vectors, keeps the digits far from the origin.
     move = (pull * (anchor - point) - step_size * gradient) / (1 + pull)
@@ -88,7 +100,16 @@ def combined_quadratics(
 
     Returns:
         Λ = λ + μ and c = (λa + μb)/Λ; c = a if both are zero.
+
+    Raises:
+        ValueError: if an anchor is no array of real numbers, or a concrete weight is negative.
     """
+    require_each(require_number, anchor=anchor, other_anchor=other_anchor)
+    require_each(
+        require_nonnegative,
+        regularization=regularization,
+        other_regularization=other_regularization,
+    )
     total = jnp.asarray(regularization + other_regularization)
     share = other_regularization / jnp.where(total > 0, total, 1.0)
     return total, jnp.asarray(anchor + share * (other_anchor - anchor))

@@ -45,9 +45,12 @@ def until_halted(
         rest: any transformation or chain that draws no noise and releases nothing of its own.
 
     Raises:
-        ValueError: at ``init``, the state of ``rest`` holds a ledger or a key: once halted it would be
-            charged no more, although a loss may not depend on when a run has halted.
+        ValueError: ``release`` or ``rest`` is no transformation; or, at ``init``, the state of ``rest``
+            holds a ledger or a key: once halted it would be charged no more, although a loss may not depend
+            on when a run has halted.
     """
+    _states.require_transformation("release", release)
+    _states.require_transformation("rest", rest)
     release, rest = map(optax.with_extra_args_support, (release, rest))
 
     def init(params: Any) -> UntilHaltedState:

@@ -27,7 +27,13 @@ from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require_key, require_mask, require_positive, require_real_leaves
+from dpsco_jax._checks import (
+    require_instance,
+    require_key,
+    require_mask,
+    require_positive,
+    require_real_leaves,
+)
 from dpsco_jax.mechanisms import winsorized_mean as mechanism
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 
@@ -60,10 +66,11 @@ def winsorized_mean(
         key: a typed key; copied into the state by ``init``.
 
     Raises:
-        ValueError: ``key`` is not a typed key, bound or noise is not positive; or (on use) the number
-            of users or of parameters is not the planned one, an update is not real floating, or
-            ``user_mask`` is no array of booleans of shape ``[users]``.
+        ValueError: ``releases`` is no ``WinsorizedReleases``, ``key`` is not a typed key, bound or noise is
+            not positive; or (on use) the number of users or of parameters is not the planned one, an update
+            is not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
     """
+    require_instance("releases", releases, WinsorizedReleases)
     require_key(key)
     require_positive("noise_multiplier", releases.noise_multiplier)
     require_positive("bound", releases.bound)

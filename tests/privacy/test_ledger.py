@@ -1,5 +1,7 @@
 """The ledger: nothing is lost over many entries, nor in any nesting of optax states."""
 
+import dataclasses
+import math
 import pickle
 from typing import NamedTuple
 
@@ -207,6 +209,85 @@ def test_no_entry_lowers_the_sum():
             privacy.charge(ledger, bad)
         traced = jax.jit(lambda loss: privacy.privacy_spent(privacy.charge(ledger, loss)))(bad)
         assert np.all(np.isinf(traced.rdp))
+
+
+def _charged(times):
+    ledger = privacy.open_ledger(RELATION)
+    for _ in range(times):
+        ledger = privacy.charge(ledger, privacy.approximate_dp(0.3, 1e-7))
+    return ledger
+
+
+def _without_total(ledger):
+    # The residue takes away what the total holds.
+    return dataclasses.replace(ledger, residue=jax.tree.map(jnp.negative, ledger.total))
+
+
+def _one_delta(value):
+    def changed(ledger):
+        return dataclasses.replace(ledger, total=ledger.total._replace(delta=jnp.float32(value)))
+
+    return changed
+
+
+def _one_order(value):
+    def changed(ledger):
+        rdp = ledger.total.rdp.at[7].set(value)
+        return dataclasses.replace(ledger, total=ledger.total._replace(rdp=rdp))
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda ledger: jax.tree.map(lambda x: -x, ledger),
+        lambda ledger: jax.tree.map(lambda x: -1e-3 * x, ledger),
+        lambda ledger: jax.tree.map(lambda x: jnp.nan * x, ledger),
+        _without_total,
+        _one_delta(-1e-9),
+        _one_delta(jnp.nan),
+        _one_order(-1e-9),
+        _one_order(jnp.nan),
+    ],
+    ids=["negated", "scaled", "NaN", "residue", "delta", "NaN delta", "order", "NaN order"],
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_ledger_that_is_no_sum_spends_an_unbounded_loss(spoil, compiled):
+    """Also beside a good one, in a batch, and when something is charged to it afterwards."""
+    run = jax.jit if compiled else lambda function: function
+    good, bad = _charged(3), spoil(_charged(3))
+    later = jax.tree.map(lambda *x: jnp.stack(x), good, bad)
+
+    def epsilons(bad, good, later):
+        after = privacy.charge(bad, privacy.gaussian(0.1))
+        spent = [privacy.privacy_spent(x) for x in (bad, after, (good, bad), good, later)]
+        return [privacy.epsilon(x, 1e-5) for x in spent]
+
+    alone, after, beside, sound, batch = run(epsilons)(bad, good, later)
+    assert alone == after == beside == np.inf
+    assert np.isfinite(sound)
+    assert np.isfinite(batch[0])
+    assert batch[1] == np.inf
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_good_ledger_stays_good_whatever_is_added_and_however_it_is_cast(kind):
+    """Residues of every size: entries of 40 orders of magnitude, in rising, falling and mixed order."""
+    rng = np.random.default_rng(0)
+    sizes = 10.0 ** np.concatenate(
+        [np.arange(-20, 20), np.arange(20, -20, -1), rng.normal(0, 9, 80)]
+    )
+    ledger, entry = privacy.open_ledger(RELATION), privacy.gaussian(1.0)
+    add = jax.jit(privacy.charge)
+    for size in sizes:
+        delta = np.float64(min(size, 1.0) * 1e-30)
+        ledger = add(ledger, privacy.PrivacyLoss(entry.rdp * size, delta))
+        with jax.enable_x64(kind is np.float64):
+            spent = privacy.privacy_spent(jax.tree.map(kind, ledger))
+            assert np.all(np.isfinite(spent.rdp)), size
+    expected = math.fsum(sizes) * np.float64(entry.rdp)
+    np.testing.assert_allclose(np.float64(spent.rdp), expected, rtol=2e-6)
 
 
 def test_metadata_survive_whatever_moves_a_state():

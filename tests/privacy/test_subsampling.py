@@ -14,7 +14,14 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import ORDERS, FullBatch, Poisson, WithoutReplacement, events
+from dpsco_jax.privacy import (
+    ORDERS,
+    FullBatch,
+    Poisson,
+    WithoutReplacement,
+    WithReplacement,
+    events,
+)
 from dpsco_jax.privacy.subsampling import (
     subsampled_gaussian_with_replacement,
     subsampled_gaussian_without_replacement,
@@ -190,6 +197,25 @@ def test_scheme_values_give_the_curve_and_the_event():
     ) == events.subsampled_gaussian_without_replacement(2.0, 100, 10)
     with pytest.raises(ValueError, match="relation"):
         Poisson(0.1).gaussian_loss(2.0, REPLACE)
+
+
+def test_schemes_draw_whole_numbers_of_users():
+    """NumPy integers are sizes; a float is none, even where it is a whole number, unless it is traced."""
+    expected = WithoutReplacement(100, 10).gaussian_loss(2.0, REPLACE)
+    sizes = WithoutReplacement(np.int64(100), np.int32(10))
+    np.testing.assert_array_equal(sizes.gaussian_loss(2.0, REPLACE).rdp, expected.rdp)
+    assert sizes.gaussian_event(2.0) == WithoutReplacement(100, 10).gaussian_event(2.0)
+
+    def traced(batch):
+        return WithoutReplacement(100, batch).gaussian_loss(2.0, REPLACE).rdp
+
+    for batch in (10, 10.0):
+        np.testing.assert_allclose(jax.jit(traced)(batch), expected.rdp, rtol=1e-3)
+    assert np.all(np.isinf(jax.jit(traced)(9.5)))
+    for sizes in ((100.0, 10), (100, 10.0), (np.float32(100), 10)):
+        for scheme in (WithoutReplacement(*sizes), WithReplacement(*sizes)):
+            with pytest.raises(ValueError, match=r"(population_size|batch_size|num_draws) must be"):
+                scheme.gaussian_loss(2.0, REPLACE)
 
 
 @pytest.mark.parametrize(

@@ -384,7 +384,11 @@ def test_declarations_that_contradict_themselves_are_refused(changes, said):
         (lambda f: f.drop(columns="union"), "column 'union' must be once among those of frame"),
         (lambda f: f.drop(columns="who"), "column 'who' must be once among those of frame"),
         (lambda f: pd.concat([f, f[["age"]]], axis=1), "column 'age' must be once among"),
-        (lambda f: f.astype({"age": object}), "column 'age' must be of a numeric dtype"),
+        (
+            lambda f: f.astype({"age": object}),
+            r"column 'age' must be of a numeric dtype, since it has bounds: convert it to numbers, as by"
+            r" pandas\.to_numeric .*, or declare its levels in categories, got 'object'",
+        ),
         (lambda f: f.astype({"age": str}), "column 'age' must be of a numeric dtype"),
         (lambda f: f.astype({"age": complex}), "column 'age' must be of a numeric dtype"),
         (lambda f: f.assign(age=pd.to_datetime("2020")), "column 'age' must be of a numeric"),

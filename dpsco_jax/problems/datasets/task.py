@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from dpsco_jax._checks import (
+    require,
     require_count,
     require_each,
     require_instance,
@@ -92,12 +93,14 @@ def bucketed(name: str, values: Any, edges: Sequence[float]) -> Field:
     A missing value is in none of them.
     """
     require_instance("name", name, str)
-    there = np.asarray(values)[~pd.isna(values)].tolist()
+    values = np.asarray(values)
+    require(values.ndim == 1, "values", values, "an array of numbers [rows]")
+    there = values[~pd.isna(values)].tolist()
     require_each(require_number, values=there, edges=edges)
     middle = [f"[{low:g},{high:g})" for low, high in itertools.pairwise(edges)]
     vocabulary = (f"<{edges[0]:g}", *middle, f">={edges[-1]:g}")
     # NaN sorts after every number, so that it would count as larger than the last edge.
-    codes = np.where(pd.isna(values), -1, np.digitize(np.asarray(values, np.float64), edges))
+    codes = np.where(pd.isna(values), -1, np.digitize(values.astype(np.float64), edges))
     return Field(name, vocabulary, codes.astype(np.int32))
 
 

@@ -38,7 +38,7 @@ from dpsco_jax.geometry.prox import Term
 from dpsco_jax.oracles import Oracle, sampling, unclipped
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.convex import _ac_sa_choice, loop
 from dpsco_jax.solvers.convex.ac_sa_stages import POLICIES, Stages
 from dpsco_jax.solvers.solution import Solution, finished
@@ -206,8 +206,9 @@ def solve(
         ValueError: if users or parameters are not as many as planned, or the term has no closed form over
             the domain.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
+    if term is not None:
+        _checks.require_instance("term", term, Term)
     start = objective.domain.project(params)
     oracle, oracle_data, divisor = _oracle(plan, objective, data, start)
 

@@ -39,6 +39,7 @@ from jaxtyping import Array, Bool, Float, Int
 from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.convex import _ball_search, exact_ball_oracles, newton_ball_oracles
 from dpsco_jax.solvers.convex._ball_plan import SEARCHES, Plan, plan
 from dpsco_jax.solvers.convex._ball_step import State, init, step
@@ -151,6 +152,7 @@ def solve(
     Raises:
         ValueError: if the objective is not smooth or has a domain, or ``inner`` is unknown.
     """
+    _arguments.require_problem(Plan, plan, objective, data, params)
     _checks.require_choice("inner", inner, ("gradient", "newton"))
     if objective.smoothness is None:
         raise ValueError(f"objective must be smooth, got smoothness {objective.smoothness!r}")

@@ -33,7 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning, plans
+from dpsco_jax.solvers import _arguments, _blocks, _planning, plans
 from dpsco_jax.solvers.solution import Solution
 
 
@@ -79,6 +79,11 @@ class Plan:
         if not _checks.require_flag("on_blocks", self.on_blocks):
             # Parts on the same users compose in sequence, whatever else is claimed.
             _checks.require_choice("composition", self.composition, ("sequential",))
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.parts[0].dim
 
     @property
     def user_gradients(self) -> int:
@@ -140,11 +145,14 @@ def solve(
         center: of the term that the plan adds, public; the starting point if left out.
 
     Raises:
-        ValueError: if the number of users is not the planned one.
+        ValueError: if an argument is not what it must be: the number of users or of parameters not the
+            planned one, or the center not of the shape of the parameters.
     """
-    _planning.require_users("data", plan.num_users, data)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    _checks.require_callable("inner", inner)
     params = objective.domain.project(params)
     center = params if center is None else center
+    _arguments.require_like("center", center, params)
 
     def run(key: Any, part: _Part, objective: Objective, data: Any, start: Any) -> Solution:
         share = part.center_share

@@ -33,7 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.convex._query_cost import QueryCost
 
 METHODS = ("sgd", "ac_sa")
@@ -145,11 +145,10 @@ def solve(
         stop: ``stop(params)`` of the point to report ends the run early, for study.
 
     Raises:
-        ValueError: if the start has another dimension than planned.
+        ValueError: if an argument is not what it must be, or the start has another dimension than planned.
     """
+    _arguments.require_asked(Plan, key, plan, gradient, start, stop)
     start = jnp.asarray(start, jnp.result_type(float))
-    if start.shape != (plan.dim,):
-        raise ValueError(f"start must have shape ({plan.dim},) as planned, got {start.shape}")
     domain = ball(plan.distance, start)
     if plan.method == "sgd":
         optimizer = optax.chain(

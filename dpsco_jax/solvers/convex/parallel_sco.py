@@ -33,7 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.convex import _query_cost, ball_ac_sa, ball_acceleration, epoch_sgd
 from dpsco_jax.solvers.convex._query_cost import ORACLES, QueryCost
 from dpsco_jax.solvers.convex.ball_oracles import BallOracle, BallOracles, from_ball_oracle
@@ -220,11 +220,12 @@ def solve(
         stop: ``stop(params)`` ends the run early, for study.
 
     Raises:
-        ValueError: if the start has another dimension than planned.
+        ValueError: if an argument is not what it must be, or the start has another dimension than planned.
     """
+    _arguments.require_asked(Plan, key, plan, gradient, start, stop)
+    if mesh is not None:
+        _checks.require_instance("mesh", mesh, jax.sharding.Mesh)
     start = jnp.asarray(start, jnp.result_type(float))
-    if start.shape != (plan.dim,):
-        raise ValueError(f"start must have shape ({plan.dim},) as planned, got {start.shape}")
     asked = gradient if mesh is None else _divided(gradient, mesh)
 
     def relative(keys: Any, points: Any) -> Any:

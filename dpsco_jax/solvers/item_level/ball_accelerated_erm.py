@@ -28,7 +28,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.convex import _ball_search, _ball_step, ball_oracles
 from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
@@ -66,9 +66,10 @@ def solve(
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one, ``regularization`` is
-            negative, or a size of the plan was changed to one for which there is no proof.
+            negative, ``anchor`` is no real floating vector ``[dim]``, or a size of the plan was changed to
+            one for which there is no proof.
     """
-    _planning.require_users("data", plan.num_users, data)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     _checks.require_nonnegative("regularization", regularization)
     numbers = plan.numbers
     numbers = numbers._replace(quadratics={**numbers.quadratics, "regularization": regularization})
@@ -79,7 +80,9 @@ def solve(
     setting = shared.make_setting(objective, data, plan)
     extra = regularization + objective.ridge
     # The quadratics around the origin (ridge) and around the anchor, as one: its weight times its center.
-    moment = regularization * (start if anchor is None else jnp.asarray(anchor))
+    anchor = start if anchor is None else anchor
+    _arguments.require_like("anchor", anchor, start)
+    moment = regularization * jnp.asarray(anchor)
 
     def subproblem(kind: int) -> Callable[[Any, Any, Any], BallAnswer]:
         queries, factor, replacement = plan.kinds[kind]

@@ -32,7 +32,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning, plans
+from dpsco_jax.solvers import _arguments, _blocks, plans
 from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
@@ -145,6 +145,7 @@ def plan(
     if initial_distance is not None:
         farthest = min(farthest, _checks.require_real("initial_distance", initial_distance, 0))
     condition = _checks.require_real("condition", condition, 1, closed=True)
+    _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
 
     def round_plan(distance: float, kappa: float, **changes: Any) -> Any:
         if smoothing_radius is not None:
@@ -221,7 +222,7 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     anchor = jnp.asarray(params, float)
     weight = plan.regularization
     solver = functools.partial(ball_accelerated_erm.solve, regularization=weight, anchor=anchor)

@@ -28,7 +28,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning, plans
+from dpsco_jax.solvers import _arguments, _blocks, plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
 from dpsco_jax.solvers.item_level._ball_accelerated_plan import WORST_ERROR
@@ -126,6 +126,9 @@ def plan(
     most = math.floor(math.log2(num_users))
     if num_blocks is not None:
         most = _checks.require_integer("num_blocks", num_blocks, 1, most)
+    _checks.require_given(
+        _checks.require_positive, smoothing_radius=settings.get("smoothing_radius")
+    )
     lipschitz = float(objective.lipschitz)
     accuracy = math.sqrt(1 / num_users + dim * math.log(1 / delta) / (epsilon * num_users) ** 2)
     blocks: list[Any] = []
@@ -186,8 +189,7 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     point = objective.domain.project(jnp.asarray(params, float))
     solutions: list[Solution] = []
     first = 0

@@ -35,7 +35,7 @@ import optax
 from dpsco_jax import _checks, transforms
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments, _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.item_level import _private_ac_sa_schedule as schedule
 from dpsco_jax.solvers.item_level._private_ac_sa_plan import Plan
@@ -175,13 +175,14 @@ def solve(
         trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
+        ValueError: if the number of users or of parameters is not the planned one, or ``center`` is no real
+            floating tree of the shape of the parameters.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     center = start if center is None else center
+    _arguments.require_like("center", center, start)
     scheme, relation, num_steps = plan.releases.steps
     radius = plan.smoothing_radius if plan.smoothed else None
     oracle, oracle_data = loop.clipped_sum_oracle(

@@ -31,7 +31,7 @@ from jaxtyping import Float
 
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
 from dpsco_jax.solvers.item_level import _resque_plan as shared
@@ -79,7 +79,7 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
             changed to one for which there is no proof.
     """
-    _planning.require_users("data", plan.num_users, data)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     loss = accounting.carried(plan.calls_at, plan.proven, plan.numbers)
     center, weight, anchor = shared.combined_quadratics(plan, objective, params)
     setting = shared.make_setting(objective, data, plan)

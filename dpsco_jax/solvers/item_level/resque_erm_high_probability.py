@@ -25,7 +25,7 @@ from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
 from dpsco_jax.solvers.item_level import _resque_plan as shared
@@ -44,6 +44,16 @@ class Plan:
 
     num_runs: int = static()
     base: Any
+
+    @property
+    def num_users(self) -> int:
+        """N."""
+        return self.base.num_users
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.base.dim
 
     @property
     def calls(self) -> accounting.Calls:
@@ -92,7 +102,8 @@ def plan(
         objective: as for ``resque_erm``.
         failure: ζ in (0, 1).
         num_runs: k, in place of ⌈20·log(1/ζ)⌉.
-        **arguments: those of ``_resque_plan.draft``; needs a regularization or a ridge.
+        **arguments: those of ``_resque_plan.draft``; needs a regularization or a ridge. ``method`` may be
+            named, but there is one only: ``"strongly convex"``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -100,7 +111,9 @@ def plan(
     failure = _checks.require_real("failure", failure, 0, 1)
     runs = robust_point.runs_for(failure) if num_runs is None else num_runs
     runs = _checks.require_integer("num_runs", runs, 1)
-    made = Plan(runs, shared.draft(objective, **arguments | {"method": "strongly convex"}))
+    method = arguments.pop("method", None) or "strongly convex"
+    _checks.require_choice("method", method, ("strongly convex",))
+    made = Plan(runs, shared.draft(objective, **arguments, method=method))
     return dataclasses.replace(made, base=shared.calibrated(made.base, made.calls_at))
 
 
@@ -124,8 +137,8 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
             changed to one for which there is no proof.
     """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     base = plan.base
-    _planning.require_users("data", base.num_users, data)
     loss = accounting.carried(plan.calls_at, base.proven, base.numbers)
     center, weight, anchor = shared.combined_quadratics(base, objective, params)
     setting, sizes = shared.make_setting(objective, data, base), levels(base.num_queries)

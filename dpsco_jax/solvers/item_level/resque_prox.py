@@ -34,7 +34,7 @@ from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import _resque_calls as subsolvers
 from dpsco_jax.solvers.item_level import _resque_plan as shared
@@ -59,6 +59,16 @@ class Plan:
     max_level: int = static()
     drawn: tuple[int, ...] = static()
     base: Any
+
+    @property
+    def num_users(self) -> int:
+        """N."""
+        return self.base.num_users
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.base.dim
 
     @property
     def made(self) -> list[int]:
@@ -166,8 +176,8 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
             changed to one for which there is no proof.
     """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     base = plan.base
-    _planning.require_users("data", base.num_users, data)
     loss = accounting.carried(plan.calls_at, base.proven, base.numbers)
     center, weight, anchor = shared.combined_quadratics(base, objective, params)
     setting = shared.make_setting(objective, data, base)

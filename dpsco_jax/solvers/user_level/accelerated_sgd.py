@@ -28,7 +28,7 @@ import optax
 from dpsco_jax import _checks, transforms
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments, _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, Status, finished
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
@@ -205,9 +205,8 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     releases = plan.releases
-    _planning.require_users("data", releases.population_size, data)
-    _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     radius = plan.smoothing_radius if plan.smoothed else None

@@ -25,7 +25,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers._blocks import block_sizes, in_sequence
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
@@ -48,6 +48,11 @@ class Plan:
     epsilon: Number
     delta: Number
     excess_bound: Number
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.blocks[0].dim
 
     @property
     def user_gradients(self) -> int:
@@ -188,5 +193,5 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     return in_sequence(key, plan.blocks, accelerated_phased_erm.solve, objective, data, params)

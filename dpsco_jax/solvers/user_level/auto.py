@@ -32,6 +32,7 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
 from dpsco_jax.solvers.user_level._auto_predictions import Problem
@@ -155,9 +156,7 @@ def plan(
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_instance("settings", settings, Mapping)
-    _checks.require_instance("candidates", candidates, tuple | list)
-    for candidate in candidates:
-        _checks.require_instance("candidates", candidate, Candidate)
+    _require_candidates(candidates)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)
@@ -224,8 +223,17 @@ def solve(
     Raises:
         ValueError: if the chosen solver refuses the data's sizes.
     """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    _require_candidates(candidates)
     solvers = {candidate.name: candidate.solver for candidate in candidates}
+    _checks.require(plan.choice in solvers, "candidates", tuple(solvers), f"with {plan.choice!r}")
     return solvers[plan.choice].solve(key, plan.chosen, objective, data, params)
+
+
+def _require_candidates(candidates: Any) -> None:
+    _checks.require_instance("candidates", candidates, tuple | list)
+    for candidate in candidates:
+        _checks.require_instance("candidates", candidate, Candidate)
 
 
 def _planned(

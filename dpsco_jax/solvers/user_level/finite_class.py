@@ -26,6 +26,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
@@ -36,7 +37,7 @@ from dpsco_jax.privacy._numerics import array_namespace
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.solution import Solution, Status
 
 _MATRIX_ENTRIES = 2**24
@@ -227,11 +228,10 @@ def solve(
         ValueError: if the number of users or of candidates is not the planned one, or a number of the plan
             that is not traced is out of its range.
     """
-    found = jax.tree.leaves(params)[0].shape[0]
-    if found != plan.num_candidates:
-        raise ValueError(
-            f"params must hold plan.num_candidates = {plan.num_candidates} points, got {found}"
-        )
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    found = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(params)}
+    planned = f"plan.num_candidates = {plan.num_candidates} points, an axis of every leaf"
+    _checks.require(found == {(plan.num_candidates,)}, "params", found, planned)
     return select(key, plan, objective, data, lambda i: jax.tree.map(lambda leaf: leaf[i], params))
 
 
@@ -239,7 +239,9 @@ def select(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, point: Any
 ) -> Solution:
     """``solve`` for candidates that are computed when needed: ``point(index) -> params``."""
-    _planning.require_users("data", plan.num_users, data)
+    # The points are the caller's, made by index: there is no start.
+    _arguments.require_run(Plan, key, plan, objective, data, params=())
+    _checks.require_callable("point", point)
     one_user = user_loss(objective)
     axes = (None, 0, None if data.mask is None else 0)
 

@@ -36,7 +36,7 @@ from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.oracles import sampling
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments, _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level._item_group_plan import (
@@ -150,8 +150,7 @@ def solve(
     Raises:
         ValueError: if the number of users, of item slots or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     slots = jax.tree.leaves(data.items)[0].shape[1]
     planned = f"of plan.items_per_user = {plan.items_per_user} slots"
     _checks.require(slots == plan.items_per_user, "data", slots, planned)

@@ -28,7 +28,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning, plans
+from dpsco_jax.solvers import _arguments, _blocks, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import multipass_sgd
 
@@ -54,6 +54,11 @@ class Plan:
     epsilon: Number
     delta: Number
     excess_bound: Number
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.blocks[0].dim
 
     @property
     def user_gradients(self) -> int:
@@ -206,7 +211,7 @@ def solve(
     Raises:
         ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
-    _planning.require_users("data", plan.num_users, data)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     solutions: list[Solution] = []
     first = 0
     for index, block in enumerate(plan.blocks):

@@ -28,7 +28,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import finite_class
 
@@ -178,9 +178,8 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one, or the grid does not have
             the number of candidates that the selection was planned for.
     """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     flat, unravel = ravel_pytree(params)
-    if flat.size != plan.dim:
-        raise ValueError(f"params must have plan.dim = {plan.dim} entries, got {flat.size}")
     planned, candidates = plan.selection.num_candidates, plan.points_per_axis**plan.dim
     if planned != candidates:
         raise ValueError(

@@ -38,7 +38,7 @@ from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments, _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, Status, finished
 from dpsco_jax.solvers.user_level import _multipass_schedule as schedule
@@ -259,9 +259,8 @@ def solve(
     Raises:
         ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     releases = plan.releases
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     by_item = plan.smoothing_radius if plan.smoothing == "per_item" else None

@@ -39,7 +39,7 @@ from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.problems.users import items_per_user as items_of_each
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments, _planning
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level._item_group_plan import item_budget
@@ -151,8 +151,7 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one, the parameters are
             narrower than float32, or the objective does not have the proven constants that were planned for.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     for leaf in jax.tree.leaves(params):
         # The sensitivity allows for the rounding of float32: iterates in fewer bits are rounded apart.
         kind = jnp.result_type(leaf)

@@ -30,7 +30,7 @@ from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning, plans
+from dpsco_jax.solvers import _arguments, _blocks, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
 from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
@@ -220,8 +220,7 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     point = objective.domain.project(params)
     position, solutions = 0, []
     for index, phase in enumerate(plan.phases):

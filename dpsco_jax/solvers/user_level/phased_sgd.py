@@ -35,7 +35,7 @@ from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks, _planning
+from dpsco_jax.solvers import _arguments, _blocks, _planning
 from dpsco_jax.solvers.solution import Solution, Status, finished
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level import _phased_search as search
@@ -206,8 +206,7 @@ def solve(
     Raises:
         ValueError: if the number of users, of item slots or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     _planning.require_everybody(plan.releases)
     slots = jax.tree.leaves(data.items)[0].shape[1]
     if slots != plan.items_per_user:

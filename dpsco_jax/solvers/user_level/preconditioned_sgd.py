@@ -36,7 +36,7 @@ from dpsco_jax.oracles.preconditioned import Component, ScaledSums, TunedPoint
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level._preconditioned_plan import (
@@ -73,8 +73,7 @@ def solve(
     Raises:
         ValueError: if the data are not what was planned.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params)
     model, smoothness = smooth_linear_model(objective)
     prepared = linear.prepare(model, data, plan.dim)
     sparse = jnp.issubdtype(prepared.features.dtype, jnp.integer)

@@ -31,7 +31,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _arguments, _planning, plans
 from dpsco_jax.solvers.convex import loop
 from dpsco_jax.solvers.solution import Solution, finished
 
@@ -208,8 +208,7 @@ def solve(
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     oracle_key, noise_key = jax.random.split(key)
     params = objective.domain.project(params)
     scheme, relation, num_steps = plan.releases.steps

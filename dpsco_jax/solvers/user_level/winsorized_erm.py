@@ -29,7 +29,7 @@ from dpsco_jax.mechanisms import winsorized_calibration
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
 
@@ -254,7 +254,6 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one, or that of users or of
             steps is not the one that the releases are for.
     """
-    _planning.require_users("data", plan.num_users, data)
-    _planning.require_params("params", plan.dim, params)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     start = objective.domain.project(params)
     return _first_order.run(key, plan.phase, objective, data, start, plan.chunk_size, trace)

@@ -10,11 +10,12 @@ from tests.support.good_calls import (
     privacy,
     problems,
     rates,
+    runs,
     solvers,
     transforms,
 )
 
-_ROOMS = (geometry, mechanisms, oracles, privacy, problems, rates, solvers, transforms)
+_ROOMS = (geometry, mechanisms, oracles, privacy, problems, rates, runs, solvers, transforms)
 
 GOOD: dict[str, dict[str, Any]] = {
     path: call for room in _ROOMS for path, call in room.GOOD.items()

@@ -5,12 +5,16 @@ from typing import Any
 import numpy as np
 
 from tests.support import kinds
+from tests.support.objects import VECTORS
 
 _SIZE = kinds.NONNEGATIVE
 _CLIP = {"clip_norm": kinds.POSITIVE}
 
 GOOD: dict[str, dict[str, Any]] = {
-    "geometry.clipping.sum_of_clipped": _CLIP,
+    # Rows without a leaf, such as None, are an empty tree, as are their sums.
+    "geometry.clipping.sum_of_clipped": {**_CLIP, "rows": kinds.TREE(VECTORS)},
+    "geometry.clipping.layers": _CLIP,
+    "geometry.domains.require_proven_moves": {"name": kinds.WORDS("domain")},
     "geometry.norms.clip_factor": _CLIP,
     "geometry.norms.clip_to_norm": _CLIP,
     "geometry.domains.ball": {"center": kinds.TREE},

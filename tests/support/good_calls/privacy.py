@@ -34,6 +34,12 @@ _SIZES = {
 }
 _SIGMA_DELTA = {"noise_multiplier": kinds.POSITIVE}
 
+# Of 12 users: keep_level above 1/2, level from keep_level times 12 to 11.
+_CORE = {
+    "level": Kind("in [7.2, 11]", (7.0, 12.0, *kinds.POSITIVE.bad))(10.0),
+    "keep_level": Kind("in (0.5, 1)", (0.5, *kinds.OPEN_PROBABILITY.bad))(0.6),
+}
+
 GOOD: dict[str, dict[str, Any]] = {
     "privacy.accountants.closed_form": _RELEASES,
     "privacy.accountants.privacy_loss_distribution": _RELEASES,
@@ -68,6 +74,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.calibration.calibrate_noise_multiplier": _STEPS,
     "privacy.calibration.calibrate_sampling_probability": _STEPS,
     "privacy.calibration.calibrate_num_steps": {"sampling_probability": kinds.PROBABILITY},
+    "privacy.certificates.accounted_by": {"accountant": kinds.WORDS("closed form")},
     "privacy.certificates.certificate": {
         "assumptions": Kind("sentences", (7, None, (7,), "nonsense"))(())
     },
@@ -198,6 +205,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "epsilon": 4.0,
         "relation": kinds.REPLACE_ONLY.but(NeighboringRelation.REPLACE_SPECIAL),
     },
+    "privacy.threshold_phase.coupled_sensitivity": _CORE,
+    "privacy.threshold_phase.mean_sensitivity": _CORE,
     "privacy.threshold_phase.fewest_users": {
         "calibrate": kinds.FUNCTION(
             lambda users: privacy.calibrate_concentrated(users, 2, 4.0, 1e-6)
@@ -265,9 +274,14 @@ SCHEMES: dict[str, Any] = {
 }
 GOOD |= {path: dict(_NOISE) for path in SCHEMES}
 GOOD["privacy.sampling.Poisson.gaussian_loss"]["relation"] = kinds.RELATION(_ADD)
+# A scheme draws as many users as it says: a float is none, even where it is a whole number.
+_DRAWN = Kind("integer >= 0", (5.0, *kinds.COUNT_OR_ZERO.bad))
 for _path in ("gaussian_loss", "gaussian_event"):
-    GOOD[f"privacy.sampling.WithoutReplacement.{_path}"] |= {"batch_size": kinds.COUNT_OR_ZERO}
+    GOOD[f"privacy.sampling.WithoutReplacement.{_path}"] |= {
+        "population_size": Kind("integer >= 1", (100.0, *kinds.COUNT.bad)),
+        "batch_size": _DRAWN,
+    }
 GOOD["privacy.sampling.WithReplacement.gaussian_loss"] |= {
-    "population_size": kinds.COUNT_FROM_TWO(100),
-    "num_draws": kinds.COUNT_OR_ZERO(5),
+    "population_size": Kind("integer >= 2", (100.0, *kinds.COUNT_FROM_TWO.bad)),
+    "num_draws": _DRAWN(5),
 }

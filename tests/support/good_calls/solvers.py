@@ -88,7 +88,6 @@ GOOD: dict[str, dict[str, Any]] = {
             (0.5, 0.75)
         ),
     },
-    "solvers.convex.ball_acceleration.solve": {"inner": kinds.CHOICE("gradient")},
     "solvers.convex.ball_acceleration.run": {
         "oracles": kinds.OBJECT(ball_oracles.BallOracles(None, None, None)),
         "project": kinds.FUNCTION(None),
@@ -111,10 +110,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.convex.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
     "solvers.convex.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
     "solvers.item_level.ball_accelerated_erm.plan": _BALL_ERM,
-    "solvers.item_level.ball_accelerated_erm.solve": {
-        "regularization": kinds.NONNEGATIVE,
-        "anchor": kinds.NUMBERS(VECTOR),
-    },
     "solvers.item_level.ball_accelerated_regularized_erm.plan": {
         **_BALL_ERM,
         "regularization": kinds.NONNEGATIVE(1.0),
@@ -138,17 +133,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "candidates": Kind("candidates", ("nonsense", 7, None, ()))(auto.CANDIDATES[:1]),
         "settings": Kind("settings by name", ("nonsense", 7, None))({}),
     },
-    "solvers.user_level.auto.solve": {
-        "candidates": Kind("candidates", ("nonsense", 7, None))(auto.CANDIDATES)
-    },
     "solvers.user_level.finite_class.plan": {
         **_RANGE,
         "stopping_probability": kinds.POSITIVE_PROBABILITY,
     },
-    "solvers.user_level.finite_class.select": {
-        "point": kinds.FUNCTION(lambda index: jnp.asarray(VECTOR) * index)
-    },
-    "solvers.user_level.finite_class.solve": {"params": kinds.TREE(np.stack([VECTOR] * 3))},
     "solvers.user_level.localized_sgd.plan": {
         "num_blocks": Kind("count or word", ("nonsense", *kinds.COUNT.bad))(2)
     },
@@ -173,32 +161,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.user_level.winsorized_erm.plan": {"method": kinds.CHOICE("gradient")},
 }
 
-_SOLVE = ("solve",)
 _RUNS: dict[str, tuple[str, ...]] = {
-    "convex.ac_sa": _SOLVE,
     "convex.ball_ac_sa": ("ball_oracles",),
-    "convex.ball_acceleration": ("run", "solve"),
+    "convex.ball_acceleration": ("run",),
     "convex.epoch_sgd": ("ball_oracles", "num_queries"),
-    "convex.parallel_baselines": _SOLVE,
-    "convex.parallel_sco": ("query_cost", "solve"),
-    "user_level.finite_class": ("select", "solve"),
-    "user_level.metric_entropy": ("grid_point", "solve"),
-    **{
-        f"item_level.{name}": _SOLVE
-        for name in (
-            *("ball_accelerated_erm", "ball_accelerated_regularized_erm", "ball_accelerated_sco"),
-            *("erm", "private_ac_sa", "resque_erm", "resque_erm_high_probability", "resque_prox"),
-            "sco",
-        )
-    },
-    **{
-        f"user_level.{name}": _SOLVE
-        for name in (
-            *("accelerated_phased_erm", "accelerated_sgd", "accelerated_strongly_convex", "auto"),
-            *("item_group_privacy", "localized_sgd", "multipass_sgd", "output_perturbation"),
-            *("phased_erm", "phased_sgd", "preconditioned_sgd", "sgd", "winsorized_erm"),
-        )
-    },
+    "convex.parallel_sco": ("query_cost",),
+    "user_level.metric_entropy": ("grid_point",),
 }
 EXEMPT: dict[tuple[str, str], str] = {
     (f"solvers.{name}", "*"): "a part of solvers, called behind the checks of their plans"
@@ -212,7 +180,6 @@ EXEMPT: dict[tuple[str, str], str] = {
         "convex.composite.farthest",
         "convex.composite.premises",
         "convex.composite.slope",
-        "convex.composite.solve",
         "convex.epoch_sgd.minimize",
         "convex.exact_ball_oracles.multiplier",
         "convex.exact_ball_oracles.secular",

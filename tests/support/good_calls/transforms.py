@@ -60,7 +60,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "transforms.outlier_removed_mean.outlier_removed_mean": {
         "releases": kinds.OBJECT(privacy_calls.CONCENTRATED),
-        "anchor": kinds.CHOICE("last release"),
+        "anchor": kinds.CHOICE.but(None)("last release"),
     },
     "transforms.outlier_removed_mean.halted": {"opt_state": kinds.ANY(())},
     "transforms.privatize.privatize": {

@@ -1,0 +1,121 @@
+"""What every ``solve`` asks of its arguments before anything is computed.
+
+Formal guarantee: none. All that is looked at here is static (classes, structures, shapes, dtypes), so that
+it works on tracers, depends on no value, and costs nothing in a compiled program.
+
+Cost: none but on the host.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax import _checks
+from dpsco_jax.problems.objective import Example, Objective, OneHot
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning
+
+
+def require_run(
+    made: type, key: Any, plan: Any, objective: Any, data: Any, params: Any, trace: Any = None
+) -> None:
+    """``ValueError``, by the name of the argument, unless a ``solve`` can start with these.
+
+    Args:
+        made: the class of plans that the solver's ``plan`` makes.
+        key: must be a single typed key.
+        plan: see ``require_problem``, as for the next three.
+        objective: see there.
+        data: see there.
+        params: see there.
+        trace: must be a function if it is given.
+    """
+    _checks.require_key(key)
+    require_problem(made, plan, objective, data, params)
+    _checks.require_given(_checks.require_callable, trace=trace)
+
+
+def require_problem(made: type, plan: Any, objective: Any, data: Any, params: Any) -> None:
+    """``ValueError``, by the name of the argument, unless plan, objective, data and start fit together.
+
+    Args:
+        made: the class of plans that the solver's ``plan`` makes.
+        plan: must be of that class.
+        objective: must be an ``Objective``.
+        data: must be ``UserData`` whose leaves are arrays of numbers ``[users, items, ...]``, of the same two
+            axes, for as many users as the plan states in ``num_users``, if it does. Features of ``Example``
+            items must be floating, since losses project them onto a norm, or ``OneHot`` of integers; the
+            mask must be booleans ``[users, items]``.
+        params: must be a tree of real floating leaves, with as many entries as the plan states in ``dim``,
+            if it does.
+    """
+    require_plan(made, plan)
+    _checks.require_instance("objective", objective, Objective)
+    _require_data(data)
+    if hasattr(plan, "num_users"):
+        _planning.require_users("data", plan.num_users, data)
+    _checks.require_real_leaves("params", params)
+    if hasattr(plan, "dim"):
+        _planning.require_params("params", plan.dim, params)
+
+
+def require_asked(made: type, key: Any, plan: Any, gradient: Any, start: Any, stop: Any) -> None:
+    """``require_run`` for solvers that ask a gradient oracle in place of an objective and data.
+
+    Args:
+        made: the class of plans that the solver's ``plan`` makes.
+        key: must be a single typed key.
+        plan: must be of that class.
+        gradient: must be a function.
+        start: must be an array of real numbers ``[plan.dim]``.
+        stop: must be a function if it is given.
+    """
+    _checks.require_key(key)
+    require_plan(made, plan)
+    _checks.require_callable("gradient", gradient)
+    _checks.require_number("start", start, "an array of real numbers")
+    found = np.shape(start)
+    _checks.require(found == (plan.dim,), "start", found, f"of shape ({plan.dim},) as planned")
+    _checks.require_given(_checks.require_callable, stop=stop)
+
+
+def require_plan(made: type, plan: Any) -> None:
+    """``ValueError`` unless the plan is one that this solver's ``plan`` has made."""
+    found = f"{type(plan).__module__}.{type(plan).__qualname__}"
+    _checks.require(isinstance(plan, made), "plan", found, f"a {made.__module__}.{made.__name__}")
+
+
+def require_like(name: str, point: Any, params: Any) -> None:
+    """``ValueError`` unless the point is a real floating tree of the structure and shapes of ``params``."""
+    _checks.require_real_leaves(name, point)
+    wanted, found = (jax.tree.map(np.shape, tree) for tree in (params, point))
+    _checks.require(found == wanted, name, found, f"of the shape of params, {wanted}")
+
+
+def _require_data(data: Any) -> None:
+    _checks.require_instance("data", data, UserData)
+    shapes = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(data.items)]
+    grid = len(shapes) > 0 and len(set(shapes)) == 1 and len(shapes[0]) == 2
+    _checks.require(grid, "data.items", shapes, "arrays [users, items, ...], all of the same two")
+    for leaf in jax.tree.leaves(data.items):
+        kind = getattr(leaf, "dtype", None)
+        numeric = kind is not None and (kind == np.bool_ or jnp.issubdtype(kind, jnp.number))
+        _checks.require(numeric, "data.items", kind, "arrays of numbers")
+    if data.mask is not None:
+        # Which items are there is private: what is shown of the mask is its dtype and shape.
+        found = (getattr(data.mask, "dtype", type(data.mask)), np.shape(data.mask))
+        good = found == (np.dtype(bool), shapes[0])
+        _checks.require(good, "data.mask", found, f"an array of booleans of shape {shapes[0]}")
+    if isinstance(data.items, Example):
+        _require_features(data.items.features)
+
+
+def _require_features(features: Any) -> None:
+    if isinstance(features, OneHot):
+        kind = features.columns.dtype
+        sparse = jnp.issubdtype(kind, jnp.integer)
+        _checks.require(sparse, "data.items.features.columns", kind, "integers")
+    else:
+        _checks.require_real_leaves("data.items.features", features)

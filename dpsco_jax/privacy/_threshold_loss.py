@@ -42,7 +42,8 @@ def phase_loss(phase: Phase) -> PrivacyLoss:
     # A failure that is too small a number for its precision is not none.
     failure = xp.maximum(failure, xp.finfo(rdp.dtype).tiny)
     # Conditioned on what does not fail, divergences grow by this.
-    conditioning = -xp.log1p(-xp.minimum(failure, 0.5))[..., None]
+    # Nothing is said of a phase that fails more often than not.
+    conditioning = xp.where(failure <= 0.5, -xp.log1p(-xp.minimum(failure, 0.5)), xp.inf)[..., None]
     orders = (ORDERS / (ORDERS - 1.0)).astype(rdp.dtype)
     return PrivacyLoss(rdp + orders * conditioning, total.delta + failure)
 

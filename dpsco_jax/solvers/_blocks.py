@@ -27,6 +27,7 @@ from dpsco_jax import privacy
 from dpsco_jax._checks import require
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
+from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.solution import Solution, Status
 
 
@@ -133,6 +134,9 @@ def in_sequence(
         As ``join``, with the params of the last run that did not come after a halt.
     """
     require(on_blocks or composition == "sequential", "composition", composition, "sequential here")
+    if on_blocks:
+        for plan in plans:
+            _planning.require_replacement(getattr(plan, "releases", None))
     point, stopped = objective.domain.project(params), jnp.zeros([], bool)
     solutions, start = [], 0
     for i, plan in enumerate(plans):

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
 from dpsco_jax.oracles import sampling
@@ -26,6 +27,7 @@ __all__ = [
     "near",
     "poisson",
     "require_everybody",
+    "require_replacement",
     "require_users",
     "sampler",
 ]
@@ -64,6 +66,16 @@ def require_users(name: str, planned: int, data: Any) -> None:
     found = jax.tree.leaves(data.items)[0].shape[0]
     if found != planned:
         raise ValueError(f"{name} must have plan.num_users = {planned} users, got {found}")
+
+
+def require_replacement(releases: Any) -> None:
+    """``ValueError`` where releases are for users who come or go: their users have fixed positions here.
+
+    Blocks and phases are cut by position, and a plan promises REPLACE_ONE.
+    """
+    found = getattr(releases, "relation", NeighboringRelation.REPLACE_ONE)
+    good = found is NeighboringRelation.REPLACE_ONE
+    _checks.require(good, "plan.releases.relation", found, "REPLACE_ONE")
 
 
 def require_everybody(releases: Any) -> None:

@@ -697,3 +697,15 @@ def test_halting_laws_diverge_by_less_than_the_ledger_charges_for_a_stream(test_
                 most = np.maximum(most, found)
     assert np.all(most <= charged * (1 + 1e-3) + 1e-6)
     assert np.max(most / charged) > 0.2
+
+
+def test_a_phase_that_fails_more_often_than_not_has_no_curve():
+    """Conditioned on what does not fail, the curve grows by α/(α-1)·log(1/(1-ζ)), for every ζ."""
+    phase = plan(1500, 40, 2.0, 1e-6, test="fresh")
+    seen = set()
+    for threshold in np.linspace(float(phase.core), float(phase.threshold), 30):
+        loss = dataclasses.replace(phase, threshold=threshold).loss()
+        failure = float(loss.delta)
+        seen.add(failure > 0.5)
+        assert bool(np.all(np.isfinite(np.asarray(loss.rdp)))) == (failure <= 0.5), failure
+    assert seen == {True, False}

@@ -18,7 +18,7 @@ from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated_mean import headroom
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _planning, plans
 
 
 def tested_stddev(releases: Any, radius: Any, reach: float, dim: int) -> Any:
@@ -74,6 +74,9 @@ class Plan:
     failure: Number
     gap_bound: Number
     excess_bound: Number
+
+    def __post_init__(self) -> None:
+        _planning.require_replacement(self.releases)
 
     @property
     def num_users(self) -> int:

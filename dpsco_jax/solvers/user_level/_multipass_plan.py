@@ -19,7 +19,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _planning, plans
 
 
 @pytree
@@ -68,6 +68,9 @@ class Plan:
     concentration_failure: Number
     excess_bound: Number
     stability_bound: Number
+
+    def __post_init__(self) -> None:
+        _planning.require_replacement(self.releases)
 
     @property
     def num_users(self) -> int:

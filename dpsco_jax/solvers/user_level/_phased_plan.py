@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
-from dpsco_jax.solvers import _blocks, plans
+from dpsco_jax.solvers import _blocks, _planning, plans
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 
 
@@ -92,6 +92,15 @@ class Plan:
     concentration_failure: Number
     excess_bound: Number
     assumed_concentration: Number
+
+    def __post_init__(self) -> None:
+        _planning.require_replacement(self.releases)
+        for mechanism in self.mechanisms:
+            _checks.require_choice("mechanisms", mechanism, ("concentrated", "clipped"))
+        phases = len(self.group_users)
+        _checks.require(
+            len(self.mechanisms) == phases, "mechanisms", self.mechanisms, f"{phases} names"
+        )
 
     @property
     def num_groups(self) -> int:

@@ -10,7 +10,9 @@ Formal guarantee: the loss returned bounds everything that the transformations o
 so far, under the neighbouring relation of their ledgers, which is the same for all. A charge that is
 amplified by a draw of users supposes that nothing else looks at that draw; what else may is proven in
 docs/privacy/ledger.md, and where nothing is proven the loss is unbounded. Assumed: each update is made with a
-draw of its own, independent of all others. A state cannot know whether it was updated twice on one draw.
+draw of its own, independent of all others: a state cannot know whether it was updated twice on one draw. And
+what is charged, and after which update the ledger is read, does not depend on what was released, but for
+stopping at a budget that was fixed beforehand (section 6 there).
 """
 
 import dataclasses
@@ -153,7 +155,8 @@ def privacy_spent(opt_state: Any, *, independent_draws: bool = False) -> Privacy
 
     For layers of their own clip norms on one draw see ``transforms.clipped_mean``. States of several
     optimizers on the same users go into one call, ``privacy_spent((first, second))``: what two calls return
-    has lost sight of the draws.
+    has lost sight of the draws. The loss holds for charges, and a last update, that were fixed without
+    looking at what was released; stopping when a budget fixed beforehand is reached is fixed in that sense.
 
     Args:
         opt_state: any pytree that holds ledgers: the state of ``optax.chain``, ``masked``, ``partition``,

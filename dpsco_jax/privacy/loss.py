@@ -82,6 +82,8 @@ def unbounded_unless(holds: Any, loss: PrivacyLoss) -> PrivacyLoss:
 def compose(*losses: PrivacyLoss) -> PrivacyLoss:
     """The loss of all releases together, on the same data, each allowed to depend on those before.
 
+    What a release does may depend on those before; how much it costs, and how many there are, may not.
+
     Rényi divergences add, and so do failure probabilities (union bound). ``compose()`` is ``zero()``.
 
     Raises:

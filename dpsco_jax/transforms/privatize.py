@@ -72,8 +72,8 @@ def privatize(
         key: a typed key; copied into the state by ``init``.
         noise_multiplier: standard deviation of the noise over ``aggregate.sensitivity``; may be
             traced, and may be scheduled by ``optax.inject_hyperparams``: each update is charged
-            for the multiplier that it used. A traced zero adds no noise and makes the ledger
-            infinite.
+            for the multiplier that it used. It must not depend on what was released. A traced zero
+            adds no noise and makes the ledger infinite.
         sampling: how the users of a step are drawn: ``FullBatch()``,
             ``Poisson(...)``, ``WithoutReplacement(...)`` or ``WithReplacement(...)`` of ``privacy``.
         noise_correlation: for streams in which a user takes part in few steps, known beforehand:

@@ -22,6 +22,7 @@ __all__ = [
     "ACCOUNTANTS",
     "KEPT_SECRET",
     "NEAR",
+    "REPLACE_ONE",
     "fixed_size",
     "float32_above",
     "near",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 NEAR = "a minimizer lies within"
+REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 
 
 def sampler(scheme: Scheme, num_users: int) -> Callable[[jax.Array], sampling.UserSample] | None:
@@ -73,8 +75,8 @@ def require_replacement(releases: Any) -> None:
 
     Blocks and phases are cut by position, and a plan promises REPLACE_ONE.
     """
-    found = getattr(releases, "relation", NeighboringRelation.REPLACE_ONE)
-    good = found is NeighboringRelation.REPLACE_ONE
+    found = getattr(releases, "relation", REPLACE_ONE)
+    good = found is REPLACE_ONE
     _checks.require(good, "plan.releases.relation", found, "REPLACE_ONE")
 
 

@@ -14,7 +14,7 @@ from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers import loop
 from experiments.benchmarks import peers
 from experiments.benchmarks.timing import Row, once
 

@@ -16,7 +16,7 @@ from dpsco_jax.privacy import _resque_moments as moments
 from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers import loop
 
 DRAWS, DIM, RADIUS = 1_000_000, 5, 0.4
 ROW = np.asarray([0.6, -0.3, 0.2, 0.5, -0.4], np.float32)

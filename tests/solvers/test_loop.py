@@ -9,7 +9,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax.oracles import Estimate
-from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers import loop
 from dpsco_jax.solvers.solution import Status, finished
 
 

@@ -13,8 +13,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers import Status, loop
 from dpsco_jax.solvers.user_level import multipass_sgd
 from tests.support.replay import assert_no_leak
 

@@ -212,7 +212,7 @@ MUTANTS = (
     ),
     Mutant(
         "steps cut short by data",
-        "dpsco_jax.solvers.convex.loop:run",
+        "dpsco_jax.solvers.loop:run",
         _stops_on_data,
         ("test_the_solver_sees_its_data_through_releases_only",),
     ),

@@ -1,6 +1,6 @@
 """Convex optimization without privacy of its own: accelerated methods, ball oracles, and combinators.
 
-``loop`` is the loop that all first-order solvers share. ``localization``, ``restarts`` and ``regularization``
+``localization``, ``restarts`` and ``regularization``
 make plans out of the plans of other solvers, private or not, and account for them jointly; ``composite``
 runs them.
 """
@@ -14,7 +14,6 @@ from dpsco_jax.solvers.convex import (
     epoch_sgd,
     exact_ball_oracles,
     localization,
-    loop,
     newton_ball_oracles,
     parallel_baselines,
     parallel_sco,
@@ -31,7 +30,6 @@ __all__ = [
     "epoch_sgd",
     "exact_ball_oracles",
     "localization",
-    "loop",
     "newton_ball_oracles",
     "parallel_baselines",
     "parallel_sco",

@@ -38,8 +38,8 @@ from dpsco_jax.geometry.prox import Term
 from dpsco_jax.oracles import Oracle, sampling, unclipped
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, plans
-from dpsco_jax.solvers.convex import _ac_sa_choice, loop
+from dpsco_jax.solvers import _arguments, loop, plans
+from dpsco_jax.solvers.convex import _ac_sa_choice
 from dpsco_jax.solvers.convex.ac_sa_stages import POLICIES, Stages
 from dpsco_jax.solvers.solution import Solution, finished
 
@@ -200,7 +200,7 @@ def solve(
         data: with ``plan.num_users`` users.
         params: the starting point; projected onto the domain.
         term: composite term h that is added to the objective; the plan's bound holds with it.
-        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
         ValueError: if users or parameters are not as many as planned, or the term has no closed form over

@@ -15,7 +15,7 @@ from dp_accounting import DpEvent
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _planning, means, plans
 
 
 @pytree
@@ -68,6 +68,12 @@ class Plan:
         """The private releases of the run."""
         sizes = (self.num_users, self.batch_size, self.num_steps)
         return GaussianReleases(*sizes, "fixed", self.noise_multiplier, self.delta)
+
+    @property
+    def mean(self) -> means.Clipped:
+        """Of the users' gradients of a step, at points shifted for each user."""
+        radius = self.smoothing_radius if self.smoothed else None
+        return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, radius)
 
     @property
     def user_gradients(self) -> int:

@@ -30,16 +30,14 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning
-from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers import _arguments, _planning, first_order
 from dpsco_jax.solvers.item_level import _private_ac_sa_schedule as schedule
 from dpsco_jax.solvers.item_level._private_ac_sa_plan import Plan
-from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -172,42 +170,18 @@ def solve(
         data: with ``plan.num_users`` users.
         params: the starting point; projected onto the domain.
         center: of the added regularization, a public point; the starting point if left out.
-        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one, or ``center`` is no real
             floating tree of the shape of the parameters.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    oracle_key, noise_key = jax.random.split(key)
-    start = objective.domain.project(params)
-    center = start if center is None else center
-    _arguments.require_like("center", center, start)
-    scheme, relation, num_steps = plan.releases.steps
-    radius = plan.smoothing_radius if plan.smoothed else None
-    oracle, oracle_data = loop.clipped_sum_oracle(
-        objective,
-        data,
-        start,
-        plan.clip_norm,
-        _planning.sampler(scheme, plan.num_users),
-        plan.chunk_size,
-        radius,
-    )
-
-    def add_regularizers(gradient: Any, point: Any) -> Any:
-        def add(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
-            return g + ridge + (plan.regularization * (w - origin)).astype(g.dtype)
-
-        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, center)
-
-    aggregate = transforms.summed_contributions(plan.clip_norm, plan.batch_size, relation)
-    optimizer = optax.chain(
-        transforms.privatize(aggregate, noise_key, plan.noise_multiplier, scheme),
-        optax.stateless(add_regularizers),
-        transforms.ac_sa(plan.smoothness, plan.strong_convexity, objective.domain),
-    )
-    end = loop.run(oracle_key, oracle, optimizer, start, oracle_data, num_steps, trace)
-    reported = transforms.ac_sa_eval_params(end.opt_state, end.params)
+    if center is not None:
+        _arguments.require_like("center", center, params)
+    method = first_order.ac_sa(plan.smoothness, plan.strong_convexity, objective.domain)
+    pull = first_order.Pull(plan.regularization, center)
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    return finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
+    return first_order.run(
+        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, pull, trace
+    )

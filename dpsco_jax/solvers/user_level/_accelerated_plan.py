@@ -18,7 +18,7 @@ from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated_mean import headroom
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _planning, means, plans
 
 
 def tested_stddev(releases: Any, radius: Any, reach: float, dim: int) -> Any:
@@ -110,6 +110,22 @@ class Plan:
         if self.aggregation == "clipped":
             return self.releases.noise_multiplier * 2 * self.clip_norm / self.batch_size
         return tested_stddev(self.releases, self.radius, self.reach, self.dim)
+
+    @property
+    def mean(self) -> means.Clipped | means.OutlierRemoved:
+        """Of the users' gradients of a step, at points shifted for each item."""
+        radius = self.smoothing_radius if self.smoothed else None
+        if self.aggregation == "clipped":
+            return means.Clipped(self.chunk_size, "item", self.releases, self.clip_norm, radius)
+        return means.OutlierRemoved(
+            chunk_size=self.chunk_size,
+            reach=self.reach,
+            shift="item",
+            releases=self.releases,
+            score_radius=2 * self.radius,
+            clip_norm=self.clip_norm,
+            smoothing_radius=radius,
+        )
 
     @property
     def user_gradients(self) -> int:

@@ -35,7 +35,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers import loop
 from dpsco_jax.solvers.solution import Solution, finished
 
 METHODS = ("convex", "strongly convex", "nonconvex")

@@ -19,7 +19,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _planning, means, plans
 
 
 @pytree
@@ -86,6 +86,24 @@ class Plan:
     def mechanism(self) -> str:
         """``"concentrated"``, or ``"clipped"`` where the radius would test nothing."""
         return "clipped" if isinstance(self.releases, GaussianReleases) else "concentrated"
+
+    @property
+    def mean(self) -> means.Clipped | means.OutlierRemoved:
+        """Of the users' gradients of a step."""
+        radius = None if self.smoothing == "none" else self.smoothing_radius
+        by_round = self.smoothing == "per_round"
+        if self.mechanism == "clipped":
+            shift = "round" if by_round else "user"
+            return means.Clipped(self.chunk_size, shift, self.releases, self.clip_norm, radius)
+        return means.OutlierRemoved(
+            chunk_size=self.chunk_size,
+            reach=self.reach,
+            shift="round" if by_round else "item",
+            releases=self.releases,
+            score_radius=self.radius,
+            clip_norm=self.clip_norm,
+            smoothing_radius=radius,
+        )
 
     @property
     def user_gradients(self) -> int:

@@ -21,21 +21,17 @@ Cost: T·K user gradients; with outlier removal T·K²·dim for distances, and m
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning
-from dpsco_jax.solvers.convex import loop
-from dpsco_jax.solvers.solution import Solution, Status, finished
+from dpsco_jax.solvers import _arguments, first_order
+from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
 from dpsco_jax.solvers.user_level._accelerated_plan import Plan
-from dpsco_jax.transforms.outlier_removed_mean import halted, outlier_removed_mean
 
 
 def plan(
@@ -196,7 +192,7 @@ def solve(
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users.
         params: the starting point, public, and centre of the regularizer; projected onto the domain.
-        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Returns:
         The aggregate of AC-SA; that of the last step before the halt, with status HALTED, where a test
@@ -206,46 +202,11 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    releases = plan.releases
-    oracle_key, noise_key = jax.random.split(key)
-    start = objective.domain.project(params)
-    radius = plan.smoothing_radius if plan.smoothed else None
-    sampler = _planning.sampler(releases.scheme, releases.population_size)
-    settings = (objective, data, start, plan.clip_norm, sampler, plan.chunk_size, radius)
-
-    def add_regularizers(gradient: Any, point: Any) -> Any:
-        def add(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
-            return g + ridge + (plan.regularization * (w - origin)).astype(g.dtype)
-
-        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, start)
-
-    accelerated = transforms.restart_every(
-        transforms.ac_sa(plan.smoothness, plan.strong_convexity, objective.domain),
-        plan.stage_length,
-        transforms.ac_sa_eval_params,
+    method = first_order.ac_sa(
+        plan.smoothness, plan.strong_convexity, objective.domain, plan.stage_length
     )
-    tail = (optax.stateless(add_regularizers), accelerated)
-    if plan.aggregation == "clipped":
-        # Shifts are drawn for every item by the oracle of rows only.
-        make = loop.user_rows_oracle if plan.smoothed else loop.clipped_sum_oracle
-        combine = transforms.clipped_mean if plan.smoothed else transforms.summed_contributions
-        oracle, oracle_data = make(*settings)
-        aggregate = combine(plan.clip_norm, releases.batch_size, releases.relation)
-        privatizer = transforms.privatize(
-            aggregate, noise_key, releases.noise_multiplier, releases.scheme
-        )
-        optimizer = optax.chain(privatizer, *tail)
-    else:
-        oracle, oracle_data = loop.user_rows_oracle(*settings)
-        # Around the origin all clipped gradients are in reach, wherever the last release was.
-        privatizer = outlier_removed_mean(
-            releases, 2 * plan.radius, noise_key, anchor=None, reach=plan.reach
-        )
-        optimizer = transforms.until_halted(privatizer, optax.chain(*tail))
-    end = loop.run(oracle_key, oracle, optimizer, start, oracle_data, releases.num_steps, trace)
-    reported = transforms.ac_sa_eval_params(end.opt_state, end.params)
+    pull = first_order.Pull(plan.regularization)
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
-    stopped = halted(end.opt_state) & (solution.status == int(Status.OK))
-    status = jnp.where(stopped, int(Status.HALTED), solution.status).astype(jnp.int32)
-    return solution._replace(status=status)
+    return first_order.run(
+        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, pull, trace
+    )

@@ -27,18 +27,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy, transforms
-from dpsco_jax.oracles import sampling
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning
-from dpsco_jax.solvers.convex import loop
-from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers import _arguments, _planning, first_order, means
+from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._item_group_plan import (
     Plan,
     item_budget,
@@ -145,7 +141,7 @@ def solve(
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users and ``plan.items_per_user`` item slots.
         params: the starting point; projected onto the domain.
-        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
         ValueError: if the number of users, of item slots or of parameters is not the planned one.
@@ -154,28 +150,15 @@ def solve(
     slots = jax.tree.leaves(data.items)[0].shape[1]
     planned = f"of plan.items_per_user = {plan.items_per_user} slots"
     _checks.require(slots == plan.items_per_user, "data", slots, planned)
-    total = plan.num_users * slots
-    # Every slot is a user with one item, so each item's gradient is clipped by itself.
-    items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)
-    oracle_key, noise_key = jax.random.split(key)
-    params = objective.domain.project(params)
-    draws, clip = plan.batch_size, plan.clip_norm
-    sampler = None if draws is None else lambda k: sampling.with_replacement(k, total, draws)
-    oracle, oracle_data = loop.clipped_sum_oracle(
-        objective, items, params, clip, sampler, plan.chunk_size
+    mean = means.ClippedItems(
+        draws=plan.batch_size,
+        chunk_size=plan.chunk_size,
+        scheme=plan.scheme,
+        clip_norm=plan.clip_norm,
+        noise_multiplier=plan.noise_multiplier,
     )
-    if draws is None:
-        aggregate = transforms.summed_contributions(slots * clip, total, _REPLACE)
-    else:
-        aggregate = transforms.summed_contributions(clip, draws, _REPLACE)
-    chain = optax.chain(
-        transforms.privatize(aggregate, noise_key, plan.noise_multiplier, plan.scheme),
-        optax.stateless(lambda g, p: jax.tree.map(jnp.add, g, objective.regularizer_gradient(p))),
-        optax.scale(-plan.step_size),
-        transforms.project(objective.domain),
-        transforms.average(0.0),
+    method = first_order.projected_sgd(plan.step_size, objective.domain)
+    found = first_order.run(
+        key, mean, method, objective, data, params, plan.num_steps, plan.item_gradients, trace=trace
     )
-    end = loop.run(oracle_key, oracle, chain, params, oracle_data, plan.num_steps, trace)
-    reported = transforms.average_eval_params(end.opt_state, end.params)
-    found = finished(reported, end.opt_state, plan.item_gradients, end.num_gradients, end.trace)
     return found._replace(privacy=privacy.unbounded_unless(plan.accounted, found.privacy))

@@ -26,21 +26,17 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import _checks
 from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.oracles import smoothed
 from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning
-from dpsco_jax.solvers.convex import loop
-from dpsco_jax.solvers.solution import Solution, Status, finished
+from dpsco_jax.solvers import _arguments, _planning, first_order
+from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _multipass_schedule as schedule
 from dpsco_jax.solvers.user_level._multipass_plan import Plan
 
@@ -254,48 +250,17 @@ def solve(
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users.
         params: the starting point; projected onto the domain. Must not depend on the data.
-        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
         ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    releases = plan.releases
-    oracle_key, noise_key = jax.random.split(key)
-    start = objective.domain.project(params)
-    by_item = plan.smoothing_radius if plan.smoothing == "per_item" else None
-    _planning.require_everybody(releases)
-    if plan.mechanism == "clipped":
-        scheme, relation = releases.scheme, releases.relation
-        oracle, oracle_data = loop.clipped_sum_oracle(
-            objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item
-        )
-        aggregate = transforms.summed_contributions(plan.clip_norm, plan.num_users, relation)
-        release = transforms.privatize(aggregate, noise_key, releases.noise_multiplier, scheme)
-    else:
-        oracle, oracle_data = loop.user_rows_oracle(
-            objective, data, start, plan.clip_norm, None, plan.chunk_size, by_item
-        )
-        # Around the origin: the noise of the last release may be larger than all gradients.
-        release = transforms.outlier_removed_mean(
-            releases, plan.radius, noise_key, anchor=None, reach=plan.reach
-        )
-    if plan.smoothing == "per_round":
-        oracle = smoothed.at_shifted_point(oracle, plan.smoothing_radius)
-    rest = optax.chain(
-        optax.stateless(lambda g, p: jax.tree.map(jnp.add, g, objective.regularizer_gradient(p))),
-        optax.scale(-plan.step_size),
-        transforms.project(objective.domain),
-        transforms.average(),
+    _planning.require_everybody(plan.releases)
+    method = first_order.projected_sgd(
+        plan.step_size, objective.domain, on_halt="start" if plan.on_halt == "start" else "report"
     )
-    chain = transforms.until_halted(release, rest)
-    end = loop.run(oracle_key, oracle, chain, start, oracle_data, plan.num_steps, trace)
-    average = transforms.average_eval_params(end.opt_state, end.params)
-    stopped = transforms.halted(end.opt_state)
-    reported = average
-    if plan.on_halt == "start":
-        reported = jax.tree.map(lambda a, s: jnp.where(stopped, s, a), average, start)
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
-    status = jnp.where(stopped, int(Status.HALTED), solution.status).astype(jnp.int32)
-    return solution._replace(status=status)
+    return first_order.run(
+        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, trace=trace
+    )

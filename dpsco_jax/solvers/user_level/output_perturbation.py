@@ -39,8 +39,7 @@ from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.problems.users import items_per_user as items_of_each
-from dpsco_jax.solvers import _arguments, _planning
-from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers import _arguments, _planning, loop
 from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level._item_group_plan import item_budget
 from dpsco_jax.solvers.user_level._output_plan import REPLACE, Plan, bare, proven_constants

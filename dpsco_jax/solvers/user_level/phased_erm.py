@@ -215,7 +215,7 @@ def solve(
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users.
         params: the starting point; projected onto the domain.
-        trace: see ``convex.loop.run``; ``unprivate["trace"]`` is a tuple, one entry for each phase.
+        trace: see ``loop.run``; ``unprivate["trace"]`` is a tuple, one entry for each phase.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.

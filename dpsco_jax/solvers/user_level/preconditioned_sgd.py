@@ -36,8 +36,7 @@ from dpsco_jax.oracles.preconditioned import Component, ScaledSums, TunedPoint
 from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments
-from dpsco_jax.solvers.convex import loop
+from dpsco_jax.solvers import _arguments, loop
 from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level._preconditioned_plan import (
     Plan,

@@ -22,22 +22,18 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
-from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, plans
-from dpsco_jax.solvers.convex import loop
-from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers import _arguments, first_order, means, plans
+from dpsco_jax.solvers.solution import Solution
 
 _SAMPLING = ("poisson", "fixed", "full")
-_AVERAGING = ("uniform", "polynomial", "last")
-_POLYNOMIAL_DECAY = 3.0  # the weight of iterate t grows as t³
+_DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
 
 
 @pytree
@@ -74,6 +70,11 @@ class Plan:
     epsilon: Number
     delta: Number
     excess_bound: Number
+
+    @property
+    def mean(self) -> means.Clipped:
+        """Of the users' gradients of a step."""
+        return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, None)
 
     @property
     def releases(self) -> GaussianReleases:
@@ -148,7 +149,7 @@ def plan(
     epsilon = _checks.require_real("epsilon", epsilon, 0)
     delta = _checks.require_real("delta", delta, 0, 1)
     _checks.require_choice("sampling", sampling, _SAMPLING)
-    _checks.require_choice("averaging", averaging, _AVERAGING)
+    _checks.require_choice("averaging", averaging, tuple(_DECAY))
     _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     everybody = sampling == "full"
     batch_size = _checks.require_integer(
@@ -203,36 +204,14 @@ def solve(
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users.
         params: the starting point; projected onto the domain.
-        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    oracle_key, noise_key = jax.random.split(key)
-    params = objective.domain.project(params)
-    scheme, relation, num_steps = plan.releases.steps
-    oracle, oracle_data = loop.clipped_sum_oracle(
-        objective,
-        data,
-        params,
-        plan.clip_norm,
-        _planning.sampler(scheme, plan.num_users),
-        plan.chunk_size,
-    )
-    aggregate = transforms.summed_contributions(plan.clip_norm, plan.batch_size, relation)
-    chain = [
-        transforms.privatize(aggregate, noise_key, plan.noise_multiplier, scheme),
-        optax.stateless(lambda g, p: jax.tree.map(jnp.add, g, objective.regularizer_gradient(p))),
-        optax.scale(-plan.step_size),
-        transforms.project(objective.domain),
-    ]
-    if plan.averaging != "last":
-        decay = 0.0 if plan.averaging == "uniform" else _POLYNOMIAL_DECAY
-        chain.append(transforms.average(decay))
-    end = loop.run(oracle_key, oracle, optax.chain(*chain), params, oracle_data, num_steps, trace)
-    reported = end.params
-    if plan.averaging != "last":
-        reported = transforms.average_eval_params(end.opt_state, end.params)
+    method = first_order.projected_sgd(plan.step_size, objective.domain, _DECAY[plan.averaging])
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    return finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
+    return first_order.run(
+        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, trace=trace
+    )

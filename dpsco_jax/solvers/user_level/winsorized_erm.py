@@ -248,7 +248,7 @@ def solve(
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users.
         params: the starting point; projected onto the domain.
-        trace: see ``convex.loop.run``; its output goes to ``unprivate["trace"]``.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one, or that of users or of

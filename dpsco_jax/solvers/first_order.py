@@ -1,0 +1,164 @@
+"""First-order methods on a private mean: META, whole.
+
+What it computes: the mean's release, plus the exact gradients of all regularizers, drives a method. Once a
+test has failed nothing moves any more. The method says which point is reported.
+
+Source: thesis, Algorithm 1 (META).
+
+Formal guarantee: that of the mean, at every point of the run: regularizers, steps, projections and reports
+are post-processing of what it has released.
+
+Cost: that of the mean, for the number of steps.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpsco_jax import _checks, transforms
+from dpsco_jax.geometry.domains import Domain
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import loop
+from dpsco_jax.solvers.means import Mean
+from dpsco_jax.solvers.solution import Solution, Status, finished
+
+__all__ = ["Method", "ac_sa", "projected_sgd", "run"]
+
+
+class Method(NamedTuple):
+    """What is done with a gradient, and which point is reported.
+
+    Attributes:
+        steps: takes the gradient of the whole objective, gives the update.
+        report: ``report(opt_state, params)``, of the state of the whole chain.
+        on_halt: what is reported of a run that a test has ended: ``"report"``, or the ``"start"``.
+    """
+
+    steps: optax.GradientTransformation
+    report: Callable[[Any, Any], Any]
+    on_halt: str = "report"
+
+
+class Pull(NamedTuple):
+    """A term (strength/2)·‖w - centre‖² of the objective.
+
+    Attributes:
+        strength: λ ≥ 0.
+        centre: a public point; ``None`` for the start.
+    """
+
+    strength: Any
+    centre: Any = None
+
+
+def projected_sgd(
+    step_size: Any, domain: Domain, average_decay: float | None = 0.0, on_halt: str = "report"
+) -> Method:
+    """Steps against the gradient, projected onto the domain.
+
+    Args:
+        step_size: η.
+        domain: of the parameters.
+        average_decay: of ``transforms.average``, which is reported; the last point for ``None``.
+        on_halt: see ``Method``.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    _checks.require_number("step_size", step_size, "a real number")
+    _checks.require_instance("domain", domain, Domain)
+    _checks.require_choice("on_halt", on_halt, ("report", "start"))
+    steps = [optax.scale(-step_size), transforms.project(domain)]
+    if average_decay is None:
+        return Method(optax.chain(*steps), lambda opt_state, params: params, on_halt)
+    steps.append(transforms.average(average_decay))
+    return Method(optax.chain(*steps), transforms.average_eval_params, on_halt)
+
+
+def ac_sa(
+    smoothness: Any, strong_convexity: Any, domain: Domain, stage_length: int | None = None
+) -> Method:
+    """Accelerated stochastic approximation; its aggregate is reported.
+
+    Args:
+        smoothness: H of what is minimized, or the step parameter of a policy.
+        strong_convexity: μ.
+        domain: of the parameters.
+        stage_length: steps between restarts from the aggregate; ``None`` for no restart.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    steps: optax.GradientTransformation = transforms.ac_sa(smoothness, strong_convexity, domain)
+    if stage_length is not None:
+        _checks.require_integer("stage_length", stage_length, 1)
+        steps = transforms.restart_every(steps, stage_length, transforms.ac_sa_eval_params)
+    return Method(steps, transforms.ac_sa_eval_params)
+
+
+def run(
+    key: jax.Array,
+    mean: Mean,
+    method: Method,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    num_steps: int,
+    gradients: int,
+    pull: Pull | None = None,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+) -> Solution:
+    """Runs a method on a mean.
+
+    Args:
+        key: a typed key; samples and shifts have one half of it, noise the other.
+        mean: of the users' gradients.
+        method: what is done with it.
+        objective: static; the domain, and the regularizer whose exact gradient is added.
+        data: of all users.
+        params: the starting point; projected onto the domain.
+        num_steps: T, static.
+        gradients: the public number of item gradients of the run.
+        pull: a further quadratic term.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
+
+    Returns:
+        The reported point. After a halt the status is HALTED, and the point that of the last step before.
+    """
+    oracle_key, noise_key = jax.random.split(key)
+    start = objective.domain.project(params)
+    oracle, rows, release, may_halt = mean.open(noise_key, objective, data, start)
+    rest = optax.chain(_regularizers(objective, pull, start), method.steps)
+    chain = transforms.until_halted(release, rest) if may_halt else optax.chain(release, rest)
+    end = loop.run(oracle_key, oracle, chain, start, rows, num_steps, trace)
+    reported = method.report(end.opt_state, end.params)
+    stopped = transforms.halted(end.opt_state) if may_halt else jnp.zeros([], bool)
+    if may_halt and method.on_halt == "start":
+        reported = jax.tree.map(lambda a, s: jnp.where(stopped, s, a), reported, start)
+    solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
+    halted = stopped & (solution.status == int(Status.OK))
+    status = jnp.where(halted, int(Status.HALTED), solution.status).astype(jnp.int32)
+    return solution._replace(status=status)
+
+
+def _regularizers(
+    objective: Objective, pull: Pull | None, start: Any
+) -> optax.GradientTransformation:
+    """Adds the exact gradients of the regularizer and of the further term."""
+    if pull is None:
+        return optax.stateless(
+            lambda g, p: jax.tree.map(jnp.add, g, objective.regularizer_gradient(p))
+        )
+    centre = start if pull.centre is None else pull.centre
+
+    def regularized(gradient: Any, point: Any) -> Any:
+        def add(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
+            return g + ridge + (pull.strength * (w - origin)).astype(g.dtype)
+
+        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, centre)
+
+    return optax.stateless(regularized)

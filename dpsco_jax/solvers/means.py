@@ -1,0 +1,176 @@
+"""The private mean of user gradients, step after step: who takes part, how a user is bounded, what covers it.
+
+What it computes: a mean is a value that a plan makes of its fields. ``open`` gives what enters the loop: the
+oracle that asks users, the data in the form that it takes, and the release at the head of the chain. A
+first-order solver is a mean and a method (``first_order``).
+
+- ``Clipped``: every user's gradient is clipped to a norm; their sum over a public number, plus noise.
+- ``ClippedItems``: every item's gradient is clipped; a user counts with all slots, or as often as drawn.
+- ``OutlierRemoved``: the mean of users who are near most others, while a noisy test says that most are.
+
+Source: thesis, Algorithm 2 (the private oracle of META).
+
+Formal guarantee: that of ``transforms.privatize`` and ``transforms.outlier_removed_mean`` for the releases
+given, whatever data, starting point and method are: the gradient of one user is bounded here, and samples,
+shifts and noise have streams of keys of their own.
+
+Cost: one gradient for every item of the users of a step; memory of one chunk of users, and of all rows of a
+step for ``OutlierRemoved``.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import optax
+
+from dpsco_jax import transforms
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.oracles import Oracle, sampling, smoothed
+from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
+from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning, loop
+
+__all__ = ["Clipped", "ClippedItems", "Mean", "Opened", "OutlierRemoved"]
+
+
+class Opened(NamedTuple):
+    """What enters the loop.
+
+    Attributes:
+        oracle: estimates a gradient at a point.
+        data: what the oracle takes.
+        release: the head of the chain; makes the estimate private.
+        may_halt: static; whether ``transforms.until_halted`` has to watch the release.
+    """
+
+    oracle: Oracle
+    data: Any
+    release: optax.GradientTransformationExtraArgs
+    may_halt: bool = False
+
+
+class Mean(Protocol):
+    """Whatever ``first_order.run`` can drive a method with."""
+
+    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+
+
+@pytree
+class Clipped:
+    """Gradients clipped to a norm, summed over the users of a step, divided by a public number.
+
+    Attributes:
+        chunk_size: users whose gradients are held at once.
+        shift: where gradients are taken if there is a smoothing radius: at a point shifted for each
+            ``"user"``, each ``"item"`` or each ``"round"`` independently.
+        releases: sampling, relation and noise of all steps.
+        clip_norm: C.
+        smoothing_radius: of the shifts; ``None`` for none.
+    """
+
+    chunk_size: int = static()
+    shift: str = static()
+    releases: GaussianReleases
+    clip_norm: Number
+    smoothing_radius: Number
+
+    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+        scheme, relation, _ = self.releases.steps
+        by_item = self.shift == "item" and self.smoothing_radius is not None
+        # Shifts are drawn for every item by the oracle of rows only.
+        make = loop.user_rows_oracle if by_item else loop.clipped_sum_oracle
+        combine = transforms.clipped_mean if by_item else transforms.summed_contributions
+        sampler = _planning.sampler(scheme, self.releases.population_size)
+        oracle, rows = make(
+            objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
+        )
+        aggregate = combine(self.clip_norm, self.releases.batch_size, relation)
+        release = transforms.privatize(aggregate, key, self.releases.noise_multiplier, scheme)
+        return Opened(_shifted(self, oracle), rows, release)
+
+
+@pytree
+class ClippedItems:
+    """Gradients of items clipped one by one; the guarantee is for users, with all their slots.
+
+    Attributes:
+        draws: items drawn in a step, with replacement; ``None`` for all.
+        chunk_size: items whose gradients are held at once.
+        scheme: of the users, as they are drawn with their items.
+        clip_norm: C, of an item.
+        noise_multiplier: σ over 2mC for all items of m slots, over 2C for a single draw.
+    """
+
+    draws: int | None = static()
+    chunk_size: int = static()
+    scheme: FullBatch | WithReplacement = static()
+    clip_norm: Number
+    noise_multiplier: Number
+
+    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+        users, slots = jax.tree.leaves(data.items)[0].shape[:2]
+        total, draws = users * slots, self.draws
+        # Every slot is a user with one item, so each item's gradient is clipped by itself.
+        items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)
+        sampler = None if draws is None else lambda k: sampling.with_replacement(k, total, draws)
+        oracle, rows = loop.clipped_sum_oracle(
+            objective, items, start, self.clip_norm, sampler, self.chunk_size
+        )
+        largest, divisor = (
+            (slots * self.clip_norm, total) if draws is None else (self.clip_norm, draws)
+        )
+        aggregate = transforms.summed_contributions(largest, divisor, _planning.REPLACE_ONE)
+        release = transforms.privatize(aggregate, key, self.noise_multiplier, self.scheme)
+        return Opened(oracle, rows, release)
+
+
+@pytree
+class OutlierRemoved:
+    """The mean of users who are near most others, released while a noisy test says that most are.
+
+    Attributes:
+        chunk_size: users whose items are read at once.
+        reach: no honest gradient is farther from the origin, in score radii.
+        shift: as in ``Clipped``, ``"item"`` or ``"round"``.
+        releases: sizes, tests and noise of all steps.
+        score_radius: users are near each other within it; twice the distance from a common centre.
+        clip_norm: to which gradients are clipped first.
+        smoothing_radius: of the shifts; ``None`` for none.
+    """
+
+    chunk_size: int = static()
+    reach: float = static()
+    shift: str = static()
+    releases: ConcentratedReleases
+    score_radius: Number
+    clip_norm: Number
+    smoothing_radius: Number
+
+    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+        sampler = _planning.sampler(self.releases.scheme, self.releases.population_size)
+        oracle, rows = loop.user_rows_oracle(
+            objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
+        )
+        # Around the origin all clipped gradients are in reach, wherever the last release was.
+        release = transforms.outlier_removed_mean(
+            self.releases, self.score_radius, key, anchor=None, reach=self.reach
+        )
+        return Opened(_shifted(self, oracle), rows, release, may_halt=True)
+
+
+def _inner(mean: Clipped | OutlierRemoved) -> Any:
+    """The radius of the shifts that the oracle makes by itself."""
+    return None if mean.shift == "round" else mean.smoothing_radius
+
+
+def _shifted(mean: Clipped | OutlierRemoved, oracle: Oracle) -> Oracle:
+    if mean.shift == "round" and mean.smoothing_radius is not None:
+        return smoothed.at_shifted_point(oracle, mean.smoothing_radius)
+    return oracle

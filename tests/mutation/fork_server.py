@@ -83,7 +83,8 @@ class _Failures:
     def pytest_runtest_logreport(self, report):
         if report.failed and not self.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            self.failed, self.said = report.nodeid, crash.message if crash else report.longreprtext
+            self.failed = report.nodeid
+            self.said = (crash.message if crash else report.longreprtext)[:300]
 
 
 def _child(tree: str, test: str, seconds: float, output: int) -> Run:

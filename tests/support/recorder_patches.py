@@ -181,7 +181,7 @@ def _sampler(tape: Tape, right: Any) -> Any:
         if depth[0]:  # a sampler that calls itself
             return right(key, *arguments)
         numbers = tuple(float(np.asarray(x)) for x in arguments)
-        tape.draws.add(Draw(name, numbers))
+        tape.drawn(key, Draw(name, numbers))
         depth[0] += 1
         try:
             sample = right(key, *arguments)

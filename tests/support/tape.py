@@ -80,6 +80,7 @@ class Tape:
         self.releases: list[Release] = []
         self.charges: list[privacy.PrivacyLoss] = []
         self.draws: set[Draw] = set()
+        self.sampled: list[bytes] = []  # keys of samples
         self.forced: Any = None
         self._declared: list[list[Declared]] = []
         self._silent = 0
@@ -137,6 +138,15 @@ class Tape:
         jax.debug.callback(
             append, jax.random.key_data(key), flat, *(jnp.asarray(x, float) for x in numbers)
         )
+
+    def drawn(self, key: Any, draw: Draw) -> None:
+        """Records a sample of users: what was asked for now, and its key whenever it is drawn."""
+        self.draws.add(draw)
+
+        def append(data: Any) -> None:
+            self.sampled.append(np.asarray(data).tobytes())
+
+        jax.debug.callback(append, jax.random.key_data(key))
 
     def charged(self, loss: privacy.PrivacyLoss) -> None:
         """Records one entry of a ledger."""

@@ -110,6 +110,25 @@ def test_a_key_that_is_used_twice_is_found():
         run(jnp.zeros(2)).by_key()
 
 
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [((0, 1, 0), "a release and for a sample"), ((0, 0, 1), "two samples"), ((0, 1, 2), None)],
+)
+def test_a_key_that_is_used_for_a_sample_again_is_found(places, message):
+    def solve(x):
+        first, second, noise = (jax.random.key(place) for place in places)
+        users = [sampling.poisson(key, 8, 0.5).indices for key in (first, second)]
+        return additive.gaussian(noise, x + users[0][0] + users[1][0], 1.0)
+
+    found = Recorded(solve, jnp.zeros(2))(jnp.zeros(2))
+    assert len(found.samples) == 2
+    if message is None:
+        found.by_key()
+    else:
+        with pytest.raises(AssertionError, match=message):
+            found.by_key()
+
+
 def test_a_user_can_be_forced_into_every_sample_and_the_noise_does_not_change():
     def solve(data):
         users = sampling.without_replacement(jax.random.key(1), 8, 2).indices

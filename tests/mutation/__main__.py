@@ -129,9 +129,11 @@ def servers(count: int, cache: pathlib.Path, seconds: float) -> Iterator[Runs]:
         finally:
             free.put(server)
 
-    yield run
-    for server in found:
-        server.close()
+    try:
+        yield run
+    finally:
+        for server in found:
+            server.close()
 
 
 def main() -> int:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
 from tests.mutation.faults_mended import FAULTS as MENDED
+from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
@@ -33,7 +34,7 @@ from tests.mutation.fork_server import FAILED, PASSED, Run, Server
 from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED)
+FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY)
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 
 

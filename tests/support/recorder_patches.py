@@ -194,6 +194,18 @@ def _sampler(tape: Tape, right: Any) -> Any:
     return sampler
 
 
+def _bits(tape: Tape, right: Any) -> Any:
+    @functools.wraps(right)
+    def draw(key: Any, *args: Any, **kwargs: Any) -> Any:
+        tape.keep("used", key)
+        return right(key, *args, **kwargs)
+
+    return draw
+
+
+# Of ``jax.random``, what the package draws by; a test reads the sources for others.
+DRAWN_BY = ("bernoulli", "bits", "normal", "permutation", "rademacher", "randint", "uniform")
+
 PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (additive, "gaussian", _additive("gaussian")),
     (additive, "laplace", _additive("laplace")),
@@ -208,4 +220,5 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (sampling, "poisson", _sampler),
     (sampling, "without_replacement", _sampler),
     (sampling, "with_replacement", _sampler),
+    *((jax.random, name, _bits) for name in DRAWN_BY),
 )

@@ -80,7 +80,8 @@ class Tape:
         self.releases: list[Release] = []
         self.charges: list[privacy.PrivacyLoss] = []
         self.draws: set[Draw] = set()
-        self.sampled: list[bytes] = []  # keys of samples
+        # Keys as bytes: of samples of users, and of all that gave random bits, to whatever.
+        self.keys: dict[str, list[bytes]] = {"samples": [], "used": []}
         self.forced: Any = None
         self._declared: list[list[Declared]] = []
         self._silent = 0
@@ -142,9 +143,13 @@ class Tape:
     def drawn(self, key: Any, draw: Draw) -> None:
         """Records a sample of users: what was asked for now, and its key whenever it is drawn."""
         self.draws.add(draw)
+        self.keep("samples", key)
+
+    def keep(self, kind: str, key: Any) -> None:
+        """Records a key whenever the program gets here."""
 
         def append(data: Any) -> None:
-            self.sampled.append(np.asarray(data).tobytes())
+            self.keys[kind].append(np.asarray(data).tobytes())
 
         jax.debug.callback(append, jax.random.key_data(key))
 

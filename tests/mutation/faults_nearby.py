@@ -1,7 +1,7 @@
-"""Faults next to those that no test noticed at first: written down when these were mended, before they were run.
+"""Faults next to those that no test noticed at first: written down when these were mended, before any run.
 
-Keys that serve two purposes, divergences that are not added up or multiplied, tests that are free in the exact
-accounts as well, and the other clip of single users.
+Keys that serve two purposes, divergences that are not added up or multiplied, tests that are free in the
+exact accounts as well, and the other clip of single users.
 """
 
 from tests.mutation import Fault, rows
@@ -22,7 +22,8 @@ FAULTS = (
           _KEYS, _ONE_KEY, rows("accelerated_sgd, clipped")),
     Fault("item groups: the noise has the key of the samples", "solvers/user_level/item_group_privacy.py",
           _KEYS, _ONE_KEY, rows("item_group_privacy, sampled")),
-    Fault("preconditioned SGD: moments and gradients have one key", "solvers/user_level/preconditioned_sgd.py",
+    Fault("preconditioned SGD: moments and gradients have one key",
+          "solvers/user_level/preconditioned_sgd.py",
           "moments_key, noise_key, oracle_key = jax.random.split(key, 3)",
           "moments_key, noise_key, oracle_key = (key,) * 3", rows("preconditioned_sgd")),
     Fault("ReSQue: users are drawn with the key of the noise", "solvers/item_level/_resque_calls.py",

@@ -37,19 +37,21 @@ class Run(NamedTuple):
     charges: tuple[privacy.PrivacyLoss, ...]
     samples: tuple[bytes, ...]
     used: tuple[bytes, ...]
+    parents: tuple[bytes, ...]
 
     def by_key(self) -> dict[bytes, Release]:
         """The releases by their keys.
 
         Raises:
             AssertionError: a key was used for two releases, for two samples, for one of each, or gave random
-                bits twice: then noise and samples are not independent, which every charge assumes.
+                bits and something else: then noise and samples are not independent, as every charge assumes.
         """
         found = {release.key: release for release in self.releases}
         assert len(found) == len(self.releases), "a key was used for two releases"
         assert len(set(self.samples)) == len(self.samples), "a key was used for two samples"
         assert not found.keys() & set(self.samples), "a key was used for a release and for a sample"
         assert len(set(self.used)) == len(self.used), "a key gave random bits twice"
+        assert not set(self.used) & set(self.parents), "a key gave random bits and other keys"
         return found
 
 

@@ -194,13 +194,16 @@ def _sampler(tape: Tape, right: Any) -> Any:
     return sampler
 
 
-def _bits(tape: Tape, right: Any) -> Any:
-    @functools.wraps(right)
-    def draw(key: Any, *args: Any, **kwargs: Any) -> Any:
-        tape.keep("used", key)
-        return right(key, *args, **kwargs)
+def _of_key(kind: str) -> Callable[[Tape, Any], Any]:
+    def make(tape: Tape, right: Any) -> Any:
+        @functools.wraps(right)
+        def function(key: Any, *args: Any, **kwargs: Any) -> Any:
+            tape.keep(kind, key)
+            return right(key, *args, **kwargs)
 
-    return draw
+        return function
+
+    return make
 
 
 # Of ``jax.random``, what the package draws by; a test reads the sources for others.
@@ -220,5 +223,6 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (sampling, "poisson", _sampler),
     (sampling, "without_replacement", _sampler),
     (sampling, "with_replacement", _sampler),
-    *((jax.random, name, _bits) for name in DRAWN_BY),
+    *((jax.random, name, _of_key("used")) for name in DRAWN_BY),
+    *((jax.random, name, _of_key("parents")) for name in ("split", "fold_in")),
 )

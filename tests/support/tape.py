@@ -80,8 +80,8 @@ class Tape:
         self.releases: list[Release] = []
         self.charges: list[privacy.PrivacyLoss] = []
         self.draws: set[Draw] = set()
-        # Keys as bytes: of samples of users, and of all that gave random bits, to whatever.
-        self.keys: dict[str, list[bytes]] = {"samples": [], "used": []}
+        # Keys as bytes: of samples of users, of all that gave random bits, and of all that were split.
+        self.keys: dict[str, list[bytes]] = {"samples": [], "used": [], "parents": []}
         self.forced: Any = None
         self._declared: list[list[Declared]] = []
         self._silent = 0

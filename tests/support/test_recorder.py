@@ -134,22 +134,27 @@ def test_a_key_that_is_used_for_a_sample_again_is_found(places, message):
             found.by_key()
 
 
-def test_a_key_that_gives_random_bits_twice_is_found_at_any_depth():
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (lambda key: sampling.poisson(key, 8, 0.5), "random bits twice"),
+        (lambda key: sampling.without_replacement(key, 8, 4), "random bits and other keys"),
+    ],
+)
+def test_samples_and_noise_of_one_key_are_found_at_any_depth(sampler, message):
     """JAX splits a key into what folding in 0, 1, ... gives: samples and noise may meet further down."""
 
     def solve(x, place):
         noise_key = jax.random.fold_in(jax.random.key(0), 1)
-        draw_key = jax.random.split(jax.random.split(jax.random.key(0), 2)[place])[0]
-        users = sampling.poisson(draw_key, 8, 0.5).indices
-        return additive.gaussian(noise_key, x + users[0], 1.0)
+        sample_key = jax.random.split(jax.random.split(jax.random.key(0), 2)[place])[0]
+        return additive.gaussian(noise_key, x + sampler(sample_key).indices[0], 1.0)
 
     for place, is_apart in ((0, True), (1, False)):
         found = Recorded(functools.partial(solve, place=place), jnp.zeros(2))(jnp.zeros(2))
-        assert len(found.used) == 2
         if is_apart:
             found.by_key()
         else:
-            with pytest.raises(AssertionError, match="random bits twice"):
+            with pytest.raises(AssertionError, match=message):
                 found.by_key()
 
 

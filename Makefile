@@ -13,7 +13,7 @@ help:
 	@echo 'make test       the test suite (WORKERS=n processes)'
 	@echo 'make test-types the same with shapes and types of all annotations checked at run time'
 	@echo 'make test-slow  statistical audits and other long tests'
-	@echo 'make mutants    plants faults in privacy-bearing lines; the tests must notice (an hour or more)'
+	@echo 'make mutants    plants faults in privacy-bearing lines; the tests must notice (most of an hour)'
 	@echo 'make lint       ruff, mypy, the import contract'
 	@echo 'make format     apply ruff fixes and formatting'
 	@echo 'make bench      speed against peers; bench-gpu: the same on a GPU machine with its own JAX'

@@ -2,139 +2,171 @@
 
     python -m tests.mutation                   all faults that have no result yet
     python -m tests.mutation --only "blocks"   those whose name contains the text, again if they had one
+    python -m tests.mutation --names FILE      those whose names are the lines of the file, likewise
     python -m tests.mutation --report          the table of the results so far, for docs/privacy/auditing.md
 
 Results go to a file of JSON lines, one a fault, so that a run that was stopped goes on where it was. The tree
-is copied to a temporary folder: the checkout is not touched. The tests named for a fault are run one after
-another until one fails; tests that pick nothing up or cannot be collected are errors of the list, no kills.
-Without a fault all of them must pass, which is for the suite to show first.
+is copied to a temporary folder first: the checkout is not touched, and may change meanwhile. The tests named
+for a fault are run one after another until one fails, and that one is run without the fault too: it has to
+pass. Tests that fail either way, pick nothing up or cannot be collected are errors of the list, no kills.
 """
 
 import argparse
 import concurrent.futures
-import json
-import os
+import contextlib
+import hashlib
 import pathlib
+import queue
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
 from tests.mutation.faults_mended import FAULTS as MENDED
+from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
+from tests.mutation.fork_server import FAILED, PASSED, Run, Server
+from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED)
-_TESTS_FAILED = 1  # exit statuses of pytest
-_PASSED = 0
+FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY)
+Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 
 
-def text_with(fault: Fault) -> str:
+def text_with(fault: Fault, root: pathlib.Path) -> str:
     """The file with the fault in it.
 
     Raises:
         ValueError: unless the text that is replaced occurs exactly once.
     """
-    text = (ROOT / "dpsco_jax" / fault.file).read_text()
+    text = (root / "dpsco_jax" / fault.file).read_text()
     found = text.count(fault.right)
     if found != 1 or fault.right == fault.wrong:
         raise ValueError(f"{fault.name}: {fault.file} must hold the text once, found {found}")
     return text.replace(fault.right, fault.wrong)
 
 
-def outcome(fault: Fault, timeout: float) -> dict[str, object]:
-    """What the tests say: ``killed``, ``survived``, ``no end`` or ``error``, by whom, and seconds."""
+def copied(root: pathlib.Path, tree: pathlib.Path) -> str:
+    """Copies what the tests need into a folder and says what it is: a hash of the sources."""
+    for part in ("dpsco_jax", "tests", "experiments"):
+        shutil.copytree(root / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / "pyproject.toml", tree)
+    found = hashlib.sha256()
+    for path in sorted(tree.rglob("*.py")):
+        name = str(path.relative_to(tree))
+        if not name.startswith("tests/mutation/"):
+            found.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
+
+
+def passes(test: str, clean: pathlib.Path, run: Runs, book: Book) -> bool:
+    """Whether a test passes without a fault; run once for a tree."""
+    if test not in book.clean:
+        found = run(clean, test)
+        book.add({"clean": test, "passes": found.status == PASSED, "said": found.said[-300:]})
+    return book.clean[test]["passes"]
+
+
+def outcome(fault: Fault, clean: pathlib.Path, run: Runs, book: Book) -> Row:
+    """What the tests say: ``killed``, ``survived``, ``no end`` or ``error``, by whom, why, and seconds."""
     started = time.monotonic()
+    result, by, said = "survived", "", ""
     with tempfile.TemporaryDirectory() as folder:
-        tree = pathlib.Path(folder)
-        ignored = shutil.ignore_patterns("__pycache__")
-        for part in ("dpsco_jax", "tests", "experiments"):
-            shutil.copytree(ROOT / part, tree / part, ignore=ignored)
-        shutil.copy(ROOT / "pyproject.toml", tree)
-        (tree / "dpsco_jax" / fault.file).write_text(text_with(fault))
-        result, by = "survived", ""
+        tree = pathlib.Path(folder).resolve() / "tree"
+        shutil.copytree(clean, tree, ignore=shutil.ignore_patterns("__pycache__"))
+        (tree / "dpsco_jax" / fault.file).write_text(text_with(fault, clean))
         for test in fault.tests:
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
-            try:
-                run = subprocess.run(
-                    command, cwd=tree, env=_environment(tree), timeout=timeout,
-                    capture_output=True, text=True, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
+            found = run(tree, test)
+            if found.status is None:
                 # No kill: the machine may be slow. Another test may still fail.
                 result, by = "no end", test
-                continue
-            if run.returncode == _TESTS_FAILED:
-                lines = [x for x in run.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))]
-                result, by = "killed", lines[0].split(" - ")[0].split(" ", 1)[1] if lines else test
+            elif found.status == FAILED and not passes(found.failed or test, clean, run, book):
+                result, by, said = "error", found.failed or test, "fails without the fault too"
                 break
-            if run.returncode != _PASSED:
-                result, by = "error", f"{test}: {run.stdout[-400:]}{run.stderr[-400:]}"
+            elif found.status == FAILED:
+                result, by, said = "killed", found.failed or test, found.said
+                break
+            elif found.status != PASSED:
+                result, by, said = "error", test, f"pytest: {found.status}: {found.said}"
                 break
     seconds = round(time.monotonic() - started, 1)
-    return {"name": fault.name, "file": fault.file, "result": result, "by": by, "seconds": seconds}
+    row = {"name": fault.name, "file": fault.file, "result": result, "by": by, "said": said[-300:]}
+    return row | {"seconds": seconds}
 
 
-def _environment(tree: pathlib.Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+def chosen(options: argparse.Namespace, known: dict[str, Row]) -> list[Fault]:
+    """The faults to run, those with cheap tests first: solvers take longest."""
+    names = options.names.read_text().splitlines() if options.names else []
+    unknown = set(names) - {fault.name for fault in FAULTS}
+    if unknown:
+        raise ValueError(f"--names: no faults of these names: {sorted(unknown)}")
+    if options.names or options.only:
+        asked = [f for f in FAULTS if f.name in names or (options.only and options.only in f.name)]
+    else:
+        asked = [f for f in FAULTS if f.name not in known]
+    if options.shuffle is not None:
+        random.Random(options.shuffle).shuffle(asked)
+        return asked
+    return sorted(asked, key=lambda fault: fault.tests[0].startswith("tests/solvers"))
 
 
-def table(results: dict[str, dict[str, str]]) -> str:
-    """The results as Markdown, in the order of the list."""
-    rows = [results[fault.name] for fault in FAULTS if fault.name in results]
-    killed = sum(row["result"] == "killed" for row in rows)
-    lines = [
-        f"{killed} of {len(rows)} faults are noticed ({100 * killed / max(len(rows), 1):.1f} %).",
-        "",
-        "| fault | file | noticed by |",
-        "| --- | --- | --- |",
-    ]
-    for row in rows:
-        by = row["by"].removeprefix("tests/") if row["result"] == "killed" else row["result"]
-        lines.append(f"| {row['name']} | `{row['file']}` | {by} |")
-    return "\n".join(lines)
+@contextlib.contextmanager
+def servers(count: int, cache: pathlib.Path, seconds: float) -> Iterator[Runs]:
+    """A function that runs a test in one of so many processes, when one is free."""
+    found = [Server(cache) for _ in range(count)]
+    free: queue.SimpleQueue[Server] = queue.SimpleQueue()
+    for server in found:
+        free.put(server)
+
+    def run(tree: pathlib.Path, test: str) -> Run:
+        server = free.get()
+        try:
+            return server.run(tree, test, seconds)
+        finally:
+            free.put(server)
+
+    try:
+        yield run
+    finally:
+        for server in found:
+            server.close()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--only", help="faults whose name contains this text")
+    parser.add_argument("--names", type=pathlib.Path, help="file of names of faults, one a line")
     parser.add_argument("--jobs", type=int, default=1, help="faults at a time")
-    parser.add_argument(
-        "--shuffle", type=int, help="seed of a random order, for runs that are stopped"
-    )
+    parser.add_argument("--shuffle", type=int, help="seed of a random order, for runs that stop")
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "results/mutation.jsonl")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one test file")
     parser.add_argument("--report", action="store_true", help="print the table, run nothing")
     options = parser.parse_args()
 
-    for fault in FAULTS:
-        text_with(fault)  # all of them, before any time is spent
-    found = {}
-    if options.results.exists():
-        rows = map(json.loads, options.results.read_text().splitlines())
-        found = {row["name"]: row for row in rows}
-    if not options.report:
-        asked = [f for f in FAULTS if options.only is None or options.only in f.name]
-        left = asked if options.only else [f for f in asked if f.name not in found]
-        if options.shuffle is not None:
-            random.Random(options.shuffle).shuffle(left)
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            pending = [pool.submit(outcome, fault, options.timeout) for fault in left]
+    with tempfile.TemporaryDirectory() as folder:
+        clean = pathlib.Path(folder).resolve() / "tree"
+        book = Book(options.results, copied(ROOT, clean))
+        for fault in FAULTS:
+            text_with(fault, clean)  # all of them, before any time is spent
+        left = [] if options.report else chosen(options, book.faults)
+        cache = options.results.resolve().parent / "compiled"
+        with (
+            servers(options.jobs if left else 0, cache, options.timeout) as run,
+            concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+        ):
+            pending = [pool.submit(outcome, fault, clean, run, book) for fault in left]
             for done, future in enumerate(concurrent.futures.as_completed(pending), 1):
                 row = future.result()
-                found[row["name"]] = row
-                options.results.parent.mkdir(exist_ok=True)
-                with options.results.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                book.add(row)
                 said = f"{row['result']:8} {row['seconds']:6} s  {row['name']}  {row['by']}"
                 print(f"[{done}/{len(left)}] {said}", flush=True)
-    print(table(found))
-    return int(any(row["result"] != "killed" for row in found.values()))
+    print(table(FAULTS, book.faults))
+    return int(any(row["result"] != "killed" for row in book.faults.values()))
 
 
 if __name__ == "__main__":

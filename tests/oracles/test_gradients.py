@@ -52,6 +52,21 @@ def test_per_user_gradients():
     assert estimate.num_gradients == MASK.sum()
 
 
+@pytest.mark.parametrize("clip_norm", [0.4, 1.1, 100.0])
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_rows_of_all_users_are_clipped_one_by_one(clip_norm, chunk_size):
+    spoiled = DATA._replace(items=DATA.items.at[4, 1, 0].set(jnp.nan).at[7].set(jnp.inf))
+    gradient = gradients.user_gradient(OBJECTIVE)
+    oracle = jax.jit(gradients.per_user_gradients(gradient, clip_norm, chunk_size=chunk_size))
+    estimate = oracle(jax.random.key(0), W, spoiled)
+    expected = _clipped(EXACT, clip_norm)
+    expected[[4, 7]] = 0.0  # a user with a bad number counts as nobody
+    np.testing.assert_allclose(estimate.gradient, expected, rtol=1e-4, atol=1e-5)
+    norms = np.linalg.norm(np.asarray(estimate.gradient, np.float64), axis=1)
+    assert np.all(norms <= clip_norm)
+    assert np.any(norms > 0.99 * clip_norm) == (clip_norm < 100.0)  # it is reached
+
+
 @pytest.mark.parametrize("clip_norm", [0.4, 100.0])
 @pytest.mark.parametrize("chunk_size", [1, 4, 64])
 def test_clipped_sum_of_all_users(clip_norm, chunk_size):

@@ -133,3 +133,23 @@ def test_two_nonnegative_users_are_no_further_apart_than_their_sensitivity():
     worst = [total(linear.prepare(MODEL, data, DIM)) for data in pair]
     assert largest <= sensitivity
     assert float(jnp.linalg.norm(worst[0] - worst[1])) == pytest.approx(sensitivity, rel=1e-5)
+
+
+@pytest.mark.parametrize(("columns", "feature_bound"), [(3, 2.0), (3, 0.1), (5, 0.7), (7, 3.0)])
+def test_moments_at_the_bound_are_not_above_it_by_rounding(columns, feature_bound):
+    """All entries are feature_bound²/columns, which float32 may round up: the clip makes up for it."""
+    model = losses.logistic(feature_bound=feature_bound).linear_model
+    rows = OneHot(np.arange(columns, dtype=np.int32).reshape(1, 1, columns))
+    user = UserData(Example(rows, np.ones((1, 1), np.float32)), None)
+    total = jax.jit(preconditioned.second_moments(model, DIM))
+    found = np.linalg.norm(np.asarray(total(linear.prepare(model, user, DIM)), np.float64))
+    bound = feature_bound**2 / columns**0.5
+    assert bound * (1 - 1e-5) < found <= bound
+
+
+@pytest.mark.parametrize("size", [1.5, 30.0])
+def test_moments_of_rows_that_were_not_prepared_are_bounded_as_well(size):
+    prepared = linear.prepare(MODEL, _data("dense", users=1), DIM)
+    longer = prepared._replace(features=prepared.features * size)
+    total = jax.jit(preconditioned.second_moments(MODEL, DIM))
+    assert np.linalg.norm(np.asarray(total(longer), np.float64)) <= 2.0**2

@@ -85,6 +85,30 @@ def test_what_is_unknown_is_infinite_and_what_fails_too_often_proves_nothing():
     assert np.isfinite(privacy.epsilon(partly, 1e-5))
 
 
+@given(st.lists(st.floats(0.05, 5.0), min_size=2, max_size=5), st.floats(0.0, 20.0))
+@settings(deadline=None, max_examples=100)
+def test_releases_together_cost_at_least_what_gaussians_of_one_vector_cost(mus, eps):
+    # Gaussians with shifts of mu_i standard deviations are one Gaussian with the shift's Euclidean norm.
+    found = privacy.delta(privacy.compose(*[privacy.gdp(mu) for mu in mus]), eps)
+    assert _gaussian_delta(float(np.linalg.norm(mus)), eps) <= found
+
+
+def test_divergences_add_up():
+    parts = privacy.gaussian(2.0), privacy.gaussian(0.5), privacy.gdp(3.0)
+    expected = ORDERS / 2 * (1 / 2.0**2 + 1 / 0.5**2 + 3.0**2)
+    np.testing.assert_allclose(privacy.compose(*parts).rdp, expected, rtol=1e-12)
+    np.testing.assert_allclose(privacy.scale(parts[0], 7).rdp, 7 * ORDERS / 8, rtol=1e-12)
+
+
+def test_of_disjoint_parts_the_worst_counts_at_every_order_and_for_failures():
+    first = PrivacyLoss(np.where(ORDERS < 5, 3.0, 1.0), np.asarray(1e-6))
+    second = PrivacyLoss(np.where(ORDERS < 5, 2.0, 4.0), np.asarray(1e-5))
+    for parts in ((first, second), (second, first), (privacy.zero(), first, second)):
+        found = privacy.parallel(*parts)
+        np.testing.assert_array_equal(found.rdp, np.where(ORDERS < 5, 3.0, 4.0))
+        assert found.delta == 1e-5
+
+
 def test_failure_probabilities_add_up():
     loss = privacy.approximate_dp(0.1, 1e-6)
     assert privacy.scale(loss, 10).delta == pytest.approx(1e-5)

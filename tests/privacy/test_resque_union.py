@@ -36,6 +36,13 @@ def test_a_law_of_shifts_counts_every_phase_that_may_drift(queries, ratio, uses)
     assert np.any(above[above < 0.2] / uses < exact[above < 0.2])
 
 
+@pytest.mark.parametrize("ratio", [2.5, 4.0, 12.0])
+def test_shares_finer_than_the_grid_of_shares_are_rounded_up(ratio):
+    """Phases of more than 128 steps: there alone a share is no multiple of the grid's 1/128."""
+    values, above = claimed(1024, ratio, 1)
+    assert np.all(above >= reference.union_tail(1024, ratio, 1, values) * (1 - 1e-9))
+
+
 @pytest.mark.parametrize(("queries", "ratio", "uses"), CASES)
 def test_a_law_of_shifts_dominates_drifts_that_fail_one_by_one(queries, ratio, uses):
     """Monte Carlo of the joint event: each phase fails independently, as often as its lemma allows."""

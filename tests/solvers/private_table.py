@@ -129,7 +129,8 @@ class Row(NamedTuple):
 NO_ITEMS = ("items_per_user",)
 CONCENTRATED = {"radius": 2.0, "epsilon": 40.0, "delta": 1e-2}
 SMALL_BALL = {"ball_radius": 0.1, "num_queries": 8}
-FINITE = {"num_candidates": 4, "loss_range": (0.0, 9.0), "stopping_probability": 0.2}
+# So that several candidates are drawn.
+FINITE = {"num_candidates": 4, "loss_range": (0.0, 9.0), "stopping_probability": 0.02}
 CANDIDATES = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 0.5, (4, DIM)), jnp.float32)
 BALLS = {
     "delta": 1e-3,
@@ -150,9 +151,17 @@ def _two_phases(objective: Any, num_users: int, **given: Any) -> Any:
     return dataclasses.replace(first, num_users=num_users, phases=phases)
 
 
+def _plain_means(objective: Any, **given: Any) -> Any:
+    """Where every bound is the range of the losses, a plan takes winsorized means."""
+    return dataclasses.replace(finite_class.plan(objective, **given), winsorized=False)
+
+
 # The private solvers as modules are, with another ``plan`` or fewer candidates.
 TWO_PHASES = types.SimpleNamespace(
     __name__=phased_erm.__name__, plan=_two_phases, solve=phased_erm.solve
+)
+PLAIN_MEANS = types.SimpleNamespace(
+    __name__=finite_class.__name__, plan=_plain_means, solve=finite_class.solve
 )
 AUTO = types.SimpleNamespace(
     __name__=auto.__name__,
@@ -226,8 +235,12 @@ ROWS: tuple[Row, ...] = (
         num_blocks=2, objective=RIDGED, groups=2,
     ),
     _row(
-        "finite_class, plain", finite_class, 8, kind="pure", drop=("dim", "delta"), params=CANDIDATES,
+        "finite_class, plain", PLAIN_MEANS, 8, kind="pure", drop=("dim", "delta"), params=CANDIDATES,
         **FINITE,
+    ),
+    _row(
+        "finite_class, winsorized", finite_class, 8, kind="pure", drop=("dim", "delta"),
+        params=CANDIDATES, **FINITE,
     ),
     _row(
         "metric_entropy", metric_entropy, 8, kind="pure", drop=("delta",), loss_range=(0.0, 9.0),

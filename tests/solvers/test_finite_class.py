@@ -16,6 +16,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import finite_class, metric_entropy
+from tests.support.recorder import Recorded
 
 USERS, ITEMS = 300, 5
 ABSOLUTE = Objective(
@@ -100,6 +101,19 @@ def test_losses_are_clamped_and_bad_ones_count_as_the_middle():
         assert found.unprivate["choice"] == clean.unprivate["choice"]
         moved = abs(float(found.unprivate["value"] - clean.unprivate["value"]))
         assert moved <= limit / USERS + 1e-4
+
+
+def test_the_noise_covers_a_user_who_goes_from_end_to_end_of_the_range():
+    """Laplace noise of scale b on a mean that moves by s costs s/b, of which the plan has a third of ε."""
+    plan, point = plan_of(), jnp.full(4, 0.25)
+    run = Recorded(
+        lambda data: finite_class.solve(jax.random.key(0), plan, ABSOLUTE, data, point), points()
+    )
+    ends = [points()._replace(items=points().items.at[0].set(at)) for at in (0.25, 1e9)]
+    best, worst = (run(data).by_key() for data in ends)
+    assert best
+    for key, release in best.items():
+        assert release.moved(worst[key]) / release.noise == pytest.approx(6.0 / 3, rel=1e-3)
 
 
 def test_many_items_choose_winsorized_means():

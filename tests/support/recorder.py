@@ -30,20 +30,28 @@ __all__ = ["Declared", "Draw", "Recorded", "Release", "Run", "Tape", "recorded",
 
 
 class Run(NamedTuple):
-    """One run: its result, its releases in the order of arrival, the curves that were charged."""
+    """One run: its result, its releases in the order of arrival, what was charged, and the tape's keys."""
 
     result: Any
     releases: tuple[Release, ...]
     charges: tuple[privacy.PrivacyLoss, ...]
+    samples: tuple[bytes, ...]
+    used: tuple[bytes, ...]
+    parents: tuple[bytes, ...]
 
     def by_key(self) -> dict[bytes, Release]:
         """The releases by their keys.
 
         Raises:
-            AssertionError: a key was used for two releases.
+            AssertionError: a key was used for two releases, for two samples, for one of each, or gave random
+                bits and something else: then noise and samples are not independent, as every charge assumes.
         """
         found = {release.key: release for release in self.releases}
         assert len(found) == len(self.releases), "a key was used for two releases"
+        assert len(set(self.samples)) == len(self.samples), "a key was used for two samples"
+        assert not found.keys() & set(self.samples), "a key was used for a release and for a sample"
+        assert len(set(self.used)) == len(self.used), "a key gave random bits twice"
+        assert not set(self.used) & set(self.parents), "a key gave random bits and other keys"
         return found
 
 
@@ -102,9 +110,12 @@ class Recorded:
     def __call__(self, *arguments: Any, forced: int = -1) -> Run:
         """Runs on these data; the user at the place ``forced`` of its population is in every sample."""
         self._tape.releases, self._tape.charges = [], []
+        self._tape.keys = {kind: [] for kind in self._tape.keys}
         result = jax.block_until_ready(self._compiled(jnp.int32(forced), *arguments))
         jax.effects_barrier()
-        return Run(result, tuple(self._tape.releases), tuple(self._tape.charges))
+        tape = self._tape
+        keys = {kind: tuple(found) for kind, found in tape.keys.items()}
+        return Run(result, tuple(tape.releases), tuple(tape.charges), **keys)
 
 
 def _holders(owner: Any, name: str, right: Any) -> list[tuple[Any, str]]:

@@ -181,7 +181,7 @@ def _sampler(tape: Tape, right: Any) -> Any:
         if depth[0]:  # a sampler that calls itself
             return right(key, *arguments)
         numbers = tuple(float(np.asarray(x)) for x in arguments)
-        tape.draws.add(Draw(name, numbers))
+        tape.drawn(key, Draw(name, numbers))
         depth[0] += 1
         try:
             sample = right(key, *arguments)
@@ -193,6 +193,21 @@ def _sampler(tape: Tape, right: Any) -> Any:
 
     return sampler
 
+
+def _of_key(kind: str) -> Callable[[Tape, Any], Any]:
+    def make(tape: Tape, right: Any) -> Any:
+        @functools.wraps(right)
+        def function(key: Any, *args: Any, **kwargs: Any) -> Any:
+            tape.keep(kind, key)
+            return right(key, *args, **kwargs)
+
+        return function
+
+    return make
+
+
+# Of ``jax.random``, what the package draws by; a test reads the sources for others.
+DRAWN_BY = ("bernoulli", "bits", "normal", "permutation", "rademacher", "randint", "uniform")
 
 PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (additive, "gaussian", _additive("gaussian")),
@@ -208,4 +223,6 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (sampling, "poisson", _sampler),
     (sampling, "without_replacement", _sampler),
     (sampling, "with_replacement", _sampler),
+    *((jax.random, name, _of_key("used")) for name in DRAWN_BY),
+    *((jax.random, name, _of_key("parents")) for name in ("split", "fold_in")),
 )

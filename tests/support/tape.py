@@ -80,6 +80,8 @@ class Tape:
         self.releases: list[Release] = []
         self.charges: list[privacy.PrivacyLoss] = []
         self.draws: set[Draw] = set()
+        # Keys as bytes: of samples of users, of all that gave random bits, and of all that were split.
+        self.keys: dict[str, list[bytes]] = {"samples": [], "used": [], "parents": []}
         self.forced: Any = None
         self._declared: list[list[Declared]] = []
         self._silent = 0
@@ -137,6 +139,19 @@ class Tape:
         jax.debug.callback(
             append, jax.random.key_data(key), flat, *(jnp.asarray(x, float) for x in numbers)
         )
+
+    def drawn(self, key: Any, draw: Draw) -> None:
+        """Records a sample of users: what was asked for now, and its key whenever it is drawn."""
+        self.draws.add(draw)
+        self.keep("samples", key)
+
+    def keep(self, kind: str, key: Any) -> None:
+        """Records a key whenever the program gets here."""
+
+        def append(data: Any) -> None:
+            self.keys[kind].append(np.asarray(data).tobytes())
+
+        jax.debug.callback(append, jax.random.key_data(key))
 
     def charged(self, loss: privacy.PrivacyLoss) -> None:
         """Records one entry of a ledger."""

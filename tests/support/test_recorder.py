@@ -1,6 +1,9 @@
 """The recorder and the account: all releases are seen, wherever they are made, and counted right."""
 
+import functools
 import math
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+import dpsco_jax
 from dpsco_jax import transforms
 from dpsco_jax.mechanisms import (
     additive,
@@ -19,6 +23,7 @@ from dpsco_jax.mechanisms import (
 from dpsco_jax.oracles import sampling
 from tests.support import independent_account as account
 from tests.support.recorder import Draw, Recorded, recorded, recording
+from tests.support.recorder_patches import DRAWN_BY
 
 
 def _steps(data, steps=3, correlation=None):
@@ -108,6 +113,59 @@ def test_a_key_that_is_used_twice_is_found():
     run = Recorded(twice, jnp.zeros(2))
     with pytest.raises(AssertionError, match="used for two releases"):
         run(jnp.zeros(2)).by_key()
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [((0, 1, 0), "a release and for a sample"), ((0, 0, 1), "two samples"), ((0, 1, 2), None)],
+)
+def test_a_key_that_is_used_for_a_sample_again_is_found(places, message):
+    def solve(x):
+        first, second, noise = (jax.random.key(place) for place in places)
+        users = [sampling.poisson(key, 8, 0.5).indices for key in (first, second)]
+        return additive.gaussian(noise, x + users[0][0] + users[1][0], 1.0)
+
+    found = Recorded(solve, jnp.zeros(2))(jnp.zeros(2))
+    assert len(found.samples) == 2
+    if message is None:
+        found.by_key()
+    else:
+        with pytest.raises(AssertionError, match=message):
+            found.by_key()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (lambda key: sampling.poisson(key, 8, 0.5), "random bits twice"),
+        (lambda key: sampling.without_replacement(key, 8, 4), "random bits and other keys"),
+    ],
+)
+def test_samples_and_noise_of_one_key_are_found_at_any_depth(sampler, message):
+    """JAX splits a key into what folding in 0, 1, ... gives: samples and noise may meet further down."""
+
+    def solve(x, place):
+        noise_key = jax.random.fold_in(jax.random.key(0), 1)
+        sample_key = jax.random.split(jax.random.split(jax.random.key(0), 2)[place])[0]
+        return additive.gaussian(noise_key, x + sampler(sample_key).indices[0], 1.0)
+
+    for place, is_apart in ((0, True), (1, False)):
+        found = Recorded(functools.partial(solve, place=place), jnp.zeros(2))(jnp.zeros(2))
+        if is_apart:
+            found.by_key()
+        else:
+            with pytest.raises(AssertionError, match=message):
+                found.by_key()
+
+
+def test_all_that_the_package_draws_by_is_recorded():
+    known = {*DRAWN_BY, "key", "split", "fold_in", "clone", "key_data", "wrap_key_data", "key_impl"}
+    package = pathlib.Path(dpsco_jax.__file__).parent
+    for room in ("mechanisms", "transforms", "oracles", "geometry", "solvers"):
+        for path in (package / room).rglob("*.py"):
+            code = re.sub(r"``.*?``", "", path.read_text(), flags=re.DOTALL)
+            found = set(re.findall(r"\brandom\.(\w+)", code))
+            assert found <= known, (path, found - known)
 
 
 def test_a_user_can_be_forced_into_every_sample_and_the_noise_does_not_change():

@@ -56,14 +56,14 @@ class Pull(NamedTuple):
 
 
 def projected_sgd(
-    step_size: Any, domain: Domain, average_decay: float | None = 0.0, on_halt: str = "report"
+    step_size: Any, domain: Domain, decay_power: float | None = 0.0, on_halt: str = "report"
 ) -> Method:
     """Steps against the gradient, projected onto the domain.
 
     Args:
         step_size: η.
         domain: of the parameters.
-        average_decay: of ``transforms.average``, which is reported; the last point for ``None``.
+        decay_power: of ``transforms.average``, which is reported; the last point for ``None``.
         on_halt: see ``Method``.
 
     Raises:
@@ -73,9 +73,9 @@ def projected_sgd(
     _checks.require_instance("domain", domain, Domain)
     _checks.require_choice("on_halt", on_halt, ("report", "start"))
     steps = [optax.scale(-step_size), transforms.project(domain)]
-    if average_decay is None:
+    if decay_power is None:
         return Method(optax.chain(*steps), lambda opt_state, params: params, on_halt)
-    steps.append(transforms.average(average_decay))
+    steps.append(transforms.average(decay_power))
     return Method(optax.chain(*steps), transforms.average_eval_params, on_halt)
 
 
@@ -93,6 +93,7 @@ def ac_sa(
     Raises:
         ValueError: if an argument is out of its range.
     """
+    _checks.require_instance("domain", domain, Domain)
     steps: optax.GradientTransformation = transforms.ac_sa(smoothness, strong_convexity, domain)
     if stage_length is not None:
         _checks.require_integer("stage_length", stage_length, 1)

@@ -21,6 +21,8 @@ Recorded = dict[str, dict[str, str]]
 
 def record(case: Case) -> Recorded:
     """What the case plans and returns."""
+    # What was traced before for other cases may change how a program is compiled, and the last bits with it.
+    jax.clear_caches()
     found: Recorded = {}
     for name, make in case.plans.items():
         try:
@@ -93,7 +95,7 @@ def _numbers(name: str, node: Any) -> Iterator[tuple[str, str]]:
 
 def _written(value: Any) -> str:
     number = value.item() if hasattr(value, "item") else value
-    return str(number) if isinstance(number, int) else float(number).hex()
+    return str(int(number)) if isinstance(number, int) else float(number).hex()
 
 
 def _read(text: str) -> np.ndarray:

@@ -12,16 +12,18 @@ _TESTED = (
     *rows("multipass_sgd, tested", "accelerated_sgd, tested"),
     "tests/transforms/test_outlier_removed_mean.py",
 )
-_KEYS = "oracle_key, noise_key = jax.random.split(key)"
-_ONE_KEY = "oracle_key, noise_key = (jax.random.split(key)[0],) * 2"
+_ROWS = (
+    "objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)\n"
+    "        )\n        aggregate"
+)
 
 FAULTS = (
-    Fault("private AC-SA: the noise has the key of the samples", "solvers/item_level/private_ac_sa.py",
-          _KEYS, _ONE_KEY, rows("private_ac_sa, sampled")),
-    Fault("accelerated SGD: the noise has the key of the samples", "solvers/user_level/accelerated_sgd.py",
-          _KEYS, _ONE_KEY, rows("accelerated_sgd, clipped")),
-    Fault("item groups: the noise has the key of the samples", "solvers/user_level/item_group_privacy.py",
-          _KEYS, _ONE_KEY, rows("item_group_privacy, sampled")),
+    Fault("clipped mean: everybody, whoever was drawn", "solvers/means.py",
+          _ROWS, _ROWS.replace("sampler", "None"),
+          rows("private_ac_sa, sampled", "accelerated_sgd, clipped")),
+    Fault("clipped mean: rows are clipped to twice the norm", "solvers/means.py",
+          _ROWS, _ROWS.replace("self.clip_norm", "2 * self.clip_norm"),
+          rows("private_ac_sa, sampled", "accelerated_sgd, clipped")),
     Fault("preconditioned SGD: moments and gradients have one key",
           "solvers/user_level/preconditioned_sgd.py",
           "moments_key, noise_key, oracle_key = jax.random.split(key, 3)",

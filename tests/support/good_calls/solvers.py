@@ -76,6 +76,12 @@ HANDED_ON = {
 """Functions that take ``**arguments``, and the function of their room to which these go."""
 
 GOOD: dict[str, dict[str, Any]] = {
+    "solvers.first_order.projected_sgd": {
+        "step_size": kinds.NUMBERS(0.1),
+        "decay_power": Kind("a number at least 0, or none", (-1.0, np.nan, "1", 1j))(0.0),
+        "on_halt": kinds.CHOICE("report"),
+    },
+    "solvers.first_order.ac_sa": {"stage_length": kinds.COUNT(5)},
     "solvers.convex.ac_sa.plan": {"num_steps": 5},
     "solvers.convex.ac_sa.optimizer": {"stages": kinds.OBJECT(_STAGES)},
     "solvers.convex.ball_ac_sa.plan": _BALL,

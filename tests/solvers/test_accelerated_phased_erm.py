@@ -28,7 +28,6 @@ from dpsco_jax.solvers.user_level import (
     accelerated_sgd,
     accelerated_strongly_convex,
 )
-from tests.support.replay import assert_no_leak
 
 SMOOTH = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0))
 ROUGH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
@@ -271,23 +270,6 @@ def test_seeds_in_a_batch_are_single_runs(small):
     for i in range(2):
         single = run(again[i], _points(), jnp.zeros(3))
         np.testing.assert_allclose(batch.params[i], single.params, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_data_reach_the_result_through_releases_only(small):
-    plan, _ = small
-
-    def run(items):
-        # A new function each time: what was compiled with other releases must not be used.
-        solution = jax.jit(
-            lambda x: accelerated_phased_erm.solve(
-                jax.random.key(0), plan, QUADRATIC, UserData(x, None), jnp.zeros(3)
-            )
-        )(items)
-        assert solution.status == Status.OK
-        return solution._replace(unprivate=None)
-
-    assert_no_leak(run, _points(), _points(seed=1))
 
 
 def test_losses_that_are_not_smooth():

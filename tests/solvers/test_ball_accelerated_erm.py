@@ -12,7 +12,6 @@ from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
-from tests.support.replay import assert_no_leak
 
 ABSOLUTE = losses.absolute(1.0)
 TRUTH = np.array([0.6, -0.3, 0.2])
@@ -69,19 +68,6 @@ def test_independent_prox_points_of_several_levels_are_counted():
     assert made.sum() > 4 * 3
     np.testing.assert_array_equal(made[1:], plan.budgeted[1:])
     assert plan.budgeted[0] - searches < made[0] <= plan.budgeted[0]
-
-
-@pytest.mark.slow
-def test_data_reach_the_result_through_releases_only():
-    @jax.jit
-    def run(data):
-        found = ball_accelerated_erm.solve(
-            jax.random.key(1), dataclasses.replace(_plan(), beta=0.1), ABSOLUTE, data, jnp.zeros(3)
-        )
-        return found
-
-    _plan()
-    assert_no_leak(run, _data(400), _data(400, -TRUTH, seed=1))
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.item_level import _stages, erm, private_ac_sa, sco
 from tests.solvers.test_private_ac_sa import QUADRATIC, N, Z
-from tests.support.replay import assert_no_leak
 
 ABSOLUTE = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
 RIDGED = ABSOLUTE._replace(ridge=0.5)
@@ -197,17 +196,6 @@ def _check(found, plan, data, truth, ridge):
     spent = privacy.epsilon(jax.tree.map(lambda x: x[0], found.privacy), 1e-5)
     assert plan.certificate().epsilon <= spent < 1.15 * plan.epsilon
     assert len(np.unique(found.params[:, 0])) == len(found.params)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("solver", "plan"), [(erm, ERM), (sco, SCO)], ids=["erm", "sco"])
-def test_data_reach_the_result_through_releases_only(solver, plan):
-    def run(data):
-        # A new function each time: what was compiled with other releases must not be used.
-        return jax.jit(_solver(solver))(jax.random.key(0), plan, data)._replace(unprivate=None)
-
-    other, _ = _data(400, 3, seed=1, noise=10.0)
-    assert_no_leak(run, _data(400, 3)[0], other)
 
 
 def test_the_centre_of_private_ac_sa():

@@ -18,7 +18,6 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import item_group_privacy as group
 from dpsco_jax.solvers.user_level import sgd
-from tests.support.replay import assert_no_leak
 
 USERS, ITEMS, DIM, STEPS = 8, 3, 2, 4
 BUDGET = {
@@ -180,17 +179,6 @@ def test_the_default_step_and_its_bound():
     assert _plan(clip_norm=0.5).excess_bound == math.inf
     assert _plan(step_size=0.1).excess_bound == math.inf
     assert _plan(LOGISTIC._replace(ridge=0.1)).excess_bound == math.inf
-
-
-@BATCHES
-def test_data_reach_the_result_through_releases_only(batch_size):
-    plan = _plan(batch_size=batch_size)
-
-    def run(data):
-        solution = _solver.__wrapped__(False)(jax.random.key(0), plan, data)
-        return solution._replace(unprivate=None)
-
-    assert_no_leak(run, _examples(), _examples(seed=1, scale=100.0))
 
 
 def test_an_item_without_a_number_counts_as_nothing():

@@ -12,7 +12,6 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import localized_sgd
-from tests.support.replay import assert_no_leak
 
 USERS, ITEMS, DIM, DELTA, EPSILON = 150, 4, 2, 1e-3, 20.0
 POINTS = losses.squared_distance(point_bound=1.0, radius=1.0)
@@ -151,15 +150,6 @@ def test_without_noise_the_minimizer_of_the_last_block_is_found():
         center = np.asarray(data.items[first : first + block.num_users]).mean((0, 1))
         at, first = center + shrink * (at - center), first + block.num_users
     np.testing.assert_allclose(solution.params, at, rtol=1e-4)
-
-
-def test_data_reach_the_result_through_releases_only():
-    plan = _plan()
-
-    def run(data):
-        return _run(jax.random.key(0), plan, data)._replace(unprivate=None)
-
-    assert_no_leak(run, _data(spread=0.1), UserData(-_data(seed=1, spread=0.05).items))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import output_perturbation
-from tests.support.replay import assert_no_leak
 
 BUDGET = {"num_users": 10, "dim": 3, "epsilon": 1.0, "delta": 1e-5, "initial_distance": 2.0}
 OBJECTIVES = {
@@ -194,17 +193,6 @@ def test_a_user_without_a_number_counts_as_nothing():
     absent = data.items._replace(features=data.items.features.at[2].set(0.0))
     expected = run(jax.random.key(0), plan, UserData(absent))
     np.testing.assert_allclose(found.params, expected.params, atol=1e-6)
-
-
-def test_data_reach_the_result_through_the_release_only():
-    objective = OBJECTIVES["ball"]
-    plan = _plan(objective)
-
-    def run(data):
-        solve = _solver.__wrapped__("ball")  # compiled afresh: releases are frozen
-        return solve(jax.random.key(0), plan, data)._replace(unprivate=None)
-
-    assert_no_leak(run, _data("ball"), _data("ball", seed=5))
 
 
 def test_bad_arguments():

@@ -17,7 +17,6 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
 from dpsco_jax.solvers.user_level import phased_erm
-from tests.support.replay import assert_no_leak
 
 USERS, ITEMS, DIM = 120, 3, 2
 LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
@@ -225,15 +224,3 @@ def test_more_arguments():
     fewer = UserData(jnp.zeros((USERS - 1, ITEMS, DIM)), None)
     with pytest.raises(ValueError, match="num_users"):
         phased_erm.solve(jax.random.key(0), plan_of(), QUADRATIC, fewer, jnp.zeros(DIM))
-
-
-def test_data_reach_the_result_through_releases_only():
-    """Last in this file: it clears what has been compiled."""
-
-    def run(data):
-        call = jax.jit(
-            lambda d: phased_erm.solve(jax.random.key(0), plan_of(), QUADRATIC, d, jnp.zeros(DIM))
-        )
-        return call(data)._replace(unprivate=None)
-
-    assert_no_leak(run, points(), points(1, center=50.0, spread=20.0))

@@ -15,7 +15,6 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level import phased_sgd
-from tests.support.replay import assert_no_leak
 
 USERS, ITEMS, DIM, GROUPS, DELTA, EPSILON = 110, 3, 2, 16, 1e-3, 8.0
 QUADRATIC = Objective(
@@ -366,15 +365,6 @@ def test_a_linear_model_with_a_ridge_and_missing_items():
     assert solution.status == Status.OK
     assert solution.params[0] > 0.3
     assert solution.unprivate["gradients"] == int(np.sum(mask[: GROUPS * 6]))
-
-
-def test_data_reach_the_result_through_releases_only():
-    plan = _plan()
-
-    def run(data):
-        return _run(jax.random.key(0), plan, data, jnp.zeros(DIM))._replace(unprivate=None)
-
-    assert_no_leak(run, _data(spread=0.1), UserData(-_data(seed=1, spread=0.05).items))
 
 
 @pytest.mark.slow

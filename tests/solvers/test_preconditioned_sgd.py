@@ -18,7 +18,6 @@ from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import preconditioned_sgd, sgd
-from tests.support.replay import assert_no_leak
 
 USERS, ITEMS, FIELDS = 300, 6, (2, 60)
 DIM, COLUMNS = sum(FIELDS), len(FIELDS)
@@ -144,15 +143,6 @@ def test_dense_rows_and_batches_of_plans():
     single = [jax.jit(solve)(key, plan) for key, plan in zip(keys, plans, strict=True)]
     batch = jax.vmap(solve)(again, jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans))
     np.testing.assert_allclose(batch, np.stack(single), rtol=1e-3, atol=1e-4)
-
-
-def test_data_reach_the_result_through_releases_only():
-    plan = _plan(num_steps=5)
-
-    def run(data):
-        return jax.jit(lambda d: _run(jax.random.key(0), plan, d))(data)._replace(unprivate=None)
-
-    assert_no_leak(run, DATA, jax.tree.map(jnp.asarray, _data(seed=7, missing=0.9)))
 
 
 def test_a_user_without_a_number_spoils_nothing():

@@ -16,7 +16,6 @@ from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import _first_order, winsorized_erm
-from tests.support.replay import assert_no_leak
 
 USERS, ITEMS, DIM, STEPS = 200, 4, 2, 4
 QUADRATIC = Objective(
@@ -258,17 +257,3 @@ def test_linear_models_take_the_closed_form():
         for o in (LOGISTIC, general)
     )
     np.testing.assert_allclose(first, second, atol=1e-5)
-
-
-def test_data_reach_the_result_through_releases_only():
-    """Last in this file: it clears what has been compiled."""
-
-    def run(data):
-        call = jax.jit(
-            lambda d: winsorized_erm.solve(
-                jax.random.key(0), plan_of(), QUADRATIC, d, jnp.zeros(DIM)
-            )
-        )
-        return call(data)._replace(unprivate=None)
-
-    assert_no_leak(run, points(), points(1, center=50.0, spread=20.0))

@@ -125,6 +125,7 @@ def test_phased_sgd_certifies_the_largest_epsilon_and_delta(mechanisms, tested):
     plan = _blank(
         phased_sgd.Plan,
         mechanisms=mechanisms,
+        group_users=(2, 2),
         releases=_Certified(*tested),
         noise_multiplier=3.0,
         delta=1e-6,

@@ -94,7 +94,12 @@ class Row(NamedTuple):
             "delta": DELTA,
         }
         kept = {name: value for name, value in given.items() if name not in self.drop}
-        return self.solver.plan(self.objective, **(kept | self.settings))
+        # A row is planned by several tests of one process, and a key is used once.
+        own = {
+            name: jax.random.clone(value) if name == "key" else value
+            for name, value in self.settings.items()
+        }
+        return self.solver.plan(self.objective, **(kept | own))
 
     @property
     def watched(self) -> list[int]:

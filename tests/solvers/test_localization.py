@@ -193,11 +193,12 @@ def test_the_excess_risk_stays_below_the_bound():
 def test_phases_that_are_too_small_are_left_out_and_named():
     plan = _plan(1000, exact_solver.planner(fewest=200))
     assert [part.num_users for part in plan.parts] == [667, 333]
-    assert "phases left out      2: num_users must be at least 200" in str(plan)
+    words = " ".join(str(plan).split())
+    assert "phases left out 2: num_users must be at least 200" in words
     assert "left out" not in str(_plan(1000))
     paper = _plan(1000, budget="paper")
     assert [part.num_users for part in paper.parts] == [500, 250, 125, 62, 31]
-    assert "phases left out      5: num_users must leave 20" in str(paper)
+    assert "phases left out 5: num_users must leave 20" in " ".join(str(paper).split())
     with pytest.raises(ValueError, match=r"num_users must be .*at least 2000"):
         _plan(1000, exact_solver.planner(fewest=2000))
 

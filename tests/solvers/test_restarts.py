@@ -105,13 +105,13 @@ def test_stages_that_get_no_nearer_are_left_out():
     plan = _plan(inner=useless, num_stages=3)
     assert len(plan.parts) == 1
     assert plan.distances == (8.0,)
-    assert "stages left out      2" in str(plan)
+    assert "stages left out 2" in " ".join(str(plan).split())
     # With nothing spent on them, the last has the whole budget.
     assert plan.certificate().epsilon >= 0.985
     small = exact_solver.planner(_private_bound, fewest=10_000)
     paper = _plan(inner=small, constants="paper", on_blocks=True, num_users=100_000)
     assert [part.num_users for part in paper.parts] == [12_500, 25_000, 50_000]
-    assert "stages left out      3: num_users must be at least 10000" in str(paper)
+    assert "stages left out 3: num_users must be at least 10000" in " ".join(str(paper).split())
     with pytest.raises(ValueError, match=r"num_users must be .*at least 600"):
         _plan(inner=exact_solver.planner(fewest=600), constants="paper", on_blocks=True)
 

@@ -108,6 +108,5 @@ class Plan:
 
     def __str__(self) -> str:
         trivial = float(self.clip_norm) * float(self.initial_distance)
-        return plans.describe(
-            "private AC-SA", self, [("excess_of_doing_nothing", f"at most {trivial:.5g}")]
-        )
+        remarks = [("policy", self.policy), ("excess_of_doing_nothing", f"at most {trivial:.5g}")]
+        return plans.describe("private AC-SA", self, remarks)

@@ -1,16 +1,20 @@
-"""Writes the golden numbers, or compares them bit for bit.
+"""Writes the golden numbers, or compares them bit for bit; every case in a process of its own.
 
-python -m tests.golden write [--only NAME] [--file FILE]
-python -m tests.golden check [--only NAME] [--file FILE]
+    python -m tests.golden write [--only NAME] [--file FILE]
+    python -m tests.golden check [--only NAME] [--file FILE]
+
+In a process that has run other programs before, the last bits of some runs are others.
 """
 
 import argparse
+import concurrent.futures
 import json
+import multiprocessing
 import pathlib
 import sys
 
 from tests.golden.cases import CASES
-from tests.golden.record import differences, record
+from tests.golden.record import differences, record_named
 
 FILE = pathlib.Path(__file__).parent / "numbers.json"
 
@@ -19,26 +23,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("action", choices=("write", "check"))
     parser.add_argument("--only", default="", help="cases whose name contains this text")
-    parser.add_argument("--missing", action="store_true", help="write what is not there yet, alone")
     parser.add_argument("--file", type=pathlib.Path, default=FILE)
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     options = parser.parse_args()
     known = json.loads(options.file.read_text()) if options.file.exists() else {}
+    names = [case.name for case in CASES if options.only in case.name]
     said = []
-    for case in CASES:
-        if options.only not in case.name or (options.missing and case.name in known):
-            continue
-        found = record(case)
-        if options.action == "write":
-            known[case.name] = found
-            ordered = {case.name: known[case.name] for case in CASES if case.name in known}
-            options.file.write_text(json.dumps(ordered, indent=1) + "\n")
-            print(f"{case.name}: {sum(map(len, found.values()))} numbers", flush=True)
-            continue
-        changed = differences(known.get(case.name, {}), found, 0.0)
-        if case.name not in known:
-            changed = ["not recorded yet"]
-        print(f"{case.name}: {len(changed)} changes", flush=True)
-        said += [f"{case.name}: {line}" for line in changed]
+    alone = concurrent.futures.ProcessPoolExecutor(
+        options.jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1
+    )
+    with alone:
+        for name, found in zip(names, alone.map(record_named, names), strict=True):
+            if options.action == "write":
+                known[name] = found
+                ordered = {case.name: known[case.name] for case in CASES if case.name in known}
+                options.file.write_text(json.dumps(ordered, indent=1) + "\n")
+                print(f"{name}: {sum(map(len, found.values()))} numbers", flush=True)
+                continue
+            changed = differences(known.get(name, {}), found, 0.0)
+            if name not in known:
+                changed = ["not recorded yet"]
+            print(f"{name}: {len(changed)} changes", flush=True)
+            said += [f"{name}: {line}" for line in changed]
     print("\n".join(said))
     return int(bool(said))
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.golden.cases import Case
+from tests.golden.cases import CASES, Case
 
 Recorded = dict[str, dict[str, str]]
 """Numbers by name, of ``plan: ...`` and of ``run``, or one ``refused`` where there is no plan."""
@@ -21,8 +21,6 @@ Recorded = dict[str, dict[str, str]]
 
 def record(case: Case) -> Recorded:
     """What the case plans and returns."""
-    # What was traced before for other cases may change how a program is compiled, and the last bits with it.
-    jax.clear_caches()
     found: Recorded = {}
     for name, make in case.plans.items():
         try:
@@ -38,6 +36,11 @@ def record(case: Case) -> Recorded:
         for path, leaf in leaves
     }
     return found
+
+
+def record_named(name: str) -> Recorded:
+    """What the case of this name plans and returns; for processes of their own."""
+    return record(next(case for case in CASES if case.name == name))
 
 
 def differences(before: Recorded, after: Recorded, tolerance: float) -> list[str]:

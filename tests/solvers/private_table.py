@@ -189,7 +189,7 @@ BOXES = {"num_steps": 1, "radius": 0.01, "epsilon": 20.0, "above": 1.15}
 
 ROWS: tuple[Row, ...] = (
     _row("sgd, poisson", sgd, 8, num_steps=3, sampling="poisson", removed=True, **USER, **SAMPLED),
-    _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", **USER, **SAMPLED),
+    _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", clip_norm=0.5, **USER, **SAMPLED),
     _row("sgd, full", sgd, 8, num_steps=3, sampling="full", **USER),
     _row(
         "preconditioned_sgd", preconditioned_sgd, 8, num_steps=3,
@@ -199,7 +199,7 @@ ROWS: tuple[Row, ...] = (
     _row("item_group_privacy, full", item_group_privacy, 8, num_steps=3),
     _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, above=2.5),
     _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8, **USER),
-    _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, **USER, **SAMPLED),
+    _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, clip_norm=0.5, **USER, **SAMPLED),
     _row(
         # Of the usual budget the second stage would be left out.
         "erm, restarts", erm, 8, method="restarts", num_stages=2, objective=RIDGED, epsilon=40.0,
@@ -230,6 +230,10 @@ ROWS: tuple[Row, ...] = (
     _row(
         "accelerated_sgd, tested", accelerated_sgd, 60, stage_length=2, num_stages=1, spread=0.1,
         **TESTED | {"radius": 0.5},
+    ),
+    _row(
+        "accelerated_sgd, tested batches", accelerated_sgd, 90, stage_length=2, num_stages=1,
+        batch_size=60, spread=0.1, **TESTED | {"radius": 0.5},
     ),
     _row(
         "accelerated_phased_erm", accelerated_phased_erm, 24, aggregation="clipped", num_phases=2,

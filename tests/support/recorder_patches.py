@@ -92,7 +92,9 @@ def _outlier_removed_mean(tape: Tape, right: Any) -> Any:
             unit = radius * (1 + concentrated_mean.headroom(one, reach))
             # Bounded for those neighbours only whose scores are high: see ``ConcentratedReleases``.
             mean = Declared(
-                releases.sensitivity * unit, releases.noise_stddev / releases.sensitivity
+                releases.sensitivity * unit,
+                releases.noise_stddev / releases.sensitivity,
+                releases.scheme,
             )
             far = SCORE_SENSITIVITY
             with tape.declaring(mean, Declared(far, 1 / releases.test_epsilon)):

@@ -114,7 +114,7 @@ FAULTS = (
     Fault("outlier-removed mean: the rows of users who were not drawn", "solvers/means.py",
           "sampler = _planning.sampler(self.releases.scheme, self.releases.population_size)",
           "sampler = None",
-          (*rows("accelerated_sgd, tested"), "tests/solvers/test_accelerated_sgd.py")),
+          rows("accelerated_sgd, tested batches")),
     Fault("outlier-removed mean: tests at another radius", "solvers/means.py",
           "self.releases, self.score_radius, key, anchor=None, reach=self.reach",
           "self.releases, self.score_radius / 2, key, anchor=None, reach=self.reach",

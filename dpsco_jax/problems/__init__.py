@@ -11,6 +11,7 @@ from dpsco_jax.problems import (
     objective,
     reference,
     synthetic,
+    tables,
     users,
 )
 
@@ -22,5 +23,6 @@ __all__ = [
     "objective",
     "reference",
     "synthetic",
+    "tables",
     "users",
 ]

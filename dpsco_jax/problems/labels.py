@@ -73,9 +73,9 @@ def for_any_label(link: Callable[..., Any]) -> Callable[..., Any]:
 def check_labels(objective: Any, data: Any) -> None:
     """Raise ``ValueError`` unless the loss reads every label of the data as it is. Host only.
 
-    For data that were put together by hand; ``users.from_frame`` has the labels declared. Solvers cannot ask:
-    they see traced arrays. Whether this raises depends on the labels, so call it where the data holder alone
-    sees it. The message shows no label.
+    For data that were put together by hand; ``tables.from_frame`` has the labels declared. Solvers cannot
+    ask: they see traced arrays. Whether this raises depends on the labels, so call it where the data holder
+    alone sees it. The message shows no label.
 
     Args:
         objective: of ``problems.losses``, or with a ``label_range`` of its own. One for points without labels

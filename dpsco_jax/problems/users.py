@@ -1,22 +1,18 @@
 """Whose data: items grouped by user, padded to a common number of items per user.
 
-What it computes: ``UserData`` from the rows of a table with a user column and declared columns, with
-explicit and seeded contribution bounding; disjoint splits and samples of users; the mean loss of one user.
+What it computes: ``UserData`` and the facts about it that are asked of everywhere; disjoint splits and
+samples of users; the mean loss of one user. ``tables`` makes it from rows.
 
 Source: the user-level setting, in which a record is all items of a user.
 
 Formal guarantee: none by itself. A user here is one index of the leading axis; replacing the rows of a user
-changes that index of ``items`` and ``mask`` and nothing else. Where the user's identifier is replaced too,
-this holds in random order (``order="random"``) under a secret key: order and subsets are uniform and
-independent whatever the identifiers are, so the two laws can be coupled such that the new user stands in
-the old one's place. In sorted order all users between the two identifiers would move by one. Taken as
-public are the number of users and the number of item slots (unless it is left to the data, by
-``max_items_per_user=None``), and in sorted order the list of identifiers.
+changes that index of ``items`` and ``mask`` and nothing else. Taken as public are the number of users and the
+number of item slots.
 
 Cost: memory for users × slots items; see ``padding_waste``.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,20 +21,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from dpsco_jax._checks import (
-    require,
-    require_choice,
     require_instance,
-    require_integer,
     require_integers,
     require_key,
     require_mask,
     require_probability,
-    require_undisclosed,
 )
-from dpsco_jax.problems._columns import require_columns
-from dpsco_jax.problems._grouping import checked_users, places
-from dpsco_jax.problems.encoding import Encoding
-from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.objective import Objective
 
 
 class UserData(NamedTuple):
@@ -158,160 +147,3 @@ def mean_loss(objective: Objective) -> Callable[[PyTree, UserData], Any]:
         return jnp.mean(losses) + objective.regularizer(params)
 
     return loss
-
-
-class Table(NamedTuple):
-    """A frame, encoded and grouped by user.
-
-    Attributes:
-        data: items are ``Example(features [users, items, dim], label [users, items])``.
-        columns: the names of the features, ``dim`` of them.
-        feature_bound: the ℓ2 norm that features can have, public: the ``feature_bound`` of the loss.
-        encoding: the map from rows to features; ``encoding.apply(frame)`` encodes other rows.
-    """
-
-    data: UserData
-    columns: tuple[str, ...]
-    feature_bound: float
-    encoding: Encoding
-
-
-def from_frame(
-    key: Key[Array, ""],
-    frame: Any,
-    user_column: Hashable,
-    feature_columns: Sequence[Hashable],
-    label_column: Hashable,
-    max_items_per_user: int | None,
-    *,
-    bounds: Mapping[Hashable, tuple[float, float]] | None = None,
-    categories: Mapping[Hashable, Sequence[Hashable]] | None = None,
-    labels: Sequence[Hashable] | None = None,
-    intercept: bool = True,
-    missing: str = "indicator",
-    unknown: str = "error",
-    unlabelled: str = "error",
-    keep: str = "random",
-    order: str = "random",
-) -> Table:
-    """Dense examples from a pandas frame, one row an item, by what is declared of its columns.
-
-    Everything that is declared is public and must not be read off the data. Numbers are mapped from their
-    bounds to [-1, 1] (values outside are clipped), categories to one column for each level.
-
-    Args:
-        key: decides which items are kept of users with too many, and the order of users; used once.
-        frame: a ``pandas.DataFrame``.
-        user_column: who the row belongs to; not a feature.
-        feature_columns: numeric columns, which need ``bounds``, and others, which need ``categories``.
-        label_column: what is predicted: a class (``labels``) or a number (``bounds``).
-        max_items_per_user: public bound on the items kept per user, and number of item slots. ``None``
-            keeps all, and the number of slots is then a fact about the data.
-        bounds: (low, high) of each numeric column, and of a numeric label, which is mapped to [-1, 1] too.
-        categories: the levels of each categorical column.
-        labels: (negative, positive), such as (-1, 1) or ("no", "yes"), which become 0 and 1; or three
-            classes and more, which become their numbers, for ``softmax``.
-        intercept: whether the first feature is the constant 1.
-        missing: for features, ``"indicator"``, ``"zero"``, ``"drop_row"`` or ``"error"``; see ``Encoding``.
-        unknown: for levels that were not declared, ``"error"`` or ``"other"``.
-        unlabelled: for rows whose label is missing or not among ``labels``, ``"error"`` or ``"drop_row"``. A
-            user whose rows are all dropped stays, without items.
-        keep: ``"random"`` or ``"first"``; see ``from_rows``.
-        order: of the users, ``"random"`` or ``"sorted"``; see ``from_rows``.
-
-    Raises:
-        ValueError: if declarations contradict each other or the columns and dtypes of the frame; if a user is
-            missing; and, where ``"error"`` was chosen, if a value is missing or was not declared. What is
-            said of values names the column and shows no value.
-    """
-    encoding = Encoding(
-        feature_columns=feature_columns,
-        label_column=label_column,
-        bounds=bounds or {},
-        categories=categories or {},
-        labels=labels,
-        intercept=intercept,
-        missing=missing,
-        unknown=unknown,
-        unlabelled=unlabelled,
-    )
-    require_columns(frame, [user_column])
-    among = user_column != label_column and user_column not in encoding.feature_columns
-    require(among, "user_column", user_column, "neither the label nor a feature column")
-    rows = encoding.apply(frame)
-    require_undisclosed(
-        ~frame[user_column].isna().to_numpy(bool), f"column {user_column!r}", "present in every row"
-    )
-    items = Example(rows.features, rows.label)
-    data = from_rows(
-        key,
-        frame[user_column].to_numpy(),
-        items,
-        max_items_per_user,
-        kept=rows.kept,
-        keep=keep,
-        order=order,
-    )
-    return Table(data, encoding.columns, encoding.feature_bound, encoding)
-
-
-def from_rows(
-    key: Key[Array, ""],
-    users: Any,
-    rows: PyTree,
-    max_items_per_user: int | None,
-    *,
-    kept: Bool[np.ndarray, "rows"] | None = None,
-    keep: str = "random",
-    order: str = "random",
-) -> UserData:
-    """Rows grouped by user, at most ``max_items_per_user`` of each, padded with zeros.
-
-    The values of the rows are not looked at: see ``labels.check_labels`` and the losses for what they make of
-    numbers that are not finite.
-
-    Args:
-        key: decides which items are kept and the order of the users; used once.
-        users: who each row belongs to, shape ``[rows]``; any sortable values without missing ones.
-        rows: pytree of NumPy arrays ``[rows, ...]`` of real numbers or booleans.
-        max_items_per_user: public bound on the items kept per user, and number of item slots. ``None``
-            keeps all, and the number of slots is then a fact about the data.
-        kept: which rows count; all if left out. A user without any stays, without items, so that the number
-            of users does not depend on it.
-        keep: what a user with too many items keeps: ``"random"``, a uniformly random subset, or ``"first"``,
-            the first in the order of the rows; in that order either way.
-        order: ``"random"``: users in a uniformly random order, so that nothing but the number of users need
-            be public. ``"sorted"``: in the order of their identifiers, whose list is then taken as public.
-
-    Raises:
-        ValueError: if lengths differ, rows are not numbers, a user is missing, or another argument is out of
-            range.
-    """
-    require_key(key)
-    if max_items_per_user is not None:
-        max_items_per_user = require_integer("max_items_per_user", max_items_per_user, 1)
-    require_choice("keep", keep, ("random", "first"))
-    require_choice("order", order, ("random", "sorted"))
-    users = checked_users(users)
-    rows = jax.tree.map(np.asarray, rows)
-    leaves = jax.tree.leaves(rows)
-    require(bool(leaves), "rows", rows, "a tree of arrays [rows, ...]")
-    for leaf in leaves:
-        same = leaf.shape[:1] == users.shape
-        require(same, "rows", leaf.shape, f"as many as users: arrays [{len(users)}, ...]")
-        # bfloat16 and the like have the kind of bytes.
-        real = leaf.dtype.kind in "biuf" or jnp.issubdtype(leaf.dtype, jnp.floating)
-        require(real, "rows", leaf.dtype, "arrays of real numbers or booleans")
-    kept = np.ones(len(users), bool) if kept is None else np.asarray(kept)
-    require_mask("kept", kept, users.shape)
-    seed = np.asarray(jax.random.key_data(key)).tolist()
-    found = places(seed, users, kept, max_items_per_user, keep, order)
-
-    def grid(leaf: np.ndarray) -> jax.Array:
-        padded = np.zeros((*found.shape, *leaf.shape[1:]), leaf.dtype)
-        padded[found.position, found.slot] = leaf[found.rows]
-        return jnp.asarray(padded)
-
-    mask = np.zeros(found.shape, bool)
-    mask[found.position, found.slot] = True
-    return UserData(jax.tree.map(grid, rows), jnp.asarray(mask))

@@ -26,7 +26,7 @@ from dpsco_jax.solvers import loop
 from dpsco_jax.solvers.means import Mean
 from dpsco_jax.solvers.solution import Solution, Status, finished
 
-__all__ = ["Method", "ac_sa", "projected_sgd", "run"]
+__all__ = ["Method", "Pull", "ac_sa", "projected_sgd", "run"]
 
 
 class Method(NamedTuple):

@@ -23,14 +23,14 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import optax
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import Oracle, sampling, smoothed
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.users import UserData
+from dpsco_jax.problems.users import UserData, num_users
 from dpsco_jax.solvers import _planning, loop
 
 __all__ = ["Clipped", "ClippedItems", "Mean", "Opened", "OutlierRemoved"]
@@ -78,8 +78,16 @@ class Clipped:
     clip_norm: Number
     smoothing_radius: Number
 
+    def __post_init__(self) -> None:
+        _checks.require_choice("shift", self.shift, ("user", "item", "round"))
+
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+        """Oracle, data and release of a run from ``start``; the key is that of the noise.
+
+        Raises:
+            ValueError: if the data have not the number of users that the releases are for.
+        """
+        _require_users(self.releases.population_size, data)
         scheme, relation, _ = self.releases.steps
         by_item = self.shift == "item" and self.smoothing_radius is not None
         # Shifts are drawn for every item by the oracle of rows only.
@@ -99,23 +107,29 @@ class ClippedItems:
     """Gradients of items clipped one by one; the guarantee is for users, with all their slots.
 
     Attributes:
-        draws: items drawn in a step, with replacement; ``None`` for all.
         chunk_size: items whose gradients are held at once.
-        scheme: of the users, as they are drawn with their items.
+        scheme: of the users, as they are drawn with their items: all of both, or so many draws of one item.
         clip_norm: C, of an item.
         noise_multiplier: σ over 2mC for all items of m slots, over 2C for a single draw.
     """
 
-    draws: int | None = static()
     chunk_size: int = static()
     scheme: FullBatch | WithReplacement = static()
     clip_norm: Number
     noise_multiplier: Number
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+        """Oracle, data and release of a run from ``start``; the key is that of the noise.
+
+        Raises:
+            ValueError: if the data have not the number of users from which the scheme draws.
+        """
+        draws = None
+        if isinstance(self.scheme, WithReplacement):
+            _require_users(self.scheme.population_size, data)
+            draws = self.scheme.num_draws
         users, slots = jax.tree.leaves(data.items)[0].shape[:2]
-        total, draws = users * slots, self.draws
+        total = users * slots
         # Every slot is a user with one item, so each item's gradient is clipped by itself.
         items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)
         sampler = None if draws is None else lambda k: sampling.with_replacement(k, total, draws)
@@ -152,8 +166,16 @@ class OutlierRemoved:
     clip_norm: Number
     smoothing_radius: Number
 
+    def __post_init__(self) -> None:
+        _checks.require_choice("shift", self.shift, ("item", "round"))
+
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+        """Oracle, data and release of a run from ``start``; the key is that of the noise.
+
+        Raises:
+            ValueError: if the data have not the number of users that the releases are for.
+        """
+        _require_users(self.releases.population_size, data)
         sampler = _planning.sampler(self.releases.scheme, self.releases.population_size)
         oracle, rows = loop.user_rows_oracle(
             objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
@@ -163,6 +185,12 @@ class OutlierRemoved:
             self.releases, self.score_radius, key, anchor=None, reach=self.reach
         )
         return Opened(_shifted(self, oracle), rows, release, may_halt=True)
+
+
+def _require_users(planned: int, data: UserData) -> None:
+    # Positions of absent users would be read as those of the last one.
+    found = num_users(data)
+    _checks.require(found == planned, "data", f"{found} users", f"of the {planned} accounted for")
 
 
 def _inner(mean: Clipped | OutlierRemoved) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsco_jax.problems import losses, users
+from dpsco_jax.problems import losses, tables, users
 from dpsco_jax.problems.encoding import Encoding
 
 LEVELS = ["clerk", "nurse", "pilot"]
@@ -98,7 +98,7 @@ def test_by_hand():
 def test_the_example_of_the_review_keeps_its_intercept():
     """Unscaled, the row [1, 54, 3.05] was projected to [0.018, 0.998, 0.056]."""
     frame = pd.DataFrame({"u": [0], "age": [54.0], "log_wage": [3.05], "y": [1]})
-    table = users.from_frame(
+    table = tables.from_frame(
         jax.random.key(0), frame, "u", ["age", "log_wage"], "y", 1,
         bounds={"age": (18, 90), "log_wage": (0, 5)}, labels=(0, 1), missing="zero",
     )  # fmt: skip
@@ -149,7 +149,7 @@ def test_neighbours_stay_neighbours_and_shapes_say_nothing(others, rows, missing
         frame = frame_of(
             [row for row in others if row[0] != 0] + own + [(9, 1.0, 1.0, "nurse", "no")]
         )
-        return users.from_frame(
+        return tables.from_frame(
             jax.random.key(1), frame, "who", ["age", "job", "wage"], "union", 2,
             bounds=BOUNDS, categories={"job": LEVELS}, labels=("no", "yes"),
             missing=missing, unknown="other", unlabelled="drop_row", order="sorted",
@@ -274,7 +274,7 @@ def test_a_frame_without_labels():
 
 
 def test_from_frame_groups_what_the_encoding_gives():
-    table = users.from_frame(
+    table = tables.from_frame(
         jax.random.key(0), FRAME, "who", ["age", "job", "wage"], "union", 2,
         bounds=BOUNDS, categories={"job": LEVELS}, labels=("no", "yes"), order="sorted",
     )  # fmt: skip
@@ -294,7 +294,7 @@ def test_from_frame_groups_what_the_encoding_gives():
 
 def test_users_whose_rows_are_dropped_stay():
     frame = FRAME.assign(age=FRAME.age.where(FRAME.who != 2, np.nan))
-    table = users.from_frame(
+    table = tables.from_frame(
         jax.random.key(0), frame, "who", ["age"], "union", 2,
         bounds={"age": (0, 100)}, labels=("no", "yes"), missing="drop_row", order="sorted",
     )  # fmt: skip
@@ -304,7 +304,7 @@ def test_users_whose_rows_are_dropped_stay():
 def test_a_missing_value_costs_no_other_item_its_say():
     """One NaN in a row used to take the whole user's gradient with it, or the whole row."""
     rows = [(1, 50.0, 1.0, "nurse", "yes"), (1, np.nan, 2.0, "nurse", "yes")]
-    table = users.from_frame(
+    table = tables.from_frame(
         jax.random.key(0), frame_of(rows), "who", ["age", "wage"], "union", 2,
         bounds=BOUNDS, labels=("no", "yes"), keep="first",
     )  # fmt: skip
@@ -412,7 +412,7 @@ def from_frame(frame, **changes):
         "categories": {"job": LEVELS},
         "labels": ("no", "yes"),
     }
-    return users.from_frame(jax.random.key(0), frame, **declared | changes)
+    return tables.from_frame(jax.random.key(0), frame, **declared | changes)
 
 
 def test_the_user_is_neither_feature_nor_label():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpsco_jax.problems import losses, users
+from dpsco_jax.problems import losses, tables, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 
@@ -22,7 +22,7 @@ def frame_of(counts):
 def grouped(frame, bound=None, seed=0, order="sorted", keep="random"):
     rows = Example(frame[["x", "y"]].to_numpy(np.float32), frame["y"].to_numpy(np.float32))
     key = jax.random.key(seed)
-    return users.from_rows(key, frame["who"].to_numpy(), rows, bound, order=order, keep=keep)
+    return tables.from_rows(key, frame["who"].to_numpy(), rows, bound, order=order, keep=keep)
 
 
 def held(data, user):
@@ -141,7 +141,7 @@ def test_no_items_at_all():
     for mask in (None, jnp.zeros(0, bool)):
         assert float(users.user_loss(objective)(jnp.ones(3), empty, mask)) == 0.0
     nobody = np.zeros((0, 2), np.float32)
-    data = users.from_rows(jax.random.key(0), np.zeros(0), nobody, None)
+    data = tables.from_rows(jax.random.key(0), np.zeros(0), nobody, None)
     assert (users.num_users(data), data.items.shape) == (0, (0, 0, 2))
 
 
@@ -187,11 +187,11 @@ def test_a_user_whose_rows_are_all_left_out_stays():
     key, who = jax.random.key(0), np.array([2, 1, 2, 3])
     rows = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
     kept = np.array([True, False, True, True])
-    data = users.from_rows(key, who, rows, 2, kept=kept, order="sorted")
+    data = tables.from_rows(key, who, rows, 2, kept=kept, order="sorted")
     np.testing.assert_array_equal(data.mask, [[False, False], [True, True], [True, False]])
     np.testing.assert_array_equal(data.items[..., 0], [[0, 0], [1, 3], [4, 0]])
     # The shape is that of the data in which nothing is left out.
-    whole = users.from_rows(key, who, rows, 2, order="sorted")
+    whole = tables.from_rows(key, who, rows, 2, order="sorted")
     assert whole.items.shape == data.items.shape
 
 
@@ -208,7 +208,7 @@ def test_a_user_whose_rows_are_all_left_out_stays():
 )
 def test_identifiers_of_any_sortable_type(who, names):
     rows = np.arange(3.0, dtype=np.float32)
-    data = users.from_rows(jax.random.key(0), who, rows, None, order="sorted")
+    data = tables.from_rows(jax.random.key(0), who, rows, None, order="sorted")
     np.testing.assert_array_equal(data.items, [[1, 0], [0, 2]])
     assert users.num_users(data) == len(names)
 
@@ -248,18 +248,18 @@ def test_bad_rows_are_refused_by_name(changes, said):
         "rows": np.zeros(2, np.float32),
         "max_items_per_user": 1,
     }
-    users.from_rows(**good)
+    tables.from_rows(**good)
     with pytest.raises(ValueError, match=f"^{said}"):
-        users.from_rows(**good | changes)
+        tables.from_rows(**good | changes)
 
 
 def test_how_many_items_are_kept_must_be_chosen():
     with pytest.raises(TypeError, match="max_items_per_user"):
-        users.from_rows(jax.random.key(0), np.zeros(2), np.zeros(2))
+        tables.from_rows(jax.random.key(0), np.zeros(2), np.zeros(2))
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.bool_, np.float16, np.float64, jnp.bfloat16])
 def test_rows_of_any_real_dtype(kind):
     rows = np.asarray([1, 0, 1]).astype(kind)
-    data = users.from_rows(jax.random.key(0), [0, 0, 1], rows, 2, order="sorted")
+    data = tables.from_rows(jax.random.key(0), [0, 0, 1], rows, 2, order="sorted")
     np.testing.assert_array_equal(np.asarray(data.items, np.float32), [[1, 0], [1, 0]])

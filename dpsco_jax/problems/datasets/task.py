@@ -32,7 +32,8 @@ from dpsco_jax._checks import (
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems.losses import logistic
 from dpsco_jax.problems.objective import Example, Objective, OneHot
-from dpsco_jax.problems.users import UserData, from_rows
+from dpsco_jax.problems.tables import from_rows
+from dpsco_jax.problems.users import UserData
 
 TRAIN_FRACTION = 0.8
 MISSING = "missing"

@@ -79,6 +79,9 @@ class Plan:
         if not _checks.require_flag("on_blocks", self.on_blocks):
             # Parts on the same users compose in sequence, whatever else is claimed.
             _checks.require_choice("composition", self.composition, ("sequential",))
+        # JAX may build a plan of placeholders, in whose place it has no parts.
+        for part in self.parts if isinstance(self.parts, tuple) else ():
+            _planning.require_replacement(getattr(part, "releases", None))
 
     @property
     def dim(self) -> int:

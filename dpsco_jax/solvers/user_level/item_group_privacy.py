@@ -151,7 +151,6 @@ def solve(
     planned = f"of plan.items_per_user = {plan.items_per_user} slots"
     _checks.require(slots == plan.items_per_user, "data", slots, planned)
     mean = means.ClippedItems(
-        draws=plan.batch_size,
         chunk_size=plan.chunk_size,
         scheme=plan.scheme,
         clip_norm=plan.clip_norm,

@@ -33,6 +33,7 @@ import optax
 from dpsco_jax import _checks, transforms
 from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.privacy.releases import fixed_size
+from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _blocks, _planning
@@ -207,6 +208,7 @@ def solve(
         ValueError: if the number of users, of item slots or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
+    _checks.require_instance("plan.releases", plan.releases, ConcentratedReleases)
     _planning.require_everybody(plan.releases)
     slots = jax.tree.leaves(data.items)[0].shape[1]
     if slots != plan.items_per_user:

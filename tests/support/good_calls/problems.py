@@ -75,13 +75,13 @@ GOOD: dict[str, dict[str, Any]] = {
         "slope_norm": kinds.POSITIVE(1.0),
     },
     "problems.users.subset": {"indices": kinds.INTEGERS(np.array([0, 1]))},
-    "problems.users.from_frame": {
+    "problems.tables.from_frame": {
         "frame": kinds.OBJECT(Fresh(_FRAME.copy)),
         "user_column": Kind("column", ("nonsense", 7, None))("user"),
         "feature_columns": Kind("columns", (("nonsense",), 7, None))(("x",)),
         "label_column": Kind("column", ("nonsense", 7, None))("y"),
     },
-    "problems.users.from_rows": {
+    "problems.tables.from_rows": {
         "users": kinds.ANY(np.array([1, 1, 2])),
         "rows": kinds.ANY(np.zeros((3, 2), np.float32)),
     },
@@ -93,10 +93,10 @@ EXEMPT: dict[tuple[str, str], str] = {
         "*",
     ): "declarations that fit together: tests/problems/test_encoding.py",
     (
-        "problems.users.from_frame",
+        "problems.tables.from_frame",
         "*",
     ): "declarations that fit together: tests/problems/test_encoding.py",
-    ("problems.users.from_rows", "*"): "rows that fit together: tests/problems/test_users.py",
+    ("problems.tables.from_rows", "*"): "rows that fit together: tests/problems/test_users.py",
     ("problems.objective.bounded_row", "features"): "dense or OneHot, whatever an item holds",
     ("problems.objective.margin", "features"): "dense or OneHot, whatever an item holds",
     ("problems.hard_instances.solve_linear_program", "*"): "arithmetic behind random_maximum",

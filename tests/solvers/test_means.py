@@ -1,0 +1,109 @@
+"""Private means of user gradients: what each refuses to open, and what it asks of its data."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.geometry import domains
+from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import means
+from dpsco_jax.solvers.convex import composite
+from tests.solvers.private_table import ROWS
+
+USERS, ITEMS, DIM = 6, 2, 3
+OBJECTIVE = losses.huber(1.0, domain=domains.ball(2.0))
+START = jnp.zeros(DIM)
+
+
+def _row(name):
+    return next(row for row in ROWS if row.name == name)
+
+
+def _data(users, items=ITEMS):
+    features = np.random.default_rng(0).normal(size=(users, items, DIM)).astype(np.float32)
+    return UserData(Example(jnp.asarray(features), jnp.ones((users, items))), None)
+
+
+def _opened(mean, users):
+    return mean.open(jax.random.key(0), OBJECTIVE, _data(users), START)
+
+
+def _clipped(batch=3, sampling="fixed", shift="user"):
+    releases = GaussianReleases(USERS, batch, 2, sampling, 1.0, 1e-3)
+    return means.Clipped(4, shift, releases, 1.0, None)
+
+
+def _drawn(draws=4):
+    return means.ClippedItems(4, privacy.WithReplacement(USERS, draws), 1.0, 1.0)
+
+
+@pytest.mark.parametrize("users", [USERS - 1, USERS + 1])
+@pytest.mark.parametrize(
+    "mean",
+    [_clipped(), _clipped(USERS), _clipped(sampling="poisson"), _drawn()],
+    ids=["fixed", "full", "poisson", "items"],
+)
+def test_data_of_other_users_than_accounted_for_are_refused(mean, users):
+    _opened(mean, USERS)
+    with pytest.raises(ValueError, match="data must be"):
+        _opened(mean, users)
+
+
+def test_outlier_removal_asks_for_the_users_accounted_for():
+    plan = _row("multipass_sgd, tested").plan()
+    assert isinstance(plan.mean, means.OutlierRemoved)
+    for change in (-1, 1):
+        with pytest.raises(ValueError, match="data must be"):
+            _opened(plan.mean, plan.num_users + change)
+
+
+def test_shifts_are_known_by_name():
+    tested = _row("multipass_sgd, tested").plan().mean
+    for make in (
+        lambda: _clipped(shift="users"),
+        lambda: dataclasses.replace(tested, shift="user"),
+        lambda: dataclasses.replace(tested, shift=None),
+    ):
+        with pytest.raises(ValueError, match="shift must be"):
+            make()
+
+
+@pytest.mark.parametrize("draws", [1, 4])
+def test_as_many_items_are_drawn_as_are_charged(draws):
+    oracle, data, _, _ = _opened(_drawn(draws), USERS)
+    found = oracle(jax.random.key(1), START, data)
+    assert int(found.num_gradients) == draws
+
+
+def test_a_composite_refuses_parts_of_another_relation():
+    """Also parts of a solver that does not look by itself."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Careless:
+        releases: GaussianReleases
+        num_users: int = USERS
+
+    plan = _row("sco, localization").plan()
+    assert isinstance(plan, composite.Plan)
+    for sampling, refused in (("fixed", False), ("poisson", True)):
+        parts = (*plan.parts[:-1], Careless(GaussianReleases(USERS, 3, 2, sampling, 1.0, 1e-3)))
+        if refused:
+            with pytest.raises(ValueError, match="relation"):
+                dataclasses.replace(plan, parts=parts)
+        else:
+            dataclasses.replace(plan, parts=parts)
+
+
+def test_releases_of_another_kind_are_refused_by_phased_sgd():
+    row = _row("phased_sgd, tested")
+    plan = row.plan()
+    gaussian = GaussianReleases(plan.num_groups, plan.num_groups, 1, "fixed", 1.0, 1e-3)
+    with pytest.raises(ValueError, match="releases"):
+        row.solve(jax.random.key(0), dataclasses.replace(plan, releases=gaussian), row.data())

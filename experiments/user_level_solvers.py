@@ -23,7 +23,6 @@ Cost: 200 steps of "preconditioned SGD", about 100 of the others; a step takes o
 
 import dataclasses
 import functools
-import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 
+from dpsco_jax import Infeasible
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
@@ -130,11 +130,10 @@ class UserLevelSolvers:
             facts = problem.facts | {"certified_epsilon": 0.0, "passes": 0.0, "needed_users": 0.0}
             try:
                 plan = make_plan(problem, solver, epsilon, self.delta, self.num_steps)
-            except ValueError as refusal:
-                needed = re.search(r"num_users must be at least (\d+)", str(refusal))
-                if needed is None:
+            except Infeasible as refusal:
+                if "num_users" not in refusal.needed:
                     raise
-                return None, facts | {"needed_users": float(needed[1])}
+                return None, facts | {"needed_users": float(refusal.needed["num_users"])}
             facts["certified_epsilon"] = plan.certificate().epsilon
             facts["passes"] = plan.user_gradients / sizes(problem.task).num_users
             return plan, facts

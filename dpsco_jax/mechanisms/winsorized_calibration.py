@@ -36,6 +36,7 @@ from dpsco_jax._checks import (
     require_positive,
     require_real,
 )
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import rotations
 from dpsco_jax.mechanisms import private_range as ranges
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
@@ -104,9 +105,11 @@ def calibrate_winsorized(
     if form in ("auto", "winsorized", "refined"):
         boxes = _with_boxes(blank, None if automatic else float(range_share), exact)
         if boxes is None and form != "auto":
-            raise ValueError(
-                f"num_users must be at least {_least_users(blank)} for the intervals of {num_queries}"
-                f" queries in {blank.padded} coordinates at epsilon = {epsilon:g}, got {num_users}"
+            least = _least_users(blank)
+            raise Infeasible(
+                f"num_users must be at least {least} for the intervals of {num_queries}"
+                f" queries in {blank.padded} coordinates at epsilon = {epsilon:g}, got {num_users}",
+                {"num_users": least},
             )
         found += [] if boxes is None else [boxes, _in_two_steps(boxes, "refined")]
     of_form = [r for r in found if form in ("auto", r.form)]

@@ -20,22 +20,11 @@ from dpsco_jax._checks import (
     require_relation,
     require_within,
 )
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy._mean_sensitivity import RELATIONS
 
 TESTS = ("stream", "fresh")
 SELECTIONS = ("weighted", "bernoulli")
-
-
-class TooFewUsersError(ValueError):
-    """Too few users, or too small batches, for a budget and threshold.
-
-    Attributes:
-        needed: the smallest number; ``None`` if no number would do.
-    """
-
-    def __init__(self, message: str, needed: int | None) -> None:
-        super().__init__(message)
-        self.needed = needed
 
 
 class Problem(NamedTuple):
@@ -111,7 +100,7 @@ def is_paper(constants: str) -> bool:
     return require_choice("constants", constants, ("tight", "paper")) == "paper"
 
 
-def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> TooFewUsersError:
+def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> Infeasible:
     """Says how many users are needed, where there are too few."""
     whole = problem.batch == problem.population
 
@@ -123,14 +112,14 @@ def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> TooFewU
     while not enough(high):
         low, high = high, 2 * high
         if high > 2**34:
-            return TooFewUsersError(
-                "this budget, threshold and kind of test leave no room for any number of users",
-                None,
+            return Infeasible(
+                "this budget, threshold and kind of test leave no room for any number of users"
             )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     name = "num_users" if whole else "batch_size"
-    return TooFewUsersError(
-        f"{name} must be at least {high} for this budget and threshold, got {problem.batch}", high
+    return Infeasible(
+        f"{name} must be at least {high} for this budget and threshold, got {problem.batch}",
+        {name: high},
     )

@@ -28,6 +28,7 @@ from dpsco_jax._checks import (
     require_whole,
     require_within,
 )
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy._numerics import Scalar, as_floats
 from dpsco_jax.privacy.loss import PrivacyLoss, scale
 from dpsco_jax.privacy.loss import epsilon as epsilon_of
@@ -258,7 +259,7 @@ def _search(
     found = xp.where(at_useful > 0, state[1], useful)
     reached = (at_private <= 0) | (at_useful <= 0)
     if xp is np and not np.all(reached):
-        raise ValueError(
+        raise Infeasible(
             f"epsilon must be what some value between {np.min(private):g} and {np.max(useful):g} meets,"
             f" got {epsilon}"
         )

@@ -26,6 +26,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import _threshold_accounting as accounting
 from dpsco_jax.privacy import _threshold_loss, loss
@@ -224,8 +225,8 @@ def calibrate_concentrated(
         The plan of the phase. Its certificate is at most (ε, δ).
 
     Raises:
-        ValueError: an argument is out of range; or too few users take part, then a ``TooFewUsersError``,
-            which names the smallest number.
+        ValueError: an argument is out of range.
+        Infeasible: too few users take part; ``needed`` says how many would do.
     """
     problem = request.problem(
         num_users,
@@ -252,15 +253,16 @@ def fewest_users(calibrate: Callable[[int], Any]) -> int:
         calibrate: ``calibrate_concentrated`` with all arguments given but ``num_users``.
 
     Raises:
-        ValueError: an argument is out of range, or no number of users would do.
+        ValueError: an argument is out of range.
+        Infeasible: no number of users would do.
     """
     _checks.require_callable("calibrate", calibrate)
     try:
         calibrate(2)
-    except request.TooFewUsersError as error:
-        if error.needed is None:
+    except Infeasible as refusal:
+        if "num_users" not in refusal.needed:
             raise
-        return error.needed
+        return int(refusal.needed["num_users"])
     return 2
 
 

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
 from dpsco_jax.solvers import _planning
@@ -32,7 +33,7 @@ from dpsco_jax.solvers.solution import Solution, Status
 
 
 def block_sizes(
-    num_users: int, weights: float | Sequence[float], count: int | None = None
+    num_users: int, weights: float | Sequence[float], count: int | None = None, least: int = 1
 ) -> tuple[int, ...]:
     """Sizes of disjoint blocks that together hold all users.
 
@@ -41,12 +42,14 @@ def block_sizes(
         weights: of the blocks, positive; or one number r, for the weights 1, r, r², ...: 2 for blocks that
             double, ½ for blocks that halve.
         count: number of blocks if ``weights`` is one number.
+        least: users of the smallest block, at least 1.
 
     Returns:
         Sizes proportional to the weights, rounded down; the users left over join the largest block.
 
     Raises:
-        ValueError: if a weight is not positive or a block would be empty.
+        ValueError: if a weight is not positive.
+        Infeasible: if a block would have fewer than ``least`` users.
     """
     if isinstance(weights, int | float):
         require(count is not None and count >= 1, "count", count, "at least 1")
@@ -56,7 +59,12 @@ def block_sizes(
     total = math.fsum(weights)
     sizes = [int(num_users * (w / total)) for w in weights]
     sizes[max(range(len(sizes)), key=sizes.__getitem__)] += num_users - sum(sizes)
-    require(min(sizes) >= 1, "num_users", num_users, f"enough for {len(sizes)} blocks")
+    if min(sizes) < least:
+        needed = math.ceil(least * total / min(weights))
+        raise Infeasible(
+            f"num_users must be at least {needed} for {len(sizes)} blocks, got {num_users}",
+            {"num_users": needed},
+        )
     return tuple(sizes)
 
 

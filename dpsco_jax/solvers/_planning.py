@@ -5,14 +5,16 @@ Formal guarantee: none of its own; ``sampler`` draws users by the law that the a
 Cost: none.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.releases import ACCOUNTANTS, KEPT_SECRET, Scheme, fixed_size, poisson
@@ -31,7 +33,11 @@ __all__ = [
     "require_replacement",
     "require_users",
     "sampler",
+    "says_enough_users",
 ]
+
+_MOST_USERS = 2**34
+_Plan = TypeVar("_Plan", bound=Callable[..., Any])
 
 NEAR = "a minimizer lies within"
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
@@ -84,6 +90,37 @@ def require_everybody(releases: Any) -> None:
     """``ValueError`` unless all users take part in every step: nothing else is amplified by sampling."""
     users, batch = releases.population_size, releases.batch_size
     _checks.require(batch == users, "plan.releases.batch_size", batch, f"all of the {users} users")
+
+
+def says_enough_users(plan: _Plan) -> _Plan:
+    """A ``plan`` whose refusals name a number of users that would do for all arguments as they are.
+
+    What refuses knows its own sizes: of a phase, of a block, at steps and failures that follow from the
+    number of users. Here the whole is planned again with more users, until it is possible.
+    """
+
+    @functools.wraps(plan)
+    def planned(*arguments: Any, **named: Any) -> Any:
+        try:
+            return plan(*arguments, **named)
+        except Infeasible as refusal:
+            if "num_users" not in refusal.needed:
+                raise
+            first, users = refusal, refusal.needed["num_users"]
+        tried = named["num_users"]
+        while tried < _MOST_USERS:
+            # What a part asks for may be less than what all of them have.
+            tried = int(users) if users > tried else 2 * tried
+            try:
+                plan(*arguments, **named | {"num_users": tried})
+            except Infeasible as refusal:
+                users = refusal.needed.get("num_users", 0)
+            else:
+                what = f"{first}; num_users = {tried} would do"
+                raise Infeasible(what, first.needed | {"num_users": tried})
+        raise Infeasible(str(first))
+
+    return planned  # type: ignore[return-value]
 
 
 def require_params(name: str, planned: int, params: Any) -> None:

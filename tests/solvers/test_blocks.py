@@ -62,7 +62,10 @@ def test_joined_solutions():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: _blocks.block_sizes(3, 2.0, 4), "num_users must be enough for 4 blocks, got 3"),
+        (
+            lambda: _blocks.block_sizes(3, 2.0, 4),
+            "num_users must be at least 15 for 4 blocks, got 3",
+        ),
         (lambda: _blocks.block_sizes(3, 2.0, 0), "count must be at least 1"),
         (lambda: _blocks.block_sizes(3, [1.0, -1.0]), "weights must be positive"),
         (lambda: _blocks.slice_users(UserData(jnp.zeros((4, 1))), 2, 3), "at most 4 users"),

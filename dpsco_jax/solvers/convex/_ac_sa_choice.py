@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers.convex import ac_sa_stages
@@ -59,7 +60,7 @@ def candidates(
         for smoothed in ways:
             try:
                 found.append(make(setting, name, smoothed, num_steps, excess))
-            except ValueError as refusal:
+            except Infeasible as refusal:
                 refusals.append(refusal)
     if not found:
         raise refusals[0]
@@ -126,8 +127,10 @@ def _of_stages(
             radius, target = best.radius, target / 2
             best = to(target)
         if radius == 0.0:
-            raise ValueError(
-                f"num_steps must be at least {best.stages.num_steps} for 'multi-stage', got {num_steps}"
+            least = best.stages.num_steps
+            raise Infeasible(
+                f"num_steps must be at least {least} for 'multi-stage', got {num_steps}",
+                {"num_steps": least},
             )
     problem, bias = _problem(setting, radius)
     stages = ac_sa_stages.stages_within(problem, num_steps)
@@ -140,7 +143,7 @@ def _fewest(bound: Callable[[int], float], excess: float) -> int:
     while bound(enough) > excess:
         few, enough = enough, 2 * enough
         if enough > MOST_STEPS:
-            raise ValueError(f"excess must be reached in fewer than 2^31 steps, got {excess:g}")
+            raise Infeasible(f"excess must be reached in fewer than 2^31 steps, got {excess:g}")
     while enough - few > 1:
         middle = (few + enough) // 2
         few, enough = (few, middle) if bound(middle) <= excess else (middle, enough)

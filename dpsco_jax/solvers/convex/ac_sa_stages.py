@@ -32,6 +32,7 @@ import math
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.transforms import balanced_smoothness
 
@@ -108,8 +109,9 @@ def stages_within(problem: Problem, num_steps: int) -> Stages:
     """
     lengths = [_length(problem, 1)]
     if lengths[0] > num_steps:
-        raise ValueError(
-            f"num_steps must be at least {lengths[0]} for 'multi-stage', got {num_steps}"
+        raise Infeasible(
+            f"num_steps must be at least {lengths[0]} for 'multi-stage', got {num_steps}",
+            {"num_steps": lengths[0]},
         )
     while sum(lengths) + (following := _length(problem, len(lengths) + 1)) <= num_steps:
         lengths.append(following)
@@ -129,7 +131,7 @@ def stages_to(problem: Problem, excess: float) -> Stages:
         stages = convex_stages(problem, "multi-stage", lengths)
         if stages.excess_bound <= excess:
             return stages
-    raise ValueError(f"excess must be reached in fewer than 2^31 steps, got {excess:g}")
+    raise Infeasible(f"excess must be reached in fewer than 2^31 steps, got {excess:g}")
 
 
 def convex_stages(p: Problem, policy: str, lengths: tuple[int, ...]) -> Stages:

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import _blocks
 from dpsco_jax.solvers.convex.composite import Plan, farthest, premises, slope
@@ -111,7 +112,7 @@ def plan(
         halves = [num_users // 2**i for i in range(1, count + 1)]
         sizes = _blocks.block_sizes(num_users, 0.5, count) if parallel else tuple(halves)
         if sizes[-1] < _FEWEST_USERS:
-            raise ValueError(
+            raise Infeasible(
                 f"num_users must leave {_FEWEST_USERS} for each of {count} phases, got {num_users}"
             )
         added = [2 * decay**i / (eta * n) for i, n in enumerate(sizes, start=1)]
@@ -183,6 +184,6 @@ def _largest(under: Callable[[int], _Phases], most: int) -> tuple[_Phases, str]:
     for count in range(most, 1, -1):
         try:
             return under(count), why
-        except ValueError as error:
-            why = str(error)
+        except Infeasible as refusal:
+            why = str(refusal)
     return under(1), why

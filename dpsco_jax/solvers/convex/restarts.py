@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import _blocks
 from dpsco_jax.solvers.convex.composite import Plan, farthest, premises
@@ -165,7 +166,7 @@ def _shares_of(num_users: int, epsilon: float, delta: float, count: int) -> list
 
 
 def _blocks_of(num_users: int, epsilon: float, delta: float, count: int) -> list[_Stage]:
-    sizes = _blocks.block_sizes(num_users, 2.0, count)
+    sizes = _blocks.block_sizes(num_users, 2.0, count, least=2)
     return [_Stage(size, epsilon, delta) for size in sizes]
 
 
@@ -177,7 +178,7 @@ def _best(under: Callable[[int], Plan], num_stages: int | None) -> Plan:
     for count in range(2, _MOST_STAGES + 1):
         try:
             candidate = under(count)
-        except ValueError:  # blocks too small for so many stages
+        except Infeasible:  # blocks too small for so many stages
             break
         if candidate.excess_bound > _WORTH * best.excess_bound:
             break
@@ -198,4 +199,4 @@ def _filled(under: Callable[[float], Plan], first: Plan) -> Plan:
         # ε of the whole is nearly proportional; sizes of stages jump.
         spend *= (0.5 + 0.5 * _USED) * (1.0 if trial < _TRIALS else 0.9) * plan.epsilon / spent
         plan = under(spend)
-    raise ValueError(f"epsilon must be what the stages can meet together, got {first.epsilon}")
+    raise Infeasible(f"epsilon must be what the stages can meet together, got {first.epsilon}")

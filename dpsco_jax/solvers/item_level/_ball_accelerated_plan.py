@@ -24,6 +24,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers.convex import ball_acceleration
@@ -63,7 +64,7 @@ def plan(objective: Objective, *, largest_error: float = WORST_ERROR, **argument
     beta = accounting.calibrated_beta(made.calls_at, epsilon, delta)
     made = dataclasses.replace(made, beta=beta)
     if made.predicted_error > largest_error:
-        raise ValueError(_refusal(made, largest_error))
+        raise _refusal(made, largest_error)
     made = dataclasses.replace(made, proven=accounting.Proven(beta, made.ratio, delta))
     accounting.proven_loss(made.calls_at, made.proven)  # now, not when a program is traced
     return made
@@ -203,7 +204,7 @@ def draft(
     )
 
 
-def _refusal(plan: Plan, largest: float) -> str:
+def _refusal(plan: Plan, largest: float) -> Infeasible:
     """Says by how much, and which number of users or which ε would do."""
 
     def enough(**changes: Any) -> bool:
@@ -214,26 +215,22 @@ def _refusal(plan: Plan, largest: float) -> str:
     # The error falls at most like 1/n or 1/ε; a few doublings beyond what that asks for.
     least = max(1, math.floor(math.log2(plan.predicted_error / largest)))
     factors = [2**i for i in range(least, least + 6)]
-    users = next(
-        (
-            f"{factor * plan.num_users} users"
-            for factor in factors
-            if enough(num_users=factor * plan.num_users, num_queries=factor * plan.num_queries)
-        ),
-        None,
-    )
-    budget = next(
-        (
-            f"epsilon = {factor * float(plan.epsilon):g}"
-            for factor in factors
-            if enough(epsilon=factor * float(plan.epsilon))
-        ),
-        None,
-    )
-    remedies = " or ".join(filter(None, (users, budget, "a smaller condition")))
-    return (
+    needed: dict[str, float] = {"largest_error": plan.predicted_error}
+    remedies = ["a smaller condition"]
+    for factor in factors:
+        if enough(epsilon=factor * float(plan.epsilon)):
+            needed["epsilon"] = factor * float(plan.epsilon)
+            remedies.insert(0, f"epsilon = {needed['epsilon']:g}")
+            break
+    for factor in factors:
+        if enough(num_users=factor * plan.num_users, num_queries=factor * plan.num_queries):
+            needed["num_users"] = factor * plan.num_users
+            remedies.insert(0, f"{needed['num_users']} users")
+            break
+    return Infeasible(
         f"condition = {float(plan.outer.lipschitz) * float(plan.outer.distance) / float(plan.outer.excess):g}"
         f" is out of reach of {plan.num_users} users at epsilon = {float(plan.epsilon):g}: answers would be"
         f" {plan.predicted_error:.3g} ball radii from their targets, which is above largest_error ="
-        f" {largest:g}; {remedies} would do"
+        f" {largest:g}; {' or '.join(remedies)} would do",
+        needed,
     )

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.privacy import tcdp
 from dpsco_jax.problems.objective import Objective
@@ -109,17 +110,18 @@ def paper_noise_multiplier(problem: Problem, num_steps: int, batch_size: int) ->
     """
     fraction = batch_size / problem.num_users
     if problem.epsilon > fraction**2 * num_steps:
-        raise ValueError(
+        raise Infeasible(
             "epsilon must be at most num_steps·(batch_size/num_users)² for constants='paper', got "
-            f"epsilon = {problem.epsilon:g} > {fraction**2 * num_steps:g}"
+            f"epsilon = {problem.epsilon:g} > {fraction**2 * num_steps:g}",
+            {"epsilon": fraction**2 * num_steps},
         )
     root = math.sqrt(num_steps * problem.log_delta)
     multiplier = _PAPER_NOISE / 2 * fraction * root / problem.epsilon
     step = tcdp.subsampled(tcdp.gaussian(multiplier), fraction)
     spent = tcdp.epsilon(tcdp.scale(step, num_steps), problem.delta)
     if spent > problem.epsilon:
-        raise ValueError(
-            f"epsilon must be at least {spent:g} (tCDP) for these sizes, got {problem.epsilon:g}"
+        raise Infeasible(
+            f"epsilon must be at least {spent:g} (tCDP) for these sizes, got {problem.epsilon:g}",
         )
     return float32_above(multiplier)
 

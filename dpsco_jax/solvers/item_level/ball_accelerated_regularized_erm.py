@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -183,10 +184,11 @@ def plan(
         made = round_plan(distance, kappa, num_queries=size)
         made = dataclasses.replace(made, beta=beta)
         if made.predicted_error > largest_error:
-            raise ValueError(
+            raise Infeasible(
                 f"num_rounds = {count} with condition = {condition:g} is out of reach of {num_users} users"
                 f" at epsilon = {epsilon:g}: answers of round {i} would be {made.predicted_error:.3g} ball"
-                f" radii from their targets, which is above largest_error = {largest_error:g}"
+                f" radii from their targets, which is above largest_error = {largest_error:g}",
+                {"largest_error": made.predicted_error},
             )
         share = sum(made.budgeted) / total
         proven = accounting.Proven(beta, made.ratio, delta * share)

@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -154,10 +155,10 @@ def plan(
                 largest_error=limit if required else math.inf,
                 **own,
             )
-        except ValueError as error:
+        except Infeasible as refusal:
             if required:
                 raise
-            omitted = f"block {i} and later: {error}"
+            omitted = f"block {i} and later: {refusal}"
             break
         if block.predicted_error > limit:
             omitted = f"block {i} and later: {num_users >> i} users are too few"

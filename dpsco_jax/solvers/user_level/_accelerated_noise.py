@@ -19,6 +19,7 @@ import math
 from typing import Any, NamedTuple
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
@@ -81,8 +82,8 @@ def calibrated(
     impossible = None
     try:
         tested = _outlier_removed(problem, *sizes, request)
-    except ValueError as error:
-        tested, impossible = None, error
+    except Infeasible as refusal:
+        tested, impossible = None, refusal
     if request.aggregation == "outlier_removed" and impossible is not None:
         raise impossible
     per_multiplier = 2 * problem.lipschitz / batch_size
@@ -114,7 +115,7 @@ def model(problem: bounds.Problem, request: Request) -> NoiseModel:
         try:
             sizes = (num_users, num_users, _MODEL_STEPS)
             found = _outlier_removed(problem, *sizes, request)
-        except ValueError:
+        except Infeasible:
             return math.inf
         return num_users * found.stddev / math.sqrt(_MODEL_STEPS)
 

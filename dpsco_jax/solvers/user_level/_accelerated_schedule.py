@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers._blocks import block_sizes
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
@@ -185,7 +186,7 @@ def with_batches(
         for i, s in enumerate(sizes, 1):
             assert s.batch_size is not None
             if s.batch_size > s.num_users:
-                raise ValueError(
+                raise Infeasible(
                     "num_users must be large enough for constants='paper': phase "
                     f"{i} of {len(sizes)} has {s.num_users} users and draws {s.batch_size} of them"
                 )

@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.solvers._blocks import block_sizes
 from dpsco_jax.solvers.user_level import _first_order
@@ -46,7 +47,7 @@ _RATIO = 4.0
 _NEAR = 1.1
 
 Calibrated = Callable[[int, int], tuple[WinsorizedReleases, float]]
-"""``(num_users, num_steps) -> (releases, chance of clipping)``; ValueError with too few users."""
+"""``(num_users, num_steps) -> (releases, chance of clipping)``; ``Infeasible`` with too few users."""
 
 
 class Problem(NamedTuple):
@@ -108,7 +109,7 @@ class Noises:
                 try:
                     releases, chance = self.calibrated(num_users, int(steps))
                     found.append((float(releases.noise_variance), chance))
-                except ValueError:
+                except Infeasible:
                     found.append((math.inf, 1.0))
             variances, chances = np.array(found).T
             self._known[num_users] = variances, chances

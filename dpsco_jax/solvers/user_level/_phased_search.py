@@ -9,10 +9,12 @@ Cost: a calibration for each number of groups, milliseconds for each candidate.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax.privacy import threshold_phase
 from dpsco_jax.solvers import _blocks
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level._phased_plan import Plan, reach, with_noise
@@ -110,6 +112,52 @@ def candidate(
     return bound, plan
 
 
+def best(
+    request: Request,
+    calibrate: Callable[[int], Any],
+    num_groups: int | None,
+    counts: Sequence[int],
+) -> Plan:
+    """The plan that proves most.
+
+    Args:
+        request: what was asked for.
+        calibrate: the releases for a number of groups.
+        num_groups: C; every number that the test allows, about, if left out.
+        counts: numbers of phases to try.
+
+    Raises:
+        Infeasible: too few users, or too few groups, for the test or for the phases.
+    """
+    users = request.problem.num_users
+    if num_groups is None:
+        fewest = threshold_phase.fewest_users(calibrate)
+        if fewest > users:
+            raise Infeasible(
+                f"num_users must be at least {fewest} here, got {users}", {"num_users": fewest}
+            )
+        choices = _geometric(fewest, users)
+    else:
+        choices = [num_groups]
+        try:
+            calibrate(num_groups)
+        except Infeasible as refusal:
+            least = refusal.needed.get("num_users")
+            needed = {} if least is None else {"num_groups": least}
+            raise Infeasible(str(refusal).replace("num_users", "num_groups"), needed) from None
+    found = [
+        made
+        for groups, releases in ((groups, calibrate(groups)) for groups in choices)
+        for count in counts
+        if (made := candidate(request, groups, count, releases)) is not None
+    ]
+    if not found:
+        raise Infeasible(
+            f"num_users must be enough for {counts[0]} phases of {choices[0]} groups, got {users}"
+        )
+    return min(found, key=lambda made: made[0])[1]
+
+
 def _by_phase(radius: float | Sequence[float], count: int) -> tuple[float, ...]:
     if isinstance(radius, int | float):
         radius = [radius] * count
@@ -120,7 +168,7 @@ def _by_phase(radius: float | Sequence[float], count: int) -> tuple[float, ...]:
     return tuple(_checks.require_real("radius", value, 0) for value in radius)
 
 
-def geometric(first: int, last: int) -> list[int]:
+def _geometric(first: int, last: int) -> list[int]:
     """Numbers from the first on, each larger by a third, up to the last."""
     numbers = [first]
     while (larger := math.ceil(4 * numbers[-1] / 3)) <= last:

@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy import accountants
@@ -84,6 +85,6 @@ def feasible(with_steps: Callable[[int], _Found], most: int) -> list[_Found]:
     for steps in sorted({round(s) for s in np.geomspace(1, most, count)} - {1}):
         try:
             found.append(with_steps(steps))
-        except ValueError:  # too few users for so many steps
+        except Infeasible:  # too few users for so many steps
             break
     return found

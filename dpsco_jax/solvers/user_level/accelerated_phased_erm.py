@@ -29,7 +29,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _planning, plans
 from dpsco_jax.solvers._blocks import in_sequence
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
@@ -101,6 +101,7 @@ def _line(phase: accelerated_sgd.Plan) -> str:
     return f"{numbers} {float(phase.regularization):>10.4g}  {noises}"
 
 
+@_planning.says_enough_users
 def plan(
     objective: Objective,
     *,
@@ -154,8 +155,8 @@ def plan(
         chunk_size: likewise.
 
     Raises:
-        ValueError: an argument is out of range; or users are too few for the test, or for the paper's
-            schedule: the message has the numbers.
+        ValueError: an argument is out of range.
+        Infeasible: too few users; ``needed["num_users"]`` would do.
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)

@@ -26,7 +26,7 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, first_order
+from dpsco_jax.solvers import _arguments, _planning, first_order
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
@@ -34,6 +34,7 @@ from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
 from dpsco_jax.solvers.user_level._accelerated_plan import Plan
 
 
+@_planning.says_enough_users
 def plan(
     objective: Objective,
     *,
@@ -81,8 +82,8 @@ def plan(
         chunk_size: users whose data are read at once.
 
     Raises:
-        ValueError: an argument is out of range, R is not finite, or users are too few for the test; then
-            the message names the smallest number.
+        ValueError: an argument is out of range, or R is not finite.
+        Infeasible: too few users; ``needed["num_users"]`` would do.
     """
     _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 2)

@@ -21,11 +21,12 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _planning, plans
 from dpsco_jax.solvers._blocks import block_sizes, in_sequence
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
@@ -77,6 +78,7 @@ class Plan:
         return plans.describe("accelerated phased ERM, strongly convex", self)
 
 
+@_planning.says_enough_users
 def plan(
     objective: Objective,
     *,
@@ -115,7 +117,8 @@ def plan(
         chunk_size: see there.
 
     Raises:
-        ValueError: an argument is out of range, the objective is not strongly convex, or users are too few.
+        ValueError: an argument is out of range, or the objective is not strongly convex.
+        Infeasible: too few users; ``needed["num_users"]`` would do.
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
@@ -141,7 +144,7 @@ def plan(
     def of(count: int) -> Plan:
         blocks: list[accelerated_phased_erm.Plan] = []
         distance = first
-        for users in block_sizes(num_users, 2.0, count):
+        for users in block_sizes(num_users, 2.0, count, least=2):
             block = accelerated_phased_erm.plan(
                 objective,
                 num_users=users,
@@ -166,7 +169,7 @@ def plan(
     for count in counts[:-1]:
         try:
             return of(count)
-        except ValueError:  # users of the first block are too few: try with fewer and larger ones
+        except Infeasible:  # users of the first block are too few: try with fewer and larger ones
             continue
     return of(counts[-1])
 

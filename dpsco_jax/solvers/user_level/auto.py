@@ -30,6 +30,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
@@ -262,9 +263,15 @@ def _planned(
             given["num_steps"] = problem.passes
             made = candidate.solver.plan(problem.objective, **given)
         if cost(made) > budget:
-            raise ValueError(f"gradient_budget must be at least {cost(made):.3g}, got {budget}")
-    except ValueError as error:
-        return Row(candidate.name, reason=str(error)), None
+            raise Infeasible(
+                f"gradient_budget must be at least {cost(made):.3g}, got {budget}",
+                {"gradient_budget": cost(made)},
+            )
+    except ValueError as refusal:
+        # That a solver is not for this problem is a reason; that the caller's settings are bad is not.
+        if settings and not isinstance(refusal, Infeasible):
+            raise
+        return Row(candidate.name, reason=str(refusal)), None
     bound = float(made.excess_bound)
     predict = candidate.predict
     prediction = bound if predict is None else float(predict(problem, made))

@@ -24,11 +24,12 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _blocks, plans
+from dpsco_jax.solvers import _arguments, _blocks, _planning, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import multipass_sgd
 
@@ -88,6 +89,7 @@ class Plan:
         return plans.describe("localized SGD for strongly convex losses", self)
 
 
+@_planning.says_enough_users
 def plan(
     objective: Objective,
     *,
@@ -119,7 +121,8 @@ def plan(
         settings: further arguments of ``multipass_sgd.plan``, the same for all blocks.
 
     Raises:
-        ValueError: an argument is out of range, or the first block has too few users for its test.
+        ValueError: an argument is out of range.
+        Infeasible: too few users; ``needed["num_users"]`` would do.
     """
     _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 2)
@@ -138,7 +141,7 @@ def plan(
         sizes = (
             tuple(num_users >> (count - i) for i in range(count))
             if constants == "paper"
-            else _blocks.block_sizes(num_users, 2.0, count)
+            else _blocks.block_sizes(num_users, 2.0, count, least=2)
         )
         distance, blocks, distances = first, [], []
         for size in sizes:
@@ -174,7 +177,7 @@ def plan(
         for count in range(2, printed + 1):
             try:
                 candidates.append(under(count))
-            except ValueError:  # too few users in the first block; fewer blocks are possible
+            except Infeasible:  # too few users in the first block; fewer blocks are possible
                 break
         return min(candidates, key=lambda candidate: candidate.excess_bound)
     if num_blocks == "paper":

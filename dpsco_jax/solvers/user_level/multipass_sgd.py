@@ -45,6 +45,7 @@ __all__ = ["Plan", "plan", "solve"]
 _SMOOTHING = ("none", "per_item", "per_round")
 
 
+@_planning.says_enough_users
 def plan(
     objective: Objective,
     *,
@@ -94,8 +95,8 @@ def plan(
         chunk_size: users whose items are read at once.
 
     Raises:
-        ValueError: an argument is out of range, R is not finite, or there are too few users for the test;
-            the message says how many are needed.
+        ValueError: an argument is out of range, or R is not finite.
+        Infeasible: too few users; ``needed["num_users"]`` would do.
     """
     _checks.require_instance("objective", objective, Objective)
     num_users = _checks.require_integer("num_users", num_users, 2)

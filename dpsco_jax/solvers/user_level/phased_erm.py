@@ -30,7 +30,7 @@ from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _blocks, plans
+from dpsco_jax.solvers import _arguments, _blocks, _planning, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
 from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
@@ -95,6 +95,7 @@ class Plan:
         return plans.describe("phased ERM", self)
 
 
+@_planning.says_enough_users
 def plan(
     objective: Objective,
     *,
@@ -135,8 +136,8 @@ def plan(
         chunk_size: users whose items are read at once.
 
     Raises:
-        ValueError: an argument is out of range, the loss is not smooth, R is not finite, or there are too
-            few users for the intervals; the message says how many a phase needs.
+        ValueError: an argument is out of range, the loss is not smooth, or R is not finite.
+        Infeasible: too few users; ``needed["num_users"]`` would do.
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_given(_checks.require_positive, gradient_stddev=gradient_stddev)

@@ -47,6 +47,7 @@ __all__ = ["Plan", "group_averages", "plan", "solve"]
 _MOST_PHASES = 8
 
 
+@_planning.says_enough_users
 def plan(
     objective: Objective,
     *,
@@ -93,8 +94,8 @@ def plan(
         failure: probability that honest groups are filtered or halt the run; 1/(nm) if left out.
 
     Raises:
-        ValueError: an argument is out of range, R is not finite, or there are too few users; the message
-            says how many are needed.
+        ValueError: an argument is out of range, or R is not finite.
+        Infeasible: there are too few users; ``needed`` says how many would do.
     """
     _checks.require_instance("objective", objective, Objective)
     for value in radius if isinstance(radius, tuple | list) else (radius,):
@@ -164,28 +165,7 @@ def plan(
         printed,
         fixed_size(1, 1, 1).noise_multiplier(epsilon, delta, "pld"),
     )
-    if num_groups is None:
-        fewest = threshold_phase.fewest_users(calibrate)
-        if fewest > num_users:
-            raise ValueError(f"num_users must be at least {fewest} here, got {num_users}")
-        choices = search.geometric(fewest, num_users)
-    else:
-        choices = [num_groups]
-        try:
-            calibrate(num_groups)
-        except ValueError as error:
-            raise ValueError(str(error).replace("num_users", "num_groups")) from None
-    found = [
-        made
-        for groups, releases in ((groups, calibrate(groups)) for groups in choices)
-        for count in counts
-        if (made := search.candidate(request, groups, count, releases)) is not None
-    ]
-    if not found:
-        raise ValueError(
-            f"num_users must be enough for {counts[0]} phases of {choices[0]} groups, got {num_users}"
-        )
-    return min(found, key=lambda made: made[0])[1]
+    return search.best(request, calibrate, num_groups, counts)
 
 
 def solve(

@@ -9,7 +9,7 @@ from dpsco_jax import Infeasible, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.problems import losses
-from dpsco_jax.solvers import _blocks
+from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.item_level import ball_accelerated_erm, private_ac_sa
 from dpsco_jax.solvers.user_level import (
@@ -76,7 +76,7 @@ def _ball(num_users=100, epsilon=1.0, largest_error=0.5):
 
 
 def _block_sizes(num_users=3):
-    return _blocks.block_sizes(num_users, 2.0, 4, least=2)
+    return _sequence.block_sizes(num_users, 2.0, 4, least=2)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ of some point, the noise is unbiased with probability 1 - ``releases.failure_pro
 Cost: a sort of users × d numbers; memory for a few copies of the rows.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np

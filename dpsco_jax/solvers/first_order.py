@@ -26,7 +26,7 @@ from dpsco_jax.solvers import loop
 from dpsco_jax.solvers.means import Mean
 from dpsco_jax.solvers.solution import Solution, Status, finished
 
-__all__ = ["Method", "Pull", "ac_sa", "projected_sgd", "run"]
+__all__ = ["Method", "Pull", "ac_sa", "projected_sgd", "run", "scheduled_sgd"]
 
 
 class Method(NamedTuple):
@@ -77,6 +77,30 @@ def projected_sgd(
         return Method(optax.chain(*steps), lambda opt_state, params: params, on_halt)
     steps.append(transforms.average(decay_power))
     return Method(optax.chain(*steps), transforms.average_eval_params, on_halt)
+
+
+def scheduled_sgd(step_sizes: Any, shares: Any, domain: Domain) -> Method:
+    """Steps of given lengths against the gradient, projected; a weighted average is reported.
+
+    Args:
+        step_sizes: γ_0, ..., γ_{T-1}.
+        shares: of the iterates in the average, as in ``transforms.average``.
+        domain: of the parameters.
+
+    Raises:
+        ValueError: if an argument is out of its range, or there are not as many step sizes as shares.
+    """
+    _checks.require_number("step_sizes", step_sizes, "real numbers")
+    _checks.require_instance("domain", domain, Domain)
+    each = jnp.asarray(step_sizes)
+    same = each.ndim == 1 and each.shape == jnp.shape(shares)
+    _checks.require(same, "step_sizes", each.shape, f"as many as shares: {jnp.shape(shares)}")
+    steps = [
+        optax.scale_by_schedule(lambda count: -each[count]),
+        transforms.project(domain),
+        transforms.average(shares=shares),
+    ]
+    return Method(optax.chain(*steps), transforms.average_eval_params)
 
 
 def ac_sa(

@@ -7,6 +7,7 @@ first-order solver is a mean and a method (``first_order``).
 - ``Clipped``: every user's gradient is clipped to a norm; their sum over a public number, plus noise.
 - ``ClippedItems``: every item's gradient is clipped; a user counts with all slots, or as often as drawn.
 - ``OutlierRemoved``: the mean of users who are near most others, while a noisy test says that most are.
+- ``Winsorized``: the mean of gradients whose coordinates, rotated, are clipped to private intervals.
 
 Source: thesis, Algorithm 2 (the private oracle of META).
 
@@ -15,7 +16,7 @@ given, whatever data, starting point and method are: the gradient of one user is
 shifts and noise have streams of keys of their own.
 
 Cost: one gradient for every item of the users of a step; memory of one chunk of users, and of all rows of a
-step for ``OutlierRemoved``.
+step for ``OutlierRemoved`` and ``Winsorized``.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +26,7 @@ import optax
 
 from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.oracles import Oracle, sampling, smoothed
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
@@ -33,7 +35,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
 from dpsco_jax.solvers import _planning, loop
 
-__all__ = ["Clipped", "ClippedItems", "Mean", "Opened", "OutlierRemoved"]
+__all__ = ["Clipped", "ClippedItems", "Mean", "Opened", "OutlierRemoved", "Winsorized"]
 
 
 class Opened(NamedTuple):
@@ -185,6 +187,31 @@ class OutlierRemoved:
             self.releases, self.score_radius, key, anchor=None, reach=self.reach
         )
         return Opened(_shifted(self, oracle), rows, release, may_halt=True)
+
+
+@pytree
+class Winsorized:
+    """The mean of gradients whose coordinates, rotated, are clipped to intervals that are found privately.
+
+    Attributes:
+        chunk_size: users whose items are read at once.
+        releases: sizes, intervals and noise of all steps.
+    """
+
+    chunk_size: int = static()
+    releases: WinsorizedReleases
+
+    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+        """Oracle, data and release of a run from ``start``; the key is that of the noise.
+
+        Raises:
+            ValueError: if the data have not the number of users that the releases are for.
+        """
+        _require_users(self.releases.num_users, data)
+        oracle, rows = loop.user_rows_oracle(
+            objective, data, start, self.releases.bound, None, self.chunk_size
+        )
+        return Opened(oracle, rows, transforms.winsorized_mean(self.releases, key))
 
 
 def _require_users(planned: int, data: UserData) -> None:

@@ -18,9 +18,9 @@ import numpy as np
 __all__ = ["describe"]
 
 _SHOWN = 8
+_SIZES = ("num_users", "num_steps")
 _DERIVED = (
-    "num_users",
-    "num_steps",
+    *_SIZES,
     "noise_stddev",
     "excess_bound",
     "user_gradients",
@@ -74,12 +74,19 @@ def _is_parts(value: Any) -> bool:
 
 def _columns(parts: Sequence[Any], indent: str) -> Rows:
     """The fields of several plans: one value if all agree, else one for each part."""
-    tables = [dict(_fields(part, indent)) for part in parts]
+    tables = [dict([*_sizes(part, indent), *_fields(part, indent)]) for part in parts]
     rows: Rows = []
     for name in dict.fromkeys(name for table in tables for name in table):
         values = [str(table.get(name, "-")) for table in tables]
         rows.append((name, values[0] if len(set(values)) == 1 else " | ".join(values)))
     return rows
+
+
+def _sizes(part: Any, indent: str) -> Rows:
+    """The sizes of a part that are no fields of its own, but of what it releases."""
+    fields = {field.name for field in dataclasses.fields(part)}
+    found = {name: _text(getattr(part, name, None)) for name in _SIZES if name not in fields}
+    return [(f"{indent}{name}", shown) for name, shown in found.items() if shown is not None]
 
 
 def _costs(plan: Any) -> Rows:

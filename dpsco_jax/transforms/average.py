@@ -5,7 +5,8 @@ What it computes: with η ≥ 0, over the iterates w_1, w_2, ... (the parameters
     avg_t = (1 - (η + 1)/(t + η)) avg_{t-1} + (η + 1)/(t + η) w_t,
 
 so that w_s has weight proportional to the rising power s(s + 1)...(s + η - 1): the uniform average
-for η = 0, weights proportional to s for η = 1, nearer to the last iterate the larger η is.
+for η = 0, weights proportional to s for η = 1, nearer to the last iterate the larger η is. Other weights are
+given by shares s_t in place of (η + 1)/(t + η).
 
 Source: Shamir and Zhang 2013, Stochastic gradient descent for non-smooth optimization, section 4
 (polynomial-decay averaging).
@@ -19,9 +20,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from dpsco_jax._checks import require_nonnegative
+from dpsco_jax._checks import require, require_nonnegative, require_probability
 from dpsco_jax.transforms import _states
 
 
@@ -53,16 +55,25 @@ def average_eval_params(state: Any, params: Any) -> Any:
     return _states.point_in(state, AverageState, lambda found: found.average, params)
 
 
-def average(decay_power: jax.typing.ArrayLike = 0.0) -> optax.GradientTransformationExtraArgs:
+def average(
+    decay_power: jax.typing.ArrayLike = 0.0, shares: jax.typing.ArrayLike | None = None
+) -> optax.GradientTransformationExtraArgs:
     """Passes updates through and averages the iterates they lead to; the last in a chain.
 
     Args:
         decay_power: η ≥ 0 above: 0 for the uniform average; may be traced.
+        shares: in place of it, for each step the share in [0, 1] that its iterate takes of the average of all
+            iterates so far, ``[steps]``: weights w_1, w_2, ... are shares w_t/(w_1 + ... + w_t). Later
+            iterates than there are entries take the last one; may be traced.
 
     Raises:
-        ValueError: ``decay_power`` is negative.
+        ValueError: ``decay_power`` is negative, or ``shares`` is no list of numbers in [0, 1].
     """
     require_nonnegative("decay_power", decay_power)
+    if shares is not None:
+        require_probability("shares", shares)
+        require(np.ndim(shares) == 1, "shares", shares, "one number for each step")
+        shares = jnp.asarray(shares)
 
     def init(params: Any) -> AverageState:
         return AverageState(_states.wide_copy(params), jnp.zeros([], jnp.int32))
@@ -74,7 +85,10 @@ def average(decay_power: jax.typing.ArrayLike = 0.0) -> optax.GradientTransforma
         if params is None:
             raise ValueError("params must be given to the update of average, got None")
         steps = optax.safe_increment(state.steps)
-        weight = (decay_power + 1) / (jnp.asarray(steps, jnp.result_type(float)) + decay_power)
+        if shares is None:
+            weight = (decay_power + 1) / (jnp.asarray(steps, jnp.result_type(float)) + decay_power)
+        else:
+            weight = shares[state.steps]
         iterate = optax.apply_updates(params, updates)
         averaged = jax.tree.map(
             lambda a, w: (a + weight * (w - a)).astype(a.dtype), state.average, iterate

@@ -16,7 +16,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers._blocks import block_sizes
+from dpsco_jax.solvers._sequence import block_sizes
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_paper as paper
 from dpsco_jax.solvers.user_level import accelerated_sgd

@@ -13,7 +13,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import events
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks
+from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.convex import localization, restarts
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
 from tests.support import exact_solver
@@ -40,8 +40,8 @@ def test_p1_printed_blocks_share_users():
         assert printed[1] & printed[2]
         data = UserData(jnp.arange(float(users))[:, None], None)
         start, seen = 0, []
-        for size in _blocks.block_sizes(users, 0.5, 3):
-            seen.append(np.asarray(_blocks.slice_users(data, start, size).items[:, 0]))
+        for size in _sequence.block_sizes(users, 0.5, 3):
+            seen.append(np.asarray(_sequence.slice_users(data, start, size).items[:, 0]))
             start += size
         np.testing.assert_array_equal(np.concatenate(seen), np.arange(users))
     # Whoever is in two phases, each of which spends the whole budget, has spent more than it.

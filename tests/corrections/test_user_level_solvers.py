@@ -14,7 +14,7 @@ from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status, _blocks
+from dpsco_jax.solvers import Status, _sequence
 from dpsco_jax.solvers.user_level import _multipass_schedule as schedule
 from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd, phased_sgd
 
@@ -160,7 +160,7 @@ def test_s6_phases_use_all_users():
     users = 1024
     printed = [users // 2 ** (i + 1) for i in range(1, 11)]  # q = 1, from i = 1
     assert sum(printed) < users / 2
-    ours = _blocks.block_sizes(users, 0.5, 9)
+    ours = _sequence.block_sizes(users, 0.5, 9)
     assert sum(ours) == users
     assert ours[0] > 0.49 * users
 

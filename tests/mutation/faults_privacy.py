@@ -28,7 +28,7 @@ FAULTS = (
     Fault("parallel losses: the least counts", "privacy/loss.py",
           "PrivacyLoss(xp.maximum(total.rdp, loss.rdp), xp.maximum",
           "PrivacyLoss(xp.minimum(total.rdp, loss.rdp), xp.maximum",
-          ("tests/solvers/test_blocks.py::test_the_joint_loss_is_the_largest_not_the_sum", *_LOSS)),
+          ("tests/solvers/test_sequence.py::test_the_joint_loss_is_the_largest_not_the_sum", *_LOSS)),
     Fault("repetition does not multiply failures", "privacy/loss.py",
           "delta=failure * times", "delta=failure", _LOSS),
     Fault("conversion: log α added to δ's side", "privacy/loss.py",

@@ -152,8 +152,8 @@ def _two_phases(objective: Any, num_users: int, **given: Any) -> Any:
         phased_erm.plan(objective, num_users=size, **given)
         for size in (num_users - num_users // 3, num_users // 3)
     )
-    phases = (*first.phases, *second.phases)
-    return dataclasses.replace(first, num_users=num_users, phases=phases)
+    phases = (*first.parts, *second.parts)
+    return dataclasses.replace(first, num_users=num_users, parts=phases)
 
 
 def _plain_means(objective: Any, **given: Any) -> Any:

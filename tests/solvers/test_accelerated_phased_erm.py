@@ -70,28 +70,28 @@ def _problem(**changes):
 @pytest.mark.parametrize("which", ["clipped", "robust"])
 def test_phases(which, request):
     plan = request.getfixturevalue(which)
-    users = [phase.num_users for phase in plan.phases]
+    users = [phase.num_users for phase in plan.parts]
     assert sum(users) == plan.num_users
     assert users[0] >= plan.num_users // 2
-    for first, second in zip(plan.phases, plan.phases[1:], strict=False):
+    for first, second in zip(plan.parts, plan.parts[1:], strict=False):
         assert second.num_users == pytest.approx(first.num_users / 2, abs=2)
         assert second.regularization == pytest.approx(8 * first.regularization)
-    for phase in plan.phases:
+    for phase in plan.parts:
         assert phase.batch_size <= phase.num_users
         assert phase.smoothness == pytest.approx(0.25 + phase.regularization)
         certificate = phase.certificate()
         assert 0.99 * 2.0 < certificate.epsilon <= 2.0
     assert plan.certificate().epsilon <= 2.0
-    steps_and_batches = sum(p.num_steps * p.batch_size for p in plan.phases)
+    steps_and_batches = sum(p.num_steps * p.batch_size for p in plan.parts)
     assert plan.user_gradients == steps_and_batches
     assert plan.item_gradients == 10 * steps_and_batches
-    assert len(plan.phases) >= 2
+    assert len(plan.parts) >= 2
     assert len(str(plan).split("\n")) > 12
 
 
 def test_the_bound_is_that_of_the_chain(robust):
     nearness, total = 1.0, 0.0
-    for phase in robust.phases:
+    for phase in robust.parts:
         n, lam, k = phase.num_users, phase.regularization, phase.batch_size
         spread = min(1.0, phase.radius**2 + phase.failure)
         variance = 50 * phase.noise_stddev**2 + spread * (n - k) / (n - 1) / k
@@ -104,7 +104,7 @@ def test_the_bound_is_that_of_the_chain(robust):
         assert phase.gap_bound == pytest.approx(gap)
         total += lam * nearness / 2 + 2 / (lam * n * 10)
         nearness = 2 * gap / lam
-    failure = sum(phase.failure for phase in robust.phases)
+    failure = sum(phase.failure for phase in robust.parts)
     expected = total + math.sqrt(nearness) + 2.0 * failure
     assert robust.excess_bound == pytest.approx(expected)
     assert robust.excess_bound < 1.0
@@ -113,8 +113,8 @@ def test_the_bound_is_that_of_the_chain(robust):
 def test_no_other_first_regularizer_or_number_of_phases_proves_more(clipped):
     """For the noise of full batches, where the model of the schedule is exact."""
     least = _plan(aggregation="clipped", batch_size=20_000).excess_bound
-    first = clipped.phases[0].regularization
-    count = len(clipped.phases)
+    first = clipped.parts[0].regularization
+    count = len(clipped.parts)
     changes = [{"regularization": f * first} for f in (0.25, 4.0)]
     changes += [{"num_phases": count - 1}, {"num_phases": count + 1}]
     for change in changes:
@@ -128,8 +128,8 @@ def test_no_other_first_regularizer_or_number_of_phases_proves_more(clipped):
 def test_small_batches_cost_noise_and_save_gradients(clipped):
     settings = {"aggregation": "clipped", "num_phases": 2}
     small, large = (_plan(batch_size=size, **settings) for size in (1000, [2000, 20_000]))
-    assert [phase.batch_size for phase in small.phases] == [1000, 1000]
-    assert [phase.batch_size for phase in large.phases] == [2000, large.phases[1].num_users]
+    assert [phase.batch_size for phase in small.parts] == [1000, 1000]
+    assert [phase.batch_size for phase in large.parts] == [2000, large.parts[1].num_users]
     assert small.user_gradients < large.user_gradients
     assert small.excess_bound > large.excess_bound > clipped.excess_bound
 
@@ -138,7 +138,7 @@ def test_printed_numbers():
     problem = _problem()
     lam = schedule.base_regularization(problem, 20_000)
     assert lam == pytest.approx(1 / math.sqrt(2e5) + math.sqrt(50) / (2 * 20_000 * math.sqrt(10)))
-    sizes = paper.phases(problem, 20_000, ratio=1.0, num_phases=3)
+    sizes = paper.parts(problem, 20_000, ratio=1.0, num_phases=3)
     assert [size.num_users for size in sizes] == [5000, 2500, 1250]
     decay = 3 + 2.5 + math.log(10) / (2 * math.log(20_000))
     assert sizes[0].regularization == pytest.approx(lam * 2**decay)
@@ -162,7 +162,7 @@ def test_printed_counts_grow_as_the_closed_form(smoothness):
     users = [10**9, 10**13]
     for n in users:
         problem = _problem(dim=n, budget=(1.0, 1e-20))._replace(smoothness=smoothness)
-        sizes = paper.phases(problem, n, ratio=1.0, num_phases=6, decay=3.0)
+        sizes = paper.parts(problem, n, ratio=1.0, num_phases=6, decay=3.0)
         logs = math.sqrt(math.log(n * n * 10)) * (2 * math.log(10 * n) + 1 + math.log(1e20))
         counts.append(10 * sum(s.num_steps * s.batch_size for s in sizes) / logs)
         rates.append(method.gradients(user_level.Setting(n, 10, n, smoothness=smoothness)))
@@ -176,8 +176,8 @@ def test_the_papers_schedule_is_refused_with_numbers_and_runs_with_batches_that_
         _plan(constants="paper")
     settings = {"batch_size": 20_000, "num_phases": 2, "constants": "paper"}
     plan = _plan(**settings)
-    assert [phase.batch_size for phase in plan.phases] == [5000, 2500]
-    for phase in plan.phases:
+    assert [phase.batch_size for phase in plan.parts] == [5000, 2500]
+    for phase in plan.parts:
         sigma = 1000 * math.log(20_000 * 500) / math.sqrt(10) * math.sqrt(phase.num_steps)
         sigma *= (math.log(phase.num_users * 50 / 1e-6) + 2) / (2 * phase.num_users)
         assert phase.noise_stddev == pytest.approx(sigma, rel=1e-6)
@@ -191,16 +191,16 @@ def test_the_papers_schedule_is_refused_with_numbers_and_runs_with_batches_that_
 def test_radii_of_smoothing():
     rough = _plan(ROUGH, aggregation="clipped", batch_size=20_000)
     least = paper.smoothing_radius(20_000, 10, 50, 2.0, 1.0)
-    radius = float(rough.phases[0].smoothing_radius)
+    radius = float(rough.parts[0].smoothing_radius)
     assert math.log(radius / least, 4) == pytest.approx(round(math.log(radius / least, 4)))
     assert least <= radius <= 1.0
     ball = smoothing.ball_smoothness(1.0, radius, 50)
-    assert rough.phases[0].smoothness == pytest.approx(ball + rough.phases[0].regularization)
+    assert rough.parts[0].smoothness == pytest.approx(ball + rough.parts[0].regularization)
     # Within a tenth of the bound of the least radius, at fewer steps.
     smallest = _plan(ROUGH, aggregation="clipped", smoothing_radius=least, batch_size=20_000)
     assert rough.excess_bound <= 1.11 * smallest.excess_bound
     assert rough.user_gradients < smallest.user_gradients / 3
-    assert _plan(aggregation="clipped").phases[0].smoothing_radius == 0
+    assert _plan(aggregation="clipped").parts[0].smoothing_radius == 0
     with pytest.raises(ValueError, match="privacy resolves"):
         _plan(ROUGH, num_users=40, aggregation="clipped", epsilon=0.01)
 
@@ -214,7 +214,7 @@ def _points(seed=0, users=180):
 def small():
     settings = {"radius": 2.0, "num_phases": 2, "regularization": 0.2, "chunk_size": 64}
     plan = accelerated_phased_erm.plan(QUADRATIC, **FEW, **settings)
-    assert [phase.num_users for phase in plan.phases] == [120, 60]
+    assert [phase.num_users for phase in plan.parts] == [120, 60]
     run = jax.jit(
         lambda key, items, start: accelerated_phased_erm.solve(
             key, plan, QUADRATIC, UserData(items, None), start
@@ -230,12 +230,12 @@ def test_a_run(small):
     np.testing.assert_allclose(found.params, [1.0, -0.5, 0.2], atol=0.3)
     assert found.gradients == plan.item_gradients == found.unprivate["gradients"]
     # Phases see different users: the ledger is that of the worst, and covers the certificate.
-    spent = privacy.parallel(*(phase.releases.loss() for phase in plan.phases))
+    spent = privacy.parallel(*(phase.releases.loss() for phase in plan.parts))
     np.testing.assert_allclose(found.privacy.rdp, spent.rdp, rtol=1e-4)
     assert plan.certificate().epsilon <= privacy.epsilon(found.privacy, 1e-2) * (1 + 1e-4)
     # One phase after the other, by hand.
     point = jnp.zeros(3)
-    for i, (phase, block) in enumerate(zip(plan.phases, np.split(_points(), [120]), strict=True)):
+    for i, (phase, block) in enumerate(zip(plan.parts, np.split(_points(), [120]), strict=True)):
         key = jax.random.fold_in(jax.random.key(0), i)
         end = accelerated_sgd.solve(
             key, phase, QUADRATIC, UserData(jnp.asarray(block), None), point
@@ -284,7 +284,7 @@ def test_losses_that_are_not_smooth():
     plan = accelerated_phased_erm.plan(
         ROUGH, **sizes, initial_distance=1.0, aggregation="clipped", num_phases=1, batch_size=500
     )
-    assert plan.phases[0].smoothed
+    assert plan.parts[0].smoothed
     run = jax.jit(lambda k: accelerated_phased_erm.solve(k, plan, ROUGH, data, jnp.zeros(dim)))
     found = run(jax.random.key(0))
     risk = np.mean(np.abs(rows @ np.asarray(found.params) - rows @ truth))
@@ -298,18 +298,18 @@ RIDGE = SMOOTH._replace(ridge=0.5)
 def test_strongly_convex_blocks():
     settings = BUDGET | {"aggregation": "clipped", "batch_size": 20_000}
     plan = accelerated_strongly_convex.plan(RIDGE, **settings)
-    users = [block.num_users for block in plan.blocks]
+    users = [block.num_users for block in plan.parts]
     assert sum(users) == 20_000
     assert len(users) == math.ceil(math.log2(math.log2(200_000)))
     assert users[-1] >= 10_000
-    distances = [float(block.initial_distance) for block in plan.blocks]
+    distances = [float(block.initial_distance) for block in plan.parts]
     assert distances[0] == 1.0
     # The first block is small: it may end farther away than the start is said to be.
-    reached = [math.sqrt(2 * block.excess_bound / 0.5) for block in plan.blocks]
+    reached = [math.sqrt(2 * block.excess_bound / 0.5) for block in plan.parts]
     assert distances[1:] == pytest.approx([min(r, 2.0) for r in reached[:-1]])
     assert distances[1] > 1.0
     assert distances[1:] == sorted(distances[1:], reverse=True)
-    assert plan.excess_bound == plan.blocks[-1].excess_bound < plan.blocks[0].excess_bound
+    assert plan.excess_bound == plan.parts[-1].excess_bound < plan.parts[0].excess_bound
     assert plan.certificate().epsilon <= 2.0
     assert plan.item_gradients == 10 * plan.user_gradients
     assert "strongly convex" in str(plan)

@@ -37,21 +37,21 @@ def quick(monkeypatch):
 
 def test_the_certificate_covers_the_calls_of_all_rounds():
     plan = _plan(num_rounds=2)
-    own = [made.calls for made in plan.rounds]
+    own = [made.calls for made in plan.parts]
     assert plan.calls == own[0] + own[1]
     spent = plan.certificate().epsilon
     assert 0.999 < spent <= 1.0
     assert spent == pytest.approx(resque.calls_epsilon(own[0] + own[1], 1e-6))
-    assert spent > max(made.certificate().epsilon for made in plan.rounds)
+    assert spent > max(made.certificate().epsilon for made in plan.parts)
     # What a program carries: the losses add up, failures of all rounds together are at most a quarter of δ.
-    total = privacy.compose(*(made.loss for made in plan.rounds))
+    total = privacy.compose(*(made.loss() for made in plan.parts))
     assert 0.24e-6 < float(total.delta) < 0.2501e-6
-    assert plan.user_gradients == sum(made.user_gradients for made in plan.rounds)
+    assert plan.user_gradients == sum(made.user_gradients for made in plan.parts)
 
 
 def test_budget_and_queries_double_and_distances_shrink(quick):
     plan = regularized.plan(ABSOLUTE, **ARGUMENTS, condition=6.0)
-    rounds = plan.rounds
+    rounds = plan.parts
     assert len(rounds) == 4, "⌈log2 log2 10^4⌉"
     sizes = [made.num_queries for made in rounds]
     assert sizes == [128, 256, 512, 1024]
@@ -72,7 +72,7 @@ def test_budget_and_queries_double_and_distances_shrink(quick):
 
 def test_distances_know_the_domain_the_ridge_and_the_prior_bound(quick):
     def first(objective, **changes):
-        return regularized.plan(objective, **ARGUMENTS | changes).rounds[0]
+        return regularized.plan(objective, **ARGUMENTS | changes).parts[0]
 
     ball = losses.absolute(1.0, domain=domains.ball(0.5))
     assert float(first(ball).outer.distance) == pytest.approx(1.0)
@@ -81,8 +81,8 @@ def test_distances_know_the_domain_the_ridge_and_the_prior_bound(quick):
     assert float(first(ridge, regularization=0.0).outer.distance) == pytest.approx(1 / 1.5)
     assert float(first(ridge).outer.distance) == pytest.approx(0.5)
     plan = regularized.plan(ABSOLUTE, **ARGUMENTS, smoothing_radius=0.1)
-    targets = np.array([float(made.outer.excess) for made in plan.rounds])
-    radii = [float(made.smoothing_radius) for made in plan.rounds]
+    targets = np.array([float(made.outer.excess) for made in plan.parts])
+    radii = [float(made.smoothing_radius) for made in plan.parts]
     np.testing.assert_allclose(radii, 0.1 * targets / (2.0 / 5.0))
 
 
@@ -153,7 +153,7 @@ def test_rounds_end_ten_times_nearer_than_one_run_with_the_whole_budget():
     assert excess < plan.excesses[-1], "predicted, not proved"
     assert 0.9 * plan.user_gradients < int(found[0].gradients) <= plan.user_gradients
     made = [np.asarray(trace["calls"]) for trace in found[0].unprivate["trace"]]
-    assert all(np.all(m <= p.budgeted) for m, p in zip(made, plan.rounds, strict=True))
+    assert all(np.all(m <= p.budgeted) for m, p in zip(made, plan.parts, strict=True))
 
 
 @pytest.mark.slow
@@ -178,5 +178,5 @@ def _plan_of_a_ridge(objective):
         num_rounds=2,
         largest_error=np.inf,
     )
-    rounds = tuple(dataclasses.replace(made, beta=1e4) for made in plan.rounds)
-    return dataclasses.replace(plan, rounds=rounds)
+    rounds = tuple(dataclasses.replace(made, beta=1e4) for made in plan.parts)
+    return dataclasses.replace(plan, parts=rounds)

@@ -141,5 +141,5 @@ def test_localization_finds_the_minimizer_of_forty_thousand_users():
     )
     assert start - best > 0.15
     assert reached - best < 0.003
-    worst = max(float(block.loss.rdp[40]) for block in plan.blocks)
+    worst = max(float(block.loss().rdp[40]) for block in plan.blocks)
     assert float(found.privacy.rdp[40]) <= worst * (1 + 1e-5), "blocks are paid for in parallel"

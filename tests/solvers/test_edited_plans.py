@@ -92,7 +92,7 @@ def _phased_sgd(plan, delta):
 
 def _phased_erm(plan, delta):
     found = []
-    for phase in plan.phases:
+    for phase in plan.parts:
         steps = min(phase.num_steps, phase.releases.num_queries)
         found.append(edits.everybody(phase.releases.noise_multiplier, steps, delta))
     return max(found)
@@ -174,7 +174,7 @@ ROWS = [
         "accelerated phased ERM",
         lambda: accelerated_phased_erm.plan(POINTS, **USER, epsilon=30.0, num_phases=2, radius=0.5),
         accelerated_phased_erm.solve,
-        _worst(lambda plan: plan.phases),
+        _worst(lambda plan: plan.parts),
     ),
     Row(
         "accelerated phased ERM, strongly convex",
@@ -182,7 +182,7 @@ ROWS = [
             POINTS, **USER, epsilon=4.0, num_blocks=2, batch_size=10, aggregation="clipped"
         ),
         accelerated_strongly_convex.solve,
-        _worst(lambda plan: [phase for block in plan.blocks for phase in block.phases]),
+        _worst(lambda plan: [phase for block in plan.parts for phase in block.parts]),
     ),
     Row(
         "localized SGD",
@@ -190,7 +190,7 @@ ROWS = [
             POINTS, **USER, epsilon=20.0, num_blocks=2, num_steps=3, radius=1.2
         ),
         localized_sgd.solve,
-        _worst(lambda plan: plan.blocks),
+        _worst(lambda plan: plan.parts),
     ),
     Row(
         "phased SGD",

@@ -285,14 +285,14 @@ def test_more_queries_and_more_iterations_cost_more():
         spent = [float(privacy.epsilon(loss, DELTA)) for loss in losses_of]
         assert spent[1] > 1.1 * spent[0]
         assert edit(plan).certificate().epsilon > 1.1 * plan.certificate().epsilon
-        np.testing.assert_allclose(losses_of[0].rdp, plan.loss.rdp, rtol=1e-5)
+        np.testing.assert_allclose(losses_of[0].rdp, plan.loss().rdp, rtol=1e-5)
 
 
 def test_the_joint_certificate_of_blocks_has_the_largest_epsilon_and_the_largest_delta():
     plan = planned("sco")[1]
-    first, second = plan.blocks
+    first, second = plan.parts
     edited = dataclasses.replace(
-        plan, blocks=(dataclasses.replace(first, delta=1e-5), second)
+        plan, parts=(dataclasses.replace(first, delta=1e-5), second)
     ).certificate()
     members = [dataclasses.replace(first, delta=1e-5).certificate(), second.certificate()]
     assert members[0].epsilon > members[1].epsilon

@@ -16,7 +16,7 @@ from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _blocks
+from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.convex import composite, localization
 from dpsco_jax.solvers.item_level import private_ac_sa
 
@@ -148,13 +148,13 @@ def test_localization_reveals_no_more_than_a_phase(phase, position):
 @pytest.mark.slow
 def test_a_user_in_two_blocks_is_caught():
     """The printed index sets share a user at the ends of blocks: too much for parallel composition."""
-    cut = _blocks.slice_users
+    cut = _sequence.slice_users
 
     def overlapping(data, start, size):
         return cut(data, max(start - 1, 0), size)
 
     pair = _data(USERS, 39, 1.0), _data(USERS, 39, -1.0)
-    with mock.patch.object(_blocks, "slice_users", overlapping):
+    with mock.patch.object(_sequence, "slice_users", overlapping):
         assert _learned(_both(PLAN), *pair) > EPSILON
 
 

@@ -40,27 +40,27 @@ def plan_of(phases=3, **changes):
     """A plan with a given number of phases."""
     plan = phased_erm.plan(QUADRATIC, most_steps=3, form="clipped", **(SIZES | changes))
     size = USERS // phases
-    phase = plan.phases[0]
+    phase = plan.parts[0]
     releases = dataclasses.replace(phase.releases, num_users=size, num_queries=2)
     made = [
         dataclasses.replace(
-            phase, num_users=size, num_steps=2, releases=releases, regularization=4.0**t / 10,
+            phase, releases=releases, regularization=4.0**t / 10,
             step_sizes=np.array([0.4, 0.3]) / (1 + 4.0**t / 10), shares=np.array([0.0, 1.0]),
         )
         for t in range(phases)
     ]  # fmt: skip
-    return dataclasses.replace(plan, phases=tuple(made))
+    return dataclasses.replace(plan, parts=tuple(made))
 
 
 def with_noise(plan, multiplier):
     return dataclasses.replace(
         plan,
-        phases=tuple(
+        parts=tuple(
             dataclasses.replace(
                 p,
                 releases=dataclasses.replace(p.releases, noise_multiplier=multiplier, bound=50.0),
             )
-            for p in plan.phases
+            for p in plan.parts
         ),
     )
 
@@ -74,7 +74,7 @@ def test_each_phase_descends_on_its_own_block_around_its_start():
     data, plan = points(), with_noise(plan_of(), 1e-9)
     blocks = np.split(np.asarray(data.items).mean(1), 3)
     point = np.array([0.0, -0.5])
-    for phase, block in zip(plan.phases, blocks, strict=True):
+    for phase, block in zip(plan.parts, blocks, strict=True):
         start = point
         for step in phase.step_sizes:
             gradient = point - block.mean(0) + phase.regularization * (point - start)
@@ -104,7 +104,7 @@ def test_a_user_takes_part_in_one_phase():
 def test_the_price_is_that_of_one_phase():
     plan = plan_of()
     solution = solve(jax.random.key(0), plan, points(), jnp.zeros(DIM))
-    one = plan.phases[0].releases.loss()
+    one = plan.parts[0].releases.loss()
     np.testing.assert_allclose(solution.privacy.rdp, one.rdp, rtol=1e-4)
     assert solution.status == Status.OK
     assert solution.gradients == plan.item_gradients == USERS * 2 * ITEMS
@@ -115,13 +115,13 @@ def test_plans(split):
     settings = SIZES | {"num_users": 5000, "items_per_user": 20, "split": split}
     plan = phased_erm.plan(LOGISTIC, **settings)
     assert plan.certificate().epsilon <= 1.0
-    sizes = [phase.num_users for phase in plan.phases]
+    sizes = [phase.num_users for phase in plan.parts]
     assert sum(sizes) == 5000
     if split == "equal":
         assert max(sizes) - min(sizes) < len(sizes)
     else:
         assert all(a > b for a, b in itertools.pairwise(sizes))
-    weights = [float(phase.regularization) for phase in plan.phases]
+    weights = [float(phase.regularization) for phase in plan.parts]
     np.testing.assert_allclose(np.diff(np.log(weights)), math.log(4.0), rtol=1e-6)
     assert plan.excess_bound < LOGISTIC.lipschitz * 4.0
     assert "num_steps" in str(plan)
@@ -167,9 +167,9 @@ def test_huge_regularization_stays_at_the_start():
     plan = plan_of()
     plan = dataclasses.replace(
         plan,
-        phases=tuple(
+        parts=tuple(
             dataclasses.replace(p, regularization=1e6, step_sizes=p.step_sizes * 1e-6)
-            for p in plan.phases
+            for p in plan.parts
         ),
     )
     start = jnp.asarray([0.3, 0.4])

@@ -222,7 +222,7 @@ def _calls(plan: Any):
     """The localized calls of ReSQue that a plan accounts for, with their numbers."""
     if hasattr(plan, "calls"):
         return plan.calls
-    return [call for block in plan.blocks for call in block.calls]
+    return [call for block in plan.parts for call in block.calls]
 
 
 def _exact_places(row: Row, schemes: Sequence[Any], middle: int) -> tuple[int, ...]:

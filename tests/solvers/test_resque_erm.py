@@ -44,7 +44,7 @@ def test_a_plan_meets_its_budget_and_says_so():
     certificate = plan.certificate()
     assert 1.99 < certificate.epsilon <= 2.0
     assert resque.calls_epsilon(plan.calls, 1e-3) == certificate.epsilon
-    assert privacy.epsilon(plan.loss, 1e-3) >= certificate.epsilon
+    assert privacy.epsilon(plan.loss(), 1e-3) >= certificate.epsilon
     assert "whole space" in str(plan)
     more = dataclasses.replace(plan, beta=1.1 * plan.beta)
     assert more.certificate().epsilon > 2.0
@@ -66,7 +66,7 @@ def test_numbers_beyond_those_accounted_for_are_charged_an_unbounded_loss():
     radii = plan.ball_radius * jnp.array([1.0, 1.0, 1.001, 1.0, 0.9])
     epsilons = spent(betas, radii)
     assert np.all(np.isinf(epsilons) == [False, True, True, False, False])
-    np.testing.assert_allclose(epsilons[0], privacy.epsilon(plan.loss, 1e-3), rtol=1e-5)
+    np.testing.assert_allclose(epsilons[0], privacy.epsilon(plan.loss(), 1e-3), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

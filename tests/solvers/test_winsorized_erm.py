@@ -15,7 +15,8 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _first_order, winsorized_erm
+from dpsco_jax.solvers._schedules import gradient_descent
+from dpsco_jax.solvers.user_level import _winsorized_plan, winsorized_erm
 
 USERS, ITEMS, DIM, STEPS = 200, 4, 2, 4
 QUADRATIC = Objective(
@@ -85,14 +86,17 @@ def test_the_noise_accumulates_as_it_should():
     """θ' = (1 - γ)θ + γ(z̄ + ξ): variance γν²/(2 - γ) after many steps."""
     steps, gamma = 12, 0.5
     releases = calibrate_winsorized(USERS, DIM, steps, 20.0, 1e-5, radius=0.3, bound=9.0)
-    phase = _first_order.Phase(
-        USERS, steps, "convex", releases, np.full(steps, gamma), np.ones(steps), 0.0
+    phase = _winsorized_plan.Phase(
+        "convex", 256, releases, np.full(steps, gamma), np.ones(steps), 0.0
     )
     free, data = QUADRATIC._replace(domain=domains.whole_space()), points()
 
     @jax.jit
     def ends(keys):
-        run = lambda k: _first_order.run(k, phase, free, data, jnp.full(DIM, 0.3), 256).params  # noqa: E731
+        def run(key):
+            start = jnp.full(DIM, 0.3)
+            return _winsorized_plan.solve_phase(key, phase, free, data, start).params
+
         return jax.lax.map(run, keys)
 
     found = np.asarray(ends(jax.random.split(jax.random.key(0), 400)))
@@ -111,8 +115,8 @@ def test_bounds_hold_on_noisy_quadratics(smoothness, strong, variance, steps, in
     curvature = np.geomspace(strong, smoothness, dim)
     target = np.eye(dim)[0] * (0.8 if inside else 1.5)
     schedules = [
-        _first_order.strongly_convex(smoothness, strong, 1.0, variance, steps),
-        _first_order.convex(smoothness, 1.0, variance, steps),
+        gradient_descent.strongly_convex(smoothness, strong, 1.0, variance, steps),
+        gradient_descent.convex(smoothness, 1.0, variance, steps),
     ]
 
     def risk(x):

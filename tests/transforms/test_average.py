@@ -48,3 +48,27 @@ def test_needs_params():
     transformation = transforms.average()
     with pytest.raises(ValueError, match="params"):
         transformation.update(jnp.zeros(2), transformation.init(jnp.zeros(2)))
+
+
+def test_shares_are_weights_over_their_sums(rng):
+    moves, weights = rng.normal(size=(7, 3)), rng.uniform(size=7)
+    weights[:2] = 0.0
+    shares = weights / np.maximum(np.cumsum(weights), 1e-9)
+    transformation = transforms.average(shares=shares)
+    params = jnp.ones(3)
+    state = transformation.init(params)
+    for step, move in enumerate(jnp.float32(moves)):
+        _, state = transformation.update(move, state, params)
+        params = optax.apply_updates(params, move)
+        if step < 2:
+            np.testing.assert_array_equal(transforms.average_eval_params(state, params), 1.0)
+    points = 1.0 + np.cumsum(moves, axis=0)
+    expected = weights @ points / weights.sum()
+    found = transforms.average_eval_params(state, params)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shares", [[0.5, 1.5], [[0.5]], 0.5, [np.nan], "all"])
+def test_shares_are_numbers_for_each_step(shares):
+    with pytest.raises(ValueError, match="shares"):
+        transforms.average(shares=shares)

@@ -15,7 +15,7 @@ offer:
 - ``solve(key, plan, objective, data, params, center)``, with ``Solution``.
 
 Formal guarantee: that of the joint event under REPLACE_ONE. Parts on blocks of users compose in parallel
-(``_blocks``), or, if asked for, in sequence, which is never less; parts on the same users always in
+(``_sequence``), or, if asked for, in sequence, which is never less; parts on the same users always in
 sequence. Which centres, sizes and numbers are used depends on public numbers and released points only.
 
 Cost: the sum of the parts'.
@@ -33,7 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _blocks, _planning, plans
+from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers.solution import Solution
 
 
@@ -170,9 +170,7 @@ def solve(
         _Part(part.num_users, part, share)
         for part, share in zip(plan.parts, plan.center_shares, strict=True)
     ]
-    return _blocks.in_sequence(
-        key, parts, run, objective, data, params, plan.composition, plan.on_blocks
-    )
+    return _sequence.run(key, parts, run, objective, data, params, plan.composition, plan.on_blocks)
 
 
 def slope(objective: Objective, regularization: float = 0.0) -> float:

@@ -35,7 +35,7 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _blocks
+from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.convex.composite import Plan, farthest, premises, slope
 
 _FEWEST_USERS = 20  # with fewer, noise and batches of a phase leave nothing to gain
@@ -110,7 +110,7 @@ def plan(
 
     def phases(count: int, eta: float) -> _Phases:
         halves = [num_users // 2**i for i in range(1, count + 1)]
-        sizes = _blocks.block_sizes(num_users, 0.5, count) if parallel else tuple(halves)
+        sizes = _sequence.block_sizes(num_users, 0.5, count) if parallel else tuple(halves)
         if sizes[-1] < _FEWEST_USERS:
             raise Infeasible(
                 f"num_users must leave {_FEWEST_USERS} for each of {count} phases, got {num_users}"

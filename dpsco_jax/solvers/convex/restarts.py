@@ -30,7 +30,7 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _blocks
+from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.convex.composite import Plan, farthest, premises
 
 _MOST_STAGES = 6
@@ -166,7 +166,7 @@ def _shares_of(num_users: int, epsilon: float, delta: float, count: int) -> list
 
 
 def _blocks_of(num_users: int, epsilon: float, delta: float, count: int) -> list[_Stage]:
-    sizes = _blocks.block_sizes(num_users, 2.0, count, least=2)
+    sizes = _sequence.block_sizes(num_users, 2.0, count, least=2)
     return [_Stage(size, epsilon, delta) for size in sizes]
 
 

@@ -175,7 +175,6 @@ class Plan:
                 made += accounting.repeated(accounting.strongly_convex_calls(call), count)
         return made
 
-    @property
     def loss(self) -> privacy.PrivacyLoss:
         """The Rényi loss of all calls at the proven numbers, float32, rounded up: above the certificate."""
         return accounting.proven_loss(self.calls_at, self.proven)

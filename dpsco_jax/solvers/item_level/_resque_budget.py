@@ -110,7 +110,6 @@ class Plan:
             {"regularization": self.regularization},
         )
 
-    @property
     def loss(self) -> privacy.PrivacyLoss:
         """The privacy loss of the run at the proven numbers, float32, rounded up."""
         return accounting.proven_loss(self.calls_at, self.proven)

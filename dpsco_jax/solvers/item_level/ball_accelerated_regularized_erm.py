@@ -33,7 +33,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _blocks, plans
+from dpsco_jax.solvers import _arguments, _sequence, plans
 from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
@@ -49,7 +49,7 @@ class Plan:
     Attributes:
         num_users: n.
         dim: number of parameters.
-        rounds: the plan of every round, of ``ball_accelerated_erm``.
+        parts: the plan of every round, of ``ball_accelerated_erm``.
         regularization: μ of the term (μ/2)·‖x - x'‖²; the objective's ridge comes on top.
         excesses: D_0, ..., D_k, ``[rounds + 1]``: what is predicted of the excess of x_0, ..., x_k.
         epsilon: the budget, of all rounds.
@@ -58,7 +58,7 @@ class Plan:
 
     num_users: int = static()
     dim: int = static()
-    rounds: Any
+    parts: Any
     regularization: Number
     excesses: Number
     epsilon: Number
@@ -67,22 +67,21 @@ class Plan:
     @property
     def calls(self) -> accounting.Calls:
         """The localized calls that the rounds could make, for the accountant."""
-        return [call for made in self.rounds for call in made.calls]
+        return [call for made in self.parts for call in made.calls]
 
-    @property
     def loss(self) -> privacy.PrivacyLoss:
         """The sum of the losses of the rounds at their proven numbers, float32."""
-        return privacy.compose(*(made.loss for made in self.rounds))
+        return privacy.compose(*(made.loss() for made in self.parts))
 
     @property
     def user_gradients(self) -> int:
         """Bound on the user gradients of a run."""
-        return sum(made.user_gradients for made in self.rounds)
+        return sum(made.user_gradients for made in self.parts)
 
     @property
     def predicted_error(self) -> float:
         """The largest ``predicted_error`` of a round."""
-        return max(made.predicted_error for made in self.rounds)
+        return max(made.predicted_error for made in self.parts)
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of all calls that could be made, with the numbers that the plan holds now.
@@ -91,9 +90,9 @@ class Plan:
             ValueError: if one is out of the range in which there is a proof.
         """
         _checks.require_nonnegative("regularization", self.regularization)
-        for made in self.rounds:
+        for made in self.parts:
             accounting.require_numbers(made.numbers)
-        return accounting.certificate(self.calls, float(self.delta), self.rounds[0].assumes)
+        return accounting.certificate(self.calls, float(self.delta), self.parts[0].assumes)
 
     def __str__(self) -> str:
         return plans.describe("private regularized ERM by ball acceleration", self)
@@ -219,7 +218,7 @@ def solve(
             domain: x' if there is no ridge, the point nearest to the origin if there is nothing else.
 
     Returns:
-        The last point. Losses of the rounds add up; ``unprivate`` is as ``_blocks.join`` says.
+        The last point. Losses of the rounds add up; ``unprivate`` is as ``_sequence.join`` says.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
@@ -229,6 +228,6 @@ def solve(
     weight = plan.regularization
     solver = functools.partial(ball_accelerated_erm.solve, regularization=weight, anchor=anchor)
     start = anchor * (weight / (weight + objective.ridge))
-    return _blocks.in_sequence(
-        key, plan.rounds, solver, objective, data, start, "sequential", on_blocks=False
+    return _sequence.run(
+        key, plan.parts, solver, objective, data, start, "sequential", on_blocks=False
     )

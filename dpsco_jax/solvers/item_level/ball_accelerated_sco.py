@@ -17,9 +17,8 @@ Cost: that of the blocks.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -29,7 +28,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _blocks, plans
+from dpsco_jax.solvers import _arguments, _sequence, plans
 from dpsco_jax.solvers.item_level import _resque_accounting as accounting
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
 from dpsco_jax.solvers.item_level._ball_accelerated_plan import WORST_ERROR
@@ -39,13 +38,13 @@ _RATIO = 8.0  # of successive regularizations; above 4, the errors of the blocks
 
 
 @pytree
-class Plan:
+class Plan(_sequence.OnBlocks):
     """What ``solve`` will do.
 
     Attributes:
         num_users: n; blocks take them in their order, those left over take no part.
         dim: number of parameters.
-        blocks: the plan of every block, of ``ball_accelerated_erm``.
+        parts: the plan of every block, of ``ball_accelerated_erm``.
         regularizations: μ_i, ``[blocks]``.
         epsilon: the budget, of every block.
         delta: likewise.
@@ -55,20 +54,10 @@ class Plan:
     num_users: int = static()
     dim: int = static()
     omitted: str = static()
-    blocks: Any
+    parts: Any
     regularizations: Number
     epsilon: Number
     delta: Number
-
-    @property
-    def loss(self) -> privacy.PrivacyLoss:
-        """The loss of the run at the proven numbers, float32: order by order that of the worst block."""
-        return _blocks.parallel_loss([block.loss for block in self.blocks])
-
-    @property
-    def user_gradients(self) -> int:
-        """Bound on the user gradients of a run."""
-        return sum(block.user_gradients for block in self.blocks)
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run: the largest ε and the largest δ of a block, which need not be the same one.
@@ -77,10 +66,7 @@ class Plan:
             ValueError: if a number is out of the range in which there is a proof.
         """
         _checks.require_nonnegative("regularizations", self.regularizations)
-        found = [block.certificate() for block in self.blocks]
-        return found[0]._replace(
-            epsilon=max(one.epsilon for one in found), delta=max(one.delta for one in found)
-        )
+        return super().certificate()
 
     def __str__(self) -> str:
         return plans.describe("private SCO by ball acceleration", self)
@@ -185,28 +171,26 @@ def solve(
         params: x_0, ``[dim]``; projected onto the domain.
 
     Returns:
-        As ``_blocks.join`` says.
+        As ``_sequence.join`` says.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    point = objective.domain.project(jnp.asarray(params, float))
-    solutions: list[Solution] = []
-    first = 0
-    for i, block in enumerate(plan.blocks):
-        size = _checks.require_integer("num_users", block.num_users, 1)
-        users = _blocks.slice_users(data, first, size)
-        found = ball_accelerated_erm.solve(
-            jax.random.fold_in(key, i),
-            block,
-            objective,
-            users,
-            point,
-            regularization=jnp.asarray(plan.regularizations)[i],
-            anchor=point,
-        )
-        solutions.append(found)
-        point = found.params
-        first += size
-    return _blocks.join(solutions)
+    weights = jnp.asarray(plan.regularizations)
+    blocks = [_Block(part.num_users, part, weights[i]) for i, part in enumerate(plan.parts)]
+    return _sequence.run(key, blocks, _solve_block, objective, data, jnp.asarray(params, float))
+
+
+class _Block(NamedTuple):
+    num_users: int
+    plan: ball_accelerated_erm.Plan
+    regularization: Array
+
+
+def _solve_block(
+    key: Any, block: _Block, objective: Objective, data: UserData, start: Any
+) -> Solution:
+    return ball_accelerated_erm.solve(
+        key, block.plan, objective, data, start, regularization=block.regularization, anchor=start
+    )

@@ -66,7 +66,6 @@ class Plan:
         call = self.base.call_at(beta, radius_ratio)
         return accounting.repeated(accounting.strongly_convex_calls(call), runs)
 
-    @property
     def loss(self) -> privacy.PrivacyLoss:
         """The privacy loss of all runs at the proven numbers, float32, rounded up."""
         return accounting.proven_loss(self.calls_at, self.base.proven)

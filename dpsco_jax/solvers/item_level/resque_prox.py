@@ -97,7 +97,6 @@ class Plan:
             )
         ]
 
-    @property
     def loss(self) -> privacy.PrivacyLoss:
         """The privacy loss of the run at the proven numbers, float32, rounded up."""
         return accounting.proven_loss(self.calls_at, self.base.proven)

@@ -26,7 +26,7 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers._blocks import block_sizes
+from dpsco_jax.solvers._sequence import block_sizes
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 
 _LENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of a stage, in units of √(smoothness/convexity)

@@ -147,7 +147,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         "localized_sgd",
         localized_sgd,
         predict=lambda p, plan: predict.multipass_sgd(
-            p, plan.blocks[-1], float(plan.distances[-1])
+            p, plan.parts[-1], float(plan.distances[-1])
         ),
         shorten=True,
     ),
@@ -159,7 +159,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         accelerated_strongly_convex,
         _auto,
         lambda p, plan: predict.accelerated(
-            p._replace(distance=float(plan.blocks[-1].initial_distance)), plan.blocks[-1]
+            p._replace(distance=float(plan.parts[-1].initial_distance)), plan.parts[-1]
         ),
     ),
     Candidate("winsorized_erm", winsorized_erm, population=False, shorten=True),

@@ -38,8 +38,8 @@ import numpy as np
 
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
-from dpsco_jax.solvers._blocks import block_sizes
-from dpsco_jax.solvers.user_level import _first_order
+from dpsco_jax.solvers._schedules import gradient_descent
+from dpsco_jax.solvers._sequence import block_sizes
 
 _MOST_PHASES = 6
 _MOST_ROUNDS = 3
@@ -179,7 +179,7 @@ def bounded(
         start = min(problem.slope / (weight + problem.strong_convexity / 2), problem.diameter)
         variances, chances = noises.of(size)
         feasible = np.isfinite(variances)
-        missing = _first_order.best_strongly_convex_bound(
+        missing = gradient_descent.best_strongly_convex_bound(
             problem.smoothness + weight,
             strong,
             start,

@@ -18,7 +18,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
-from dpsco_jax.solvers import _blocks, _planning, plans
+from dpsco_jax.solvers import _planning, _sequence, plans
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 
 
@@ -161,7 +161,7 @@ class Plan:
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""
-        return _blocks.parallel_loss([kind.loss() for kind in self._kinds])
+        return _sequence.parallel_loss([kind.loss() for kind in self._kinds])
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run: of phases on users of their own."""

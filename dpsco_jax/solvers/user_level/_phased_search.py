@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import threshold_phase
-from dpsco_jax.solvers import _blocks
+from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level._phased_plan import Plan, reach, with_noise
 
@@ -64,7 +64,7 @@ def candidate(
     if printed is not None:
         group_users, steps, radii = printed.group_users, printed.step_sizes, printed.radii
     else:
-        sizes = _blocks.block_sizes(problem.num_users, request.size_ratio, count)
+        sizes = _sequence.block_sizes(problem.num_users, request.size_ratio, count)
         group_users = tuple(size // groups for size in sizes)
         steps = tuple(request.step_ratio**i for i in range(count))
         radii = None if request.radius is None else _by_phase(request.radius, count)

@@ -24,13 +24,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, plans
-from dpsco_jax.solvers._blocks import in_sequence
+from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
@@ -40,13 +38,13 @@ from dpsco_jax.solvers.user_level import accelerated_sgd
 
 
 @pytree
-class Plan:
+class Plan(_sequence.OnBlocks):
     """What ``solve`` will do.
 
     Attributes:
         num_users: n, of all phases; users beyond those of the phases are not touched.
         constants: ``"tight"`` or ``"paper"``.
-        phases: an ``accelerated_sgd.Plan`` each, in their order; leaves may be batched.
+        parts: an ``accelerated_sgd.Plan`` each, in their order; leaves may be batched.
         epsilon: the budget, of each phase and so of all.
         delta: likewise.
         initial_distance: R.
@@ -55,39 +53,25 @@ class Plan:
 
     num_users: int = static()
     constants: str = static()
-    phases: Any
+    parts: Any
     epsilon: Number
     delta: Number
     initial_distance: Number
     excess_bound: Number
 
     @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return self.phases[0].dim
-
-    @property
-    def user_gradients(self) -> int:
-        """ΣT·K."""
-        return sum(phase.user_gradients for phase in self.phases)
-
-    @property
     def item_gradients(self) -> int:
         """mΣT·K."""
-        return sum(phase.item_gradients for phase in self.phases)
+        return sum(part.item_gradients for part in self.parts)
 
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
         distance = float(self.initial_distance)
         return (
-            *self.phases[0].assumes,
+            *self.parts[0].assumes,
             f"a minimizer of the risk lies within {distance:.4g} of the start",
         )
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: of phases on users of their own."""
-        return parallel_certificate([phase.certificate() for phase in self.phases])
 
     def __str__(self) -> str:
         return plans.describe("accelerated phased ERM", self)
@@ -261,4 +245,4 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    return in_sequence(key, plan.phases, accelerated_sgd.solve, objective, data, params)
+    return _sequence.run(key, plan.parts, accelerated_sgd.solve, objective, data, params)

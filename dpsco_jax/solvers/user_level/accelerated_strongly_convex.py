@@ -20,59 +20,43 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, plans
-from dpsco_jax.solvers._blocks import block_sizes, in_sequence
+from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
 
 
 @pytree
-class Plan:
+class Plan(_sequence.OnBlocks):
     """What ``solve`` will do.
 
     Attributes:
         num_users: n.
-        blocks: an ``accelerated_phased_erm.Plan`` each, in their order; leaves may be batched.
+        parts: an ``accelerated_phased_erm.Plan`` each, in their order; leaves may be batched.
         epsilon: the budget, of each block and so of all.
         delta: likewise.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
     num_users: int = static()
-    blocks: Any
+    parts: Any
     epsilon: Number
     delta: Number
     excess_bound: Number
 
     @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return self.blocks[0].dim
-
-    @property
-    def user_gradients(self) -> int:
-        """ΣT·K."""
-        return sum(block.user_gradients for block in self.blocks)
-
-    @property
     def item_gradients(self) -> int:
         """mΣT·K."""
-        return sum(block.item_gradients for block in self.blocks)
+        return sum(part.item_gradients for part in self.parts)
 
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
-        return self.blocks[0].assumes
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: of blocks with users of their own."""
-        return parallel_certificate([block.certificate() for block in self.blocks])
+        return self.parts[0].assumes
 
     def __str__(self) -> str:
         return plans.describe("accelerated phased ERM, strongly convex", self)
@@ -141,30 +125,27 @@ def plan(
         most = math.ceil(math.log2(max(math.log2(num_users * items_per_user), 2.0)))
         counts = list(range(most, 0, -1))
 
+    def block(users: int, distance: float) -> accelerated_phased_erm.Plan:
+        return accelerated_phased_erm.plan(
+            objective,
+            num_users=users,
+            items_per_user=items_per_user,
+            dim=dim,
+            epsilon=epsilon,
+            delta=delta,
+            initial_distance=distance,
+            aggregation=aggregation,
+            smoothing_radius=smoothing_radius,
+            batch_size=batch_size,
+            radius=radius,
+            failure=failure,
+            chunk_size=chunk_size,
+        )
+
     def of(count: int) -> Plan:
-        blocks: list[accelerated_phased_erm.Plan] = []
-        distance = first
-        for users in block_sizes(num_users, 2.0, count, least=2):
-            block = accelerated_phased_erm.plan(
-                objective,
-                num_users=users,
-                items_per_user=items_per_user,
-                dim=dim,
-                epsilon=epsilon,
-                delta=delta,
-                initial_distance=distance,
-                aggregation=aggregation,
-                smoothing_radius=smoothing_radius,
-                batch_size=batch_size,
-                radius=radius,
-                failure=failure,
-                chunk_size=chunk_size,
-            )
-            blocks.append(block)
-            # A block may end farther away than it has started.
-            distance = min(farthest, math.sqrt(2.0 * block.excess_bound / convexity))
-        bound = blocks[-1].excess_bound
-        return Plan(num_users, tuple(blocks), float(epsilon), float(delta), bound)
+        sizes = _sequence.block_sizes(num_users, 2.0, count, least=2)
+        parts, _ = _sequence.nearer(block, sizes, first, farthest, convexity)
+        return Plan(num_users, parts, float(epsilon), float(delta), parts[-1].excess_bound)
 
     for count in counts[:-1]:
         try:
@@ -197,4 +178,4 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    return in_sequence(key, plan.blocks, accelerated_phased_erm.solve, objective, data, params)
+    return _sequence.run(key, plan.parts, accelerated_phased_erm.solve, objective, data, params)

@@ -2,14 +2,14 @@
 
 What it computes: the users are cut into disjoint blocks, each twice as large as the one before. Each block
 runs ``multipass_sgd`` from where the last one has ended, with the steps for the distance to the minimizer
-that is proven by then. The last average is returned; a block that halts returns its own start.
+that is proven by then. The last average is returned; once a block halts, the point where it has started.
 
 Source: U, Algorithm 3 and Theorem 4.11 (T, Algorithm 30, Theorem 9.4.11). With these corrections: the
 number of blocks is the logarithm to base 2 of that to base 2; distances follow from the proven excess risk
 of each block, not from an unnamed constant; the comparator is the minimizer of the population.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, in all: every block is (ε, δ)-DP for
-any starting point, a user is in one block, by position (parallel composition, see ``_blocks``). Utility, for
+any starting point, a user is in one block, by position (parallel composition). Utility, for
 μ-strongly convex G-Lipschitz losses and users with i.i.d. items: ``excess_bound``, that of the last block
 for the distance R_k with R_1 = min(R, 2G/μ) and R_{j+1}² = min(D², 4G²/μ², 2/μ times the bound of block j),
 since μ/2·‖w - w*‖² is at most the excess risk of w, in expectation; D is the diameter.
@@ -23,24 +23,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _blocks, _planning, plans
+from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import multipass_sgd
 
 
 @pytree
-class Plan:
+class Plan(_sequence.OnBlocks):
     """What ``solve`` will do: the plans of the blocks, in order. Sizes are static, numbers are leaves.
 
     Attributes:
         num_users: n, of all blocks and of those left over.
-        blocks: plans of ``multipass_sgd``, one a block.
+        parts: plans of ``multipass_sgd``, one a block.
         distances: R_j that each of them was made for.
         strong_convexity: μ.
         epsilon: the budget, of each block and of all together.
@@ -49,7 +48,7 @@ class Plan:
     """
 
     num_users: int = static()
-    blocks: Any
+    parts: Any
     distances: Number
     strong_convexity: Number
     epsilon: Number
@@ -57,33 +56,17 @@ class Plan:
     excess_bound: Number
 
     @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return self.blocks[0].dim
-
-    @property
-    def user_gradients(self) -> int:
-        """User gradients of the whole run."""
-        return sum(block.user_gradients for block in self.blocks)
-
-    @property
     def item_gradients(self) -> int:
         """Item gradients of the whole run."""
-        return sum(block.item_gradients for block in self.blocks)
+        return sum(part.item_gradients for part in self.parts)
 
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
         convex = f"the risk is {float(self.strong_convexity):.4g}-strongly convex"
-        return tuple(dict.fromkeys((convex, *(a for b in self.blocks for a in b.assumes))))
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """The loss of the run, whenever blocks halt."""
-        return _blocks.parallel_loss([block.loss() for block in self.blocks])
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: of blocks with users of their own."""
-        return parallel_certificate([block.certificate() for block in self.blocks])
+        return tuple(
+            dict.fromkeys((convex, *(line for part in self.parts for line in part.assumes)))
+        )
 
     def __str__(self) -> str:
         return plans.describe("localized SGD for strongly convex losses", self)
@@ -137,38 +120,34 @@ def plan(
     if initial_distance is not None:
         first = min(first, _checks.require_real("initial_distance", initial_distance, 0))
 
+    def block(size: int, distance: float) -> multipass_sgd.Plan:
+        return multipass_sgd.plan(
+            objective,
+            num_users=size,
+            items_per_user=items_per_user,
+            dim=dim,
+            epsilon=epsilon,
+            delta=delta,
+            initial_distance=distance,
+            constants=constants,
+            **settings,
+        )
+
     def under(count: int) -> Plan:
         sizes = (
             tuple(num_users >> (count - i) for i in range(count))
             if constants == "paper"
-            else _blocks.block_sizes(num_users, 2.0, count, least=2)
+            else _sequence.block_sizes(num_users, 2.0, count, least=2)
         )
-        distance, blocks, distances = first, [], []
-        for size in sizes:
-            block = multipass_sgd.plan(
-                objective,
-                num_users=size,
-                items_per_user=items_per_user,
-                dim=dim,
-                epsilon=epsilon,
-                delta=delta,
-                initial_distance=distance,
-                constants=constants,
-                **settings,
-            )
-            blocks.append(block)
-            distances.append(distance)
-            # A root mean square, and for an average of iterates not less than the next one's. A block may
-            # end farther away than it has started.
-            distance = min(farthest, math.sqrt(2 * block.excess_bound / convexity))
+        parts, distances = _sequence.nearer(block, sizes, first, farthest, convexity)
         return Plan(
             num_users=num_users,
-            blocks=tuple(blocks),
-            distances=tuple(distances),
+            parts=parts,
+            distances=distances,
             strong_convexity=convexity,
             epsilon=epsilon,
             delta=delta,
-            excess_bound=blocks[-1].excess_bound,
+            excess_bound=parts[-1].excess_bound,
         )
 
     printed = printed_num_blocks(num_users, items_per_user)
@@ -209,17 +188,10 @@ def solve(
         params: the starting point; projected onto the domain. Must not depend on the data.
 
     Returns:
-        As ``_blocks.join`` says; a block that halts hands its start on to the next.
+        As ``_sequence.join`` says; once halted, the point where the block that halted has started.
 
     Raises:
         ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    solutions: list[Solution] = []
-    first = 0
-    for index, block in enumerate(plan.blocks):
-        users = _blocks.slice_users(data, first, block.num_users)
-        block_key = jax.random.fold_in(key, index)
-        solutions.append(multipass_sgd.solve(block_key, block, objective, users, params))
-        params, first = solutions[-1].params, first + block.num_users
-    return _blocks.join(solutions)
+    return _sequence.run(key, plan.parts, multipass_sgd.solve, objective, data, params)

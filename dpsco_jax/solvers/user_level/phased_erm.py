@@ -24,30 +24,28 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
-from dpsco_jax.privacy.releases import parallel_certificate
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _blocks, _planning, plans
+from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
+from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
 from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
+from dpsco_jax.solvers.user_level import _winsorized_plan
 
 
 @pytree
-class Plan:
+class Plan(_sequence.OnBlocks):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
         num_users: n.
         items_per_user: m.
-        dim: number of parameters.
         split: ``"equal"`` or ``"geometric"`` blocks.
         constants: ``"tight"`` or ``"paper"``.
-        chunk_size: users whose items are read at once.
-        phases: a tuple of ``_first_order.Phase``.
+        parts: a tuple of ``_winsorized_plan.Phase``.
         epsilon: the budget.
         delta: likewise.
         initial_distance: R.
@@ -57,21 +55,14 @@ class Plan:
 
     num_users: int = static()
     items_per_user: int = static()
-    dim: int = static()
     split: str = static()
     constants: str = static()
-    chunk_size: int = static()
-    phases: Any
+    parts: Any
     epsilon: Number
     delta: Number
     initial_distance: Number
     failure_probability: Number
     excess_bound: Number
-
-    @property
-    def user_gradients(self) -> int:
-        """User gradients of the whole run."""
-        return sum(phase.num_users * phase.num_steps for phase in self.phases)
 
     @property
     def item_gradients(self) -> int:
@@ -86,10 +77,6 @@ class Plan:
             *_winsorized_plan.ASSUMES_ORIGIN,
             f"a minimizer lies within {float(self.initial_distance):.4g} of the start",
         )
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: of phases on users of their own."""
-        return parallel_certificate([phase.releases.certificate() for phase in self.phases])
 
     def __str__(self) -> str:
         return plans.describe("phased ERM", self)
@@ -179,25 +166,36 @@ def plan(
     else:
         found = schedule.best(problem, num_users, split, calibrated)
 
-    def phase_of(sizes: schedule.PhaseSizes) -> _first_order.Phase:
+    def phase_of(sizes: schedule.PhaseSizes) -> _winsorized_plan.Phase:
         releases, _ = calibrated(sizes.num_users, sizes.num_steps)
         strong = sizes.regularization + objective.strong_convexity
         smooth = smoothness + sizes.regularization
         # Only the bound depends on the distance.
-        chosen = _first_order.strongly_convex(
+        chosen = gradient_descent.strongly_convex(
             smooth, strong, distance, float(releases.noise_variance), sizes.num_steps
         )
-        return _first_order.Phase(
-            sizes.num_users, sizes.num_steps, "strongly convex", releases,
-            chosen.step_sizes, chosen.shares, sizes.regularization,
-        )  # fmt: skip
+        return _winsorized_plan.Phase(
+            method="strongly convex",
+            chunk_size=chunk_size,
+            releases=releases,
+            step_sizes=chosen.step_sizes,
+            shares=chosen.shares,
+            regularization=sizes.regularization,
+        )
 
     unlucky = found.chance * slope * diameter if found.chance > 0 else 0.0
     return Plan(
-        num_users, items_per_user, dim, split, constants, chunk_size,
-        tuple(map(phase_of, found.phases)), epsilon, delta, distance, found.chance,
-        found.bound + unlucky,
-    )  # fmt: skip
+        num_users=num_users,
+        items_per_user=items_per_user,
+        split=split,
+        constants=constants,
+        parts=tuple(map(phase_of, found.phases)),
+        epsilon=epsilon,
+        delta=delta,
+        initial_distance=distance,
+        failure_probability=found.chance,
+        excess_bound=found.bound + unlucky,
+    )
 
 
 def solve(
@@ -222,13 +220,5 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    point = objective.domain.project(params)
-    position, solutions = 0, []
-    for index, phase in enumerate(plan.phases):
-        block = _blocks.slice_users(data, position, phase.num_users)
-        phase_key = jax.random.fold_in(key, index)
-        solutions.append(
-            _first_order.run(phase_key, phase, objective, block, point, plan.chunk_size, trace)
-        )
-        point, position = solutions[-1].params, position + phase.num_users
-    return _blocks.join(solutions)
+    solver = functools.partial(_winsorized_plan.solve_phase, trace=trace)
+    return _sequence.run(key, plan.parts, solver, objective, data, params)

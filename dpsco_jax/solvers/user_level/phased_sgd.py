@@ -13,7 +13,7 @@ domain; a halt returns the last private point, not 0; losses need not be smooth.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, in all, for any data: a user is in one
 group of one phase, by position, and moves one average; phases are disjoint (parallel composition, see
-``_blocks``). Assumed: the key stays secret. Utility, for convex L-Lipschitz losses and users with i.i.d.
+``_sequence``). Assumed: the key stays secret. Utility, for convex L-Lipschitz losses and users with i.i.d.
 items: ``excess_bound``, derived in ``_phased_schedule``.
 Where the radius is no less than the farthest that two averages can be, η(T-1)L, the test would test
 nothing: the plan, which sees public numbers only, then takes the mean of clipped averages, and says so.
@@ -23,7 +23,7 @@ Cost: one gradient for each item, of the users that fill groups; C²·dim for th
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _blocks, _planning
+from dpsco_jax.solvers import _arguments, _planning, _sequence
 from dpsco_jax.solvers.solution import Solution, Status, finished
 from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level import _phased_search as search
@@ -182,7 +182,7 @@ def solve(
         params: the starting point; projected onto the domain. Must not depend on the data.
 
     Returns:
-        As ``_blocks.join`` says; once halted, the point where the last phase that passed has ended.
+        As ``_sequence.join`` says; once halted, the point where the last phase that passed has ended.
 
     Raises:
         ValueError: if the number of users, of item slots or of parameters is not the planned one.
@@ -195,28 +195,34 @@ def solve(
         raise ValueError(
             f"data must have plan.items_per_user = {plan.items_per_user} slots, got {slots}"
         )
-    point = objective.domain.project(params)
-    stopped = jnp.zeros([], bool)
-    solutions: list[Solution] = []
-    first = 0
-    for phase, users in enumerate(plan.phase_users):
-        block = _blocks.slice_users(data, first, users)
-        averages = group_averages(objective, block, plan.num_groups, point, plan.step_sizes[phase])
-        # Relative to the phase's start, which is public: small numbers, and an anchor at the origin.
-        moves = jax.tree.map(jnp.subtract, averages, point)
-        release = _release(jax.random.fold_in(key, phase), plan, phase)
-        update, state = release.update(moves, release.init(point), point)
-        stopped = stopped | transforms.halted(state)
-        moved = objective.domain.project(optax.apply_updates(point, update))
-        point = jax.tree.map(functools.partial(jnp.where, stopped), point, moved)
-        counted = jnp.asarray(
-            users * slots if block.mask is None else jnp.sum(block.mask), jnp.int32
-        )
-        done = finished(point, state, users * slots, counted, None)
-        status = jnp.where(stopped, int(Status.HALTED), done.status).astype(jnp.int32)
-        solutions.append(done._replace(status=status))
-        first += users
-    return _blocks.join(solutions)
+    phases = [_Phase(users, plan, i) for i, users in enumerate(plan.phase_users)]
+    return _sequence.run(key, phases, _solve_phase, objective, data, params)
+
+
+class _Phase(NamedTuple):
+    num_users: int
+    plan: Plan
+    position: int
+
+
+def _solve_phase(
+    key: jax.Array, phase: _Phase, objective: Objective, data: UserData, point: Any
+) -> Solution:
+    """Where the averages of the groups move the point; the point itself if the test fails."""
+    plan = phase.plan
+    averages = group_averages(objective, data, plan.num_groups, point, plan.step_sizes[phase.position])
+    # Relative to the phase's start, which is public: small numbers, and an anchor at the origin.
+    moves = jax.tree.map(jnp.subtract, averages, point)
+    release = _release(key, plan, phase.position)
+    update, state = release.update(moves, release.init(point), point)
+    stopped = transforms.halted(state)
+    moved = objective.domain.project(optax.apply_updates(point, update))
+    point = jax.tree.map(functools.partial(jnp.where, stopped), point, moved)
+    gradients = phase.num_users * plan.items_per_user
+    counted = jnp.asarray(gradients if data.mask is None else jnp.sum(data.mask), jnp.int32)
+    done = finished(point, state, gradients, counted, None)
+    status = jnp.where(stopped, int(Status.HALTED), done.status).astype(jnp.int32)
+    return done._replace(status=status)
 
 
 def group_averages(

@@ -30,8 +30,9 @@ from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, plans
+from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _first_order, _winsorized_plan
+from dpsco_jax.solvers.user_level import _winsorized_plan
 
 _MOST_STEPS = 2000
 _NEAR = 1.05
@@ -42,11 +43,8 @@ class Plan:
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
-        num_users: n.
         items_per_user: m.
-        dim: number of parameters.
-        chunk_size: users whose items are read at once.
-        phase: steps and releases; see ``_first_order.Phase``.
+        phase: steps and releases; see ``_winsorized_plan.Phase``.
         epsilon: the budget that was planned for; what is spent follows from ``phase.releases``.
         delta: likewise; the certificate is for the δ of the releases.
         initial_distance: R.
@@ -58,10 +56,7 @@ class Plan:
             1/smoothness while no gradient is clipped; else ``inf``.
     """
 
-    num_users: int = static()
     items_per_user: int = static()
-    dim: int = static()
-    chunk_size: int = static()
     phase: Any
     epsilon: Number
     delta: Number
@@ -77,6 +72,16 @@ class Plan:
         return self.phase.releases
 
     @property
+    def num_users(self) -> int:
+        """N."""
+        return self.phase.num_users
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.phase.dim
+
+    @property
     def num_steps(self) -> int:
         """T."""
         return self.phase.num_steps
@@ -84,7 +89,7 @@ class Plan:
     @property
     def user_gradients(self) -> int:
         """User gradients of the whole run."""
-        return self.num_steps * self.num_users
+        return self.phase.user_gradients
 
     @property
     def item_gradients(self) -> int:
@@ -106,20 +111,12 @@ class Plan:
         return self.releases.relation
 
     def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs; may be traced.
-
-        Raises:
-            ValueError: the releases are not those of the steps and users of the phase.
-        """
-        return self.phase.checked().loss()
+        """What a run of these numbers costs; may be traced."""
+        return self.phase.loss()
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of a run of these numbers, by the tightest accountant.
-
-        Raises:
-            ValueError: the releases are not those of the steps and users of the phase.
-        """
-        return self.phase.checked().certificate()
+        """The (ε, δ) of a run of these numbers, by the tightest accountant."""
+        return self.phase.certificate()
 
     def __str__(self) -> str:
         return plans.describe("winsorized ERM", self)
@@ -187,7 +184,7 @@ def plan(
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
     strong = objective.strong_convexity
     method = ("strongly convex" if strong > 0 else "convex") if method is None else method
-    _checks.require_choice("method", method, _first_order.METHODS)
+    _checks.require_choice("method", method, gradient_descent.METHODS)
     if method == "strongly convex":
         strong = _checks.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
     diameter = float(np.asarray(objective.domain.diameter))
@@ -203,34 +200,45 @@ def plan(
         variance = float(releases.noise_variance)
         match method:
             case "convex":
-                chosen = _first_order.convex(smoothness, distance, variance, steps)
+                chosen = gradient_descent.convex(smoothness, distance, variance, steps)
             case "strongly convex":
-                chosen = _first_order.strongly_convex(smoothness, strong, distance, variance, steps)
+                chosen = gradient_descent.strongly_convex(
+                    smoothness, strong, distance, variance, steps
+                )
             case _:
                 # The gradient vanishes at a minimizer, but not at one on the boundary of a domain.
                 constrained = math.isfinite(diameter)
                 gap = slope * distance if constrained else smoothness * distance**2 / 2
-                chosen = _first_order.nonconvex(smoothness, gap, variance, steps, constrained)
+                chosen = gradient_descent.nonconvex(smoothness, gap, variance, steps, constrained)
         # Where a gradient is clipped the risk is at most what the domain allows.
         unlucky = chance * slope * diameter if chance > 0 else 0.0
         stationary = method == "nonconvex"
         excess = math.inf if stationary else chosen.bound + unlucky
-        phase = _first_order.Phase(
-            num_users, steps, method, releases, chosen.step_sizes, chosen.shares, 0.0
-        )
         return Plan(
-            num_users, items_per_user, dim, chunk_size, phase, epsilon, delta, distance, chance,
-            excess,
-            math.sqrt(2 * excess / strong) if strong > 0 else math.inf,
-            chosen.bound if stationary else math.inf,
-        )  # fmt: skip
+            items_per_user=items_per_user,
+            phase=_winsorized_plan.Phase(
+                method=method,
+                chunk_size=chunk_size,
+                releases=releases,
+                step_sizes=chosen.step_sizes,
+                shares=chosen.shares,
+                regularization=0.0,
+            ),
+            epsilon=epsilon,
+            delta=delta,
+            initial_distance=distance,
+            failure_probability=chance,
+            excess_bound=excess,
+            distance_bound=math.sqrt(2 * excess / strong) if strong > 0 else math.inf,
+            stationarity_bound=chosen.bound if stationary else math.inf,
+        )
 
     if num_steps is not None:
         return with_steps(num_steps)
-    plans = _winsorized_plan.feasible(with_steps, _MOST_STEPS)
-    bounds = [min(p.excess_bound, p.stationarity_bound) for p in plans]
+    found = _winsorized_plan.feasible(with_steps, _MOST_STEPS)
+    bounds = [min(p.excess_bound, p.stationarity_bound) for p in found]
     # The bound is flat where the noise rules: the fewest steps that come near the best.
-    return next(p for p, b in zip(plans, bounds, strict=True) if b <= _NEAR * min(bounds))
+    return next(p for p, b in zip(found, bounds, strict=True) if b <= _NEAR * min(bounds))
 
 
 def solve(
@@ -252,9 +260,8 @@ def solve(
         trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
-        ValueError: if the number of users or of parameters is not the planned one, or that of users or of
-            steps is not the one that the releases are for.
+        ValueError: if the number of users or of parameters is not the planned one, or there is not one step
+            size for each of the steps that are paid for.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    start = objective.domain.project(params)
-    return _first_order.run(key, plan.phase, objective, data, start, plan.chunk_size, trace)
+    return _winsorized_plan.solve_phase(key, plan.phase, objective, data, params, trace)

@@ -1,7 +1,9 @@
-"""Disjoint blocks of users: how phased and localized solvers cut the users, and put the pieces together.
+"""Parts in order: how phased, localized and restarted solvers cut the users, and put the pieces together.
 
-What it computes: sizes of blocks from weights, the users of a block, and one ``Solution`` from those of
-runs on different blocks, each of which may start where the one before has ended.
+What it computes: sizes of blocks from weights, the plans of parts that come ever nearer, the run of parts
+each of which starts where the one before has ended, and one ``Solution`` from theirs. One rule for all: once
+a part has not ended well (a test has failed, a number was not finite) nothing moves any more; later parts are
+computed, as a compiled program must, and thrown away.
 
 Source: localization over disjoint samples as in Feldman, Koren and Talwar 2020, section 5.1; T, Algorithms
 30, 31 and 33; parallel composition (McSherry 2009).
@@ -68,6 +70,31 @@ def block_sizes(
     return tuple(sizes)
 
 
+class OnBlocks:
+    """What plans of parts on disjoint users have in common; a plan that inherits has the field ``parts``."""
+
+    parts: Any
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        dim: int = self.parts[0].dim
+        return dim
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return sum(part.user_gradients for part in self.parts)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """The loss of the run, wherever parts halt: order by order that of the worst part."""
+        return parallel_loss([part.loss() for part in self.parts])
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run: the largest ε and the largest δ of the parts, each of any part."""
+        return privacy.parallel_certificate([part.certificate() for part in self.parts])
+
+
 def slice_users(data: UserData, start: int, size: int) -> UserData:
     """The users at positions start, ..., start + size - 1.
 
@@ -116,9 +143,37 @@ def join(
     )
 
 
-def in_sequence(
+def nearer(
+    part_of: Callable[[int, float], Any],
+    sizes: Sequence[int],
+    first: float,
+    farthest: float,
+    convexity: float,
+) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+    """Plans of parts, and the distances from a minimizer for which they were made.
+
+    Where the risk is μ-strongly convex, (μ/2)·‖w - w*‖² is at most its excess, in expectation: the bound of a
+    part says how far the next one starts, as a root mean square. A part may end farther away than it has
+    started, but never beyond what is known of all points.
+
+    Args:
+        part_of: the plan for a number of users and a distance; has ``excess_bound``.
+        sizes: users of the parts.
+        first: distance of the first start.
+        farthest: distance of any point of the domain.
+        convexity: μ.
+    """
+    parts: list[Any] = []
+    distances = [first]
+    for size in sizes:
+        parts.append(part_of(size, distances[-1]))
+        distances.append(min(farthest, math.sqrt(2 * parts[-1].excess_bound / convexity)))
+    return tuple(parts), tuple(distances[:-1])
+
+
+def run(
     key: jax.Array,
-    plans: Sequence[Any],
+    parts: Sequence[Any],
     solver: Callable[..., Solution],
     objective: Objective,
     data: UserData,
@@ -126,36 +181,36 @@ def in_sequence(
     composition: str = "parallel",
     on_blocks: bool = True,
 ) -> Solution:
-    """Runs plans on consecutive blocks of users, each from where the one before has ended, until one halts.
+    """Runs parts on consecutive blocks of users, each from where the one before has ended, until one halts.
 
     Args:
         key: a typed key.
-        plans: with ``num_users`` each.
-        solver: ``solve(key, plan, objective, data, params)``.
+        parts: plans, with ``num_users`` each.
+        solver: ``solve(key, part, objective, data, params)``.
         objective: static.
         data: of all users.
         params: the starting point; projected onto the domain.
         composition: ``"parallel"``, or ``"sequential"``: the losses add up.
-        on_blocks: if not, every plan runs on all users; sequential composition then.
+        on_blocks: if not, every part runs on all users; sequential composition then.
 
     Returns:
         As ``join``, with the params of the last run that did not come after a halt.
     """
     require(on_blocks or composition == "sequential", "composition", composition, "sequential here")
     if on_blocks:
-        for plan in plans:
-            _planning.require_replacement(getattr(plan, "releases", None))
+        for part in parts:
+            _planning.require_replacement(getattr(part, "releases", None))
     point, stopped = objective.domain.project(params), jnp.zeros([], bool)
     solutions, start = [], 0
-    for i, plan in enumerate(plans):
-        block = slice_users(data, start, plan.num_users) if on_blocks else data
-        found = solver(jax.random.fold_in(key, i), plan, objective, block, point)
+    for i, part in enumerate(parts):
+        block = slice_users(data, start, part.num_users) if on_blocks else data
+        found = solver(jax.random.fold_in(key, i), part, objective, block, point)
         over = stopped
         point = jax.tree.map(lambda old, new, c=over: jnp.where(c, old, new), point, found.params)
         status = jnp.where(over, int(Status.OK), found.status).astype(jnp.int32)
         stopped |= status != int(Status.OK)
         solutions.append(found._replace(params=point, status=status))
-        start += plan.num_users
+        start += part.num_users
     return join(solutions) if composition == "parallel" else join(solutions, _composed)
 
 

@@ -1,8 +1,8 @@
-"""Projected gradient descent on winsorized means: step sizes with proofs, and the run itself.
+"""Step sizes of projected gradient descent on noisy gradients, with proofs.
 
-What it computes: θ_{t+1} = P(θ_t - γ_t·(g_t + regularizers)), g_t the winsorized mean of the user gradients,
-for three choices of γ_t and of what is returned. With H the smoothness, μ the strong convexity, R the
-distance from the start to a minimizer, ν² = E‖noise‖² of one mean:
+What it computes: γ_t of θ_{t+1} = P(θ_t - γ_t·(g_t + regularizers)), and which point is returned, for three
+kinds of objectives. With H the smoothness, μ the strong convexity, R the distance from the start to a
+minimizer, ν² = E‖noise‖² of one gradient:
 
     convex           γ = 1/(H + ν√T/R); the average of θ_1, ..., θ_T
                      E excess <= HR²/(2T) + νR/√T
@@ -14,29 +14,16 @@ Source: L Algorithm 7 and Proposition 3; Stich 2019 (strongly convex); Ghadimi, 
 averages the points queried, its theorem those after the steps, which we take. It leaves the strongly convex
 schedule open ("a fixed step size, then a restart"); this one is ours.
 
-Formal guarantee: that of the transformation, for releases that are those of the phase's steps and users;
-others are refused. Steps, regularizers and averages are post-processing. The bounds need noise that is
-independent with mean zero: true while no row is clipped.
+Formal guarantee: none of privacy. The bounds need noise that is independent with mean zero: of winsorized
+means, true while no row is clipped.
 
-Cost: T·n user gradients; memory of n gradients.
+Cost: microseconds; NumPy on the host.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-
-from dpsco_jax import _checks, transforms
-from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
-from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import loop
-from dpsco_jax.solvers.solution import Solution, finished
 
 METHODS = ("convex", "strongly convex", "nonconvex")
 
@@ -53,52 +40,6 @@ class Schedule(NamedTuple):
     step_sizes: np.ndarray
     shares: np.ndarray
     bound: float
-
-
-@pytree
-class Phase:
-    """One run on some users. Sizes are static, numbers are leaves.
-
-    Attributes:
-        num_users: n.
-        num_steps: T.
-        method: one of ``METHODS``.
-        releases: the winsorized means of the T steps.
-        step_sizes: as in ``Schedule``.
-        shares: likewise.
-        regularization: λ of the term (λ/2)·‖θ - start‖².
-    """
-
-    num_users: int = static()
-    num_steps: int = static()
-    method: str = static()
-    releases: Any
-    step_sizes: Number
-    shares: Number
-    regularization: Number
-
-    def checked(self) -> WinsorizedReleases:
-        """The releases, if they are those of the steps and the users of this phase.
-
-        Raises:
-            ValueError: they are for another number of queries or of users.
-        """
-        _checks.require(
-            self.num_steps == self.releases.num_queries, "num_steps", self.num_steps,
-            f"releases.num_queries = {self.releases.num_queries}",
-        )  # fmt: skip
-        _checks.require(
-            self.num_users == self.releases.num_users, "num_users", self.num_users,
-            f"releases.num_users = {self.releases.num_users}",
-        )  # fmt: skip
-        return self.releases
-
-
-class AverageState(NamedTuple):
-    """State of the weighted average: the average and the number of points in it."""
-
-    average: Any
-    steps: jax.Array
 
 
 def convex(smoothness: float, distance: float, variance: float, num_steps: int) -> Schedule:
@@ -205,68 +146,3 @@ def nonconvex(
             step = min(step, math.sqrt(2 * gap / (smoothness * variance * num_steps)))
         bound = 4 / 3 * (gap / (step * num_steps) + smoothness * step * variance / 2)
     return Schedule(np.full(num_steps, step), np.zeros(num_steps), bound)
-
-
-def run(
-    key: jax.Array,
-    phase: Phase,
-    objective: Objective,
-    data: UserData,
-    start: Any,
-    chunk_size: int,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs a phase from ``start``, a point of the domain; the data have ``phase.num_users`` users.
-
-    Raises:
-        ValueError: if the releases are not those of the steps and the users of the phase.
-    """
-    phase.checked()
-    oracle_key, noise_key, index_key = jax.random.split(key, 3)
-    oracle, oracle_data = loop.user_rows_oracle(
-        objective, data, start, phase.releases.bound, None, chunk_size
-    )
-    step_sizes, shares = jnp.asarray(phase.step_sizes), jnp.asarray(phase.shares)
-    if phase.method == "nonconvex":
-        # The point before step s: the start itself for s = 0.
-        chosen = jax.random.randint(index_key, (), 0, phase.num_steps)
-        shares = (jnp.arange(phase.num_steps) + 1 == chosen).astype(step_sizes.dtype)
-
-    def add_regularizers(gradient: Any, point: Any) -> Any:
-        def add(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
-            return g + ridge + (phase.regularization * (w - origin)).astype(g.dtype)
-
-        return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, start)
-
-    optimizer = optax.chain(
-        transforms.winsorized_mean(phase.releases, noise_key),
-        optax.stateless(add_regularizers),
-        optax.scale_by_schedule(lambda count: -step_sizes[count]),
-        transforms.project(objective.domain),
-        _weighted_average(shares),
-    )
-    end = loop.run(oracle_key, oracle, optimizer, start, oracle_data, phase.num_steps, trace)
-    reported = jax.tree.map(lambda a, w: a.astype(w.dtype), end.opt_state[-1].average, end.params)
-    slots = jax.tree.leaves(data.items)[0].shape[1]
-    gradients = phase.num_steps * phase.num_users * slots
-    return finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
-
-
-def _weighted_average(shares: jax.Array) -> optax.GradientTransformationExtraArgs:
-    """Passes updates through; the point after step t enters the running average with ``shares[t]``."""
-
-    def init(params: Any) -> AverageState:
-        wide = jax.tree.map(lambda p: jnp.array(p, jnp.promote_types(p.dtype, float)), params)
-        return AverageState(wide, jnp.zeros([], jnp.int32))
-
-    def update(
-        updates: Any, state: AverageState, params: Any = None, **extra_args: Any
-    ) -> tuple[Any, AverageState]:
-        del extra_args
-        share, point = shares[state.steps], optax.apply_updates(params, updates)
-        average = jax.tree.map(
-            lambda a, w: (a + share * (w - a)).astype(a.dtype), state.average, point
-        )
-        return updates, AverageState(average, state.steps + 1)
-
-    return optax.GradientTransformationExtraArgs(init, update)

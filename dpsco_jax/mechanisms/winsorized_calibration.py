@@ -90,9 +90,22 @@ def calibrate_winsorized(
     if not automatic:
         require_real("range_share", range_share, 0.0, 1.0)
     blank = WinsorizedReleases(
-        num_users, dim, num_queries, "clipped", float(radius), float(bound), math.inf, math.inf,
-        0.0, math.inf, math.inf, math.inf, float(failure), float(epsilon), float(delta),
-    )  # fmt: skip
+        num_users=num_users,
+        dim=dim,
+        num_queries=num_queries,
+        form="clipped",
+        radius=float(radius),
+        bound=float(bound),
+        coordinate_radius=math.inf,
+        bin_width=math.inf,
+        range_epsilon=0.0,
+        coarse_multiplier=math.inf,
+        ball_radius=math.inf,
+        noise_multiplier=math.inf,
+        failure=float(failure),
+        epsilon=float(epsilon),
+        delta=float(delta),
+    )
     if constants == "paper":
         require(form == "auto", "form", form, "'auto' for constants='paper'")
         return _as_printed(blank)
@@ -133,8 +146,11 @@ def _with_boxes(
             lambda m: privacy.compose(
                 intervals, privacy.scale(privacy.gaussian(m), blank.num_queries)
             ),
-            target, delta, 0.5 * gaussian_multiplier, 1e4 * gaussian_multiplier,
-        )  # fmt: skip
+            target,
+            delta,
+            0.5 * gaussian_multiplier,
+            1e4 * gaussian_multiplier,
+        )
         return dataclasses.replace(releases, noise_multiplier=_above(multiplier))
 
     def at(scale: Any) -> WinsorizedReleases:
@@ -218,9 +234,11 @@ def _as_printed(blank: WinsorizedReleases) -> WinsorizedReleases:
         )
         spent = queries * epsilon * math.expm1(epsilon) + blank.epsilon / 2
         require(
-            spent <= blank.epsilon, "epsilon", blank.epsilon,
+            spent <= blank.epsilon,
+            "epsilon",
+            blank.epsilon,
             f"small enough that advanced composition gives it (it gives {spent:.4g})",
-        )  # fmt: skip
+        )
     most = 8 * math.log(1 / delta)
     require(epsilon <= most, "epsilon", epsilon, f"at most 8·log(1/delta) = {most:.4g}")
     each = epsilon / math.sqrt(8 * padded * math.log(1 / delta))

@@ -50,8 +50,8 @@ class Precision(NamedTuple):
 def precision(dtype: Any) -> Precision:
     """The settings for float64, or for everything narrower."""
     if np.dtype(dtype) == np.float64:
-        return Precision(38.0, 12.5, 9.0, 70.0, 24, 600.0)
-    return Precision(17.0, 5.0, 5.2, 26.0, 16, 80.0)
+        return Precision(decay=38.0, left=12.5, reach=9.0, coverage=70.0, terms=24, cap=600.0)
+    return Precision(decay=17.0, left=5.0, reach=5.2, coverage=26.0, terms=16, cap=80.0)
 
 
 class Group(NamedTuple):

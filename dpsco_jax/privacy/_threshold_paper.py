@@ -40,7 +40,15 @@ def split(problem: Problem, test: str, share: float) -> Split | None:
         return None
     threshold, core = THRESHOLD * problem.batch, math.ceil(KEEP_LEVEL * problem.batch)
     wrong = tests.wrong_pass(test, threshold - core, e1 / TEST_ROUNDING**2, SCORE_SENSITIVITY)
-    phase = proof.Phase(test, problem.rate, problem.num_steps, e1, wrong, 0.0, mu)
+    phase = proof.Phase(
+        test=test,
+        rate=problem.rate,
+        num_steps=problem.num_steps,
+        test_epsilon=e1,
+        wrong_pass=wrong,
+        coin_failure=0.0,
+        mu=mu,
+    )
     return Split(phase, threshold, core, KEEP_LEVEL, _SENSITIVITY / problem.batch)
 
 

@@ -65,17 +65,19 @@ def problem(
     num_steps = require_integer("num_steps", num_steps, 1)
     require_relation("relation", relation, RELATIONS)
     return Problem(
-        users,
-        batch,
-        num_steps,
-        require_real("epsilon", budget[0], 0.0),
-        require_real("delta", budget[1], 0.0, 1.0),
-        require_choice("selection", selection, SELECTIONS),
-        relation,
-        _number("keep_level", keep_level, 0.5),
-        _number("threshold", threshold, 0.0),
-        require_real("false_halt_probability", false_halt_probability, 0.0, 1.0),
-        None
+        population=users,
+        batch=batch,
+        num_steps=num_steps,
+        epsilon=require_real("epsilon", budget[0], 0.0),
+        delta=require_real("delta", budget[1], 0.0, 1.0),
+        selection=require_choice("selection", selection, SELECTIONS),
+        relation=relation,
+        keep_level=_number("keep_level", keep_level, 0.5),
+        threshold_fraction=_number("threshold", threshold, 0.0),
+        false_halt_probability=require_real(
+            "false_halt_probability", false_halt_probability, 0.0, 1.0
+        ),
+        shares=None
         if isinstance(share, str) and share == "auto"
         else (_number("test_share", share, 0.0) or 0.0,),
     )

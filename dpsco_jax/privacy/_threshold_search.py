@@ -76,7 +76,15 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
     """
     e1 = share * problem.epsilon
     q, steps = problem.rate, problem.num_steps
-    phase = proof.Phase(test, q, steps, e1, 0.0, 0.0, 1.0)
+    phase = proof.Phase(
+        test=test,
+        rate=q,
+        num_steps=steps,
+        test_epsilon=e1,
+        wrong_pass=0.0,
+        coin_failure=0.0,
+        mu=1.0,
+    )
     delta = problem.delta
     if problem.selection == "bernoulli":
         coins = 0.5 * _COIN_SHARE * delta / (steps * phase.effective_rate * phase.factor)

@@ -143,7 +143,15 @@ def audit_scores(
     true_positives = int(np.sum(other[first:] > threshold))
     counts = (false_positives, true_positives) if swapped else (true_positives, false_positives)
     bound = float(epsilon_lower_bound(*counts, counted, delta, confidence))
-    return Audit(bound, delta, confidence, threshold, true_positives, false_positives, counted)
+    return Audit(
+        epsilon=bound,
+        delta=delta,
+        confidence=confidence,
+        threshold=threshold,
+        true_positives=true_positives,
+        false_positives=false_positives,
+        num_runs=counted,
+    )
 
 
 def audit(

@@ -49,9 +49,12 @@ from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 
 __all__ = [
-    "ConcentratedReleases", "calibrate_concentrated", "coupled_sensitivity", "fewest_users",
+    "ConcentratedReleases",
+    "calibrate_concentrated",
+    "coupled_sensitivity",
+    "fewest_users",
     "mean_sensitivity",
-]  # fmt: skip
+]
 
 _MOST_RAISES = 1000
 _ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)

@@ -55,12 +55,12 @@ def register(objective: Objective) -> Objective:
     """
     everywhere = objective.globally_convex_lipschitz
     _proofs[objective.loss] = Proof(
-        objective.lipschitz,
-        objective.smoothness,
-        objective.loss_strong_convexity,
-        objective.linear_model,
-        everywhere,
-        None if everywhere else objective.domain,
+        lipschitz=objective.lipschitz,
+        smoothness=objective.smoothness,
+        loss_strong_convexity=objective.loss_strong_convexity,
+        linear_model=objective.linear_model,
+        everywhere=everywhere,
+        domain=None if everywhere else objective.domain,
     )
     return objective
 

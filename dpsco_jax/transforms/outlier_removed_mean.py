@@ -179,7 +179,9 @@ def outlier_removed_mean(
         out = jax.tree.map(
             lambda u, new: jnp.where(halted, 0, new).astype(u.dtype), updates, released
         )
-        return out, OutlierRemovedState(key, test, halted, steps, ledger, last)
+        return out, OutlierRemovedState(
+            key=key, test=test, halted=halted, steps=steps, ledger=ledger, last=last
+        )
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -148,7 +148,15 @@ def search(
     if rule == "multiplier":
         lower, upper = jnp.zeros_like(lower), jnp.full_like(upper, jnp.inf)
     state = Search(
-        start, lower, upper, jnp.zeros((), jnp.int32), no, no, no, nothing, nothing.calls
+        regularization=start,
+        lower=lower,
+        upper=upper,
+        turns=jnp.zeros((), jnp.int32),
+        done=no,
+        accepted=no,
+        inactive=no,
+        answer=nothing,
+        calls=nothing.calls,
     )
 
     def turn(state: Search) -> Search:
@@ -185,15 +193,15 @@ def search(
             settled = lam
         done = accepted | last
         return Search(
-            jnp.where(done, settled, proposal),
-            low,
-            high,
-            turns,
-            done,
-            accepted,
-            inactive,
-            answer,
-            state.calls + answer.calls,
+            regularization=jnp.where(done, settled, proposal),
+            lower=low,
+            upper=high,
+            turns=turns,
+            done=done,
+            accepted=accepted,
+            inactive=inactive,
+            answer=answer,
+            calls=state.calls + answer.calls,
         )
 
     return loop(turn, lambda state: ~state.done, state, max_searches, static)

@@ -9,9 +9,10 @@ solver and makes a ``Plan`` out of inner plans; ``solve`` takes the inner ``solv
 offer:
 
 - ``plan(objective, *, num_users, epsilon, delta, initial_distance, regularization=0.0)``, whose result is a
-  pytree with ``num_users``, ``user_gradients``, ``assumes``, ``event`` (what is released, under REPLACE_ONE)
-  and ``excess_bound``: a proven bound on E[H(w) - min H], with H the objective plus the centred term, for any
-  data and any start whose root-mean-square distance to the minimizer of H is at most ``initial_distance``;
+  pytree with ``num_users``, ``user_gradients``, ``assumes``, ``loss()``, ``event`` (what is released, under
+  REPLACE_ONE) and ``excess_bound``: a proven bound on E[H(w) - min H], with H the objective plus the centred
+  term, for any data and any start whose root-mean-square distance to the minimizer of H is at most
+  ``initial_distance``;
 - ``solve(key, plan, objective, data, params, center)``, with ``Solution``.
 
 Formal guarantee: that of the joint event under REPLACE_ONE. Parts on blocks of users compose in parallel
@@ -109,6 +110,11 @@ class Plan:
         if self.composition == "parallel":
             return events.ParallelDpEvent(tuple(released))
         return events.composed(*released)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced."""
+        joint = privacy.parallel if self.composition == "parallel" else privacy.compose
+        return joint(*(part.loss() for part in self.parts))
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""

@@ -185,14 +185,14 @@ def monteiro_svaiter(
         first = jnp.asarray(regularization, center.dtype)
         zero = jnp.zeros((), center.dtype)
         start = _Trial(
-            first,
-            zero + jnp.inf,
-            zero,
-            center,
-            slope,
-            zero,
-            jnp.zeros((), jnp.int32),
-            jnp.zeros((), bool),
+            lam=first,
+            fits=zero + jnp.inf,
+            fails=zero,
+            point=center,
+            gradient=slope,
+            doublings=zero,
+            turns=jnp.zeros((), jnp.int32),
+            done=jnp.zeros((), bool),
         )
         end = jax.lax.while_loop(lambda trial: ~trial.done, turn, start)
         one = jnp.ones((), jnp.int32)

@@ -117,14 +117,30 @@ def plan(
     if method == "sgd":
         rounds = max(1, math.ceil((lipschitz * distance / excess) ** 2) - 1)
         step = distance / (lipschitz * math.sqrt(rounds + 1))
-        return Plan(method, dim, rounds, batch_size or 1, distance, step, 0.0)
+        return Plan(
+            method=method,
+            dim=dim,
+            num_rounds=rounds,
+            batch_size=batch_size or 1,
+            distance=distance,
+            step_size=step,
+            smoothing_radius=0.0,
+        )
     radius = excess / (2 * smoothing.gaussian_bias(lipschitz, 1.0, dim))
     smoothness = smoothing.gaussian_smoothness(lipschitz, radius)
     least = 16 * smoothness * distance**2 / excess  # of T(T + 1)
     rounds = math.ceil(math.sqrt(least + 0.25) - 0.5)
     enough = math.ceil(lipschitz**2 * (2 * rounds + 1) / (3 * smoothness * excess))
     step = 1 / (2 * smoothness)
-    return Plan(method, dim, rounds, batch_size or enough, distance, step, radius)
+    return Plan(
+        method=method,
+        dim=dim,
+        num_rounds=rounds,
+        batch_size=batch_size or enough,
+        distance=distance,
+        step_size=step,
+        smoothing_radius=radius,
+    )
 
 
 def solve(

@@ -102,6 +102,10 @@ class Plan:
         """What is released, for an accountant."""
         return self.releases.event
 
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced."""
+        return self.releases.loss()
+
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
         return self.releases.certificate()

@@ -196,7 +196,13 @@ def plan(
         noise = made.predicted_error * float(made.ball_radius)
         excesses.append(float(made.outer.excess) / _REACHED + lipschitz * noise)
     return Plan(
-        num_users, last.dim, tuple(rounds), regularization, np.asarray(excesses), epsilon, delta
+        num_users=num_users,
+        dim=last.dim,
+        parts=tuple(rounds),
+        regularization=regularization,
+        excesses=np.asarray(excesses),
+        epsilon=epsilon,
+        delta=delta,
     )
 
 

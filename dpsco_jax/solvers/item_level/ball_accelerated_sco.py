@@ -151,7 +151,15 @@ def plan(
             break
         blocks.append(block)
         regularizations.append(weight)
-    return Plan(num_users, dim, omitted, tuple(blocks), np.asarray(regularizations), epsilon, delta)
+    return Plan(
+        num_users=num_users,
+        dim=dim,
+        omitted=omitted,
+        parts=tuple(blocks),
+        regularizations=np.asarray(regularizations),
+        epsilon=epsilon,
+        delta=delta,
+    )
 
 
 def solve(

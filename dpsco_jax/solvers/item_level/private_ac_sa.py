@@ -116,7 +116,15 @@ def plan(
         policy = "strongly convex"
 
     problem = schedule.Problem(
-        num_users, dim, epsilon, delta, distance, paper, objective, clip, regularization
+        num_users=num_users,
+        dim=dim,
+        epsilon=epsilon,
+        delta=delta,
+        distance=distance,
+        paper=paper,
+        objective=objective,
+        clip_norm=clip,
+        regularization=regularization,
     )
 
     def under(policy: str) -> Plan:

@@ -114,10 +114,17 @@ def of_objective(
             "smoothing_radius must be in (0, inf) for a loss without a smoothness constant, got 0.0"
         )
     return Problem(
-        items_per_user, dim, *budget, float(objective.lipschitz), float(smooth),
-        float(objective.ridge), float(objective.strong_convexity),
-        float(np.asarray(objective.domain.diameter)), distance, smoothing_radius,
-    )  # fmt: skip
+        items_per_user,
+        dim,
+        *budget,
+        float(objective.lipschitz),
+        float(smooth),
+        float(objective.ridge),
+        float(objective.strong_convexity),
+        float(np.asarray(objective.domain.diameter)),
+        distance,
+        smoothing_radius,
+    )
 
 
 def gradient_variance(

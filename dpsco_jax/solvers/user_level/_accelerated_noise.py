@@ -94,14 +94,27 @@ def calibrated(
     wins = request.aggregation == "auto" and tested_stddev <= rough
     if tested is not None and (wins or request.aggregation == "outlier_removed"):
         return Noise(
-            tested.releases, tested.radius, tested.reach,
-            tested.stddev, rough, tested.failure, tested.failure,
-        )  # fmt: skip
+            releases=tested.releases,
+            radius=tested.radius,
+            reach=tested.reach,
+            stddev=tested.stddev,
+            other_stddev=rough,
+            outside=tested.failure,
+            failure=tested.failure,
+        )
     multiplier = steps.noise_multiplier(*budget, "pld")
     spread, outside = _spread(problem, num_users, num_steps, 1.0 / multiplier, request)
     stddev = per_multiplier * multiplier
     releases = GaussianReleases(*sizes, "fixed", multiplier, problem.delta)
-    return Noise(releases, spread, 1.0, stddev, tested_stddev, outside, 0.0)
+    return Noise(
+        releases=releases,
+        radius=spread,
+        reach=1.0,
+        stddev=stddev,
+        other_stddev=tested_stddev,
+        outside=outside,
+        failure=0.0,
+    )
 
 
 def model(problem: bounds.Problem, request: Request) -> NoiseModel:

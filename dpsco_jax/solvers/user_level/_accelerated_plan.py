@@ -145,6 +145,10 @@ class Plan:
             f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz",
         )
 
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced."""
+        return self.releases.loss()
+
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
         return self.releases.certificate()

@@ -146,9 +146,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         "localized_sgd",
         localized_sgd,
-        predict=lambda p, plan: predict.multipass_sgd(
-            p, plan.parts[-1], float(plan.distances[-1])
-        ),
+        predict=lambda p, plan: predict.multipass_sgd(p, plan.parts[-1], float(plan.distances[-1])),
         shorten=True,
     ),
     Candidate("phased_sgd", phased_sgd),

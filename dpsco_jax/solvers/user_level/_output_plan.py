@@ -207,12 +207,31 @@ def proven_constants(objective: Objective) -> Constants:
 
 
 def bare(
-    num_users: int, items_per_user: int, dim: int, constants: str, chunk_size: int, own: Constants,
-    multiplier: float, added: float, budget: tuple[float, float],
-) -> Plan:  # fmt: skip
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    constants: str,
+    chunk_size: int,
+    own: Constants,
+    multiplier: float,
+    added: float,
+    budget: tuple[float, float],
+) -> Plan:
     """The plan of one step of length 1/H' with regularization ``added``; no bound is set."""
     step = 1.0 / (own.smoothness + own.ridge + added)
     return Plan(
-        num_users, items_per_user, dim, 1, constants, chunk_size, own, multiplier,
-        own.lipschitz * CLIP_ROOM, step, added, *budget, math.inf, math.inf,
-    )  # fmt: skip
+        num_users,
+        items_per_user,
+        dim,
+        1,
+        constants,
+        chunk_size,
+        own,
+        multiplier,
+        own.lipschitz * CLIP_ROOM,
+        step,
+        added,
+        *budget,
+        math.inf,
+        math.inf,
+    )

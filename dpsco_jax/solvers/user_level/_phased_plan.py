@@ -24,7 +24,14 @@ from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 
 def clipped_releases(noise_multiplier: Any, delta: Any) -> GaussianReleases:
     """What a phase without a test releases: one mean of all its groups, one of which may be replaced."""
-    return GaussianReleases(1, 1, 1, "fixed", noise_multiplier, delta)
+    return GaussianReleases(
+        population_size=1,
+        batch_size=1,
+        num_steps=1,
+        sampling="fixed",
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+    )
 
 
 def reach(phase: schedule.Phase) -> float:

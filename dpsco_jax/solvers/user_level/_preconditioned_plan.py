@@ -207,11 +207,22 @@ def plan(
     moments_multiplier = _planning.float32_above(whole / math.sqrt(share)) if share else None
     noise_multiplier = _planning.float32_above(whole * math.sqrt(num_steps / (1.0 - share)))
     return Plan(
-        num_users, items_per_user, dim, columns_per_row, num_steps, chunk_size,
-        jnp.asarray(moments), moments_multiplier, noise_multiplier,
-        0.0 if columns_per_row is None else COMPONENT_WEIGHT, quantile, margin_scale, smoothness,
-        epsilon, delta,
-    )  # fmt: skip
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        columns_per_row=columns_per_row,
+        num_steps=num_steps,
+        chunk_size=chunk_size,
+        second_moments=jnp.asarray(moments),
+        moments_multiplier=moments_multiplier,
+        noise_multiplier=noise_multiplier,
+        component_weight=0.0 if columns_per_row is None else COMPONENT_WEIGHT,
+        quantile=quantile,
+        margin_scale=margin_scale,
+        smoothness=smoothness,
+        epsilon=epsilon,
+        delta=delta,
+    )
 
 
 def smooth_linear_model(objective: Objective) -> tuple[LinearModel, float]:

@@ -147,9 +147,17 @@ def gradient_releases(
             lipschitz, items_per_user, num_users, num_steps, gdp, failure
         )
     releases = calibrate_winsorized(
-        num_users, dim, num_steps, epsilon, delta,
-        radius=radius, bound=lipschitz, failure=failure, form=form, constants=constants,
-    )  # fmt: skip
+        num_users,
+        dim,
+        num_steps,
+        epsilon,
+        delta,
+        radius=radius,
+        bound=lipschitz,
+        failure=failure,
+        form=form,
+        constants=constants,
+    )
     if releases.form == "clipped":
         return releases, 0.0
     return releases, 1.0 if given else min(1.0, failure + releases.failure_probability())

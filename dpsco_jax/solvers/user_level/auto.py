@@ -177,9 +177,17 @@ def plan(
         privacy.FullBatch(), 1, epsilon, delta, NeighboringRelation.REPLACE_ONE
     )
     problem = Problem(
-        objective, num_users, items_per_user, dim, epsilon, delta, distance, columns_per_row,
-        gradient_budget // one_pass, unit,
-    )  # fmt: skip
+        objective=objective,
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        epsilon=epsilon,
+        delta=delta,
+        distance=distance,
+        columns_per_row=columns_per_row,
+        passes=gradient_budget // one_pass,
+        unit_noise=unit,
+    )
 
     if unknown := set(settings) - {candidate.name for candidate in candidates}:
         raise ValueError(f"settings must be of candidates, got {sorted(unknown)}")
@@ -282,4 +290,11 @@ def _planned(
         scope = "population"
         if math.isfinite(bound):
             ranked -= float(getattr(made, "stability_bound", 0.0))
-    return Row(candidate.name, bound, scope, ranked, prediction, cost(made)), made
+    return Row(
+        name=candidate.name,
+        bound=bound,
+        scope=scope,
+        ranked=ranked,
+        prediction=prediction,
+        item_gradients=cost(made),
+    ), made

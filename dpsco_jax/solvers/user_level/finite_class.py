@@ -203,9 +203,19 @@ def plan(
     best = min((True, False), key=lambda winsorized: outcome(winsorized)[1])
     chance, excess = outcome(best)
     return Plan(
-        num_users, items_per_user, num_candidates, best, (low + high) / 2, bound, radius, first,
-        stop, epsilon, chance, excess,
-    )  # fmt: skip
+        num_users=num_users,
+        items_per_user=items_per_user,
+        num_candidates=num_candidates,
+        winsorized=best,
+        middle=(low + high) / 2,
+        bound=bound,
+        radius=radius,
+        candidate_epsilon=first,
+        stopping_probability=stop,
+        epsilon=epsilon,
+        failure_probability=chance,
+        excess_bound=excess,
+    )
 
 
 def solve(

@@ -120,9 +120,20 @@ def plan(
             excess_bound = distance * math.sqrt(variance / num_steps)
     step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
-        num_users, items_per_user, dim, num_steps, batch_size, constants, chunk_size,
-        multiplier, clip, step_size, epsilon, delta, excess_bound,
-    )  # fmt: skip
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        num_steps=num_steps,
+        batch_size=batch_size,
+        constants=constants,
+        chunk_size=chunk_size,
+        noise_multiplier=multiplier,
+        clip_norm=clip,
+        step_size=step_size,
+        epsilon=epsilon,
+        delta=delta,
+        excess_bound=excess_bound,
+    )
 
 
 def solve(

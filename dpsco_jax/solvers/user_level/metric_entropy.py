@@ -147,7 +147,14 @@ def plan(
             loss_range=loss_range,
             failure=failure,
         )
-        found = Plan(dim, points, float(lower), float(upper), selection, 0.0)
+        found = Plan(
+            dim=dim,
+            points_per_axis=points,
+            lower=float(lower),
+            upper=float(upper),
+            selection=selection,
+            excess_bound=0.0,
+        )
         excess = selection.excess_bound + float(objective.lipschitz) * found.mesh
         return dataclasses.replace(found, excess_bound=excess)
 

@@ -125,15 +125,17 @@ def plan(
         smoothing = "per_item" if paper and not smooth else "none"
     _checks.require_choice("smoothing", smoothing, _SMOOTHING)
     problem = schedule.Problem(
-        num_users,
-        items_per_user,
-        dim,
-        lipschitz,
-        objective.smoothness + objective.ridge if objective.smoothness is not None else None,
-        distance,
-        diameter,
-        smoothing,
-        not objective.ridge or (smooth and smoothing == "none"),
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        lipschitz=lipschitz,
+        smoothness=objective.smoothness + objective.ridge
+        if objective.smoothness is not None
+        else None,
+        distance=distance,
+        diameter=diameter,
+        smoothed=smoothing,
+        provable=not objective.ridge or (smooth and smoothing == "none"),
     )
     printed = schedule.printed(problem, epsilon, delta, num_steps) if paper else None
 
@@ -152,7 +154,14 @@ def plan(
     def noise(num_steps: int) -> tuple[Any, float, float, float]:
         """Releases, radius, the trajectory's privacy, and the multiplier of clipped means."""
         plain = fixed_size(num_users, num_users, num_steps).noise_multiplier(epsilon, delta, "pld")
-        clipped = GaussianReleases(num_users, num_users, num_steps, "fixed", plain, delta)
+        clipped = GaussianReleases(
+            population_size=num_users,
+            batch_size=num_users,
+            num_steps=num_steps,
+            sampling="fixed",
+            noise_multiplier=plain,
+            delta=delta,
+        )
         if pairwise(num_steps, 0.0) >= 2 * lipschitz:
             return clipped, pairwise(num_steps, 0.0), 0.0, plain
         releases = threshold_phase.calibrate_concentrated(

@@ -104,9 +104,16 @@ def plan(
 
     def under(added: float) -> Plan:
         draft = bare(
-            num_users, items_per_user, dim, constants, chunk_size, own, multiplier, added,
+            num_users,
+            items_per_user,
+            dim,
+            constants,
+            chunk_size,
+            own,
+            multiplier,
+            added,
             (epsilon, delta),
-        )  # fmt: skip
+        )
         kept = 1.0 - draft.step_size * (convex + added)
         spread = draft.noise_stddev * math.sqrt(dim)
         goal = _SOLVED_TO * spread / distance

@@ -147,16 +147,31 @@ def plan(
     lipschitz = float(objective.lipschitz)
     slope = _winsorized_plan.largest_slope(objective)
     problem = schedule.Problem(
-        items_per_user, lipschitz, smoothness, objective.strong_convexity, slope, diameter,
-        distance, most_steps,
-    )  # fmt: skip
+        items_per_user=items_per_user,
+        lipschitz=lipschitz,
+        smoothness=smoothness,
+        strong_convexity=objective.strong_convexity,
+        slope=slope,
+        diameter=diameter,
+        distance=distance,
+        most_steps=most_steps,
+    )
 
     @functools.cache
     def calibrated(users: int, steps: int) -> tuple[WinsorizedReleases, float]:
         return _winsorized_plan.gradient_releases(
-            objective, users, items_per_user, dim, steps, epsilon, delta,
-            radius=radius, failure=failure, form=form, constants=constants,
-        )  # fmt: skip
+            objective,
+            users,
+            items_per_user,
+            dim,
+            steps,
+            epsilon,
+            delta,
+            radius=radius,
+            failure=failure,
+            form=form,
+            constants=constants,
+        )
 
     if constants == "paper":
         stddev = lipschitz / math.sqrt(dim) if gradient_stddev is None else gradient_stddev

@@ -154,16 +154,16 @@ def plan(
         )
 
     request = search.Request(
-        problem,
-        epsilon,
-        delta,
-        step_size,
-        step_ratio,
-        size_ratio,
-        radius,
-        failure,
-        printed,
-        fixed_size(1, 1, 1).noise_multiplier(epsilon, delta, "pld"),
+        problem=problem,
+        epsilon=epsilon,
+        delta=delta,
+        step_size=step_size,
+        step_ratio=step_ratio,
+        size_ratio=size_ratio,
+        radius=radius,
+        failure=failure,
+        printed=printed,
+        plain=fixed_size(1, 1, 1).noise_multiplier(epsilon, delta, "pld"),
     )
     return search.best(request, calibrate, num_groups, counts)
 
@@ -210,7 +210,9 @@ def _solve_phase(
 ) -> Solution:
     """Where the averages of the groups move the point; the point itself if the test fails."""
     plan = phase.plan
-    averages = group_averages(objective, data, plan.num_groups, point, plan.step_sizes[phase.position])
+    averages = group_averages(
+        objective, data, plan.num_groups, point, plan.step_sizes[phase.position]
+    )
     # Relative to the phase's start, which is public: small numbers, and an anchor at the origin.
     moves = jax.tree.map(jnp.subtract, averages, point)
     release = _release(key, plan, phase.position)

@@ -127,9 +127,14 @@ def solve(
         model, scales, component, _INSIDE_WEIGHT, chunk_size=plan.chunk_size
     )
     end = loop.run(
-        oracle_key, oracle, chain, start, prepared, plan.num_steps,
+        oracle_key,
+        oracle,
+        chain,
+        start,
+        prepared,
+        plan.num_steps,
         lambda params, opt_state, estimate: jnp.exp(params.log_radius),
-    )  # fmt: skip
+    )
     point = transforms.average_eval_params(end.opt_state, end.params).point
     gradients = plan.user_gradients * prepared.labels.shape[1]
     solution = finished(point, end.opt_state, gradients, end.num_gradients, end.trace)

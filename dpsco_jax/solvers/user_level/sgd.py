@@ -80,18 +80,22 @@ class Plan:
     def releases(self) -> GaussianReleases:
         """The private releases of the run."""
         return GaussianReleases(
-            self.num_users,
-            self.batch_size,
-            self.num_steps,
-            "poisson" if self.sampling == "poisson" else "fixed",
-            self.noise_multiplier,
-            self.delta,
+            population_size=self.num_users,
+            batch_size=self.batch_size,
+            num_steps=self.num_steps,
+            sampling="poisson" if self.sampling == "poisson" else "fixed",
+            noise_multiplier=self.noise_multiplier,
+            delta=self.delta,
         )
 
     @property
     def user_gradients(self) -> int:
         """User gradients of the whole run; the expected number under Poisson sampling."""
         return self.num_steps * self.batch_size
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced."""
+        return self.releases.loss()
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
@@ -183,9 +187,20 @@ def plan(
         excess_bound = math.inf
     step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
-        num_users, dim, num_steps, batch_size, sampling, averaging, chunk_size,
-        noise_multiplier, clip_norm, step_size, epsilon, delta, excess_bound,
-    )  # fmt: skip
+        num_users=num_users,
+        dim=dim,
+        num_steps=num_steps,
+        batch_size=batch_size,
+        sampling=sampling,
+        averaging=averaging,
+        chunk_size=chunk_size,
+        noise_multiplier=noise_multiplier,
+        clip_norm=clip_norm,
+        step_size=step_size,
+        epsilon=epsilon,
+        delta=delta,
+        excess_bound=excess_bound,
+    )
 
 
 def solve(

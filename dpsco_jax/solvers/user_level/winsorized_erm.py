@@ -194,9 +194,18 @@ def plan(
 
     def with_steps(steps: int) -> Plan:
         releases, chance = _winsorized_plan.gradient_releases(
-            objective, num_users, items_per_user, dim, steps, epsilon, delta,
-            radius=radius, failure=failure, form=form, constants=constants,
-        )  # fmt: skip
+            objective,
+            num_users,
+            items_per_user,
+            dim,
+            steps,
+            epsilon,
+            delta,
+            radius=radius,
+            failure=failure,
+            form=form,
+            constants=constants,
+        )
         variance = float(releases.noise_variance)
         match method:
             case "convex":

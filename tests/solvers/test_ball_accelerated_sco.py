@@ -40,7 +40,7 @@ def _three_blocks():
         dataclasses.replace(b, outer=dataclasses.replace(b.outer, target_weight=1e9))
         for b in blocks
     )
-    return ball_accelerated_sco.Plan(USERS, 2, "", blocks, np.ones(3), 1.0, 1e-3)
+    return ball_accelerated_sco.Plan(USERS, "", blocks, np.ones(3), 1.0, 1e-3)
 
 
 def _numbered(changed=None):

@@ -43,7 +43,6 @@ class Plan(_sequence.OnBlocks):
 
     Attributes:
         num_users: n; blocks take them in their order, those left over take no part.
-        dim: number of parameters.
         parts: the plan of every block, of ``ball_accelerated_erm``.
         regularizations: μ_i, ``[blocks]``.
         epsilon: the budget, of every block.
@@ -52,7 +51,6 @@ class Plan(_sequence.OnBlocks):
     """
 
     num_users: int = static()
-    dim: int = static()
     omitted: str = static()
     parts: Any
     regularizations: Number
@@ -153,7 +151,6 @@ def plan(
         regularizations.append(weight)
     return Plan(
         num_users=num_users,
-        dim=dim,
         omitted=omitted,
         parts=tuple(blocks),
         regularizations=np.asarray(regularizations),

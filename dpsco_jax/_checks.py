@@ -235,7 +235,7 @@ def require_real_leaves(name: str, tree: Any) -> None:
 
 
 def require_wide_numbers(name: str, tree: Any) -> None:
-    """Raise ``ValueError`` unless arrays in the tree are floating, float32 or wider: 2·200 is 144 in uint8."""
+    """Raise ``ValueError`` unless arrays in the tree are float32 or wider: 2·200 is 144 in uint8."""
     for leaf in jax.tree.leaves(tree):
         kind = getattr(leaf, "dtype", jnp.dtype("float32"))
         wide = jnp.issubdtype(kind, jnp.floating) and kind.itemsize >= 4

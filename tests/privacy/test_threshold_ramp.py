@@ -23,7 +23,7 @@ def _releases(keep, size=8, core=7.0, selection="weighted"):
 @pytest.mark.parametrize("keep", [0.5 + 1e-8, 0.5 + 2.0**-24, 0.5 + 2.0**-23, 0.5 + 2.0**-20])
 def test_nothing_is_claimed_where_the_ramp_turns_round(keep, selection):
     # A vector that is near to nobody had all of the weight, and those near to each other none, while the
-    # mean was claimed to move by 0.9 radii.
+    # mean was claimed to move by less than a radius.
     alone, together = (
         float(concentrated_mean.inlier_weights(jnp.asarray([degree]), 8, keep)[0])
         for degree in (1, 7)

@@ -234,6 +234,14 @@ def require_real_leaves(name: str, tree: Any) -> None:
         require(bool(real), name, dtype, "a tree of real floating-point leaves")
 
 
+def require_wide_numbers(name: str, tree: Any) -> None:
+    """Raise ``ValueError`` unless arrays in the tree are float32 or wider: 2·200 is 144 in uint8."""
+    for leaf in jax.tree.leaves(tree):
+        kind = getattr(leaf, "dtype", jnp.dtype("float32"))
+        wide = jnp.issubdtype(kind, jnp.floating) and kind.itemsize >= 4
+        require(bool(wide), name, kind, "of numbers of float32 or wider, no integers")
+
+
 def require_tree(name: str, tree: Any) -> None:
     """Raise ``ValueError`` unless every leaf of the tree is a real number or an array of them."""
     for leaf in jax.tree.leaves(tree):

@@ -13,6 +13,7 @@ loss and certificate are infinite.
 Cost: none.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -24,8 +25,8 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import rotations
 from dpsco_jax.mechanisms import private_range as ranges
 from dpsco_jax.privacy import events
-from dpsco_jax.privacy._conditions import positive_and_finite
-from dpsco_jax.privacy._numerics import array_namespace
+from dpsco_jax.privacy._conditions import drawable, positive_and_finite
+from dpsco_jax.privacy._numerics import array_namespace, as_floats
 from dpsco_jax.privacy.certificates import accounted_by
 
 BOXED = ("winsorized", "refined", "laplace")
@@ -90,12 +91,18 @@ class WinsorizedReleases:
     @property
     def accounted(self) -> Any:
         """Whether the proofs cover queries with these numbers; a bool, may be traced."""
-        needed = [self.bound, self.noise_multiplier]
+        lengths, multipliers, others = [self.bound], [self.noise_multiplier], []
         if self.form in BOXED:
-            needed += [self.coordinate_radius, self.bin_width, self.range_epsilon]
+            lengths.append(self.coordinate_radius)
+            others += [self.bin_width, self.range_epsilon]
         if self.form in TWO_STEPS:
-            needed += [self.coarse_multiplier, self.ball_radius]
-        return positive_and_finite(*needed)
+            lengths.append(self.ball_radius)
+            multipliers.append(self.coarse_multiplier)
+        # No scale of noise is below the least length over n times a multiplier.
+        xp, least = as_floats(*lengths)
+        length = functools.reduce(xp.minimum, least) / self.num_users
+        scales = [length * multiplier for multiplier in as_floats(*multipliers)[1]]
+        return positive_and_finite(*lengths, *multipliers, *others) & drawable(*scales)
 
     @property
     def padded(self) -> int:

@@ -13,6 +13,9 @@ from typing import Any
 
 from dpsco_jax.privacy._numerics import as_floats
 
+LEAST_NOISE = 2.0**-100
+"""The least scale of noise of which anything is proven: below 2^-126 float32 noise is zero."""
+
 
 def positive_and_finite(*values: Any) -> Any:
     """Whether all the values are positive and finite; elementwise, if they are arrays.
@@ -24,4 +27,17 @@ def positive_and_finite(*values: Any) -> Any:
     good = xp.isfinite(found[0]) & (found[0] > 0)
     for value in found[1:]:
         good = good & xp.isfinite(value) & (value > 0)
+    return good
+
+
+def drawable(*scales: Any) -> Any:
+    """Whether noise of all these scales can be drawn in float32: at least ``LEAST_NOISE``; elementwise.
+
+    Args:
+        scales: as for ``positive_and_finite``. An infinite scale is drawable: it tells nothing.
+    """
+    _, found = as_floats(*scales)
+    good = found[0] >= LEAST_NOISE
+    for scale in found[1:]:
+        good = good & (scale >= LEAST_NOISE)
     return good

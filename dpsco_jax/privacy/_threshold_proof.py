@@ -37,6 +37,15 @@ how often it errs of one that much smaller."""
 _KEPT_ROUNDING = 1.0 - 2.0**-22
 """The mechanism gives weight 1 from this share of the kept level on, also where that has been rounded up."""
 
+_RAMP_ROUNDING = 2.0**-21
+"""Of kept level times batch, in float32: a ramp is steeper by this share of it over its length."""
+
+_STEEPEST = 2.0**-5
+"""Kept levels so near to one half that the ramp is steeper than this, or turned round, are not covered."""
+
+_STEEP = 2.0**-15
+"""What is less is as the rounding of the mean itself, which sensitivities do not hold."""
+
 
 class Phase(NamedTuple):
     """All that the accounting needs; numbers may be traced.
@@ -166,18 +175,21 @@ def as_run(releases: Any) -> Run:
     keep, core = xp.where(holds, keep, 0.75), xp.where(holds, core, size - 1.0)
     eps, noise = xp.where(holds, eps, 1.0), xp.where(holds, noise, 1.0)
     chance = xp.where(holds & random, chance, 0.5 if random else 0.0)
+    steeper = _RAMP_ROUNDING * keep / (keep - 0.5)
+    holds &= steeper <= _STEEPEST
+    steeper = 1.0 + xp.where((steeper > _STEEP) & holds, steeper, 0.0)
     gap = xp.where(holds, threshold - core, 0.0)
     coins = None
     if random:
-        mean = (size - 1 - core) / ((keep - 0.5) * size)
+        mean = steeper * (size - 1 - core) / ((keep - 0.5) * size)
         most = differing_coins(mean, chance)
         holds &= xp.isfinite(most)
         most = xp.where(xp.isfinite(most), most, 0.0)
         kappa = coupled_shift(size, core, keep, most, sides)
-        share = xp.minimum(1.0 / ((keep - 0.5) * size), 1.0)
+        share = xp.minimum(steeper / ((keep - 0.5) * size), 1.0)
         coins = Coins(size - 1 - core, share, sides, most)
     else:
-        kappa = weighted_shift(size, core, keep, sides)
+        kappa = steeper * weighted_shift(size, core, keep, sides)
     phase = Phase(
         test=releases.test,
         rate=rate,

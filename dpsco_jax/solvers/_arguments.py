@@ -82,9 +82,10 @@ def require_asked(made: type, key: Any, plan: Any, gradient: Any, start: Any, st
 
 
 def require_plan(made: type, plan: Any) -> None:
-    """``ValueError`` unless the plan is one that this solver's ``plan`` has made."""
+    """``ValueError`` unless the plan is one that this solver's ``plan`` has made, of numbers wide enough."""
     found = f"{type(plan).__module__}.{type(plan).__qualname__}"
     _checks.require(isinstance(plan, made), "plan", found, f"a {made.__module__}.{made.__name__}")
+    _checks.require_wide_numbers("plan", plan)
 
 
 def require_like(name: str, point: Any, params: Any) -> None:

@@ -120,12 +120,18 @@ class ClippedItems:
     clip_norm: Number
     noise_multiplier: Number
 
+    def __post_init__(self) -> None:
+        # Whatever else is claimed, all items take part: no other scheme is drawn here.
+        _checks.require_instance("scheme", self.scheme, FullBatch | WithReplacement)
+
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
         Raises:
-            ValueError: if the data have not the number of users from which the scheme draws.
+            ValueError: if the data have not the number of users from which the scheme draws, or the clip norm
+                is an integer or narrower than float32, in which ``slots`` times it may wrap around.
         """
+        _checks.require_wide_numbers("clip_norm", self.clip_norm)
         draws = None
         if isinstance(self.scheme, WithReplacement):
             _require_users(self.scheme.population_size, data)

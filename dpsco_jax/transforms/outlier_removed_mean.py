@@ -38,6 +38,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
 )
 from dpsco_jax.mechanisms import additive, concentrated_mean, sparse_vector
+from dpsco_jax.privacy._conditions import drawable, positive_and_finite
 from dpsco_jax.privacy._numerics import as_floats
 from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.transforms._states import wide_copy
@@ -100,8 +101,9 @@ def outlier_removed_mean(
     require_positive("reach", reach)
     require(anchor in ("last release", None), "anchor", anchor, '"last release" or None')
     # Traced numbers cannot raise: nothing is promised of a radius that is no length.
-    xp, (length,) = as_floats(radius)
-    loss = privacy.unbounded_unless((length > 0) & xp.isfinite(length), releases.loss())
+    _, (length, noise) = as_floats(radius, releases.noise_stddev)
+    drawn = positive_and_finite(length) & drawable(length * noise)
+    loss = privacy.unbounded_unless(drawn, releases.loss())
     stream = sparse_vector.below_threshold(
         releases.threshold, releases.test_epsilon, releases.score_sensitivity
     )

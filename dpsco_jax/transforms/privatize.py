@@ -32,6 +32,7 @@ from dpsco_jax import privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
+from dpsco_jax.privacy._conditions import drawable
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
 from dpsco_jax.transforms.aggregate import Aggregate
 
@@ -117,8 +118,10 @@ def privatize(
         # In full precision even where a schedule hands over a bfloat16 multiplier: the product has
         # to be the standard deviation that the ledger is charged for.
         sensitivity = jnp.asarray(aggregate.sensitivity, float)
-        # A sensitivity out of its range (traced) says nothing of the noise that it makes.
+        # A sensitivity out of its range (traced) says nothing of the noise that it makes, nor does noise
+        # that float32 cannot hold.
         valid = (sensitivity > 0) & jnp.isfinite(sensitivity)
+        valid &= drawable(jnp.asarray(noise_multiplier, float) * sensitivity)
         charged, stream = privacy.unbounded_unless(valid, loss), state.stream
         if noise_correlation is None:
             stddev = jnp.asarray(noise_multiplier, float) * sensitivity

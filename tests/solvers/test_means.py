@@ -101,9 +101,38 @@ def test_a_composite_refuses_parts_of_another_relation():
             dataclasses.replace(plan, parts=parts)
 
 
+def test_a_composite_refuses_parts_of_another_relation_in_a_list():
+    plan = _row("sco, localization").plan()
+
+    @dataclasses.dataclass(frozen=True)
+    class Careless:
+        releases: GaussianReleases
+        num_users: int
+
+    users = plan.parts[0].num_users
+    parts = [Careless(GaussianReleases(users, 1, 1, "poisson", 1.0, 1e-3), users)]
+    with pytest.raises(ValueError, match="relation"):
+        dataclasses.replace(plan, parts=parts)
+
+
 def test_releases_of_another_kind_are_refused_by_phased_sgd():
     row = _row("phased_sgd, tested")
     plan = row.plan()
     gaussian = GaussianReleases(plan.num_groups, plan.num_groups, 1, "fixed", 1.0, 1e-3)
     with pytest.raises(ValueError, match="releases"):
         row.solve(jax.random.key(0), dataclasses.replace(plan, releases=gaussian), row.data())
+
+
+@pytest.mark.parametrize(
+    "scheme", [privacy.WithoutReplacement(1000, 1), privacy.Poisson(0.01), None, "full"]
+)
+def test_items_are_drawn_by_two_schemes_only(scheme):
+    # Everybody took part while a batch of one in 1000 was charged: ε = 0.6 for 7.1.
+    with pytest.raises(ValueError, match="scheme"):
+        means.ClippedItems(4, scheme, 1.0, 1.0)
+
+
+def test_items_refuse_a_clip_that_wraps_around():
+    mean = means.ClippedItems(4, privacy.FullBatch(), np.uint8(200), 1.0)
+    with pytest.raises(ValueError, match="clip_norm must be of numbers"):
+        _opened(mean, USERS)

@@ -81,7 +81,7 @@ class Plan:
             # Parts on the same users compose in sequence, whatever else is claimed.
             _checks.require_choice("composition", self.composition, ("sequential",))
         # JAX may build a plan of placeholders, in whose place it has no parts.
-        for part in self.parts if isinstance(self.parts, tuple) else ():
+        for part in self.parts if isinstance(self.parts, tuple | list) else ():
             _planning.require_replacement(getattr(part, "releases", None))
 
     @property

@@ -32,8 +32,8 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import additive, private_range, private_selection, winsorized_mean
-from dpsco_jax.privacy._conditions import positive_and_finite
-from dpsco_jax.privacy._numerics import array_namespace
+from dpsco_jax.privacy._conditions import drawable, positive_and_finite
+from dpsco_jax.privacy._numerics import array_namespace, as_floats
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
@@ -108,7 +108,10 @@ class Plan:
     @property
     def accounted(self) -> Any:
         """Whether the guarantee covers a run with these numbers; a bool, may be traced."""
-        good = positive_and_finite(self.candidate_epsilon, self.radius, self.bound)
+        xp, (radius, bound) = as_floats(self.radius, self.bound)
+        good = positive_and_finite(self.candidate_epsilon, radius, bound)
+        # No more than the scale of the noise, which has to be one in float32.
+        good = good & drawable(xp.minimum(radius, bound) / self.num_users / self.candidate_epsilon)
         gamma = self.stopping_probability
         return good & (gamma >= private_selection.LEAST_STOPPING_PROBABILITY) & (gamma <= 1)
 

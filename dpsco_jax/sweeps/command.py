@@ -139,11 +139,11 @@ def _run_command(kind: type[Experiment]) -> Callable[..., int]:
 
 
 def _report_command(kind: type[Experiment]) -> Callable[..., int]:
-    def command(experiment: Any, results: Path = Path("results")) -> int:
+    def command(experiment: Any, results: Path = Path("results"), html: bool = False) -> int:
         _found(lambda: cells_of(experiment))
         folder = results / experiment.name
         with Store(folder) as store:
-            report(experiment, store, folder, output())
+            report(experiment, store, folder, output(), html)
         return 0
 
     return _with_options(command, kind)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsco_jax._checks import require_count, require_real
+from dpsco_jax.sweeps._collect import note
 from dpsco_jax.sweeps._extra import needs
 
 with needs("sweeps"):
@@ -128,3 +129,4 @@ def save(figure: Any, stem: Path) -> None:
     """Writes ``stem.png`` (300 dpi) and ``stem.svg``; equal data give equal files."""
     figure.savefig(stem.with_suffix(".png"), metadata={"Software": None})
     figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+    note(stem.with_suffix(".svg"))

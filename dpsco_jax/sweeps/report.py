@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
+from dpsco_jax.sweeps import page
+from dpsco_jax.sweeps._collect import Shown, collecting, note
 from dpsco_jax.sweeps._extra import needs
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.experiment import BOOKKEEPING, Experiment
@@ -72,16 +74,31 @@ def show(title: str, columns: dict[str, Sequence[Any]], console: Console | None 
         console: where to, by default standard output.
     """
     table = Table(title=title, title_justify="left", header_style="bold")
-    for heading, values in columns.items():
-        text = all(isinstance(value, str) for value in values)
+    words = [all(isinstance(value, str) for value in values) for values in columns.values()]
+    for heading, text in zip(columns, words, strict=True):
         table.add_column(heading, justify="left" if text else "right", no_wrap=True)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*(v if isinstance(v, str) else f"{v:.4g}" for v in row))
+    rows = [
+        [value if isinstance(value, str) else f"{value:.4g}" for value in row]
+        for row in zip(*columns.values(), strict=True)
+    ]
+    for row in rows:
+        table.add_row(*row)
+    note(Shown(title, list(columns), rows, [not text for text in words]))
     (console or output()).print(table)
 
 
-def report(experiment: Experiment, store: Store, folder: Path, console: Console) -> None:
-    """Prints how the cells stand, writes ``cells.csv``, lets the experiment report."""
+def report(
+    experiment: Experiment, store: Store, folder: Path, console: Console, html: bool = False
+) -> None:
+    """Prints how the cells stand, writes ``cells.csv``, lets the experiment report.
+
+    Args:
+        experiment: an instance, its fields the configuration.
+        store: where its cells are.
+        folder: where files go.
+        console: where texts go.
+        html: whether all of it is written as one page, too: ``report.html``.
+    """
     table = frame(experiment, store)
     total = len(cells_of(experiment))
     if table.empty:
@@ -101,8 +118,11 @@ def report(experiment: Experiment, store: Store, folder: Path, console: Console)
     if len(software) > 1:
         console.print(f"the cells come from {len(software)} different sets of library versions")
     finished = table[table["status"] != "failed"].drop(columns=[*BOOKKEEPING])
-    if not finished.empty:
-        experiment.report(finished.reset_index(drop=True), folder)
+    with collecting() as collected:
+        if not finished.empty:
+            experiment.report(finished.reset_index(drop=True), folder)
+    if html:
+        page.write(experiment, store, folder, collected)
     console.print(f"written to {folder}", highlight=False)
 
 

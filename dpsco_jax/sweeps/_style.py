@@ -48,20 +48,22 @@ figure { margin: 0 0 1.75rem; }
 figcaption { font-weight: 600; margin-bottom: .5rem; overflow-wrap: anywhere; }
 .scroll {
   background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
-  max-width: 100%; overflow-x: auto;
+  max-width: 100%; overflow-x: auto; width: fit-content;
 }
 .scroll:focus-visible, summary:focus-visible, a:focus-visible {
   outline: 2px solid var(--accent); outline-offset: 2px;
 }
-.drawing { background: var(--paper); padding: .75rem; }
+.drawing { background: var(--paper); padding: .75rem; width: auto; }
 .drawing svg {
   display: block; height: auto; margin: 0 auto;
   width: clamp(var(--natural, 40rem), 100%, calc(1.5 * var(--natural, 40rem)));
 }
-table { border-collapse: collapse; font-size: .875rem; min-width: 100%; }
+table { border-collapse: collapse; font-size: .875rem; }
 th, td { padding: .4rem .8rem; text-align: left; vertical-align: top; white-space: nowrap; }
 th { border-bottom: 1px solid var(--line); color: var(--soft); font-weight: 600; }
+thead tr, tbody tr { background: var(--card); }
 tbody tr:nth-child(even) { background: var(--stripe); }
+th:first-child, td:first-child { background: inherit; left: 0; position: sticky; }
 td.number, th.number { font-variant-numeric: tabular-nums; text-align: right; }
 td.long { min-width: 14rem; overflow-wrap: anywhere; white-space: normal; }
 details { margin: .75rem 0; }

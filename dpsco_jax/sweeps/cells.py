@@ -26,7 +26,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpsco_jax._checks import require, require_count, require_flag, require_given, require_instance
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_flag,
+    require_instance,
+    require_instances,
+)
 
 _HEXADECIMAL = re.compile("[0-9a-f]{16}")
 
@@ -70,10 +76,11 @@ def axis(
     """
     require(isinstance(name, str) and bool(name), "name", name, "a text that is not empty")
     require_flag("static", static)
-    require_given(_require_values, choices=choices)
+    if choices is not None:
+        require_instances("choices", choices, Setting)
     value: int | tuple[Setting, ...]
     if isinstance(default, Sequence):
-        _require_values("default", default)
+        require_instances("default", default, Setting)
         value = tuple(default)
     else:
         value = require_count("default", default)
@@ -94,7 +101,7 @@ def product(experiment: Any) -> list[dict[str, Setting]]:
     Raises:
         ValueError: if ``experiment`` is not an instance of a dataclass.
     """
-    require_configured("experiment", experiment)
+    _require_configured("experiment", experiment)
     axes = {field.metadata["axis"]: _values(experiment, field) for field in _axes(experiment)}
     return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
 
@@ -107,7 +114,7 @@ def cells_of(experiment: Any) -> list[Cell]:
             twice (an axis repeats a value); if a setting is not a string, a finite number or a boolean,
             or not among the ``choices`` of its axis, which the message lists.
     """
-    require_configured("experiment", experiment)
+    _require_configured("experiment", experiment)
     for field in _axes(experiment):
         _require_known(field, _values(experiment, field))
     common = [experiment.name, experiment.version, _canonical(constants(experiment))]
@@ -125,7 +132,7 @@ def constants(experiment: Any) -> dict[str, Any]:
     Raises:
         ValueError: if ``experiment`` is not an instance of a dataclass.
     """
-    require_configured("experiment", experiment)
+    _require_configured("experiment", experiment)
     fields = dataclasses.fields(experiment)
     return {f.name: getattr(experiment, f.name) for f in fields if "axis" not in f.metadata}
 
@@ -136,7 +143,7 @@ def axes(experiment: Any) -> dict[str, list[Setting]]:
     Raises:
         ValueError: if ``experiment`` is not an instance of a dataclass.
     """
-    require_configured("experiment", experiment)
+    _require_configured("experiment", experiment)
     found: dict[str, list[Setting]] = {}
     for field in _axes(experiment):
         known = found.setdefault(field.metadata["axis"], [])
@@ -151,7 +158,7 @@ def config_hash(experiment: Any) -> str:
         ValueError: if ``experiment`` is not an instance of a dataclass, or a constant is of a kind that
             no setting may have.
     """
-    require_configured("experiment", experiment)
+    _require_configured("experiment", experiment)
     return _digest([experiment.name, experiment.version, _canonical(constants(experiment))])
 
 
@@ -161,7 +168,7 @@ def static_settings(experiment: Any, settings: Settings) -> dict[str, Setting]:
     Raises:
         ValueError: if ``experiment`` is not an instance of a dataclass, or ``settings`` is not a mapping.
     """
-    require_configured("experiment", experiment)
+    _require_configured("experiment", experiment)
     require_instance("settings", settings, Mapping)
     names = {field.metadata["axis"] for field in _axes(experiment) if field.metadata["static"]}
     return {name: value for name, value in settings.items() if name in names}
@@ -180,21 +187,9 @@ def key_words(ids: Iterable[str]) -> np.ndarray:
     return np.array([[int(i[:8], 16), int(i[8:16], 16)] for i in ids], np.uint32).reshape(-1, 2)
 
 
-def require_configured(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless the value is an instance of a dataclass, as every experiment is."""
+def _require_configured(name: str, value: Any) -> None:
     configured = dataclasses.is_dataclass(value) and not isinstance(value, type)
     require(configured, name, value, "an instance of a dataclass")
-
-
-def require_cells(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless the value is a sequence of ``Cell``."""
-    listed = isinstance(value, Sequence) and all(isinstance(cell, Cell) for cell in value)
-    require(listed, name, value, "a sequence of cells")
-
-
-def _require_values(name: str, value: Any) -> None:
-    listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    require(listed, name, value, "a sequence of values")
 
 
 def _require_known(field: dataclasses.Field, values: Iterable[Setting]) -> None:

@@ -22,6 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_instance,
+    require_instances,
+    require_real,
+)
 from dpsco_jax.sweeps.cells import key_words
 from dpsco_jax.sweeps.experiment import Program
 
@@ -66,8 +73,13 @@ def compile_chunk(
 
     Raises:
         MemoryError: if not even one cell for each device fits.
-        ValueError: if the program does not return a dict of scalars.
+        ValueError: if the program does not return a dict of scalars, or an argument is out of its range.
     """
+    require_instance("program", program, Program)
+    cells_per_chunk = require_count("cells_per_chunk", cells_per_chunk)
+    memory_limit = require_real("memory_limit", memory_limit, 0.0)
+    require_instances("devices", devices, jax.Device)
+    require(bool(devices), "devices", devices, "at least one device")
     mesh = Mesh(np.array(devices), ("cells",))
     split, whole = NamedSharding(mesh, PartitionSpec("cells")), NamedSharding(mesh, PartitionSpec())
     shared = jax.device_put(program.shared, whole)
@@ -91,7 +103,16 @@ def compile_chunk(
 
 
 def stack(inputs: Sequence[Any]) -> Any:
-    """The inputs of several cells as one pytree, a leading axis of cells, in JAX's precision."""
+    """The inputs of several cells as one pytree, a leading axis of cells, in JAX's precision.
+
+    Args:
+        inputs: pytrees of the same structure and shapes, at least one.
+
+    Raises:
+        ValueError: if ``inputs`` is not a sequence of at least one pytree.
+    """
+    require_instances("inputs", inputs, object)
+    require(bool(inputs), "inputs", inputs, "the inputs of at least one cell")
 
     def join(*leaves: Any) -> np.ndarray:
         joined = np.stack([np.asarray(leaf) for leaf in leaves])

@@ -20,7 +20,13 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from dpsco_jax._checks import require, require_count, require_instance, require_real
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_instance,
+    require_instances,
+    require_real,
+)
 from dpsco_jax.sweeps.cells import (
     Cell,
     Settings,
@@ -29,7 +35,6 @@ from dpsco_jax.sweeps.cells import (
     config_hash,
     constants,
     key_words,
-    require_cells,
     static_settings,
 )
 from dpsco_jax.sweeps.compile import Chunked, compile_chunk, shape_of, stack
@@ -153,7 +158,7 @@ def tally(store: Store, cells: Sequence[Cell]) -> Tally:
         ValueError: if ``store`` is not a ``Store``, or ``cells`` not a sequence of ``Cell``.
     """
     require_instance("store", store, Store)
-    require_cells("cells", cells)
+    require_instances("cells", cells, Cell)
     states = [row["status"] for row in store.rows(cells)]
     failed, nonfinite = states.count("failed"), states.count("nonfinite")
     return Tally(len(states) - failed, nonfinite, failed, len(cells) - len(states))

@@ -47,8 +47,8 @@ BOOKKEEPING = ("status", "seconds", "device", "traceback", "id")
 """Columns that every frame has; no setting and no result may be called like one of them."""
 
 
-def no_numbers(settings: Settings) -> dict[str, float]:
-    """Nothing is known on the host: no numbers, whatever the settings of a cell."""
+def _no_numbers(settings: Settings) -> dict[str, float]:
+    """Nothing is known on the host."""
     return {}
 
 
@@ -71,7 +71,7 @@ class Program(NamedTuple):
     run: "Callable[[Any, jax.Array, Any], dict[str, jax.Array]]"
     shared: Any = ()
     inputs: Callable[[Settings], Any] | None = None
-    known: Callable[[Settings], Mapping[str, float]] = no_numbers
+    known: Callable[[Settings], Mapping[str, float]] = _no_numbers
 
 
 def check_names(settings: Iterable[str], results: Iterable[str]) -> None:

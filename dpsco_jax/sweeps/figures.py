@@ -7,17 +7,28 @@ Cost: about a second for a figure of a few panels.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpsco_jax._checks import require_count, require_real
+import numpy as np
+
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_instance,
+    require_instances,
+    require_positive,
+    require_real,
+)
 from dpsco_jax.sweeps._collect import note
 from dpsco_jax.sweeps._extra import needs
 
 with needs("sweeps"):
     import matplotlib
     import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
@@ -50,10 +61,9 @@ _STYLE: Any = {
 }
 
 
-@contextmanager
 def panels(
     rows: int, columns: int, height: float = 2.2, **options: Any
-) -> Iterator[tuple[Any, Any]]:
+) -> AbstractContextManager[tuple[Any, Any]]:
     """A figure that is as wide as its number of columns calls for; use in a ``with``.
 
     Args:
@@ -62,15 +72,22 @@ def panels(
         height: inches of one row.
         options: for ``matplotlib.figure.Figure.subplots``.
 
-    Yields:
-        The figure and its axes as an array ``[rows, columns]``. Neither matplotlib's settings nor its
-        backend are changed: no figure of yours is touched.
+    Returns:
+        A context manager that gives the figure and its axes as an array ``[rows, columns]``. Neither
+        matplotlib's settings nor its backend are changed: no figure of yours is touched.
 
     Raises:
         ValueError: if ``rows`` or ``columns`` is not an integer of at least 1, or ``height`` not positive.
     """
     rows, columns = require_count("rows", rows), require_count("columns", columns)
     height = require_real("height", height, 0.0)
+    return _panels(rows, columns, height, options)
+
+
+@contextmanager
+def _panels(
+    rows: int, columns: int, height: float, options: dict[str, Any]
+) -> Iterator[tuple[Any, Any]]:
     width = COLUMN_INCHES if columns == 1 else PAGE_INCHES
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height * rows))
@@ -89,7 +106,20 @@ def error_bars(
         value: column of the vertical axis; its ``_ci`` column gives the bars.
         series: column that tells the lines apart.
         names: the values of ``series`` in the order that fixes colours and markers.
+
+    Raises:
+        ValueError: if ``axes`` is none of matplotlib's, ``summary`` not a frame, ``x``, ``value`` (with its
+            ``_ci``) or ``series`` no column of it, or ``names`` not a sequence of texts.
     """
+    require_instance("axes", axes, Axes)
+    require_instance("summary", summary, pd.DataFrame)
+    for argument, column in (("x", x), ("value", value), ("series", series)):
+        known = isinstance(column, str) and column in summary
+        require(known, argument, column, f"one of the columns {[*summary.columns]}")
+    require(
+        f"{value}_ci" in summary, "value", value, "a column that has a column of intervals, _ci"
+    )
+    require_instances("names", names, str)
     for i, name in enumerate(names):
         line = summary[summary[series] == name].sort_values(x)
         if line.empty:
@@ -111,7 +141,14 @@ def log_ticks(axis: Any, ticks: Sequence[float] | None = None) -> None:
     Args:
         axis: ``axes.xaxis`` or ``axes.yaxis``.
         ticks: where; 1, 2 and 5 times powers of ten if left out.
+
+    Raises:
+        ValueError: if ``axis`` is none of matplotlib's, or ``ticks`` are not positive numbers.
     """
+    require_instance("axis", axis, Axis)
+    if ticks is not None:
+        require_positive("ticks", ticks)
+        require(np.ndim(ticks) == 1, "ticks", ticks, "a sequence of numbers")
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if ticks is None else FixedLocator([*ticks]))
     axis.set_major_formatter(lambda value, position: f"{value:g}")
@@ -119,14 +156,35 @@ def log_ticks(axis: Any, ticks: Sequence[float] | None = None) -> None:
 
 
 def shared_legend(figure: Any, axes: Sequence[Any]) -> None:
-    """One legend above all panels, with each label of these axes once."""
+    """One legend above all panels, with each label of these axes once.
+
+    Args:
+        figure: a matplotlib figure.
+        axes: those of its axes whose labels are wanted, a sequence or an array of one dimension.
+
+    Raises:
+        ValueError: if ``figure`` or ``axes`` are not of those classes.
+    """
+    require_instance("figure", figure, Figure)
+    require_instances("axes", list(axes) if isinstance(axes, np.ndarray) else axes, Axes)
     pairs = [panel.get_legend_handles_labels() for panel in axes]
     handles = {label: handle for pair in pairs for handle, label in zip(*pair, strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
 
 
 def save(figure: Any, stem: Path) -> None:
-    """Writes ``stem.png`` (300 dpi) and ``stem.svg``; equal data give equal files."""
+    """Writes ``stem.png`` (300 dpi) and ``stem.svg``; equal data give equal files.
+
+    Args:
+        figure: a matplotlib figure.
+        stem: path without an ending.
+
+    Raises:
+        ValueError: if ``figure`` or ``stem`` are not of those classes.
+    """
+    require_instance("figure", figure, Figure)
+    require_instance("stem", stem, str | Path)
+    stem = Path(stem)
     figure.savefig(stem.with_suffix(".png"), metadata={"Software": None})
     figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
     note(stem.with_suffix(".svg"))

@@ -56,7 +56,7 @@ def experiments_in(file: Path) -> dict[str, type[Experiment]]:
         ValueError: if ``file`` is not a Python file, or a class in it has the members of an experiment
             but is no frozen dataclass or has a name that cannot be that of a folder.
     """
-    require(isinstance(file, str | Path), "file", file, "a path")
+    require_instance("file", file, str | Path)
     path = Path(file)
     require(path.suffix == ".py" and path.is_file(), "file", str(file), "a Python file that exists")
     module = _run(path.resolve())

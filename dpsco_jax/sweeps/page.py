@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsco_jax._checks import require, require_instance
+from dpsco_jax._checks import require_instance
 from dpsco_jax.sweeps._collect import Collected, Shown
 from dpsco_jax.sweeps._style import CSS
 from dpsco_jax.sweeps._svg import inline
@@ -42,7 +42,8 @@ def write(experiment: Experiment, store: Store, folder: Path, collected: Collect
         ValueError: if an argument is not of its class, or the experiment is none that can be run.
     """
     require_instance("store", store, Store)
-    require(isinstance(folder, str | Path), "folder", folder, "the path of a folder")
+    require_instance("folder", folder, str | Path)
+    folder = Path(folder)
     require_instance("collected", collected, Collected)
     cells = cells_of(experiment)
     rows = store.rows(cells)
@@ -60,7 +61,7 @@ def write(experiment: Experiment, store: Store, folder: Path, collected: Collect
     )
     description = (experiment.__doc__ or "").partition("\n")[0]
     title = html.escape(experiment.name)
-    path = Path(folder) / FILE_NAME
+    path = folder / FILE_NAME
     path.write_text(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'

@@ -5,6 +5,7 @@ Cost: a line every few seconds at most, where there is no terminal.
 
 import time
 
+from dpsco_jax._checks import require_instance
 from dpsco_jax.sweeps._extra import needs
 
 with needs("sweeps"):
@@ -25,6 +26,8 @@ class Progress:
     """Reports what a run is doing; use as a context manager."""
 
     def __init__(self, console: Console, name: str):
+        require_instance("console", console, Console)
+        require_instance("name", name, str)
         self._console = console
         self._name = name
         self._failed = 0

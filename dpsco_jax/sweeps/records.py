@@ -6,7 +6,7 @@ Cost: reads the whole store once.
 import sqlite3
 from pathlib import Path
 
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require, require_instance
 from dpsco_jax.sweeps._extra import needs
 from dpsco_jax.sweeps.experiment import BOOKKEEPING
 from dpsco_jax.sweeps.store import FILE_NAME, Store
@@ -32,7 +32,7 @@ def results(path: str | Path) -> pd.DataFrame:
     Raises:
         ValueError: if ``path`` is neither a folder with a ``cells.sqlite`` nor such a file.
     """
-    require(isinstance(path, str | Path), "path", path, "the folder of an experiment")
+    require_instance("path", path, str | Path)
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
     there = file.name == FILE_NAME and file.is_file()

@@ -7,13 +7,19 @@ Cost: reads the whole store of the experiment once.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.stats
 
+from dpsco_jax._checks import (
+    require,
+    require_flag,
+    require_instance,
+    require_instances,
+)
 from dpsco_jax.sweeps import page
 from dpsco_jax.sweeps._collect import Shown, collecting, note
 from dpsco_jax.sweeps._extra import needs
@@ -31,7 +37,11 @@ def frame(experiment: Experiment, store: Store) -> pd.DataFrame:
     """One row for each stored cell of the experiment, failed ones included.
 
     Columns: the settings, the results, then those of ``BOOKKEEPING``.
+
+    Raises:
+        ValueError: if ``experiment`` is none that can be run, or ``store`` is not a ``Store``.
     """
+    require_instance("store", store, Store)
     rows = store.rows(cells_of(experiment))
     return pd.DataFrame(
         [
@@ -49,7 +59,17 @@ def summarize(table: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> 
         every value, ``<value>``: the mean, ``<value>_se``: the sample standard deviation over the
         square root of the count, and ``<value>_ci``: half the width of Student's 95 % interval of
         the mean.
+
+    Raises:
+        ValueError: if ``table`` is not a frame, or ``by`` or ``values`` name what is no column of it.
     """
+    require_instance("table", table, pd.DataFrame)
+    for argument, names in (("by", by), ("values", values)):
+        require_instances(argument, names, str)
+        require(
+            all(name in table for name in names), argument, names, f"columns: {[*table.columns]}"
+        )
+    require(bool(by), "by", by, "at least one column")
     grouped = table.groupby(list(by), sort=False)
     summary = pd.DataFrame({"count": grouped.size()})
     student = scipy.stats.t.ppf(0.975, summary["count"] - 1)
@@ -65,14 +85,25 @@ def _standard_error(column: pd.Series) -> float:
     return float(np.std(column, ddof=1)) / len(column) ** 0.5 if finite else np.nan
 
 
-def show(title: str, columns: dict[str, Sequence[Any]], console: Console | None = None) -> None:
+def show(title: str, columns: Mapping[str, Sequence[Any]], console: Console | None = None) -> None:
     """Prints a table: strings as they are, numbers to four significant digits.
 
     Args:
         title: printed above.
         columns: heading to values, in order.
         console: where to, by default standard output.
+
+    Raises:
+        ValueError: if ``title`` is not a text, ``columns`` not a mapping from headings to as many values
+            each, or ``console`` not a ``rich.console.Console``.
     """
+    require_instance("title", title, str)
+    require_instance("columns", columns, Mapping)
+    listed = all(np.ndim(values) == 1 and isinstance(name, str) for name, values in columns.items())
+    even = listed and len({len(values) for values in columns.values()}) <= 1
+    require(even, "columns", columns, "headings with as many values each")
+    if console is not None:
+        require_instance("console", console, Console)
     table = Table(title=title, title_justify="left", header_style="bold")
     words = [all(isinstance(value, str) for value in values) for values in columns.values()]
     for heading, text in zip(columns, words, strict=True):
@@ -98,7 +129,14 @@ def report(
         folder: where files go.
         console: where texts go.
         html: whether all of it is written as one page, too: ``report.html``.
+
+    Raises:
+        ValueError: if ``experiment`` is none that can be run, or another argument is not of its class.
     """
+    require_instance("folder", folder, str | Path)
+    folder = Path(folder)
+    require_instance("console", console, Console)
+    require_flag("html", html)
     table = frame(experiment, store)
     total = len(cells_of(experiment))
     if table.empty:

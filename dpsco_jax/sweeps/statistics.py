@@ -16,6 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.stats
 
+from dpsco_jax._checks import (
+    require,
+    require_callable,
+    require_integer,
+    require_number,
+    require_positive,
+)
+
 _RESAMPLES = 2000
 
 
@@ -31,7 +39,21 @@ class Interval(NamedTuple):
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """Mean of ``above`` over mean of ``below``, two independent samples of positive mean."""
+    """Mean of ``above`` over mean of ``below``, two independent samples.
+
+    Args:
+        above: real numbers, at least one.
+        below: real numbers, at least one.
+
+    Returns:
+        The ratio with its 95 % interval, which is not a number where a mean is not positive or a sample
+        has one value only.
+
+    Raises:
+        ValueError: if a sample is not a sequence of at least one real number.
+    """
+    _require_sample("above", above)
+    _require_sample("below", below)
     means, errors, counts = [], [], []
     for sample in (np.asarray(above, float), np.asarray(below, float)):
         means.append(sample.mean())
@@ -56,7 +78,18 @@ def power(
         typical: ``typical(values, axis=-1)``, positive: ``np.mean``, or a root mean square for a standard
             deviation.
         seed: of the bootstrap, which resamples the seeds of each x independently.
+
+    Raises:
+        ValueError: if ``samples`` does not map at least two positive numbers to real numbers each,
+            ``typical`` is not a function, or ``seed`` not an integer of at least 0.
     """
+    many = isinstance(samples, Mapping) and len(samples) > 1
+    require(many, "samples", samples, "values for each of at least two numbers")
+    for place, found in samples.items():
+        require_positive("samples: each x", place)
+        _require_sample("samples", found)
+    require_callable("typical", typical)
+    seed = require_integer("seed", seed, 0)
     places = np.log(np.array([*samples], float))
     values = [np.asarray(v, float) for v in samples.values()]
     centred = places - places.mean()
@@ -69,3 +102,8 @@ def power(
 
     low, high = np.quantile(exponent([typical(d, axis=-1) for d in drawn]), (0.025, 0.975))
     return Interval(float(exponent([typical(v, axis=-1) for v in values])), float(low), float(high))
+
+
+def _require_sample(name: str, values: Any) -> None:
+    require_number(name, values, "a sequence of real numbers")
+    require(np.ndim(values) == 1 and len(values) > 0, name, values, "at least one number")

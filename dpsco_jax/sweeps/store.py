@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require_instance
 from dpsco_jax.sweeps.cells import Cell
 
 _SCHEMA = """
@@ -69,7 +69,7 @@ class Store:
     """The database of one experiment, ``cells.sqlite`` in a folder; use as a context manager."""
 
     def __init__(self, folder: Path):
-        require(isinstance(folder, str | Path), "folder", folder, "the path of a folder")
+        require_instance("folder", folder, str | Path)
         folder = self._folder = Path(folder)
         self._run = 0
         self._lock: Any = None

@@ -134,6 +134,7 @@ def run(
     told = all(hasattr(progress, name) for name in ("start", "phase", "advance"))
     require(told, "progress", progress, "a listener: start, phase, advance")
     cells = cells_of(experiment)
+    check_names({name for cell in cells for name in cell.settings}, ())
     tried = store.pending(cells)
     progress.start(total=len(cells), done=len(cells) - len(tried))
     if tried:

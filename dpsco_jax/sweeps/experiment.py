@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
 
 BOOKKEEPING = ("status", "seconds", "device", "traceback", "id")
-"""Columns that every frame has; no setting and no result may be called like one of them."""
+"""Columns that every frame of a report has."""
+RESERVED = (*BOOKKEEPING, "attempts", "started", "finished", "configuration")
+"""Columns that ``results`` has besides; no setting and no result may be called like one of them."""
 
 
 def _no_numbers(settings: Settings) -> dict[str, float]:
@@ -78,16 +80,19 @@ def check_names(settings: Iterable[str], results: Iterable[str]) -> None:
     """Refuses names that would be one column of a frame.
 
     Raises:
-        ValueError: if a result is called like a setting, or either like a bookkeeping column.
+        ValueError: if a result is called like a setting, or either like a column in ``RESERVED`` or one
+            of the constants, ``constant.NAME``.
     """
     for name, given in (("settings", settings), ("results", results)):
         words = isinstance(given, Iterable) and not isinstance(given, str)
         require(words and all(isinstance(x, str) for x in given), name, given, "a list of names")
-    taken = {*settings, *BOOKKEEPING}
-    twice = taken.intersection(results) | set(BOOKKEEPING).intersection(settings)
+    named, found = {*settings}, {*results}
+    reserved = {x for x in named | found if x in RESERVED or x.startswith("constant.")}
+    twice = named & found | reserved
     if twice:
         raise ValueError(
-            f"names of settings and results must differ, these do not: {sorted(twice)}"
+            f"names of settings and results must differ, also from {', '.join(RESERVED)} and constant.*: "
+            f"these do not: {sorted(twice)}"
         )
 
 

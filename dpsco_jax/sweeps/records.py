@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpsco_jax._checks import require, require_instance
 from dpsco_jax.sweeps._extra import needs
-from dpsco_jax.sweeps.experiment import BOOKKEEPING
+from dpsco_jax.sweeps.experiment import RESERVED
 from dpsco_jax.sweeps.store import FILE_NAME, Store
 
 with needs("sweeps"):
@@ -42,7 +42,6 @@ def results(path: str | Path) -> pd.DataFrame:
             rows = store.rows()
     except sqlite3.DatabaseError as error:
         raise ValueError(f"path must be the store of an experiment, got {str(path)!r}") from error
-    own = (*BOOKKEEPING, "attempts", "started", "finished")
     return pd.DataFrame(
         [
             row["settings"]
@@ -51,8 +50,7 @@ def results(path: str | Path) -> pd.DataFrame:
                 f"constant.{name}": value
                 for name, value in row["config"].get("constants", {}).items()
             }
-            | {name: row[name] for name in own}
-            | {"configuration": row["config_hash"]}
+            | {name: row["config_hash" if name == "configuration" else name] for name in RESERVED}
             for row in rows
         ]
     )

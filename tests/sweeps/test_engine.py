@@ -153,6 +153,16 @@ def test_results_that_cannot_be_stored_are_refused(tmp_path, monkeypatch, output
     assert all(message in text for text in table["traceback"])
 
 
+@pytest.mark.parametrize("name", ["status", "attempts", "configuration", "constant.work"])
+def test_a_setting_called_like_a_column_is_refused_before_anything_runs(tmp_path, name):
+    cells = lambda self: [{name: 1.0}]  # noqa: E731
+    experiment = type("Renamed", (MeanEstimation,), {"cells": cells})()
+    with pytest.raises(ValueError, match="names of settings and results must differ"):
+        sweep(experiment, tmp_path)
+    with Store(tmp_path) as store:
+        assert not store.rows()
+
+
 def test_chunks_shrink_until_they_fit():
     def program(shared, key, inputs):
         draws = jax.random.normal(key, (200, 200)) * inputs

@@ -254,6 +254,14 @@ def require_instance(name: str, value: Any, kind: Any) -> None:
     require(isinstance(value, kind), name, value, f"of type {called}")
 
 
+def require_instances(name: str, values: Any, kind: Any) -> None:
+    """Raise ``ValueError`` unless the value is a sequence, and no text, of instances of the given class."""
+    called = getattr(kind, "__name__", str(kind))
+    listed = isinstance(values, Sequence) and not isinstance(values, str | bytes)
+    good = listed and all(isinstance(value, kind) for value in values)
+    require(good, name, values, f"a sequence of type {called}")
+
+
 def require_counted(name: str, values: Any, kind: Any) -> None:
     """Raise ``ValueError`` unless the values are pairs of an instance and a number of repetitions."""
     require(

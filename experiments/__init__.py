@@ -1,1 +1,1 @@
-"""Experiments: the sweep engine, one file for each experiment, the benchmarks."""
+"""Experiments: studies, one file each, that the sweep engine of the package runs, and benchmarks."""

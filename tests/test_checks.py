@@ -163,3 +163,11 @@ def test_counted_things():
     for bad in ("nonsense", 7, None, [(1.0, 1.5)], [(1.0, -1)], [("a", 1)], [1.0], [(1.0,)]):
         with pytest.raises(ValueError, match="pairs"):
             _checks.require_counted("pairs", bad, float)
+
+
+def test_sequences_of_one_class_are_no_texts_and_hold_nothing_else():
+    _checks.require_instances("x", ("a", "b"), str)
+    _checks.require_instances("x", [], str)
+    for bad in ("ab", b"ab", ("a", 1), {"a"}, 7, None):
+        with pytest.raises(ValueError, match="x must be a sequence of type str, got"):
+            _checks.require_instances("x", bad, str)

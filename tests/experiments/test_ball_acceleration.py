@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import monteiro_svaiter
-from experiments.ball_acceleration import BallAcceleration
-from experiments.engine import Options, run
-from experiments.monteiro_svaiter import MonteiroSvaiter
-from experiments.progress import Progress
-from experiments.report import frame
-from experiments.store import Store
-from experiments.table import EXPERIMENTS
+from dpsco_jax.sweeps.engine import Options, run
+from dpsco_jax.sweeps.progress import Progress
+from dpsco_jax.sweeps.report import frame
+from dpsco_jax.sweeps.store import Store
+from experiments.studies import monteiro_svaiter
+from experiments.studies.ball_acceleration import BallAcceleration
+from experiments.studies.monteiro_svaiter import MonteiroSvaiter
+from experiments.studies.table import EXPERIMENTS
 
 
 def _finished(experiment, folder):

@@ -5,14 +5,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from experiments import floor_report
-from experiments.engine import Options, run
-from experiments.floor_report import AC_SA, DP_SGD, LOCALIZATION
-from experiments.gradients_to_floor import GradientsToFloor, excess_risk, instance
-from experiments.progress import Progress
-from experiments.report import frame
-from experiments.store import Store
-from experiments.table import EXPERIMENTS
+from dpsco_jax.sweeps.engine import Options, run
+from dpsco_jax.sweeps.progress import Progress
+from dpsco_jax.sweeps.report import frame
+from dpsco_jax.sweeps.store import Store
+from experiments.studies import floor_report
+from experiments.studies.floor_report import AC_SA, DP_SGD, LOCALIZATION
+from experiments.studies.gradients_to_floor import GradientsToFloor, excess_risk, instance
+from experiments.studies.table import EXPERIMENTS
 
 ERM, SCO = floor_report.PLANNERS
 

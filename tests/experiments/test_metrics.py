@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from experiments.metrics import roc_auc
+from experiments.studies.metrics import roc_auc
 
 
 @pytest.mark.parametrize("levels", [2, 7, 10**6])

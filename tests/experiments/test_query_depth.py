@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from experiments import depth_report, query_depth
-from experiments.engine import Options, run
-from experiments.progress import Progress
-from experiments.report import frame
-from experiments.store import Store
-from experiments.table import EXPERIMENTS
+from dpsco_jax.sweeps.engine import Options, run
+from dpsco_jax.sweeps.progress import Progress
+from dpsco_jax.sweeps.report import frame
+from dpsco_jax.sweeps.store import Store
+from experiments.studies import depth_report, query_depth
+from experiments.studies.table import EXPERIMENTS
 
 BALLS, ACCELERATED = depth_report.BALLS, depth_report.ACCELERATED
 

@@ -3,12 +3,12 @@
 import pytest
 from rich.console import Console
 
-from experiments.engine import Options, run
-from experiments.progress import Progress
-from experiments.report import frame
-from experiments.resque_drift import ResqueDrift
-from experiments.store import Store
-from experiments.table import EXPERIMENTS
+from dpsco_jax.sweeps.engine import Options, run
+from dpsco_jax.sweeps.progress import Progress
+from dpsco_jax.sweeps.report import frame
+from dpsco_jax.sweeps.store import Store
+from experiments.studies.resque_drift import ResqueDrift
+from experiments.studies.table import EXPERIMENTS
 
 
 @pytest.mark.slow

@@ -3,13 +3,13 @@
 import pytest
 from rich.console import Console
 
-from experiments import user_level_robustness as robustness
-from experiments.engine import Options, run
-from experiments.mean_estimators import CENTRED, CLIPPING, ESTIMATORS, OUTLIER
-from experiments.progress import Progress
-from experiments.report import frame
-from experiments.store import Store
-from experiments.table import EXPERIMENTS
+from dpsco_jax.sweeps.engine import Options, run
+from dpsco_jax.sweeps.progress import Progress
+from dpsco_jax.sweeps.report import frame
+from dpsco_jax.sweeps.store import Store
+from experiments.studies import user_level_robustness as robustness
+from experiments.studies.mean_estimators import CENTRED, CLIPPING, ESTIMATORS, OUTLIER
+from experiments.studies.table import EXPERIMENTS
 
 pytestmark = pytest.mark.slow  # compiles four mechanisms for three attacks
 

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from experiments import user_level_solvers as solvers
-from experiments.table import EXPERIMENTS
-from experiments.tasks import load_problem
-from experiments.user_level_tuning import SCHEDULES, Config
+from experiments.studies import user_level_solvers as solvers
+from experiments.studies.table import EXPERIMENTS
+from experiments.studies.tasks import load_problem
+from experiments.studies.user_level_tuning import SCHEDULES, Config
 from tests.experiments.toy_task import every_task_is_the_toy, finish, toy_task
 
 SMALL = solvers.UserLevelSolvers(

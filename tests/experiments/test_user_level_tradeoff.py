@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments import user_level_tradeoff as tradeoff
-from experiments.table import EXPERIMENTS
+from experiments.studies import user_level_tradeoff as tradeoff
+from experiments.studies.table import EXPERIMENTS
 from tests.experiments.toy_task import finish, toy_task
 
 

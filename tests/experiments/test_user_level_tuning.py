@@ -8,10 +8,10 @@ import pytest
 
 from dpsco_jax.problems.users import mean_loss
 from dpsco_jax.solvers.user_level import sgd
-from experiments import tasks
-from experiments import user_level_tuning as tuning
-from experiments.cells import cells_of, key_words
-from experiments.table import EXPERIMENTS
+from dpsco_jax.sweeps.cells import cells_of, key_words
+from experiments.studies import tasks
+from experiments.studies import user_level_tuning as tuning
+from experiments.studies.table import EXPERIMENTS
 from tests.experiments.toy_task import every_task_is_the_toy, finish, toy_task
 
 SMALL = tuning.UserLevelTuning(

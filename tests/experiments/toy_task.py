@@ -11,11 +11,11 @@ from dpsco_jax.problems.datasets import Task
 from dpsco_jax.problems.losses import logistic
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
-from experiments import tasks
-from experiments.engine import Options, run
-from experiments.progress import Progress
-from experiments.report import frame
-from experiments.store import Store
+from dpsco_jax.sweeps.engine import Options, run
+from dpsco_jax.sweeps.progress import Progress
+from dpsco_jax.sweeps.report import frame
+from dpsco_jax.sweeps.store import Store
+from experiments.studies import tasks
 
 DIM = 12
 NAMES = (*(f"score={i}" for i in range(8)), *(f"place={i}" for i in range(DIM - 8)))

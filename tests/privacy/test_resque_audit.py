@@ -9,7 +9,7 @@ from scipy import stats
 from dpsco_jax.privacy._resque_drift import drift_factor, log_drift_norms, log_tail
 from dpsco_jax.privacy.composition import log_gaussian_delta
 from dpsco_jax.privacy.resque import ResqueCall, calls_epsilon
-from experiments.resque_drift import coupled_drifts
+from experiments.studies.resque_drift import coupled_drifts
 
 
 @pytest.mark.slow

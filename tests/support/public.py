@@ -132,7 +132,7 @@ def _signature(path: str) -> dict[str, inspect.Parameter]:
     return named
 
 
-def good_call(path: str, **changes: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def good_call(path: str, /, **changes: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments with which the function works, but for the changes."""
     positional: tuple[Any, ...] = ()
     named = {}

@@ -12,10 +12,14 @@ from tests.support.good_calls import (
     rates,
     runs,
     solvers,
+    sweeps,
     transforms,
 )
 
-_ROOMS = (geometry, mechanisms, oracles, privacy, problems, rates, runs, solvers, transforms)
+_ROOMS = (
+    *(geometry, mechanisms, oracles, privacy, problems),
+    *(rates, runs, solvers, sweeps, transforms),
+)
 
 GOOD: dict[str, dict[str, Any]] = {
     path: call for room in _ROOMS for path, call in room.GOOD.items()

@@ -1,0 +1,19 @@
+"""Imports of what an extra of the package brings: where it is missing, the message says what to install."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Around imports: a package that is missing becomes an ``ImportError`` that names the extra.
+
+    Args:
+        extra: of ``dpsco-jax``, as in ``pip install 'dpsco-jax[sweeps]'``.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"{missing.name} is not installed: pip install 'dpsco-jax[{extra}]'", name=missing.name
+        ) from missing

@@ -1,0 +1,219 @@
+"""A report as one page that needs nothing else: tables, figures, settings and software in one HTML file.
+
+Everything that comes from an experiment is escaped, and figures are taken over as drawings only, so the page
+runs nothing; its content policy allows no script and no request. Equal stores give equal pages.
+
+Cost: reads the store once; the size is that of the figures.
+"""
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpsco_jax._checks import require_instance
+from dpsco_jax.sweeps._collect import Collected, Shown
+from dpsco_jax.sweeps._style import CSS
+from dpsco_jax.sweeps._svg import inline
+from dpsco_jax.sweeps.cells import axes, cells_of, constants
+from dpsco_jax.sweeps.experiment import Experiment
+from dpsco_jax.sweeps.store import Store
+
+FILE_NAME = "report.html"
+"""What the page is called in the folder of its experiment."""
+_MOST_ROWS = 500
+_MOST_VALUES = 12
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def write(experiment: Experiment, store: Store, folder: Path, collected: Collected) -> Path:
+    """Writes the page of an experiment into a folder.
+
+    Args:
+        experiment: an instance, its fields the configuration.
+        store: where its cells are.
+        folder: where the page goes.
+        collected: the tables and figures of its report, as ``_collect.collecting`` notes them.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ValueError: if an argument is not of its class, or the experiment is none that can be run.
+    """
+    require_instance("store", store, Store)
+    require_instance("folder", folder, str | Path)
+    folder = Path(folder)
+    require_instance("collected", collected, Collected)
+    cells = cells_of(experiment)
+    rows = store.rows(cells)
+    sections = [
+        ("results", "Results", _results(collected)),
+        ("failures", "Failures", _failures(rows)),
+        ("settings", "Settings", _settings(experiment)),
+        ("software", "Software and runs", _software(rows)),
+        ("cells", "Cells", _cells(rows)),
+    ]
+    filled = [section for section in sections if section[2]]
+    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in filled)
+    body = "".join(
+        f'<section id="{name}"><h2>{title}</h2>{text}</section>' for name, title, text in filled
+    )
+    description = (experiment.__doc__ or "").partition("\n")[0]
+    title = html.escape(experiment.name)
+    path = folder / FILE_NAME
+    path.write_text(
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{CSS}</style></head><body>"
+        f'<header><h1>{title}</h1><p class="lead">{html.escape(description)}</p>'
+        f"{_tally(rows, len(cells))}<nav><ul>{links}</ul></nav></header>"
+        f"<main>{body}</main></body></html>\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def _tally(rows: Sequence[Mapping[str, Any]], total: int) -> str:
+    states = [row["status"] for row in rows]
+    failed, nonfinite = states.count("failed"), states.count("nonfinite")
+    seconds = sum(row["seconds"] or 0.0 for row in rows)
+    counts = {
+        "cells with a result": f"{len(rows) - failed} of {total}",
+        "not finite": str(nonfinite),
+        "failed": str(failed),
+        "computing": f"{seconds:.1f} s",
+        "last cell stored": max((row["finished"] for row in rows), default="never")[:10],
+    }
+    bad = {"failed"} if failed else set()
+    return '<dl class="tally">' + "".join(
+        f"<div><dt>{name}</dt><dd{_classed('bad' if name in bad else '')}>{value}</dd></div>"
+        for name, value in counts.items()
+    ) + "</dl>"  # fmt: skip
+
+
+def _results(collected: Collected) -> str:
+    figures = []
+    for number, path in enumerate(collected.figures, start=1):
+        name = path.stem.replace("_", " ")
+        drawing = inline(path, f"figure-{number}", name)
+        figures.append(
+            f"<figure><figcaption>{html.escape(name)}</figcaption>"
+            f"{_scrolling(drawing, name, 'drawing')}</figure>"
+        )
+    return "".join(figures) + "".join(_table(shown) for shown in collected.tables)
+
+
+def _failures(rows: Iterable[Mapping[str, Any]]) -> str:
+    counts: dict[str, int] = {}
+    for row in rows:
+        if row["status"] == "failed":
+            counts[row["traceback"]] = counts.get(row["traceback"], 0) + 1
+    return "".join(
+        f'<details><summary><span class="bad">{count} cells:</span> '
+        f"{html.escape(text.strip().splitlines()[-1])}</summary>"
+        f"{_scrolling(f'<pre>{html.escape(text)}</pre>', 'traceback')}</details>"
+        for text, count in counts.items()
+    )
+
+
+def _settings(experiment: Experiment) -> str:
+    spanned = [(name, _values(values)) for name, values in axes(experiment).items()]
+    fixed = [(name, _text(value)) for name, value in constants(experiment).items()]
+    fixed.append(("version of the experiment", _text(experiment.version)))
+    return _pairs("Axes", ("axis", "values"), spanned) + _pairs(
+        "Constants", ("name", "value"), fixed
+    )
+
+
+def _software(rows: Sequence[Mapping[str, Any]]) -> str:
+    runs = {row["run"]: row for row in rows}
+    if not runs:
+        return ""
+    counts = {run: sum(row["run"] == run for row in rows) for run in runs}
+    started = [
+        (str(run), row["started"], row["device"], str(counts[run]))
+        for run, row in sorted(runs.items())
+    ]
+    shown = Shown(
+        "Runs", ("run", "started (UTC)", "device", "cells"), started, (True, False, False, True)
+    )
+    sets: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for run, row in sorted(runs.items()):
+        sets.setdefault(tuple(sorted(row["versions"].items())), []).append(run)
+    text = _table(shown)
+    for versions, of_runs in sets.items():
+        several = f", runs {', '.join(map(str, of_runs))}" if len(sets) > 1 else ""
+        text += _pairs(f"Versions{several}", ("software", "version"), versions)
+    return text
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    shown = [
+        row["settings"] | row["results"] | {"status": row["status"]} for row in rows[:_MOST_ROWS]
+    ]
+    headings = list(dict.fromkeys(name for row in shown for name in row))
+    numeric = [any(_is_number(row.get(name)) for row in shown) for name in headings]
+    table = Shown(
+        "", headings, [[_text(row.get(name, "")) for name in headings] for row in shown], numeric
+    )
+    more = f"the first {_MOST_ROWS} of {len(rows)} cells; cells.csv has all"
+    said = more if len(rows) > _MOST_ROWS else f"all {len(rows)} cells"
+    return f"<details><summary>{said}</summary>{_table(table)}</details>"
+
+
+def _pairs(title: str, headings: Sequence[str], pairs: Iterable[tuple[str, str]]) -> str:
+    rows = list(pairs)
+    return _table(Shown(title, headings, rows, (False, False)), long=True) if rows else ""
+
+
+def _table(shown: Shown, long: bool = False) -> str:
+    classes = ["number" if number else "" for number in shown.numeric]
+    if long:
+        classes[-1] = "long"
+    heads = "".join(
+        f'<th scope="col"{_classed(kind)}>{html.escape(str(heading))}</th>'
+        for heading, kind in zip(shown.headings, classes, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{_classed(kind)}>{html.escape(text)}</td>"
+            for text, kind in zip(row, classes, strict=True)
+        )
+        + "</tr>"
+        for row in shown.rows
+    )
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    caption = f"<figcaption>{html.escape(shown.title)}</figcaption>" if shown.title else ""
+    return f"<figure>{caption}{_scrolling(table, shown.title or 'table')}</figure>"
+
+
+def _scrolling(content: str, label: str, more: str = "") -> str:
+    """What is wider than the page scrolls in itself; the keyboard reaches it."""
+    kind = f"scroll {more}".strip()
+    return f'<div class="{kind}" role="region" tabindex="0" aria-label="{html.escape(label)}">{content}</div>'
+
+
+def _classed(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return _values(value) if isinstance(value, list | tuple) else str(value)
+
+
+def _values(values: Sequence[Any]) -> str:
+    texts = [_text(value) for value in values]
+    if len(texts) > _MOST_VALUES:
+        return f"{', '.join(texts[:3])}, ..., {texts[-1]} ({len(texts)} values)"
+    return ", ".join(texts)

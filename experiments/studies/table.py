@@ -1,0 +1,34 @@
+"""The table of experiments: to add one, write its file and add a line here."""
+
+from dpsco_jax.sweeps.experiment import Experiment
+from experiments.studies.ball_acceleration import BallAcceleration
+from experiments.studies.feasible_region import FeasibleRegion
+from experiments.studies.gradients_to_floor import GradientsToFloor
+from experiments.studies.monteiro_svaiter import MonteiroSvaiter
+from experiments.studies.private_nonsmooth import PrivateNonsmooth
+from experiments.studies.proximal_bias import ProximalBias
+from experiments.studies.query_depth import QueryDepth
+from experiments.studies.resque_drift import ResqueDrift
+from experiments.studies.user_level_robustness import UserLevelRobustness
+from experiments.studies.user_level_scaling import UserLevelScaling
+from experiments.studies.user_level_solvers import UserLevelSolvers
+from experiments.studies.user_level_tradeoff import UserLevelTradeoff
+from experiments.studies.user_level_tuning import UserLevelTuning
+
+_ALL: tuple[type[Experiment], ...] = (
+    UserLevelTradeoff,
+    UserLevelTuning,
+    UserLevelSolvers,
+    UserLevelScaling,
+    UserLevelRobustness,
+    GradientsToFloor,
+    QueryDepth,
+    BallAcceleration,
+    MonteiroSvaiter,
+    FeasibleRegion,
+    ResqueDrift,
+    PrivateNonsmooth,
+    ProximalBias,
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -1,0 +1,81 @@
+"""Without the extra cells are run and stored; what needs more says what to install."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpsco_jax import sweeps
+
+ROOT = Path(__file__).parents[2]
+BARE = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] in ("matplotlib", "pandas", "rich", "tyro"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+NEEDED = ("results", "show", "summarize", "panels", "save", "Progress")
+WORKS = """
+import dataclasses, tempfile
+import dpsco_jax
+from dpsco_jax import sweeps
+
+@dataclasses.dataclass(frozen=True)
+class Mine:
+    name = "mine"
+    version = 1
+    seeds: int = sweeps.axis("seed", 3)
+    def cells(self):
+        return sweeps.product(self)
+    def build(self, static):
+        return sweeps.Program(lambda shared, key, inputs: {"seed_squared": inputs["seed"] ** 2})
+    def report(self, frame, folder):
+        pass
+
+with tempfile.TemporaryDirectory() as folder, sweeps.Store(folder) as store:
+    print(sweeps.run(Mine(), store).done)
+    print(sorted(row["results"]["seed_squared"] for row in store.rows()))
+"""
+REFUSED = f"""
+from dpsco_jax import sweeps
+for name in {NEEDED}:
+    try:
+        getattr(sweeps, name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def bare(code):
+    command = [sys.executable, "-c", BARE + code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_cells_are_run_and_stored_without_the_extra():
+    done = bare(WORKS)
+    assert done.stdout.splitlines() == ["3", "[0, 1, 4]"], done.stderr
+
+
+def test_what_needs_the_extra_names_it_when_it_is_asked_for():
+    lines = bare(REFUSED).stdout.splitlines()
+    assert len(lines) == len(NEEDED)
+    for line in lines:
+        assert line.endswith("is not installed: pip install 'dpsco-jax[sweeps]'")
+
+
+def test_the_command_says_what_to_install():
+    done = bare("from dpsco_jax.sweeps.__main__ import main; main()")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("pip install 'dpsco-jax[sweeps]'")
+
+
+def test_all_public_names_are_there_and_no_others():
+    for name in sweeps.__all__:
+        assert getattr(sweeps, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        sweeps.nothing  # noqa: B018

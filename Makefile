@@ -35,7 +35,7 @@ run: $(VENV)/.installed-experiments
 # Most of the suite's time is compilation: cheaper code generation saves a third of it. Rewriting of
 # programs, where JAX has its traps, stays as it is; `make test-slow` compiles as users do.
 CHEAP_COMPILATION := --xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false \
-	--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true
+	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 
 # Programs that did not change are compiled once, and not in every process and every run.
 COMPILED := .jax_cache

@@ -19,6 +19,8 @@ from dp_accounting import NeighboringRelation
 
 def require(condition: Any, name: str, value: Any, working_range: str) -> None:
     """Raise ``ValueError`` unless the condition holds; a condition on traced values is skipped."""
+    if condition is True:
+        return
     if not isinstance(condition, jax.core.Tracer) and not np.all(condition):
         raise ValueError(f"{name} must be {working_range}, got {value!r}")
 
@@ -62,6 +64,9 @@ def require_within(
         open_low: whether ``low`` itself is refused.
         open_high: whether ``high`` itself is refused.
     """
+    # Searches ask this many thousand times.
+    if type(value) is float and (low < value < high or (value == low < high and not open_low)):
+        return
     working_range = f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     require_number(name, value, working_range)
     if isinstance(value, jax.core.Tracer):
@@ -94,6 +99,8 @@ def require_real(
         upper: the upper end, which is refused.
         closed: whether ``lower`` itself works.
     """
+    if type(value) is float and lower < value < upper:
+        return value
     working_range = f"in {'[' if closed else '('}{lower:g}, {upper:g})"
     require_number(name, value, working_range)
     require(np.ndim(value) == 0, name, value, f"one number {working_range}")
@@ -107,6 +114,8 @@ def require_integer(name: str, value: Any, lower: int, upper: int | None = None)
     Python and NumPy integers work, and arrays of no dimension that hold one; a ``float`` is refused even
     where it is a whole number.
     """
+    if type(value) is int and lower <= value and (upper is None or value <= upper):
+        return value
     bound = f"in [{lower}, {upper}]" if upper is not None else f"at least {lower}"
     working_range = f"an integer {bound}"
     if isinstance(value, jax.Array | np.ndarray) and not isinstance(value, jax.core.Tracer):

@@ -1,5 +1,6 @@
 """Settings shared by all tests: cores, checked use of keys, and types and shapes checked on request."""
 
+import gc
 import os
 
 # Two worker processes on two cores: more threads than cores only wait for each other.
@@ -18,3 +19,11 @@ import jax
 
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_enable_x64", False)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and collected tests live to the end: the collector need not walk them again and again."""
+    gc.collect()
+    gc.freeze()
+    # Tracing makes many small objects that reference counts free; every 700 of them is too often.
+    gc.set_threshold(20_000, 20, 20)

@@ -24,7 +24,9 @@ def sampled_gaussian_rdp(order: float, sigma: float, q: float) -> mp.mpf:
         return mp.npdf(t) * ((1 + u) ** order - 1 - order * u)
 
     top = order / sigma + 14
-    return mp.log1p(mp.quad(integrand, mp.linspace(-14, top, int(top + 14) + 2))) / (order - 1)
+    # The integrand is smooth: Gauss and Legendre need a tenth of the values of mpmath's usual rule.
+    panels = mp.linspace(-14, top, int(top + 14) + 2)
+    return mp.log1p(mp.quadgl(integrand, panels)) / (order - 1)
 
 
 def symmetric_sampled_gaussian_rdp(order: float, sigma: float, q: float) -> mp.mpf:

@@ -186,16 +186,17 @@ EDITS = {
 PROOFS = ("beta", "ball_radius", "smoothing_radius", "lipschitz", "regularization")
 
 
-# The others are made of these, and wait for `make test-slow`.
-AT_ONCE = ("localized", "erm", "sco")
-EVERY_NAME = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in AT_ONCE)) for name in NAMES],
-)
+# The others are made of these, and wait for `make test-slow`; blocks have the sizes of one run each.
+AT_ONCE, SIZED_AT_ONCE = ("localized", "erm", "sco"), ("localized", "erm")
+
+
+def every_name(at_once):
+    later = lambda name: () if name in at_once else pytest.mark.slow  # noqa: E731
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=later(n)) for n in NAMES])
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@EVERY_NAME
+@every_name(AT_ONCE)
 def test_every_edited_leaf_is_covered(name, edit):
     solver, plan = planned(name)
     # In one dtype, so that one program runs all of them.
@@ -259,7 +260,7 @@ def others(name, value):
     return []
 
 
-@EVERY_NAME
+@every_name(SIZED_AT_ONCE)
 def test_every_edited_size_is_covered(name):
     solver, plan = planned(name)
     outcomes = {}

@@ -7,6 +7,7 @@ sensitivities are written down here anew.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -79,29 +80,38 @@ def selection_account(plan, noise):
     return pure_divergence(3 * draw)
 
 
-def _drawn_divergence(plan, stddev, order):
+@functools.cache
+def _drawn_divergence(draws, clip_norm, stddev, order):
     """One user's canaries against opposite ones, drawn k ~ Bin(B, 1/N) times, in one step."""
-    count = np.arange(plan.batch_size + 1)
-    weight = stats.binom.pmf(count, plan.batch_size, 1 / USERS)
-    shift = count * float(plan.clip_norm) / plan.batch_size / stddev
-    x = np.linspace(-(shift[-1] + 12), order * shift[-1] + 12, 20001)
-    p = np.log(stats.norm.pdf(x[:, None] - shift) @ weight + 1e-300)
-    q = np.log(stats.norm.pdf(x[:, None] + shift) @ weight + 1e-300)
-    logs = order * p + (1 - order) * q
+    count = np.arange(draws + 1)
+    weight = stats.binom.pmf(count, draws, 1 / USERS)
+    shift = count * clip_norm / draws / stddev
+    low, high = -(shift[-1] + 12), order * shift[-1] + 12
+    x = np.linspace(low, high, min(math.ceil((high - low) / 0.04), 20001))
+
+    def log_density(places):
+        found = np.exp(-0.5 * np.square(x[:, None] - places)) @ weight
+        return np.log(found / math.sqrt(2 * math.pi) + 1e-300)
+
+    logs = order * log_density(shift) + (1 - order) * log_density(-shift)
     top = np.max(logs)
     return (top + np.log(np.trapezoid(np.exp(logs - top), x))) / (order - 1)
+
+
+def _drawn_at(plan, stddev, order):
+    return _drawn_divergence(plan.batch_size, float(plan.clip_norm), stddev, float(order))
 
 
 def drawn_items_account(plan, noise):
     if any(not (math.isfinite(s) and s > 0) for s in noise.gaussian):
         return math.inf
-    return sum(_drawn_divergence(plan, s, ORDER) for s in noise.gaussian)
+    return sum(_drawn_at(plan, s, ORDER) for s in noise.gaussian)
 
 
 def drawn_items_epsilon(plan, noise, delta):
     """What Rényi curves, by which it is certified, give for that pair."""
     orders = privacy.ORDERS[privacy.ORDERS <= 200]
-    each = np.array([_drawn_divergence(plan, noise.gaussian[0], order) for order in orders])
+    each = np.array([_drawn_at(plan, noise.gaussian[0], order) for order in orders])
     offset = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     return np.min(len(noise.gaussian) * each + offset)
 

@@ -137,10 +137,11 @@ def test_dense_rows_and_batches_of_plans():
     keys = jax.random.split(jax.random.key(0), 2)
     again = jax.random.clone(keys)
 
+    @jax.jit
     def solve(key, plan):
         return preconditioned_sgd.solve(key, plan, OBJECTIVE, data, jnp.zeros(5)).params
 
-    single = [jax.jit(solve)(key, plan) for key, plan in zip(keys, plans, strict=True)]
+    single = [solve(key, plan) for key, plan in zip(keys, plans, strict=True)]
     batch = jax.vmap(solve)(again, jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans))
     np.testing.assert_allclose(batch, np.stack(single), rtol=1e-3, atol=1e-4)
 

@@ -12,7 +12,7 @@ NAN, INF = math.nan, math.inf
 
 
 class Fresh(NamedTuple):
-    """A value that is made anew for every call: a key is used once, a plan costs time."""
+    """A value that is made when a call needs it: a key anew for each, a plan, which costs time, once."""
 
     make: Callable[[], Any]
 

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from tests.support.apart import traced_apart
+
 
 class Mutant(NamedTuple):
     """A fault.
@@ -37,10 +39,11 @@ def planted(mutant: Mutant) -> Iterator[None]:
     """While active, the fault is there; nothing compiled without it is used, nor kept afterwards."""
     module_name, attribute = mutant.target.split(":")
     module = importlib.import_module(module_name)
-    jax.clear_caches()
-    with mock.patch.object(module, attribute, mutant.fault(getattr(module, attribute))):
+    with (
+        traced_apart(),
+        mock.patch.object(module, attribute, mutant.fault(getattr(module, attribute))),
+    ):
         yield
-    jax.clear_caches()
 
 
 def _is_finite(tree: Any) -> jax.Array:

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from dpsco_jax import privacy
+from tests.support.apart import traced_apart
 from tests.support.recorder_patches import PATCHES
 from tests.support.tape import Declared, Draw, Release, Tape
 
@@ -63,15 +64,14 @@ def recording(freeze: bool = False) -> Iterator[Tape]:
         freeze: leave the data's part out of everything that is released.
     """
     tape = Tape(freeze)
-    jax.clear_caches()  # what was compiled before does not report
     with contextlib.ExitStack() as stack:
+        stack.enter_context(traced_apart())  # what was compiled before does not report
         for owner, name, make in PATCHES:
             right = getattr(owner, name)
             wrapped = make(tape, right)
             for holder, alias in _holders(owner, name, right):
                 stack.enter_context(mock.patch.object(holder, alias, wrapped))
         yield tape
-    jax.clear_caches()
 
 
 def recorded(run: Callable[[], Any], freeze: bool = False) -> list[Release]:

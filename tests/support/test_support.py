@@ -7,6 +7,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import transforms
+from tests.support.apart import traced_apart
 from tests.support.neighbours import worst_pair
 from tests.support.replay import assert_no_leak
 
@@ -68,3 +69,26 @@ def test_replay_passes_a_private_release():
 def test_replay_finds_paths_around_the_mechanism(leaky):
     with pytest.raises(AssertionError, match=r"data reach|depends on the data"):
         assert_no_leak(leaky, jnp.ones((2, 3)), jnp.asarray(np.full((2, 3), 4.0, np.float32)))
+
+
+@jax.jit
+def _scaled(x):
+    return _TWO * x
+
+
+_TWO = 2.0
+
+
+def test_programs_are_traced_apart_and_outside_nothing_has_changed(monkeypatch):
+    sizes = []
+    assert _scaled(1.0) == 2.0
+    for value in (3.0, 5.0):
+        with traced_apart(), monkeypatch.context() as patch:
+            patch.setitem(globals(), "_TWO", value)
+            assert _scaled(1.0) == value
+            assert (
+                jax.jit(lambda x: jax.lax.fori_loop(0, 2, lambda _, y: _scaled(y), x))(1.0)
+                == value**2
+            )
+        sizes.append(float(_scaled(1.0)))
+    assert sizes == [2.0, 2.0]

@@ -1,5 +1,6 @@
 """Calls of ``dpsco_jax.mechanisms`` that work, where the common vocabulary does not say it."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from tests.support.kinds import Fresh, Kind
 _BUDGET = {"num_users": 500, "dim": 4, "num_queries": 2, "epsilon": 4.0, "delta": 1e-5}
 RELEASES = kinds.OBJECT(
     Fresh(
-        lambda: winsorized_calibration.calibrate_winsorized(
-            12, 4, 2, 4.0, 1e-5, radius=0.1, bound=1.0, form="clipped"
+        functools.cache(
+            lambda: winsorized_calibration.calibrate_winsorized(
+                12, 4, 2, 4.0, 1e-5, radius=0.1, bound=1.0, form="clipped"
+            )
         )
     )
 )

@@ -1,5 +1,6 @@
 """Calls of ``dpsco_jax.privacy`` that work, where the common vocabulary does not say it."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ _STEPS = {
     "num_steps": Kind("whole number >= 1", (0, *kinds.WHOLE.bad)),
     "sampling_probability": kinds.POSITIVE_PROBABILITY,
 }
-CONCENTRATED = Fresh(lambda: privacy.calibrate_concentrated(4000, 2, 4.0, 1e-6))
+CONCENTRATED = Fresh(functools.cache(lambda: privacy.calibrate_concentrated(4000, 2, 4.0, 1e-6)))
 
 _SIZES = {
     **_NOISE,

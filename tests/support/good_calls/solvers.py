@@ -134,7 +134,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.user_level.accelerated_phased_erm.plan": _CLIPPED
     | {"smoothing_radius": kinds.POSITIVE},
     "solvers.user_level.accelerated_sgd.plan": _CLIPPED,
-    "solvers.user_level.accelerated_strongly_convex.plan": _CLIPPED,
+    "solvers.user_level.accelerated_strongly_convex.plan": _CLIPPED | {"num_blocks": 1},
     "solvers.user_level.auto.plan": {
         "candidates": Kind("candidates", ("nonsense", 7, None, ()))(auto.CANDIDATES[:1]),
         "settings": Kind("settings by name", ("nonsense", 7, None))({}),

@@ -59,7 +59,8 @@ def test_every_call_is_accounted_and_the_budget_is_used(simple):
 @pytest.mark.parametrize(("prox", "levels"), [("mlmc", 2), ("mlmc_extended", 6)])
 def test_levels_of_the_prox_are_drawn_and_counted(simple, prox, levels, monkeypatch):
     monkeypatch.setattr(planner.accounting, "calibrated_beta", lambda *_: 0.5)
-    monkeypatch.setattr(planner.accounting, "loss", lambda *_: simple.loss())
+    own = simple.loss()
+    monkeypatch.setattr(planner.accounting, "loss", lambda *_: own)
     made = plan(prox=prox, reuse=False, search_runs=3, levels_seed=1)
     iterations = made.outer.num_iterations
     assert made.max_level == made.copies == levels
@@ -85,7 +86,8 @@ def test_levels_of_the_prox_are_drawn_and_counted(simple, prox, levels, monkeypa
 
 def test_the_levels_are_public_coins(simple, monkeypatch):
     monkeypatch.setattr(planner.accounting, "calibrated_beta", lambda *_: 0.5)
-    monkeypatch.setattr(planner.accounting, "loss", lambda *_: simple.loss())
+    own = simple.loss()
+    monkeypatch.setattr(planner.accounting, "loss", lambda *_: own)
     first, same, other = (plan(prox="mlmc", reuse=False, levels_seed=seed) for seed in (0, 0, 1))
     assert first.budgeted == same.budgeted
     assert np.any(np.asarray(first.prox_levels) != np.asarray(other.prox_levels))
@@ -138,7 +140,8 @@ def test_losses_without_a_proof_are_refused():
 
 def test_a_domain_bounds_the_distance(simple, monkeypatch):
     monkeypatch.setattr(planner.accounting, "calibrated_beta", lambda *_: 0.5)
-    monkeypatch.setattr(planner.accounting, "loss", lambda *_: simple.loss())
+    own = simple.loss()
+    monkeypatch.setattr(planner.accounting, "loss", lambda *_: own)
     objective = losses.absolute(1.0, domain=domains.ball(0.5))
     made = planner.plan(objective, **{**ARGUMENTS, "initial_distance": None})
     assert float(made.outer.distance) == 1.0

@@ -33,7 +33,8 @@ run: $(VENV)/.installed-experiments
 	$(BIN)/python -m experiments report user-level-tradeoff
 
 # Most of the suite's time is compilation: cheaper code generation saves a third of it. Rewriting of
-# programs, where JAX has its traps, stays as it is; `make test-slow` compiles as users do.
+# programs, where JAX has its traps, stays as it is; `make test-slow` compiles as users do. A
+# program that needs more asks for it (tests/support/compiled.py).
 CHEAP_COMPILATION := --xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false \
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 

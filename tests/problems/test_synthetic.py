@@ -26,8 +26,8 @@ def test_gradient_vanishes_at_the_minimizer(problem):
         value, gradient = jax.jit(jax.value_and_grad(objective))(problem.minimizer, problem.data)
         # The data are float32, and so is the rounding when their bound is enforced.
         assert np.linalg.norm(gradient) < 1e-7
-        for direction in np.eye(SIZES["dim"]):
-            assert objective(problem.minimizer + 0.1 * direction, problem.data) > value
+        around = problem.minimizer + 0.1 * np.eye(SIZES["dim"])
+        assert np.all(jax.jit(jax.vmap(objective, (0, None)))(around, problem.data) > value)
     assert problem.objective.domain.contains(problem.minimizer.astype(np.float32), 1e-6)
     assert users.num_users(problem.data) == SIZES["num_users"]
 
@@ -65,10 +65,11 @@ def test_the_slope_minimizes_absolute_regression():
     assert np.linalg.norm(problem.minimizer) == pytest.approx(2.0)
     with jax.enable_x64(True):
         risk = jax.jit(users.mean_loss(problem.objective))
+        excess_of = jax.jit(synthetic.absolute_excess)
         at = risk(problem.minimizer, problem.data)
         for direction in np.concatenate([np.eye(4), -np.eye(4)]):
             point = problem.minimizer + 0.2 * direction
-            excess = float(synthetic.absolute_excess(point, problem.minimizer, problem.data))
+            excess = float(excess_of(point, problem.minimizer, problem.data))
             # Labels are float32.
             assert excess == pytest.approx(float(risk(point, problem.data) - at), abs=1e-6)
             assert excess > 1e-3

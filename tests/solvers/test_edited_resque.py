@@ -52,7 +52,6 @@ SIZES = {
 DISTANCE = {"initial_distance": 1.0}
 MULTILEVEL = {"prox": "mlmc", "reuse": False, "search_runs": 3}
 
-
 SOLVERS = {
     "localized": (resque_erm, SMALL | {"num_queries": 8}),
     "strongly convex": (

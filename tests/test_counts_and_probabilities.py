@@ -17,9 +17,11 @@ from dp_accounting import (
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains, rotations
-from dpsco_jax.mechanisms import additive, concentrated_mean
+from dpsco_jax.mechanisms import additive
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.oracles import sampling
-from dpsco_jax.privacy import events, pairs
+from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.pld import pairs
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.user_level import multipass_sgd
 

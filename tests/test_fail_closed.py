@@ -43,15 +43,18 @@ TABLE = {
     "mechanisms.additive.gaussian_loss": {"stddev": MULTIPLIER, "sensitivity": SENSITIVITY},
     "mechanisms.additive.laplace_loss": {"scale": LAPLACE, "sensitivity": SENSITIVITY},
     "mechanisms.private_selection.geometric_selection_loss": {"candidate_epsilon": AMOUNT},
-    "mechanisms.winsorized_mean.winsorized_mean_1d_loss": {"epsilon": POSITIVE},
-    "privacy.curves.approximate_dp": {"epsilon": {**AMOUNT, 0.0: None}, "delta": FAILURE},
-    "privacy.curves.bounded_range": {"epsilon": AMOUNT},
-    "privacy.curves.gaussian": {"noise_multiplier": MULTIPLIER},
-    "privacy.curves.gdp": {"mu": AMOUNT},
-    "privacy.curves.laplace": {"scale": LAPLACE},
-    "privacy.curves.pure_dp": {"epsilon": AMOUNT},
+    "mechanisms.winsorized.winsorized_mean.winsorized_mean_1d_loss": {"epsilon": POSITIVE},
+    "privacy.curves.closed_forms.approximate_dp": {
+        "epsilon": {**AMOUNT, 0.0: None},
+        "delta": FAILURE,
+    },
+    "privacy.curves.closed_forms.bounded_range": {"epsilon": AMOUNT},
+    "privacy.curves.closed_forms.gaussian": {"noise_multiplier": MULTIPLIER},
+    "privacy.curves.closed_forms.gdp": {"mu": AMOUNT},
+    "privacy.curves.closed_forms.laplace": {"scale": LAPLACE},
+    "privacy.curves.closed_forms.pure_dp": {"epsilon": AMOUNT},
     "privacy.loss.scale": {"count": COUNT},
-    "privacy.poisson.poisson_subsampled_gaussian": {
+    "privacy.curves.poisson.poisson_subsampled_gaussian": {
         "noise_multiplier": SAMPLED,
         "sampling_probability": PROBABILITY,
     },
@@ -66,17 +69,17 @@ TABLE = {
         "population_size": POPULATION_OF_DRAWS,
     },
     "privacy.sampling.WithoutReplacement.gaussian_loss": _SUBSAMPLED,
-    "privacy.subsampling.subsampled_gaussian_of_fraction": {
+    "privacy.curves.subsampling.subsampled_gaussian_of_fraction": {
         "noise_multiplier": SAMPLED,
         "sampling_fraction": PROBABILITY,
     },
-    "privacy.subsampling.subsampled_gaussian_with_replacement": {
+    "privacy.curves.subsampling.subsampled_gaussian_with_replacement": {
         "noise_multiplier": SAMPLED,
         "batch_size": DRAWS,
         "population_size": POPULATION_OF_DRAWS,
         "tail_probability": TAIL,
     },
-    "privacy.subsampling.subsampled_gaussian_without_replacement": _SUBSAMPLED,
+    "privacy.curves.subsampling.subsampled_gaussian_without_replacement": _SUBSAMPLED,
 }
 # Losses that no number is turned into, with the reason.
 NO_NUMBERS = {
@@ -86,8 +89,8 @@ NO_NUMBERS = {
     "privacy.loss.unbounded": "takes nothing",
     "privacy.loss.unbounded_unless": "is told whether the loss holds",
     "privacy.loss.zero": "takes nothing",
-    "privacy.resque.call_loss": "on the host alone, where bad numbers raise",
-    "privacy.resque.calls_loss": "on the host alone, where bad numbers raise",
+    "privacy.resque.calls.call_loss": "on the host alone, where bad numbers raise",
+    "privacy.resque.calls.calls_loss": "on the host alone, where bad numbers raise",
 }
 
 

@@ -7,11 +7,12 @@ import pytest
 
 from dpsco_jax import Infeasible, privacy
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.convex import ac_sa
-from dpsco_jax.solvers.item_level import ball_accelerated_erm, private_ac_sa
+from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.resque import ball_accelerated_erm
 from dpsco_jax.solvers.user_level import (
     accelerated_sgd,
     accelerated_strongly_convex,

@@ -9,9 +9,9 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.oracles import gradients, sampling
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData

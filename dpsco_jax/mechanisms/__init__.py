@@ -2,13 +2,15 @@
 
 from dpsco_jax.mechanisms import (
     additive,
-    concentrated_mean,
     denoising,
     histograms,
-    private_range,
     private_selection,
     selection,
     sparse_vector,
+)
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.mechanisms.winsorized import (
+    private_range,
     winsorized_calibration,
     winsorized_mean,
     winsorized_releases,

@@ -30,8 +30,8 @@ from dpsco_jax._checks import (
     require_real,
 )
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms.winsorized_mean import winsorized_mean
-from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized.winsorized_mean import winsorized_mean
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 
 
 def frequencies(

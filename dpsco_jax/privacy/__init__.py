@@ -1,12 +1,7 @@
 """What has been paid: privacy losses, the curves of mechanisms, conversion, calibration, certificates."""
 
-from dpsco_jax.privacy import events
-from dpsco_jax.privacy.auditing import (
-    Audit,
-    audit,
-    audit_scores,
-    epsilon_lower_bound,
-)
+from dpsco_jax.privacy.audits.auditing import Audit, audit, audit_scores, epsilon_lower_bound
+from dpsco_jax.privacy.audits.one_run import one_run_audit, one_run_epsilon_lower_bound
 from dpsco_jax.privacy.calibration import (
     calibrate,
     calibrate_noise_multiplier,
@@ -15,6 +10,10 @@ from dpsco_jax.privacy.calibration import (
 )
 from dpsco_jax.privacy.certificates import Certificate, certificate
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
+from dpsco_jax.privacy.concentrated.threshold_phase import (
+    ConcentratedReleases,
+    calibrate_concentrated,
+)
 from dpsco_jax.privacy.curves import (
     approximate_dp,
     bounded_range,
@@ -23,6 +22,12 @@ from dpsco_jax.privacy.curves import (
     laplace,
     pure_dp,
 )
+from dpsco_jax.privacy.curves.poisson import poisson_subsampled_gaussian
+from dpsco_jax.privacy.curves.subsampling import (
+    subsampled_gaussian_with_replacement,
+    subsampled_gaussian_without_replacement,
+)
+from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
 from dpsco_jax.privacy.loss import (
     PrivacyLoss,
@@ -35,9 +40,7 @@ from dpsco_jax.privacy.loss import (
     unbounded_unless,
     zero,
 )
-from dpsco_jax.privacy.one_run import one_run_audit, one_run_epsilon_lower_bound
 from dpsco_jax.privacy.orders import ORDERS
-from dpsco_jax.privacy.poisson import poisson_subsampled_gaussian
 from dpsco_jax.privacy.releases import (
     GaussianReleases,
     Releases,
@@ -45,11 +48,6 @@ from dpsco_jax.privacy.releases import (
     sequential_certificate,
 )
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
-from dpsco_jax.privacy.subsampling import (
-    subsampled_gaussian_with_replacement,
-    subsampled_gaussian_without_replacement,
-)
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases, calibrate_concentrated
 
 __all__ = [
     "ORDERS",

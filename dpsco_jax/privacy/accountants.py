@@ -27,10 +27,12 @@ from dp_accounting import (
 from scipy import optimize, special
 
 from dpsco_jax._checks import require_integer, require_real
-from dpsco_jax.privacy import curves, loss, pairs, pld, poisson, subsampling
-from dpsco_jax.privacy.compositions import Releases
-from dpsco_jax.privacy.events import ApproximateDpEvent
+from dpsco_jax.privacy import curves, loss, pld
+from dpsco_jax.privacy.curves import poisson, subsampling
+from dpsco_jax.privacy.dp_accounting.compositions import Releases
+from dpsco_jax.privacy.dp_accounting.events import ApproximateDpEvent
 from dpsco_jax.privacy.orders import ORDERS
+from dpsco_jax.privacy.pld import pairs
 
 FEW_POINTS = 2**15
 """A grid that is fast and mostly precise to 1e-3."""

@@ -30,9 +30,9 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy._numerics import Scalar, as_floats
+from dpsco_jax.privacy.curves.poisson import poisson_subsampled_gaussian
 from dpsco_jax.privacy.loss import PrivacyLoss, scale
 from dpsco_jax.privacy.loss import epsilon as epsilon_of
-from dpsco_jax.privacy.poisson import poisson_subsampled_gaussian
 
 _LEAST_MULTIPLIER = 0.01
 _LEAST_PROBABILITY = 1e-9

@@ -22,7 +22,7 @@ from dp_accounting import DpEvent, NeighboringRelation, NonPrivateDpEvent
 from dpsco_jax import __version__
 from dpsco_jax._checks import require, require_instance, require_real
 from dpsco_jax.privacy import accountants
-from dpsco_jax.privacy.compositions import Releases, compositions
+from dpsco_jax.privacy.dp_accounting.compositions import Releases, compositions
 
 
 class Certificate(NamedTuple):
@@ -79,7 +79,7 @@ def certificate(
     """The guarantee of an event: the least ε at δ over the accountants that apply to it.
 
     Args:
-        event: what was released, from ``dpsco_jax.privacy.events`` or ``dp_accounting``. Every noise
+        event: what was released, from ``privacy.events`` or ``dp_accounting``. Every noise
             multiplier is σ over the sensitivity under ``relation``.
         delta: in (0, 1).
         relation: the neighbouring relation.

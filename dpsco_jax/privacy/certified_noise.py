@@ -17,8 +17,9 @@ from typing import Protocol, SupportsFloat, runtime_checkable
 from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax._checks import require_instance, require_integer, require_real, require_relation
-from dpsco_jax.privacy import accountants, events, pld
-from dpsco_jax.privacy.compositions import compositions
+from dpsco_jax.privacy import accountants, pld
+from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.dp_accounting.compositions import compositions
 
 _LEAST = math.log(0.01)  # with so little noise, what protects is the sampling alone
 _UNDER_BUDGET = 2e-5  # calibration stops when ε is below its target by at most this, relative

@@ -22,11 +22,11 @@ from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax._checks import require, require_choice, require_integer
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy import events
 from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.calibration import calibrate
 from dpsco_jax.privacy.certificates import Certificate, certificate
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
+from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
 

@@ -26,11 +26,11 @@ import optax
 
 from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.oracles import Oracle, sampling, smoothed
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
 from dpsco_jax.solvers import _planning, loop

@@ -18,7 +18,7 @@ size ``releases.batch_size`` drawn without replacement (or everybody); the radiu
 no functions of the data but through earlier releases; the key is secret and starts one state only,
 and no state is used for two different updates.
 
-Cost: N²·d multiplications a step (``mechanisms.concentrated_mean``), one Gaussian draw a parameter.
+Cost: N²·d multiplications a step (``mechanisms.concentrated``), one Gaussian draw a parameter.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -37,10 +37,11 @@ from dpsco_jax._checks import (
     require_positive,
     require_real_leaves,
 )
-from dpsco_jax.mechanisms import additive, concentrated_mean, sparse_vector
+from dpsco_jax.mechanisms import additive, sparse_vector
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy._conditions import drawable, positive_and_finite
 from dpsco_jax.privacy._numerics import as_floats
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.transforms._states import wide_copy
 
 

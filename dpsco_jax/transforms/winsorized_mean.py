@@ -1,6 +1,6 @@
 """Winsorized mean as a transformation: per-user updates in, their private mean out, T times.
 
-What it computes: the updates of all users, raveled to vectors, go through ``mechanisms.winsorized_mean``;
+What it computes: the updates of all users, raveled to vectors, go through ``mechanisms.winsorized``;
 each update is one of the T queries that the releases were calibrated for. After T updates nothing is
 released any more: updates are zero.
 
@@ -15,7 +15,7 @@ fixed beforehand.
 Assumed: each user's update is a function of that user's data and of earlier releases; the key is secret and
 starts one state only.
 
-Cost: see ``mechanisms.winsorized_mean``.
+Cost: see ``mechanisms.winsorized.winsorized_mean``.
 """
 
 from typing import Any, NamedTuple
@@ -34,8 +34,8 @@ from dpsco_jax._checks import (
     require_positive,
     require_real_leaves,
 )
-from dpsco_jax.mechanisms import winsorized_mean as mechanism
-from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized import winsorized_mean as mechanism
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 
 
 class WinsorizedMeanState(NamedTuple):
@@ -62,7 +62,7 @@ def winsorized_mean(
     who are absent: they count as zero, and still count in the planned number of users).
 
     Args:
-        releases: of ``mechanisms.winsorized_calibration.calibrate_winsorized``; its numbers may be traced.
+        releases: of ``winsorized_calibration.calibrate_winsorized``; its numbers may be traced.
         key: a typed key; copied into the state by ``init``.
 
     Raises:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import linear, linear_users, sampling
-from dpsco_jax.privacy.threshold_phase import calibrate_concentrated
+from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from experiments.benchmarks.timing import Row, interleaved_medians
 
 USERS, DIM, RADIUS = 8192, 1024, 1.4

@@ -12,8 +12,8 @@ from dpsco_jax.oracles import linear, sampling
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import _resque_calls, ball_accelerated_erm
-from dpsco_jax.solvers.item_level._resque_levels import levels
+from dpsco_jax.solvers.resque import _calls, ball_accelerated_erm
+from dpsco_jax.solvers.resque._levels import levels
 from experiments.benchmarks.timing import Row, interleaved_medians
 
 NUM_USERS, DIM, CONDITION = 100_000, 100, 20.0
@@ -67,10 +67,10 @@ def _query_rows(data: UserData, plan: Any) -> list[Row]:
 
     @jax.jit
     def call(key: jax.Array, prepared: linear.LinearData) -> jax.Array:
-        setting = _resque_calls.Setting(
+        setting = _calls.Setting(
             model, prepared, plan.ball_radius, plan.smoothing_radius, plan.lipschitz
         )
-        return _resque_calls.strongly_convex(key, setting, sizes, jnp.zeros(DIM), plan.beta, 100.0)
+        return _calls.strongly_convex(key, setting, sizes, jnp.zeros(DIM), plan.beta, 100.0)
 
     def batches(size: int) -> Any:
         draw = functools.partial(sampling.without_replacement, num_users=NUM_USERS, batch_size=size)

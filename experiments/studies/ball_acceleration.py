@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from dpsco_jax.problems import quadratics
-from dpsco_jax.solvers.convex import ball_acceleration, exact_ball_oracles
+from dpsco_jax.solvers.ball import ball_acceleration, exact_ball_oracles
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
 from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, panels, save

@@ -21,8 +21,8 @@ import pandas as pd
 
 from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses
-from dpsco_jax.solvers.item_level import _ball_accelerated_budget as budget
-from dpsco_jax.solvers.item_level import ball_accelerated_erm
+from dpsco_jax.solvers.resque import _ball_accelerated_budget as budget
+from dpsco_jax.solvers.resque import ball_accelerated_erm
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
 from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, panels, save

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 
 CLIPPING, OUTLIER = "clipping at the bound", "outlier-removed mean"
 WINSORIZED, CENTRED = "winsorized mean", "centred clipping"

@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 
-from dpsco_jax.solvers.item_level import ball_accelerated_erm, private_ac_sa, sco
+from dpsco_jax.solvers.item_level import private_ac_sa, sco
+from dpsco_jax.solvers.resque import ball_accelerated_erm
 from dpsco_jax.solvers.user_level import sgd
 from dpsco_jax.sweeps.cells import Setting, Settings, axis
 from dpsco_jax.sweeps.experiment import Program

@@ -35,7 +35,7 @@ import pandas as pd
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.problems import hard_instances, regression_instances
 from dpsco_jax.problems.hard_instances import Instance
-from dpsco_jax.solvers.convex import (
+from dpsco_jax.solvers.ball import (
     ball_acceleration,
     exact_ball_oracles,
     parallel_baselines,

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, ArrayLike, Float, Key
 
-from dpsco_jax.privacy._resque_drift import drift_factor
+from dpsco_jax.privacy.resque._drift import drift_factor
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
 from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, panels, save

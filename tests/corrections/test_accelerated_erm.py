@@ -10,15 +10,15 @@ import pytest
 
 from dpsco_jax import transforms
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.privacy.threshold_phase import calibrate_concentrated
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
+from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
+from dpsco_jax.solvers._schedules import accelerated_paper as paper
 from dpsco_jax.solvers._sequence import block_sizes
-from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
-from dpsco_jax.solvers.user_level import _accelerated_paper as paper
 from dpsco_jax.solvers.user_level import accelerated_sgd
 
 

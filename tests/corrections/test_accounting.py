@@ -8,7 +8,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import optimize, stats
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.privacy import tcdp
+from dpsco_jax.privacy.curves import tcdp
 
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import special
 
 from dpsco_jax.mechanisms.robust_point import runs_for
-from dpsco_jax.solvers.convex import _ball_step, ball_acceleration, exact_ball_oracles
-from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
+from dpsco_jax.solvers.ball import _step, ball_acceleration, exact_ball_oracles
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
 
 
 def test_k1_the_ball_is_active_on_the_whole_printed_range():
@@ -58,7 +58,7 @@ def test_k4_a_quarter_is_attained():
     lam, weight = 0.7, 2.5
     slope = jnp.asarray([1.0, -2.0])
     x, v, best = jnp.asarray([[0.3, 0.1], [-1.0, 2.0], [5.0, 4.0]])
-    share = _ball_step.coefficients(lam, weight)[1]
+    share = _step.coefficients(lam, weight)[1]
     y = x + share * (v - x)
     nearest = y - slope / lam
     calls = jnp.zeros(1, jnp.int32)
@@ -72,8 +72,8 @@ def test_k4_a_quarter_is_attained():
     )
     plan = dataclasses.replace(plan, regularization=lam, start_weight=weight)
     key = jax.random.key(0)
-    state = _ball_step.init(key, plan, oracles, x)._replace(dual=v)
-    new = _ball_step.step(key, plan, oracles, state)
+    state = _step.init(key, plan, oracles, x)._replace(dual=v)
+    new = _step.step(key, plan, oracles, state)
 
     def potential(state):
         return float(

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsco_jax.solvers.convex import _query_cost, parallel_sco
+from dpsco_jax.solvers.ball import _query_cost, parallel_sco
 
 
 def most_rounds(oracle, dim, condition):

@@ -10,11 +10,11 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
-from dpsco_jax.privacy import events
+from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _sequence
-from dpsco_jax.solvers.convex import localization, restarts
+from dpsco_jax.solvers.combinators import localization, restarts
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
 from tests.support import exact_solver
 

@@ -10,10 +10,10 @@ import pytest
 from scipy import integrate
 
 from dpsco_jax.oracles import resque
-from dpsco_jax.privacy import _resque_moments as moments
+from dpsco_jax.privacy.resque import _moments as moments
 from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.objective import Example
-from dpsco_jax.solvers.convex import _ball_pools, ball_ac_sa, epoch_sgd
+from dpsco_jax.solvers.ball import _pools, ball_ac_sa, epoch_sgd
 
 
 def test_q1_the_printed_density_does_not_integrate_to_one():
@@ -148,7 +148,7 @@ def test_c3_draws_that_all_steps_share_are_worse(monkeypatch):
         return jnp.sign(jnp.sum(chosen * points, axis=1) - labels[which])[:, None] * chosen
 
     num_steps, sizes = 7, (28, 55, 110, 220)
-    draw = _ball_pools.draw
+    draw = _pools.draw
 
     def shared(key, *args):
         pool = draw(key, *args)

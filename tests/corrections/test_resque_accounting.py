@@ -7,10 +7,10 @@ from scipy import stats
 
 from dpsco_jax import privacy
 from dpsco_jax.privacy import ORDERS, resque
-from dpsco_jax.privacy._resque_amplification import subsampled_rdp
-from dpsco_jax.privacy._resque_drift import drift_factor
-from dpsco_jax.privacy._resque_moments import log_difference_norm, log_weight_norm
 from dpsco_jax.privacy.resque import ResqueCall, call_loss, calls_epsilon, calls_loss
+from dpsco_jax.privacy.resque._amplification import subsampled_rdp
+from dpsco_jax.privacy.resque._drift import drift_factor
+from dpsco_jax.privacy.resque._moments import log_difference_norm, log_weight_norm
 from tests.support import resque as reference
 
 

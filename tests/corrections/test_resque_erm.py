@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpsco_jax.problems import losses
-from dpsco_jax.solvers.item_level import _resque_levels, _resque_plan, resque_erm, resque_prox
+from dpsco_jax.solvers.resque import _levels, _resque_plan, resque_erm, resque_prox
 
 ABSOLUTE = losses.absolute(1.0)
 SIZES = {"num_users": 4096, "dim": 5, "epsilon": 1.0, "delta": 1e-6, "ball_radius": 0.01}
@@ -31,7 +31,7 @@ def test_y2_the_printed_result_leaves_the_ball():
 def test_y3_there_is_no_point_after_the_last_level():
     for queries in (16, 256, 4096):
         count = math.ceil(math.log2(math.log2(queries)))
-        sizes = _resque_levels.levels(queries)
+        sizes = _levels.levels(queries)
         assert len(sizes) == count
         # The point x_{k+1} would need a level k of T queries, on top of those that were spent.
         assert sizes[-1].num_queries * 2 == queries
@@ -67,9 +67,9 @@ def test_y5_noise_costs_the_slope_of_the_regularizer_too():
 def test_y6_without_strong_convexity_there_is_no_first_distance():
     with pytest.raises(ValueError, match="regularization"):
         resque_erm.plan(ABSOLUTE, **SIZES, method="strongly convex", regularization=0.0)
-    sizes = _resque_levels.levels(256)
+    sizes = _levels.levels(256)
     gaps = [
-        _resque_levels.level_errors(sizes, 5, 0.1, 1.0, weight, 1.0)[-1][1]
+        _levels.level_errors(sizes, 5, 0.1, 1.0, weight, 1.0)[-1][1]
         for weight in (1e-2, 1e-6, 1e-10)
     ]
     assert gaps[0] < 1e-3 * gaps[1] < 1e-6 * gaps[2]

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpsco_jax.privacy import _threshold_proof, _threshold_tests, composition
-from dpsco_jax.privacy.threshold_phase import (
+from dpsco_jax.privacy.concentrated import _proof, _tests
+from dpsco_jax.privacy.concentrated.threshold_phase import (
     calibrate_concentrated,
     coupled_sensitivity,
     mean_sensitivity,
 )
+from dpsco_jax.privacy.curves import composition
 
 
 def score_degrees_weights_mean(vectors, keep_level=2 / 3, removal_radius=2.0):
@@ -52,15 +53,15 @@ def test_m2_the_printed_number_of_users_does_not_separate_the_levels():
     epsilon, delta, steps = 1.0, 1e-6, 1000
     n = 40 * math.log(4 * steps / delta) / epsilon
     gap = 4 * n / 5 - 2 * n / 3
-    wrong = _threshold_tests.wrong_pass("stream", gap, epsilon, 2.0)
+    wrong = _tests.wrong_pass("stream", gap, epsilon, 2.0)
     assert steps * wrong > 100 * delta  # what the printed proof sums
-    assert _threshold_tests.wrong_pass("stream", gap, epsilon, 4.0) > 100 * delta
+    assert _tests.wrong_pass("stream", gap, epsilon, 4.0) > 100 * delta
     enough = 120 * math.log(2 * steps / (3 * delta)) / epsilon + 7.5
     gap = 4 * enough / 5 - 2 * enough / 3 - 1
-    assert steps * _threshold_tests.wrong_pass("stream", gap, epsilon, 4.0) <= delta
+    assert steps * _tests.wrong_pass("stream", gap, epsilon, 4.0) <= delta
     # For passing, n >= (8 log(T/γ) + 8 log(T/δ))/ε is printed: perfect data then mostly halt.
     users = 8 * (math.log(steps / 0.05) + math.log(steps / delta)) / epsilon
-    assert _threshold_tests.false_halt("stream", users / 5, steps, epsilon / 2, 2.0) > 0.5
+    assert _tests.false_halt("stream", users / 5, steps, epsilon / 2, 2.0) > 0.5
     with pytest.raises(ValueError, match=r"num_users must be .*at least"):
         calibrate_concentrated(int(users), steps, epsilon, delta, test="stream")
 
@@ -106,10 +107,10 @@ def test_m5_failures_of_a_stream_count_once():
 
     points = [-gap, 0.0]
     exact = integrate.quad(some_pass_and_the_run_goes_on, -60 * scale, 60 * scale, points=points)[0]
-    once = _threshold_tests.wrong_pass("stream", gap, test_epsilon, 2.0)
+    once = _tests.wrong_pass("stream", gap, test_epsilon, 2.0)
     assert once == pytest.approx(exact, rel=1e-6)
-    phase = _threshold_proof.Phase("stream", 1.0, steps, test_epsilon, once, 0.0, 0.01)
-    assert _threshold_proof.test_failure(phase) == once
+    phase = _proof.Phase("stream", 1.0, steps, test_epsilon, once, 0.0, 0.01)
+    assert _proof.test_failure(phase) == once
     # Printed: a union over steps, times e^(ε/2) for the two-sided conditioning.
     assert once < 0.01 * math.exp(test_epsilon) * steps * once
 
@@ -127,7 +128,7 @@ def test_m6_values_are_not_amplified_at_the_rate_given_the_bits():
         return at_rate * math.exp(composition.log_gaussian_delta(mu, inner))
 
     assert exact > 1.05 * amplified(rate)
-    assert exact < amplified(_threshold_proof.effective_rate(rate, test_epsilon))
+    assert exact < amplified(_proof.effective_rate(rate, test_epsilon))
 
 
 def test_m7_with_one_radius_for_score_and_removal_the_core_loses_its_weight():

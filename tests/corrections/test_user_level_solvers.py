@@ -10,12 +10,12 @@ from scipy import special
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status, _sequence
-from dpsco_jax.solvers.user_level import _multipass_schedule as schedule
+from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd, phased_sgd
 
 

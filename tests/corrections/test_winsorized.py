@@ -7,10 +7,12 @@ import pytest
 import scipy.stats
 
 from dpsco_jax.geometry import rotations
-from dpsco_jax.mechanisms import private_range, private_selection
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms import private_selection
+from dpsco_jax.mechanisms.winsorized import private_range
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.problems import concentration
-from dpsco_jax.solvers.user_level import _phased_erm_schedule, finite_class
+from dpsco_jax.solvers._schedules import phased_erm
+from dpsco_jax.solvers.user_level import finite_class
 
 
 def test_w1_the_window_misses_values():
@@ -92,8 +94,8 @@ def test_w7_the_last_blocks_are_empty():
     users, items, dim, epsilon, stddev = 10**4, 100, 10, 1.0, 0.1 / math.sqrt(10)
     phases = math.ceil(math.log2(users * math.sqrt(items) * epsilon / (stddev * dim)))
     assert (phases, round(users / 2**phases, 2)) == (19, 0.02)
-    problem = _phased_erm_schedule.Problem(items, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
-    blocks = _phased_erm_schedule.printed(problem, users, dim, stddev, epsilon, "equal")
+    problem = phased_erm.Problem(items, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
+    blocks = phased_erm.printed(problem, users, dim, stddev, epsilon, "equal")
     assert len(blocks) == math.ceil(phases / 2)
     assert min(block.num_users for block in blocks) >= math.sqrt(dim) / epsilon
     assert sum(block.num_users for block in blocks) == users

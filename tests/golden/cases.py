@@ -16,7 +16,8 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.regression_instances import absolute_regression
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.convex import ac_sa, ball_acceleration, parallel_baselines, parallel_sco
+from dpsco_jax.solvers.ball import ball_acceleration, parallel_baselines, parallel_sco
+from dpsco_jax.solvers.convex import ac_sa
 from tests.solvers.private_table import ROWS, Row
 
 KEY = 7

@@ -11,8 +11,8 @@ from dp_accounting import NeighboringRelation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.privacy.threshold_phase import mean_sensitivity
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.privacy.concentrated.threshold_phase import mean_sensitivity
 from tests.support.neighbours import worst_pair
 
 THIRD = 2.0 / 3.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax.mechanisms import histograms
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 
 USERS = 2000
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax.mechanisms import _pairwise
+from dpsco_jax.mechanisms.concentrated import _pairwise
 
 REACH = 16.0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpsco_jax.mechanisms import private_range as ranges
+from dpsco_jax.mechanisms.winsorized import private_range as ranges
 
 draw = jax.jit(jax.vmap(ranges.private_range, in_axes=(0, None, None, None, None, None)))
 

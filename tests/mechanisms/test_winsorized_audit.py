@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.mechanisms import winsorized_mean as winsorized
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized import winsorized_mean as winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import pytest
 import scipy.stats
 
 from dpsco_jax import privacy
-from dpsco_jax.mechanisms import winsorized_mean as winsorized
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized import winsorized_mean as winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 from tests.support.drawn import ORDER, Noise, range_divergence, recorded
 
 FORMS = ("clipped", "winsorized", "refined", "recentred")

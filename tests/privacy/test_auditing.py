@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsco_jax.privacy import audit, audit_scores, auditing, epsilon_lower_bound
+from dpsco_jax.privacy import audit, audit_scores, epsilon_lower_bound
+from dpsco_jax.privacy.audits import auditing
 
 
 def test_counts_against_exact_binomial_tails():
@@ -177,7 +178,8 @@ def test_the_sampled_gaussian_stays_below_its_certificate():
     # Ten steps, batches of 2 out of 6, replace-one; the transcript's exact likelihood ratio is the score.
     from dp_accounting import NeighboringRelation
 
-    from dpsco_jax.privacy import WithoutReplacement, certificate, events
+    from dpsco_jax.privacy import WithoutReplacement, certificate
+    from dpsco_jax.privacy.dp_accounting import events
 
     sampling, steps, sigma, delta = WithoutReplacement(6, 2), 10, 1.5, 1e-5
     claimed = certificate(

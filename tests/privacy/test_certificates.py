@@ -15,11 +15,11 @@ from dpsco_jax.privacy import (
     accountants,
     certificate,
     certified_noise_multiplier,
-    events,
 )
 from dpsco_jax.privacy.certified_noise import decreasing_root
-from dpsco_jax.privacy.compositions import compositions
-from dpsco_jax.privacy.second_opinion import second_opinion
+from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.dp_accounting.compositions import compositions
+from dpsco_jax.privacy.dp_accounting.second_opinion import second_opinion
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import composition
+from dpsco_jax.privacy.curves import composition
 
 
 @pytest.mark.parametrize(

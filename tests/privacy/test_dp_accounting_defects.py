@@ -19,7 +19,8 @@ from dp_accounting import (
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from dpsco_jax.privacy import ORDERS, certificate, events, poisson_subsampled_gaussian
+from dpsco_jax.privacy import ORDERS, certificate, poisson_subsampled_gaussian
+from dpsco_jax.privacy.dp_accounting import events
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE

@@ -16,8 +16,9 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from dpsco_jax.privacy import certificate, events
-from dpsco_jax.privacy.compositions import compositions
+from dpsco_jax.privacy import certificate
+from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.dp_accounting.compositions import compositions
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax.privacy.threshold_phase import coupled_sensitivity, mean_sensitivity
+from dpsco_jax.privacy.concentrated.threshold_phase import coupled_sensitivity, mean_sensitivity
 
 REPLACE_ONE, ZERO_OUT = NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL
 

@@ -11,7 +11,8 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import fft, special, stats
 
-from dpsco_jax.privacy import pairs, pld, pld_window
+from dpsco_jax.privacy import pld
+from dpsco_jax.privacy.pld import convolution, pairs, pld_window
 
 
 def gaussian_delta(epsilon, noise_multiplier):
@@ -134,7 +135,7 @@ def test_the_bound_on_rounding_holds_against_extended_precision(pair, count, spa
     grid = spacing * np.arange(math.floor(low / spacing), math.ceil(high / spacing) + 1)
     law = pld_window.discretize(pair, grid)
     losses = spacing * np.arange(-(2**15), 2**15)
-    masses, errors = pld._convolve([(law, count)], losses, tilt)
+    masses, errors = convolution._convolve([(law, count)], losses, tilt)
 
     log_mean = pld_window.log_moments(law, np.array([tilt]))[0]
     tilted = law.masses * np.exp(tilt * law.losses - log_mean)

@@ -13,7 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpsco_jax import privacy
 from dpsco_jax.privacy import ORDERS, PrivacyLoss
-from dpsco_jax.privacy.poisson import is_exact, poisson_subsampled_gaussian
+from dpsco_jax.privacy.curves.poisson import is_exact, poisson_subsampled_gaussian
 from tests.privacy.references import sampled_gaussian_rdp
 from tests.support.compiled import OPTIMIZED
 

@@ -12,9 +12,11 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutRe
 from dp_accounting.rdp import RdpAccountant
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import pairs, pld, tcdp
+from dpsco_jax.privacy import pld
 from dpsco_jax.privacy.accountants import FEW_POINTS
-from dpsco_jax.privacy.subsampling import subsampled_gaussian_without_replacement
+from dpsco_jax.privacy.curves import tcdp
+from dpsco_jax.privacy.curves.subsampling import subsampled_gaussian_without_replacement
+from dpsco_jax.privacy.pld import pairs
 
 
 def by_pld(fraction, num_steps, multiplier, delta):

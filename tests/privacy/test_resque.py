@@ -8,15 +8,19 @@ import pytest
 from scipy import optimize
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import ORDERS, PrivacyLoss, _resque_profile, pairs, pld, resque, subsampling
-from dpsco_jax.privacy._resque_amplification import subsampled_rdp
+from dpsco_jax.privacy import ORDERS, PrivacyLoss, pld, resque
+from dpsco_jax.privacy.curves import subsampling
+from dpsco_jax.privacy.pld import pairs
 from dpsco_jax.privacy.resque import (
     ResqueCall,
+    _profile,
     calibrate_beta,
     call_loss,
     calls_epsilon,
     calls_loss,
 )
+from dpsco_jax.privacy.resque._amplification import subsampled_rdp
+from dpsco_jax.privacy.resque.calls import _uses
 from tests.support import resque as reference
 
 ONCE = np.ones(1)
@@ -45,14 +49,14 @@ def strongly_convex(num_queries, beta, ratio, users, count, replacement=False):
 
 @pytest.mark.parametrize(("shift", "rate"), [(0.1, 0.2), (1.0, 0.01), (0.5, 1.0)])
 def test_a_fixed_shift_is_the_sampled_gaussian(shift, rate):
-    law = _resque_profile.sampled_shift(np.array([shift]), ONCE, rate, 1e-14)
-    found = _resque_profile.rdp(law)
+    law = _profile.sampled_shift(np.array([shift]), ONCE, rate, 1e-14)
+    found = _profile.rdp(law)
     exact = subsampling.subsampled_gaussian_of_fraction(1 / shift, rate).rdp
     few = ORDERS < 6
     np.testing.assert_allclose(found[few], exact[few], rtol=1e-3)
     assert np.all(found[few] >= exact[few] * (1 - 1e-7))
     assert np.all(found <= exact * 1.002)
-    composed = pld.epsilon([(_resque_profile.pair_of(law), 30)], 1e-6)
+    composed = pld.epsilon([(_profile.pair_of(law), 30)], 1e-6)
     known = pld.epsilon([(pairs.gaussian_without_replacement(1 / shift, rate), 30)], 1e-6)
     assert known * (1 - 1e-4) <= composed <= known * 1.002
 
@@ -162,7 +166,7 @@ def published_beta(users, queries, calls, epsilon, replacement, delta=1e-6):
         for call, count in levels:
             share = delta / (4 * 3 * total * int(math.log2(call.num_queries)))
             share = share / 2 if replacement else share
-            rate, uses, _ = resque._uses(call, delta / (8 * total))
+            rate, uses, _ = _uses(call, delta / (8 * total))
             scaled = dataclasses.replace(call, beta=call.beta * math.exp(log_beta))
             rdp += count * subsampled_rdp(resque.conditional_cost(scaled, share), rate, uses)
         return float(privacy.epsilon(PrivacyLoss(rdp, np.asarray(delta / 4)), delta))

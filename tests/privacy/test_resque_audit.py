@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsco_jax.privacy._resque_drift import drift_factor, log_drift_norms, log_tail
-from dpsco_jax.privacy.composition import log_gaussian_delta
+from dpsco_jax.privacy.curves.composition import log_gaussian_delta
 from dpsco_jax.privacy.resque import ResqueCall, calls_epsilon
+from dpsco_jax.privacy.resque._drift import drift_factor, log_drift_norms, log_tail
 from experiments.studies.resque_drift import coupled_drifts
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpsco_jax.privacy import ORDERS, resque
-from dpsco_jax.privacy._resque_amplification import LARGEST_ORDER, subsampled_rdp
-from dpsco_jax.privacy._resque_drift import drift_factor, log_drift_norms, log_tail, shift_law
-from dpsco_jax.privacy._resque_moments import log_difference_norm, log_weight_norm, normal_norm
+from dpsco_jax.privacy import ORDERS
 from dpsco_jax.privacy.resque import ResqueCall
+from dpsco_jax.privacy.resque._amplification import LARGEST_ORDER, subsampled_rdp
+from dpsco_jax.privacy.resque._drift import drift_factor, log_drift_norms, log_tail, shift_law
+from dpsco_jax.privacy.resque._moments import log_difference_norm, log_weight_norm, normal_norm
+from dpsco_jax.privacy.resque.calls import _uses
 from tests.support import resque as reference
 
 ONCE = np.ones(1)
@@ -172,7 +173,7 @@ def test_ternary_bound_is_monotone():
 def test_binomial_tails():
     for b, printed in zip(range(1, 5), (1.4e-4, 7.6e-7, 3.2e-9, 1.1e-11), strict=True):
         np.testing.assert_allclose(stats.binom.sf(b, 1000, 1 / 60_000), printed, rtol=0.05)
-        rate, uses, more = resque._uses(ResqueCall(1024, 0.1, 12.0, 61_380, True), 1.1 * printed)
+        rate, uses, more = _uses(ResqueCall(1024, 0.1, 12.0, 61_380, True), 1.1 * printed)
         assert len(uses) == b
         assert more <= 1.1 * printed
         np.testing.assert_allclose(uses.sum(), 1.0, rtol=1e-12)

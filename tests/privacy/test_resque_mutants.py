@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsco_jax.privacy import ORDERS, _resque_profile, resque
-from dpsco_jax.privacy._resque_drift import drift_factor, shift_law
-from dpsco_jax.privacy.resque import ResqueCall, call_loss, calls_loss
+from dpsco_jax.privacy import ORDERS, resque
+from dpsco_jax.privacy.resque import ResqueCall, _profile, call_loss, calls_loss
+from dpsco_jax.privacy.resque._drift import drift_factor, shift_law
 from tests.support import resque as reference
 
 FAILURE = 1e-9
@@ -35,8 +35,8 @@ def exact(call, *, shift=1.0, order=2.0):
 
 
 def law_bound(shifts, weights, rate, at=AT_TWO):
-    law = _resque_profile.sampled_shift(np.asarray(shifts), np.asarray(weights), rate, 1e-12)
-    return _resque_profile.rdp(law)[at]
+    law = _profile.sampled_shift(np.asarray(shifts), np.asarray(weights), rate, 1e-12)
+    return _profile.rdp(law)[at]
 
 
 def noise_divided_by_four():

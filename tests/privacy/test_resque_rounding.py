@@ -11,11 +11,11 @@ import pytest
 from dpsco_jax.geometry import domains
 from dpsco_jax.geometry.two_balls import two_balls
 from dpsco_jax.oracles import linear
-from dpsco_jax.privacy._resque_drift import drift_factor
+from dpsco_jax.privacy.resque._drift import drift_factor
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import _resque_calls as calls
+from dpsco_jax.solvers.resque import _calls as calls
 
 QUERIES, RATIO, RADIUS, DIM = 16_384, 12.0, 1 / 60, 20
 ABSOLUTE = losses.absolute(1.0)

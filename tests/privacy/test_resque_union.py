@@ -7,7 +7,7 @@ event that one of several phases drifts too far are written again from docs/priv
 import numpy as np
 import pytest
 
-from dpsco_jax.privacy._resque_drift import drift_factor, log_tail, shift_law
+from dpsco_jax.privacy.resque._drift import drift_factor, log_tail, shift_law
 from tests.support import resque as reference
 
 CASES = [(16, 2.5, 2), (16, 4.0, 3), (64, 4.0, 2), (32, 12.0, 2)]

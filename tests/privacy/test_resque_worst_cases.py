@@ -10,14 +10,14 @@ import pytest
 from scipy import stats
 
 from dpsco_jax.oracles import linear
-from dpsco_jax.privacy import resque
-from dpsco_jax.privacy._resque_drift import drift_factor, shift_law
 from dpsco_jax.privacy.resque import ResqueCall
+from dpsco_jax.privacy.resque._drift import drift_factor, shift_law
+from dpsco_jax.privacy.resque.calls import _law, _uses
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import _resque_calls, _resque_plan, resque_erm
-from dpsco_jax.solvers.item_level._resque_levels import Level
+from dpsco_jax.solvers.resque import _calls, _resque_plan, resque_erm
+from dpsco_jax.solvers.resque._levels import Level
 
 ABSOLUTE = losses.absolute(1.0)
 
@@ -25,7 +25,7 @@ ABSOLUTE = losses.absolute(1.0)
 def setting(rows, labels, ratio, radius=1.0):
     items = Example(rows[:, None], labels[:, None])
     data = linear.prepare(ABSOLUTE.linear_model, UserData(items), rows.shape[-1])
-    return _resque_calls.Setting(ABSOLUTE.linear_model, data, radius, ratio * radius, 1.0)
+    return _calls.Setting(ABSOLUTE.linear_model, data, radius, ratio * radius, 1.0)
 
 
 # The law that composes.
@@ -40,7 +40,7 @@ def claimed_profile(call, failure, epsilon):
     """Failures, and by joint convexity the mean of the profiles over uses, positions and drifts."""
     if epsilon < 0:  # neighbours exchanged
         return 1.0 - math.exp(epsilon) * (1.0 - claimed_profile(call, failure, -epsilon))
-    rate, uses, more = resque._uses(call, 0.5 * failure)
+    rate, uses, more = _uses(call, 0.5 * failure)
     drawn = (call.num_queries - 1) / call.population
     in_phase = min((0.99 * failure - more) / drawn, 0.5)
     inner, value = math.log1p(math.expm1(epsilon) / rate), 0.0
@@ -61,7 +61,7 @@ def claimed_profile(call, failure, epsilon):
     ],
 )
 def test_the_rounded_loss_is_above_the_mean_of_the_profiles(call, failure, most):
-    law = resque._law(call, failure)
+    law = _law(call, failure)
     assert failure * 0.98 < law.infinite <= failure
     assert law.masses @ np.exp(-law.losses) + law.infinite == pytest.approx(1.0, abs=1e-12)
     for epsilon in (-2.0, -0.1, -1e-3, 1e-3, 0.01, 0.1, 0.5, 2.0):
@@ -78,7 +78,7 @@ def test_the_rounded_loss_is_above_the_mean_of_the_profiles(call, failure, most)
 def drawn_users(num_users, size, count):
     users = setting(jnp.ones((num_users, 1)), jnp.zeros(num_users), 8.0)
     keys = jax.random.split(jax.random.key(2), count)
-    return jax.vmap(lambda key: _resque_calls._draw_users(key, users, (Level(size, 1.0),)))(keys)
+    return jax.vmap(lambda key: _calls._draw_users(key, users, (Level(size, 1.0),)))(keys)
 
 
 def test_a_user_is_equally_likely_at_every_place_of_a_call():
@@ -106,7 +106,7 @@ def late_drifts(count, reach, norm, regularization):
     def end(key, start, label):
         calls = setting(rows, labels.at[0].set(label), 12.0)
         center = jnp.zeros(dim)
-        return _resque_calls.localized(key, calls, size, center, start, 1.0, reach, regularization)
+        return _calls.localized(key, calls, size, center, start, 1.0, reach, regularization)
 
     def one(key):
         key, start_key = jax.random.split(key)
@@ -170,9 +170,9 @@ def points(size, count, key, labels, beta, reach, regularization, ratio, start):
     calls = setting(jnp.ones((labels.shape[0], 1)), labels, ratio)
 
     def one(key):
-        return _resque_calls.localized(
-            key, calls, size, jnp.zeros(1), start, beta, reach, regularization
-        )[0]
+        return _calls.localized(key, calls, size, jnp.zeros(1), start, beta, reach, regularization)[
+            0
+        ]
 
     return jax.vmap(one)(jax.random.split(key, count))
 

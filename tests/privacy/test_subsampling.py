@@ -14,18 +14,12 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import (
-    ORDERS,
-    FullBatch,
-    Poisson,
-    WithoutReplacement,
-    WithReplacement,
-    events,
-)
-from dpsco_jax.privacy.subsampling import (
+from dpsco_jax.privacy import ORDERS, FullBatch, Poisson, WithoutReplacement, WithReplacement
+from dpsco_jax.privacy.curves.subsampling import (
     subsampled_gaussian_with_replacement,
     subsampled_gaussian_without_replacement,
 )
+from dpsco_jax.privacy.dp_accounting import events
 from tests.privacy.references import mixture_rdp, symmetric_sampled_gaussian_rdp
 
 REPLACE, ADD = NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dpsco_jax.privacy import tcdp
+from dpsco_jax.privacy.curves import tcdp
 
 
 @pytest.mark.parametrize(

@@ -12,25 +12,19 @@ from dp_accounting import NeighboringRelation
 from scipy import integrate, special, stats
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import _threshold_accounting as accounting
-from dpsco_jax.privacy import (
-    _threshold_coins,
-    _threshold_curve,
-    _threshold_pairs,
-    composition,
-    loss,
-    pairs,
-    pld,
-    subsampling,
-)
-from dpsco_jax.privacy import _threshold_proof as proof
-from dpsco_jax.privacy import _threshold_tests as noise
-from dpsco_jax.privacy._mean_sensitivity import selection_coins
-from dpsco_jax.privacy.threshold_phase import (
+from dpsco_jax.privacy import loss, pld
+from dpsco_jax.privacy.concentrated import _accounting as accounting
+from dpsco_jax.privacy.concentrated import _coins, _curve, _pairs
+from dpsco_jax.privacy.concentrated import _proof as proof
+from dpsco_jax.privacy.concentrated import _tests as noise
+from dpsco_jax.privacy.concentrated._mean_sensitivity import selection_coins
+from dpsco_jax.privacy.concentrated.threshold_phase import (
     calibrate_concentrated,
     coupled_sensitivity,
     mean_sensitivity,
 )
+from dpsco_jax.privacy.curves import composition, subsampling
+from dpsco_jax.privacy.pld import pairs
 from tests.support import edited_plans
 
 REPLACE_ONE, ZERO_OUT = NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL
@@ -100,8 +94,8 @@ def curve(pair, epsilons):
 def test_sampled_pairs_have_the_curve_that_amplification_gives():
     epsilons = np.array([-1.0, -0.2, 0.0, 0.1, 0.5, 1.5])
     for q in (0.03, 0.4):
-        whole = _threshold_pairs.response_gaussian(1.7, 0.6)
-        found = curve(_threshold_pairs.sampled(whole, q), epsilons)
+        whole = _pairs.response_gaussian(1.7, 0.6)
+        found = curve(_pairs.sampled(whole, q), epsilons)
 
         def amplified(e, q=q):
             u = math.log1p(math.expm1(e) / q)
@@ -112,7 +106,7 @@ def test_sampled_pairs_have_the_curve_that_amplification_gives():
             for e in epsilons
         ]
         np.testing.assert_allclose(found, exact, rtol=2e-3, atol=1e-9)
-        gaussian = _threshold_pairs.sampled(pairs.gaussian(1.7), q)
+        gaussian = _pairs.sampled(pairs.gaussian(1.7), q)
         known = pairs.gaussian_without_replacement(1.7, q)
         np.testing.assert_allclose(curve(gaussian, epsilons), curve(known, epsilons), rtol=1e-9)
 
@@ -121,16 +115,16 @@ def test_sampled_pairs_have_the_curve_that_amplification_gives():
     ("sigma", "response", "q", "steps"), [(3.0, 0.1, 0.1, 200), (1.0, 0.2, 0.01, 2000)]
 )
 def test_the_renyi_curve_of_sampled_tests_is_above_the_pairs_and_close(sigma, response, q, steps):
-    step = _threshold_curve.sampled_response_gaussian(sigma, response, q)
-    pair = _threshold_pairs.sampled(_threshold_pairs.response_gaussian(sigma, response), q)
+    step = _curve.sampled_response_gaussian(sigma, response, q)
+    pair = _pairs.sampled(_pairs.response_gaussian(sigma, response), q)
     tight = pld.epsilon([(pair, steps)], 1e-6)
     ours = loss.epsilon(loss.scale(step, steps), 1e-6)
     assert tight < ours < 1.12 * tight
-    traced = jax.jit(lambda s, e: _threshold_curve.sampled_response_gaussian(s, e, q).rdp)
+    traced = jax.jit(lambda s, e: _curve.sampled_response_gaussian(s, e, q).rdp)
     narrow = privacy.PrivacyLoss(np.asarray(traced(sigma, response), float), np.zeros(()))
     assert ours * (1 - 1e-5) < loss.epsilon(loss.scale(narrow, steps), 1e-6) < 1.01 * ours
     # Without a test it is the Gaussian's.
-    alone = _threshold_curve.sampled_response_gaussian(sigma, 1e-9, q).rdp
+    alone = _curve.sampled_response_gaussian(sigma, 1e-9, q).rdp
     known = subsampling.subsampled_gaussian_of_fraction(sigma, q).rdp
     low = privacy.ORDERS < 10
     np.testing.assert_array_less(known[low] * (1 - 1e-6), alone[low])
@@ -306,7 +300,7 @@ def test_random_selections_of_a_known_pair_are_dominated_by_the_mixture():
     np.testing.assert_allclose(sigma * mu * coins.fractions(), (2 + counts) * reach / core)
     binomial = stats.binom.pmf(counts, 59 - core, 1 / 10)
     np.testing.assert_allclose(coins.weights(), binomial, rtol=1e-6, atol=1e-12)
-    pair = _threshold_coins.pair(coins, mu)
+    pair = _coins.pair(coins, mu)
     epsilons = np.array([0.0, 0.2, 0.5, 1.0])
     mixture = curve(pair, epsilons)
     weights, parts = coins.weights(), mu * coins.fractions()

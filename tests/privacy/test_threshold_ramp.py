@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 
 
 def _releases(keep, size=8, core=7.0, selection="weighted"):

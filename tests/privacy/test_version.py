@@ -9,7 +9,7 @@ from dp_accounting import NeighboringRelation
 
 import dpsco_jax
 from dpsco_jax import privacy
-from dpsco_jax.privacy import events
+from dpsco_jax.privacy.dp_accounting import events
 
 
 @pytest.fixture

@@ -31,16 +31,14 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import (
+from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco
+from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
     ball_accelerated_sco,
-    erm,
-    private_ac_sa,
     resque_erm,
     resque_erm_high_probability,
     resque_prox,
-    sco,
 )
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,

@@ -14,7 +14,7 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import accelerated_sgd

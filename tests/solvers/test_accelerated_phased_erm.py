@@ -14,15 +14,9 @@ from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import user_level
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import (
-    _accelerated_bounds as bounds,
-)
-from dpsco_jax.solvers.user_level import (
-    _accelerated_paper as paper,
-)
-from dpsco_jax.solvers.user_level import (
-    _accelerated_schedule as schedule,
-)
+from dpsco_jax.solvers._schedules import accelerated as schedule
+from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
+from dpsco_jax.solvers._schedules import accelerated_paper as paper
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,

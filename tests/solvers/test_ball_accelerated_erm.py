@@ -11,7 +11,7 @@ import pytest
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import ball_accelerated_erm
+from dpsco_jax.solvers.resque import ball_accelerated_erm
 
 ABSOLUTE = losses.absolute(1.0)
 TRUTH = np.array([0.6, -0.3, 0.2])

@@ -8,7 +8,7 @@ import pytest
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses
-from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
+from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 
 OBJECTIVE = losses.absolute(1.0)
 ARGUMENTS = {

@@ -14,9 +14,9 @@ from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import _resque_accounting as accounting
-from dpsco_jax.solvers.item_level import ball_accelerated_erm
-from dpsco_jax.solvers.item_level import ball_accelerated_regularized_erm as regularized
+from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.resque import ball_accelerated_erm
+from dpsco_jax.solvers.resque import ball_accelerated_regularized_erm as regularized
 
 ABSOLUTE = losses.absolute(1.0)
 ARGUMENTS = {"num_users": 10_000, "dim": 3, "epsilon": 1.0, "delta": 1e-6, "regularization": 0.5}

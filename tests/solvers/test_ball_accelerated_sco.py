@@ -12,8 +12,8 @@ from dpsco_jax.mechanisms import additive
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.item_level import _resque_calls, ball_accelerated_sco
+from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
+from dpsco_jax.solvers.resque import _calls, ball_accelerated_sco
 
 ABSOLUTE = losses.absolute(1.0)
 SIZES = {"dim": 5, "delta": 1e-6, "initial_distance": 1.0, "smoothing_radius": 0.2}
@@ -61,7 +61,7 @@ def test_every_user_enters_one_block_and_no_other():
         entered.append(np.asarray(setting.data.labels)[:, 0].astype(int).tolist())
         return center
 
-    with mock.patch.object(_resque_calls, "_run", listen):
+    with mock.patch.object(_calls, "_run", listen):
         ball_accelerated_sco.solve(
             jax.random.key(0), _three_blocks(), ABSOLUTE, _numbered(), jnp.zeros(2)
         )
@@ -75,7 +75,7 @@ def test_every_user_enters_one_block_and_no_other():
 def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone():
     """All releases are frozen, so a later block sees nothing of an earlier one but its own users."""
     seen, block = [], []
-    right = _resque_calls._run
+    right = _calls._run
 
     def tagged(key, setting, *rest):
         block[:] = [setting.data.labels.shape[0]]
@@ -93,8 +93,8 @@ def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone()
         return (setting.data.labels.shape[0] - 1) * (jnp.arange(count) % 2)
 
     with (
-        mock.patch.object(_resque_calls, "_run", tagged),
-        mock.patch.object(_resque_calls, "_draw_users", ends),
+        mock.patch.object(_calls, "_run", tagged),
+        mock.patch.object(_calls, "_draw_users", ends),
         mock.patch.object(additive, "gaussian", frozen),
     ):
         solve = jax.jit(

@@ -9,8 +9,8 @@ import pytest
 
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import quadratics
-from dpsco_jax.solvers.convex import _ball_step, ball_acceleration, exact_ball_oracles
-from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
+from dpsco_jax.solvers.ball import _step, ball_acceleration, exact_ball_oracles
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
 
 _ONE = jnp.ones(1, jnp.int32)
 
@@ -19,7 +19,7 @@ def test_coefficients_satisfy_their_equation_in_float64():
     """And √A grows by at least 1/(2√λ): what the number of iterations rests on."""
     numbers = 10.0 ** np.linspace(-6, 6, 25)
     lam, weight = np.repeat(numbers, 25), np.tile(numbers, 25)
-    coefficients = jax.jit(_ball_step.coefficients)
+    coefficients = jax.jit(_step.coefficients)
     with jax.enable_x64(True):
         a, share = map(np.asarray, coefficients(lam, weight))
     np.testing.assert_allclose(lam * a**2, weight + a, rtol=1e-12)
@@ -64,7 +64,7 @@ def test_the_potential_falls_as_stated(exact):
             radius = 1.5 * jnp.linalg.norm(middle)  # the minimizer, zero, is inside
             project = domains.ball(radius, middle).project
             v = project(v)
-            a, share = _ball_step.coefficients(lam, weight)
+            a, share = _step.coefficients(lam, weight)
             y = x + share * (v - x)
             nearest = lam * y / (h + lam)
 
@@ -73,8 +73,8 @@ def test_the_potential_falls_as_stated(exact):
                 prox = BallAnswer(nearest + bias + sign * deviation, lam, _ONE)
                 oracles = BallOracles(None, lambda *_: ball, lambda *_: prox)
                 numbers = dataclasses.replace(plan, regularization=lam, start_weight=weight)
-                state = _ball_step.init(jax.random.key(0), numbers, oracles, x)._replace(dual=v)
-                return _ball_step.step(jax.random.key(0), numbers, oracles, state, project)
+                state = _step.init(jax.random.key(0), numbers, oracles, x)._replace(dual=v)
+                return _step.step(jax.random.key(0), numbers, oracles, state, project)
 
             new, other = after(1.0), after(-1.0)
             value = 0.5 * jnp.sum(h * jnp.stack([x, new.point]) ** 2, axis=1)

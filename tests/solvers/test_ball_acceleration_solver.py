@@ -12,7 +12,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import gaussian_smoothing, losses, quadratics, reference
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, mean_loss
-from dpsco_jax.solvers.convex import ball_acceleration, exact_ball_oracles
+from dpsco_jax.solvers.ball import ball_acceleration, exact_ball_oracles
 from dpsco_jax.solvers.solution import Status
 
 

@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 
 from dpsco_jax.oracles import multilevel
-from dpsco_jax.solvers.convex import exact_ball_oracles, newton_ball_oracles
-from dpsco_jax.solvers.convex.ball_oracles import (
-    BallAnswer,
-    from_ball_oracle,
-    oracle_accuracies,
-)
+from dpsco_jax.solvers.ball import exact_ball_oracles, newton_ball_oracles
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, from_ball_oracle, oracle_accuracies
 
 _DIM = 4
 

@@ -10,8 +10,8 @@ import jax
 import pytest
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from tests.solvers.private_table import ROWS
 
 # ``sgd`` states the relation of its sampling, and so does ``auto``, which chose it here.

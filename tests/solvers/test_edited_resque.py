@@ -23,8 +23,8 @@ from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import (
-    _resque_calls,
+from dpsco_jax.solvers.resque import (
+    _calls,
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
     ball_accelerated_sco,
@@ -116,7 +116,7 @@ def compiled(solver):
 def run(solver, plan):
     """The loss that is charged, and the calls that were made: how many of each, by block."""
     SEEN.clear()
-    with mock.patch.object(_resque_calls, "_run", report):
+    with mock.patch.object(_calls, "_run", report):
         solution = compiled(solver)(jax.random.key(0), plan, data_of(plan_users(plan)))
         jax.effects_barrier()
     made = collections.defaultdict(collections.Counter)

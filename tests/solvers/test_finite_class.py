@@ -11,7 +11,7 @@ import scipy.stats
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms import private_range
+from dpsco_jax.mechanisms.winsorized import private_range
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status

@@ -13,7 +13,7 @@ from hypothesis import strategies
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.convex import composite, localization
+from dpsco_jax.solvers.combinators import composite, localization
 from tests.support import exact_solver
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6, "initial_distance": 2.0}

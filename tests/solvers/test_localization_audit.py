@@ -17,7 +17,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _sequence
-from dpsco_jax.solvers.convex import composite, localization
+from dpsco_jax.solvers.combinators import composite, localization
 from dpsco_jax.solvers.item_level import private_ac_sa
 
 LINEAR = Objective(

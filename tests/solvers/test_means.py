@@ -14,7 +14,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import means
-from dpsco_jax.solvers.convex import composite
+from dpsco_jax.solvers.combinators import composite
 from tests.solvers.private_table import ROWS
 
 USERS, ITEMS, DIM = 6, 2, 3

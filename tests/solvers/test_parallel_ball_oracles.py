@@ -11,7 +11,7 @@ from dpsco_jax.oracles import resque
 from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, mean_loss
-from dpsco_jax.solvers.convex import ball_ac_sa, epoch_sgd
+from dpsco_jax.solvers.ball import ball_ac_sa, epoch_sgd
 
 DIM, RADIUS = 10, 0.05
 ACCURACIES = (1 / 4, 1 / 16, 1 / 64)

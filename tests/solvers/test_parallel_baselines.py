@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax.problems.regression_instances import absolute_regression
-from dpsco_jax.solvers.convex import parallel_baselines as baselines
+from dpsco_jax.solvers.ball import parallel_baselines as baselines
 
 INSTANCE = absolute_regression(jax.random.key(0), 60, 6, 6)
 CONDITION = 8

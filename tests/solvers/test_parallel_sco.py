@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpsco_jax.problems.regression_instances import absolute_regression
-from dpsco_jax.solvers.convex import _query_cost, parallel_sco
-from dpsco_jax.solvers.convex.ball_oracles import BallAnswer, BallOracles
+from dpsco_jax.solvers.ball import _query_cost, parallel_sco
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
 
 DIM, CONDITION = 5, 5
 INSTANCE = absolute_regression(jax.random.key(0), 60, DIM, DIM)

@@ -15,7 +15,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
+from dpsco_jax.solvers._schedules import phased_erm as schedule
 from dpsco_jax.solvers.user_level import phased_erm
 
 USERS, ITEMS, DIM = 120, 3, 2

@@ -13,7 +13,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _phased_schedule as schedule
+from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.user_level import phased_sgd
 
 USERS, ITEMS, DIM, GROUPS, DELTA, EPSILON = 110, 3, 2, 16, 1e-3, 8.0

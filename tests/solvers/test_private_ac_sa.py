@@ -16,7 +16,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.item_level import _private_ac_sa_schedule as schedule
+from dpsco_jax.solvers._schedules import private_ac_sa as schedule
 from dpsco_jax.solvers.item_level import private_ac_sa
 
 NONSMOOTH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))

@@ -22,17 +22,12 @@ from scipy import optimize, stats
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms import additive
-from dpsco_jax.privacy import _resque_drift
+from dpsco_jax.privacy.resque import _drift
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Example, LinearModel, Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.item_level import (
-    _resque_calls,
-    _resque_plan,
-    ball_accelerated_erm,
-    resque_erm,
-)
+from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
+from dpsco_jax.solvers.resque import _calls, _resque_plan, ball_accelerated_erm, resque_erm
 
 RUNS, DELTA, QUERIES, RATIO = 100_000, 1e-2, 16, 32.0
 LINEAR = _proofs.register(
@@ -108,9 +103,9 @@ def _first_place(key, setting, calls):
 @pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.25, 0.5])
 def test_a_record_in_the_worst_place_is_as_private_as_claimed(beta):
-    factor = _resque_drift.drift_factor(QUERIES, RATIO, 1e-4)
+    factor = _drift.drift_factor(QUERIES, RATIO, 1e-4)
     claimed = _gaussian_epsilon(2 * beta * factor, DELTA - 1e-4)
-    with mock.patch.object(_resque_calls, "_draw_users", _first_place):
+    with mock.patch.object(_calls, "_draw_users", _first_place):
         learned = _learned(_plan(beta))
         assert 0.5 * claimed < learned <= claimed
         assert _learned(_plan(beta), understated=4.0) > claimed, "a quarter of the noise"
@@ -148,9 +143,9 @@ def test_a_run_with_the_record_in_the_worst_place_of_every_level_is_as_private_a
     ((first, _), (second, _)) = plan.calls
     assert (first.num_queries, second.num_queries) == (4, 8)
     distances = [2 * call.beta * (1 - 2 / call.num_queries) for call in (first, second)]
-    factor = _resque_drift.drift_factor(8, ratio, 1e-4)
+    factor = _drift.drift_factor(8, ratio, 1e-4)
     claimed = _gaussian_epsilon(factor * np.linalg.norm(distances), DELTA - 2e-4)
-    with mock.patch.object(_resque_calls, "_draw_users", _first_in_every_level):
+    with mock.patch.object(_calls, "_draw_users", _first_in_every_level):
         learned, faulty = (
             _learned(plan, QUERIES, understated, ball_accelerated_erm) for understated in (1.0, 1.5)
         )

@@ -11,12 +11,12 @@ import pytest
 from scipy import special
 
 from dpsco_jax.oracles import linear
-from dpsco_jax.privacy import _resque_drift
+from dpsco_jax.privacy.resque import _drift
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, LinearModel, OneHot
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import _resque_calls as calls
-from dpsco_jax.solvers.item_level import _resque_levels
+from dpsco_jax.solvers.resque import _calls as calls
+from dpsco_jax.solvers.resque import _levels
 
 DIM, USERS, ITEMS, RHO = 4, 600, 2, 0.1
 RADIUS = RHO / 8
@@ -159,23 +159,23 @@ def test_users_of_a_call_are_different_and_fresh():
 
 def test_levels_share_the_budget_and_the_gap():
     for queries in (4, 64, 1024, 4096):
-        sizes = _resque_levels.levels(queries)
+        sizes = _levels.levels(queries)
         assert sum(level.num_queries for level in sizes) < queries
         spent = sum((level.beta_factor * level.num_queries) ** 2 for level in sizes)
         assert spent < queries**2
-        pairs = _resque_levels.level_errors(sizes, 10, 0.3, 2.0, 40.0, 16.0)
+        pairs = _levels.level_errors(sizes, 10, 0.3, 2.0, 40.0, 16.0)
         for (error, gap), (next_error, next_gap) in itertools.pairwise(pairs):
             assert next_error == pytest.approx(error / 2)
             assert next_gap == pytest.approx(math.sqrt(error * gap))
         assert pairs[0][1] == pytest.approx(2.0**2 / (2 * 40.0))
     with pytest.raises(ValueError, match="num_queries must be a power of two"):
-        _resque_levels.levels(12)
+        _levels.levels(12)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _runs(queries, count, beta, regularization):
     """Points of independent strongly convex calls around the origin."""
-    sizes = _resque_levels.levels(queries)
+    sizes = _levels.levels(queries)
 
     def one(key):
         return calls.strongly_convex(key, SETTING, sizes, jnp.zeros(DIM), beta, regularization)
@@ -241,7 +241,7 @@ def test_neighbours_drift_as_little_as_the_accountant_says():
     drifts = np.asarray(_drifts(1000))
     assert drifts.max() > 0.7, "somewhere the record counts nearly fully"
     for failure in (1.0, 0.1, 1e-2):
-        bound = _resque_drift.drift_factor(256, 4.0, failure)
+        bound = _drift.drift_factor(256, 4.0, failure)
         assert np.mean(drifts > bound) <= failure
     rms = math.sqrt(np.mean(drifts**2))
-    assert rms <= _resque_drift.drift_factor(256, 4.0, 1.0)
+    assert rms <= _drift.drift_factor(256, 4.0, 1.0)

@@ -13,8 +13,8 @@ from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import (
-    _resque_calls,
+from dpsco_jax.solvers.resque import (
+    _calls,
     _resque_plan,
     resque_erm,
     resque_erm_high_probability,
@@ -123,7 +123,7 @@ def test_the_calls_made_are_those_accounted_for(name):
     """Size, β and way of sampling of every localized call of a run, against the accountant's list."""
     solver, plan = PLANS[name]
     made = []
-    right = _resque_calls._run
+    right = _calls._run
 
     def listen(key, setting, calls, far, center, start, beta, regularization, anchor):
         made.extend(
@@ -133,9 +133,9 @@ def test_the_calls_made_are_those_accounted_for(name):
         return center
 
     data = _data()
-    with mock.patch.object(_resque_calls, "_run", listen), jax.disable_jit():
+    with mock.patch.object(_calls, "_run", listen), jax.disable_jit():
         solution = solver.solve(jax.random.key(0), plan, ABSOLUTE, data, jnp.zeros(DIM))
-    assert right is _resque_calls._run
+    assert right is _calls._run
     listed = [
         (call.num_queries, round(call.beta, 5), call.replacement)
         for call, times in plan.calls

@@ -10,7 +10,7 @@ import pytest
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.convex import composite, localization, regularization, restarts
+from dpsco_jax.solvers.combinators import composite, localization, regularization, restarts
 from tests.support import exact_solver
 
 BUDGET = {"num_users": 1000, "epsilon": 1.0, "delta": 1e-6}

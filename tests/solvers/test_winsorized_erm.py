@@ -10,7 +10,7 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from dpsco_jax.mechanisms import additive, private_range
+from dpsco_jax.mechanisms import additive
+from dpsco_jax.mechanisms.winsorized import private_range
 
 ORDER = 32.0
 

@@ -15,7 +15,8 @@ from dp_accounting import DpEvent
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.geometry import domains
-from dpsco_jax.privacy import accountants, events
+from dpsco_jax.privacy import accountants
+from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import Solution, Status
 

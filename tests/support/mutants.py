@@ -233,7 +233,7 @@ MUTANTS = (
     ),
     Mutant(
         "distances from the mean of the data",
-        "dpsco_jax.mechanisms._pairwise:degrees",
+        "dpsco_jax.mechanisms.concentrated._pairwise:degrees",
         _centred_at_the_mean,
         ("test_who_is_near_whom_does_not_depend_on_a_third",),
     ),

@@ -6,7 +6,8 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
-from dpsco_jax.privacy import events, pairs
+from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.pld import pairs
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData

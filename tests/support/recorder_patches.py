@@ -14,17 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.mechanisms import (
-    additive,
-    concentrated_mean,
-    correlated_noise,
-    private_range,
-    selection,
-    sparse_vector,
-    winsorized_mean,
-)
+from dpsco_jax.mechanisms import additive, correlated_noise, selection, sparse_vector
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.oracles import sampling
-from dpsco_jax.privacy._threshold_proof import SCORE_SENSITIVITY
+from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from tests.support.tape import Declared, Draw, Tape
 
 

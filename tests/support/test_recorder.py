@@ -13,13 +13,8 @@ from scipy import special, stats
 
 import dpsco_jax
 from dpsco_jax import transforms
-from dpsco_jax.mechanisms import (
-    additive,
-    correlated_noise,
-    private_range,
-    selection,
-    sparse_vector,
-)
+from dpsco_jax.mechanisms import additive, correlated_noise, selection, sparse_vector
+from dpsco_jax.mechanisms.winsorized import private_range
 from dpsco_jax.oracles import sampling
 from tests.support import independent_account as account
 from tests.support.recorder import Draw, Recorded, recorded, recording

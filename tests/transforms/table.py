@@ -14,8 +14,9 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms import correlated_noise, winsorized_releases
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from dpsco_jax.mechanisms import correlated_noise
+from dpsco_jax.mechanisms.winsorized import winsorized_releases
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 
 NUM_USERS = 6
 

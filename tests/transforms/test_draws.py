@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from tests.transforms import table
 
 REPLACE = NeighboringRelation.REPLACE_ONE

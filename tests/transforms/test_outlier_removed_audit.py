@@ -13,7 +13,10 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.mechanisms import sparse_vector
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases, calibrate_concentrated
+from dpsco_jax.privacy.concentrated.threshold_phase import (
+    ConcentratedReleases,
+    calibrate_concentrated,
+)
 
 pytestmark = pytest.mark.slow
 

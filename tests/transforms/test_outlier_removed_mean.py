@@ -12,8 +12,8 @@ from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from tests.support.replay import assert_no_leak
 
 REPLACE = NeighboringRelation.REPLACE_ONE

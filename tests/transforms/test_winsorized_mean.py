@@ -10,9 +10,9 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.mechanisms import winsorized_mean as mechanism
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
-from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized import winsorized_mean as mechanism
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from tests.support.neighbours import worst_pair
 from tests.support.replay import assert_no_leak
 

@@ -5,21 +5,18 @@ make plans out of the plans of other solvers, private or not, and account for th
 runs them.
 """
 
-from dpsco_jax.solvers.convex import (
-    ac_sa,
+from dpsco_jax.solvers.ball import (
     ball_ac_sa,
     ball_acceleration,
     ball_oracles,
-    composite,
     epoch_sgd,
     exact_ball_oracles,
-    localization,
     newton_ball_oracles,
     parallel_baselines,
     parallel_sco,
-    regularization,
-    restarts,
 )
+from dpsco_jax.solvers.combinators import composite, localization, regularization, restarts
+from dpsco_jax.solvers.convex import ac_sa
 
 __all__ = [
     "ac_sa",

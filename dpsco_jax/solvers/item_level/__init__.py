@@ -1,15 +1,13 @@
 """Solvers whose record is one loss function: an item, or a user taken as one record."""
 
-from dpsco_jax.solvers.item_level import (
+from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco
+from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
     ball_accelerated_sco,
-    erm,
-    private_ac_sa,
     resque_erm,
     resque_erm_high_probability,
     resque_prox,
-    sco,
 )
 
 __all__ = [

@@ -1,6 +1,6 @@
 """One stage of private AC-SA inside of restarts: steps and batch for its distance and its budget.
 
-What it computes: the plan of an inner solver in the form that ``solvers.convex.composite`` asks for.
+What it computes: the plan of an inner solver in the form that ``solvers.combinators.composite`` asks for.
 
 Source: T, Theorem 1.4.9 (empirical risk) and Lemma 1.5.4 (population risk, where an error of G²/(μN) is
 allowed, so fewer steps do), with B = ⌈N/T + N√(ε/T)⌉ for the latter.

@@ -35,7 +35,7 @@ from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, first_order
-from dpsco_jax.solvers.item_level import _private_ac_sa_schedule as schedule
+from dpsco_jax.solvers._schedules import private_ac_sa as schedule
 from dpsco_jax.solvers.item_level._private_ac_sa_plan import Plan
 from dpsco_jax.solvers.solution import Solution
 

@@ -24,8 +24,8 @@ import jax
 from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.convex import composite, localization, restarts
-from dpsco_jax.solvers.convex.composite import Plan, farthest
+from dpsco_jax.solvers.combinators import composite, localization, restarts
+from dpsco_jax.solvers.combinators.composite import Plan, farthest
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
 from dpsco_jax.solvers.solution import Solution
 

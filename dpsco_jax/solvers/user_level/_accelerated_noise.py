@@ -22,12 +22,12 @@ from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy._numerics import float32_above
+from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
-from dpsco_jax.privacy.threshold_phase import calibrate_concentrated
 from dpsco_jax.problems import concentration
-from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
+from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
+from dpsco_jax.solvers._schedules.accelerated import NoiseModel
 from dpsco_jax.solvers.user_level._accelerated_plan import tested_stddev
-from dpsco_jax.solvers.user_level._accelerated_schedule import NoiseModel
 
 AGGREGATIONS = ("outlier_removed", "clipped")
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.concentrated_mean import headroom
+from dpsco_jax.mechanisms.concentrated.concentrated_mean import headroom
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
 

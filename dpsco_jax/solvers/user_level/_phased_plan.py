@@ -16,10 +16,10 @@ import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms import concentrated_mean
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
 from dpsco_jax.solvers import _planning, _sequence, plans
-from dpsco_jax.solvers.user_level import _phased_schedule as schedule
+from dpsco_jax.solvers._schedules import phased_sgd as schedule
 
 
 def clipped_releases(noise_multiplier: Any, delta: Any) -> GaussianReleases:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.solvers import _sequence
-from dpsco_jax.solvers.user_level import _phased_schedule as schedule
+from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.user_level._phased_plan import Plan, reach, with_noise
 
 

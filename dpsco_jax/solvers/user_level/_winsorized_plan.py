@@ -4,7 +4,7 @@ What it computes: the releases of T steps of gradient descent for users with i.i
 which their gradients stay along a trajectory that is computed from them, and the chance that they do not; the
 run.
 
-Source: ``problems.concentration``; ``mechanisms.winsorized_calibration``.
+Source: ``problems.concentration``; ``mechanisms.winsorized.winsorized_calibration``.
 
 Formal guarantee: that of the releases; the radius bears on utility only. The radius needs to know how private
 the trajectory would be with gradients within it of the population's (``trajectory_gradient_radius``): the
@@ -25,8 +25,8 @@ import numpy as np
 from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.winsorized_calibration import calibrate_winsorized
-from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy import accountants
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective

@@ -29,11 +29,11 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
+from dpsco_jax.solvers._schedules import accelerated as schedule
+from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
+from dpsco_jax.solvers._schedules import accelerated_paper as paper
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
-from dpsco_jax.solvers.user_level import _accelerated_paper as paper
-from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
 from dpsco_jax.solvers.user_level import accelerated_sgd
 
 

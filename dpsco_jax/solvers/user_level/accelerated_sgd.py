@@ -10,7 +10,7 @@ replacement; one noisy threshold for all steps; the score at radius 2τ and remo
 AC-SA's query point; the aggregate is what is reported, also after a halt. AC-SA as in ``transforms.ac_sa``.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for all points of the run and the step
-at which it halts: Gaussians on tested means (``privacy.threshold_phase``), or with ``aggregation="clipped"``
+at which it halts: Gaussians on tested means (``privacy.concentrated``), or with ``aggregation="clipped"``
 on the mean of clipped gradients. Data may be anything. Assumed: the key, the batches and the noisy threshold
 stay secret, and w₀ is public. Utility: ``Plan.excess_bound``, see ``_accelerated_bounds``, for independent
 users with m i.i.d. items each; all τ does is to decide how far users may differ before the run halts.
@@ -27,10 +27,10 @@ from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, first_order
+from dpsco_jax.solvers._schedules import accelerated as schedule
+from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _accelerated_bounds as bounds
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
-from dpsco_jax.solvers.user_level import _accelerated_schedule as schedule
 from dpsco_jax.solvers.user_level._accelerated_plan import Plan
 
 

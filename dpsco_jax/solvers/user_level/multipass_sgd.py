@@ -7,7 +7,7 @@ average of the iterates is returned, or the start (or the average so far) if the
 
 Source: U, Algorithm 2 and Theorem 4.1 (T, Algorithm 29, Theorem 9.4.1). With these corrections: one running
 test for all steps, not a new one in each; noise and threshold from the accountant of
-``privacy.threshold_phase``; ``radius`` is a bound on pairwise distances, twice the distance from the mean;
+``privacy.concentrated``; ``radius`` is a bound on pairwise distances, twice the distance from the mean;
 step 1/(β + 1/η); at the halt the start is returned; radii with constants, without a dependence on the
 dimension. Smoothing, which the paper uses for losses that are not smooth, changes nothing in what is proven
 (see ``_multipass_schedule``): it is done for ``constants="paper"``, or when asked for.
@@ -29,15 +29,15 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks
-from dpsco_jax.mechanisms import concentrated_mean
-from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, first_order
+from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _multipass_schedule as schedule
 from dpsco_jax.solvers.user_level._multipass_plan import Plan
 
 __all__ = ["Plan", "plan", "solve"]

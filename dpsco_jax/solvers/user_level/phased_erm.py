@@ -26,13 +26,13 @@ import numpy as np
 
 from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers._schedules import gradient_descent
+from dpsco_jax.solvers._schedules import phased_erm as schedule
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _phased_erm_schedule as schedule
 from dpsco_jax.solvers.user_level import _winsorized_plan
 
 

@@ -31,14 +31,14 @@ import numpy as np
 import optax
 
 from dpsco_jax import _checks, transforms
-from dpsco_jax.privacy import threshold_phase
+from dpsco_jax.privacy.concentrated import threshold_phase
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import fixed_size
-from dpsco_jax.privacy.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence
+from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.solution import Solution, Status, finished
-from dpsco_jax.solvers.user_level import _phased_schedule as schedule
 from dpsco_jax.solvers.user_level import _phased_search as search
 from dpsco_jax.solvers.user_level._phased_plan import Plan, clipped_releases
 

@@ -25,8 +25,8 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms import winsorized_calibration
-from dpsco_jax.mechanisms.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized import winsorized_calibration
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, plans

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsco_jax.mechanisms import winsorized_calibration
+from dpsco_jax.mechanisms.winsorized import winsorized_calibration
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
 
@@ -26,8 +26,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "mechanisms.additive.laplace": {"scale": kinds.NONNEGATIVE},
     "mechanisms.additive.gaussian_loss": {"stddev": kinds.NONNEGATIVE_OR_INF},
     "mechanisms.additive.laplace_loss": {"scale": kinds.POSITIVE_OR_INF},
-    "mechanisms.concentrated_mean.concentration": {"block_size": kinds.COUNT(5)},
-    "mechanisms.concentrated_mean.inlier_weights": {
+    "mechanisms.concentrated.concentrated_mean.concentration": {"block_size": kinds.COUNT(5)},
+    "mechanisms.concentrated.concentrated_mean.inlier_weights": {
         "degrees": kinds.INTEGERS(np.arange(12)),
         "keep_level": Kind("in (1/2, 1)", (0.5, 1.0, 0.2, *kinds.PROBABILITY.bad))(0.75),
     },
@@ -44,11 +44,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "releases": RELEASES,
         "project": kinds.FLAG(True),
     },
-    "mechanisms.private_range.half_width": _WIDTH,
-    "mechanisms.private_range.law": _WIDTH,
-    "mechanisms.private_range.num_bins": _WIDTH,
-    "mechanisms.private_range.private_range": _WIDTH,
-    "mechanisms.private_range.miss_probability": _WIDTH,
+    "mechanisms.winsorized.private_range.half_width": _WIDTH,
+    "mechanisms.winsorized.private_range.law": _WIDTH,
+    "mechanisms.winsorized.private_range.num_bins": _WIDTH,
+    "mechanisms.winsorized.private_range.private_range": _WIDTH,
+    "mechanisms.winsorized.private_range.miss_probability": _WIDTH,
     "mechanisms.private_selection.geometric_selection": {
         "stopping_probability": kinds.POSITIVE_PROBABILITY
     },
@@ -57,12 +57,12 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "mechanisms.sparse_vector.above_threshold": {"threshold": kinds.SIGNED(1.0)},
     "mechanisms.sparse_vector.below_threshold": {"threshold": kinds.SIGNED(1.0)},
-    "mechanisms.winsorized_calibration.calibrate_winsorized": {
+    "mechanisms.winsorized.winsorized_calibration.calibrate_winsorized": {
         **_BUDGET,
         "radius": kinds.POSITIVE(0.1),
     },
-    "mechanisms.winsorized_mean.winsorized_mean": {"releases": RELEASES},
-    "mechanisms.winsorized_mean.winsorized_mean_1d": _WIDTH,
-    "mechanisms.winsorized_mean.winsorized_mean_1d_loss": {"epsilon": kinds.POSITIVE},
+    "mechanisms.winsorized.winsorized_mean.winsorized_mean": {"releases": RELEASES},
+    "mechanisms.winsorized.winsorized_mean.winsorized_mean_1d": _WIDTH,
+    "mechanisms.winsorized.winsorized_mean.winsorized_mean_1d_loss": {"epsilon": kinds.POSITIVE},
 }
 EXEMPT: dict[tuple[str, str], str] = {}

@@ -7,7 +7,10 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import compositions, events, pairs, pld_window, resque, tcdp
+from dpsco_jax.privacy import resque
+from dpsco_jax.privacy.curves import tcdp
+from dpsco_jax.privacy.dp_accounting import compositions, events
+from dpsco_jax.privacy.pld import pairs, pld_window
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
 
@@ -50,20 +53,20 @@ GOOD: dict[str, dict[str, Any]] = {
         "value": kinds.ANY(1.0),
         "holds": kinds.FUNCTION(lambda _: True),
     },
-    "privacy.auditing.audit": {
+    "privacy.audits.auditing.audit": {
         "data": kinds.ANY(np.zeros(2)),
         "neighbour": kinds.ANY(np.ones(2)),
         "mechanism": lambda key, data: data[0],
         "num_runs": kinds.COUNT_FROM_TWO(8),
         "delta": kinds.SHARE(0.0),
     },
-    "privacy.auditing.audit_scores": {
+    "privacy.audits.auditing.audit_scores": {
         "scores": np.arange(8.0),
         "neighbour_scores": kinds.NUMBERS(np.arange(8.0)),
         "delta": kinds.SHARE(0.0),
     },
-    "privacy.auditing.check_delta_and_confidence": {"delta": kinds.SHARE, "confidence": 0.9},
-    "privacy.auditing.epsilon_lower_bound": {
+    "privacy.audits.auditing.check_delta_and_confidence": {"delta": kinds.SHARE, "confidence": 0.9},
+    "privacy.audits.auditing.epsilon_lower_bound": {
         "true_positives": kinds.WHOLE(90),
         "false_positives": kinds.WHOLE(10),
         "delta": kinds.SHARE(0.0),
@@ -87,44 +90,47 @@ GOOD: dict[str, dict[str, Any]] = {
         "start": kinds.SIGNED(0.0),
         "under": kinds.POSITIVE(1e-3),
     },
-    "privacy.composition.advanced_composition": {
+    "privacy.curves.composition.advanced_composition": {
         "slack": kinds.OPEN_PROBABILITY(1e-6),
         "epsilon": kinds.NONNEGATIVE,
         "delta": kinds.SHARE,
     },
-    "privacy.composition.optimal_composition": {
+    "privacy.curves.composition.optimal_composition": {
         "epsilon": kinds.NONNEGATIVE,
         "total_epsilon": kinds.NONNEGATIVE,
         "delta": kinds.SHARE,
     },
-    "privacy.composition.group_privacy": {"epsilon": kinds.NONNEGATIVE, "delta": kinds.SHARE},
-    "privacy.composition.log_gaussian_delta": {
+    "privacy.curves.composition.group_privacy": {
+        "epsilon": kinds.NONNEGATIVE,
+        "delta": kinds.SHARE,
+    },
+    "privacy.curves.composition.log_gaussian_delta": {
         "epsilon": kinds.SIGNED(1.0),
         "mu": kinds.POSITIVE,
     },
-    "privacy.composition.log_response_gaussian_delta": {
+    "privacy.curves.composition.log_response_gaussian_delta": {
         "response_epsilon": kinds.NONNEGATIVE(0.5),
         "epsilon": kinds.SIGNED(1.0),
         "mu": kinds.POSITIVE,
     },
-    "privacy.composition.response_gaussian_mu": {"response_epsilon": kinds.NONNEGATIVE(0.5)},
-    "privacy.curves.approximate_dp": {"epsilon": _AMOUNT, "delta": kinds.PROBABILITY},
-    "privacy.curves.bounded_range": {"epsilon": _AMOUNT},
-    "privacy.curves.pure_dp": {"epsilon": _AMOUNT, "bound": kinds.CHOICE("exact")},
-    "privacy.curves.gaussian": _NOISE,
-    "privacy.curves.gdp": {"mu": _AMOUNT},
-    "privacy.curves.laplace": {"scale": kinds.POSITIVE_OR_INF},
-    "privacy.events.ApproximateDpEvent": {
+    "privacy.curves.composition.response_gaussian_mu": {"response_epsilon": kinds.NONNEGATIVE(0.5)},
+    "privacy.curves.closed_forms.approximate_dp": {"epsilon": _AMOUNT, "delta": kinds.PROBABILITY},
+    "privacy.curves.closed_forms.bounded_range": {"epsilon": _AMOUNT},
+    "privacy.curves.closed_forms.pure_dp": {"epsilon": _AMOUNT, "bound": kinds.CHOICE("exact")},
+    "privacy.curves.closed_forms.gaussian": _NOISE,
+    "privacy.curves.closed_forms.gdp": {"mu": _AMOUNT},
+    "privacy.curves.closed_forms.laplace": {"scale": kinds.POSITIVE_OR_INF},
+    "privacy.dp_accounting.events.ApproximateDpEvent": {
         "epsilon": kinds.NONNEGATIVE(1.0),
         "delta": kinds.SHARE(0.0),
     },
-    "privacy.events.ParallelDpEvent": {
+    "privacy.dp_accounting.events.ParallelDpEvent": {
         "events": Kind("tuple of events", ("nonsense", 7, None, (7,)))((events.gaussian(2.0),))
     },
-    "privacy.events.gaussian": _NOISE,
-    "privacy.events.laplace": {"scale": kinds.NONNEGATIVE_OR_INF},
-    "privacy.events.poisson_subsampled_gaussian": _NOISE,
-    "privacy.events.subsampled_gaussian_without_replacement": {
+    "privacy.dp_accounting.events.gaussian": _NOISE,
+    "privacy.dp_accounting.events.laplace": {"scale": kinds.NONNEGATIVE_OR_INF},
+    "privacy.dp_accounting.events.poisson_subsampled_gaussian": _NOISE,
+    "privacy.dp_accounting.events.subsampled_gaussian_without_replacement": {
         **_NOISE,
         "batch_size": kinds.COUNT_OR_ZERO,
     },
@@ -135,80 +141,88 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.loss.delta": {"epsilon": _AMOUNT},
     "privacy.loss.scale": {"count": kinds.WHOLE},
     "privacy.loss.unbounded_unless": {"holds": kinds.FLAG(True)},
-    "privacy.one_run.one_run_epsilon_lower_bound": {"delta": kinds.SHARE(0.0)},
-    "privacy.one_run.one_run_audit": {
+    "privacy.audits.one_run.one_run_epsilon_lower_bound": {"delta": kinds.SHARE(0.0)},
+    "privacy.audits.one_run.one_run_audit": {
         "scores": np.arange(10.0),
         "included": kinds.MASK(np.arange(10) >= 5),
         "num_guesses": kinds.COUNT_FROM_TWO(4),
         "delta": kinds.SHARE(0.0),
     },
-    "privacy.pairs.approximate_dp": {"epsilon": kinds.NONNEGATIVE, "delta": kinds.SHARE(0.0)},
-    "privacy.pairs.gaussian_without_replacement": {"sampling_fraction": kinds.POSITIVE_PROBABILITY},
-    "privacy.pairs.poisson_gaussian": {"sampling_probability": kinds.POSITIVE_PROBABILITY},
-    "privacy.pld.epsilon": {"components": _PAIRS([(pairs.gaussian(2.0), 2)])},
-    "privacy.poisson.is_exact": _NOISE,
-    "privacy.poisson.poisson_subsampled_gaussian": {**_NOISE, "relation": kinds.RELATION(_ADD)},
-    "privacy.pld_window.choose_window": {
+    "privacy.pld.pairs.approximate_dp": {"epsilon": kinds.NONNEGATIVE, "delta": kinds.SHARE(0.0)},
+    "privacy.pld.pairs.gaussian_without_replacement": {
+        "sampling_fraction": kinds.POSITIVE_PROBABILITY
+    },
+    "privacy.pld.pairs.poisson_gaussian": {"sampling_probability": kinds.POSITIVE_PROBABILITY},
+    "privacy.pld.convolution.epsilon": {"components": _PAIRS([(pairs.gaussian(2.0), 2)])},
+    "privacy.curves.poisson.is_exact": _NOISE,
+    "privacy.curves.poisson.poisson_subsampled_gaussian": {
+        **_NOISE,
+        "relation": kinds.RELATION(_ADD),
+    },
+    "privacy.pld.pld_window.choose_window": {
         "components": kinds.ANY([(pairs.gaussian(2.0), 2)]),
         "supports": kinds.ANY([(-3.0, 3.0)]),
         "spacing": kinds.ANY(None),
         "guess": kinds.ANY(None),
     },
-    "privacy.pld_window.discretize": {"losses": kinds.ANY(np.linspace(-3.0, 3.0, 13))},
-    "privacy.pld_window.log_moments": {
+    "privacy.pld.pld_window.discretize": {"losses": kinds.ANY(np.linspace(-3.0, 3.0, 13))},
+    "privacy.pld.pld_window.log_moments": {
         "law": kinds.ANY(_LAW),
         "tilts": kinds.ANY(np.array([1.0])),
     },
-    "privacy.poisson.log_moments": {
+    "privacy.curves.poisson.log_moments": {
         "sigma": kinds.ANY(np.array(2.0)),
         "q": kinds.ANY(np.array(0.1)),
     },
-    "privacy.poisson.minkowski": {"sigma": kinds.ANY(np.array(2.0)), "q": kinds.ANY(np.array(0.1))},
-    "privacy.resque.ResqueCall": {
+    "privacy.curves.poisson.minkowski": {
+        "sigma": kinds.ANY(np.array(2.0)),
+        "q": kinds.ANY(np.array(0.1)),
+    },
+    "privacy.resque.calls.ResqueCall": {
         "num_queries": kinds.COUNT_FROM_TWO(8),
         "beta": kinds.POSITIVE(0.01),
         "radius_ratio": Kind("real >= 2", (1.5, *kinds.POSITIVE.bad))(4.0),
         "population": kinds.COUNT_FROM_TWO(100),
         "replacement": kinds.FLAG(False),
     },
-    "privacy.resque.conditional_cost": {
+    "privacy.resque.calls.conditional_cost": {
         "call": kinds.OBJECT(_CALL),
         "failure": kinds.POSITIVE_PROBABILITY,
     },
-    "privacy.resque.call_loss": {"call": kinds.OBJECT(_CALL), "failure": _HALF},
-    "privacy.resque.calls_loss": {"calls": _CALLS([(_CALL, 2)]), "failure": _HALF},
-    "privacy.resque.calls_epsilon": {"calls": _CALLS([(_CALL, 2)])},
-    "privacy.resque.calibrate_beta": {
+    "privacy.resque.calls.call_loss": {"call": kinds.OBJECT(_CALL), "failure": _HALF},
+    "privacy.resque.calls.calls_loss": {"calls": _CALLS([(_CALL, 2)]), "failure": _HALF},
+    "privacy.resque.calls.calls_epsilon": {"calls": _CALLS([(_CALL, 2)])},
+    "privacy.resque.calls.calibrate_beta": {
         "calls_at": kinds.FUNCTION(
             lambda beta: [(resque.ResqueCall(8, beta, 4.0, 100), 2)],
         ),
     },
-    "privacy.resque.violated_preconditions": {"call": kinds.OBJECT(_CALL)},
-    "privacy.subsampling.subsampled_gaussian_without_replacement": _SIZES,
-    "privacy.subsampling.subsampled_gaussian_of_fraction": {
+    "privacy.resque.calls.violated_preconditions": {"call": kinds.OBJECT(_CALL)},
+    "privacy.curves.subsampling.subsampled_gaussian_without_replacement": _SIZES,
+    "privacy.curves.subsampling.subsampled_gaussian_of_fraction": {
         **_NOISE,
         "relation": kinds.RELATION(_REPLACE),
     },
-    "privacy.subsampling.subsampled_gaussian_with_replacement": {
+    "privacy.curves.subsampling.subsampled_gaussian_with_replacement": {
         **_SIZES,
         "population_size": Kind("whole number >= 2", (0, 1, *kinds.WHOLE.bad)),
     },
-    "privacy.tcdp.epsilon": {"loss": tcdp.gaussian(10.0)},
-    "privacy.tcdp.gaussian": {"noise_multiplier": kinds.POSITIVE_OR_INF(10.0)},
-    "privacy.tcdp.scale": {"loss": tcdp.gaussian(10.0)},
-    "privacy.tcdp.subsampled": {
+    "privacy.curves.tcdp.epsilon": {"loss": tcdp.gaussian(10.0)},
+    "privacy.curves.tcdp.gaussian": {"noise_multiplier": kinds.POSITIVE_OR_INF(10.0)},
+    "privacy.curves.tcdp.scale": {"loss": tcdp.gaussian(10.0)},
+    "privacy.curves.tcdp.subsampled": {
         "loss": tcdp.gaussian(10.0),
         "sampling_fraction": Kind("in (0, 0.1]", (0.0, 0.2, *kinds.PROBABILITY.bad))(0.01),
     },
-    "privacy.threshold_phase.calibrate_concentrated": {
+    "privacy.concentrated.threshold_phase.calibrate_concentrated": {
         "num_users": kinds.COUNT_FROM_TWO(4000),
         "batch_size": kinds.COUNT_FROM_TWO,
         "epsilon": 4.0,
         "relation": kinds.REPLACE_ONLY.but(NeighboringRelation.REPLACE_SPECIAL),
     },
-    "privacy.threshold_phase.coupled_sensitivity": _CORE,
-    "privacy.threshold_phase.mean_sensitivity": _CORE,
-    "privacy.threshold_phase.fewest_users": {
+    "privacy.concentrated.threshold_phase.coupled_sensitivity": _CORE,
+    "privacy.concentrated.threshold_phase.mean_sensitivity": _CORE,
+    "privacy.concentrated.threshold_phase.fewest_users": {
         "calibrate": kinds.FUNCTION(
             lambda users: privacy.calibrate_concentrated(users, 2, 4.0, 1e-6)
         )

@@ -12,12 +12,8 @@ import numpy as np
 
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.convex import (
-    ac_sa,
-    ball_acceleration,
-    parallel_baselines,
-    parallel_sco,
-)
+from dpsco_jax.solvers.ball import ball_acceleration, parallel_baselines, parallel_sco
+from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.item_level import private_ac_sa
 from tests.solvers import private_table
 from tests.solvers.private_table import DIM, ROWS, SGD_ONLY, Row
@@ -85,7 +81,7 @@ def _path(solver: Any) -> str:
 _BY_ROW = {_path(row.solver): row for row in reversed(ROWS)}
 GOOD: dict[str, dict[str, Any]] = {path: _call(row) for path, row in _BY_ROW.items()}
 GOOD["solvers.item_level.private_ac_sa.solve"] |= {"center": _CENTER(None)}
-GOOD["solvers.item_level.ball_accelerated_erm.solve"] |= {
+GOOD["solvers.resque.ball_accelerated_erm.solve"] |= {
     "regularization": _RIDGED,
     "anchor": _CENTER(None),
 }
@@ -96,12 +92,12 @@ GOOD["solvers.user_level.finite_class.select"] = GOOD["solvers.user_level.finite
     "point": kinds.FUNCTION(lambda index: jnp.asarray(private_table.CANDIDATES)[index])
 }
 del GOOD["solvers.user_level.finite_class.select"]["params"]
-GOOD["solvers.convex.composite.solve"] = GOOD["solvers.item_level.erm.solve"] | {
+GOOD["solvers.combinators.composite.solve"] = GOOD["solvers.item_level.erm.solve"] | {
     "inner": kinds.FUNCTION(private_ac_sa.solve),
     "center": _CENTER(None),
 }
 
-GOOD["solvers.convex.ball_acceleration.solve"] = {
+GOOD["solvers.ball.ball_acceleration.solve"] = {
     "objective": _OBJECTIVE(_ANY_LOSS),
     # Any number of users and any dimension is planned for.
     "data": _data(ROWS[0].data(), planned=False),

@@ -8,7 +8,8 @@ import numpy as np
 
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
-from dpsco_jax.solvers.convex import ac_sa_stages, ball_oracles
+from dpsco_jax.solvers.ball import ball_oracles
+from dpsco_jax.solvers.convex import ac_sa_stages
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import auto
 from tests.support import kinds
@@ -66,12 +67,12 @@ _STAGES = ac_sa_stages.one_stage(ac_sa_stages.Problem(1.0, 0.0, 1.0, 1.0), "conv
 _AGGREGATED = {"runs": kinds.COUNT, "oracle": kinds.FUNCTION(lambda *_: None)}
 
 HANDED_ON = {
-    "solvers.item_level.ball_accelerated_erm.plan": "_ball_accelerated_plan.draft",
-    "solvers.item_level.ball_accelerated_regularized_erm.plan": "_ball_accelerated_plan.draft",
-    "solvers.item_level.ball_accelerated_sco.plan": "_ball_accelerated_plan.draft",
-    "solvers.item_level.resque_erm.plan": "_resque_plan.draft",
-    "solvers.item_level.resque_erm_high_probability.plan": "_resque_plan.draft",
-    "solvers.item_level.resque_prox.plan": "_resque_plan.draft",
+    "solvers.resque.ball_accelerated_erm.plan": "_ball_accelerated_plan.draft",
+    "solvers.resque.ball_accelerated_regularized_erm.plan": "_ball_accelerated_plan.draft",
+    "solvers.resque.ball_accelerated_sco.plan": "_ball_accelerated_plan.draft",
+    "solvers.resque.resque_erm.plan": "_resque_plan.draft",
+    "solvers.resque.resque_erm_high_probability.plan": "_resque_plan.draft",
+    "solvers.resque.resque_prox.plan": "_resque_plan.draft",
 }
 """Functions that take ``**arguments``, and the function of their room to which these go."""
 
@@ -84,9 +85,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.first_order.ac_sa": {"stage_length": kinds.COUNT(5)},
     "solvers.convex.ac_sa.plan": {"num_steps": 5},
     "solvers.convex.ac_sa.optimizer": {"stages": kinds.OBJECT(_STAGES)},
-    "solvers.convex.ball_ac_sa.plan": _BALL,
-    "solvers.convex.epoch_sgd.plan": _BALL,
-    "solvers.convex.ball_acceleration.plan": {
+    "solvers.ball.ball_ac_sa.plan": _BALL,
+    "solvers.ball.epoch_sgd.plan": _BALL,
+    "solvers.ball.ball_acceleration.plan": {
         "ball_radius": 0.1,
         "reuse": kinds.FLAG(None),
         "scale": kinds.POSITIVE(1.0),
@@ -94,37 +95,37 @@ GOOD: dict[str, dict[str, Any]] = {
             (0.5, 0.75)
         ),
     },
-    "solvers.convex.ball_acceleration.run": {
+    "solvers.ball.ball_acceleration.run": {
         "oracles": kinds.OBJECT(ball_oracles.BallOracles(None, None, None)),
         "project": kinds.FUNCTION(None),
     },
-    "solvers.convex.ball_oracles.aggregated": _AGGREGATED,
-    "solvers.convex.ball_oracles.debiased": {
+    "solvers.ball.ball_oracles.aggregated": _AGGREGATED,
+    "solvers.ball.ball_oracles.debiased": {
         "levels": Kind("functions", ("nonsense", 7, None, ()))([lambda *_: None] * 2),
         "drawn": kinds.ANY(None),
     },
-    "solvers.convex.ball_oracles.from_ball_oracle": {
+    "solvers.ball.ball_oracles.from_ball_oracle": {
         "line_search": kinds.FUNCTION(lambda *_: None),
         "ball": kinds.FUNCTION(lambda *_: None),
         "levels": Kind("functions", ("nonsense", 7, None, ()))([lambda *_: None] * 2),
     },
-    "solvers.convex.ball_oracles.oracle_accuracies": {"ratio": kinds.AT_LEAST_ONE(10.0)},
-    "solvers.convex.exact_ball_oracles.quadratic": {},
-    "solvers.convex.localization.plan": {**_INNER, "num_users": 2000, "decay": 4.0},
-    "solvers.convex.regularization.plan": {**_INNER, "num_users": 2000},
-    "solvers.convex.restarts.plan": {**_INNER, "num_users": 2000},
-    "solvers.convex.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
-    "solvers.convex.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
-    "solvers.item_level.ball_accelerated_erm.plan": _BALL_ERM,
-    "solvers.item_level.ball_accelerated_regularized_erm.plan": {
+    "solvers.ball.ball_oracles.oracle_accuracies": {"ratio": kinds.AT_LEAST_ONE(10.0)},
+    "solvers.ball.exact_ball_oracles.quadratic": {},
+    "solvers.combinators.localization.plan": {**_INNER, "num_users": 2000, "decay": 4.0},
+    "solvers.combinators.regularization.plan": {**_INNER, "num_users": 2000},
+    "solvers.combinators.restarts.plan": {**_INNER, "num_users": 2000},
+    "solvers.ball.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
+    "solvers.ball.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
+    "solvers.resque.ball_accelerated_erm.plan": _BALL_ERM,
+    "solvers.resque.ball_accelerated_regularized_erm.plan": {
         **_BALL_ERM,
         "regularization": kinds.NONNEGATIVE(1.0),
     },
-    "solvers.item_level.ball_accelerated_sco.plan": {**_BALL_ERM, "num_blocks": 1},
+    "solvers.resque.ball_accelerated_sco.plan": {**_BALL_ERM, "num_blocks": 1},
     "solvers.item_level.private_ac_sa.plan": {"num_users": kinds.COUNT_FROM_TWO},
-    "solvers.item_level.resque_erm.plan": _RESQUE,
-    "solvers.item_level.resque_erm_high_probability.plan": {**_RESQUE, "num_runs": 2},
-    "solvers.item_level.resque_prox.plan": {
+    "solvers.resque.resque_erm.plan": _RESQUE,
+    "solvers.resque.resque_erm_high_probability.plan": {**_RESQUE, "num_runs": 2},
+    "solvers.resque.resque_prox.plan": {
         **_RESQUE,
         "num_users": kinds.COUNT_FROM_TWO(2000),
         "num_queries": _RESQUE["num_queries"].kind(64),
@@ -201,7 +202,7 @@ EXEMPT: dict[tuple[str, str], str] = {
     )
 }
 EXEMPT |= {
-    ("solvers.convex.ball_oracles.debiased", "drawn"): "random numbers of a run, or none",
+    ("solvers.ball.ball_oracles.debiased", "drawn"): "random numbers of a run, or none",
 }
 EXEMPT |= {
     (f"solvers.{room}.{name}", "*"): "runs a plan, whose numbers were checked when it was made"

@@ -1,0 +1,232 @@
+"""How many vectors lie near each vector: degrees at a radius and at twice the radius, in one sweep.
+
+What it computes: for N vectors v_j (pytrees of leaves [N, ...]) and a radius ρ, the numbers
+#{k : ‖v_j - v_k‖ <= ρ} and #{k : ‖v_j - v_k‖ <= 2ρ}, up to a relative margin h that is known in
+advance. A vector that is not finite, is masked out or is farther than ``reach`` · ρ from the anchor
+is near nobody, itself included, and its degrees are 0.
+
+Source: the score and the removal rule of Algorithms 28, 31 and 32 of the thesis, which compare true
+distances. The margin is ours.
+
+Formal guarantee: each verdict is a function of its two vectors and of public values (anchor, radius,
+shapes), symmetric, and true of a vector and itself. With r = ρ·(1 + h), h = ``headroom``, distances
+being those of the floating-point vectors as real numbers, there is r' <= r such that
+(a) near at ρ if the distance is at most ρ, and only if it is at most r';
+(b) near at 2ρ if the distance is at most 2r', and only if it is at most 2r.
+So two vectors that are near a third at ρ are always near each other at 2ρ, and what is proved of
+exact comparisons holds with r in place of ρ. Derivation, in units of ρ, unit roundoff u, rows
+y = (v - a) / ρ of norm at most B = ``reach``: y carries a relative error 3u in each entry, so a
+distance D near 1 or 2 an error 6uB and D² one of 26uB. A dot product of t terms, summed in any
+order, is off by γ_t‖y‖‖y'‖, γ_t = tu / (1 - tu): the Gram entry by γB² with t = columns of one slab
++ number of slabs, a squared norm by γB² with the smaller t of its two-level sum; the two additions
+of ‖y‖² + ‖y'‖² - 2yy' cost 8uB², the thresholds' own rounding 8u. With η their sum,
+|computed - D²| <= η, and the thresholds 1 + η and 4 + 9η on the computed squares give (a) with
+r'² = 1 + 2η and (b) with r² = 1 + 5η/2. Assumed: products and sums are rounded to the dtype (on TPUs
+HIGHEST emulates that in six passes).
+
+Cost: N²·d multiplications (half of a Gram matrix, by symmetry) at the rate of a matrix product,
+shared out among devices if users are sharded; memory of a few blocks of ``block_size`` squared.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Int
+
+from dpsco_jax.mechanisms.concentrated import _sharding
+
+LARGEST_BLOCK = 2048
+_COLUMNS = 256
+_GROUP = 16
+# Two counts of at most 2048 travel in one float32 integer below 2^24: near + 4096 * near at twice.
+_PACK = 4096
+
+
+class Degrees(NamedTuple):
+    """How many vectors, itself included, are near each vector.
+
+    Attributes:
+        near: at the radius, ``[users]``.
+        near_twice: at twice the radius, ``[users]``.
+    """
+
+    near: Int[Array, "users"]
+    near_twice: Int[Array, "users"]
+
+
+class _Leaf(NamedTuple):
+    """One leaf of all vectors as a matrix, and the anchor's part as a vector."""
+
+    rows: jax.Array
+    centre: jax.Array
+
+
+def headroom(vector: Any, reach: float) -> float:
+    """The margin h: vectors called near at ρ are within ρ·(1 + h), at 2ρ within 2ρ·(1 + h).
+
+    Args:
+        vector: one vector, without the axis of users: a pytree of arrays or of
+            ``jax.ShapeDtypeStruct``; only sizes and dtypes are used.
+        reach: largest distance from the anchor, in radii.
+    """
+    return math.sqrt(1 + 2.5 * _square_error(vector, reach)) - 1
+
+
+def degrees(
+    vectors: Any,
+    radius: ArrayLike,
+    anchor: Any,
+    counted: Bool[ArrayLike, "users"],
+    reach: float,
+    block_size: int,
+) -> Degrees:
+    """Degrees of all vectors at ``radius`` and at twice the radius.
+
+    Args:
+        vectors: pytree of real floating leaves ``[users, ...]``; distances are over all leaves.
+        radius: ρ; may be traced. If it is not positive and finite nothing is promised.
+        anchor: one vector that is public; may be traced.
+        counted: which vectors take part.
+        reach: B of the file's docstring.
+        block_size: vectors compared at a time, at most ``LARGEST_BLOCK``.
+    """
+    dtype = jnp.result_type(
+        jnp.float32, *(leaf.dtype for leaf in jax.tree.leaves((anchor, vectors)))
+    )
+    matrices = [
+        _Leaf(leaf.reshape(leaf.shape[0], -1), jnp.asarray(centre, dtype).reshape(-1))
+        for leaf, centre in zip(jax.tree.leaves(vectors), jax.tree.leaves(anchor), strict=True)
+    ]
+    error = _square_error([leaf.centre for leaf in matrices], reach)
+
+    def share(device: Any, devices: int, rows: Any, centres: Any, radius: Any) -> jax.Array:
+        leaves = [_Leaf(*pair) for pair in zip(rows[0], centres, strict=True)]
+        return _count(leaves, rows[1], 1 / radius, reach, error, block_size, device, devices)
+
+    rows = ([leaf.rows for leaf in matrices], jnp.asarray(counted))
+    centres = [leaf.centre for leaf in matrices]
+    return Degrees(*_sharding.shared_out(share, rows, centres, jnp.asarray(radius, dtype)))
+
+
+def _count(
+    leaves: list[_Leaf],
+    counted: jax.Array,
+    inverse: jax.Array,
+    reach: float,
+    error: float,
+    block_size: int,
+    device: Any,
+    devices: int,
+) -> jax.Array:
+    """Degrees ``[2, users]`` over every ``devices``-th pair of blocks, from number ``device`` on."""
+    num_users, dtype = len(counted), inverse.dtype
+    rows = min(block_size, num_users)
+    blocks = -(-num_users // rows)
+
+    def start_of(block: jax.Array) -> jax.Array:
+        # The last block starts early enough to be whole.
+        return jnp.minimum(block * rows, num_users - rows)
+
+    def slab(leaf: _Leaf, row: jax.Array, column: jax.Array, width: int) -> jax.Array:
+        first = jnp.minimum(column, leaf.rows.shape[1] - width)
+        corner = (row.astype(jnp.int32), first.astype(jnp.int32))
+        entries = lax.dynamic_slice(leaf.rows, corner, (rows, width)).astype(dtype)
+        centre = lax.dynamic_slice_in_dim(leaf.centre, first, width)
+        centred = (entries - centre[None]) * inverse
+        return jnp.where((first + jnp.arange(width) >= column)[None], centred, 0)
+
+    def add_squared_norms(block: jax.Array, norms: jax.Array) -> jax.Array:
+        def term(leaf: _Leaf, column: jax.Array, width: int) -> jax.Array:
+            squares = jnp.square(slab(leaf, start_of(block), column, width))
+            grouped = jnp.pad(squares, ((0, 0), (0, -width % _GROUP))).reshape(rows, -1, _GROUP)
+            return jnp.sum(jnp.sum(grouped, axis=2), axis=1)
+
+        total = _over_slabs(leaves, jnp.zeros(rows, dtype), term)
+        return lax.dynamic_update_slice_in_dim(norms, total, start_of(block), 0)
+
+    norms = lax.fori_loop(0, blocks, add_squared_norms, jnp.zeros(num_users, dtype))
+    present = counted & (norms <= reach**2)
+    # An infinite norm makes every comparison false, whatever the Gram entry is.
+    norms = jnp.where(present, norms, jnp.inf)
+
+    def compare(packed: jax.Array, pair: jax.Array) -> tuple[jax.Array, None]:
+        first, second = start_of(pair[0]), start_of(pair[1])
+
+        def term(leaf: _Leaf, column: jax.Array, width: int) -> jax.Array:
+            return lax.dot_general(
+                slab(leaf, first, column, width),
+                slab(leaf, second, column, width),
+                (((1,), (1,)), ((), ())),
+                precision=lax.Precision.HIGHEST,
+            )
+
+        def norms_of(start: jax.Array, user: jax.Array, block: jax.Array) -> jax.Array:
+            # Users that an earlier block holds as well are left out of this one.
+            here = lax.dynamic_slice_in_dim(norms, start, rows)
+            return jnp.where(user >= block * rows, here, jnp.inf)
+
+        gram = _over_slabs(leaves, jnp.zeros((rows, rows), dtype), term)
+        user, other = first + jnp.arange(rows), second + jnp.arange(rows)
+        squares = norms_of(first, user, pair[0])[:, None]
+        squares = squares + norms_of(second, other, pair[1])[None]
+        squares -= 2 * gram
+        near = (squares <= 1 + error).astype(jnp.float32)
+        near_twice = (squares <= 4 + 9 * error).astype(jnp.float32)
+        # Each pair is compared once, so that both its members see the same verdict.
+        once = jnp.where(user[:, None] < other[None], near + _PACK * near_twice, 0)
+        ones = jnp.ones(rows, jnp.float32)
+        sums = (
+            (first, jnp.dot(once, ones, precision=lax.Precision.HIGHEST)),
+            (second, jnp.dot(ones, once, precision=lax.Precision.HIGHEST)),
+        )
+        for start, total in sums:
+            counts = jnp.stack(jnp.divmod(total.astype(jnp.int32), _PACK)[::-1])
+            counts += lax.dynamic_slice_in_dim(packed, start, rows, 1)
+            packed = lax.dynamic_update_slice_in_dim(packed, counts, start, 1)
+        return packed, None
+
+    upper = np.stack(np.triu_indices(blocks), axis=1).astype(np.int32)
+    # Filled up with a block past the end, all of whose users belong to earlier blocks.
+    upper = np.pad(upper, ((0, -len(upper) % devices), (0, 0)), constant_values=blocks)
+    mine = jnp.asarray(upper).reshape(-1, devices, 2)[:, device]
+    themselves = jnp.broadcast_to(present & (device == 0), (2, num_users)).astype(jnp.int32)
+    return lax.scan(compare, themselves, mine)[0]
+
+
+def _over_slabs(
+    leaves: list[_Leaf], total: jax.Array, term: Callable[[_Leaf, jax.Array, int], jax.Array]
+) -> jax.Array:
+    """``total`` plus the sum of ``term(leaf, first column, width)`` over all slabs of columns."""
+    for leaf in leaves:
+        columns = leaf.rows.shape[1]
+        width = min(columns, _COLUMNS)
+        if width:
+
+            def add(i: jax.Array, total: jax.Array, leaf: _Leaf = leaf, width: int = width) -> Any:
+                return total + term(leaf, i * width, width)
+
+            total = lax.fori_loop(0, -(-columns // width), add, total)
+    return total
+
+
+def _square_error(vector: Any, reach: float) -> float:
+    """Bound η on the error of a computed squared distance, in units of the squared radius."""
+    leaves = jax.tree.leaves(vector)
+    sizes = [math.prod(leaf.shape) for leaf in leaves]
+    slabs = sum(-(-size // _COLUMNS) for size in sizes)
+    columns = min(max(sizes, default=1), _COLUMNS)
+    dtype = jnp.result_type(jnp.float32, *(leaf.dtype for leaf in leaves))
+    unit = float(jnp.finfo(dtype).eps) / 2
+
+    def gamma(terms: int) -> float:
+        return terms * unit / (1 - terms * unit)
+
+    gram = gamma(columns + slabs)
+    norm = gamma(_GROUP + -(-columns // _GROUP) + slabs)
+    # One percent for the products of errors, and for a row at the very edge of the reach.
+    return 1.01 * unit * (2 * reach**2 * ((gram + norm) / unit + 4) + 26 * reach + 8)

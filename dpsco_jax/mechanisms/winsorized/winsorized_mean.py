@@ -1,0 +1,183 @@
+"""The private mean of vectors that lie close together, with noise in proportion to how close.
+
+What it computes: the mean of user vectors plus noise, in one of five forms.
+
+- ``"clipped"``: rows clipped to norm B, averaged: the baseline, best when the vectors are far apart.
+- ``"winsorized"``: a random rotation; in each coordinate a private interval (``private_range``), into which
+  the rows are clipped; the average plus Gaussian noise, rotated back.
+- ``"refined"``: a coarse winsorized mean c; then the mean of the rows clipped to a ball around c.
+- ``"recentred"``: the same with a coarse clipped mean: no intervals, so few users are enough.
+- ``"laplace"``: winsorized with Laplace noise in each coordinate, as printed.
+
+Source: L Algorithms 1 and 2, Theorems 1 and 2, Corollaries 1 and 5. The Gaussian form and the accounting
+by range-bounded Rényi curves are ours, as are the refined and the recentred form.
+
+Formal guarantee: under REPLACE_ONE, for any vectors whatever, one query costs ``releases.query_loss()``: d
+intervals of bounded range η (d the padded size) where there is a box, and one noisy mean of known
+sensitivity, or two.
+The intervals and c are released before, hence fixed: a mean of n rows clipped to a box of sides 2h moves by
+at most 2h√d/n, one of rows clipped to a ball of radius r by at most 2r/n. Proofs:
+``docs/privacy/winsorized_mean.md``. A row that is not finite counts as zero. If rows lie within ``radius``
+of some point, the noise is unbiased with probability 1 - ``releases.failure_probability()`` at least.
+
+Cost: a sort of users × d numbers; memory for a few copies of the rows.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Float
+
+from dpsco_jax import privacy
+from dpsco_jax._checks import (
+    require,
+    require_instance,
+    require_key,
+    require_number,
+    require_positive,
+)
+from dpsco_jax.geometry import clipping, norms, rotations
+from dpsco_jax.mechanisms import additive
+from dpsco_jax.mechanisms.winsorized import private_range as ranges
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
+
+_BLOCK_ENTRIES = 2**21
+
+
+def winsorized_mean(
+    key: jax.Array,
+    vectors: Float[Array | np.ndarray, "users dim"],
+    releases: WinsorizedReleases,
+) -> Float[Array, "dim"]:
+    """Answers one query; costs ``releases.query_loss()`` under REPLACE_ONE.
+
+    Args:
+        key: a typed key, used up.
+        vectors: one row per user; may depend on earlier answers.
+        releases: of ``calibrate_winsorized``; whoever calls keeps count of the queries.
+
+    Returns:
+        The mean plus noise, at least float32.
+
+    Raises:
+        ValueError: the shape is not the planned one.
+    """
+    require_key(key)
+    require_instance("releases", releases, WinsorizedReleases)
+    require_number("vectors", vectors, "an array of real numbers")
+    planned = (releases.num_users, releases.dim)
+    require(vectors.shape == planned, "shape of vectors", vectors.shape, f"{planned}")
+    rows = jax.vmap(lambda row: norms.clip_to_norm(row, releases.bound))(jnp.asarray(vectors))
+    box_key, coarse_key, noise_key = jax.random.split(key, 3)
+    origin = jnp.zeros_like(rows[0])
+    if releases.form in BOXED:
+        answer = _noisy_mean_in_box(box_key, coarse_key, rows, releases)
+        if releases.form != "refined":
+            return answer
+    elif releases.form == "recentred":
+        stddev = releases.coarse_multiplier * releases.coarse_sensitivity
+        mean = _mean_in_ball(rows, origin, releases.bound)
+        answer = additive.gaussian(coarse_key, mean, stddev)
+    else:
+        mean = _mean_in_ball(rows, origin, releases.bound)
+        return additive.gaussian(noise_key, mean, releases.noise_stddev)
+    mean = _mean_in_ball(rows, answer, releases.ball_radius)
+    return additive.gaussian(noise_key, mean, releases.noise_stddev)
+
+
+def winsorized_mean_1d(
+    key: jax.Array,
+    values: Float[Array | np.ndarray, " users"],
+    epsilon: ArrayLike,
+    radius: ArrayLike,
+    bound: ArrayLike,
+    bin_width: ArrayLike | None = None,
+) -> Float[Array, ""]:
+    """The mean of scalars, pure ε-DP: half of ε for the interval, half for Laplace noise.
+
+    The noise has scale 2h/(n·ε/2). Costs ``winsorized_mean_1d_loss(epsilon)``, which implies ε-DP.
+
+    Args:
+        key: a typed key, used up.
+        values: one per user; what is not finite counts as zero.
+        epsilon: the parameter ε; may be traced, as may all that follows.
+        radius: half-width of the window in which the values are believed to lie.
+        bound: values are clipped to [-bound, bound].
+        bin_width: see ``private_range``.
+    """
+    require_key(key)
+    require_positive("epsilon", epsilon)
+    range_key, noise_key = jax.random.split(key)
+    interval = ranges.private_range(range_key, values, epsilon / 2, radius, bound, bin_width)
+    mean = _mean_in_interval(jnp.asarray(values), interval)
+    scale = 4 * interval.half_width / (values.shape[0] * epsilon)
+    return additive.laplace(noise_key, mean, scale)
+
+
+def winsorized_mean_1d_loss(epsilon: ArrayLike) -> privacy.PrivacyLoss:
+    """What one ``winsorized_mean_1d`` costs; less than ``privacy.pure_dp(epsilon)``.
+
+    A traced ε that is not positive and finite, or NaN, has an unbounded loss.
+
+    Raises:
+        ValueError: ``epsilon`` is not positive and finite.
+    """
+    require_positive("epsilon", epsilon)
+    xp = jnp if isinstance(epsilon, jax.Array) else np
+    given: Any = xp.asarray(epsilon)
+    valid = (given > 0) & (given < xp.inf)
+    safe = xp.where(valid, given, 1.0)
+    parts = privacy.bounded_range(safe / 2), privacy.laplace(2 / safe)
+    return privacy.unbounded_unless(valid, privacy.compose(*parts))
+
+
+def _mean_in_interval(values: Array, interval: ranges.Interval) -> Array:
+    """The mean of values clipped to the interval, as its center plus the mean of clipped offsets."""
+    offsets = jnp.where(jnp.isfinite(values), values, 0) - interval.center
+    offsets = jnp.clip(offsets, -interval.half_width, interval.half_width)
+    return interval.center + jnp.sum(offsets) / values.shape[0]
+
+
+def _noisy_mean_in_box(
+    key: jax.Array, noise_key: jax.Array, rows: Array, releases: WinsorizedReleases
+) -> Array:
+    """The winsorized mean of the rows, the only one or the coarse one."""
+    rotation_key, range_key = jax.random.split(key)
+    signs = rotations.random_signs(rotation_key, releases.dim)
+    # Users last: sorting and adding along contiguous memory.
+    columns = lax.optimization_barrier(rotations.rotate(signs, rows).T)
+
+    def one_coordinate(column: tuple[Array, Array]) -> Array:
+        index, values = column
+        interval = ranges.private_range(
+            jax.random.fold_in(range_key, index),
+            values,
+            releases.range_epsilon,
+            releases.coordinate_radius,
+            releases.bound,
+            releases.bin_width,
+        )
+        return _mean_in_interval(values, interval)
+
+    block = max(1, _BLOCK_ENTRIES // rows.shape[0])
+    indices = jnp.arange(releases.padded)
+    mean = lax.map(one_coordinate, (indices, columns), batch_size=block)
+    match releases.form:
+        case "laplace":
+            scale = releases.noise_multiplier * releases.sensitivity
+            noised = additive.laplace(noise_key, mean, scale)
+        case "winsorized":
+            noised = additive.gaussian(noise_key, mean, releases.noise_stddev)
+        case _:
+            stddev = releases.coarse_multiplier * releases.coarse_sensitivity
+            noised = additive.gaussian(noise_key, mean, stddev)
+    return rotations.rotate_back(signs, noised, releases.dim)
+
+
+def _mean_in_ball(rows: Array, center: Array, radius: ArrayLike) -> Array:
+    """The mean of rows clipped to a ball around the center, without noise."""
+    everybody = jnp.ones(rows.shape[0], bool)
+    return center + clipping.sum_of_clipped(rows - center[None], radius, everybody) / rows.shape[0]

@@ -1,0 +1,182 @@
+"""How a phase spends its budget: the split between test, failures and noise with the least noise.
+
+What it computes: for a kind of test and a share of ε for it, where the threshold lies, how concentrated a
+batch that passes must be, and how far apart the Gaussians may be; then the best share.
+
+Source: own; ``PAPER`` is the allocation of T Algorithm 32 with its constants made explicit.
+
+Formal guarantee: none is needed: what is chosen is certified afterwards, from the numbers alone.
+
+Cost: a grid of some hundred splits, in closed form; where batches are random, a quick bound for each share
+and one calibration by privacy loss distributions.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from dpsco_jax.privacy.certified_noise import decreasing_root
+from dpsco_jax.privacy.concentrated import _accounting as accounting
+from dpsco_jax.privacy.concentrated import _proof as proof
+from dpsco_jax.privacy.concentrated import _tests as tests
+from dpsco_jax.privacy.concentrated._mean_sensitivity import (
+    REPLACE_ONE,
+    coupled_sensitivity,
+    mean_sensitivity,
+    selection_coins,
+)
+from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY, TEST_ROUNDING
+from dpsco_jax.privacy.concentrated._request import Problem
+from dpsco_jax.privacy.curves.composition import response_gaussian_mu
+
+SHARES = {
+    "stream": tuple(0.6 * 0.86**k for k in range(22)),
+    "fresh": tuple(2.4 * 0.87**k for k in range(40)),
+}
+"""Of ε, for the tests: what is searched. Random batches amplify fresh tests, which may cost more than ε."""
+
+FAILURE_SHARES = (0.5, 0.2, 0.05, 0.01)
+_COIN_SHARE = 0.01  # of δ, for the coupling of random selections
+_LEAST_KEEP_LEVEL = 0.505
+_UNDER_BUDGET = 2e-5
+_ROUGHLY = 5e-3
+_LEAST_MU = 1e-6
+_MOST_MU = 100.0  # with so little noise, what protects is the sampling alone
+
+
+class Split(NamedTuple):
+    """One way to spend the budget; ``phase.mu`` is what may be spent on Gaussians (roughly, at first)."""
+
+    phase: proof.Phase
+    threshold: float
+    core: int
+    keep_level: float
+    sensitivity: float
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation in units of the score radius."""
+        return self.sensitivity / self.phase.mu
+
+
+def threshold_for(problem: Problem, test: str, test_epsilon: float) -> float:
+    """Where the threshold lies: as high as concentrated data allow, or at the given fraction."""
+    if problem.threshold_fraction is not None:
+        return problem.threshold_fraction * problem.batch
+    gap = tests.false_halt_gap(
+        test, problem.false_halt_probability, problem.num_steps, test_epsilon, SCORE_SENSITIVITY
+    )
+    return problem.batch - gap
+
+
+def split(problem: Problem, test: str, share: float, failure_share: float) -> Split | None:
+    """The split with these shares; None if no batch of this size can pass and be concentrated.
+
+    Its μ is a rule of thumb where there is no closed form.
+    """
+    e1 = share * problem.epsilon
+    q, steps = problem.rate, problem.num_steps
+    phase = proof.Phase(
+        test=test,
+        rate=q,
+        num_steps=steps,
+        test_epsilon=e1,
+        wrong_pass=0.0,
+        coin_failure=0.0,
+        mu=1.0,
+    )
+    delta = problem.delta
+    if problem.selection == "bernoulli":
+        coins = 0.5 * _COIN_SHARE * delta / (steps * phase.effective_rate * phase.factor)
+        phase, delta = phase._replace(coin_failure=coins), delta * (1.0 - _COIN_SHARE)
+    ever = proof.test_failure(phase._replace(wrong_pass=1.0))
+    alone = test == "fresh" and q == 1.0 and steps == 1 and problem.selection == "weighted"
+    budget = delta if alone else failure_share * delta
+    gap = tests.gap_for(test, min(budget / ever, 0.4), e1, SCORE_SENSITIVITY)
+    threshold = threshold_for(problem, test, e1)
+    core = min(math.floor(threshold - gap), problem.batch - 1)
+    keep = problem.keep_level
+    if keep is None:
+        keep = (core - 0.25) / problem.batch
+        if keep < _LEAST_KEEP_LEVEL:
+            return None
+    elif core < keep * problem.batch:
+        return None
+    relation = problem.relation if q == 1.0 else REPLACE_ONE
+    if problem.selection == "weighted":
+        kappa = mean_sensitivity(problem.batch, core, keep, relation)
+    else:
+        vectors = problem.batch, core, keep, phase.coin_failure, relation
+        kappa = coupled_sensitivity(*vectors)
+        phase = phase._replace(coins=selection_coins(*vectors))
+    wrong = tests.wrong_pass(test, threshold - core, e1 / TEST_ROUNDING**2, SCORE_SENSITIVITY)
+    phase = phase._replace(wrong_pass=wrong)
+    rest = (delta if alone else delta - proof.test_failure(phase)) / phase.factor
+    mu = _rule_of_thumb(problem.epsilon, phase, rest)
+    return Split(phase._replace(mu=mu), threshold, core, keep, kappa)
+
+
+def _rule_of_thumb(epsilon: float, phase: proof.Phase, delta: float) -> float:
+    """μ of one step: exact where there is a closed form; else as if losses added to a Gaussian one."""
+    if phase.coins is not None:
+        spread = float(phase.coins.weights() @ phase.coins.fractions() ** 2)
+        return _rule_of_thumb(epsilon, phase._replace(coins=None), delta) / math.sqrt(spread)
+    steps, e1 = phase.num_steps, phase.test_epsilon
+    if accounting.is_closed_form(phase):
+        return response_gaussian_mu(e1, epsilon, delta) / math.sqrt(steps)
+    left = epsilon - math.log(phase.factor)
+    total = response_gaussian_mu(0.0, left, delta)
+    q = phase.effective_rate
+    # The χ² divergences of steps add: q² ((1 + χ²(response)) e^(μ²) - 1) each.
+    response = math.expm1(e1) ** 2 * math.exp(-e1) if phase.test == "fresh" else 0.0
+    exponent = math.log1p(total**2 / (steps * q**2)) - math.log1p(response)
+    return math.sqrt(max(exponent, _LEAST_MU**2))
+
+
+def calibrated(
+    problem: Problem,
+    rough: Split,
+    epsilon_at: Callable[[proof.Phase, float], float],
+    under: float,
+) -> Split | None:
+    """The split with the largest μ that meets the budget, up to ``under``; None if none does."""
+    phase = rough.phase
+    if accounting.is_closed_form(phase):
+        return rough
+
+    def excess(log_noise: float) -> float:
+        spent = epsilon_at(phase._replace(mu=math.exp(-log_noise)), problem.delta)
+        return math.log(min(max(spent / problem.epsilon, 1e-2), 1e2))
+
+    if excess(-math.log(_LEAST_MU)) > 0.0:
+        return None
+    if problem.rate < 1.0 and excess(-math.log(_MOST_MU)) <= 0.0:
+        return rough._replace(phase=phase._replace(mu=_MOST_MU))
+    root = decreasing_root(excess, -math.log(phase.mu), under)
+    return rough._replace(phase=phase._replace(mu=math.exp(-root)))
+
+
+def candidates(problem: Problem, test: str) -> Iterator[Split]:
+    """For each share of ε, the best split; μ is right to some 10 %."""
+    for share in problem.shares or SHARES[test]:
+        if share >= 1.0 and problem.rate == 1.0:
+            continue
+        splits = [split(problem, test, share, part) for part in FAILURE_SHARES]
+        rough = min(filter(None, splits), key=lambda s: s.noise, default=None)
+        if rough and (found := calibrated(problem, rough, accounting.quick_epsilon, _ROUGHLY)):
+            yield found
+
+
+def best(problem: Problem, kinds: Sequence[str]) -> Split | None:
+    """The split with the least noise over the kinds of test; None if there is none."""
+    found = []
+    for kind in kinds:
+        rough = min(candidates(problem, kind), key=lambda s: s.noise, default=None)
+        if rough and (exact := calibrated(problem, rough, accounting.epsilon_at, _UNDER_BUDGET)):
+            found.append(exact)
+    return min(found, key=lambda s: s.noise, default=None)
+
+
+def is_feasible(problem: Problem, kinds: Sequence[str]) -> bool:
+    """Whether some split lets concentrated data pass, and nothing else."""
+    return any(True for kind in kinds for _ in candidates(problem, kind))

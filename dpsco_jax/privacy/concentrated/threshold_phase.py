@@ -1,0 +1,296 @@
+"""A phase of noisy means of concentrated vectors: what is released, what it costs, how much noise it needs.
+
+What it describes: T steps; in each, K of N users (everybody, or a fresh uniform batch without replacement)
+hold one vector each. A score, the mean number of vectors within one radius of a vector, is compared with a
+noisy threshold; if it is above, the mean of the inliers is released with Gaussian noise; else the phase
+stops. "stream": one threshold noise for all steps. "fresh": an independent test in each step.
+
+Source: U Algorithm 1 and Theorem 3.2 (T Algorithm 28, Theorem 9.3.2); T Algorithm 32 and Theorem 10.8.1
+(F Algorithm 2); T Algorithm 31, lines 10 to 22. Constants and proofs are ours.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data, whatever the data, under REPLACE_ONE, or under
+REPLACE_SPECIAL, where the special user is close to nobody (itself excepted) and has weight zero. Assumed:
+a user moves one vector; batches and noisy thresholds stay secret; the phase stops at the first failed test;
+a vector's closeness to another depends on these two alone. Proofs: docs/privacy/concentrated_mean.md.
+
+Cost: a plan takes milliseconds where everybody takes part, else one to three seconds on the host.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy import loss
+from dpsco_jax.privacy._numerics import float32_above
+from dpsco_jax.privacy.certificates import Certificate, accounted_by
+from dpsco_jax.privacy.concentrated import _accounting as accounting
+from dpsco_jax.privacy.concentrated import _loss
+from dpsco_jax.privacy.concentrated import _paper as papers
+from dpsco_jax.privacy.concentrated import _proof as proof
+from dpsco_jax.privacy.concentrated import _request as request
+from dpsco_jax.privacy.concentrated import _search as search
+from dpsco_jax.privacy.concentrated import _tests as tests
+from dpsco_jax.privacy.concentrated._mean_sensitivity import (
+    RELATIONS,
+    REPLACE_ONE,
+    coupled_sensitivity,
+    mean_sensitivity,
+)
+from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY, TEST_ROUNDING
+from dpsco_jax.privacy.concentrated._request import SELECTIONS, TESTS
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
+from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
+
+__all__ = [
+    "ConcentratedReleases",
+    "calibrate_concentrated",
+    "coupled_sensitivity",
+    "fewest_users",
+    "mean_sensitivity",
+]
+
+_MOST_RAISES = 1000
+_ASSUMES = ("the key, the batches and the noisy thresholds stay secret",)
+
+
+@pytree
+class ConcentratedReleases:
+    """A phase of T tested, outlier-removed, noisy means. Sizes are static, numbers are pytree leaves.
+
+    Attributes:
+        population_size: N, users of the phase.
+        batch_size: K, users of a step; N means everybody.
+        num_steps: T.
+        test: ``"stream"``, one noisy threshold for all steps, or ``"fresh"``, an independent test each.
+        selection: ``"weighted"``, the mean weighted by inlier weights, or ``"bernoulli"``, the mean over a
+            random set drawn with these probabilities.
+        relation: REPLACE_ONE or REPLACE_SPECIAL.
+        keep_level: θ in (1/2, 1); a vector with f others (and itself) within TWICE the score radius has
+            weight clip((f - K/2) / ((θ - 1/2) K), 0, 1).
+        threshold: of the score, in [1, K].
+        core: c, a choice of the proof, which nothing that runs depends on: how many vectors that neighbours
+            share lie within a radius of some point if a score is above c; at least θ K, below K. A score in
+            between c and the threshold passes by mistake. The claims are true whatever c is.
+        test_epsilon: pure-DP share: of the whole stream, or of one fresh test.
+        coin_failure: another choice of the proof, for a Bernoulli selection: the probability, in one step,
+            that its coins differ more than ``sensitivity`` allows; of no meaning for weights.
+        noise_stddev: standard deviation of the Gaussian noise on each coordinate of the mean, in units of
+            the score radius.
+        epsilon: budget of the phase, which nothing is computed from.
+        delta: δ at which ``certificate`` speaks.
+    """
+
+    population_size: int = static()
+    batch_size: int = static()
+    num_steps: int = static()
+    test: str = static()
+    selection: str = static()
+    relation: NeighboringRelation = static()
+    keep_level: Number
+    threshold: Number
+    core: Number
+    test_epsilon: Number
+    coin_failure: Number
+    noise_stddev: Number
+    epsilon: Number
+    delta: Number
+
+    @property
+    def scheme(self) -> FullBatch | WithoutReplacement:
+        """How the users of a step are drawn."""
+        if self.batch_size == self.population_size:
+            return FullBatch()
+        return WithoutReplacement(self.population_size, self.batch_size)
+
+    def __post_init__(self) -> None:
+        _checks.require_choice("test", self.test, TESTS)
+        _checks.require_choice("selection", self.selection, SELECTIONS)
+        _checks.require_relation("relation", self.relation, RELATIONS)
+        _checks.require_integer("population_size", self.population_size, 2)
+        _checks.require_integer("batch_size", self.batch_size, 2, self.population_size)
+        _checks.require_integer("num_steps", self.num_steps, 1)
+
+    @property
+    def sampling_rate(self) -> float:
+        """Q = K/N."""
+        return self.batch_size / self.population_size
+
+    @property
+    def score_sensitivity(self) -> float:
+        """2; the test's noise has scale 2/ε₁ (fresh), or 4/ε₁ for the threshold and 8/ε₁ for each query."""
+        return SCORE_SENSITIVITY
+
+    @property
+    def sensitivity(self) -> Any:
+        """κ, ℓ2 shift of the mean in score radii; ``inf`` where nothing is proven."""
+        return proof.as_run(self).sensitivity
+
+    @property
+    def failure(self) -> Any:
+        """The part of δ spent on what the Gaussian curve does not cover; ``inf`` where nothing is proven."""
+        return proof.as_run(self).failure
+
+    def loss(self) -> PrivacyLoss:
+        """What the whole phase costs, by Rényi curves; for ledgers, also of traced leaves.
+
+        ``delta_at`` and ``certificate`` are never above it. Infinite where numbers are out of their ranges.
+        """
+        run = proof.as_run(self)
+        return unbounded_unless(run.holds, _loss.phase_loss(run.phase))
+
+    def delta_at(self, epsilon: float) -> float:
+        """The least δ proven at ``epsilon``; host, from the numbers that the mechanism uses."""
+        phase = self._on_host()
+        if phase is None:
+            return 1.0
+        by_moments = float(loss.delta(_loss.phase_loss(phase), float(epsilon)))
+        return min(by_moments, accounting.delta_at(phase, float(epsilon)))
+
+    def certificate(self) -> Certificate:
+        """ε proven at the plan's δ; host, from the numbers that the mechanism uses.
+
+        Infinite where they are out of their ranges.
+        """
+        (delta,) = accounting.as_numbers(self.delta)
+        phase = self._on_host()
+        if phase is None or not 0.0 < delta < 1.0:
+            spent, how = math.inf, "definition"
+        else:
+            spent = accounting.epsilon_at(phase, delta)
+            closed = accounting.is_closed_form(phase)
+            how = "closed form" if closed else "privacy loss distribution"
+            by_moments = float(loss.epsilon(_loss.phase_loss(phase), delta))
+            spent, how = min((spent, how), (by_moments, "Rényi curves"))
+        return Certificate(spent, delta, self.relation, accounted_by(how), _ASSUMES)
+
+    def false_halt(self) -> float:
+        """Probability that data within one radius of each other fail some test (utility only)."""
+        threshold, eps = accounting.as_numbers(self.threshold, self.test_epsilon)
+        gap = self.batch_size - threshold
+        return tests.false_halt(self.test, gap, self.num_steps, eps, SCORE_SENSITIVITY)
+
+    def _on_host(self) -> proof.Phase | None:
+        """The phase in float64; ``None`` where nothing is proven."""
+        run = proof.as_run(jax.tree.map(lambda leaf: float(np.asarray(leaf)), self))
+        if not run.holds:
+            return None
+        phase = run.phase
+        coins = phase.coins and proof.Coins(*map(float, phase.coins))
+        return phase._replace(coins=coins)
+
+
+def calibrate_concentrated(
+    num_users: int,
+    num_steps: int,
+    epsilon: float,
+    delta: float,
+    *,
+    batch_size: int | None = None,
+    test: str = "auto",
+    selection: str = "weighted",
+    relation: NeighboringRelation = REPLACE_ONE,
+    test_share: float | str = "auto",
+    keep_level: float | str = "auto",
+    threshold: float | str = "auto",
+    false_halt_probability: float = 0.05,
+    constants: str = "tight",
+) -> ConcentratedReleases:
+    """The phase with the least noise that is (ε, δ)-DP.
+
+    Args:
+        num_users: N, users of the phase.
+        num_steps: T, at least 1.
+        epsilon: budget of the whole phase, positive.
+        delta: likewise, in (0, 1).
+        batch_size: K, users of a step, drawn uniformly without replacement; everybody if None.
+        test: ``"stream"``, ``"fresh"``, or ``"auto"``, the one that needs less noise.
+        selection: ``"weighted"`` or ``"bernoulli"``.
+        relation: REPLACE_ONE or REPLACE_SPECIAL.
+        test_share: share of ε for the stream's tests, or for one fresh test, in (0, 1); ``"auto"``
+            searches a grid.
+        keep_level: θ in (1/2, 1); ``"auto"`` is the largest that the threshold guarantees, which needs the
+            least noise. A lower one gives full weight to users whom fewer others are close to.
+        threshold: of the score as a fraction of K; ``"auto"`` is as high as ``false_halt_probability``
+            allows if all vectors lie within a radius of each other. A lower one tolerates outliers: if a
+            share x of the users is far away, the score is about (1 - x)² K.
+        false_halt_probability: of the whole phase; used where ``threshold`` is ``"auto"``.
+        constants: ``"tight"``, or ``"paper"``: θ = 2/3, threshold 4/5, sensitivity 24/K and the budget
+            split of T Algorithm 32, with its proof's constants made explicit. Its noise is only larger.
+
+    Returns:
+        The plan of the phase. Its certificate is at most (ε, δ).
+
+    Raises:
+        ValueError: an argument is out of range.
+        Infeasible: too few users take part; ``needed`` says how many would do.
+    """
+    problem = request.problem(
+        num_users,
+        num_users if batch_size is None else batch_size,
+        num_steps,
+        (epsilon, delta),
+        selection,
+        relation,
+        (test_share, keep_level, threshold),
+        false_halt_probability,
+    )
+    kinds = request.kinds(test)
+    allocation = papers if request.is_paper(constants) else search
+    best = allocation.best(problem, kinds)
+    if best is None:
+        raise request.too_few(problem, lambda other: allocation.is_feasible(other, kinds))
+    return _releases(problem, best)
+
+
+def fewest_users(calibrate: Callable[[int], Any]) -> int:
+    """The smallest number of users for which a budget, threshold and number of steps are possible.
+
+    Args:
+        calibrate: ``calibrate_concentrated`` with all arguments given but ``num_users``.
+
+    Raises:
+        ValueError: an argument is out of range.
+        Infeasible: no number of users would do.
+    """
+    _checks.require_callable("calibrate", calibrate)
+    try:
+        calibrate(2)
+    except Infeasible as refusal:
+        if "num_users" not in refusal.needed:
+            raise
+        return int(refusal.needed["num_users"])
+    return 2
+
+
+def _releases(problem: request.Problem, best: search.Split) -> ConcentratedReleases:
+    phase = best.phase
+    plan = ConcentratedReleases(
+        population_size=problem.population,
+        batch_size=problem.batch,
+        num_steps=problem.num_steps,
+        test=phase.test,
+        selection=problem.selection,
+        relation=problem.relation,
+        keep_level=best.keep_level,
+        threshold=float32_above(best.threshold),
+        core=float(best.core),
+        test_epsilon=phase.test_epsilon / TEST_ROUNDING,
+        coin_failure=phase.coin_failure,
+        noise_stddev=float32_above(best.noise),
+        epsilon=problem.epsilon,
+        delta=problem.delta,
+    )
+    # The search ends on the private side, up to what float32 and the grids of losses may do.
+    for _ in range(_MOST_RAISES):
+        if plan.certificate().epsilon <= problem.epsilon:
+            return plan
+        plan = dataclasses.replace(plan, noise_stddev=float32_above(1.001 * plan.noise_stddev))
+    raise AssertionError("the noise that was found does not meet the budget")

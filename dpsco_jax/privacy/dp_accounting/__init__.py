@@ -1,0 +1,1 @@
+"""The border to ``dp_accounting``: events of releases, their compositions, a second opinion."""

@@ -1,0 +1,1 @@
+"""Ball acceleration, its oracles, and the parallel methods that are made of it."""

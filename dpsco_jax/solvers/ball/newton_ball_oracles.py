@@ -1,0 +1,202 @@
+"""Ball oracles from second derivatives: Newton's method in a ball; the Monteiro-Svaiter-Newton step.
+
+What it computes: with one eigendecomposition of the Hessian at a point, minimizers of the quadratic model
+there for every λ at the price of two products with the eigenvectors.
+
+- ``newton``: the minimizer x̂ of F(x) + (λ/2)·‖x - y‖² over ‖x - y‖ ≤ r, by Newton steps whose quadratic
+  models are minimized over the same ball exactly.
+- ``monteiro_svaiter``: no ball; the smallest λ, within a factor of two, at which one regularized Newton step
+  x = y - (∇²F(y) + λ)⁻¹∇F(y) satisfies ‖x - y + ∇F(x)/λ‖ ≤ σ‖x - y‖.
+
+Source: Carmon, Jambulapati, Jiang, Jin, Lee, Sidford and Tian 2020 (balls in which the Hessian is stable);
+Carmon, Hausler, Jambulapati, Jin and Sidford 2022, section 4 (``monteiro_svaiter``: their adaptive oracle of
+second order).
+
+Formal guarantee: ``newton`` converges to x̂ where F's Hessian is stable in the ball, such as r ≤ 1 for the
+logistic loss with features of norm 1; steps are halved while the slope at their end is steep, which helps
+elsewhere.
+
+Cost: one Hessian and its eigenvectors (dim³) for each Newton step; ``monteiro_svaiter`` one for each call,
+and a gradient for each λ that it tries. Problems, Hessians and λ tried (linear systems) are counted.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax import _checks
+from dpsco_jax._checks import require, require_positive
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle, BallOracles
+from dpsco_jax.solvers.ball.exact_ball_oracles import multiplier, secular
+
+_LEAST, _MOST = 1e-10, 1e10  # of the λ that are tried
+
+
+def newton(
+    gradient: Callable[[Any], Any],
+    hessian: Callable[[Any], Any],
+    radius: Any,
+    tolerance: float = 1e-4,
+    max_steps: int = 50,
+) -> BallOracles:
+    """Newton's method in the ball.
+
+    Args:
+        gradient: ∇F, flat to flat.
+        hessian: ∇²F, ``[dim]`` to ``[dim, dim]``.
+        radius: r; ``inf`` for none.
+        tolerance: length of a step after which to stop, relative to r (to the step's own point where r is
+            infinite).
+        max_steps: steps at most; 1 is a step of regularized Newton.
+
+    Returns:
+        Three times the same oracle; it counts problems, Hessians and linear systems. Its answers hold ∇F.
+
+    Raises:
+        ValueError: if a concrete argument is not positive.
+    """
+    _checks.require_each(_checks.require_callable, gradient=gradient, hessian=hessian)
+    _checks.require_positive("radius", radius)
+    _checks.require_count("max_steps", max_steps)
+    require(radius > 0, "radius", radius, "positive")
+    require_positive("tolerance", tolerance)
+    require_positive("max_steps", max_steps)
+
+    def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
+        eps = jnp.finfo(center.dtype).eps
+        lam = jnp.asarray(regularization, center.dtype)
+
+        def unfinished(carry: Any) -> Any:
+            point, _, length, steps = carry
+            size = jnp.linalg.norm(point)
+            scale = jnp.where(jnp.isinf(radius), size, radius)
+            enough = length <= jnp.maximum(tolerance * scale, 4 * eps * size)
+            return ~enough & (steps < max_steps)
+
+        def advance(carry: Any) -> Any:
+            point, slope, _, steps = carry
+            curvature = hessian(point)
+            eigenvalues, vectors = jnp.linalg.eigh(curvature)
+            # The model's gradient at the center, where the ball and the regularizer sit.
+            central = slope - curvature @ (point - center)
+            move, _ = secular(jnp.maximum(eigenvalues, 0.0), vectors.T @ central, lam, radius)
+            step = center + vectors @ move - point
+            steepness = jnp.abs(jnp.vdot(slope + lam * (point - center), step))
+
+            def at(share: Any) -> Any:
+                new = point + share * step
+                return new, gradient(new)
+
+            def steep(tried: Any) -> Any:
+                share, (new, after) = tried
+                end = jnp.vdot(after + lam * (new - center), step)
+                return (end > 0.25 * steepness) & (share > 1e-3)
+
+            whole = jnp.ones((), center.dtype)
+            share, (new, after) = jax.lax.while_loop(
+                steep, lambda tried: (tried[0] / 2, at(tried[0] / 2)), (whole, at(whole))
+            )
+            return new, after, share * jnp.linalg.norm(step), steps + 1
+
+        infinite = jnp.full((), jnp.inf, center.dtype)
+        start = (center, gradient(center), infinite, jnp.zeros((), jnp.int32))
+        point, slope, _, steps = jax.lax.while_loop(unfinished, advance, start)
+        calls = jnp.stack([jnp.ones((), jnp.int32), steps, steps])
+        return BallAnswer(point, multiplier(slope, center - point, lam, radius), calls, slope)
+
+    return BallOracles(oracle, oracle, oracle)
+
+
+class _Trial(NamedTuple):
+    """λ to try next; bracket of the smallest one that fits; the point at its upper end."""
+
+    lam: Any
+    fits: Any
+    fails: Any
+    point: Any
+    gradient: Any
+    doublings: Any
+    turns: Any
+    done: Any
+
+
+def monteiro_svaiter(
+    gradient: Callable[[Any], Any],
+    hessian: Callable[[Any], Any],
+    accuracy: float = 0.5,
+    lazy: bool = False,
+) -> BallOracle:
+    """One regularized Newton step with a λ found by doubling exponents, then by bisection.
+
+    The λ that the oracle is asked at is the first one tried; its answer's multiplier is the one found.
+
+    Args:
+        gradient: ∇F, flat to flat.
+        hessian: ∇²F, ``[dim]`` to ``[dim, dim]``.
+        accuracy: σ in (0, 1).
+        lazy: whether to take the first λ as it is where it fits.
+
+    Returns:
+        An oracle that counts problems, Hessians and linear systems. Its answers hold ∇F.
+
+    Raises:
+        ValueError: if σ is not in (0, 1).
+    """
+    _checks.require_each(_checks.require_callable, gradient=gradient, hessian=hessian)
+    _checks.require_positive("accuracy", accuracy)
+    _checks.require_flag("lazy", lazy)
+    require(0 < accuracy < 1, "accuracy", accuracy, "in (0, 1)")
+
+    def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
+        slope = gradient(center)
+        eigenvalues, vectors = jnp.linalg.eigh(hessian(center))
+        eigenvalues = jnp.maximum(eigenvalues, 0.0)
+        components = vectors.T @ slope
+
+        def turn(trial: _Trial) -> _Trial:
+            lam = trial.lam
+            move = -(vectors @ (components / (eigenvalues + lam)))
+            point = center + move
+            after = gradient(point)
+            error = jnp.linalg.norm(move + after / lam)
+            fit = error <= accuracy * jnp.linalg.norm(move)
+            fits = jnp.where(fit, lam, trial.fits)
+            fails = jnp.where(fit, trial.fails, lam)
+            bracketed = (fits < jnp.inf) & (fails > 0)
+            factor = jnp.exp2(jnp.exp2(trial.doublings))
+            proposal = jnp.where(fit, lam / factor, lam * factor)
+            done = bracketed & (fails >= fits / 2)
+            if lazy:
+                done |= fit & (trial.turns == 0)
+            return _Trial(
+                lam=jnp.where(bracketed, jnp.sqrt(fits * fails), proposal),
+                fits=fits,
+                fails=fails,
+                point=jnp.where(fit, point, trial.point),
+                gradient=jnp.where(fit, after, trial.gradient),
+                doublings=trial.doublings + ~bracketed,
+                turns=trial.turns + 1,
+                # Outside of the range rounding decides: the last answer has to do.
+                done=done | (lam < _LEAST) | (lam > _MOST),
+            )
+
+        first = jnp.asarray(regularization, center.dtype)
+        zero = jnp.zeros((), center.dtype)
+        start = _Trial(
+            lam=first,
+            fits=zero + jnp.inf,
+            fails=zero,
+            point=center,
+            gradient=slope,
+            doublings=zero,
+            turns=jnp.zeros((), jnp.int32),
+            done=jnp.zeros((), bool),
+        )
+        end = jax.lax.while_loop(lambda trial: ~trial.done, turn, start)
+        one = jnp.ones((), jnp.int32)
+        found = jnp.where(end.fits < jnp.inf, end.fits, end.lam)
+        return BallAnswer(end.point, found, jnp.stack([one, one, end.turns]), end.gradient)
+
+    return oracle

@@ -1,0 +1,1 @@
+"""Solvers made of solvers: localization, restarts, regularization."""

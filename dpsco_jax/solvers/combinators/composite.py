@@ -1,0 +1,207 @@
+"""Solvers made of solvers: what localization, restarts and regularization have in common.
+
+What it computes: runs the parts of a plan one after another, each from where the one before has ended, on
+blocks of users of their own or all on the same users. A part may add (λ/2)·‖w - center‖² to the objective,
+and it may be a composite itself.
+
+Source: T, Figure 1.1, read as functions from solvers to solvers: a combinator takes the ``plan`` of an inner
+solver and makes a ``Plan`` out of inner plans; ``solve`` takes the inner ``solve``. What an inner solver must
+offer:
+
+- ``plan(objective, *, num_users, epsilon, delta, initial_distance, regularization=0.0)``, whose result is a
+  pytree with ``num_users``, ``user_gradients``, ``assumes``, ``loss()``, ``event`` (what is released, under
+  REPLACE_ONE) and ``excess_bound``: a proven bound on E[H(w) - min H], with H the objective plus the centred
+  term, for any data and any start whose root-mean-square distance to the minimizer of H is at most
+  ``initial_distance``;
+- ``solve(key, plan, objective, data, params, center)``, with ``Solution``.
+
+Formal guarantee: that of the joint event under REPLACE_ONE. Parts on blocks of users compose in parallel
+(``_sequence``), or, if asked for, in sequence, which is never less; parts on the same users always in
+sequence. Which centres, sizes and numbers are used depends on public numbers and released points only.
+
+Cost: the sum of the parts'.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from dp_accounting import DpEvent, NeighboringRelation
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
+from dpsco_jax.solvers.solution import Solution
+
+
+@pytree
+class Plan:
+    """What ``solve`` will do: the plans of the parts, in order. Sizes are static, numbers are leaves.
+
+    Attributes:
+        title: which combinator made it.
+        num_users: N.
+        on_blocks: whether every part has users of its own.
+        composition: ``"parallel"`` or ``"sequential"``: how the losses of the parts are added.
+        remarks: further lines for the table, about sizes.
+        premises: what the bound assumes besides what the parts assume of the losses.
+        parts: inner plans, one or more.
+        initial_distance: R, bound on the distance from the start to a minimizer.
+        distances: R of each part: bounds on the distance to what it minimizes.
+        strengths: of the centred term that each part is given, zero for none.
+        center_shares: for each part the weight θ of the given centre in the centre that the part gets; its
+            start has weight 1 - θ.
+        epsilon: the budget of all parts together.
+        delta: likewise.
+        excess_bound: proven bound on the expected excess risk; see the combinator for which risk.
+    """
+
+    title: str = static()
+    num_users: int = static()
+    on_blocks: bool = static()
+    composition: str = static()
+    remarks: tuple[tuple[str, str], ...] = static()
+    premises: tuple[str, ...] = static()
+    parts: Any
+    initial_distance: Number
+    distances: Number
+    strengths: Number
+    center_shares: Number
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
+
+    def __post_init__(self) -> None:
+        _checks.require_choice("composition", self.composition, ("parallel", "sequential"))
+        if not _checks.require_flag("on_blocks", self.on_blocks):
+            # Parts on the same users compose in sequence, whatever else is claimed.
+            _checks.require_choice("composition", self.composition, ("sequential",))
+        # JAX may build a plan of placeholders, in whose place it has no parts.
+        for part in self.parts if isinstance(self.parts, tuple | list) else ():
+            _planning.require_replacement(getattr(part, "releases", None))
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.parts[0].dim
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return sum(part.user_gradients for part in self.parts)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        # How near the parts start follows from the bounds before them.
+        of_parts = [line for part in self.parts for line in part.assumes]
+        of_losses = [line for line in of_parts if not line.startswith(_planning.NEAR)]
+        near = _planning.near(self.initial_distance)
+        return tuple(dict.fromkeys([near, *self.premises, *of_losses]))
+
+    @property
+    def event(self) -> DpEvent:
+        """What is released, for an accountant."""
+        released = [part.event for part in self.parts]
+        if self.composition == "parallel":
+            return events.ParallelDpEvent(tuple(released))
+        return events.composed(*released)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced."""
+        joint = privacy.parallel if self.composition == "parallel" else privacy.compose
+        return joint(*(part.loss() for part in self.parts))
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        relation = NeighboringRelation.REPLACE_ONE
+        return privacy.certificate(self.event, float(self.delta), relation, _planning.KEPT_SECRET)
+
+    def __str__(self) -> str:
+        return plans.describe(self.title, self, self.remarks)
+
+
+class _Part(NamedTuple):
+    """A part with what ``solve`` has to know of it."""
+
+    num_users: int
+    plan: Any
+    center_share: Any
+
+
+def solve(
+    inner: Callable[..., Solution],
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    center: Any = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        inner: ``solve`` of the innermost solver; parts that are composites are run by this function.
+        key: a typed key.
+        plan: of ``localization``, ``restarts`` or ``regularization``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
+        params: the starting point, public; projected onto the domain.
+        center: of the term that the plan adds, public; the starting point if left out.
+
+    Raises:
+        ValueError: if an argument is not what it must be: the number of users or of parameters not the
+            planned one, or the center not of the shape of the parameters.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    _checks.require_callable("inner", inner)
+    params = objective.domain.project(params)
+    center = params if center is None else center
+    _arguments.require_like("center", center, params)
+
+    def run(key: Any, part: _Part, objective: Objective, data: Any, start: Any) -> Solution:
+        share = part.center_share
+        middle = jax.tree.map(
+            lambda c, w: (share * c + (1 - share) * w).astype(w.dtype), center, start
+        )
+        if isinstance(part.plan, Plan):
+            return solve(inner, key, part.plan, objective, data, start, middle)
+        return inner(key, part.plan, objective, data, start, middle)
+
+    parts = [
+        _Part(part.num_users, part, share)
+        for part, share in zip(plan.parts, plan.center_shares, strict=True)
+    ]
+    return _sequence.run(key, parts, run, objective, data, params, plan.composition, plan.on_blocks)
+
+
+def slope(objective: Objective, regularization: float = 0.0) -> float:
+    """Lipschitz constant on the domain of the loss, the ridge and a further term of the given strength.
+
+    The domain must hold the origin for the ridge and the centre for the further term.
+    """
+    curved = objective.ridge + regularization
+    reach = float(np.asarray(objective.domain.diameter)) if curved else 0.0
+    return float(objective.lipschitz) + curved * reach
+
+
+def premises(objective: Objective, *more: str) -> tuple[str, ...]:
+    """What the bounds of a combinator assume of domain and users, with ``more``."""
+    curved = ("the domain holds the origin, where the ridge is centred",)
+    return (*(curved if objective.ridge else ()), *more)
+
+
+def farthest(objective: Objective, regularization: float = 0.0) -> float:
+    """How far a point of the domain can be from the minimizer, the term of this strength centred at it.
+
+    The diameter; and G/μ, with G the slope at the point and μ the strong convexity: with subgradients g at
+    the point w and g* at the minimizer w* for which ⟨g*, w - w*⟩ ≥ 0, μ·‖w - w*‖² ≤ ⟨g - g*, w - w*⟩ ≤
+    G·‖w - w*‖.
+    """
+    diameter = float(np.asarray(objective.domain.diameter))
+    convexity = objective.strong_convexity + regularization
+    return min(diameter, slope(objective) / convexity) if convexity > 0 else diameter

@@ -1,0 +1,236 @@
+"""The plan of private ERM by ball acceleration: sizes, noise, and refusal of what would return noise.
+
+What it computes: the target ε_opt = LR/κ, the smoothing radius ρ, balls of radius r = ρ/ratio, the outer
+iterations, the largest β that the budget allows for every private call that could be made, and how far an
+answer will be from the point that it approximates.
+
+Source: thesis, Theorem 2.4.19, (2.29) to (2.33), with these corrections: all line searches are budgeted, not
+one an iteration; the bias of Algorithm 11 is that of β at its last level, √dim/(β√(nT)), not √dim/(βn). The
+thesis's ρ = ε_opt/(L√dim) is for any loss. A linear model sees one direction of a shift: smoothing raises it
+by at most Lρ·E|N(0, 1)|, so ρ = ε_opt/L costs 0.8 ε_opt, and no number of balls depends on the dimension.
+
+Formal guarantee: (ε, δ)-DP under REPLACE_ONE by ``privacy.resque``, whatever the run does within the plan. Of
+accuracy none is claimed: ``predicted_error`` is an observed law (constant 5 where 8192 is proved), and a
+plan is refused where it says that answers would be noise.
+
+Cost: seconds; a refusal searches for what would do and takes ten times as long.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax.oracles import multilevel
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.solvers.ball import ball_acceleration
+from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.resque._ball_accelerated_budget import (
+    SAMPLINGS,
+    SEARCHES,
+    Plan,
+    predicted_error,
+)
+
+PROXES = ("plain", "mlmc", "mlmc_extended")
+SHARES = {"without replacement": 0.2, "with replacement": 0.05}
+"""Of the users, in one call."""
+
+GOOD_ERROR, WORST_ERROR = 0.2, 0.5
+"""Of a call's answer, relative to the ball: harmless below the first, useless above the second."""
+
+_ITERATIONS = 2.5  # over K; 3.5 certify the target if all answers are exact
+
+
+def plan(objective: Objective, *, largest_error: float = WORST_ERROR, **arguments: Any) -> Plan:
+    """Checks all arguments, lists the calls, calibrates their noise. All arguments are public.
+
+    Args:
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        largest_error: refuse plans whose ``predicted_error`` is above.
+        **arguments: those of ``draft``.
+
+    Raises:
+        ValueError: an argument is out of range, the loss has no proof, or the plan would return noise.
+    """
+    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
+    made = draft(objective, **arguments)
+    accounting.require_numbers(made.numbers)
+    epsilon, delta = float(made.epsilon), float(made.delta)
+    beta = accounting.calibrated_beta(made.calls_at, epsilon, delta)
+    made = dataclasses.replace(made, beta=beta)
+    if made.predicted_error > largest_error:
+        raise _refusal(made, largest_error)
+    made = dataclasses.replace(made, proven=accounting.Proven(beta, made.ratio, delta))
+    accounting.proven_loss(made.calls_at, made.proven)  # now, not when a program is traced
+    return made
+
+
+def draft(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    condition: float = 5.0,
+    radius_ratio: float = 12.0,
+    sampling: str | None = None,
+    num_queries: int | None = None,
+    search: str | None = None,
+    prox: str | None = None,
+    reuse: bool | None = None,
+    search_runs: int | None = None,
+    num_iterations: int | None = None,
+    max_searches: int | None = None,
+    smoothing_radius: float | None = None,
+    levels_seed: int = 0,
+    constants: str = "tight",
+) -> Plan:
+    """Checks all arguments and sets the sizes; β = 1 and no loss yet.
+
+    Args:
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        num_users: n ≥ 2.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        initial_distance: R, bound on the distance from the start to a minimizer; the domain's diameter if
+            left out.
+        condition: κ ≥ 1 of the target ε_opt = LR/κ. What is reached is mostly 20 to 100 times better.
+        radius_ratio: ρ/r ≥ 2; 10 to 16 is best.
+        sampling: of the users of a call; by default what ``constants`` says.
+        num_queries: T of a call, rounded down to a power of two, at least 4; a fifth of the users (1/20
+            with replacement) if left out.
+        search: ``"doubling"``, ``"bisection"`` or ``"fixed"`` (no search, λ = L/r).
+        prox: ``"plain"``: one call. ``"mlmc"``: Algorithm 11, with levels up to n queries.
+            ``"mlmc_extended"``: with levels up to n²/T queries, without which its bias is not what Theorem
+            2.4.19 asks for.
+        reuse: the accepted answer of the search serves as ball and prox point; a heuristic, not a matter of
+            privacy.
+        search_runs: calls that a line search aggregates; 1 or odd.
+        num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
+            target if all answers are exact).
+        max_searches: line searches in an iteration; 2 if left out.
+        smoothing_radius: ρ; if left out, ε_opt/L, or ε_opt/(L√dim) for ``constants="paper"``.
+        levels_seed: of the public coins of ``prox="mlmc"``.
+        constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
+            thesis, the extended Algorithm 11. The printed constants themselves ask for 10^9 users or more.
+
+    Raises:
+        ValueError: an argument is out of range, or the loss has no proof.
+    """
+    accounting.require_linear(objective)
+    paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
+    sampling = sampling or SAMPLINGS[paper]
+    _checks.require_given(_checks.require_flag, reuse=reuse)
+    _checks.require_given(
+        _checks.require_count, num_iterations=num_iterations, max_searches=max_searches
+    )
+    levels_seed = _checks.require_integer("levels_seed", levels_seed, 0)
+    _checks.require_choice("sampling", sampling, SAMPLINGS)
+    search = _checks.require_choice("search", search or SEARCHES[paper], SEARCHES)
+    prox = _checks.require_choice("prox", prox or ("mlmc_extended" if paper else "plain"), PROXES)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    dim = _checks.require_integer("dim", dim, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    condition = _checks.require_real("condition", condition, 1, closed=True)
+    ratio = _checks.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
+    lipschitz = float(objective.lipschitz)
+    excess = lipschitz * distance / condition
+    if smoothing_radius is None:
+        smoothing_radius = excess / (lipschitz * (math.sqrt(dim) if paper else 1.0))
+    smoothing = _checks.require_real("smoothing_radius", smoothing_radius, 0)
+    if num_queries is None:
+        num_queries = max(4, int(SHARES[sampling] * num_users))
+    most = num_users if sampling == "without replacement" else None
+    queries = 1 << (_checks.require_integer("num_queries", num_queries, 4, most).bit_length() - 1)
+    if not paper and search != "fixed":
+        balls = (distance * ratio / smoothing) ** (2 / 3)
+        num_iterations = num_iterations or math.ceil(_ITERATIONS * balls)
+        max_searches = max_searches or 2
+    outer = ball_acceleration.plan(
+        lipschitz=lipschitz,
+        distance=distance,
+        ball_radius=smoothing / ratio,
+        excess=excess,
+        search=search,
+        reuse=not paper if reuse is None else reuse,
+        log_power=2.0 if paper else 0.0,
+        num_iterations=num_iterations,
+        max_searches=max_searches,
+    )
+    iterations = outer.num_iterations
+    if search_runs is None:
+        failure = 1 / (condition * iterations * max(outer.max_searches, 1))
+        search_runs = math.ceil(20 * math.log(1 / failure)) if paper else 1
+    max_level = copies = 0
+    if not outer.reuse and prox != "plain":
+        octaves = math.log2(num_users / queries)
+        max_level = copies = math.floor(octaves) if prox == "mlmc" else math.ceil(2 * octaves)
+        if max_level < 1:
+            raise ValueError(
+                f"num_queries must be at most {num_users // 2} for prox={prox!r}, got {queries}"
+            )
+    levels: tuple[tuple[int, ...], ...] = ()
+    if max_level:
+        coins = jax.random.key(levels_seed)
+        drawn = multilevel.draw_levels(coins, max_level, (iterations, copies))
+        levels = tuple(tuple(row) for row in np.asarray(drawn).tolist())
+    return Plan(
+        num_users=num_users,
+        dim=dim,
+        num_queries=queries,
+        sampling=sampling,
+        prox=prox,
+        search_runs=_checks.require_integer("search_runs", search_runs, 1),
+        max_level=max_level,
+        prox_levels=levels,
+        proven=None,
+        outer=outer,
+        smoothing_radius=smoothing,
+        beta=1.0,
+        epsilon=epsilon,
+        delta=delta,
+    )
+
+
+def _refusal(plan: Plan, largest: float) -> Infeasible:
+    """Says by how much, and which number of users or which ε would do."""
+
+    def enough(**changes: Any) -> bool:
+        changed = dataclasses.replace(plan, **changes)
+        beta = accounting.calibrated_beta(changed.calls_at, float(changed.epsilon), plan.delta)
+        return predicted_error(changed, beta) <= largest
+
+    # The error falls at most like 1/n or 1/ε; a few doublings beyond what that asks for.
+    least = max(1, math.floor(math.log2(plan.predicted_error / largest)))
+    factors = [2**i for i in range(least, least + 6)]
+    needed: dict[str, float] = {"largest_error": plan.predicted_error}
+    remedies = ["a smaller condition"]
+    for factor in factors:
+        if enough(epsilon=factor * float(plan.epsilon)):
+            needed["epsilon"] = factor * float(plan.epsilon)
+            remedies.insert(0, f"epsilon = {needed['epsilon']:g}")
+            break
+    for factor in factors:
+        if enough(num_users=factor * plan.num_users, num_queries=factor * plan.num_queries):
+            needed["num_users"] = factor * plan.num_users
+            remedies.insert(0, f"{needed['num_users']} users")
+            break
+    return Infeasible(
+        f"condition = {float(plan.outer.lipschitz) * float(plan.outer.distance) / float(plan.outer.excess):g}"
+        f" is out of reach of {plan.num_users} users at epsilon = {float(plan.epsilon):g}: answers would be"
+        f" {plan.predicted_error:.3g} ball radii from their targets, which is above largest_error ="
+        f" {largest:g}; {' or '.join(remedies)} would do",
+        needed,
+    )

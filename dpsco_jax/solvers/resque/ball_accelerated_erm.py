@@ -1,0 +1,130 @@
+"""Private empirical risk minimization by ball acceleration: non-smooth linear models, few gradients.
+
+What it computes: a minimizer of the mean loss of the users, smoothed by N(0, ρ²I), plus a ridge: the
+accelerated proximal-point method of ``convex.ball_acceleration``, each of whose subproblems, on a ball of
+radius r ≪ ρ, is one private call of ``_resque_calls.strongly_convex``.
+
+Source: thesis, Theorem 2.4.19, with Algorithms 10, 11 and 12 as oracles. A ridge (or any quadratic with a
+public center) is added to the quadratic of the subproblem, as in Corollary 2.4.20.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE by ``privacy.resque``: iterates, duals
+and λ are functions of the points that the private calls return, and every call that could be made is in the
+plan, line searches included. Losses must be convex and Lipschitz on the whole space; others are refused. The
+number of calls that a run needed is post-processing of private points too. Accuracy: see
+``_ball_accelerated_plan``; a call's answer that serves as ball and prox point at once (``reuse``) is a
+heuristic, as are the constants by which a plan is accepted.
+
+Cost: at most ``plan.user_gradients``, in rounds of one call each; memory of the features of T users.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import NeighboringRelation
+from jaxtyping import Array, ArrayLike, Float, Key
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers.ball import _search, _step, ball_oracles
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
+from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.resque import _calls as subsolvers
+from dpsco_jax.solvers.resque import _resque_plan as shared
+from dpsco_jax.solvers.resque._ball_accelerated_plan import Plan, plan
+from dpsco_jax.solvers.resque._levels import levels
+from dpsco_jax.solvers.solution import Solution, finished
+
+__all__ = ["Plan", "plan", "solve"]
+
+
+def solve(
+    key: Key[Array, ""],
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Float[Array | np.ndarray, "dim"],
+    regularization: ArrayLike = 0.0,
+    anchor: Float[Array | np.ndarray, "dim"] | None = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling. Its ridge is part of what is minimized.
+        data: with ``plan.num_users`` users, one or several items each.
+        params: the start, ``[dim]``; projected onto the domain.
+        regularization: μ ≥ 0 of a further term (μ/2)·‖x - anchor‖²; public.
+        anchor: its center, public or private already; the start if left out.
+
+    Returns:
+        The last point; ``unprivate["trace"]`` holds the calls made, by kind, and the final weight A.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one, ``regularization`` is
+            negative, ``anchor`` is no real floating vector ``[dim]``, or a size of the plan was changed to
+            one for which there is no proof.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    _checks.require_nonnegative("regularization", regularization)
+    numbers = plan.numbers
+    numbers = numbers._replace(quadratics={**numbers.quadratics, "regularization": regularization})
+    loss = accounting.carried(plan.calls_at, plan.proven, numbers)
+    start = objective.domain.project(jnp.asarray(params, float))
+    if start.shape != (plan.dim,):
+        raise ValueError(f"params must have shape ({plan.dim},), got {start.shape}")
+    setting = shared.make_setting(objective, data, plan)
+    extra = regularization + objective.ridge
+    # The quadratics around the origin (ridge) and around the anchor, as one: its weight times its center.
+    anchor = start if anchor is None else anchor
+    _arguments.require_like("anchor", anchor, start)
+    moment = regularization * jnp.asarray(anchor)
+
+    def subproblem(kind: int) -> Callable[[Any, Any, Any], BallAnswer]:
+        queries, factor, replacement = plan.kinds[kind]
+
+        def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
+            point = subsolvers.strongly_convex(
+                key,
+                setting._replace(replacement=replacement),
+                levels(queries),
+                center,
+                plan.beta * factor,
+                lam + extra,
+                anchor=(lam * center + moment) / (lam + extra),
+            )
+            calls = jnp.zeros(len(plan.kinds), jnp.int32).at[kind].add(1)
+            return BallAnswer(point, jnp.asarray(lam, point.dtype), calls)
+
+        return answer
+
+    plain, outer = subproblem(0), plan.outer
+
+    def oracles(iteration: Any) -> BallOracles:
+        search = ball_oracles.aggregated(plain, plan.search_runs)
+        if plan.max_level == 0 or outer.reuse:
+            return BallOracles(search, plain, plain)
+        kinds = [subproblem(j) for j in range(len(plan.kinds))]
+        drawn = jnp.asarray(plan.prox_levels, jnp.int32)[iteration]
+        return BallOracles(search, plain, ball_oracles.debiased(kinds, plan.copies, drawn))
+
+    def active(state: _step.State) -> Any:
+        return (state.iterations < outer.num_iterations) & (state.weight < outer.target_weight)
+
+    def advance(state: _step.State) -> _step.State:
+        return _step.step(key, outer, oracles(state.iterations), state, objective.domain.project)
+
+    state = _step.init(key, outer, oracles(0), start)
+    state = _search.loop(advance, active, state, outer.num_iterations, static=False)
+    sizes = [shared.strongly_convex_gradients(queries) for queries, _, _ in plan.kinds]
+    items = setting.data.labels.shape[1]
+    budgeted = items * sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
+    made = items * jnp.sum(state.calls * jnp.asarray(sizes, jnp.int32))
+    trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
+    ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
+    ledger = privacy.charge(ledger, loss)
+    return finished(objective.domain.project(state.point), ledger, budgeted, made, trace)

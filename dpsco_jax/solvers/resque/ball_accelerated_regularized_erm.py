@@ -1,0 +1,239 @@
+"""Private ERM with a strongly convex term by ball acceleration: rounds with shrinking balls and targets.
+
+What it computes: a minimizer of the mean loss of the users plus (μ/2)·‖x - x'‖² with a public center x' and
+the objective's ridge, together a quadratic of weight μ_0. Round i = 0, ..., k - 1 runs
+``ball_accelerated_erm`` from the point x_i where the round before has ended, looks for the minimizer within
+R_i = min(R, √(2D_i/μ_0)) of it, and aims at L·R_i/κ_i. D_0 = L²/(2μ_0); x_0 minimizes the quadratic.
+
+Source: thesis, Corollary 2.4.20 (printed for λ ≥ 0; it needs λ > 0), which names no schedule. This one is
+that of Algorithm 10: a call of round i has T·2^(i-k+1) queries and β·2^((k-1-i)/2), so that its cost, of the
+order of (β_i·T_i)², doubles from round to round, and κ_i grows like √2^i.
+
+Formal guarantee: (ε, δ)-DP of a user under REPLACE_ONE by ``privacy.resque`` for the calls of all rounds in
+one list. Sizes, distances and targets are set before the run from public numbers. Of accuracy, none is
+claimed. Proved are ‖x_0 - x*‖ ≤ L/μ_0, and ‖x_i - x*‖ ≤ √(2D_i/μ_0) where D_i bounds the excess of x_i.
+Observed is D_{i+1} = L·R_i/(10κ_i) + L·r_i·(predicted error of the plan): runs end 20 to 100 times below
+their targets, and predicted errors are observed laws themselves. Should a D_i be too small, later rounds
+still search the whole domain, with smaller balls and fewer of them than they need.
+
+Cost: that of the rounds; the last has more than half of the gradients.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments, _sequence, plans
+from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
+from dpsco_jax.solvers.resque import ball_accelerated_erm
+from dpsco_jax.solvers.solution import Solution
+
+_REACHED = 10.0  # target over the excess that is reached, observed; 1 is what exact answers prove
+
+
+@pytree
+class Plan:
+    """What ``solve`` will do.
+
+    Attributes:
+        num_users: n.
+        dim: number of parameters.
+        parts: the plan of every round, of ``ball_accelerated_erm``.
+        regularization: μ of the term (μ/2)·‖x - x'‖²; the objective's ridge comes on top.
+        excesses: D_0, ..., D_k, ``[rounds + 1]``: what is predicted of the excess of x_0, ..., x_k.
+        epsilon: the budget, of all rounds.
+        delta: likewise.
+    """
+
+    num_users: int = static()
+    dim: int = static()
+    parts: Any
+    regularization: Number
+    excesses: Number
+    epsilon: Number
+    delta: Number
+
+    @property
+    def calls(self) -> accounting.Calls:
+        """The localized calls that the rounds could make, for the accountant."""
+        return [call for made in self.parts for call in made.calls]
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """The sum of the losses of the rounds at their proven numbers, float32."""
+        return privacy.compose(*(made.loss() for made in self.parts))
+
+    @property
+    def user_gradients(self) -> int:
+        """Bound on the user gradients of a run."""
+        return sum(made.user_gradients for made in self.parts)
+
+    @property
+    def predicted_error(self) -> float:
+        """The largest ``predicted_error`` of a round."""
+        return max(made.predicted_error for made in self.parts)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of all calls that could be made, with the numbers that the plan holds now.
+
+        Raises:
+            ValueError: if one is out of the range in which there is a proof.
+        """
+        _checks.require_nonnegative("regularization", self.regularization)
+        for made in self.parts:
+            accounting.require_numbers(made.numbers)
+        return accounting.certificate(self.calls, float(self.delta), self.parts[0].assumes)
+
+    def __str__(self) -> str:
+        return plans.describe("private regularized ERM by ball acceleration", self)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    regularization: float = 0.0,
+    initial_distance: float | None = None,
+    condition: float = 5.0,
+    smoothing_radius: float | None = None,
+    num_rounds: int | None = None,
+    largest_error: float = planner.WORST_ERROR,
+    **settings: Any,
+) -> Plan:
+    """Checks all arguments, plans the rounds and calibrates their noise together. All arguments are public.
+
+    Args:
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        num_users: n ≥ 2.
+        regularization: μ ≥ 0; positive together with the objective's ridge.
+        initial_distance: R, bound on the distance from the start to the minimizer, where one is known that
+            is below L/(μ + ridge); the domain's diameter if left out.
+        condition: κ of the last round; the one of each round before is smaller by √2, and at least 1.
+        smoothing_radius: ρ for a round of distance R and condition κ; those of the rounds are in proportion
+            to their targets. The target over L if left out.
+        num_rounds: k; ⌈log2 log2 n⌉ if left out, or as many as leave 4 queries in a call of the first.
+        largest_error: refuse plans with a round whose ``predicted_error`` is above.
+        **settings: further ones of ``_ball_accelerated_plan.draft``, for every round: ``dim``; ``epsilon``
+            and ``delta``, of the whole run; ``num_queries``, of the last round.
+
+    Raises:
+        ValueError: an argument is out of range, the loss has no proof, nothing is strongly convex, or a round
+            would return noise.
+    """
+    _checks.require_instance("objective", objective, Objective)
+    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
+    accounting.require_linear(objective)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
+    weight = regularization + float(objective.ridge)
+    if weight <= 0:
+        raise ValueError(
+            f"regularization must be above 0 where the objective has no ridge, got {regularization!r}"
+        )
+    lipschitz = float(objective.lipschitz)
+    farthest = min(float(np.asarray(objective.domain.diameter)), lipschitz / weight)
+    if initial_distance is not None:
+        farthest = min(farthest, _checks.require_real("initial_distance", initial_distance, 0))
+    condition = _checks.require_real("condition", condition, 1, closed=True)
+    _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
+
+    def round_plan(distance: float, kappa: float, **changes: Any) -> Any:
+        if smoothing_radius is not None:
+            relative = distance / farthest * condition / kappa
+            changes["smoothing_radius"] = smoothing_radius * relative
+        arguments = {**settings, "num_users": num_users, "initial_distance": distance, **changes}
+        return planner.draft(objective, condition=kappa, **arguments)
+
+    last = round_plan(farthest, condition)
+    most = last.num_queries.bit_length() - 2
+    if num_rounds is None:
+        num_rounds = min(most, max(1, math.ceil(math.log2(max(math.log2(num_users), 1)))))
+    count = _checks.require_integer("num_rounds", num_rounds, 1, most)
+    before = range(count - 1, -1, -1)  # rounds that come after each one
+    queries = [last.num_queries >> j for j in before]
+    kappas = [max(1.0, condition * 2.0 ** (-j / 2)) for j in before]
+    factors = [2.0 ** (j / 2) for j in before]
+
+    # Which calls are made, and their errors over the radii, do not depend on the distances.
+    drafts = [round_plan(farthest, k, num_queries=t) for k, t in zip(kappas, queries, strict=True)]
+    epsilon, delta = float(last.epsilon), last.delta
+
+    def calls_at(beta: float) -> accounting.Calls:
+        pairs = zip(drafts, factors, strict=True)
+        return [call for made, factor in pairs for call in made.calls_at(beta * factor)]
+
+    base = accounting.calibrated_beta(calls_at, epsilon, delta)
+    excesses = [min(lipschitz**2 / (2 * weight), lipschitz * farthest)]
+    total = sum(sum(made.budgeted) for made in drafts)
+    rounds = []
+    for i, (kappa, size, factor) in enumerate(zip(kappas, queries, factors, strict=True)):
+        distance = min(farthest, math.sqrt(2 * excesses[i] / weight))
+        # Down, as the calibrated product may lie between two float32 numbers.
+        beta = float(np.float32(base * factor * (1 - 2.0**-23)))
+        made = round_plan(distance, kappa, num_queries=size)
+        made = dataclasses.replace(made, beta=beta)
+        if made.predicted_error > largest_error:
+            raise Infeasible(
+                f"num_rounds = {count} with condition = {condition:g} is out of reach of {num_users} users"
+                f" at epsilon = {epsilon:g}: answers of round {i} would be {made.predicted_error:.3g} ball"
+                f" radii from their targets, which is above largest_error = {largest_error:g}",
+                {"largest_error": made.predicted_error},
+            )
+        share = sum(made.budgeted) / total
+        proven = accounting.Proven(beta, made.ratio, delta * share)
+        accounting.proven_loss(made.calls_at, proven)  # now, not when a program is traced
+        rounds.append(dataclasses.replace(made, proven=proven))
+        noise = made.predicted_error * float(made.ball_radius)
+        excesses.append(float(made.outer.excess) / _REACHED + lipschitz * noise)
+    return Plan(
+        num_users=num_users,
+        dim=last.dim,
+        parts=tuple(rounds),
+        regularization=regularization,
+        excesses=np.asarray(excesses),
+        epsilon=epsilon,
+        delta=delta,
+    )
+
+
+def solve(
+    key: Key[Array, ""],
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Float[Array | np.ndarray, "dim"],
+) -> Solution:
+    """Runs the plan. Pure JAX: jit over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling. Its ridge is part of what is minimized.
+        data: with ``plan.num_users`` users, one or several items each.
+        params: x', ``[dim]``, public or private already. The start is where the quadratic is least in the
+            domain: x' if there is no ridge, the point nearest to the origin if there is nothing else.
+
+    Returns:
+        The last point. Losses of the rounds add up; ``unprivate`` is as ``_sequence.join`` says.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    anchor = jnp.asarray(params, float)
+    weight = plan.regularization
+    solver = functools.partial(ball_accelerated_erm.solve, regularization=weight, anchor=anchor)
+    start = anchor * (weight / (weight + objective.ridge))
+    return _sequence.run(
+        key, plan.parts, solver, objective, data, start, "sequential", on_blocks=False
+    )

@@ -1,0 +1,201 @@
+"""Private population risk minimization by ball acceleration: localization over disjoint halves of the users.
+
+What it computes: x_i, near the minimizer of the mean loss of block S_i plus (μ_i/2)·‖x - x_{i-1}‖², for i =
+1, ..., I, by ``ball_accelerated_erm`` around x_{i-1}. Block i has n/2^i users, μ_i = 8^i·μ with μ =
+(L/R)·√(1/n + dim·log(1/δ)/(εn)²), and looks for its minimizer within R_i = min(R, L/μ_i) of x_{i-1}.
+
+Source: thesis, Proposition 2.4.21 (a statement only, after Feldman, Koren and Talwar 2020 and Kulkarni, Lee
+and Liu 2021) and Theorem 2.4.22; Corollary 2.4.20 for a block. Budgets of (ε, δ)/2^i, as printed, are not
+needed.
+
+Formal guarantee: (ε, δ)-DP under REPLACE_ONE of a user: users are assigned to blocks by position, so
+neighbours differ in one block, whose run is (ε, δ)-DP from any starting point; later ones post-process. For
+the population risk, users must be independent draws. Blocks too small for a plan are left out: what remains
+of the error is of the order L·‖x_I - x̂_I‖.
+
+Cost: that of the blocks.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments, _sequence, plans
+from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.resque import ball_accelerated_erm
+from dpsco_jax.solvers.resque._ball_accelerated_plan import WORST_ERROR
+from dpsco_jax.solvers.solution import Solution
+
+_RATIO = 8.0  # of successive regularizations; above 4, the errors of the blocks are a geometric sum
+
+
+@pytree
+class Plan(_sequence.OnBlocks):
+    """What ``solve`` will do.
+
+    Attributes:
+        num_users: n; blocks take them in their order, those left over take no part.
+        parts: the plan of every block, of ``ball_accelerated_erm``.
+        regularizations: μ_i, ``[blocks]``.
+        epsilon: the budget, of every block.
+        delta: likewise.
+        omitted: blocks that were too small, and why.
+    """
+
+    num_users: int = static()
+    omitted: str = static()
+    parts: Any
+    regularizations: Number
+    epsilon: Number
+    delta: Number
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run: the largest ε and the largest δ of a block, which need not be the same one.
+
+        Raises:
+            ValueError: if a number is out of the range in which there is a proof.
+        """
+        _checks.require_nonnegative("regularizations", self.regularizations)
+        return super().certificate()
+
+    def __str__(self) -> str:
+        return plans.describe("private SCO by ball acceleration", self)
+
+
+def plan(
+    objective: Objective,
+    *,
+    num_users: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    initial_distance: float | None = None,
+    num_blocks: int | None = None,
+    **settings: Any,
+) -> Plan:
+    """Checks all arguments and plans the blocks. All of them are public.
+
+    Args:
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        num_users: n ≥ 2.
+        dim: number of parameters.
+        epsilon: budget, in (0, inf).
+        delta: budget, in (0, 1).
+        initial_distance: R, bound on the distance from the start to a minimizer of the population risk; the
+            domain's diameter if left out.
+        num_blocks: I; as many as there are plans for if left out.
+        **settings: of ``ball_accelerated_erm.plan``, for every block; ``smoothing_radius`` is that of a block
+            with distance R, and scaled with the distances of the others.
+
+    Raises:
+        ValueError: an argument is out of range, the loss has no proof, or there is no plan for a block that
+            was asked for (for the first, if none was).
+    """
+    _checks.require_instance("objective", objective, Objective)
+    accounting.require_linear(objective)
+    num_users = _checks.require_integer("num_users", num_users, 2)
+    dim = _checks.require_integer("dim", dim, 1)
+    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    delta = _checks.require_real("delta", delta, 0, 1)
+    if initial_distance is None:
+        initial_distance = float(np.asarray(objective.domain.diameter))
+    distance = _checks.require_real("initial_distance", initial_distance, 0)
+    most = math.floor(math.log2(num_users))
+    if num_blocks is not None:
+        most = _checks.require_integer("num_blocks", num_blocks, 1, most)
+    _checks.require_given(
+        _checks.require_positive, smoothing_radius=settings.get("smoothing_radius")
+    )
+    lipschitz = float(objective.lipschitz)
+    accuracy = math.sqrt(1 / num_users + dim * math.log(1 / delta) / (epsilon * num_users) ** 2)
+    blocks: list[Any] = []
+    regularizations: list[float] = []
+    omitted = ""
+    for i in range(1, most + 1):
+        weight = _RATIO**i * lipschitz / distance * accuracy
+        reach = min(distance, lipschitz / weight)
+        own = dict(settings)
+        if own.get("smoothing_radius") is not None:
+            own["smoothing_radius"] *= reach / distance
+        required = num_blocks is not None or i == 1
+        limit = own.pop("largest_error", WORST_ERROR)
+        try:
+            block = ball_accelerated_erm.plan(
+                objective,
+                num_users=num_users >> i,
+                dim=dim,
+                epsilon=epsilon,
+                delta=delta,
+                initial_distance=reach,
+                # A refusal of a block that may be left out need not say what would do.
+                largest_error=limit if required else math.inf,
+                **own,
+            )
+        except Infeasible as refusal:
+            if required:
+                raise
+            omitted = f"block {i} and later: {refusal}"
+            break
+        if block.predicted_error > limit:
+            omitted = f"block {i} and later: {num_users >> i} users are too few"
+            break
+        blocks.append(block)
+        regularizations.append(weight)
+    return Plan(
+        num_users=num_users,
+        omitted=omitted,
+        parts=tuple(blocks),
+        regularizations=np.asarray(regularizations),
+        epsilon=epsilon,
+        delta=delta,
+    )
+
+
+def solve(
+    key: Key[Array, ""],
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Float[Array | np.ndarray, "dim"],
+) -> Solution:
+    """Runs the plan. Pure JAX: jit over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: x_0, ``[dim]``; projected onto the domain.
+
+    Returns:
+        As ``_sequence.join`` says.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    weights = jnp.asarray(plan.regularizations)
+    blocks = [_Block(part.num_users, part, weights[i]) for i, part in enumerate(plan.parts)]
+    return _sequence.run(key, blocks, _solve_block, objective, data, jnp.asarray(params, float))
+
+
+class _Block(NamedTuple):
+    num_users: int
+    plan: ball_accelerated_erm.Plan
+    regularization: Array
+
+
+def _solve_block(
+    key: Any, block: _Block, objective: Objective, data: UserData, start: Any
+) -> Solution:
+    return ball_accelerated_erm.solve(
+        key, block.plan, objective, data, start, regularization=block.regularization, anchor=start
+    )

@@ -1,0 +1,112 @@
+"""Private empirical risk minimization over a small ball, by reweighted localized SGD.
+
+What it computes: a point near the minimizer of f_ρ(x) + (λ/2)·‖x - x_0‖² over ‖x - x_0‖ ≤ r, where x_0 is the
+start and f_ρ the mean loss of the users smoothed by N(0, ρ²I). All gradients are queried around the start in
+one parallel round and reweighted along the run. It is the subsolver of ``ball_accelerated_erm``; by itself it
+is for problems whose solution is known to be near: the smoothing bias is not small against L·r.
+
+Source: thesis, Algorithm 8 (λ = 0) and 9, ``method="localized"``, and 10, ``method="strongly convex"``, Lemma
+2.4.6 and Corollaries 2.4.11 and 2.4.14; corrected as ``_resque_calls`` says.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the coupling argument of
+``privacy.resque``: two runs on neighbouring data, with the same shifts, drift apart slowly. It needs losses
+that are convex and L-Lipschitz on the whole space; other losses are refused. Excess of the smoothed,
+regularized risk, in expectation, proved for ``constants="paper"``:
+
+    localized:        16·(L + λr')·r'·(√d/(βT) + 1/√T),   r' = min(2r, L/λ), or r where λ = 0
+    strongly convex:  8192·(L²/λ)·(d/(βT)² + 1/T)
+
+and 1/10 to 1/1000 of it is observed. Risk and smoothed risk differ by at most ρL·√(2/π).
+
+Cost: at most T user gradients, T steps; memory of the features of T users. Planning takes seconds.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.resque import _calls as subsolvers
+from dpsco_jax.solvers.resque import _resque_plan as shared
+from dpsco_jax.solvers.resque._levels import levels
+from dpsco_jax.solvers.resque._resque_plan import Plan
+from dpsco_jax.solvers.solution import Solution
+
+__all__ = ["Plan", "plan", "solve"]
+
+
+def plan(objective: Objective, **arguments: Any) -> Plan:
+    """Checks all arguments and calibrates the noise.
+
+    Args:
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        **arguments: those of ``_resque_plan.draft``, all of them public.
+
+    Raises:
+        ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
+    """
+    drafted = shared.draft(objective, **arguments)
+    made = shared.calibrated(drafted, drafted.calls_at)
+    if made.constant == subsolvers.PROVED_CONSTANT and objective.ridge == 0:
+        made = dataclasses.replace(made, excess_bound=_excess(made))
+    return made
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Float[jax.Array | np.ndarray, "dim"],
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users, one or several items each.
+        params: x_0, ``[dim]``: the start, the center of the ball and of the regularization.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
+            changed to one for which there is no proof.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    loss = accounting.carried(plan.calls_at, plan.proven, plan.numbers)
+    center, weight, anchor = shared.combined_quadratics(plan, objective, params)
+    setting = shared.make_setting(objective, data, plan)
+    if plan.method == "localized":
+        reach = jnp.where(
+            weight > 0,
+            jnp.minimum(2 * plan.ball_radius, plan.lipschitz / jnp.where(weight > 0, weight, 1.0)),
+            plan.ball_radius,
+        )
+        start = center if anchor is None else anchor
+        point = subsolvers.localized(
+            key, setting, plan.num_queries, center, start, plan.beta, reach, weight, anchor
+        )
+    else:
+        sizes = levels(plan.num_queries)
+        point = subsolvers.strongly_convex(
+            key, setting, sizes, center, plan.beta, weight, plan.constant, anchor
+        )
+    return shared.spent_on(point, loss, plan.user_gradients, data)
+
+
+def _excess(plan: Plan) -> float:
+    """The bounds of the file's docstring, and the trivial one."""
+    lipschitz, radius, t = plan.lipschitz, plan.ball_radius, plan.num_queries
+    convexity, noise = plan.regularization, plan.dim**0.5 / (plan.beta * plan.num_queries)
+    trivial = 2 * lipschitz * radius + convexity * radius**2 / 2
+    if plan.method == "strongly convex":
+        return min(trivial, 8192 * lipschitz**2 / convexity * (noise**2 + 1 / t))
+    reach = min(2 * radius, lipschitz / convexity) if convexity > 0 else radius
+    return min(trivial, 16 * (lipschitz + convexity * reach) * reach * (noise + t**-0.5))

@@ -1,0 +1,151 @@
+"""Private ERM over a small ball that is right with high probability: the best of several ReSQue calls.
+
+What it computes: k independent runs of ``resque_erm``, strongly convex, and of their results the one that
+most of them agree on.
+
+Source: thesis, Algorithm 12 and Lemma 2.4.17, with k = ⌈20·log(1/ζ)⌉ throughout (Proposition 2.4.18 counts
+18, for which the failure is above ζ) and without the radius that the print needs to know.
+
+Formal guarantee: that of ``resque_erm`` for k calls; the choice looks at the results only. If every run is
+within Δ/3 of the minimizer with probability 2/3, the choice is within Δ of it with probability 1 - ζ, where
+(Δ/9)² = 2·C_sc·(L/λ)²·(d/(βT)² + 1/T).
+
+Cost: k times that of a call, one after another.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Key
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import pytree, static
+from dpsco_jax.mechanisms import robust_point
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.resque import _calls as subsolvers
+from dpsco_jax.solvers.resque import _resque_plan as shared
+from dpsco_jax.solvers.resque._levels import levels
+from dpsco_jax.solvers.solution import Solution
+
+
+@pytree
+class Plan:
+    """What ``solve`` will do.
+
+    Attributes:
+        num_runs: k.
+        base: one run; its ``proven`` is for all of them, its own loss and certificate for a single one.
+    """
+
+    num_runs: int = static()
+    base: Any
+
+    @property
+    def num_users(self) -> int:
+        """N."""
+        return self.base.num_users
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.base.dim
+
+    @property
+    def calls(self) -> accounting.Calls:
+        """The localized calls of the run, for the accountant."""
+        return self.calls_at(float(self.base.beta), self.base.radius_ratio)
+
+    def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
+        """The same for another β and ρ/r."""
+        runs = _checks.require_integer("num_runs", self.num_runs, 1)
+        call = self.base.call_at(beta, radius_ratio)
+        return accounting.repeated(accounting.strongly_convex_calls(call), runs)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """The privacy loss of all runs at the proven numbers, float32, rounded up."""
+        return accounting.proven_loss(self.calls_at, self.base.proven)
+
+    @property
+    def user_gradients(self) -> int:
+        """Users drawn in the whole run."""
+        return self.num_runs * shared.strongly_convex_gradients(self.base.num_queries)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run, of the numbers that the plan holds now.
+
+        Raises:
+            ValueError: if one is out of the range in which there is a proof.
+        """
+        accounting.require_numbers(self.base.numbers)
+        return accounting.certificate(self.calls, float(self.base.delta), self.base.assumes)
+
+    def __str__(self) -> str:
+        return plans.describe("private ERM over a ball, with high probability", self)
+
+
+def plan(
+    objective: Objective,
+    *,
+    failure: float = 0.01,
+    num_runs: int | None = None,
+    **arguments: Any,
+) -> Plan:
+    """Checks all arguments and calibrates the noise.
+
+    Args:
+        objective: as for ``resque_erm``.
+        failure: ζ in (0, 1).
+        num_runs: k, in place of ⌈20·log(1/ζ)⌉.
+        **arguments: those of ``_resque_plan.draft``; needs a regularization or a ridge. ``method`` may be
+            named, but there is one only: ``"strongly convex"``.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    failure = _checks.require_real("failure", failure, 0, 1)
+    runs = robust_point.runs_for(failure) if num_runs is None else num_runs
+    runs = _checks.require_integer("num_runs", runs, 1)
+    method = arguments.pop("method", None) or "strongly convex"
+    _checks.require_choice("method", method, ("strongly convex",))
+    made = Plan(runs, shared.draft(objective, **arguments, method=method))
+    return dataclasses.replace(made, base=shared.calibrated(made.base, made.calls_at))
+
+
+def solve(
+    key: Key[jax.Array, ""],
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Float[jax.Array | np.ndarray, "dim"],
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with the planned number of users.
+        params: x_0, ``[dim]``.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
+            changed to one for which there is no proof.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    base = plan.base
+    loss = accounting.carried(plan.calls_at, base.proven, base.numbers)
+    center, weight, anchor = shared.combined_quadratics(base, objective, params)
+    setting, sizes = shared.make_setting(objective, data, base), levels(base.num_queries)
+
+    def one(run_key: jax.Array) -> jax.Array:
+        return subsolvers.strongly_convex(
+            run_key, setting, sizes, center, base.beta, weight, base.constant, anchor
+        )
+
+    points = jax.lax.map(one, jax.random.split(key, plan.num_runs))
+    return shared.spent_on(robust_point.aggregate_points(points), loss, plan.user_gradients, data)

@@ -1,0 +1,35 @@
+"""What the documents say of the house is what stands there: its picture, and the files of the systems."""
+
+import pathlib
+import re
+import runpy
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+SYSTEMS = (ROOT / "docs" / "systems.md").read_text().splitlines()
+ROWS = [line for line in SYSTEMS if line.startswith("| ") and "`" in line]
+
+
+def _exists(name):
+    """Below the package, or from the root: studies, tests, documents."""
+    return any((ROOT / folder / name).exists() for folder in ("dpsco_jax", "."))
+
+
+def test_the_picture_is_that_of_the_contracts():
+    house = runpy.run_path(str(ROOT / "docs" / "house.py"))
+    assert house["PICTURE"].read_text() == house["picture"](), "run python docs/house.py"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "| done" in row], ids=lambda row: row[2:40])
+def test_files_of_what_is_done_are_there(row):
+    paths = re.findall(r"`([\w/.]+(?:\.py|/))`", row) + re.findall(r"\]\(([^)]+)\)", row)
+    missing = [
+        p for p in paths if not _exists(p) and not (ROOT / "docs" / p.split("#")[0]).exists()
+    ]
+    assert not missing
+
+
+def test_every_folder_says_what_it_is_for():
+    for folder in (ROOT / "dpsco_jax").rglob("__init__.py"):
+        assert folder.read_text().startswith('"""'), folder

@@ -184,7 +184,7 @@ def box(lower: PyTree, upper: PyTree) -> Domain:
     Args:
         lower: structure and shapes of the parameters. The dimension, and with it the diameter, is
             read off them, so a bare number bounds a scalar parameter only. May be traced.
-        upper: likewise.
+        upper: as ``lower``, with at least its values; may be traced.
 
     Raises:
         ValueError: if a concrete lower bound exceeds the upper one, or (on use) shapes differ.

@@ -58,7 +58,7 @@ def user_gradient_by_item(objective: Objective, radius: ArrayLike) -> gradients.
     """The mean over a user's items of gradients at points shifted independently for each item.
 
     Args:
-        objective: as for ``user_gradient``.
+        objective: its regularizer is not part of the gradient.
         radius: r ≥ 0; may be traced.
 
     Raises:

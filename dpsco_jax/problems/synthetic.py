@@ -81,7 +81,7 @@ def geometric_median(
         num_users: even, at least 2.
         items_per_user: at least 1.
         dim: at least 1; the minimizer is unique from 2 on.
-        heterogeneity: as for ``mean_estimation``.
+        heterogeneity: in [0, 1]; share of a point's standard deviation that a user's items have in common.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -230,7 +230,7 @@ def logistic_regression(
         heterogeneity: nonnegative; relative distance of a user's slope from the common one.
         slope_norm: norm of the common slope: how predictable labels are.
         ridge: λ > 0 of the regularizer (λ/2)·‖params‖².
-        decay: as for ``absolute_regression``.
+        decay: nonnegative; the k-th coordinate of a feature has a variance that falls as k^(-decay).
 
     Raises:
         ValueError: if an argument is out of its range.

@@ -26,10 +26,10 @@ def require_run(
     Args:
         made: the class of plans that the solver's ``plan`` makes.
         key: must be a single typed key.
-        plan: see ``require_problem``, as for the next three.
-        objective: see there.
-        data: see there.
-        params: see there.
+        plan: must be of that class.
+        objective: must be an ``Objective``.
+        data: must be ``UserData`` of the planned number of users.
+        params: must be real numbers, as many as planned.
         trace: must be a function if it is given.
     """
     _checks.require_key(key)

@@ -159,7 +159,8 @@ class OutlierRemoved:
     Attributes:
         chunk_size: users whose items are read at once.
         reach: no honest gradient is farther from the origin, in score radii.
-        shift: as in ``Clipped``, ``"item"`` or ``"round"``.
+        shift: where gradients are taken if there is a smoothing radius: at a point shifted for each
+            ``"item"`` or each ``"round"`` independently.
         releases: sizes, tests and noise of all steps.
         score_radius: users are near each other within it; twice the distance from a common centre.
         clip_norm: to which gradients are clipped first.

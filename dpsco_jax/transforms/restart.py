@@ -80,7 +80,8 @@ def restart_stages(
             stages must have the same structure: ``lambda k: ac_sa(smoothness[k])``. Without randomness or
             price of its own.
         lengths: updates of each stage, static, each at least 1. The last stage is repeated if updates go on.
-        eval_params: as for ``restart_every``.
+        eval_params: ``eval_params(state, params)`` is the point to start the next stage from, such as
+            ``ac_sa_eval_params``. After a restart it must give that point back.
 
     Raises:
         ValueError: there is no stage, a length is no integer of at least 1, or ``of_stage`` or

@@ -104,7 +104,7 @@ def headroom(vector: Any, reach: float = REACH) -> float:
     Args:
         vector: one user's vector: a pytree of arrays or ``jax.ShapeDtypeStruct``, without the axis
             of users.
-        reach: as for ``concentration``.
+        reach: how far from the anchor vectors are compared, in radii.
     """
     require_positive("reach", reach)
     require_real_leaves("vector", vector)

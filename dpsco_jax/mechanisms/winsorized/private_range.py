@@ -127,11 +127,11 @@ def law(
     """The exact distribution of ``private_range``, from the weights it draws by: for audits.
 
     Args:
-        values: as for ``private_range``, which draws from this law.
-        epsilon: likewise.
-        radius: likewise.
-        bound: likewise.
-        bin_width: likewise.
+        values: one number of each user, ``[users]``.
+        epsilon: η of the draw.
+        radius: τ, within which most values are believed to lie of some number.
+        bound: B, to which values are clipped.
+        bin_width: of the bins that are drawn from.
 
     Returns:
         The centers, shape ``[bins]``, and their probabilities in float64. Both reveal the values.

@@ -68,7 +68,7 @@ def calibrate_winsorized(
         dim: length of the vectors.
         num_queries: T ≥ 1.
         epsilon: budget of all queries, in (0, inf).
-        delta: likewise, in (0, 1).
+        delta: δ of that budget, in (0, 1).
         radius: τ: with high probability all vectors of a query lie within τ of some point.
         bound: B, to whose norm vectors are clipped first.
         failure: γ in (0, 1).

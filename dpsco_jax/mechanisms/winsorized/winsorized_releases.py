@@ -53,12 +53,12 @@ class WinsorizedReleases:
         bin_width: of the intervals' bins.
         range_epsilon: η of each interval.
         coarse_multiplier: standard deviation over sensitivity of the coarse mean (refined, recentred).
-        ball_radius: r, of the ball around the coarse mean (likewise).
+        ball_radius: r, of the ball around the coarse mean (refined, recentred).
         noise_multiplier: standard deviation over ``sensitivity``; the scale of the Laplace noise over
             it for ``"laplace"``.
         failure: γ, what the radii were chosen for; in total over all queries.
         epsilon: the budget of all queries that was planned for; what is spent follows from the other numbers.
-        delta: likewise; the certificate is for this δ.
+        delta: δ of that budget; the certificate is for this δ.
 
     Raises:
         ValueError: ``form`` is none of these.

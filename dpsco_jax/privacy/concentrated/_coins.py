@@ -112,7 +112,7 @@ def loss(log_weights: Any, fractions: Any, multiplier: Any, rate: Any) -> Privac
 
     Args:
         log_weights: of ``mixture``.
-        fractions: likewise.
+        fractions: of ``mixture``.
         multiplier: σ over the largest distance.
         rate: at which batches are amplified; None for everybody.
     """

@@ -64,14 +64,14 @@ def coupled_sensitivity(
     coupled coin by coin; more than k coins of shared vectors differ with probability ``failure`` at most.
 
     Args:
-        num_users: as in ``mean_sensitivity``, as are ``level``, ``keep_level`` and ``relation``.
-        level: see there.
-        keep_level: see there.
+        num_users: n, how many vectors there are, at least 2.
+        level: how many of the n - 1 shared vectors certainly lie within one radius of some point.
+        keep_level: θ in (1/2, 1): probability 1 for vectors that see θ n others; at most level / n.
         failure: probability in one release, in (0, 1).
-        relation: see there.
+        relation: REPLACE_ONE or REPLACE_SPECIAL.
 
     Raises:
-        ValueError: see ``mean_sensitivity``.
+        ValueError: an argument is out of range, or there is no proof under the relation.
     """
     coins = selection_coins(num_users, level, keep_level, failure, relation)
     core, keep = float(level), float(keep_level)
@@ -138,7 +138,7 @@ def differing_coins(mean: Any, failure: Any) -> Any:
 
     Args:
         mean: M, may be traced.
-        failure: likewise.
+        failure: may be traced.
 
     Returns:
         An integer as a float; ``inf`` where it is above M by more than some thousands.

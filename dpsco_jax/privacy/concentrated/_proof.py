@@ -98,7 +98,7 @@ class Run(NamedTuple):
     Attributes:
         phase: for the accounting.
         sensitivity: κ, ℓ2 shift of the mean in units of the score radius; ``inf`` where nothing is proven.
-        failure: what of δ no Gaussian curve covers; likewise ``inf``.
+        failure: what of δ no Gaussian curve covers; ``inf`` where nothing is proven.
         holds: whether the proof covers the numbers, bool.
     """
 

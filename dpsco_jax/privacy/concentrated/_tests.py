@@ -33,7 +33,7 @@ def wrong_pass(test: str, gap: Any, test_epsilon: Any, score_sensitivity: float)
     Args:
         test: ``"fresh"`` or ``"stream"``.
         gap: t, may be traced; where it is negative the answer is 1.
-        test_epsilon: ε₁, likewise.
+        test_epsilon: ε₁, may be traced.
         score_sensitivity: of the score.
     """
     xp, (gap, eps) = as_floats(gap, test_epsilon)

@@ -209,7 +209,7 @@ def calibrate_concentrated(
         num_users: N, users of the phase.
         num_steps: T, at least 1.
         epsilon: budget of the whole phase, positive.
-        delta: likewise, in (0, 1).
+        delta: δ of that budget, in (0, 1).
         batch_size: K, users of a step, drawn uniformly without replacement; everybody if None.
         test: ``"stream"``, ``"fresh"``, or ``"auto"``, the one that needs less noise.
         selection: ``"weighted"`` or ``"bernoulli"``.

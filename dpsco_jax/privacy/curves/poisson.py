@@ -64,8 +64,8 @@ def is_exact(
     """Where the curve is the divergence itself; elsewhere it is a looser proven bound.
 
     Args:
-        noise_multiplier: as in ``poisson_subsampled_gaussian``.
-        sampling_probability: as in ``poisson_subsampled_gaussian``.
+        noise_multiplier: standard deviation over the ℓ2 sensitivity to one user's presence.
+        sampling_probability: with which a user takes part, in [0, 1].
 
     Returns:
         A mask over the orders. Exact means up to the rounding of the dtype, always upwards.

@@ -124,7 +124,7 @@ def calls_loss(
         calls: each kind of call with the largest number of times that it may run. All searches, repeated
             runs and levels count, also those that a run happens not to need.
         failure: failure probability of all together, in (0, 1/2], divided equally among the calls.
-        constants: as in ``call_loss``.
+        constants: ``"tight"``, ``"triple"`` (the repaired proof of the thesis) or ``"paper"`` (as printed).
     """
     counts = _merged(calls)
     _checks.require_within("failure", failure, 0.0, 0.5, open_low=True)
@@ -147,7 +147,7 @@ def calls_epsilon(
     records are drawn for little noise. A quarter of ``delta`` is for failures.
 
     Args:
-        calls: as in ``calls_loss``: every call that could be made.
+        calls: pairs of a call and a number of times: every call that could be made.
         delta: in (0, 1).
         max_points: limit on the size of the grid of losses.
     """

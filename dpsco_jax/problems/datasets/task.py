@@ -45,7 +45,7 @@ class Task(NamedTuple):
     Attributes:
         name: what ``load`` calls it.
         train: items are ``Example(OneHot(columns [users, items, nnz]), label [users, items])``.
-        test: likewise, of other users; all of their items.
+        test: examples of the same form, of other users; all of their items.
         dim: number of columns.
         objective: logistic loss with feature bound 1 and a ridge λ, on the ball of radius √(2·log 2/λ),
             which contains the minimizer whatever the data.

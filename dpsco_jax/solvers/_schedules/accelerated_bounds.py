@@ -39,8 +39,8 @@ class Problem(NamedTuple):
     Attributes:
         items_per_user: m.
         dim: d.
-        epsilon: the budget, of every phase.
-        delta: likewise.
+        epsilon: ε of the budget, of every phase.
+        delta: δ of the budget, of every phase.
         lipschitz: L, of the loss of an item.
         smoothness: of the loss of an item, smoothed if it is.
         ridge: of the objective.

@@ -55,7 +55,7 @@ def of_calls(
         oracle_calls: of line search, ball and prox oracle, ``[3]``.
         problems: ball problems by oracle and size, ``[3, kinds]``.
         queries: of a problem of each size.
-        depths: likewise.
+        depths: rounds of queries in a problem of each size.
         search_runs: problems in one call of the line search, all of one size.
         dim: d.
     """

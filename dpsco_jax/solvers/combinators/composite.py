@@ -55,8 +55,8 @@ class Plan:
         strengths: of the centred term that each part is given, zero for none.
         center_shares: for each part the weight θ of the given centre in the centre that the part gets; its
             start has weight 1 - θ.
-        epsilon: the budget of all parts together.
-        delta: likewise.
+        epsilon: ε of the budget of all parts together.
+        delta: δ of that budget.
         excess_bound: proven bound on the expected excess risk; see the combinator for which risk.
     """
 

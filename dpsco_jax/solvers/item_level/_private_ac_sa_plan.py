@@ -36,8 +36,8 @@ class Plan:
         strong_convexity: μ of the same; 0 under ``"direct"``.
         smoothing_radius: r, zero if not ``smoothed``.
         regularization: u of the term (u/2)·‖w - center‖² that is added, else zero.
-        epsilon: the budget.
-        delta: likewise.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
         initial_distance: R.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
         bounds_regularized: whether the risk that it speaks of has the added term, as it has if the term was

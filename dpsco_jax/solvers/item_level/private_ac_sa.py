@@ -66,7 +66,7 @@ def plan(
         num_users: N ≥ 2.
         dim: number of parameters.
         epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
-        delta: budget, in (0, 1); at most 1/2 likewise.
+        delta: budget, in (0, 1); at most 1/2 for ``constants="paper"``.
         initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
             domain if left out.
         constants: ``"tight"``: no smoothing where the loss is smooth enough, sharp smoothing constants,

@@ -56,7 +56,7 @@ def plan(
         num_users: N ≥ 2.
         dim: number of parameters.
         epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
-        delta: budget, in (0, 1); at most 1/2 likewise.
+        delta: budget, in (0, 1); at most 1/2 for ``constants="paper"``.
         initial_distance: R, bound on the distance from the start to a minimizer; what the domain and strong
             convexity say if left out.
         constants: ``"tight"`` or ``"paper"``, for all parts: schedules, budgets and noise.
@@ -64,7 +64,7 @@ def plan(
             that proves more (``"paper"``: restarts, if strongly convex).
         num_stages: of AC-SA in each phase; ``None`` for the number that proves most. ``"paper"`` has its own.
         num_phases: see ``convex.localization``.
-        num_blocks: of the restarts around the localization; ``None`` and ``"paper"`` as for ``num_stages``.
+        num_blocks: of the restarts around the localization; ``None``, or for ``"paper"`` the printed number.
         chunk_size: users whose gradients are held at once.
 
     Raises:

@@ -46,8 +46,8 @@ class Plan:
         outer: of ``ball_acceleration.plan``.
         smoothing_radius: ρ.
         beta: of a call at level 0.
-        epsilon: the budget.
-        delta: likewise.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
     """
 
     num_users: int = static()

@@ -45,8 +45,8 @@ class Plan:
         lipschitz: L.
         regularization: λ.
         beta: the noise of a phase with steps η_i has standard deviation L·η_i/β.
-        epsilon: the budget.
-        delta: likewise.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
         excess_bound: proven bound on the expected excess of the smoothed, regularized risk; ``inf`` where
             none applies.
     """

@@ -135,13 +135,13 @@ def strongly_convex(
 
     Args:
         key: used once.
-        setting: as for ``localized``.
+        setting: what all calls share.
         sizes: of ``levels``. Static.
         center: of the ball, ``[dim]``.
         beta: of the call; level i has ``sizes[i].beta_factor`` times it.
         regularization: λ > 0.
         constant: C of the bound E_i that sets the reach of the levels. Privacy does not depend on it.
-        anchor: as for ``localized``; the first level starts from its nearest point of the ball.
+        anchor: of the quadratic term; the first level starts from its nearest point of the ball.
 
     Returns:
         A point of the ball.

@@ -52,8 +52,8 @@ class Plan:
         parts: the plan of every round, of ``ball_accelerated_erm``.
         regularization: μ of the term (μ/2)·‖x - x'‖²; the objective's ridge comes on top.
         excesses: D_0, ..., D_k, ``[rounds + 1]``: what is predicted of the excess of x_0, ..., x_k.
-        epsilon: the budget, of all rounds.
-        delta: likewise.
+        epsilon: ε of the budget, of all rounds.
+        delta: δ of the budget, of all rounds.
     """
 
     num_users: int = static()

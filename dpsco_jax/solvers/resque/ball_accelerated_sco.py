@@ -45,8 +45,8 @@ class Plan(_sequence.OnBlocks):
         num_users: n; blocks take them in their order, those left over take no part.
         parts: the plan of every block, of ``ball_accelerated_erm``.
         regularizations: μ_i, ``[blocks]``.
-        epsilon: the budget, of every block.
-        delta: likewise.
+        epsilon: ε of the budget, of every block.
+        delta: δ of the budget, of every block.
         omitted: blocks that were too small, and why.
     """
 

@@ -98,7 +98,7 @@ def plan(
     """Checks all arguments and calibrates the noise.
 
     Args:
-        objective: as for ``resque_erm``.
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
         failure: ζ in (0, 1).
         num_runs: k, in place of ⌈20·log(1/ζ)⌉.
         **arguments: those of ``_resque_plan.draft``; needs a regularization or a ridge. ``method`` may be

@@ -125,7 +125,7 @@ def plan(
     """Checks all arguments, draws the levels and calibrates the noise.
 
     Args:
-        objective: as for ``resque_erm``.
+        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
         key: of the public coins; not the key of the run.
         prox: ``"mlmc"``, ``"mlmc_extended"`` or ``"plain"``.
         **arguments: those of ``_resque_plan.draft``; ``num_queries`` is that of level 0, by default an

@@ -45,11 +45,11 @@ class Plan:
         other_stddev: the same for the aggregation that is not used; ``inf`` where it is impossible.
         clip_norm: L, the bound on a user's gradient.
         regularization: λ.
-        smoothness: of what is minimized.
-        strong_convexity: likewise.
+        smoothness: L of what is minimized.
+        strong_convexity: μ of what is minimized.
         smoothing_radius: r, zero if not ``smoothed``.
-        epsilon: the budget.
-        delta: likewise.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
         failure: bound on the probability that the run of honest users deviates from what bounds assume.
         gap_bound: on the expected gap of the regularized empirical risk, if nothing fails.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.

@@ -44,7 +44,7 @@ class Plan:
         clip_norm: bound on an item's gradient.
         step_size: η.
         epsilon: the budget that was planned for; what is spent follows from the numbers that run.
-        delta: likewise; the certificate is for this δ.
+        delta: δ of that budget; the certificate is for this δ.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 

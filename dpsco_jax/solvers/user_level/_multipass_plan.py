@@ -41,8 +41,8 @@ class Plan:
         clip_norm: G.
         step_size: γ.
         smoothing_radius: r, zero without smoothing.
-        epsilon: the budget.
-        delta: likewise.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
         failure: probability, for users whose gradients are within the radius, that the run halts.
         concentration_failure: bound on the probability that some user's are not, for i.i.d. items.
         excess_bound: proven bound on the expected excess population risk, ``inf`` where none applies.

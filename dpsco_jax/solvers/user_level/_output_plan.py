@@ -48,8 +48,8 @@ class Constants(NamedTuple):
 
     Attributes:
         lipschitz: L of every item's loss.
-        smoothness: H likewise.
-        loss_strong_convexity: μ likewise.
+        smoothness: H of every item's loss.
+        loss_strong_convexity: μ of every item's loss.
         ridge: of the regularizer.
         diameter: of the domain.
     """
@@ -78,7 +78,7 @@ class Plan:
         step_size: η.
         regularization: u.
         epsilon: the budget that was planned for; what is spent follows from ``noise_multiplier``.
-        delta: likewise; the certificate is for this δ.
+        delta: δ of that budget; the certificate is for this δ.
         optimization_error: τ, bound on the distance of the last point from the regularized minimizer.
         excess_bound: proven bound on the expected excess risk.
     """

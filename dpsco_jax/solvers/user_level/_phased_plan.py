@@ -73,8 +73,8 @@ class Plan:
         radii: of the concentration scores, by phase.
         clip_norms: how far honest averages can be from the phase's start, by phase.
         step_sizes: η, by phase.
-        epsilon: the budget, of each phase and of all together.
-        delta: likewise.
+        epsilon: ε of the budget, of each phase and of all together.
+        delta: δ of the budget, of each phase and of all together.
         failure: probability, for groups within the radii of each other, that the run halts.
         concentration_failure: bound on the probability that some are not, for i.i.d. items.
         excess_bound: proven bound on the expected excess population risk, ``inf`` where none applies.

@@ -29,7 +29,7 @@ class Request(NamedTuple):
         delta: budget.
         step_size: of the first phase, or ``None``.
         step_ratio: of each phase to the one before.
-        size_ratio: likewise of users.
+        size_ratio: of the users of each phase to those of the one before.
         radius: one, one for each phase, or ``None``.
         failure: probability that honest groups are filtered or halt the run.
         printed: the paper's choices in place of all these, or ``None``.

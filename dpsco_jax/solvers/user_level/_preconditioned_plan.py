@@ -51,7 +51,7 @@ class Plan:
         margin_scale: typical size of ⟨w, x⟩ at a good w; sets the ridge against noise.
         smoothness: L in scaled coordinates, for the step sizes.
         epsilon: the budget that was planned for; what is spent follows from the multipliers.
-        delta: likewise; the certificate is for this δ.
+        delta: δ of that budget; the certificate is for this δ.
     """
 
     num_users: int = static()

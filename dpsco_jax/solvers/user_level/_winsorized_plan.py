@@ -46,8 +46,8 @@ class Phase:
         method: one of ``gradient_descent.METHODS``.
         chunk_size: users whose items are read at once.
         releases: the winsorized means; they hold the number of steps and of users, and the dimension.
-        step_sizes: as in ``gradient_descent.Schedule``, one for each step.
-        shares: likewise.
+        step_sizes: γ of each step.
+        shares: the share of each step's point in the average of the points so far.
         regularization: λ of the term (λ/2)·‖θ - start‖².
     """
 

@@ -45,8 +45,8 @@ class Plan(_sequence.OnBlocks):
         num_users: n, of all phases; users beyond those of the phases are not touched.
         constants: ``"tight"`` or ``"paper"``.
         parts: an ``accelerated_sgd.Plan`` each, in their order; leaves may be batched.
-        epsilon: the budget, of each phase and so of all.
-        delta: likewise.
+        epsilon: ε of the budget, of each phase and so of all.
+        delta: δ of the budget, of each phase and so of all.
         initial_distance: R.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
@@ -122,8 +122,10 @@ def plan(
         constants: ``"tight"``: what is left out is chosen for the least bound on the excess risk.
             ``"paper"``: users, regularizers, steps, batches, radius and noise of the phases as printed;
             accepted only where they are possible and the accountant confirms them.
-        aggregation: as for ``accelerated_sgd.plan``.
-        smoothing_radius: likewise; left out, none for a loss that is smooth. For others the paper's
+        aggregation: ``"outlier_removed"``, ``"clipped"`` (the mean of gradients clipped to L), or
+            ``"auto"``, for each phase the one with less noise.
+        smoothing_radius: r > 0 takes gradients at points shifted uniformly in a ball of this radius,
+            independently for every item. Left out, none for a loss that is smooth. For others the paper's
             √d·R/(εn√m), or (``"tight"``) the largest multiple by a power of four that costs at most a tenth
             of the bound: steps are as many as one over its root. The loss must be defined and Lipschitz
             within it around the domain.
@@ -133,10 +135,12 @@ def plan(
         decay: p > 2q; regularizers grow by 2^p. 3 if left out.
         batch_size: users of a step, at most those of the phase; one for all phases or one for each.
             Left out, a rule that keeps the noise near that of full batches, see ``default_batch``.
-        radius: as for ``accelerated_sgd.plan``.
-        failure: likewise, for each phase.
-        outlier_share: likewise.
-        chunk_size: likewise.
+        radius: τ; along the run all gradients of honest users lie within the default radius of their mean but
+            for half of ``failure``. Any number is private; with a smaller one bounds are void.
+        failure: probability, for each phase, that users deviate or a test halts though they do not.
+        outlier_share: of the users, who may be anywhere without a test failing, in [0, 1/5); needs more
+            noise. Bounds on the risk do not cover them; they move the mean of a step by less than 8τ.
+        chunk_size: users whose data are read at once.
 
     Raises:
         ValueError: an argument is out of range.

@@ -37,8 +37,8 @@ class Plan(_sequence.OnBlocks):
     Attributes:
         num_users: n.
         parts: an ``accelerated_phased_erm.Plan`` each, in their order; leaves may be batched.
-        epsilon: the budget, of each block and so of all.
-        delta: likewise.
+        epsilon: ε of the budget, of each block and so of all.
+        delta: δ of the budget, of each block and so of all.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
@@ -93,12 +93,17 @@ def plan(
             diameter of the domain if left out.
         num_blocks: the paper's ⌈log2 log2 mn⌉ if left out, or the largest smaller number for which all
             blocks have enough users.
-        aggregation: as for ``accelerated_phased_erm.plan``, as are all arguments below.
-        smoothing_radius: see there.
-        batch_size: see there; one number.
-        radius: see there.
-        failure: see there.
-        chunk_size: see there.
+        aggregation: ``"outlier_removed"``, ``"clipped"`` (the mean of gradients clipped to L), or
+            ``"auto"``, for each phase the one with less noise.
+        smoothing_radius: r > 0 takes gradients at points shifted uniformly in a ball of this radius,
+            independently for every item. Left out, none for a loss that is smooth, and the largest that costs
+            at most a tenth of the bound for others.
+        batch_size: users of a step, at most those of the phase; by a rule that keeps the noise near that of
+            full batches if left out.
+        radius: τ; along the run all gradients of honest users lie within the default radius of their mean but
+            for half of ``failure``. Any number is private; with a smaller one bounds are void.
+        failure: probability, for each phase, that users deviate or a test halts though they do not.
+        chunk_size: users whose data are read at once.
 
     Raises:
         ValueError: an argument is out of range, or the objective is not strongly convex.

@@ -75,7 +75,7 @@ class Plan:
         choice: name of the chosen candidate.
         chosen: the plan of its solver.
         rows: one for each candidate, for the table; lost where JAX takes the pytree apart.
-        title: first lines of the table; likewise.
+        title: first lines of the table, lost where JAX takes the pytree apart.
     """
 
     choice: str

@@ -42,8 +42,8 @@ class Plan(_sequence.OnBlocks):
         parts: plans of ``multipass_sgd``, one a block.
         distances: R_j that each of them was made for.
         strong_convexity: μ.
-        epsilon: the budget, of each block and of all together.
-        delta: likewise.
+        epsilon: ε of the budget, of each block and of all together.
+        delta: δ of the budget, of each block and of all together.
         excess_bound: proven bound on the expected excess population risk.
     """
 

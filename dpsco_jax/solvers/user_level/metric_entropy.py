@@ -40,8 +40,8 @@ class Plan:
     Attributes:
         dim: d.
         points_per_axis: p.
-        lower: of the box, in each coordinate.
-        upper: likewise.
+        lower: least value of each coordinate in the box.
+        upper: largest value of each coordinate in the box.
         selection: the plan of the choice among p^d points: users, noise and privacy are its own.
         excess_bound: proven bound on the expected excess risk over the box.
     """
@@ -113,8 +113,8 @@ def plan(
         dim: d.
         epsilon: budget of pure DP, in (0, inf).
         loss_range: the least and the largest value that a loss may have on the domain.
-        lower: of the box, in each coordinate; it must hold the domain or a minimizer.
-        upper: likewise.
+        lower: least value of each coordinate in the box, which must hold the domain or a minimizer.
+        upper: largest value of each coordinate in the box.
         points_per_axis: p; by the bound if left out.
         failure: α in (0, 1).
         most_candidates: the largest p^d.

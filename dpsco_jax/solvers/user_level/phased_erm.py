@@ -46,8 +46,8 @@ class Plan(_sequence.OnBlocks):
         split: ``"equal"`` or ``"geometric"`` blocks.
         constants: ``"tight"`` or ``"paper"``.
         parts: a tuple of ``_winsorized_plan.Phase``.
-        epsilon: the budget.
-        delta: likewise.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
         initial_distance: R.
         failure_probability: bound on the probability that some gradient of i.i.d. users is clipped.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
@@ -112,12 +112,13 @@ def plan(
         delta: budget, in (0, 1).
         initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
             domain if left out.
-        radius: τ, on the distance of a user's gradient from the population's; as for ``winsorized_erm``.
+        radius: τ, on the distance of a user's gradient from the population's; from i.i.d. items if left out.
+            Any number is private that does not come from the data.
         gradient_stddev: σ of the paper's λ: gradients of items are σ²-sub-Gaussian in every direction; G/√d
             if left out. For ``"paper"`` only.
         failure: γ of the radius, and of the releases, in each phase.
         split: blocks of ``"equal"`` size, or ``"geometric"``, each half of the one before.
-        form: of the releases; see ``winsorized_erm``.
+        form: of the releases, ``"auto"`` for the one with the least noise.
         constants: ``"tight"``, or ``"paper"`` for the printed λ, steps and noise.
         most_steps: the largest number of steps of a phase.
         chunk_size: users whose items are read at once.

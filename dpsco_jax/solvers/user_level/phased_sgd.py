@@ -78,10 +78,10 @@ def plan(
         epsilon: budget, in (0, inf).
         delta: budget, in (0, 1).
         num_groups: C; of those that the test allows, the one that proves most if left out.
-        num_phases: l; likewise, at most 8.
-        step_size: η of the first phase; likewise.
+        num_phases: l; of 1 to 8, the one that proves most if left out.
+        step_size: η of the first phase; the one that proves most if left out.
         step_ratio: in (0, 1]; each phase's η over that of the one before (2^-p in the paper).
-        size_ratio: in (0, 1]; likewise of users (2^-q).
+        size_ratio: in (0, 1]; each phase's number of users over that of the one before (2^-q).
         radius: on the distance of two groups' averages, one number for each phase or one for all; if left
             out, those within which i.i.d. groups stay with probability 1 - failure/2. Any number that does
             not come from the data is private; losses that contract allow much smaller ones.

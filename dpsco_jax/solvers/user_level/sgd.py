@@ -52,8 +52,8 @@ class Plan:
             sampling, 2·``clip_norm`` else.
         clip_norm: bound on a user's gradient.
         step_size: η.
-        epsilon: the budget that the noise was calibrated for.
-        delta: likewise.
+        epsilon: ε of the budget that the noise was calibrated for.
+        delta: δ of that budget.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 

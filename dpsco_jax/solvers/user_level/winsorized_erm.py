@@ -46,7 +46,7 @@ class Plan:
         items_per_user: m.
         phase: steps and releases; see ``_winsorized_plan.Phase``.
         epsilon: the budget that was planned for; what is spent follows from ``phase.releases``.
-        delta: likewise; the certificate is for the δ of the releases.
+        delta: δ of that budget; the certificate is for the δ of the releases.
         initial_distance: R.
         failure_probability: bound on the probability that some gradient of i.i.d. users is clipped.
         excess_bound: proven bound on the expected excess empirical risk, ``inf`` where none applies.

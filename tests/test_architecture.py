@@ -3,6 +3,8 @@
 import pathlib
 import re
 import runpy
+import subprocess
+import sys
 
 import pytest
 
@@ -33,3 +35,20 @@ def test_files_of_what_is_done_are_there(row):
 def test_every_folder_says_what_it_is_for():
     for folder in (ROOT / "dpsco_jax").rglob("__init__.py"):
         assert folder.read_text().startswith('"""'), folder
+
+
+def test_rooms_are_imported_when_they_are_asked_for():
+    code = """
+import sys, dpsco_jax
+assert not {"jax", "optax"} & set(sys.modules), "imported at once"
+assert set(dpsco_jax.__all__) <= set(dir(dpsco_jax))
+assert dpsco_jax.privacy.epsilon and dpsco_jax.solvers.user_level.sgd.plan
+assert dpsco_jax.sweeps.results
+try:
+    dpsco_jax.nonsense
+except AttributeError as error:
+    assert "nonsense" in str(error)
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

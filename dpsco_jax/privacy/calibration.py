@@ -29,7 +29,7 @@ from dpsco_jax._checks import (
     require_within,
 )
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.privacy._numerics import Scalar, as_floats
+from dpsco_jax._numerics import Scalar, as_floats
 from dpsco_jax.privacy.curves.poisson import poisson_subsampled_gaussian
 from dpsco_jax.privacy.loss import PrivacyLoss, scale
 from dpsco_jax.privacy.loss import epsilon as epsilon_of

@@ -29,7 +29,7 @@ import optax.contrib
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require, require_flag, require_instance, require_relation
-from dpsco_jax.privacy._numerics import Array, array_namespace, round_up
+from dpsco_jax._numerics import Array, array_namespace, round_up
 from dpsco_jax.privacy.loss import PrivacyLoss, compose, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 

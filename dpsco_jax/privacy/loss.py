@@ -26,7 +26,7 @@ from dpsco_jax._checks import (
     require_multiplier,
     require_whole,
 )
-from dpsco_jax.privacy._numerics import Array, Scalar, array_namespace, as_floats, round_up
+from dpsco_jax._numerics import Array, Scalar, array_namespace, as_floats, round_up
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 16.0

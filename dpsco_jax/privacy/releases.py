@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol
 from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax._checks import require, require_choice, require_integer
+from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.calibration import calibrate
 from dpsco_jax.privacy.certificates import Certificate, certificate
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier

@@ -19,8 +19,8 @@ from dpsco_jax._checks import (
     require_relation,
     require_whole,
 )
+from dpsco_jax._numerics import Scalar
 from dpsco_jax.privacy import curves
-from dpsco_jax.privacy._numerics import Scalar
 from dpsco_jax.privacy.curves import poisson, subsampling
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.loss import PrivacyLoss

@@ -15,8 +15,8 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._numerics import float32_above
 from dpsco_jax.oracles import sampling
-from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.releases import ACCOUNTANTS, KEPT_SECRET, Scheme, fixed_size, poisson
 from dpsco_jax.privacy.sampling import Poisson, WithoutReplacement
 

@@ -30,9 +30,9 @@ import optax
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
+from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
-from dpsco_jax.privacy._conditions import drawable
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
 from dpsco_jax.transforms.aggregate import Aggregate
 

@@ -21,11 +21,11 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require_choice
+from dpsco_jax._conditions import drawable, positive_and_finite
+from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import rotations
 from dpsco_jax.mechanisms.winsorized import private_range as ranges
-from dpsco_jax.privacy._conditions import drawable, positive_and_finite
-from dpsco_jax.privacy._numerics import array_namespace, as_floats
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.privacy.dp_accounting import events
 

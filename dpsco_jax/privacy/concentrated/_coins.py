@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from dpsco_jax.privacy._numerics import as_floats, special_namespace
+from dpsco_jax._numerics import as_floats, special_namespace
 from dpsco_jax.privacy.curves import gaussian, subsampling
 from dpsco_jax.privacy.loss import PrivacyLoss
 from dpsco_jax.privacy.orders import ORDERS

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from dpsco_jax._numerics import Scalar, as_floats, round_up, special_namespace
 from dpsco_jax.privacy import curves
-from dpsco_jax.privacy._numerics import Scalar, as_floats, round_up, special_namespace
 from dpsco_jax.privacy.loss import PrivacyLoss, compose
 from dpsco_jax.privacy.orders import ORDERS
 

@@ -11,8 +11,8 @@ Cost: one curve; runs on tracers.
 
 from typing import Any
 
+from dpsco_jax._numerics import as_floats
 from dpsco_jax.privacy import curves, loss
-from dpsco_jax.privacy._numerics import as_floats
 from dpsco_jax.privacy.concentrated import _coins, _curve
 from dpsco_jax.privacy.concentrated._proof import Phase
 from dpsco_jax.privacy.curves import subsampling

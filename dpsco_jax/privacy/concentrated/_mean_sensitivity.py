@@ -21,7 +21,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require_integer, require_relation, require_within
-from dpsco_jax.privacy._numerics import as_floats
+from dpsco_jax._numerics import as_floats
 from dpsco_jax.privacy.concentrated._coins import Coins
 
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE

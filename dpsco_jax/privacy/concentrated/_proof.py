@@ -16,7 +16,7 @@ Cost: microseconds.
 import math
 from typing import Any, NamedTuple
 
-from dpsco_jax.privacy._numerics import as_floats, special_namespace
+from dpsco_jax._numerics import as_floats, special_namespace
 from dpsco_jax.privacy.concentrated import _tests as tests
 from dpsco_jax.privacy.concentrated._coins import Coins
 from dpsco_jax.privacy.concentrated._mean_sensitivity import (

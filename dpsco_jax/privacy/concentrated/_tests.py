@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from dpsco_jax.privacy._numerics import as_floats
+from dpsco_jax._numerics import as_floats
 
 _NODES = np.linspace(-45.0, 75.0, 6001)  # of the threshold noise, in its own scale
 

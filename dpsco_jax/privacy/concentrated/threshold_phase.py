@@ -27,9 +27,9 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import loss
-from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.certificates import Certificate, accounted_by
 from dpsco_jax.privacy.concentrated import _accounting as accounting
 from dpsco_jax.privacy.concentrated import _loss

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax.privacy._numerics import Array
+from dpsco_jax._numerics import Array
 from dpsco_jax.privacy.curves._profile_nodes import CHUNK, Bank, Nodes, Precision, banks, precision
 from dpsco_jax.privacy.orders import ORDERS
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpsco_jax.privacy._numerics import Array
+from dpsco_jax._numerics import Array
 from dpsco_jax.privacy.orders import ORDERS
 
 # Grid i serves σ from its floor to the floor before it.

@@ -25,7 +25,7 @@ from dpsco_jax._checks import (
     require_probability,
     require_within,
 )
-from dpsco_jax.privacy._numerics import Scalar, array_namespace, as_floats, exp_remainder, round_up
+from dpsco_jax._numerics import Scalar, array_namespace, as_floats, exp_remainder, round_up
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 

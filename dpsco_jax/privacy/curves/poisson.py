@@ -22,7 +22,7 @@ from dp_accounting import NeighboringRelation
 from jaxtyping import Bool
 
 from dpsco_jax._checks import require_multiplier, require_probability, require_relation
-from dpsco_jax.privacy._numerics import Array, Scalar, as_floats, round_up
+from dpsco_jax._numerics import Array, Scalar, as_floats, round_up
 from dpsco_jax.privacy.curves import _profile
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS

@@ -32,7 +32,7 @@ from dpsco_jax._checks import (
     require_whole,
     require_within,
 )
-from dpsco_jax.privacy._numerics import Scalar, as_floats, round_up
+from dpsco_jax._numerics import Scalar, as_floats, round_up
 from dpsco_jax.privacy.curves import _profile, poisson
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS

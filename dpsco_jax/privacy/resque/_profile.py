@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from dpsco_jax.privacy._numerics import exp_remainder
+from dpsco_jax._numerics import exp_remainder
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.pld.pairs import Pair, gaussian_without_replacement
 from dpsco_jax.privacy.pld.pld_window import Law, discretize

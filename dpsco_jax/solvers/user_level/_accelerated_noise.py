@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._numerics import float32_above
 from dpsco_jax.privacy import accountants
-from dpsco_jax.privacy._numerics import float32_above
 from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration

@@ -17,8 +17,8 @@ from typing import Any
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.solvers import _planning, plans
 

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
+from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import domains
-from dpsco_jax.privacy._conditions import positive_and_finite
-from dpsco_jax.privacy._numerics import as_floats
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import plans

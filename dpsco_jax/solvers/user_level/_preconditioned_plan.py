@@ -20,9 +20,9 @@ import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation, NonPrivateDpEvent
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy._conditions import positive_and_finite
-from dpsco_jax.privacy._numerics import array_namespace
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.solvers import _planning, plans

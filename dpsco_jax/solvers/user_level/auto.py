@@ -21,8 +21,7 @@ Cost: that of all plans, some seconds; then that of the chosen solver.
 
 import dataclasses
 import math
-import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -125,8 +124,8 @@ def plan(
     delta: float,
     initial_distance: float | None = None,
     columns_per_row: int | None = None,
-    candidates: tuple[Candidate, ...] = CANDIDATES,
-    settings: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
+    candidates: Sequence[Candidate] | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
     gradient_budget: int | None = None,
     rank_by: str = "prediction",
 ) -> Plan:
@@ -142,7 +141,7 @@ def plan(
         initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
             domain if left out.
         columns_per_row: entries of a one-hot row; ``None`` for dense features.
-        candidates: records to choose from.
+        candidates: records to choose from; ``CANDIDATES``, all of them, if left out.
         settings: by name of a candidate, further arguments of its ``plan``: what is known of the problem
             beyond the numbers above, all of it public.
         gradient_budget: item gradients that a run may take; 1000·n·m if left out.
@@ -156,8 +155,9 @@ def plan(
             ``rank_by="bound"``: none with a finite bound); the message has the reasons.
     """
     _checks.require_instance("objective", objective, Objective)
+    settings = {} if settings is None else settings
     _checks.require_instance("settings", settings, Mapping)
-    _require_candidates(candidates)
+    candidates = _checked(candidates)
     num_users = _checks.require_integer("num_users", num_users, 2)
     items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
     dim = _checks.require_integer("dim", dim, 1)
@@ -217,7 +217,7 @@ def solve(
     objective: Objective,
     data: UserData,
     params: Any,
-    candidates: tuple[Candidate, ...] = CANDIDATES,
+    candidates: Sequence[Candidate] | None = None,
 ) -> Solution:
     """Runs the chosen plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
 
@@ -227,22 +227,26 @@ def solve(
         objective: static; close over it when compiling.
         data: with the planned number of users.
         params: the starting point; projected onto the domain.
-        candidates: those of ``plan``.
+        candidates: those of ``plan``; ``CANDIDATES`` if left out.
 
     Raises:
         ValueError: if the chosen solver refuses the data's sizes.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    _require_candidates(candidates)
+    candidates = _checked(candidates)
     solvers = {candidate.name: candidate.solver for candidate in candidates}
     _checks.require(plan.choice in solvers, "candidates", tuple(solvers), f"with {plan.choice!r}")
     return solvers[plan.choice].solve(key, plan.chosen, objective, data, params)
 
 
-def _require_candidates(candidates: Any) -> None:
+def _checked(candidates: Any) -> Sequence[Candidate]:
+    """The candidates, all of them if left out."""
+    if candidates is None:
+        return CANDIDATES
     _checks.require_instance("candidates", candidates, tuple | list)
     for candidate in candidates:
         _checks.require_instance("candidates", candidate, Candidate)
+    return tuple(candidates)
 
 
 def _planned(

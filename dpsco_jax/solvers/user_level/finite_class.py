@@ -30,11 +30,11 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._conditions import drawable, positive_and_finite
+from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import additive, private_selection
 from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
-from dpsco_jax.privacy._conditions import drawable, positive_and_finite
-from dpsco_jax.privacy._numerics import array_namespace, as_floats
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss

@@ -30,10 +30,10 @@ import numpy as np
 import optax
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax.mechanisms import denoising
 from dpsco_jax.oracles import linear, preconditioned
 from dpsco_jax.oracles.preconditioned import Component, ScaledSums, TunedPoint
-from dpsco_jax.privacy._conditions import positive_and_finite
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, loop

@@ -86,7 +86,7 @@ GOOD["solvers.resque.ball_accelerated_erm.solve"] |= {
     "anchor": _CENTER(None),
 }
 GOOD["solvers.user_level.auto.solve"] |= {
-    "candidates": Kind("candidates", ("nonsense", 7, None, (7,), ()))(SGD_ONLY)
+    "candidates": Kind("candidates", ("nonsense", 7, (7,), ()))(SGD_ONLY)
 }
 GOOD["solvers.user_level.finite_class.select"] = GOOD["solvers.user_level.finite_class.solve"] | {
     "point": kinds.FUNCTION(lambda index: jnp.asarray(private_table.CANDIDATES)[index])

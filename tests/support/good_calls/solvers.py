@@ -137,8 +137,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.user_level.accelerated_sgd.plan": _CLIPPED,
     "solvers.user_level.accelerated_strongly_convex.plan": _CLIPPED | {"num_blocks": 1},
     "solvers.user_level.auto.plan": {
-        "candidates": Kind("candidates", ("nonsense", 7, None, ()))(auto.CANDIDATES[:1]),
-        "settings": Kind("settings by name", ("nonsense", 7, None))({}),
+        "candidates": Kind("candidates", ("nonsense", 7, ()))(auto.CANDIDATES[:1]),
+        "settings": Kind("settings by name", ("nonsense", 7))({}),
     },
     "solvers.user_level.finite_class.plan": {
         **_RANGE,

@@ -11,7 +11,7 @@ Cost: none.
 
 from typing import Any
 
-from dpsco_jax.privacy._numerics import as_floats
+from dpsco_jax._numerics import as_floats
 
 LEAST_NOISE = 2.0**-100
 """The least scale of noise of which anything is proven: below 2^-126 float32 noise is zero."""

@@ -14,8 +14,13 @@ from dpsco_jax.problems import (
     tables,
     users,
 )
+from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.users import UserData
 
 __all__ = [
+    "Example",
+    "Objective",
+    "UserData",
     "encoding",
     "gaussian_smoothing",
     "labels",

@@ -91,6 +91,7 @@ def scheduled_sgd(step_sizes: Any, shares: Any, domain: Domain) -> Method:
         ValueError: if an argument is out of its range, or there are not as many step sizes as shares.
     """
     _checks.require_number("step_sizes", step_sizes, "real numbers")
+    _checks.require_probability("shares", shares)
     _checks.require_instance("domain", domain, Domain)
     each = jnp.asarray(step_sizes)
     same = each.ndim == 1 and each.shape == jnp.shape(shares)

@@ -68,7 +68,7 @@ FAULTS = (
     Fault("exact account of tested means: fresh tests cost one", "privacy/concentrated/_accounting.py",
           'responses = 1 if phase.test == "stream" else steps', "responses = 1", _PHASE),
     Fault("exact account of tested means: sampled tests are free", "privacy/concentrated/_accounting.py",
-          'tested = step if phase.test == "stream" else _threshold_pairs.with_response(step, e1)',
+          'tested = step if phase.test == "stream" else _pairs.with_response(step, e1)',
           "tested = step", _PHASE),
     Fault("linear models: rows of users are clipped to twice the norm", "oracles/linear_users.py",
           "HEAD_ROOM * clip_norm / (entry * unit)", "2 * HEAD_ROOM * clip_norm / (entry * unit)",

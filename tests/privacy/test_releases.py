@@ -107,10 +107,10 @@ def _blank(plan_type, **fields):
 @pytest.mark.parametrize(
     ("plan_type", "parts"),
     [
-        (localized_sgd.Plan, "blocks"),
-        (accelerated_phased_erm.Plan, "phases"),
-        (accelerated_strongly_convex.Plan, "blocks"),
-        (phased_erm.Plan, "phases"),
+        (localized_sgd.Plan, "parts"),
+        (accelerated_phased_erm.Plan, "parts"),
+        (accelerated_strongly_convex.Plan, "parts"),
+        (phased_erm.Plan, "parts"),
     ],
 )
 def test_solvers_in_parts_certify_the_largest_epsilon_and_delta(plan_type, parts, order):

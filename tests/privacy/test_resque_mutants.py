@@ -13,6 +13,7 @@ from scipy import stats
 
 from dpsco_jax.privacy import ORDERS, resque
 from dpsco_jax.privacy.resque import ResqueCall, _profile, call_loss, calls_loss
+from dpsco_jax.privacy.resque._amplification import subsampled_rdp
 from dpsco_jax.privacy.resque._drift import drift_factor, shift_law
 from tests.support import resque as reference
 
@@ -124,6 +125,6 @@ def test_the_good_event_is_that_of_three_pairs():
     in_phase = FAILURE / (3 * uses)
     for divided, holds in ((in_phase, True), (3 * in_phase, False)):
         cost = resque.conditional_cost(call, divided)
-        expected = resque.subsampled_rdp(cost, uses, np.ones(1))[AT_TWO]
+        expected = subsampled_rdp(cost, uses, np.ones(1))[AT_TWO]
         found = call_loss(call, FAILURE, "triple").rdp[AT_TWO]
         assert (abs(found / expected - 1) < 1e-6) == holds

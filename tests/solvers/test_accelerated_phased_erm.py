@@ -132,7 +132,7 @@ def test_printed_numbers():
     problem = _problem()
     lam = schedule.base_regularization(problem, 20_000)
     assert lam == pytest.approx(1 / math.sqrt(2e5) + math.sqrt(50) / (2 * 20_000 * math.sqrt(10)))
-    sizes = paper.parts(problem, 20_000, ratio=1.0, num_phases=3)
+    sizes = paper.phases(problem, 20_000, ratio=1.0, num_phases=3)
     assert [size.num_users for size in sizes] == [5000, 2500, 1250]
     decay = 3 + 2.5 + math.log(10) / (2 * math.log(20_000))
     assert sizes[0].regularization == pytest.approx(lam * 2**decay)
@@ -156,7 +156,7 @@ def test_printed_counts_grow_as_the_closed_form(smoothness):
     users = [10**9, 10**13]
     for n in users:
         problem = _problem(dim=n, budget=(1.0, 1e-20))._replace(smoothness=smoothness)
-        sizes = paper.parts(problem, n, ratio=1.0, num_phases=6, decay=3.0)
+        sizes = paper.phases(problem, n, ratio=1.0, num_phases=6, decay=3.0)
         logs = math.sqrt(math.log(n * n * 10)) * (2 * math.log(10 * n) + 1 + math.log(1e20))
         counts.append(10 * sum(s.num_steps * s.batch_size for s in sizes) / logs)
         rates.append(method.gradients(user_level.Setting(n, 10, n, smoothness=smoothness)))

@@ -12,7 +12,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, item_level, user_level
+from dpsco_jax.solvers import _planning, item_level, resque, user_level
 from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.item_level import erm
 
@@ -45,7 +45,7 @@ NO_DISTANCE = {
 
 
 def solvers():
-    for package in (item_level, user_level):
+    for package in (item_level, resque, user_level):
         for found in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{found.name}")
             if hasattr(module, "plan") and hasattr(module, "solve"):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import privacy
-from dpsco_jax.solvers import item_level, user_level
+from dpsco_jax.solvers import item_level, resque, user_level
 from tests.solvers.private_table import ROWS, Row
 from tests.support import independent_account as account
 from tests.support.recorder import Draw, Recorded, Release, Run
@@ -292,7 +292,7 @@ def test_what_is_released_is_bounded_disjoint_and_paid_for(row):
 
 def test_every_private_solver_has_a_row():
     solvers = set()
-    for package in (user_level, item_level):
+    for package in (user_level, item_level, resque):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
             if hasattr(module, "plan") and hasattr(module, "solve"):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import DpEvent
 
-from dpsco_jax import privacy
+from dpsco_jax import Infeasible, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import accountants
@@ -71,7 +71,7 @@ def planner(
         regularization: float = 0.0,
     ) -> Plan:
         if num_users < fewest:
-            raise ValueError(f"num_users must be at least {fewest}, got {num_users}")
+            raise Infeasible(f"num_users must be at least {fewest}, got {num_users}")
         return Plan(
             num_users=num_users,
             user_gradients=3 * num_users + 1,

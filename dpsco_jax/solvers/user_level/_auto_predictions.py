@@ -153,7 +153,7 @@ def _phase(p: Problem, plan: Any, distance: float) -> tuple[float, float]:
 def accelerated(p: Problem, plan: Any) -> float:
     """Prediction for ``accelerated_sgd`` and the phases of ``accelerated_phased_erm``."""
     distance, total, gap = p.distance, 0.0, 0.0
-    for phase in getattr(plan, "phases", (plan,)):
+    for phase in getattr(plan, "parts", (plan,)):
         bias, gap = _phase(p, phase, distance)
         total += bias
         distance = min(p.distance, math.sqrt(2 * gap / float(phase.strong_convexity)))

@@ -234,11 +234,11 @@ EXEMPT: dict[tuple[str, str], str] = {
     for name in (
         "accountants.raised",
         "certified_noise.decreasing_root",
-        "pld_window.choose_window",
-        "pld_window.discretize",
-        "pld_window.log_moments",
-        "poisson.log_moments",
-        "poisson.minkowski",
+        "pld.pld_window.choose_window",
+        "pld.pld_window.discretize",
+        "pld.pld_window.log_moments",
+        "curves.poisson.log_moments",
+        "curves.poisson.minkowski",
     )
 } | {
     (f"privacy.releases.{name}_certificate", "*"): "tests/privacy/test_releases.py"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
@@ -43,6 +44,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "relation": kinds.RELATION(NeighboringRelation.REPLACE_ONE),
     },
     "transforms.aggregates.sum_in_chunks": {"user_mask": None, "microbatch_size": None},
+    "transforms.average.average": {"shares": kinds.SHARES(np.array([1.0, 0.5]))},
     "transforms.average.average_eval_params": {"state": kinds.OBJECT(_AVERAGE), **_PARAMS},
     "transforms.centred_clip.centred_clip": {
         **_USERS,

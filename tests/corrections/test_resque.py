@@ -180,7 +180,7 @@ def test_c3_draws_that_all_steps_share_are_worse(monkeypatch):
 
     best = jax.lax.fori_loop(0, 500, lambda _, x: x - jax.grad(value)(x) / 26, jnp.zeros(dim))
     fresh = excess() - float(value(best))
-    monkeypatch.setattr(ball_ac_sa._ball_pools, "draw", shared)
+    monkeypatch.setattr(ball_ac_sa._pools, "draw", shared)
     reused = excess() - float(value(best))
     assert fresh > 0
     assert reused > 2.5 * fresh

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require, require_integer
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
@@ -107,7 +107,8 @@ def slice_users(data: UserData, start: int, size: int) -> UserData:
         ValueError: if there are no such users.
     """
     users = num_users(data)
-    require(start >= 0 and size >= 1, "start, size", (start, size), "at least 0 and 1")
+    start = require_integer("start", start, 0)
+    size = require_integer("num_users", size, 1)
     require(start + size <= users, "start + size", start + size, f"at most {users} users")
     return jax.tree.map(lambda leaf: leaf[start : start + size], data)
 

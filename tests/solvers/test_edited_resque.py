@@ -225,7 +225,7 @@ def static_edits(plan, path=()):
         return
     for field in dataclasses.fields(plan):
         value, where = getattr(plan, field.name), (*path, field.name)
-        if dataclasses.is_dataclass(value) or field.name in ("rounds", "blocks"):
+        if dataclasses.is_dataclass(value) or field.name == "parts":
             for deeper, edited in static_edits(value, where):
                 yield deeper, dataclasses.replace(plan, **{field.name: edited})
             continue

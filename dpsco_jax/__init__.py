@@ -1,10 +1,11 @@
 """dpsco_jax: accelerated optimizers for differentially private convex optimization, in JAX.
 
-Rooms are imported when they are first asked for: ``import dpsco_jax`` and ``dpsco_jax.privacy`` is there.
+Rooms are imported when they are first asked for: ``import dpsco_jax`` and ``dpsco_jax.privacy`` is there. So
+are the two values that every ``plan`` takes, ``dpsco_jax.Problem`` and ``dpsco_jax.Budget``.
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 from dpsco_jax._infeasible import Infeasible
 
@@ -22,12 +23,16 @@ _ROOMS = (
     "transforms",
 )
 
-__all__ = ["Infeasible", "__version__", *_ROOMS]
+_VALUES = {"Budget": "privacy", "Problem": "problems"}
+
+__all__ = ["Infeasible", "__version__", *_ROOMS, *_VALUES]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _VALUES:
+        return getattr(importlib.import_module(f"{__name__}.{_VALUES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -24,6 +24,7 @@ from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.pld import pairs
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.user_level import multipass_sgd
+from tests.support.planned import planned
 
 NAN, INF = math.nan, math.inf
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -137,7 +138,7 @@ def test_a_word_is_checked_also_where_it_is_not_used(word):
     settings = {"num_users": 50, "items_per_user": 1, "dim": 3, "epsilon": 1.0, "delta": 1e-5}
     objective = losses.logistic(1.0, domains.ball(1.0))
     with pytest.raises(ValueError, match="selection"):
-        multipass_sgd.plan(objective, **settings, num_steps=2, selection=word)
+        planned(multipass_sgd.plan, objective, **settings, num_steps=2, selection=word)
 
 
 def test_numbers_of_numpy_are_sizes():

@@ -21,6 +21,7 @@ from dpsco_jax.solvers.user_level import (
     multipass_sgd,
     phased_sgd,
 )
+from tests.support.planned import planned
 
 OBJECTIVE = losses.huber(1.0, domain=domains.ball(2.0))
 RIDGED = losses.huber(1.0, domain=domains.ball(2.0), ridge=0.2)
@@ -39,11 +40,13 @@ def _winsorized(num_users=20):
 
 
 def _multipass(num_users=20):
-    return multipass_sgd.plan(OBJECTIVE, num_users=num_users, **USERS, num_steps=10, radius=0.1)
+    return planned(
+        multipass_sgd.plan, OBJECTIVE, num_users=num_users, **USERS, num_steps=10, radius=0.1
+    )
 
 
 def _phased(num_users=20, **groups):
-    return phased_sgd.plan(OBJECTIVE, num_users=num_users, **USERS, radius=0.01, **groups)
+    return planned(phased_sgd.plan, OBJECTIVE, num_users=num_users, **USERS, radius=0.01, **groups)
 
 
 def _phased_groups(num_groups=20):
@@ -51,26 +54,37 @@ def _phased_groups(num_groups=20):
 
 
 def _accelerated(num_users=20):
-    return accelerated_sgd.plan(
-        OBJECTIVE, num_users=num_users, **USERS, aggregation="outlier_removed", radius=0.1
+    return planned(
+        accelerated_sgd.plan,
+        OBJECTIVE,
+        num_users=num_users,
+        **USERS,
+        aggregation="outlier_removed",
+        radius=0.1,
     )
 
 
 def _printed(epsilon=0.4):
-    return private_ac_sa.plan(
+    return planned(private_ac_sa.plan,
         OBJECTIVE, num_users=100, dim=3, epsilon=epsilon, delta=1e-3, constants="paper",
         num_steps=20, batch_size=10, policy="direct",
     )  # fmt: skip
 
 
 def _staged(num_steps=1):
-    return ac_sa.plan(
-        RIDGED, num_users=100, dim=3, num_steps=num_steps, policy="multi-stage", batch_size=1
+    return planned(
+        ac_sa.plan,
+        RIDGED,
+        num_users=100,
+        dim=3,
+        num_steps=num_steps,
+        policy="multi-stage",
+        batch_size=1,
     )
 
 
 def _ball(num_users=100, epsilon=1.0, largest_error=0.5):
-    return ball_accelerated_erm.plan(
+    return planned(ball_accelerated_erm.plan,
         losses.absolute(1.0, domain=domains.ball(1.0)), num_users=num_users, dim=3,
         epsilon=epsilon, delta=1e-3, largest_error=largest_error,
     )  # fmt: skip
@@ -112,10 +126,16 @@ def test_a_bad_argument_is_no_refusal_and_no_search_hides_it():
     """Each of these was tried for every number of blocks, and swallowed until the last."""
     strongly_convex = losses.huber(1.0, domain=domains.ball(2.0), ridge=0.2)
     for call in (
-        lambda: localized_sgd.plan(strongly_convex, num_users=5000, **USERS, radius=-1.0),
-        lambda: localized_sgd.plan(strongly_convex, num_users=5000, **USERS, selection="nonsense"),
-        lambda: accelerated_strongly_convex.plan(
-            strongly_convex, num_users=5000, **USERS, aggregation="nonsense"
+        lambda: planned(localized_sgd.plan, strongly_convex, num_users=5000, **USERS, radius=-1.0),
+        lambda: planned(
+            localized_sgd.plan, strongly_convex, num_users=5000, **USERS, selection="nonsense"
+        ),
+        lambda: planned(
+            accelerated_strongly_convex.plan,
+            strongly_convex,
+            num_users=5000,
+            **USERS,
+            aggregation="nonsense",
         ),
     ):
         with pytest.raises(ValueError, match=r"radius|selection|aggregation") as refusal:
@@ -124,9 +144,9 @@ def test_a_bad_argument_is_no_refusal_and_no_search_hides_it():
 
 
 def test_settings_of_a_candidate_are_checked():
-    problem = {"num_users": 50, **USERS, "initial_distance": 2.0}
+    problem = {"num_users": 50, **USERS, "distance": 2.0}
     with pytest.raises(ValueError, match="num_steps"):
-        auto.plan(OBJECTIVE, **problem, settings={"sgd": {"num_steps": -1}})
+        planned(auto.plan, OBJECTIVE, **problem, settings={"sgd": {"num_steps": -1}})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, items_per_user
 from dpsco_jax.solvers.user_level import output_perturbation
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM = 4, 3, 2
 ROWS = Example(np.ones((USERS, ITEMS, DIM), np.float32), np.zeros((USERS, ITEMS), np.float32))
@@ -21,8 +22,14 @@ HUBER = losses.huber(1.0, domain=domains.ball(2.0), ridge=0.2)
 
 
 def _solved(objective, data, params):
-    plan = output_perturbation.plan(
-        objective, num_users=USERS, dim=DIM, epsilon=1.0, delta=1e-5, initial_distance=1.0
+    plan = planned(
+        output_perturbation.plan,
+        objective,
+        num_users=USERS,
+        dim=DIM,
+        epsilon=1.0,
+        delta=1e-5,
+        distance=1.0,
     )
     return output_perturbation.solve(jax.random.key(0), plan, objective, data, params)
 

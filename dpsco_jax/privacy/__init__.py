@@ -2,6 +2,7 @@
 
 from dpsco_jax.privacy.audits.auditing import Audit, audit, audit_scores, epsilon_lower_bound
 from dpsco_jax.privacy.audits.one_run import one_run_audit, one_run_epsilon_lower_bound
+from dpsco_jax.privacy.budget import Budget
 from dpsco_jax.privacy.calibration import (
     calibrate,
     calibrate_noise_multiplier,
@@ -52,6 +53,7 @@ from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, W
 __all__ = [
     "ORDERS",
     "Audit",
+    "Budget",
     "Certificate",
     "ConcentratedReleases",
     "FullBatch",

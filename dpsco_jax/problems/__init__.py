@@ -9,23 +9,27 @@ from dpsco_jax.problems import (
     labels,
     losses,
     objective,
+    problem,
     reference,
     synthetic,
     tables,
     users,
 )
 from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 
 __all__ = [
     "Example",
     "Objective",
+    "Problem",
     "UserData",
     "encoding",
     "gaussian_smoothing",
     "labels",
     "losses",
     "objective",
+    "problem",
     "reference",
     "synthetic",
     "tables",

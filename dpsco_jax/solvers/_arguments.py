@@ -1,7 +1,7 @@
-"""What every ``solve`` asks of its arguments before anything is computed.
+"""What every ``plan`` and every ``solve`` ask of their arguments before anything is computed.
 
-Formal guarantee: none. All that is looked at here is static (classes, structures, shapes, dtypes), so that
-it works on tracers, depends on no value, and costs nothing in a compiled program.
+Formal guarantee: none. All that is looked at of the arguments of a ``solve`` is static (classes, structures,
+shapes, dtypes), so that it works on tracers, depends on no value, and costs nothing in a compiled program.
 
 Cost: none but on the host.
 """
@@ -12,10 +12,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Example, Objective, OneHot
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning
+
+
+def require_request(
+    problem: Any, budget: Any, *, least_users: int = 2, pure: bool = False
+) -> tuple[Problem, privacy.Budget]:
+    """Both as they are; ``ValueError``, by the name of the argument, unless a ``plan`` can start with them.
+
+    Args:
+        problem: must be a ``Problem``.
+        budget: must be a ``Budget``.
+        least_users: the fewest users for which the solver is made.
+        pure: whether δ = 0 will do.
+    """
+    _checks.require_instance("problem", problem, Problem)
+    _checks.require_instance("budget", budget, privacy.Budget)
+    _checks.require_integer("problem.num_users", problem.num_users, least_users)
+    if not pure:
+        _checks.require_real("budget.delta", budget.delta, 0, 1)
+    return problem, budget
 
 
 def require_run(

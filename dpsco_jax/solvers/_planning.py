@@ -5,6 +5,7 @@ Formal guarantee: none of its own; ``sampler`` draws users by the law that the a
 Cost: none.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -17,8 +18,10 @@ from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import float32_above
 from dpsco_jax.oracles import sampling
+from dpsco_jax.privacy import Budget
 from dpsco_jax.privacy.releases import ACCOUNTANTS, KEPT_SECRET, Scheme, fixed_size, poisson
 from dpsco_jax.privacy.sampling import Poisson, WithoutReplacement
+from dpsco_jax.problems.problem import Problem
 
 __all__ = [
     "ACCOUNTANTS",
@@ -100,19 +103,19 @@ def says_enough_users(plan: _Plan) -> _Plan:
     """
 
     @functools.wraps(plan)
-    def planned(*arguments: Any, **named: Any) -> Any:
+    def planned(problem: Problem, budget: Budget, **named: Any) -> Any:
         try:
-            return plan(*arguments, **named)
+            return plan(problem, budget, **named)
         except Infeasible as refusal:
             if "num_users" not in refusal.needed:
                 raise
             first, users = refusal, refusal.needed["num_users"]
-        tried = named["num_users"]
+        tried = problem.num_users
         while tried < _MOST_USERS:
             # What a part asks for may be less than what all of them have.
             tried = int(users) if users > tried else 2 * tried
             try:
-                plan(*arguments, **named | {"num_users": tried})
+                plan(dataclasses.replace(problem, num_users=tried), budget, **named)
             except Infeasible as refusal:
                 users = refusal.needed.get("num_users", 0)
             else:

@@ -26,7 +26,17 @@ from dpsco_jax.solvers import loop
 from dpsco_jax.solvers.means import Mean
 from dpsco_jax.solvers.solution import Solution, Status, finished
 
-__all__ = ["Method", "Pull", "ac_sa", "projected_sgd", "run", "scheduled_sgd"]
+__all__ = [
+    "Method",
+    "Pull",
+    "ac_sa",
+    "linear_decay",
+    "momentum",
+    "projected_sgd",
+    "run",
+    "scheduled_sgd",
+    "staged_ac_sa",
+]
 
 
 class Method(NamedTuple):
@@ -104,6 +114,54 @@ def scheduled_sgd(step_sizes: Any, shares: Any, domain: Domain) -> Method:
     return Method(optax.chain(*steps), transforms.average_eval_params)
 
 
+def momentum(step_size: Any, coefficient: Any, domain: Domain) -> Method:
+    """Heavy-ball steps, projected: v ← β·v + (1 - β)·gradient, w ← Π(w - η·v). The last point is reported.
+
+    Args:
+        step_size: η, what a gradient moves the point by in all the steps that remember it.
+        coefficient: β in [0, 1).
+        domain: of the parameters.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    _checks.require_number("step_size", step_size, "a real number")
+    _checks.require_instance("domain", domain, Domain)
+    steps = [_velocity(coefficient), optax.scale(-step_size), transforms.project(domain)]
+    return Method(optax.chain(*steps), lambda opt_state, params: params)
+
+
+def linear_decay(step_size: Any, num_steps: int, domain: Domain, coefficient: Any = 0.0) -> Method:
+    """Projected steps of lengths that fall linearly to nothing; the last point is reported.
+
+    Step t = 0, ..., T - 1 has the length η·(T - t)/(T + 1), which for the last point proves what the average
+    of steps of the length η has (docs/proofs/linear_decay.md).
+
+    Args:
+        step_size: η.
+        num_steps: T.
+        domain: of the parameters.
+        coefficient: β in [0, 1) of a velocity, as in ``momentum``; 0 for plain steps.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+    _checks.require_number("step_size", step_size, "a real number")
+    _checks.require_count("num_steps", num_steps)
+    _checks.require_instance("domain", domain, Domain)
+    steps = [
+        _velocity(coefficient),
+        optax.scale_by_schedule(lambda t: -step_size * (num_steps - t) / (num_steps + 1)),
+        transforms.project(domain),
+    ]
+    return Method(optax.chain(*steps), lambda opt_state, params: params)
+
+
+def _velocity(coefficient: Any) -> optax.GradientTransformation:
+    _checks.require_within("coefficient", coefficient, 0.0, 1.0, open_high=True)
+    return optax.chain(optax.trace(coefficient), optax.scale(1 - coefficient))
+
+
 def ac_sa(
     smoothness: Any, strong_convexity: Any, domain: Domain, stage_length: int | None = None
 ) -> Method:
@@ -123,6 +181,30 @@ def ac_sa(
     if stage_length is not None:
         _checks.require_integer("stage_length", stage_length, 1)
         steps = transforms.restart_every(steps, stage_length, transforms.ac_sa_eval_params)
+    return Method(steps, transforms.ac_sa_eval_params)
+
+
+def staged_ac_sa(smoothness: Any, lengths: tuple[int, ...], domain: Domain) -> Method:
+    """AC-SA for convex losses in stages, each from the aggregate of the one before, which is reported.
+
+    Args:
+        smoothness: Γ of every stage, ``[stages]``.
+        lengths: steps of every stage.
+        domain: of the parameters.
+
+    Raises:
+        ValueError: if an argument is out of its range, or there are not as many numbers as lengths.
+    """
+    _checks.require_number("smoothness", smoothness, "real numbers")
+    _checks.require_instance("domain", domain, Domain)
+    each = jnp.asarray(smoothness)
+    steps = transforms.restart_stages(
+        lambda stage: transforms.ac_sa(each[stage], 0.0, domain),
+        lengths,
+        transforms.ac_sa_eval_params,
+    )
+    wanted = (len(lengths),)
+    _checks.require(each.shape == wanted, "smoothness", each.shape, f"of shape {wanted}")
     return Method(steps, transforms.ac_sa_eval_params)
 
 

@@ -6,6 +6,7 @@ import time
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import linear, linear_users, sampling
 from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
@@ -35,13 +36,8 @@ def _from_scratch(aggregation: str, seeds: int, data: UserData) -> tuple[float, 
     jax.clear_caches()
     before, busy = time.perf_counter(), time.process_time()
     plan = accelerated_phased_erm.plan(
-        LOSS,
-        num_users=NUM_USERS,
-        items_per_user=ITEMS,
-        dim=DIM,
-        epsilon=EPSILON,
-        delta=DELTA,
-        initial_distance=1.0,
+        Problem(LOSS, num_users=NUM_USERS, items_per_user=ITEMS, dim=DIM, distance=1.0),
+        Budget(EPSILON, DELTA),
         aggregation=aggregation,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.oracles import linear, sampling
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
@@ -34,12 +35,8 @@ def _run_row(data: UserData) -> tuple[Row, Any]:
     jax.clear_caches()
     before, busy = time.perf_counter(), time.process_time()
     plan = ball_accelerated_erm.plan(
-        LOSS,
-        num_users=NUM_USERS,
-        dim=DIM,
-        epsilon=1.0,
-        delta=1e-6,
-        initial_distance=1.0,
+        Problem(LOSS, num_users=NUM_USERS, dim=DIM, distance=1.0),
+        Budget(1.0, 1e-6),
         condition=CONDITION,
         smoothing_radius=1 / CONDITION,
     )

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import pandas as pd
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.resque import _ball_accelerated_budget as budget
@@ -79,12 +80,13 @@ class FeasibleRegion:
 
 def _predicted(cell: Settings, delta: float) -> dict[str, float]:
     made = ball_accelerated_erm.plan(
-        losses.absolute(1.0),
-        num_users=int(cell["users"]),
-        dim=int(cell["dim"]),
-        epsilon=float(cell["epsilon"]),
-        delta=delta,
-        initial_distance=1.0,
+        Problem(
+            losses.absolute(1.0),
+            num_users=int(cell["users"]),
+            dim=int(cell["dim"]),
+            distance=1.0,
+        ),
+        Budget(float(cell["epsilon"]), delta),
         condition=float(cell["condition"]),
         largest_error=math.inf,
     )

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems import losses, synthetic
 from dpsco_jax.problems.objective import Objective
@@ -153,23 +154,25 @@ class GradientsToFloor:
 
         @functools.cache
         def planned(policy: str) -> Any:
-            common: dict[str, Any] = {
-                "num_users": self.num_users,
-                "dim": dim,
-                "epsilon": self.epsilon,
-                "delta": self.delta,
-                "initial_distance": distance,
-                "chunk_size": _CHUNK,
-            }
+            problem = Problem(objective, num_users=self.num_users, dim=dim, distance=distance)
+            budget = Budget(self.epsilon, self.delta)
             if solver == LOCALIZATION:
-                return sco.plan(objective, method="localization", num_stages=1, **common)
+                return sco.plan(
+                    problem, budget, method="localization", num_stages=1, chunk_size=_CHUNK
+                )
             steps = int(static["steps"])
             batch = round(float(static["passes"]) * self.num_users / steps)
-            common |= {"num_steps": steps, "batch_size": batch, "accountant": "rdp"}
+            common: dict[str, Any] = {
+                "num_steps": steps,
+                "batch_size": batch,
+                "accountant": "rdp",
+                "chunk_size": _CHUNK,
+            }
             if solver == AC_SA:
-                return private_ac_sa.plan(objective, policy=policy, **common)
+                return private_ac_sa.plan(problem, budget, policy=policy, **common)
             # The bound of a plan leaves the ridge out; the gradients of both are of the same size.
-            plan = sgd.plan(objective._replace(ridge=0.0), sampling="fixed", **common)
+            plain = dataclasses.replace(problem, objective=objective._replace(ridge=0.0))
+            plan = sgd.plan(plain, budget, sampling="fixed", **common)
             return dataclasses.replace(plan, averaging="polynomial")
 
         def inputs(settings: Settings) -> Any:
@@ -193,17 +196,13 @@ class GradientsToFloor:
     def _counts(self, solver: str, num_users: int, exponent: float) -> dict[str, float]:
         """T·B of a plan for a loss that is not smooth, on the unit ball."""
         objective = losses.absolute(1.0, domain=ball(1.0))
-        problem: dict[str, Any] = {
-            "num_users": num_users,
-            "dim": max(1, round(num_users**exponent)),
-            "epsilon": self.plan_epsilon,
-            "delta": self.delta,
-            "initial_distance": 1.0,
-        }
+        dim = max(1, round(num_users**exponent))
+        problem = Problem(objective, num_users=num_users, dim=dim, distance=1.0)
+        budget = Budget(self.plan_epsilon, self.delta)
         if PLANNERS[solver] == "convex ERM":
-            plan: Any = private_ac_sa.plan(objective, accountant="rdp", **problem)
+            plan: Any = private_ac_sa.plan(problem, budget, accountant="rdp")
         else:
-            plan = sco.plan(objective, num_stages=1, **problem)
+            plan = sco.plan(problem, budget, num_stages=1)
         return {"gradients": float(plan.user_gradients)}
 
     def report(self, frame: pd.DataFrame, folder: Path) -> None:

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.solvers.item_level import private_ac_sa, sco
 from dpsco_jax.solvers.resque import ball_accelerated_erm
 from dpsco_jax.solvers.user_level import sgd
@@ -103,28 +104,23 @@ class PrivateNonsmooth:
 
         @functools.cache
         def planned() -> Any:
-            common: dict[str, Any] = {
-                "num_users": self.num_users,
-                "dim": self.dim,
-                "epsilon": self.epsilon,
-                "delta": self.delta,
-                "initial_distance": distance,
-            }
+            problem = Problem(objective, num_users=self.num_users, dim=self.dim, distance=distance)
+            budget = Budget(self.epsilon, self.delta)
             if solver == BALL:
                 return ball_accelerated_erm.plan(
-                    objective,
+                    problem,
+                    budget,
                     condition=float(static["condition"]),
                     num_queries=round(float(static["share"]) * self.num_users),
                     largest_error=math.inf,
-                    **common,
                 )
             if solver == LOCALIZATION:
-                return sco.plan(objective, method="localization", num_stages=1, **common)
+                return sco.plan(problem, budget, method="localization", num_stages=1)
             batch = round(float(static["passes"]) * self.num_users / self.steps)
-            common |= {"num_steps": self.steps, "batch_size": batch}
+            steps: dict[str, Any] = {"num_steps": self.steps, "batch_size": batch}
             if solver == AC_SA:
-                return private_ac_sa.plan(objective, policy="direct", **common)
-            plan = sgd.plan(objective, sampling="fixed", **common)
+                return private_ac_sa.plan(problem, budget, policy="direct", **steps)
+            plan = sgd.plan(problem, budget, sampling="fixed", **steps)
             return dataclasses.replace(plan, averaging="polynomial")
 
         def inputs(settings: Settings) -> Any:

@@ -5,7 +5,7 @@ measurements of a model, and two numbers that plans need, by rules that see publ
 
 - ``clip_norm`` = 1/√(item slots of a user): the norm of a mean of that many unit vectors which point
   in unrelated directions;
-- ``initial_distance`` = ½·√(dim·columns per row): parameters with which every named column moves the
+- ``distance`` = ½·√(dim·columns per row): parameters with which every named column moves the
   logit by one half.
 
 Formal guarantee: the rules know no data. Measurements are functions of the data without noise: for a
@@ -17,13 +17,14 @@ Cost: loading and the optimum take seconds for each task, once per process; meas
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.problems import reference
 from dpsco_jax.problems.datasets import Task, load
 from dpsco_jax.problems.objective import Objective, OneHot, margin
@@ -50,7 +51,7 @@ class Data(NamedTuple):
     least: Float[Array, ""]
 
 
-class Problem(NamedTuple):
+class Loaded(NamedTuple):
     """A task with what is known of it without any run.
 
     Attributes:
@@ -75,7 +76,7 @@ class Sizes(NamedTuple):
 
 
 @functools.cache
-def load_problem(name: str) -> Problem:
+def load_problem(name: str) -> Loaded:
     """The task with its optimum; kept for the process."""
     task = load(name)
     optimum = reference.solve(task.objective, task.train, task.dim)
@@ -86,7 +87,7 @@ def load_problem(name: str) -> Problem:
     data = Data(task.train, columns[~positive], columns[positive], jnp.float32(optimum.value))
     auc = held_out_auc(params, task.objective, data)
     facts = {"optimum_auc": float(auc), "trivial_excess": math.log(2.0) - optimum.value}
-    return Problem(task, data, facts)
+    return Loaded(task, data, facts)
 
 
 def held_out_auc(params: Array, objective: Objective, data: Data) -> Array:
@@ -110,33 +111,31 @@ def sizes(task: Task) -> Sizes:
     return Sizes(users, slots, columns, task.dim)
 
 
-def public_rules(task: Task) -> dict[str, Any]:
-    """Arguments of plans of full-batch methods: sizes, and the two rules of the file's docstring."""
+def public_problem(task: Task) -> Problem:
+    """What plans are made for: sizes, and the distance by the rule of the file's docstring."""
     users, slots, columns, dim = sizes(task)
-    return {
-        "num_users": users,
-        "dim": dim,
-        "clip_norm": 1.0 / math.sqrt(slots),
-        "initial_distance": 0.5 * math.sqrt(dim * columns),
-    }
+    distance = 0.5 * math.sqrt(dim * columns)
+    return Problem(
+        task.objective, num_users=users, items_per_user=slots, dim=dim, distance=distance
+    )
+
+
+def clip_norm(task: Task) -> float:
+    """The clip norm of full-batch methods by the rule of the file's docstring."""
+    return 1.0 / math.sqrt(sizes(task).items_per_user)
 
 
 def preconditioned_plan(
     task: Task, epsilon: float, delta: float, num_steps: int
 ) -> preconditioned_sgd.Plan:
     """The plan of preconditioned DP-SGD from public sizes: how many values each field has, to begin with."""
-    users, slots, columns, dim = sizes(task)
     fields = itertools.groupby(name.split("=")[0] for name in task.feature_names)
     counts = [len(list(values)) for _, values in fields]
     bound = task.objective.linear_model.feature_bound  # type: ignore[union-attr]
     return preconditioned_sgd.plan(
-        task.objective,
-        num_users=users,
-        items_per_user=slots,
-        dim=dim,
-        epsilon=epsilon,
-        delta=delta,
-        columns_per_row=columns,
+        public_problem(task),
+        Budget(epsilon, delta),
+        columns_per_row=sizes(task).columns_per_row,
         second_moments=preconditioned_sgd.one_hot_moments(bound, counts),
         num_steps=num_steps,
     )

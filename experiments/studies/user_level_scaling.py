@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems.concentration import user_mean_radius
 from dpsco_jax.problems.losses import logistic
@@ -148,7 +149,7 @@ class UserLevelScaling:
         """Item gradients of a plan, and by the papers' rates."""
         objective = logistic(1.0, domain=ball(1.0))
         sizes = {"num_users": users, "items_per_user": self.count_items, "dim": self.dim}
-        plan = COUNTED[name].plan(objective, epsilon=self.epsilon, delta=self.delta, **sizes)
+        plan = COUNTED[name].plan(Problem(objective, **sizes), Budget(self.epsilon, self.delta))
         setting = rates.Setting(**sizes, epsilon=self.epsilon, smoothness=1.0)
         method = next(method for method in rates.METHODS if method.name == name)
         return {

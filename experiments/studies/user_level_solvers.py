@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 
-from dpsco_jax import Infeasible
+from dpsco_jax import Budget, Infeasible
 from dpsco_jax.problems import datasets
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import (
@@ -49,12 +49,13 @@ from dpsco_jax.sweeps.statistics import ratio
 from experiments.studies.tasks import (
     TITLES,
     Data,
-    Problem,
+    Loaded,
+    clip_norm,
     excess_risk,
     held_out_auc,
     load_problem,
     preconditioned_plan,
-    public_rules,
+    public_problem,
     sizes,
 )
 from experiments.studies.user_level_tuning import EPSILONS, TASKS, Config, dp_sgd_plan
@@ -177,7 +178,7 @@ def tuned_configs() -> dict[tuple[Setting, Setting], Config]:
     return {(r.task, r.epsilon): Config(r.schedule, r.clip, r.step, r.averaging) for r in rows}  # type: ignore[misc]
 
 
-def make_plan(problem: Problem, solver: str, epsilon: float, delta: float, num_steps: int) -> Any:
+def make_plan(problem: Loaded, solver: str, epsilon: float, delta: float, num_steps: int) -> Any:
     """The plan of a solver, by the rules of the file's docstring.
 
     Raises:
@@ -188,16 +189,17 @@ def make_plan(problem: Problem, solver: str, epsilon: float, delta: float, num_s
         return dp_sgd_plan(task, epsilon, delta, tuned_configs()[task.name, epsilon])
     if solver == PRECONDITIONED:
         return preconditioned_plan(task, epsilon, delta, 2 * num_steps)
-    users, slots, _, _ = sizes(task)
-    rules: dict[str, Any] = public_rules(task) | {"epsilon": epsilon, "delta": delta}
+    public, budget = public_problem(task), Budget(epsilon, delta)
     if solver in (PLANNED, AC_SA):
-        rules |= {"num_steps": num_steps, "batch_size": users}
+        steps: dict[str, Any] = {
+            "num_steps": num_steps,
+            "batch_size": public.num_users,
+            "clip_norm": clip_norm(task),
+        }
         if solver == AC_SA:
-            return private_ac_sa.plan(task.objective, **rules)
-        return sgd.plan(task.objective, sampling="full", averaging="polynomial", **rules)
-    del rules["clip_norm"]
-    rules["items_per_user"] = slots
-    return PROVEN[solver].plan(task.objective, **rules)
+            return private_ac_sa.plan(public, budget, **steps)
+        return sgd.plan(public, budget, sampling="full", averaging="polynomial", **steps)
+    return PROVEN[solver].plan(public, budget)
 
 
 def print_results(task: str, rows: pd.DataFrame, delta: float) -> None:

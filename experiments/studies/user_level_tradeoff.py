@@ -14,7 +14,7 @@ step; DP-SGD and AC-SA get three numbers from public sizes by the same rules:
 
 - ``clip_norm`` = 1/√(item slots of a user): the norm of a mean of that many unit vectors which point
   in unrelated directions;
-- ``initial_distance`` = ½·√(dim·columns per row): parameters with which every named column moves the
+- ``distance`` = ½·√(dim·columns per row): parameters with which every named column moves the
   logit by one half;
 - the number of steps, the same for all.
 
@@ -36,7 +36,7 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 
-from dpsco_jax import privacy
+from dpsco_jax import Budget, privacy
 from dpsco_jax.problems import datasets
 from dpsco_jax.problems.datasets import Task
 from dpsco_jax.solvers.item_level import private_ac_sa
@@ -48,12 +48,12 @@ from dpsco_jax.sweeps.report import show, summarize
 from experiments.studies.tasks import (
     TITLES,
     Data,
+    clip_norm,
     excess_risk,
     held_out_auc,
     load_problem,
     preconditioned_plan,
-    public_rules,
-    sizes,
+    public_problem,
 )
 
 DP_SGD, TUNED, AC_SA = "DP-SGD", "DP-SGD, tuned", "private AC-SA"
@@ -148,15 +148,15 @@ def _plan(task: Task, solver: str, epsilon: float, delta: float, num_steps: int)
     """The plan of a solver, by the rules of the file's docstring."""
     if solver == PRECONDITIONED:
         return preconditioned_plan(task, epsilon, delta, num_steps)
-    public = public_rules(task) | {
-        "epsilon": epsilon,
-        "delta": delta,
+    problem, budget = public_problem(task), Budget(epsilon, delta)
+    steps: dict[str, Any] = {
         "num_steps": num_steps,
-        "batch_size": sizes(task).num_users,
+        "batch_size": problem.num_users,
+        "clip_norm": clip_norm(task),
     }
     if solver == AC_SA:
-        return private_ac_sa.plan(task.objective, **public)
-    plan = sgd.plan(task.objective, sampling="full", averaging="polynomial", **public)
+        return private_ac_sa.plan(problem, budget, **steps)
+    plan = sgd.plan(problem, budget, sampling="full", averaging="polynomial", **steps)
     if solver == TUNED:
         factor = _TUNED_STEPS[task.name] * math.sqrt(epsilon)
         plan = dataclasses.replace(plan, step_size=factor * plan.step_size)

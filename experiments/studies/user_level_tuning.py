@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 
+from dpsco_jax import Budget
 from dpsco_jax.problems import datasets
 from dpsco_jax.problems.datasets import Task
 from dpsco_jax.solvers.user_level import sgd
@@ -38,10 +39,11 @@ from dpsco_jax.sweeps.report import show, summarize
 from experiments.studies.tasks import (
     TITLES,
     Data,
+    clip_norm,
     excess_risk,
     held_out_auc,
     load_problem,
-    public_rules,
+    public_problem,
 )
 
 TASKS = ("insteval", "movielens_films", "flights_dates", "flights")
@@ -102,15 +104,14 @@ def dp_sgd_plan(task: Task, epsilon: float, delta: float, config: Config) -> sgd
 @functools.cache
 def _planned(name: str, epsilon: float, delta: float, schedule: str) -> sgd.Plan:
     task, (num_steps, rate) = load_problem(name).task, SCHEDULES[schedule]
-    public = public_rules(task)
+    problem = public_problem(task)
     return sgd.plan(
-        task.objective,
-        epsilon=epsilon,
-        delta=delta,
+        problem,
+        Budget(epsilon, delta),
         num_steps=num_steps,
-        batch_size=round(rate * public["num_users"]),
+        batch_size=round(rate * problem.num_users),
         sampling="full" if rate == 1.0 else "fixed",
-        **public,
+        clip_norm=clip_norm(task),
     )
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import transforms
+from dpsco_jax import Budget, Problem, transforms
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
@@ -20,6 +20,7 @@ from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
 from dpsco_jax.solvers._sequence import block_sizes
 from dpsco_jax.solvers.user_level import accelerated_sgd
+from tests.support.planned import planned
 
 
 def test_e1_removal_needs_twice_the_radius_of_the_score():
@@ -42,8 +43,9 @@ def test_e2_the_papers_batches_are_larger_than_its_blocks():
     level = math.log(20 * n * m * d * math.exp(eps) / delta)
     assert n ** (1 - q) > 100 * level / (eps * (1 - 2**-q))  # all that is asked for
     objective = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0))
-    problem = bounds.of_objective(objective, m, d, (eps, delta), 1.0, 0.0)
-    for size in paper.phases(problem, n, ratio=q):
+    problem = Problem(objective, num_users=n, items_per_user=m, dim=d, distance=1.0)
+    setting = bounds.of_problem(problem, Budget(eps, delta), smoothing_radius=0.0)
+    for size in paper.phases(setting, n, ratio=q):
         assert size.batch_size > size.num_users
 
 
@@ -71,8 +73,14 @@ def test_e4_a_halted_run_returns_a_point_of_the_domain():
         domain=domains.ball(2.0, center),
     )
     sizes = {"num_users": 40, "items_per_user": 1, "dim": 2, "epsilon": 60.0, "delta": 1e-2}
-    plan = accelerated_sgd.plan(
-        objective, **sizes, regularization=0.5, stage_length=2, num_stages=1, radius=0.5
+    plan = planned(
+        accelerated_sgd.plan,
+        objective,
+        **sizes,
+        regularization=0.5,
+        stage_length=2,
+        num_stages=1,
+        radius=0.5,
     )
     rows = jnp.zeros((40, 1, 2)).at[:20].set(100.0)
     start = center + jnp.asarray([0.5, 0.5])
@@ -112,7 +120,8 @@ def test_e5_gradients_are_taken_at_the_query_point():
 
 def test_e6_all_users_are_used():
     objective = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0))
-    problem = bounds.of_objective(objective, 10, 10, (1.0, 1e-6), 1.0, 0.0)
-    printed = sum(size.num_users for size in paper.phases(problem, 2**14, ratio=1.0))
+    problem = Problem(objective, num_users=2**14, items_per_user=10, dim=10, distance=1.0)
+    setting = bounds.of_problem(problem, Budget(1.0, 1e-6), smoothing_radius=0.0)
+    printed = sum(size.num_users for size in paper.phases(setting, 2**14, ratio=1.0))
     assert printed < 2**13  # half of them, less what rounding takes
     assert sum(block_sizes(2**14, 0.5, 4)) == 2**14

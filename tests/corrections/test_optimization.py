@@ -12,6 +12,7 @@ from dpsco_jax.geometry import domains, smoothing
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import private_ac_sa
+from tests.support.planned import planned
 
 
 def printed_ac_sa(
@@ -123,8 +124,14 @@ def test_c4_the_smoothing_radius_of_the_proof():
 
 def test_c4_the_plan_takes_it():
     objective = losses.geometric_median(domains.ball(1.0))
-    plan = private_ac_sa.plan(
-        objective, num_users=10_000, dim=16, epsilon=0.5, delta=1e-6, constants="paper"
+    plan = planned(
+        private_ac_sa.plan,
+        objective,
+        num_users=10_000,
+        dim=16,
+        epsilon=0.5,
+        delta=1e-6,
+        constants="paper",
     )
     np.testing.assert_allclose(plan.smoothing_radius, 2 * 16**0.25 / plan.num_steps)
 
@@ -132,8 +139,14 @@ def test_c4_the_plan_takes_it():
 def test_c5_the_batch_size_meets_both_requirements():
     n, epsilon, delta = 10**7, 0.5, 0.1
     objective = losses.geometric_median(domains.ball(1.0))
-    plan = private_ac_sa.plan(
-        objective, num_users=n, dim=1, epsilon=epsilon, delta=delta, constants="paper"
+    plan = planned(
+        private_ac_sa.plan,
+        objective,
+        num_users=n,
+        dim=1,
+        epsilon=epsilon,
+        delta=delta,
+        constants="paper",
     )
     needed = (
         epsilon**2 * n**2 / np.log(1 / delta)
@@ -151,7 +164,9 @@ def test_c6_the_regularizer_moves_with_the_problem():
 
     sizes = {"num_users": 40, "dim": 2, "num_steps": 20, "batch_size": 40}
     budget = {"epsilon": 8.0, "delta": 1e-3}
-    plan = private_ac_sa.plan(objective(jnp.zeros(2)), policy="regularize", **sizes, **budget)
+    plan = planned(
+        private_ac_sa.plan, objective(jnp.zeros(2)), policy="regularize", **sizes, **budget
+    )
 
     @jax.jit
     def solution(centre):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import Budget, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems import losses
@@ -17,9 +17,10 @@ from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.combinators import localization, restarts
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
 from tests.support import exact_solver
+from tests.support.planned import planned
 
 BALL = exact_solver.quadratic(domain=domains.ball(3.0))
-BUDGET = {"epsilon": 1.0, "delta": 1e-5, "initial_distance": 2.0}
+BUDGET = {"epsilon": 1.0, "delta": 1e-5, "distance": 2.0}
 
 
 def _certified(event):
@@ -45,7 +46,7 @@ def test_p1_printed_blocks_share_users():
             start += size
         np.testing.assert_array_equal(np.concatenate(seen), np.arange(users))
     # Whoever is in two phases, each of which spends the whole budget, has spent more than it.
-    plan = localization.plan(exact_solver.planner(), BALL, num_users=1000, **BUDGET)
+    plan = planned(localization.plan, exact_solver.planner(), BALL, num_users=1000, **BUDGET)
     assert _certified(plan.event) <= 1.0
     assert _certified(events.composed(*(part.event for part in plan.parts[:2]))) > 1.4
 
@@ -58,7 +59,8 @@ def test_p2_the_last_printed_phases_have_nobody():
     with pytest.raises(
         ValueError, match=r"sampling_fraction must be in \(0, 0.1\]|epsilon must be"
     ):
-        private_ac_sa.plan(
+        planned(
+            private_ac_sa.plan,
             absolute,
             num_users=sizes[6],
             dim=4,
@@ -67,8 +69,13 @@ def test_p2_the_last_printed_phases_have_nobody():
             constants="paper",
             regularization=1.0,
         )
-    plan = localization.plan(
-        exact_solver.planner(), BALL, num_users=users, budget="paper", **BUDGET
+    plan = planned(
+        localization.plan,
+        exact_solver.planner(),
+        BALL,
+        num_users=users,
+        constants="paper",
+        **BUDGET,
     )
     assert len(plan.parts) == 5
     assert "phases left out" in str(plan)
@@ -76,7 +83,7 @@ def test_p2_the_last_printed_phases_have_nobody():
     error = exact_solver.planner(lambda num_users, convexity, **rest: 16 / (convexity * num_users))
     for exponent in (10, 14, 18):
         users = 2**exponent
-        plan = localization.plan(error, BALL, num_users=users, **BUDGET)
+        plan = planned(localization.plan, error, BALL, num_users=users, **BUDGET)
         last = plan.parts[-1]
         term = 4 * math.sqrt(2 * last.excess_bound / last.regularization)
         assert term <= 4 * 2.0 / math.sqrt(users)
@@ -84,9 +91,14 @@ def test_p2_the_last_printed_phases_have_nobody():
 
 def test_p3_disjoint_phases_need_no_shares():
     users = 4000
-    parallel = localization.plan(exact_solver.planner(), BALL, num_users=users, **BUDGET)
-    shared = localization.plan(
-        exact_solver.planner(), BALL, num_users=users, budget="paper", **BUDGET
+    parallel = planned(localization.plan, exact_solver.planner(), BALL, num_users=users, **BUDGET)
+    shared = planned(
+        localization.plan,
+        exact_solver.planner(),
+        BALL,
+        num_users=users,
+        constants="paper",
+        **BUDGET,
     )
     assert _certified(parallel.event) == pytest.approx(1.0, rel=1e-6)
     # With the printed shares, no user loses more than half of the budget.
@@ -104,10 +116,10 @@ def test_p3_disjoint_phases_need_no_shares():
 def test_p4_the_ratio_of_stages_on_blocks():
     """The recursion of the proof with E_i/E_{i+1} = 8 ends at 16; with 32 it does not, in those units."""
     users, count, delta = 10**6, 6, 1e-6
-    budgets = restarts.paper_stages(users, 0.5, delta, count, True)
+    budgets = restarts.paper_stages(users, Budget(0.5, delta), count, True)
 
     def error(stage):
-        return math.log(1 / stage.delta) / (stage.epsilon * stage.num_users) ** 2
+        return math.log(1 / stage.budget.delta) / (stage.budget.epsilon * stage.num_users) ** 2
 
     ratios = [error(a) / error(b) for a, b in itertools.pairwise(budgets)]
     assert 8 < min(ratios) <= max(ratios) <= 32
@@ -131,11 +143,11 @@ def test_p5_a_pass_in_every_stage():
         )
     )
     request = {"num_users": users, **BUDGET}
-    plan = restarts.plan(inner, strong, constants="paper", **request)
+    plan = planned(restarts.plan, inner, strong, constants="paper", **request)
     stages = math.ceil(math.log2(math.log2(users**3)))
     assert len(plan.parts) == stages == 6
     assert plan.user_gradients >= stages * 3 * users, "the claim: as many as one run"
-    blocks = restarts.plan(inner, strong, on_blocks=True, num_stages=6, **request)
+    blocks = planned(restarts.plan, inner, strong, on_blocks=True, num_stages=6, **request)
     assert blocks.user_gradients <= 3 * users + 6
 
 
@@ -147,13 +159,14 @@ def test_p6_how_far_out_gradients_are_taken():
     assert radius > 2 * distance * math.sqrt(dim * math.log(1 / delta)) / (epsilon * users)
     assert radius <= distance * math.sqrt(zeta)
     absolute = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
-    plan = private_ac_sa.plan(
+    plan = planned(
+        private_ac_sa.plan,
         absolute,
         num_users=users,
         dim=dim,
         epsilon=epsilon,
         delta=delta,
-        initial_distance=distance,
+        distance=distance,
         constants="paper",
         num_steps=steps,
         batch_size=batch,
@@ -171,7 +184,9 @@ def test_p7_the_printed_formulas():
     assert math.sqrt(gap * error) + error / (2 * c) == pytest.approx(before)
     assert c * a * math.sqrt(2 * gap / mu + error / c) < before
     # The sign, and the mean over the block: F̂_i is least at ŵ_i, and λ_i = 2/(η_iN_i).
-    plan = localization.plan(exact_solver.planner(), BALL, num_users=100, step_size=0.3, **BUDGET)
+    plan = planned(
+        localization.plan, exact_solver.planner(), BALL, num_users=100, step_size=0.3, **BUDGET
+    )
     first = plan.parts[0]
     assert first.regularization == pytest.approx(2 / (0.3 / 4 * first.num_users))
     rng = np.random.default_rng(0)

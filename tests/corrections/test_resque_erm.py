@@ -8,6 +8,7 @@ from scipy import stats
 
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.resque import _levels, _resque_plan, resque_erm, resque_prox
+from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
 SIZES = {"num_users": 4096, "dim": 5, "epsilon": 1.0, "delta": 1e-6, "ball_radius": 0.01}
@@ -39,7 +40,7 @@ def test_y3_there_is_no_point_after_the_last_level():
 
 
 def test_y4_the_bias_is_that_of_the_last_level():
-    base = _resque_plan.draft(ABSOLUTE, **SIZES, regularization=10.0, num_queries=64)
+    base = planned(_resque_plan.draft, ABSOLUTE, **SIZES, regularization=10.0, num_queries=64)
     users, beta, levels = SIZES["num_users"], 0.1, 6
     last = resque_prox._level(_with(base, beta), levels)
     assert last.num_queries == users
@@ -66,7 +67,7 @@ def test_y5_noise_costs_the_slope_of_the_regularizer_too():
 
 def test_y6_without_strong_convexity_there_is_no_first_distance():
     with pytest.raises(ValueError, match="regularization"):
-        resque_erm.plan(ABSOLUTE, **SIZES, method="strongly convex", regularization=0.0)
+        planned(resque_erm.plan, ABSOLUTE, **SIZES, method="strongly convex", regularization=0.0)
     sizes = _levels.levels(256)
     gaps = [
         _levels.level_errors(sizes, 5, 0.1, 1.0, weight, 1.0)[-1][1]

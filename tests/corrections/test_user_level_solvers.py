@@ -17,6 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status, _sequence
 from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd, phased_sgd
+from tests.support.planned import planned
 
 
 def test_s1_a_ball_of_radius_tau_has_diameter_two_tau():
@@ -30,7 +31,8 @@ def test_s1_a_ball_of_radius_tau_has_diameter_two_tau():
 def test_s2_one_test_for_all_steps():
     """T calls of Algorithm 1, each at the whole budget, cost far more than one call with T queries."""
     objective = _mean_estimation(domains.ball(1.0))
-    plan = multipass_sgd.plan(
+    plan = planned(
+        multipass_sgd.plan,
         objective,
         num_users=800,
         items_per_user=10,
@@ -50,7 +52,8 @@ def test_s2_a_halt_stays_in_the_domain():
     center = jnp.asarray([5.0, 0.0])
     objective = _mean_estimation(domains.ball(1.0, center))
     camps = jnp.where(jnp.arange(40)[:, None, None] % 4 < 2, 1.0, -1.0) * jnp.ones((40, 2, 2))
-    plan = phased_sgd.plan(
+    plan = planned(
+        phased_sgd.plan,
         objective,
         num_users=40,
         items_per_user=2,
@@ -94,11 +97,11 @@ def test_s3_the_step_of_the_smooth_bound():
         assert average_gap(1 / (beta + 1 / eta)) <= bound / 2, "ours, with the half that is due"
         assert (average_gap(eta) > bound) == (eta > 2 / beta)
     # The paper's η·β is (d/T)^(1/4)·T^(-3/4+3/4) at most, above 2 where T is below d/16.
-    problem = schedule.Problem(10**4, 10**4, 10**6, 1.0, None, 1.0, 2.0, "per_item", True)
-    printed = schedule.printed(problem, 8.0, 1e-6, 10**3)
-    curvature = math.sqrt(problem.dim) / printed.smoothing_radius
+    setting = schedule.Setting(10**4, 10**4, 10**6, 1.0, None, 1.0, 2.0, "per_item", True)
+    printed = schedule.printed(setting, 8.0, 1e-6, 10**3)
+    curvature = math.sqrt(setting.dim) / printed.smoothing_radius
     assert printed.eta * curvature > 2
-    step = schedule.steps(problem, 10**3, 0.0, printed.smoothing_radius, printed.eta)
+    step = schedule.steps(setting, 10**3, 0.0, printed.smoothing_radius, printed.eta)
     assert step.step_size < printed.eta / 2
     assert step.step_size * curvature < 2
 
@@ -181,8 +184,8 @@ def test_s6_the_printed_condition_lets_groups_be_empty():
         "delta": delta,
     }
     with pytest.raises(ValueError, match=r"num_users must be .*at least"):
-        phased_sgd.plan(objective, constants="paper", **settings)
-    assert min(phased_sgd.plan(objective, **settings).group_users) >= 1
+        planned(phased_sgd.plan, objective, constants="paper", **settings)
+    assert min(planned(phased_sgd.plan, objective, **settings).group_users) >= 1
 
 
 def test_s7_smoothing_earns_nothing():
@@ -191,9 +194,9 @@ def test_s7_smoothing_earns_nothing():
             for stddev in (0.0, 0.1, 10.0):
                 bounds = {}
                 for how in ("none", "per_item", "per_round"):
-                    problem = schedule.Problem(1000, 100, dim, 1.0, None, 1.0, 2.0, how, True)
-                    radius = 0.0 if how == "none" else schedule.balanced_radius(problem, num_steps)
-                    found = schedule.steps(problem, num_steps, stddev, radius)
+                    setting = schedule.Setting(1000, 100, dim, 1.0, None, 1.0, 2.0, how, True)
+                    radius = 0.0 if how == "none" else schedule.balanced_radius(setting, num_steps)
+                    found = schedule.steps(setting, num_steps, stddev, radius)
                     bounds[how] = found.excess_bound
                 assert bounds["none"] < 1.15 * bounds["per_item"]
                 if num_steps <= 1000 or dim == 1000:

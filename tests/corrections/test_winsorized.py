@@ -13,6 +13,7 @@ from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_win
 from dpsco_jax.problems import concentration
 from dpsco_jax.solvers._schedules import phased_erm
 from dpsco_jax.solvers.user_level import finite_class
+from tests.support.planned import planned
 
 
 def test_w1_the_window_misses_values():
@@ -94,8 +95,8 @@ def test_w7_the_last_blocks_are_empty():
     users, items, dim, epsilon, stddev = 10**4, 100, 10, 1.0, 0.1 / math.sqrt(10)
     phases = math.ceil(math.log2(users * math.sqrt(items) * epsilon / (stddev * dim)))
     assert (phases, round(users / 2**phases, 2)) == (19, 0.02)
-    problem = phased_erm.Problem(items, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
-    blocks = phased_erm.printed(problem, users, dim, stddev, epsilon, "equal")
+    setting = phased_erm.Setting(items, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
+    blocks = phased_erm.printed(setting, users, dim, stddev, epsilon, "equal")
     assert len(blocks) == math.ceil(phases / 2)
     assert min(block.num_users for block in blocks) >= math.sqrt(dim) / epsilon
     assert sum(block.num_users for block in blocks) == users
@@ -111,8 +112,8 @@ def test_w8_the_best_candidate_is_drawn():
     # What the theorem's proof needs of the loss: three times that of a candidate.
     assert private_selection.geometric_selection_loss(0.2).rdp[-1] == pytest.approx(0.6, rel=1e-2)
     objective = finite_class.Objective(lambda w, z: w, 1.0, None, None)  # type: ignore[arg-type]
-    plan = finite_class.plan(
-        objective, num_users=1000, items_per_user=10**5, num_candidates=10, epsilon=1.0,
+    plan = planned(finite_class.plan,
+        objective, num_users=1000, items_per_user=10**5, dim=1, num_candidates=10, epsilon=1.0,
         loss_range=(0.0, 1.0), failure=0.05,
     )  # fmt: skip
     np.testing.assert_allclose(plan.stopping_probability, 0.05 / 50)

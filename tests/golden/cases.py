@@ -19,6 +19,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.ball import ball_acceleration, parallel_baselines, parallel_sco
 from dpsco_jax.solvers.convex import ac_sa
 from tests.solvers.private_table import ROWS, Row
+from tests.support.planned import planned
 
 KEY = 7
 DIM = 3
@@ -71,8 +72,8 @@ def _users() -> UserData:
 
 def _ac_sa(name: str, objective: Any, changes: tuple[dict[str, Any], ...], **given: Any) -> Case:
     plans = {
-        str(change): lambda change=change: ac_sa.plan(
-            objective, **({"num_users": 10, "dim": DIM} | given | change)
+        str(change): lambda change=change: planned(
+            ac_sa.plan, objective, **({"num_users": 10, "dim": DIM} | given | change)
         )
         for change in changes
     }

@@ -18,6 +18,7 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _calls, _resque_plan, resque_erm
 from dpsco_jax.solvers.resque._levels import Level
+from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
 
@@ -130,8 +131,8 @@ def test_steps_near_the_resolution_of_float32_drift_no_further():
 
 
 def bare_plan():
-    return _resque_plan.draft(
-        ABSOLUTE, num_users=20, dim=3, epsilon=1.0, delta=1e-3, ball_radius=0.1
+    return planned(
+        _resque_plan.draft, ABSOLUTE, num_users=20, dim=3, epsilon=1.0, delta=1e-3, ball_radius=0.1
     )
 
 

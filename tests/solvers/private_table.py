@@ -23,15 +23,15 @@ import math
 import types
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco
+from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco, staged_ac_sa
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
@@ -49,6 +49,7 @@ from dpsco_jax.solvers.user_level import (
     item_group_privacy,
     localized_sgd,
     metric_entropy,
+    momentum_sgd,
     multipass_sgd,
     output_perturbation,
     phased_erm,
@@ -57,6 +58,7 @@ from dpsco_jax.solvers.user_level import (
     sgd,
     winsorized_erm,
 )
+from tests.support.planned import planned
 
 ITEMS, DIM, DELTA = 2, 3, 1e-3
 OBJECTIVE = losses.huber(1.0, domain=domains.ball(2.0))
@@ -78,7 +80,6 @@ class Row(NamedTuple):
     objective: Any = OBJECTIVE
     params: Any = None
     items: int = ITEMS
-    drop: tuple[str, ...] = ()
     seams: tuple[int, ...] = ()
     spread: float = math.inf
 
@@ -91,13 +92,7 @@ class Row(NamedTuple):
             "epsilon": 2.0,
             "delta": DELTA,
         }
-        kept = {name: value for name, value in given.items() if name not in self.drop}
-        # A row is planned by several tests of one process, and a key is used once.
-        own = {
-            name: jax.random.clone(value) if name == "key" else value
-            for name, value in self.settings.items()
-        }
-        return self.solver.plan(self.objective, **(kept | own))
+        return planned(self.solver.plan, self.objective, **given | self.settings)
 
     @property
     def watched(self) -> list[int]:
@@ -129,7 +124,6 @@ class Row(NamedTuple):
         return UserData(items, np.ones(shape, bool))
 
 
-NO_ITEMS = ("items_per_user",)
 CONCENTRATED = {"radius": 2.0, "epsilon": 40.0, "delta": 1e-2}
 SMALL_BALL = {"ball_radius": 0.1, "num_queries": 8}
 # So that several candidates are drawn.
@@ -137,26 +131,27 @@ FINITE = {"num_candidates": 4, "loss_range": (0.0, 9.0), "stopping_probability":
 CANDIDATES = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 0.5, (4, DIM)), jnp.float32)
 BALLS = {
     "delta": 1e-3,
-    "initial_distance": 1.0,
+    "distance": 1.0,
     "smoothing_radius": 0.2,
     "largest_error": np.inf,
 }
 SGD_ONLY = tuple(c for c in auto.CANDIDATES if c.name == "sgd")
 
 
-def _two_phases(objective: Any, num_users: int, **given: Any) -> Any:
+def _two_phases(problem: Problem, budget: Budget, **given: Any) -> Any:
     """Phases of two thirds and of one third of the users: few users would get a single one."""
+    users = problem.num_users
     first, second = (
-        phased_erm.plan(objective, num_users=size, **given)
-        for size in (num_users - num_users // 3, num_users // 3)
+        phased_erm.plan(dataclasses.replace(problem, num_users=size), budget, **given)
+        for size in (users - users // 3, users // 3)
     )
     phases = (*first.parts, *second.parts)
-    return dataclasses.replace(first, num_users=num_users, parts=phases)
+    return dataclasses.replace(first, num_users=users, parts=phases)
 
 
-def _plain_means(objective: Any, **given: Any) -> Any:
+def _plain_means(problem: Problem, budget: Budget, **given: Any) -> Any:
     """Where every bound is the range of the losses, a plan takes winsorized means."""
-    return dataclasses.replace(finite_class.plan(objective, **given), winsorized=False)
+    return dataclasses.replace(finite_class.plan(problem, budget, **given), winsorized=False)
 
 
 # The private solvers as modules are, with another ``plan`` or fewer candidates.
@@ -179,32 +174,35 @@ def _row(name: str, solver: Any, num_users: int, **settings: Any) -> Row:
     return Row(name, solver, num_users, settings, **fields)
 
 
-USER = {"drop": NO_ITEMS}
 SAMPLED = {"batch_size": 4}
 TESTED = {"kind": "tested", "share": None, "above": 4.0} | CONCENTRATED
-RESQUE = {"kind": "resque", "share": None, "epsilon": 4.0} | USER
+RESQUE = {"kind": "resque", "share": None, "epsilon": 4.0}
 BOXES = {"num_steps": 1, "radius": 0.01, "epsilon": 20.0, "above": 1.15}
 
 ROWS: tuple[Row, ...] = (
-    _row("sgd, poisson", sgd, 8, num_steps=3, sampling="poisson", removed=True, **USER, **SAMPLED),
-    _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", clip_norm=0.5, **USER, **SAMPLED),
-    _row("sgd, full", sgd, 8, num_steps=3, sampling="full", **USER),
+    _row("sgd, poisson", sgd, 8, num_steps=3, sampling="poisson", removed=True, **SAMPLED),
+    _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", clip_norm=0.5, **SAMPLED),
+    _row("sgd, full", sgd, 8, num_steps=3, sampling="full"),
     _row(
         "preconditioned_sgd", preconditioned_sgd, 8, num_steps=3,
         second_moments=np.full(DIM, 1 / 3), share=0.6,
     ),
-    _row("output_perturbation", output_perturbation, 8, initial_distance=1.0, share=0.5),
+    _row("momentum_sgd, full", momentum_sgd, 8, num_steps=3, sampling="full"),
+    _row("momentum_sgd, poisson", momentum_sgd, 8, num_steps=3, step_decay="none", removed=True, **SAMPLED),
+    _row("staged_ac_sa, full", staged_ac_sa, 8, num_steps=3, num_stages=2),
+    _row("staged_ac_sa, sampled", staged_ac_sa, 8, num_steps=3, num_stages=2, **SAMPLED),
+    _row("output_perturbation", output_perturbation, 8, distance=1.0, share=0.5),
     _row("item_group_privacy, full", item_group_privacy, 8, num_steps=3),
     _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, above=2.5),
-    _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8, **USER),
-    _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, clip_norm=0.5, **USER, **SAMPLED),
+    _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8),
+    _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, clip_norm=0.5, **SAMPLED),
     _row(
         # Of the usual budget the second stage would be left out.
         "erm, restarts", erm, 8, method="restarts", num_stages=2, objective=RIDGED, epsilon=40.0,
-        above=1.1, **USER,
+        above=1.1,
     ),
     _row("sco, localization", sco, 80, num_phases=2, num_stages=1, method="localization", groups=2, above=1.1,
-        seams=(54,), **USER),
+        seams=(54,)),
     _row("winsorized_erm, clipped", winsorized_erm, 8, num_steps=2, form="clipped"),
     _row("winsorized_erm, winsorized", winsorized_erm, 40, form="winsorized", **BOXES),
     _row("winsorized_erm, refined", winsorized_erm, 40, form="refined", **BOXES),
@@ -242,15 +240,15 @@ ROWS: tuple[Row, ...] = (
         num_blocks=2, objective=RIDGED, groups=2,
     ),
     _row(
-        "finite_class, plain", PLAIN_MEANS, 8, kind="pure", drop=("dim", "delta"), params=CANDIDATES,
+        "finite_class, plain", PLAIN_MEANS, 8, kind="pure", params=CANDIDATES,
         **FINITE,
     ),
     _row(
-        "finite_class, winsorized", finite_class, 8, kind="pure", drop=("dim", "delta"),
+        "finite_class, winsorized", finite_class, 8, kind="pure",
         params=CANDIDATES, **FINITE,
     ),
     _row(
-        "metric_entropy", metric_entropy, 8, kind="pure", drop=("delta",), loss_range=(0.0, 9.0),
+        "metric_entropy", metric_entropy, 8, kind="pure", loss_range=(0.0, 9.0),
         lower=-1.0, upper=1.0, points_per_axis=2, failure=0.9,
     ),
     _row("auto", AUTO, 8),
@@ -260,7 +258,7 @@ ROWS: tuple[Row, ...] = (
         regularization=1.0, **SMALL_BALL, **RESQUE,
     ),
     _row(
-        "resque_prox", resque_prox, 80, key=jax.random.key(1), ball_radius=0.1, num_queries=4,
+        "resque_prox", resque_prox, 80, levels_seed=1, ball_radius=0.1, num_queries=4,
         regularization=1.0, **RESQUE,
     ),
     _row(

@@ -15,7 +15,8 @@ from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.convex import ac_sa, ac_sa_stages
-from dpsco_jax.solvers.convex.ac_sa_stages import Problem
+from dpsco_jax.solvers.convex.ac_sa_stages import Setting
+from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
 LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.02)
@@ -37,7 +38,7 @@ def _quadratic(curvature, lipschitz=math.inf):
 
 
 def test_lengths_and_bounds_of_the_stages():
-    problem = Problem(smoothness=2.0, strong_convexity=0.1, gradient_variance=0.5, distance=3.0)
+    problem = Setting(smoothness=2.0, strong_convexity=0.1, gradient_variance=0.5, distance=3.0)
     first_gap = 0.5 * 0.1 * 9
     stages = ac_sa_stages.stages_to(problem, first_gap / 2**5 * 1.0001)
     for k, length in enumerate(stages.lengths, start=1):
@@ -57,7 +58,7 @@ def test_lengths_and_bounds_of_the_stages():
 
 
 def test_one_stage_is_the_guarantee_of_the_transformation():
-    problem = Problem(smoothness=2.0, strong_convexity=0.1, gradient_variance=0.5, distance=3.0)
+    problem = Setting(smoothness=2.0, strong_convexity=0.1, gradient_variance=0.5, distance=3.0)
     strong = ac_sa_stages.one_stage(problem, "strongly convex", 50)
     assert strong.excess_bound == pytest.approx(2 * 2 * 9 / (50 * 51) + 2 * 0.5 / (0.1 * 51))
     convex = ac_sa_stages.one_stage(problem, "convex", 50)
@@ -74,30 +75,30 @@ def test_one_stage_is_the_guarantee_of_the_transformation():
 @pytest.mark.parametrize("objective", [LOGISTIC, ABSOLUTE, ABSOLUTE._replace(ridge=0.1)])
 def test_an_excess_is_reached_in_the_fewest_steps(objective):
     settings = {"num_users": 400, "dim": 5, "batch_size": 100}
-    plan = ac_sa.plan(objective, excess=0.1, **settings)
+    plan = planned(ac_sa.plan, objective, excess=0.1, **settings)
     assert plan.excess_bound <= 0.1
-    back = ac_sa.plan(objective, num_steps=plan.num_steps, **settings)
+    back = planned(ac_sa.plan, objective, num_steps=plan.num_steps, **settings)
     assert back.excess_bound <= plan.excess_bound * (1 + 1e-12)
     if len(plan.stages.lengths) == 1:
-        fewer = ac_sa.plan(objective, num_steps=plan.num_steps - 1, **settings)
+        fewer = planned(ac_sa.plan, objective, num_steps=plan.num_steps - 1, **settings)
         assert fewer.excess_bound > 0.1
     if objective.strong_convexity > 0:
-        staged = ac_sa.plan(objective, excess=0.1, policy="multi-stage", **settings)
+        staged = planned(ac_sa.plan, objective, excess=0.1, policy="multi-stage", **settings)
         assert plan.num_steps <= staged.num_steps
         assert staged.excess_bound <= 0.1
-        longer = ac_sa.plan(
-            objective, num_steps=staged.num_steps + 3, policy="multi-stage", **settings
+        longer = planned(
+            ac_sa.plan, objective, num_steps=staged.num_steps + 3, policy="multi-stage", **settings
         )
         assert longer.num_steps == staged.num_steps + 3
 
 
 def test_smoothing_where_it_proves_more():
-    assert ac_sa.plan(ABSOLUTE, num_users=10, dim=4, num_steps=50).smoothed
-    assert not ac_sa.plan(LOGISTIC, num_users=10, dim=4, num_steps=50).smoothed
+    assert planned(ac_sa.plan, ABSOLUTE, num_users=10, dim=4, num_steps=50).smoothed
+    assert not planned(ac_sa.plan, LOGISTIC, num_users=10, dim=4, num_steps=50).smoothed
     rough = LOGISTIC._replace(smoothness=1e6)
-    assert ac_sa.plan(rough, num_users=10, dim=4, num_steps=50).smoothed
+    assert planned(ac_sa.plan, rough, num_users=10, dim=4, num_steps=50).smoothed
     # β + 4·c_d·G·R²/(r·T(T+1)) is smallest at the plan's radius, for full batches of many users.
-    plan = ac_sa.plan(ABSOLUTE, num_users=10**9, dim=3, num_steps=40)
+    plan = planned(ac_sa.plan, ABSOLUTE, num_users=10**9, dim=3, num_steps=40)
     bias = 0.75 * plan.smoothing_radius
     assert bias == pytest.approx(4 * 1.5 * 4 / (plan.smoothing_radius * 40 * 41))
     assert plan.excess_bound == pytest.approx(2 * bias, rel=1e-3)
@@ -116,24 +117,24 @@ def test_smoothing_where_it_proves_more():
         ({"batch_size": 11}, r"batch_size must be an integer in \[1, 10\]"),
         ({"chunk_size": 0}, "chunk_size must be an integer at least 1"),
         ({"policy": "fast"}, "policy must be one of auto, strongly convex, convex, multi-stage"),
-        ({"initial_distance": math.inf}, r"initial_distance must be in \(0, inf\)"),
+        ({"distance": math.inf}, r"distance must be in \(0, inf\)"),
         ({"policy": "multi-stage", "num_steps": 3}, "num_steps must be at least 22"),
     ],
 )
 def test_bad_arguments_are_refused(changes, message):
     settings = {"num_users": 10, "dim": 4, "num_steps": 50}
     with pytest.raises(ValueError, match=message):
-        ac_sa.plan(LOGISTIC._replace(smoothness=0.28), **(settings | changes))
+        planned(ac_sa.plan, LOGISTIC._replace(smoothness=0.28), **(settings | changes))
     for policy in ("multi-stage", "strongly convex"):
         with pytest.raises(ValueError, match=r"strong_convexity must be in \(0, inf\)"):
-            ac_sa.plan(ABSOLUTE, policy=policy, **settings)
+            planned(ac_sa.plan, ABSOLUTE, policy=policy, **settings)
     neither = ABSOLUTE._replace(lipschitz=math.inf)
     with pytest.raises(ValueError, match="objective must be smooth or Lipschitz"):
-        ac_sa.plan(neither, **settings)
+        planned(ac_sa.plan, neither, **settings)
 
 
 def test_the_plan_prints_what_it_does():
-    text = str(ac_sa.plan(LOGISTIC, num_users=10, dim=4, num_steps=300))
+    text = str(planned(ac_sa.plan, LOGISTIC, num_users=10, dim=4, num_steps=300))
     for part in ("not private", "multi-stage", "excess_bound", "user_gradients", "3000"):
         assert part in text
 
@@ -156,7 +157,7 @@ def test_every_stage_at_least_halves_the_gap_without_noise(kappa):
     distance = float(np.linalg.norm(start))
     length = math.ceil(4 * math.sqrt(2 * kappa))
     settings = {"num_users": 1, "dim": 12, "num_steps": 3 * length, "policy": "multi-stage"}
-    plan = ac_sa.plan(objective, initial_distance=distance, **settings)
+    plan = planned(ac_sa.plan, objective, distance=distance, **settings)
     assert plan.stages.lengths == (length,) * 3
     data = UserData(jnp.zeros((1, 1, 12)), None)
     solution = jax.jit(
@@ -184,8 +185,8 @@ def test_sampled_stages_stay_below_their_bounds_on_average():
     objective = _quadratic(curvature, deviation)
     best, start = points.mean(0), points.mean(0) + np.float32([30.0, -10.0, 10.0])
     settings = {"num_users": users, "dim": dim, "batch_size": batch, "policy": "multi-stage"}
-    plan = ac_sa.plan(
-        objective, excess=0.3, initial_distance=float(np.linalg.norm(start - best)), **settings
+    plan = planned(
+        ac_sa.plan, objective, excess=0.3, distance=float(np.linalg.norm(start - best)), **settings
     )
     assert len(plan.stages.lengths) >= 3
     data = UserData(jnp.asarray(points[:, None]), None)
@@ -200,7 +201,7 @@ def test_sampled_stages_stay_below_their_bounds_on_average():
     ends = np.cumsum(plan.stages.lengths) - 1
     seen = np.asarray(solutions.unprivate["trace"], np.float64)[:, ends]
     gaps = 0.5 * np.sum(curvature * (seen - best) ** 2, axis=-1).mean(0)
-    problem = Problem(1.0, 0.2, deviation**2 / batch * 18 / 19, plan.initial_distance)
+    problem = Setting(1.0, 0.2, deviation**2 / batch * 18 / 19, plan.distance)
     for k, gap in enumerate(gaps, start=1):
         stages = ac_sa_stages.convex_stages(problem, "multi-stage", plan.stages.lengths[:k])
         assert gap <= stages.excess_bound
@@ -217,7 +218,7 @@ def test_nonsmooth_losses_end_below_the_bound_with_numbers_from_a_batch_of_plans
     labels = features @ np.float32([0.6, -0.5, 0.2, 0.0])
     data = UserData(Example(jnp.asarray(features), jnp.asarray(labels)), None)
     settings = {"num_users": users, "dim": dim, "num_steps": 150}
-    plans = [ac_sa.plan(ABSOLUTE, initial_distance=r, **settings) for r in (1.0, 2.0)]
+    plans = [planned(ac_sa.plan, ABSOLUTE, distance=r, **settings) for r in (1.0, 2.0)]
     batch = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x) for x in leaves]), *plans)
     run = jax.jit(
         jax.vmap(
@@ -238,7 +239,7 @@ def test_a_composite_term_over_the_domain():
     box = domains.box(jnp.full(3, -1.0), jnp.full(3, 0.5))
     objective = _quadratic(curvature)._replace(domain=box)
     data = UserData(jnp.float32(point)[None, None], None)
-    plan = ac_sa.plan(objective, num_users=1, dim=3, num_steps=60)
+    plan = planned(ac_sa.plan, objective, num_users=1, dim=3, num_steps=60)
     solution = ac_sa.solve(
         jax.random.key(0), plan, objective, data, jnp.full(3, 9.0), term=prox.l1(0.3)
     )

@@ -18,6 +18,7 @@ from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import accelerated_sgd
+from tests.support.planned import planned
 
 USERS, EPSILON, DELTA, RUNS, RADIUS = 150, 6.0, 5e-2, 30_000, 0.5
 LINEAR = Objective(
@@ -26,14 +27,15 @@ LINEAR = Objective(
     smoothness=1e-3,
     domain=domains.whole_space(),
 )
-PLAN = accelerated_sgd.plan(
+PLAN = planned(
+    accelerated_sgd.plan,
     LINEAR,
     num_users=USERS,
     items_per_user=1,
     dim=1,
     epsilon=EPSILON,
     delta=DELTA,
-    initial_distance=1.0,
+    distance=1.0,
     regularization=1.0,
     stage_length=3,
     num_stages=1,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import privacy
+from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax.geometry import domains, smoothing
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
@@ -22,6 +22,7 @@ from dpsco_jax.solvers.user_level import (
     accelerated_sgd,
     accelerated_strongly_convex,
 )
+from tests.support.planned import planned
 
 SMOOTH = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0))
 ROUGH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
@@ -31,7 +32,7 @@ BUDGET = {
     "dim": 50,
     "epsilon": 2.0,
     "delta": 1e-6,
-    "initial_distance": 1.0,
+    "distance": 1.0,
 }
 FEW = {"num_users": 180, "items_per_user": 4, "dim": 3, "epsilon": 60.0, "delta": 1e-2}
 QUADRATIC = Objective(
@@ -43,7 +44,7 @@ QUADRATIC = Objective(
 
 
 def _plan(objective=SMOOTH, **changes):
-    return accelerated_phased_erm.plan(objective, **(BUDGET | changes))
+    return planned(accelerated_phased_erm.plan, objective, **(BUDGET | changes))
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +57,9 @@ def robust():
     return _plan(batch_size=20_000)
 
 
-def _problem(**changes):
-    numbers = {"items_per_user": 10, "dim": 50, "budget": (2.0, 1e-6)} | changes
-    return bounds.of_objective(SMOOTH, **numbers, distance=1.0, smoothing_radius=0.0)
+def _setting(dim=50, epsilon=2.0, delta=1e-6):
+    problem = Problem(SMOOTH, num_users=20_000, items_per_user=10, dim=dim, distance=1.0)
+    return bounds.of_problem(problem, Budget(epsilon, delta), smoothing_radius=0.0)
 
 
 @pytest.mark.parametrize("which", ["clipped", "robust"])
@@ -129,10 +130,10 @@ def test_small_batches_cost_noise_and_save_gradients(clipped):
 
 
 def test_printed_numbers():
-    problem = _problem()
-    lam = schedule.base_regularization(problem, 20_000)
+    setting = _setting()
+    lam = schedule.base_regularization(setting, 20_000)
     assert lam == pytest.approx(1 / math.sqrt(2e5) + math.sqrt(50) / (2 * 20_000 * math.sqrt(10)))
-    sizes = paper.phases(problem, 20_000, ratio=1.0, num_phases=3)
+    sizes = paper.phases(setting, 20_000, ratio=1.0, num_phases=3)
     assert [size.num_users for size in sizes] == [5000, 2500, 1250]
     decay = 3 + 2.5 + math.log(10) / (2 * math.log(20_000))
     assert sizes[0].regularization == pytest.approx(lam * 2**decay)
@@ -143,9 +144,9 @@ def test_printed_numbers():
     assert few == pytest.approx(2.8e6, rel=0.01)
     assert many == pytest.approx(2.6e7, rel=0.01)
     # And more noise than needed by two orders of magnitude, in units of 2τ.
-    problem = _problem(dim=10, budget=(2.0, 1e-5))
+    setting = _setting(dim=10, delta=1e-5)
     size = schedule.Size(2000, 1.0, 50, 1, 2000)
-    assert paper.noise_stddev(problem, size, 1.0) / 2 == pytest.approx(20.7, rel=0.01)
+    assert paper.noise_stddev(setting, size, 1.0) / 2 == pytest.approx(20.7, rel=0.01)
 
 
 @pytest.mark.parametrize("smoothness", [1.0, 100.0])
@@ -155,8 +156,8 @@ def test_printed_counts_grow_as_the_closed_form(smoothness):
     counts, rates = [], []
     users = [10**9, 10**13]
     for n in users:
-        problem = _problem(dim=n, budget=(1.0, 1e-20))._replace(smoothness=smoothness)
-        sizes = paper.phases(problem, n, ratio=1.0, num_phases=6, decay=3.0)
+        setting = _setting(dim=n, epsilon=1.0, delta=1e-20)._replace(smoothness=smoothness)
+        sizes = paper.phases(setting, n, ratio=1.0, num_phases=6, decay=3.0)
         logs = math.sqrt(math.log(n * n * 10)) * (2 * math.log(10 * n) + 1 + math.log(1e20))
         counts.append(10 * sum(s.num_steps * s.batch_size for s in sizes) / logs)
         rates.append(method.gradients(user_level.Setting(n, 10, n, smoothness=smoothness)))
@@ -207,7 +208,7 @@ def _points(seed=0, users=180):
 @pytest.fixture(scope="module")
 def small():
     settings = {"radius": 2.0, "num_phases": 2, "regularization": 0.2, "chunk_size": 64}
-    plan = accelerated_phased_erm.plan(QUADRATIC, **FEW, **settings)
+    plan = planned(accelerated_phased_erm.plan, QUADRATIC, **FEW, **settings)
     assert [phase.num_users for phase in plan.parts] == [120, 60]
     run = jax.jit(
         lambda key, items, start: accelerated_phased_erm.solve(
@@ -275,8 +276,14 @@ def test_losses_that_are_not_smooth():
     truth = np.array([0.6, -0.5, 0.2, 0.0], np.float32)
     data = UserData(Example(jnp.asarray(rows), jnp.asarray(rows @ truth)), None)
     sizes = {"num_users": users, "items_per_user": 4, "dim": dim, "epsilon": 8.0, "delta": 1e-5}
-    plan = accelerated_phased_erm.plan(
-        ROUGH, **sizes, initial_distance=1.0, aggregation="clipped", num_phases=1, batch_size=500
+    plan = planned(
+        accelerated_phased_erm.plan,
+        ROUGH,
+        **sizes,
+        distance=1.0,
+        aggregation="clipped",
+        num_phases=1,
+        batch_size=500,
     )
     assert plan.parts[0].smoothed
     run = jax.jit(lambda k: accelerated_phased_erm.solve(k, plan, ROUGH, data, jnp.zeros(dim)))
@@ -291,12 +298,12 @@ RIDGE = SMOOTH._replace(ridge=0.5)
 
 def test_strongly_convex_blocks():
     settings = BUDGET | {"aggregation": "clipped", "batch_size": 20_000}
-    plan = accelerated_strongly_convex.plan(RIDGE, **settings)
+    plan = planned(accelerated_strongly_convex.plan, RIDGE, **settings)
     users = [block.num_users for block in plan.parts]
     assert sum(users) == 20_000
     assert len(users) == math.ceil(math.log2(math.log2(200_000)))
     assert users[-1] >= 10_000
-    distances = [float(block.initial_distance) for block in plan.parts]
+    distances = [float(block.distance) for block in plan.parts]
     assert distances[0] == 1.0
     # The first block is small: it may end farther away than the start is said to be.
     reached = [math.sqrt(2 * block.excess_bound / 0.5) for block in plan.parts]
@@ -308,13 +315,18 @@ def test_strongly_convex_blocks():
     assert plan.item_gradients == 10 * plan.user_gradients
     assert "strongly convex" in str(plan)
     with pytest.raises(ValueError, match="strong_convexity must be"):
-        accelerated_strongly_convex.plan(SMOOTH, **settings)
+        planned(accelerated_strongly_convex.plan, SMOOTH, **settings)
 
 
 def test_a_strongly_convex_run():
     objective = QUADRATIC._replace(loss_strong_convexity=1.0)
-    plan = accelerated_strongly_convex.plan(
-        objective, **FEW, aggregation="clipped", num_blocks=2, batch_size=180
+    plan = planned(
+        accelerated_strongly_convex.plan,
+        objective,
+        **FEW,
+        aggregation="clipped",
+        num_blocks=2,
+        batch_size=180,
     )
     data = UserData(_points(), None)
     run = jax.jit(
@@ -334,7 +346,7 @@ def test_a_strongly_convex_run():
         ({"ratio": 0.0}, r"ratio must be in \(0, inf\)"),
         ({"num_phases": 0}, "num_phases must be an integer at least 1"),
         ({"regularization": -1.0}, r"regularization must be in \(0, inf\)"),
-        ({"initial_distance": math.inf}, r"initial_distance must be in \(0, inf\)"),
+        ({"distance": math.inf}, r"distance must be in \(0, inf\)"),
         ({"batch_size": [5], "num_phases": 2}, "batch_size must be one for each of 2 phases"),
         ({"batch_size": 0}, "batch_size must be an integer at least 1"),
         ({"outlier_share": 0.3}, r"outlier_share must be in \[0, 0.2\)"),

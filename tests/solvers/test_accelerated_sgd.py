@@ -17,6 +17,7 @@ from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import accelerated_sgd
 from dpsco_jax.transforms.outlier_removed_mean import halted
 from tests.support.compiled import OPTIMIZED
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM = 60, 4, 3
 QUADRATIC = Objective(
@@ -40,7 +41,7 @@ SIZES = {
 
 
 def _plan(objective=QUADRATIC, **changes):
-    return accelerated_sgd.plan(objective, **(SIZES | changes))
+    return planned(accelerated_sgd.plan, objective, **(SIZES | changes))
 
 
 def _points(seed=0, users=USERS, spread=0.2):
@@ -271,7 +272,8 @@ def test_a_single_phase_on_a_quadratic_reaches_what_the_noise_allows(
     users, dim = 2000, 5
     mean = np.full(dim, 0.4) / math.sqrt(dim)
     radius = 0.5 * (1 + math.sqrt(2 * math.log(40 * users))) / math.sqrt(items)
-    plan = accelerated_sgd.plan(
+    plan = planned(
+        accelerated_sgd.plan,
         QUADRATIC._replace(lipschitz=3.0),
         num_users=users,
         items_per_user=items,

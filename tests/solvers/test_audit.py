@@ -15,6 +15,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import sgd
+from tests.support.planned import planned
 
 USERS, DIM, STEPS, RUNS, EPSILON, DELTA = 4, 2, 3, 400_000, 1.0, 1e-2
 LINEAR = Objective(
@@ -53,9 +54,9 @@ def _audit(solver, plan, neighbour, understated=1.0):
     return found.epsilon
 
 
-FULL_SGD = sgd.plan(LINEAR, sampling="full", averaging="last", step_size=0.1, **SIZES)
-FULL_AC_SA = private_ac_sa.plan(LINEAR, batch_size=USERS, initial_distance=1.0, **SIZES)
-POISSON = sgd.plan(LINEAR, batch_size=2, averaging="last", step_size=0.1, **SIZES)
+FULL_SGD = planned(sgd.plan, LINEAR, sampling="full", averaging="last", step_size=0.1, **SIZES)
+FULL_AC_SA = planned(private_ac_sa.plan, LINEAR, batch_size=USERS, distance=1.0, **SIZES)
+POISSON = planned(sgd.plan, LINEAR, batch_size=2, averaging="last", step_size=0.1, **SIZES)
 
 
 @pytest.mark.slow

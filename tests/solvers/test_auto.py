@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
@@ -16,6 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import _auto_predictions as predictions
 from dpsco_jax.solvers.user_level import auto, output_perturbation, preconditioned_sgd, sgd
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM = 400, 16, 3
 OBJECTIVE = losses.logistic(1.0, domains.ball(2.0))
@@ -26,7 +28,12 @@ FEW = tuple(NAMED[name] for name in ("sgd", "output_perturbation", "localized_sg
 
 def _plan(objective=OBJECTIVE, **changes):
     given = {"epsilon": 4.0, "candidates": FEW, "rank_by": "bound"}
-    return auto.plan(objective, **(SIZES | given | changes))
+    return planned(auto.plan, objective, **(SIZES | given | changes))
+
+
+def _setting(objective=OBJECTIVE, users=USERS, dim=DIM, epsilon=4.0, unit_noise=1.0):
+    problem = Problem(objective, num_users=users, items_per_user=ITEMS, dim=dim, distance=4.0)
+    return predictions.Setting(problem, Budget(epsilon, 1e-5), None, 100, unit_noise)
 
 
 @functools.cache
@@ -69,9 +76,9 @@ def test_bounds_on_the_population_count_without_their_part_of_generalization():
 
 
 def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():
-    problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, None, 100, 1.0)
+    setting = _setting()
     for name in ("sgd", "sgd, a tenth of the users", "item_group_privacy, drawn", "multipass_sgd"):
-        row, made = auto._planned(NAMED[name], problem, 100 * USERS * ITEMS, {})
+        row, made = auto._planned(NAMED[name], setting, 100 * USERS * ITEMS, {})
         certificate = made.certificate()
         assert not row.reason
         assert certificate.epsilon <= 4.0
@@ -91,36 +98,48 @@ def test_the_prediction_chooses_differently():
 
 
 def test_predictions_follow_the_formulas():
-    problem = predictions.Problem(OBJECTIVE, USERS, ITEMS, DIM, 4.0, 1e-5, 4.0, None, 100, 1.0)
-    plan = sgd.plan(
+    setting = _setting()
+    plan = planned(sgd.plan,
         OBJECTIVE, num_users=USERS, dim=DIM, epsilon=4.0, delta=1e-5, num_steps=50, batch_size=40,
-        sampling="fixed", initial_distance=4.0, step_size=0.5,
+        sampling="fixed", distance=4.0, step_size=0.5,
     )  # fmt: skip
     variance = DIM * (2 * plan.noise_multiplier / 40) ** 2 + 0.9 / (ITEMS * 40)
     expected = 16 / (2 * 0.5 * 50) + 0.25 * variance
-    assert NAMED["sgd"].predict(problem, plan) == pytest.approx(expected)
+    assert NAMED["sgd"].predict(setting, plan) == pytest.approx(expected)
     # Without smoothness, gradients do not get small: the worst case is the prediction.
-    rough = problem._replace(objective=OBJECTIVE._replace(smoothness=None))
+    rough = _setting(OBJECTIVE._replace(smoothness=None))
     assert NAMED["sgd"].predict(rough, plan) == pytest.approx(expected + 0.25)
 
     # With strong convexity μ, both terms fall like 1/(ημT).
-    bent = problem._replace(objective=OBJECTIVE._replace(ridge=0.2))
+    bent = _setting(OBJECTIVE._replace(ridge=0.2))
     assert NAMED["sgd"].predict(bent, plan) == pytest.approx(expected / (0.2 * 0.5 * 50))
 
-    perturbed = output_perturbation.plan(
-        OBJECTIVE, num_users=USERS, dim=DIM, epsilon=4.0, delta=1e-5, regularization=0.1
+    perturbed = planned(
+        output_perturbation.plan,
+        OBJECTIVE,
+        num_users=USERS,
+        dim=DIM,
+        epsilon=4.0,
+        delta=1e-5,
+        regularization=0.1,
     )
     noise = DIM * perturbed.noise_stddev**2
-    assert NAMED["output_perturbation"].predict(problem, perturbed) == pytest.approx(
+    assert NAMED["output_perturbation"].predict(setting, perturbed) == pytest.approx(
         0.1 * 16 / 2 + 0.25 * noise / 2
     )
-    conditioned = preconditioned_sgd.plan(
-        OBJECTIVE, num_users=USERS, items_per_user=ITEMS, dim=DIM, epsilon=4.0, delta=1e-5
+    conditioned = planned(
+        preconditioned_sgd.plan,
+        OBJECTIVE,
+        num_users=USERS,
+        items_per_user=ITEMS,
+        dim=DIM,
+        epsilon=4.0,
+        delta=1e-5,
     )
     radius = math.sqrt(DIM / ITEMS)
     noise = DIM * (conditioned.noise_multiplier * 2 * radius / USERS) ** 2
     expected = (0.25 * DIM * 0.5**2 + noise / 0.25) / 400
-    assert NAMED["preconditioned_sgd"].predict(problem, conditioned) == pytest.approx(expected)
+    assert NAMED["preconditioned_sgd"].predict(setting, conditioned) == pytest.approx(expected)
     assert predictions.stages(2.0, 3.0, 0.5, 0.2, 9, 1) == pytest.approx(24 / 90 + 0.4 / 5)
     assert predictions.stages(2.0, 3.0, 0.5, 0.2, 9, 2) == pytest.approx(
         12 * (24 / 90 + 0.4 / 5) / 45 + 0.4 / 5
@@ -128,10 +147,10 @@ def test_predictions_follow_the_formulas():
 
 
 def test_enough_steps_are_those_after_which_noise_dominates():
-    problem = predictions.Problem(OBJECTIVE, 1000, ITEMS, 10, 1.0, 1e-5, 4.0, None, 100, 4.0)
+    setting = _setting(users=1000, dim=10, epsilon=1.0, unit_noise=4.0)
     noise = 10 * (2 * 4.0 / 1000) ** 2
-    assert problem.enough_steps(10**9) == math.ceil(4 / noise)
-    assert problem.enough_steps(50) == 50
+    assert setting.enough_steps(10**9) == math.ceil(4 / noise)
+    assert setting.enough_steps(50) == 50
 
 
 def test_the_choice_is_what_runs():
@@ -156,7 +175,6 @@ def test_one_compilation_serves_all_budgets():
             sgd,
             lambda p: {"sampling": "full", "num_steps": 5},
             population=False,
-            without=("items_per_user",),
         ),
     )
     plans = [_plan(epsilon=epsilon, candidates=only) for epsilon in (0.5, 4.0)]
@@ -208,7 +226,7 @@ def test_what_cannot_be_is_refused_with_its_reasons():
     with pytest.raises(ValueError, match="candidates must have"):
         _plan(candidates=())
     free = Objective(OBJECTIVE.loss, 1.0, 0.25, domains.whole_space())
-    with pytest.raises(ValueError, match="initial_distance must be"):
+    with pytest.raises(ValueError, match="distance must be"):
         _plan(free)
     for name, value in (
         ("num_users", 1), ("items_per_user", 0), ("dim", 0), ("epsilon", 0.0), ("delta", 1.0),

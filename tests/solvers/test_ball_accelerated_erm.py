@@ -12,6 +12,7 @@ from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import ball_accelerated_erm
+from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
 TRUTH = np.array([0.6, -0.3, 0.2])
@@ -28,9 +29,11 @@ def _data(num_users, truth=TRUTH, noise=0.1, seed=0):
 @functools.cache
 def _plan(**changes):
     """400 users, large balls, a budget that leaves hardly any noise."""
-    sizes = {"num_users": 400, "dim": 3, "epsilon": 1.0, "delta": 1e-3, "initial_distance": 1.0}
+    sizes = {"num_users": 400, "dim": 3, "epsilon": 1.0, "delta": 1e-3, "distance": 1.0}
     settings = {"condition": 10.0, "smoothing_radius": 0.1, "radius_ratio": 2.5, "num_queries": 64}
-    made = ball_accelerated_erm.plan(ABSOLUTE, **sizes, **settings | changes, largest_error=np.inf)
+    made = planned(
+        ball_accelerated_erm.plan, ABSOLUTE, **sizes, **settings | changes, largest_error=np.inf
+    )
     return dataclasses.replace(made, beta=1e4)
 
 
@@ -81,13 +84,14 @@ def test_ten_thousand_users_are_enough_in_five_dimensions(epsilon, sampling, mos
     truth *= 0.7 / np.linalg.norm(truth)
     num_users = 10_000 if sampling is None else 100_000
     data = _data(num_users, truth)
-    plan = ball_accelerated_erm.plan(
+    plan = planned(
+        ball_accelerated_erm.plan,
         ABSOLUTE,
         num_users=num_users,
         dim=5,
         epsilon=epsilon,
         delta=1e-6,
-        initial_distance=1.0,
+        distance=1.0,
         smoothing_radius=0.2,
         sampling=sampling,
         num_queries=1024,

@@ -9,6 +9,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
+from tests.support.planned import planned
 
 OBJECTIVE = losses.absolute(1.0)
 ARGUMENTS = {
@@ -16,13 +17,13 @@ ARGUMENTS = {
     "dim": 2,
     "epsilon": 2.0,
     "delta": 1e-5,
-    "initial_distance": 1.0,
+    "distance": 1.0,
     "condition": 3.0,
 }
 
 
 def plan(**changes):
-    return planner.plan(OBJECTIVE, **{**ARGUMENTS, **changes})
+    return planned(planner.plan, OBJECTIVE, **{**ARGUMENTS, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +116,8 @@ def test_a_plan_that_would_return_noise_is_refused_with_numbers(monkeypatch):
         ({"delta": 1.0}, "delta"),
         ({"condition": 0.5}, "condition"),
         ({"radius_ratio": 1.5}, "radius_ratio"),
-        ({"initial_distance": 0.0}, "initial_distance"),
-        ({"initial_distance": None}, "initial_distance"),
+        ({"distance": 0.0}, "distance"),
+        ({"distance": None}, "distance"),
         ({"num_queries": 3}, "num_queries"),
         ({"num_queries": 5000}, "num_queries"),
         ({"search": "adaptive"}, "search"),
@@ -135,7 +136,7 @@ def test_bad_arguments_are_refused(changes, name):
 
 def test_losses_without_a_proof_are_refused():
     with pytest.raises(ValueError, match="linear model"):
-        planner.plan(losses.geometric_median(domains.ball(1.0)), **ARGUMENTS)
+        planned(planner.plan, losses.geometric_median(domains.ball(1.0)), **ARGUMENTS)
 
 
 def test_a_domain_bounds_the_distance(simple, monkeypatch):
@@ -143,5 +144,5 @@ def test_a_domain_bounds_the_distance(simple, monkeypatch):
     own = simple.loss()
     monkeypatch.setattr(planner.accounting, "loss", lambda *_: own)
     objective = losses.absolute(1.0, domain=domains.ball(0.5))
-    made = planner.plan(objective, **{**ARGUMENTS, "initial_distance": None})
+    made = planned(planner.plan, objective, **{**ARGUMENTS, "distance": None})
     assert float(made.outer.distance) == 1.0

@@ -17,6 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import ball_accelerated_erm
 from dpsco_jax.solvers.resque import ball_accelerated_regularized_erm as regularized
+from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
 ARGUMENTS = {"num_users": 10_000, "dim": 3, "epsilon": 1.0, "delta": 1e-6, "regularization": 0.5}
@@ -24,7 +25,7 @@ ARGUMENTS = {"num_users": 10_000, "dim": 3, "epsilon": 1.0, "delta": 1e-6, "regu
 
 @functools.cache
 def _plan(**changes):
-    return regularized.plan(ABSOLUTE, **ARGUMENTS | changes)
+    return planned(regularized.plan, ABSOLUTE, **ARGUMENTS | changes)
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_the_certificate_covers_the_calls_of_all_rounds():
 
 
 def test_budget_and_queries_double_and_distances_shrink(quick):
-    plan = regularized.plan(ABSOLUTE, **ARGUMENTS, condition=6.0)
+    plan = planned(regularized.plan, ABSOLUTE, **ARGUMENTS, condition=6.0)
     rounds = plan.parts
     assert len(rounds) == 4, "⌈log2 log2 10^4⌉"
     sizes = [made.num_queries for made in rounds]
@@ -72,15 +73,15 @@ def test_budget_and_queries_double_and_distances_shrink(quick):
 
 def test_distances_know_the_domain_the_ridge_and_the_prior_bound(quick):
     def first(objective, **changes):
-        return regularized.plan(objective, **ARGUMENTS | changes).parts[0]
+        return planned(regularized.plan, objective, **ARGUMENTS | changes).parts[0]
 
     ball = losses.absolute(1.0, domain=domains.ball(0.5))
     assert float(first(ball).outer.distance) == pytest.approx(1.0)
-    assert float(first(ABSOLUTE, initial_distance=0.3).outer.distance) == pytest.approx(0.3)
+    assert float(first(ABSOLUTE, distance=0.3).outer.distance) == pytest.approx(0.3)
     ridge = ABSOLUTE._replace(ridge=1.5)
     assert float(first(ridge, regularization=0.0).outer.distance) == pytest.approx(1 / 1.5)
     assert float(first(ridge).outer.distance) == pytest.approx(0.5)
-    plan = regularized.plan(ABSOLUTE, **ARGUMENTS, smoothing_radius=0.1)
+    plan = planned(regularized.plan, ABSOLUTE, **ARGUMENTS, smoothing_radius=0.1)
     targets = np.array([float(made.outer.excess) for made in plan.parts])
     radii = [float(made.smoothing_radius) for made in plan.parts]
     np.testing.assert_allclose(radii, 0.1 * targets / (2.0 / 5.0))
@@ -95,18 +96,18 @@ def test_distances_know_the_domain_the_ridge_and_the_prior_bound(quick):
         ({"num_rounds": 4, "num_queries": 16}, "num_rounds"),
         ({"condition": 0.5}, "condition"),
         ({"num_users": 1}, "num_users"),
-        ({"initial_distance": 0.0}, "initial_distance"),
+        ({"distance": 0.0}, "distance"),
         ({"dim": 10**6}, "out of reach"),
     ],
 )
 def test_bad_arguments_are_named(quick, changes, what):
     with pytest.raises(ValueError, match=what):
-        regularized.plan(ABSOLUTE, **ARGUMENTS | changes)
+        planned(regularized.plan, ABSOLUTE, **ARGUMENTS | changes)
 
 
 def test_losses_without_a_proof_are_refused():
     with pytest.raises(ValueError, match="whole space"):
-        regularized.plan(losses.squared(1.0, 1.0, 1.0), **ARGUMENTS)
+        planned(regularized.plan, losses.squared(1.0, 1.0, 1.0), **ARGUMENTS)
 
 
 def _data(num_users):
@@ -134,8 +135,14 @@ def test_rounds_end_ten_times_nearer_than_one_run_with_the_whole_budget():
     """At ε = 1; both from the center of the term, whose minimizer is 0.57 away, for the same κ."""
     data, plan = _data(10_000), _plan(num_rounds=3)
     center = jnp.asarray([0.1, 0.0, -0.1])
-    single = ball_accelerated_erm.plan(
-        ABSOLUTE, num_users=10_000, dim=3, epsilon=1.0, delta=1e-6, initial_distance=2.0
+    single = planned(
+        ball_accelerated_erm.plan,
+        ABSOLUTE,
+        num_users=10_000,
+        dim=3,
+        epsilon=1.0,
+        delta=1e-6,
+        distance=2.0,
     )
     rounds = jax.jit(lambda key: regularized.solve(key, plan, ABSOLUTE, data, center))
     alone = jax.jit(
@@ -169,7 +176,8 @@ def test_a_ridge_alone_starts_from_the_origin_and_needs_no_center():
 
 
 def _plan_of_a_ridge(objective):
-    plan = regularized.plan(
+    plan = planned(
+        regularized.plan,
         objective,
         num_users=2000,
         dim=3,

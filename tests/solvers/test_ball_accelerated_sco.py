@@ -14,18 +14,25 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import _calls, ball_accelerated_sco
+from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
-SIZES = {"dim": 5, "delta": 1e-6, "initial_distance": 1.0, "smoothing_radius": 0.2}
+SIZES = {"dim": 5, "delta": 1e-6, "distance": 1.0, "smoothing_radius": 0.2}
 
 
 def test_losses_and_sizes_that_have_no_plan_are_refused():
     with pytest.raises(ValueError, match="whole space"):
-        ball_accelerated_sco.plan(
-            losses.squared(1.0, 1.0, 1.0), num_users=1000, epsilon=1.0, **SIZES
+        planned(
+            ball_accelerated_sco.plan,
+            losses.squared(1.0, 1.0, 1.0),
+            num_users=1000,
+            epsilon=1.0,
+            **SIZES,
         )
     with pytest.raises(ValueError, match="num_blocks"):
-        ball_accelerated_sco.plan(ABSOLUTE, num_users=8, epsilon=1.0, num_blocks=4, **SIZES)
+        planned(
+            ball_accelerated_sco.plan, ABSOLUTE, num_users=8, epsilon=1.0, num_blocks=4, **SIZES
+        )
 
 
 USERS, BLOCKS = 128, (64, 32, 16)
@@ -33,9 +40,11 @@ USERS, BLOCKS = 128, (64, 32, 16)
 
 def _three_blocks():
     """No noise is calibrated, which takes no time."""
-    sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-3, "initial_distance": 1.0, "condition": 2.0}
-    sizes |= {"radius_ratio": 4.0, "num_queries": 16, "search": "fixed", "num_iterations": 1}
-    blocks = tuple(planner.draft(ABSOLUTE, num_users=n, **sizes) for n in BLOCKS)
+    sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-3, "distance": 1.0, "condition": 2.0}
+    calls = planner.Calls(radius_ratio=4.0, num_queries=16, search="fixed", num_iterations=1)
+    blocks = tuple(
+        planned(planner.draft, ABSOLUTE, num_users=n, calls=calls, **sizes) for n in BLOCKS
+    )
     blocks = tuple(
         dataclasses.replace(b, outer=dataclasses.replace(b.outer, target_weight=1e9))
         for b in blocks
@@ -126,8 +135,8 @@ def test_localization_finds_the_minimizer_of_forty_thousand_users():
     rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
     labels = rows @ truth + 0.05 * rng.standard_normal((num_users, 1))
     data = UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)))
-    plan = ball_accelerated_sco.plan(ABSOLUTE, num_users=num_users, epsilon=1.0, **SIZES)
-    sizes = [block.num_users for block in plan.blocks]
+    plan = planned(ball_accelerated_sco.plan, ABSOLUTE, num_users=num_users, epsilon=1.0, **SIZES)
+    sizes = [block.num_users for block in plan.parts]
     assert sizes == [num_users >> i for i in range(1, len(sizes) + 1)]
     assert len(sizes) >= 3
     assert plan.omitted
@@ -141,5 +150,5 @@ def test_localization_finds_the_minimizer_of_forty_thousand_users():
     )
     assert start - best > 0.15
     assert reached - best < 0.003
-    worst = max(float(block.loss().rdp[40]) for block in plan.blocks)
+    worst = max(float(block.loss().rdp[40]) for block in plan.parts)
     assert float(found.privacy.rdp[40]) <= worst * (1 + 1e-5), "blocks are paid for in parallel"

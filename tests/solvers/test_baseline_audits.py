@@ -12,6 +12,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import item_group_privacy, output_perturbation
+from tests.support.planned import planned
 
 RUNS, EPSILON, DELTA = 400_000, 1.0, 1e-2
 ITEMS = 3
@@ -43,7 +44,7 @@ def _linear_pair(users):
 @pytest.mark.parametrize(("batch_size", "least"), [(None, 0.8), (2, 0.25)])
 def test_item_level_sgd_keeps_its_claim_for_users(batch_size, least):
     users = 4
-    plan = item_group_privacy.plan(
+    plan = planned(item_group_privacy.plan,
         LINEAR, num_users=users, items_per_user=ITEMS, dim=1, epsilon=EPSILON, delta=DELTA,
         num_steps=2, batch_size=batch_size, step_size=0.1,
     )  # fmt: skip
@@ -56,8 +57,8 @@ def test_item_level_sgd_keeps_its_claim_for_users(batch_size, least):
 
 @pytest.mark.slow
 def test_output_perturbation_keeps_its_claim():
-    plan = output_perturbation.plan(
-        FLAT, num_users=2, dim=1, epsilon=EPSILON, delta=DELTA, initial_distance=1.0,
+    plan = planned(output_perturbation.plan,
+        FLAT, num_users=2, dim=1, epsilon=EPSILON, delta=DELTA, distance=1.0,
         regularization=1e-2,
     )  # fmt: skip
     pair = tuple(

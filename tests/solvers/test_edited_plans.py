@@ -32,6 +32,7 @@ from dpsco_jax.solvers.user_level import (
     sgd,
 )
 from tests.support import edited_plans as edits
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM, DELTA = 120, 2, 2, 1e-3
 POINTS = losses.squared_distance(point_bound=1.0, radius=1.0)
@@ -114,51 +115,62 @@ def _composite(plan, delta):
 ROWS = [
     Row(
         "sgd, Poisson",
-        lambda: sgd.plan(POINTS, **ITEM, epsilon=2.0, num_steps=4, batch_size=30),
+        lambda: planned(sgd.plan, POINTS, **ITEM, epsilon=2.0, num_steps=4, batch_size=30),
         sgd.solve,
         _sgd,
     ),
     Row(
         "sgd, fixed",
-        lambda: sgd.plan(POINTS, **ITEM, epsilon=2.0, num_steps=4, batch_size=30, sampling="fixed"),
+        lambda: planned(
+            sgd.plan, POINTS, **ITEM, epsilon=2.0, num_steps=4, batch_size=30, sampling="fixed"
+        ),
         sgd.solve,
         _sgd,
     ),
     Row(
         "sgd, full",
-        lambda: sgd.plan(POINTS, **ITEM, epsilon=2.0, num_steps=4, sampling="full"),
+        lambda: planned(sgd.plan, POINTS, **ITEM, epsilon=2.0, num_steps=4, sampling="full"),
         sgd.solve,
         _sgd,
     ),
     Row(
         "private AC-SA",
-        lambda: private_ac_sa.plan(POINTS, **ITEM, epsilon=2.0, num_steps=4, batch_size=30),
+        lambda: planned(
+            private_ac_sa.plan, POINTS, **ITEM, epsilon=2.0, num_steps=4, batch_size=30
+        ),
         private_ac_sa.solve,
         lambda plan, delta: edits.sampled([_run_of(plan)], delta),
     ),
     Row(
         "multi-pass SGD, tested",
-        lambda: multipass_sgd.plan(POINTS, **USER, epsilon=8.0, num_steps=3, radius=1.0),
+        lambda: planned(multipass_sgd.plan, POINTS, **USER, epsilon=8.0, num_steps=3, radius=1.0),
         multipass_sgd.solve,
         _releases,
     ),
     Row(
         "multi-pass SGD, clipped",
-        lambda: multipass_sgd.plan(POINTS, **USER, epsilon=8.0, num_steps=3, radius=10.0),
+        lambda: planned(multipass_sgd.plan, POINTS, **USER, epsilon=8.0, num_steps=3, radius=10.0),
         multipass_sgd.solve,
         _releases,
     ),
     Row(
         "accelerated SGD, tested",
-        lambda: accelerated_sgd.plan(
-            POINTS, **USER, epsilon=8.0, stage_length=2, num_stages=2, radius=0.5
+        lambda: planned(
+            accelerated_sgd.plan,
+            POINTS,
+            **USER,
+            epsilon=8.0,
+            stage_length=2,
+            num_stages=2,
+            radius=0.5,
         ),
         accelerated_sgd.solve,
         _releases,
     ),
     Row(
         "accelerated SGD, clipped batches",
-        lambda: accelerated_sgd.plan(
+        lambda: planned(
+            accelerated_sgd.plan,
             POINTS,
             **USER,
             epsilon=2.0,
@@ -172,29 +184,38 @@ ROWS = [
     ),
     Row(
         "accelerated phased ERM",
-        lambda: accelerated_phased_erm.plan(POINTS, **USER, epsilon=30.0, num_phases=2, radius=0.5),
+        lambda: planned(
+            accelerated_phased_erm.plan, POINTS, **USER, epsilon=30.0, num_phases=2, radius=0.5
+        ),
         accelerated_phased_erm.solve,
         _worst(lambda plan: plan.parts),
     ),
     Row(
         "accelerated phased ERM, strongly convex",
-        lambda: accelerated_strongly_convex.plan(
-            POINTS, **USER, epsilon=4.0, num_blocks=2, batch_size=10, aggregation="clipped"
+        lambda: planned(
+            accelerated_strongly_convex.plan,
+            POINTS,
+            **USER,
+            epsilon=4.0,
+            num_blocks=2,
+            batch_size=10,
+            aggregation="clipped",
         ),
         accelerated_strongly_convex.solve,
         _worst(lambda plan: [phase for block in plan.parts for phase in block.parts]),
     ),
     Row(
         "localized SGD",
-        lambda: localized_sgd.plan(
-            POINTS, **USER, epsilon=20.0, num_blocks=2, num_steps=3, radius=1.2
+        lambda: planned(
+            localized_sgd.plan, POINTS, **USER, epsilon=20.0, num_blocks=2, num_steps=3, radius=1.2
         ),
         localized_sgd.solve,
         _worst(lambda plan: plan.parts),
     ),
     Row(
         "phased SGD",
-        lambda: phased_sgd.plan(
+        lambda: planned(
+            phased_sgd.plan,
             POINTS,
             **USER,
             epsilon=8.0,
@@ -208,27 +229,28 @@ ROWS = [
     ),
     Row(
         "phased ERM",
-        lambda: phased_erm.plan(POINTS, **USER, epsilon=2.0, form="clipped", most_steps=3),
+        lambda: planned(phased_erm.plan, POINTS, **USER, epsilon=2.0, form="clipped", most_steps=3),
         phased_erm.solve,
         _phased_erm,
     ),
     Row(
         "private ERM by restarts",
-        lambda: erm.plan(POINTS, **ITEM, epsilon=4.0, method="restarts", num_stages=2),
+        lambda: planned(erm.plan, POINTS, **ITEM, epsilon=4.0, method="restarts", num_stages=2),
         erm.solve,
         _composite,
     ),
     Row(
         "private SCO by localization",
-        lambda: sco.plan(
-            POINTS, **ITEM, epsilon=4.0, method="localization", num_phases=2, num_stages=1
+        lambda: planned(
+            sco.plan, POINTS, **ITEM, epsilon=4.0, method="localization", num_phases=2, num_stages=1
         ),
         sco.solve,
         _composite,
     ),
     Row(
         "the chosen one",
-        lambda: auto.plan(
+        lambda: planned(
+            auto.plan,
             POINTS,
             **USER,
             epsilon=2.0,

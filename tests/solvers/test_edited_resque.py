@@ -32,6 +32,7 @@ from dpsco_jax.solvers.resque import (
     resque_erm_high_probability,
     resque_prox,
 )
+from tests.support.planned import planned
 
 USERS, DIM, DELTA = 40, 2, 1e-3
 ABSOLUTE = losses.absolute(1.0)
@@ -49,7 +50,7 @@ SIZES = {
     "max_searches": 2,
     "largest_error": math.inf,
 }
-DISTANCE = {"initial_distance": 1.0}
+DISTANCE = {"distance": 1.0}
 MULTILEVEL = {"prox": "mlmc", "reuse": False, "search_runs": 3}
 
 SOLVERS = {
@@ -58,7 +59,7 @@ SOLVERS = {
         resque_erm,
         STRONG | {"num_queries": 8, "sampling": "with replacement"},
     ),
-    "prox": (resque_prox, STRONG | {"num_queries": 4, "key": jax.random.key(0)}),
+    "prox": (resque_prox, STRONG | {"num_queries": 4}),
     "high probability": (resque_erm_high_probability, STRONG | {"num_queries": 4, "num_runs": 3}),
     "erm": (ball_accelerated_erm, SIZES | DISTANCE),
     "erm, multilevel": (ball_accelerated_erm, SIZES | DISTANCE | MULTILEVEL),
@@ -76,9 +77,9 @@ NAMES = tuple(SOLVERS)
 
 
 @functools.cache
-def planned(name):
+def made(name):
     solver, arguments = SOLVERS[name]
-    return solver, solver.plan(ABSOLUTE, **arguments)
+    return solver, planned(solver.plan, ABSOLUTE, **arguments)
 
 
 def data_of(num_users):
@@ -197,7 +198,7 @@ def every_name(at_once):
 @pytest.mark.parametrize("edit", EDITS)
 @every_name(AT_ONCE)
 def test_every_edited_leaf_is_covered(name, edit):
-    solver, plan = planned(name)
+    solver, plan = made(name)
     # In one dtype, so that one program runs all of them.
     plan = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), plan)
     assert require_coverage(solver, plan, name == "sco") == "charged"
@@ -261,7 +262,7 @@ def others(name, value):
 
 @every_name(SIZED_AT_ONCE)
 def test_every_edited_size_is_covered(name):
-    solver, plan = planned(name)
+    solver, plan = made(name)
     outcomes = {}
     for where, edited in static_edits(plan):
         outcomes[where] = require_coverage(solver, edited, name == "sco")
@@ -280,7 +281,7 @@ def test_more_queries_and_more_iterations_cost_more():
             lambda p: dataclasses.replace(p, outer=dataclasses.replace(p.outer, num_iterations=8)),
         ),
     ):
-        solver, plan = planned(name)
+        solver, plan = made(name)
         losses_of = [run(solver, p)[0] for p in (plan, edit(plan))]
         spent = [float(privacy.epsilon(loss, DELTA)) for loss in losses_of]
         assert spent[1] > 1.1 * spent[0]
@@ -289,7 +290,7 @@ def test_more_queries_and_more_iterations_cost_more():
 
 
 def test_the_joint_certificate_of_blocks_has_the_largest_epsilon_and_the_largest_delta():
-    plan = planned("sco")[1]
+    plan = made("sco")[1]
     first, second = plan.parts
     edited = dataclasses.replace(
         plan, parts=(dataclasses.replace(first, delta=1e-5), second)

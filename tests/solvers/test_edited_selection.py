@@ -39,6 +39,7 @@ from tests.support.drawn import (
     range_divergence,
     recorded,
 )
+from tests.support.planned import planned
 
 USERS, ITEMS, DELTA = 8, 2, 1e-3
 AT = int(np.argmin(np.abs(privacy.ORDERS - ORDER)))
@@ -165,8 +166,15 @@ def winsorized_account(plan, noise):
 
 
 def _winsorized(form, **changes):
-    plan = winsorized_erm.plan(
-        LINEAR, **BUDGET, dim=3, num_steps=2, method="convex", form="clipped", radius=0.2
+    plan = planned(
+        winsorized_erm.plan,
+        LINEAR,
+        **BUDGET,
+        dim=3,
+        num_steps=2,
+        method="convex",
+        form="clipped",
+        radius=0.2,
     )
     boxed = form in ("winsorized", "refined")
     numbers = dataclasses.replace(
@@ -178,15 +186,15 @@ def _winsorized(form, **changes):
 
 def _case(name):
     if name in ("finite class", "winsorized class"):
-        plan = finite_class.plan(
-            ABSOLUTE, **SIZES, num_candidates=3, epsilon=3.0, loss_range=(0.0, 1.0),
+        plan = planned(finite_class.plan,
+            ABSOLUTE, **SIZES, dim=1, num_candidates=3, epsilon=3.0, loss_range=(0.0, 1.0),
             stopping_probability=0.3,
         )  # fmt: skip
         plan = dataclasses.replace(plan, winsorized=name == "winsorized class", radius=0.1)
         candidates = jnp.asarray([-0.5, 0.0, 0.5])
         return Case(finite_class, plan, ABSOLUTE, POINTS, candidates, selection_account)
     if name == "metric entropy":
-        plan = metric_entropy.plan(
+        plan = planned(metric_entropy.plan,
             ABSOLUTE, **SIZES, dim=1, epsilon=3.0, loss_range=(0.0, 1.0), lower=-1.0, upper=1.0,
             points_per_axis=3,
         )  # fmt: skip
@@ -194,21 +202,28 @@ def _case(name):
         plan = dataclasses.replace(plan, selection=chosen)
         return Case(metric_entropy, plan, ABSOLUTE, POINTS, jnp.zeros(1), selection_account)
     if name == "output perturbation":
-        plan = output_perturbation.plan(
-            FLAT, **BUDGET, dim=1, initial_distance=1.0, regularization=0.05
+        plan = planned(
+            output_perturbation.plan, FLAT, **BUDGET, dim=1, distance=1.0, regularization=0.05
         )
         data = UserData(Example(jnp.ones((USERS, ITEMS, 1)), LABELS))
         plan = dataclasses.replace(plan, num_steps=6)
         return Case(output_perturbation, plan, FLAT, data, jnp.zeros(1), output_account)
     if name in ("all items", "drawn items"):
-        plan = item_group_privacy.plan(
-            LINEAR, **BUDGET, dim=3, num_steps=4, batch_size=None if name == "all items" else 4
+        plan = planned(
+            item_group_privacy.plan,
+            LINEAR,
+            **BUDGET,
+            dim=3,
+            num_steps=4,
+            batch_size=None if name == "all items" else 4,
         )
         whole = lambda p, noise: gaussian_divergence(noise.gaussian, 2 * float(p.clip_norm) / USERS)  # noqa: E731
         account = whole if name == "all items" else drawn_items_account
         return Case(item_group_privacy, plan, LINEAR, POINTS, jnp.zeros(3), account)
     if name == "preconditioned":
-        plan = preconditioned_sgd.plan(LOGISTIC, **BUDGET, dim=5, columns_per_row=2, num_steps=3)
+        plan = planned(
+            preconditioned_sgd.plan, LOGISTIC, **BUDGET, dim=5, columns_per_row=2, num_steps=3
+        )
         data = UserData(Example(OneHot(COLUMNS), LABELS))
         return Case(preconditioned_sgd, plan, LOGISTIC, data, jnp.zeros(5), preconditioned_account)
     form = name.split()[1]

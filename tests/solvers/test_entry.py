@@ -15,6 +15,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, item_level, resque, user_level
 from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.item_level import erm
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM = 3000, 4, 3
 SIZES = {
@@ -31,9 +32,8 @@ SIZES = {
     "loss_range": (0.0, 3.0),
     "lower": -1.0,
     "upper": 1.0,
-    "key": jax.random.key(0),
 }
-REQUIRED_BEHIND_ARGUMENTS = {"num_users", "dim", "epsilon", "delta", "ball_radius"}
+ASKED = ("num_users", "items_per_user", "dim", "epsilon", "delta")
 # Their plans take ten seconds and more; what they run is in the table as well.
 LONG = {"sco", "auto", "resque_prox", "ball_accelerated_regularized_erm", "ball_accelerated_sco"}
 WITHOUT_A_START = {"finite_class"}  # its params are the candidates
@@ -55,21 +55,18 @@ def solvers():
 SOLVERS = dict(solvers())
 
 
-def settings_of(module, without=()):
+def settings_of(module):
     names = inspect.signature(module.plan).parameters
     wanted = {name for name, p in names.items() if p.default is p.empty and name in SIZES}
     wanted |= {"batch_size"} & set(names)
     if module is SOLVERS.get("accelerated_sgd"):
         wanted -= {"batch_size"}
-    if {"arguments", "settings"} & set(names):
-        wanted |= REQUIRED_BEHIND_ARGUMENTS - (
-            {"ball_radius"} if "arguments" not in names else set()
-        )
-    if module.__name__.endswith("ball_accelerated_erm"):
-        wanted -= {"ball_radius"}
+    if "resque_prox" in module.__name__ or "high_probability" in module.__name__:
+        wanted |= {"regularization"}
     if module.__name__.endswith("localized_sgd"):
         wanted |= {"num_steps"}
-    return {name: SIZES[name] for name in wanted - set(without)}
+    wanted |= set(ASKED)
+    return {name: SIZES[name] for name in wanted}
 
 
 def objective(name, domain):
@@ -92,7 +89,7 @@ def data():
 def test_a_start_of_the_wrong_size_is_refused_by_name(name):
     module = SOLVERS[name]
     public = objective(name, domains.ball(1.0))
-    plan = module.plan(public, **settings_of(module))
+    plan = planned(module.plan, public, **settings_of(module))
     for wrong in (jnp.zeros(DIM + 1), jnp.zeros(1), jnp.zeros(()), jnp.zeros((DIM, 2))):
         with pytest.raises(ValueError, match=r"params must have .*3.*, got"):
             jax.eval_shape(
@@ -104,21 +101,20 @@ def test_a_start_of_the_wrong_size_is_refused_by_name(name):
 @pytest.mark.parametrize("name", sorted(set(SOLVERS) - NO_DISTANCE - {"ball_accelerated_erm"}))
 def test_a_distance_that_nothing_bounds_is_refused_by_name(name):
     module = SOLVERS[name]
-    assert "initial_distance" in inspect.signature(module.plan).parameters
-    with pytest.raises(ValueError, match="initial_distance must be"):
-        module.plan(objective(name, domains.whole_space()), **settings_of(module))
+    with pytest.raises(ValueError, match="distance must be"):
+        planned(module.plan, objective(name, domains.whole_space()), **settings_of(module))
 
 
 def test_the_table_is_whole():
-    assert len(SOLVERS) == 24, sorted(SOLVERS)
+    assert len(SOLVERS) == 26, sorted(SOLVERS)
 
 
 def test_a_start_of_the_wrong_size_is_refused_without_privacy_and_in_parts():
     public = objective("ac_sa", domains.ball(1.0))
-    plain = ac_sa.plan(public, num_users=USERS, dim=DIM, num_steps=3, initial_distance=1.0)
+    plain = planned(ac_sa.plan, public, num_users=USERS, dim=DIM, num_steps=3, distance=1.0)
     with pytest.raises(ValueError, match=r"params must have plan\.dim = 3 entries, got 4"):
         ac_sa.solve(jax.random.key(0), plain, public, data(), jnp.zeros(DIM + 1))
-    of_parts = erm.plan(public, **settings_of(erm))
+    of_parts = planned(erm.plan, public, **settings_of(erm))
     with pytest.raises(ValueError, match=r"params must have plan\.dim = 3 entries, got 1"):
         erm.solve(jax.random.key(0), of_parts, public, data(), jnp.zeros(1))
 

@@ -15,11 +15,12 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.item_level import _stages, erm, private_ac_sa, sco
 from tests.solvers.test_private_ac_sa import QUADRATIC, N, Z
+from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
 RIDGED = ABSOLUTE._replace(ridge=0.5)
-SMALL = {"num_users": 400, "dim": 3, "epsilon": 1.0, "delta": 1e-5, "initial_distance": 1.0}
-LARGE = {"num_users": 5000, "dim": 20, "epsilon": 1.0, "delta": 1e-5, "initial_distance": 1.0}
+SMALL = {"num_users": 400, "dim": 3, "epsilon": 1.0, "delta": 1e-5, "distance": 1.0}
+LARGE = {"num_users": 5000, "dim": 20, "epsilon": 1.0, "delta": 1e-5, "distance": 1.0}
 
 
 def _data(num_users, dim, seed=0, noise=0.02):
@@ -40,12 +41,12 @@ def _risk(points, data):
 
 
 # The plans of the small runs: calibrations take most of the time of this file.
-ERM = erm.plan(RIDGED, method="restarts", num_stages=2, **(SMALL | {"epsilon": 4.0}))
-SCO = sco.plan(ABSOLUTE, num_phases=2, num_stages=1, **SMALL)
+ERM = planned(erm.plan, RIDGED, method="restarts", num_stages=2, **(SMALL | {"epsilon": 4.0}))
+SCO = planned(sco.plan, ABSOLUTE, num_phases=2, num_stages=1, **SMALL)
 
 
 def test_the_direct_bound_on_a_known_problem():
-    plan = erm.plan(ABSOLUTE, **LARGE)
+    plan = planned(erm.plan, ABSOLUTE, **LARGE)
     (part,) = plan.parts
     assert part.policy == "direct"
     assert (part.num_steps, part.batch_size) == (5575, 41)
@@ -67,14 +68,14 @@ def test_stages_of_an_empirical_problem():
     smooth = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0), ridge=0.5)
     assert _sizes(smooth)[0] < _sizes(smooth._replace(smoothness=None))[0]
     for part in (_part(10.0), _part(1e-3)):
-        share = 2 * part.smoothness * part.initial_distance**2 / part.num_steps**2
+        share = 2 * part.smoothness * part.distance**2 / part.num_steps**2
         assert share < part.excess_bound
 
 
 def _part(distance, population=False, objective=RIDGED):
     sizes = {"dim": 20, "constants": "tight", "population": population, "chunk_size": 64}
-    request = {"num_users": 5000, "epsilon": 1.0, "delta": 1e-5, "initial_distance": distance}
-    return _stages.plan(objective, **request, **sizes)
+    request = {"num_users": 5000, "epsilon": 1.0, "delta": 1e-5, "distance": distance}
+    return planned(_stages.plan, objective, **request, **sizes)
 
 
 def _sizes(objective):
@@ -106,9 +107,9 @@ def test_the_papers_sizes_of_a_stage():
 
 
 def test_the_paper_is_feasible_and_dearer():
-    budget = {"num_users": 2000, "dim": 4, "epsilon": 0.5, "delta": 1e-5, "initial_distance": 1.0}
+    budget = {"num_users": 2000, "dim": 4, "epsilon": 0.5, "delta": 1e-5, "distance": 1.0}
     ridged = ABSOLUTE._replace(ridge=0.1)
-    paper = erm.plan(ridged, constants="paper", **budget)
+    paper = planned(erm.plan, ridged, constants="paper", **budget)
     epsilons = [part.epsilon for part in paper.parts]
     assert sum(epsilons) < 0.5
     assert epsilons[-1] == 0.25
@@ -116,10 +117,10 @@ def test_the_paper_is_feasible_and_dearer():
         part.releases.steps.ledger_epsilon(part.noise_multiplier, 1e-5) for part in paper.parts
     ]
     assert max(losses_of) < 0.25
-    tight = erm.plan(ridged, num_stages=2, **budget)
+    tight = planned(erm.plan, ridged, num_stages=2, **budget)
     assert tight.user_gradients < paper.user_gradients / 2
     assert tight.excess_bound < paper.excess_bound / 5
-    population = sco.plan(ABSOLUTE, constants="paper", **budget)
+    population = planned(sco.plan, ABSOLUTE, constants="paper", **budget)
     assert population.composition == "sequential"
     shares = [phase.epsilon for phase in population.parts]
     assert shares == [0.5**i for i in range(2, len(shares) + 2)]
@@ -149,7 +150,9 @@ def test_phases_of_a_population_problem():
 def test_strongly_convex_population_risk():
     ridged = ABSOLUTE._replace(ridge=1.0)
     sizes = SMALL | {"num_users": 4000, "epsilon": 8.0}
-    plan = sco.plan(ridged, method="restarts", num_blocks=2, num_phases=2, num_stages=1, **sizes)
+    plan = planned(
+        sco.plan, ridged, method="restarts", num_blocks=2, num_phases=2, num_stages=1, **sizes
+    )
     assert [block.num_users for block in plan.parts] == [1333, 2667]
     first = plan.parts[0]
     assert plan.distances == (1.0, pytest.approx(math.sqrt(2 * first.excess_bound)))
@@ -201,13 +204,14 @@ def _check(found, plan, data, truth, ridge):
 def test_the_centre_of_private_ac_sa():
     """The term is centred where it was told to be, and not clipped: exact on a quadratic."""
     center = np.array([3.0, 4.0])
-    plan = private_ac_sa.plan(
+    plan = planned(
+        private_ac_sa.plan,
         QUADRATIC,
         num_users=N,
         dim=2,
         epsilon=1.0,
         delta=1e-5,
-        initial_distance=1.0,
+        distance=1.0,
         num_steps=400,
         batch_size=N,
         regularization=1.5,
@@ -227,9 +231,9 @@ def test_the_centre_of_private_ac_sa():
     # Slopes of the term are up to 10 here; they would be changed by a clip at G/2.
     np.testing.assert_allclose(found.params, (0.5 * Z.mean(0) + 1.5 * center) / 2.0, rtol=2e-3)
     with pytest.raises(ValueError, match="policy must be one of auto, strongly convex"):
-        private_ac_sa.plan(ABSOLUTE, policy="direct", regularization=1.0, **SMALL)
+        planned(private_ac_sa.plan, ABSOLUTE, policy="direct", regularization=1.0, **SMALL)
     with pytest.raises(ValueError, match=r"regularization must be .*in \[0, inf\)"):
-        private_ac_sa.plan(ABSOLUTE, regularization=-1.0, **SMALL)
+        planned(private_ac_sa.plan, ABSOLUTE, regularization=-1.0, **SMALL)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +244,7 @@ def test_the_centre_of_private_ac_sa():
         (erm, {"constants": "loose"}, "constants must be one of tight, paper"),
         (erm, {"dim": 0}, "dim must be an integer at least 1"),
         (erm, {"epsilon": 0.0}, r"epsilon must be in \(0, inf\)"),
-        (erm, {"initial_distance": math.inf}, r"initial_distance must be in \(0, inf\)"),
+        (erm, {"distance": math.inf}, r"distance must be in \(0, inf\)"),
         (sco, {"constants": "paper", "epsilon": 9.0}, r"epsilon must be in \(0, 0.5\)"),
         (sco, {"method": "none"}, "method must be one of auto, localization, restarts"),
         (sco, {"method": "restarts"}, r"strong_convexity must be in \(0, inf\)"),
@@ -252,4 +256,4 @@ def test_the_centre_of_private_ac_sa():
 )
 def test_bad_arguments_are_refused(solver, changes, message):
     with pytest.raises(ValueError, match=message):
-        solver.plan(ABSOLUTE, **(SMALL | changes))
+        planned(solver.plan, ABSOLUTE, **(SMALL | changes))

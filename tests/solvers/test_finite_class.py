@@ -16,6 +16,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import finite_class, metric_entropy
+from tests.support.planned import planned
 from tests.support.recorder import Recorded
 
 USERS, ITEMS = 300, 5
@@ -36,7 +37,8 @@ def points(seed=0, center=0.25, spread=0.2):
 
 @functools.cache
 def plan_of(**changes):
-    return finite_class.plan(ABSOLUTE, **(SIZES | {"num_candidates": 4} | changes))
+    settings = SIZES | {"dim": 1, "num_candidates": 4}
+    return planned(finite_class.plan, ABSOLUTE, **(settings | changes))
 
 
 def test_finds_the_best_at_the_price_of_pure_privacy():
@@ -141,7 +143,7 @@ def test_columns_when_needed_give_the_same(monkeypatch):
 
 def test_the_grid():
     settings = SIZES | {"dim": 2, "lower": -1.0, "upper": 1.0}
-    plan = metric_entropy.plan(ABSOLUTE, points_per_axis=4, **settings)
+    plan = planned(metric_entropy.plan, ABSOLUTE, points_per_axis=4, **settings)
     grid = np.array([metric_entropy.grid_point(plan, jnp.asarray(i)) for i in range(16)])
     axis = [-0.75, -0.25, 0.25, 0.75]
     np.testing.assert_allclose(sorted(grid.tolist()), [[a, b] for a in axis for b in axis])
@@ -155,8 +157,8 @@ def test_the_grid():
 def test_the_median_is_found(dim):
     rng = np.random.default_rng(0)
     items = jnp.asarray(rng.choice([-0.3, 0.4, 0.5], (USERS, ITEMS, dim)), jnp.float32)
-    plan = metric_entropy.plan(
-        ABSOLUTE, dim=dim, lower=-1.0, upper=1.0, points_per_axis=12, **SIZES
+    plan = planned(
+        metric_entropy.plan, ABSOLUTE, dim=dim, lower=-1.0, upper=1.0, points_per_axis=12, **SIZES
     )
     run = jax.jit(
         lambda k: metric_entropy.solve(k, plan, ABSOLUTE, UserData(items), jnp.zeros(dim)).params
@@ -168,10 +170,10 @@ def test_the_median_is_found(dim):
 
 def test_the_mesh_balances_choice_and_distance():
     settings = SIZES | {"dim": 1, "lower": -1.0, "upper": 1.0, "num_users": 10_000}
-    chosen = metric_entropy.plan(ABSOLUTE, **settings)
+    chosen = planned(metric_entropy.plan, ABSOLUTE, **settings)
     for factor in (1 / 3, 3):
         points_per_axis = max(1, round(factor * chosen.points_per_axis))
-        other = metric_entropy.plan(ABSOLUTE, points_per_axis=points_per_axis, **settings)
+        other = planned(metric_entropy.plan, ABSOLUTE, points_per_axis=points_per_axis, **settings)
         assert chosen.excess_bound < other.excess_bound
     assert "excess_bound" in str(chosen)
 
@@ -193,13 +195,14 @@ def test_arguments(changes, named):
 
 
 def test_more_arguments():
+    ridged = ABSOLUTE._replace(ridge=1.0)
     with pytest.raises(ValueError, match="ridge"):
-        finite_class.plan(ABSOLUTE._replace(ridge=1.0), num_candidates=2, **SIZES)
+        planned(finite_class.plan, ridged, num_candidates=2, dim=1, **SIZES)
     with pytest.raises(ValueError, match="num_candidates"):
         finite_class.solve(jax.random.key(0), plan_of(), ABSOLUTE, points(), CANDIDATES[:3])
     box = {"dim": 3, "lower": -1.0, "upper": 1.0}
     with pytest.raises(ValueError, match="points_per_axis"):
-        metric_entropy.plan(ABSOLUTE, points_per_axis=200, **box, **SIZES)
-    plan = metric_entropy.plan(ABSOLUTE, points_per_axis=2, **box, **SIZES)
+        planned(metric_entropy.plan, ABSOLUTE, points_per_axis=200, **box, **SIZES)
+    plan = planned(metric_entropy.plan, ABSOLUTE, points_per_axis=2, **box, **SIZES)
     with pytest.raises(ValueError, match="dim"):
         metric_entropy.solve(jax.random.key(0), plan, ABSOLUTE, points(), jnp.zeros(2))

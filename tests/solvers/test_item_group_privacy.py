@@ -18,6 +18,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import item_group_privacy as group
 from dpsco_jax.solvers.user_level import sgd
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM, STEPS = 8, 3, 2, 4
 BUDGET = {
@@ -31,7 +32,7 @@ BATCHES = pytest.mark.parametrize("batch_size", [None, 5], ids=["all items", "dr
 
 
 def _plan(objective=LOGISTIC, **changes):
-    return group.plan(objective, **(BUDGET | changes))
+    return planned(group.plan, objective, **(BUDGET | changes))
 
 
 @functools.cache
@@ -63,7 +64,7 @@ def _noiseless(plan, **changes):
 
 def test_without_noise_each_item_is_clipped_by_itself():
     data = _items(scale=3.0)
-    plan = _noiseless(_plan(LINEAR, initial_distance=1.0), step_size=0.5)
+    plan = _noiseless(_plan(LINEAR, distance=1.0), step_size=0.5)
     found = _solver(True)(jax.random.key(0), plan, data)
     rows = np.asarray(data.items)[np.asarray(data.mask)]
     clipped = rows * np.minimum(1.0, 1.0 / np.linalg.norm(rows, axis=1, keepdims=True))
@@ -75,7 +76,7 @@ def test_without_noise_each_item_is_clipped_by_itself():
 
 def test_drawn_items_are_an_unbiased_sample_of_all_slots():
     data = _items()
-    plan = _noiseless(_plan(LINEAR, batch_size=5, num_steps=1, initial_distance=1.0), step_size=1.0)
+    plan = _noiseless(_plan(LINEAR, batch_size=5, num_steps=1, distance=1.0), step_size=1.0)
     keys = jax.random.split(jax.random.key(0), 20_000)
     ends = jax.jit(jax.vmap(lambda k: _solver(True)(k, plan, data).params))(keys)
     items = np.where(np.asarray(data.mask)[..., None], data.items, 0.0).reshape(-1, DIM)
@@ -87,7 +88,7 @@ def test_drawn_items_are_an_unbiased_sample_of_all_slots():
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_replacing_a_user_moves_the_release_by_at_most_the_sensitivity_and_it_is_reached(masked):
-    plan = _noiseless(_plan(LINEAR, num_steps=1, initial_distance=1.0), step_size=1.0)
+    plan = _noiseless(_plan(LINEAR, num_steps=1, distance=1.0), step_size=1.0)
     mask = jnp.ones((USERS, ITEMS), bool)
     ends = []
     for sign in (1.0, -1.0):
@@ -97,7 +98,7 @@ def test_replacing_a_user_moves_the_release_by_at_most_the_sensitivity_and_it_is
     moved = float(np.linalg.norm(np.subtract(*ends)))
     bound = 2.0 / USERS  # 2mC over N·m
     assert moved == pytest.approx(bound * (2 / 3 if masked else 1.0), rel=1e-4)
-    noise = _plan(LINEAR, num_steps=1, initial_distance=1.0)
+    noise = _plan(LINEAR, num_steps=1, distance=1.0)
     assert noise.noise_stddev == pytest.approx(noise.noise_multiplier * bound)
 
 
@@ -133,8 +134,15 @@ def test_certificate_and_ledger_keep_the_budget(batch_size, constants):
 def test_all_items_cost_a_user_what_all_users_cost():
     """Gaussian noise for m items at once is that of user-level DP-SGD: group privacy loses nothing."""
     ours = _plan(num_steps=50)
-    users = sgd.plan(
-        LOGISTIC, num_users=USERS, dim=DIM, epsilon=1.0, delta=1e-5, num_steps=50, sampling="full"
+    users = planned(
+        sgd.plan,
+        LOGISTIC,
+        num_users=USERS,
+        dim=DIM,
+        epsilon=1.0,
+        delta=1e-5,
+        num_steps=50,
+        sampling="full",
     )
     assert ours.noise_multiplier == pytest.approx(users.noise_multiplier)
     assert ours.excess_bound == pytest.approx(users.excess_bound)
@@ -183,7 +191,7 @@ def test_the_default_step_and_its_bound():
 
 def test_an_item_without_a_number_counts_as_nothing():
     data = _items()
-    plan = _noiseless(_plan(LINEAR, initial_distance=1.0), step_size=0.5)
+    plan = _noiseless(_plan(LINEAR, distance=1.0), step_size=0.5)
     spoiled = data._replace(
         items=data.items.at[3, 1].set(jnp.nan), mask=data.mask.at[3, 1].set(True)
     )
@@ -196,11 +204,12 @@ def test_an_item_without_a_number_counts_as_nothing():
 def test_bad_arguments():
     for name, value in (
         ("num_users", 1), ("items_per_user", 0), ("dim", 0), ("num_steps", 0), ("epsilon", 0.0),
-        ("delta", 1.0), ("batch_size", USERS + 1), ("clip_norm", 0.0), ("constants", "loose"),
+        ("delta", 0.0), ("delta", 1.0), ("batch_size", USERS + 1), ("clip_norm", 0.0),
+        ("constants", "loose"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"{name} must be"):
             _plan(**{name: value})
-    with pytest.raises(ValueError, match="initial_distance must be"):
+    with pytest.raises(ValueError, match="distance must be"):
         _plan(LINEAR)
     with pytest.raises(ValueError, match=r"plan\.items_per_user = 4 slots, got 3"):
         group.solve(

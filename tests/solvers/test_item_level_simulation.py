@@ -14,10 +14,11 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import erm, sco
+from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
 DIM, RUNS = 20, 5
-BUDGET = {"dim": DIM, "epsilon": 1.0, "delta": 1e-5, "initial_distance": 1.0}
+BUDGET = {"dim": DIM, "epsilon": 1.0, "delta": 1e-5, "distance": 1.0}
 
 
 def _sample(num_users, seed):
@@ -59,7 +60,7 @@ def _least_absolute_deviations(features, labels):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["direct", "regularize"])
 def test_empirical_risk(method):
-    plan = erm.plan(ABSOLUTE, num_users=5000, method=method, **BUDGET)
+    plan = planned(erm.plan, ABSOLUTE, num_users=5000, method=method, **BUDGET)
     sample = _sample(5000, 0)
     best = _least_absolute_deviations(*sample)
     assert np.linalg.norm(best) < 1
@@ -73,7 +74,7 @@ def test_empirical_risk(method):
 
 @pytest.mark.slow
 def test_population_risk():
-    plan = sco.plan(ABSOLUTE, num_users=8000, **BUDGET)
+    plan = planned(sco.plan, ABSOLUTE, num_users=8000, **BUDGET)
     population = _sample(400_000, 1)
     best = np.full(DIM, 0.7 / math.sqrt(DIM))  # the noise has median zero
     trivial = _risk(np.zeros(DIM), population) - _risk(best, population)

@@ -15,14 +15,15 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.combinators import composite, localization
 from tests.support import exact_solver
+from tests.support.planned import planned
 
-BUDGET = {"epsilon": 1.0, "delta": 1e-6, "initial_distance": 2.0}
+BUDGET = {"epsilon": 1.0, "delta": 1e-6, "distance": 2.0}
 BALL = exact_solver.quadratic(domain=domains.ball(3.0))
 
 
 def _plan(num_users, inner=None, objective=BALL, **changes):
     inner = inner or exact_solver.planner(exact_solver.exact_bound(1e-3))
-    return localization.plan(inner, objective, num_users=num_users, **(BUDGET | changes))
+    return planned(localization.plan, inner, objective, num_users=num_users, **(BUDGET | changes))
 
 
 def _data(num_users, seed=0):
@@ -51,15 +52,15 @@ def _ends(plan, data):
     return [*points, np.asarray(found.params)]
 
 
-@pytest.mark.parametrize("budget", ["parallel", "paper"])
-def test_the_trajectory_in_closed_form(budget):
+@pytest.mark.parametrize("constants", ["tight", "paper"])
+def test_the_trajectory_in_closed_form(constants):
     objective = exact_solver.quadratic()
-    plan = _plan(1000, objective=objective, budget=budget, step_size=0.05)
+    plan = _plan(1000, objective=objective, constants=constants, step_size=0.05)
     data = _data(1000)
     found = composite.solve(
         exact_solver.solve, jax.random.key(0), plan, objective, data, jnp.asarray([2.0, -1.0])
     )
-    decay, point, start = (4 if budget == "parallel" else 32), np.array([2.0, -1.0]), 0
+    decay, point, start = (4 if constants == "tight" else 32), np.array([2.0, -1.0]), 0
     for i, part in enumerate(plan.parts, start=1):
         strength = 2 * decay**i / (0.05 * part.num_users)
         assert part.regularization == pytest.approx(strength)
@@ -87,17 +88,17 @@ def test_a_term_of_the_objective_keeps_its_own_centre():
 
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(
-    num_users=strategies.integers(45, 3000), budget=strategies.sampled_from(["parallel", "paper"])
+    num_users=strategies.integers(45, 3000), constants=strategies.sampled_from(["tight", "paper"])
 )
-def test_blocks_are_disjoint(num_users, budget):
-    plan = _plan(num_users, budget=budget)
+def test_blocks_are_disjoint(num_users, constants):
+    plan = _plan(num_users, constants=constants)
     index = np.arange(2.0 * num_users, dtype=np.float32).reshape(num_users, 1, 2)
     blocks = [items[:, 0, 0] for items, _, _ in _inputs(plan, UserData(index, None))]
     together = np.concatenate(blocks)
     assert len(np.unique(together)) == len(together) <= num_users
     assert [len(block) for block in blocks] == [part.num_users for part in plan.parts]
     assert min(map(len, blocks)) >= 20
-    if budget == "parallel":
+    if constants == "tight":
         assert len(together) == num_users
     else:
         assert [len(block) for block in blocks] == [
@@ -121,7 +122,7 @@ def test_one_record_is_in_one_phase_and_a_phase_starts_where_the_last_has_ended(
 
 
 def test_the_ledgers():
-    parallel, paper = _plan(1000), _plan(1000, budget="paper")
+    parallel, paper = _plan(1000), _plan(1000, constants="paper")
     data = _data(1000)
     for plan in (parallel, paper):
         found = composite.solve(
@@ -163,7 +164,7 @@ def test_the_bound_is_the_sum_of_its_terms_and_the_step_its_best():
     # The distance within a phase: at most G/λ, at most the diameter.
     for part, distance in zip(best.parts, best.distances, strict=True):
         assert distance == pytest.approx(min(6.0, g / part.regularization))
-        assert part.initial_distance == distance
+        assert part.distance == distance
 
 
 def test_the_excess_risk_stays_below_the_bound():
@@ -196,7 +197,7 @@ def test_phases_that_are_too_small_are_left_out_and_named():
     words = " ".join(str(plan).split())
     assert "phases left out 2: num_users must be at least 200" in words
     assert "left out" not in str(_plan(1000))
-    paper = _plan(1000, budget="paper")
+    paper = _plan(1000, constants="paper")
     assert [part.num_users for part in paper.parts] == [500, 250, 125, 62, 31]
     assert "phases left out 5: num_users must leave 20" in " ".join(str(paper).split())
     with pytest.raises(ValueError, match=r"num_users must be .*at least 2000"):
@@ -227,10 +228,10 @@ def test_one_compilation_serves_all_numbers_and_maps_over_plans():
         ({"num_users": 1}, "num_users must be an integer at least 2"),
         ({"num_users": 19}, "num_users must leave 20 for each of 1 phases, got 19"),
         ({"epsilon": 0.0}, r"epsilon must be in \(0, inf\)"),
-        ({"delta": 1.0}, r"delta must be in \(0, 1\)"),
-        ({"initial_distance": math.inf}, r"initial_distance must be in \(0, inf\)"),
+        ({"delta": 1.0}, r"delta must be in \[0, 1\)"),
+        ({"distance": math.inf}, r"distance must be in \(0, inf\)"),
         ({"regularization": -1.0}, r"regularization must be in \[0, inf\)"),
-        ({"budget": "all"}, "budget must be one of parallel, paper"),
+        ({"constants": "all"}, "constants must be one of tight, paper"),
         ({"decay": 1.0}, r"decay must be in \(1, inf\)"),
         ({"num_phases": 0}, "num_phases must be an integer at least 1"),
         ({"step_size": 0.0}, r"step_size must be in \(0, inf\)"),
@@ -239,8 +240,8 @@ def test_one_compilation_serves_all_numbers_and_maps_over_plans():
 def test_bad_arguments_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         _plan(**({"num_users": 100} | changes))
-    with pytest.raises(ValueError, match=r"initial_distance must be in \(0, inf\)"):
-        _plan(100, objective=exact_solver.quadratic(), initial_distance=None)
+    with pytest.raises(ValueError, match=r"distance must be in \(0, inf\)"):
+        _plan(100, objective=exact_solver.quadratic(), distance=None)
     plan = _plan(100)
     with pytest.raises(ValueError, match=r"plan\.num_users = 100 users, got 99"):
         _inputs(plan, _data(99))

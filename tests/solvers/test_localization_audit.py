@@ -19,6 +19,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.combinators import composite, localization
 from dpsco_jax.solvers.item_level import private_ac_sa
+from tests.support.planned import planned
 
 LINEAR = Objective(
     loss=lambda w, z: jnp.vdot(z, w),
@@ -52,13 +53,14 @@ def _ac_sa(plan):
 @pytest.mark.slow
 def test_one_full_batch_and_its_golden_noise():
     """σ/2G = 3.73063 for (1, 1e-5); noise for a sensitivity of G instead of 2G is caught."""
-    plan = private_ac_sa.plan(
+    plan = planned(
+        private_ac_sa.plan,
         LINEAR,
         num_users=4,
         dim=1,
         epsilon=1.0,
         delta=1e-5,
-        initial_distance=1.0,
+        distance=1.0,
         num_steps=1,
         batch_size=4,
     )
@@ -71,13 +73,14 @@ def test_one_full_batch_and_its_golden_noise():
 
 @pytest.mark.slow
 def test_sampled_batches():
-    plan = private_ac_sa.plan(
+    plan = planned(
+        private_ac_sa.plan,
         LINEAR,
         num_users=6,
         dim=1,
         epsilon=EPSILON,
         delta=DELTA,
-        initial_distance=1.0,
+        distance=1.0,
         num_steps=3,
         batch_size=3,
     )
@@ -87,17 +90,18 @@ def test_sampled_batches():
 
 
 def _localization():
-    def inner(objective, **request):
-        everybody = request["num_users"]
-        return private_ac_sa.plan(objective, dim=1, num_steps=1, batch_size=everybody, **request)
+    def inner(problem, budget, **request):
+        everybody = problem.num_users
+        return private_ac_sa.plan(problem, budget, num_steps=1, batch_size=everybody, **request)
 
-    return localization.plan(
+    return planned(
+        localization.plan,
         inner,
         LINEAR,
         num_users=USERS,
         epsilon=EPSILON,
         delta=DELTA,
-        initial_distance=1.0,
+        distance=1.0,
         num_phases=2,
     )
 

@@ -12,6 +12,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import localized_sgd
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM, DELTA, EPSILON = 150, 4, 2, 1e-3, 20.0
 POINTS = losses.squared_distance(point_bound=1.0, radius=1.0)
@@ -20,7 +21,7 @@ SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": DELTA
 
 def _plan(**changes):
     settings = {"epsilon": EPSILON, "num_blocks": 2, "num_steps": 6, "radius": 1.2} | SIZES
-    return localized_sgd.plan(POINTS, **(settings | changes))
+    return planned(localized_sgd.plan, POINTS, **(settings | changes))
 
 
 def _data(seed=0, spread=0.2):
@@ -67,7 +68,8 @@ def test_number_of_blocks_of_the_paper():
 
 
 def test_distances_follow_from_the_proven_bounds():
-    plan = localized_sgd.plan(
+    plan = planned(
+        localized_sgd.plan,
         POINTS,
         num_users=20_000,
         items_per_user=10_000,
@@ -85,12 +87,24 @@ def test_distances_follow_from_the_proven_bounds():
         assert distance < before / 2
     assert plan.excess_bound == plan.parts[-1].excess_bound < plan.parts[0].excess_bound / 100
     # Better than all users at once for the whole distance, and the default finds it.
-    tight = localized_sgd.plan(
-        POINTS, num_users=20_000, items_per_user=10_000, dim=5, epsilon=4.0, delta=1e-6
+    tight = planned(
+        localized_sgd.plan,
+        POINTS,
+        num_users=20_000,
+        items_per_user=10_000,
+        dim=5,
+        epsilon=4.0,
+        delta=1e-6,
     )
     assert tight.excess_bound <= plan.excess_bound
-    few = localized_sgd.plan(
-        POINTS, num_users=300, items_per_user=10_000, dim=5, epsilon=4.0, delta=1e-6
+    few = planned(
+        localized_sgd.plan,
+        POINTS,
+        num_users=300,
+        items_per_user=10_000,
+        dim=5,
+        epsilon=4.0,
+        delta=1e-6,
     )
     assert len(few.parts) == 1, "two blocks have too few users for the test"
 
@@ -157,7 +171,7 @@ def test_without_noise_the_minimizer_of_the_last_block_is_found():
         ({"num_blocks": 0}, "num_blocks must be"),
         ({"num_blocks": 8}, "num_blocks must be"),
         ({"num_blocks": 7}, "num_users must be"),
-        ({"initial_distance": 0.0}, "initial_distance must be in"),
+        ({"distance": 0.0}, "distance must be in"),
         ({"items_per_user": 0}, "items_per_user must be"),
     ],
 )
@@ -169,6 +183,6 @@ def test_bad_arguments_are_refused(changes, message):
 def test_other_losses_are_refused():
     settings = {"epsilon": EPSILON} | SIZES
     with pytest.raises(ValueError, match="strong_convexity must be"):
-        localized_sgd.plan(POINTS._replace(loss_strong_convexity=0.0), **settings)
+        planned(localized_sgd.plan, POINTS._replace(loss_strong_convexity=0.0), **settings)
     with pytest.raises(ValueError, match="must be smooth if it has a ridge"):
-        localized_sgd.plan(losses.hinge(1.0, ridge=0.1), **settings)
+        planned(localized_sgd.plan, losses.hinge(1.0, ridge=0.1), **settings)

@@ -15,6 +15,7 @@ from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status, loop
 from dpsco_jax.solvers.user_level import multipass_sgd
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM, STEPS, DELTA = 64, 4, 3, 5, 1e-3
 LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.1)
@@ -24,7 +25,7 @@ SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": DELTA
 
 def _plan(objective=LOGISTIC, epsilon=8.0, **changes):
     settings = {"num_steps": STEPS, "radius": 1.5, "epsilon": epsilon} | SIZES
-    return multipass_sgd.plan(objective, **(settings | changes))
+    return planned(multipass_sgd.plan, objective, **(settings | changes))
 
 
 def _quiet(plan):
@@ -121,7 +122,7 @@ def test_the_solver_is_its_chain():
 def test_noise_of_the_average_has_the_law_of_the_recursion():
     """Quadratic, no domain: bias and variance of the average in closed form."""
     everywhere = POINTS._replace(domain=domains.whole_space())
-    plan = _plan(everywhere, radius=0.5, initial_distance=1.0)
+    plan = _plan(everywhere, radius=0.5, distance=1.0)
     releases = dataclasses.replace(plan.releases, threshold=-1e9)
     plan = dataclasses.replace(plan, releases=releases, step_size=0.3)
     data, start = _points(), jnp.asarray([0.5, -1.0, 0.0])
@@ -356,7 +357,8 @@ def test_smoothed_runs_find_the_median(smoothing):
         ({"num_users": 20}, "num_users must be at least"),
         ({"items_per_user": 0}, "items_per_user must be"),
         ({"epsilon": 0.0}, r"epsilon must be in \(0, inf\)"),
-        ({"delta": 1.0}, r"delta must be in \(0, 1\)"),
+        ({"delta": 0.0}, r"delta must be in \(0, 1\)"),
+        ({"delta": 1.0}, r"delta must be in \[0, 1\)"),
         ({"num_steps": 0}, "num_steps must be"),
         ({"radius": -1.0}, "radius must be in"),
         ({"step_size": 0.0}, "step_size must be in"),
@@ -365,7 +367,7 @@ def test_smoothed_runs_find_the_median(smoothing):
         ({"smoothing": "per_item", "smoothing_radius": 0.0}, "smoothing_radius must be in"),
         ({"on_halt": "zero"}, "on_halt must be one of start, average"),
         ({"constants": "loose"}, "constants must be one of"),
-        ({"initial_distance": float("inf")}, "initial_distance must be in"),
+        ({"distance": float("inf")}, "distance must be in"),
     ],
 )
 def test_bad_arguments_are_refused(changes, message):
@@ -392,13 +394,14 @@ def test_an_attack_learns_less_than_the_claim_and_notices_missing_noise():
     """All users at 0 but one, at ±0.95 of twice the radius: the mean moves by 3.8 radii over n a step."""
     users, runs, delta, radius = 48, 200_000, 1e-2, 0.4
     settings = {"num_users": users, "items_per_user": 1, "dim": 1, "delta": delta, "failure": 0.2}
-    plan = multipass_sgd.plan(
+    plan = planned(
+        multipass_sgd.plan,
         LINEAR,
         epsilon=8.0,
         num_steps=3,
         radius=radius,
         step_size=1.0,
-        initial_distance=1.0,
+        distance=1.0,
         **settings,
     )
     plan = jax.tree.map(float, plan)
@@ -438,7 +441,8 @@ def test_median_of_honest_users_end_to_end():
     results = {}
     for epsilon in (2.0, 8.0):
         for radius in (0.15, 0.3):
-            plan = multipass_sgd.plan(
+            plan = planned(
+                multipass_sgd.plan,
                 objective,
                 num_users=users,
                 items_per_user=items,

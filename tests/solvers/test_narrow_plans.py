@@ -23,14 +23,15 @@ from tests.solvers.test_edited_selection import (
     SIZES,
     USERS,
 )
+from tests.support.planned import planned
 
 CANDIDATES = jnp.asarray([-0.5, 0.0, 0.5])
 NARROW = [np.uint8(200), jnp.uint8(200), jnp.int32(2**30), jnp.bfloat16(0.5), np.float16(0.5)]
 
 
 def _class(**changes):
-    plan = finite_class.plan(
-        ABSOLUTE, **SIZES, num_candidates=3, epsilon=3.0, loss_range=(0.0, 1.0),
+    plan = planned(finite_class.plan,
+        ABSOLUTE, **SIZES, dim=1, num_candidates=3, epsilon=3.0, loss_range=(0.0, 1.0),
         stopping_probability=0.3,
     )  # fmt: skip
     return dataclasses.replace(plan, winsorized=False, **changes)
@@ -39,7 +40,7 @@ def _class(**changes):
 @pytest.mark.parametrize("value", NARROW, ids=lambda v: str(v.dtype))
 def test_a_clip_in_a_narrow_dtype_is_refused(value):
     # In uint8: a range of 400 with the noise of 144, which claimed ε = 3 and cost 8.3; items: 2.0 and 7.2.
-    items = item_group_privacy.plan(LINEAR, **BUDGET, dim=3, num_steps=4)
+    items = planned(item_group_privacy.plan, LINEAR, **BUDGET, dim=3, num_steps=4)
     cases = [
         (finite_class, _class(bound=value), ABSOLUTE, CANDIDATES),
         (item_group_privacy, dataclasses.replace(items, clip_norm=value), LINEAR, jnp.zeros(3)),
@@ -74,7 +75,9 @@ def test_selection_by_noise_that_cannot_be_drawn_costs_infinity(number, winsoriz
 
 
 def test_means_with_noise_that_cannot_be_drawn_cost_infinity():
-    plan = winsorized_erm.plan(LINEAR, **BUDGET, dim=3, num_steps=2, form="clipped", radius=0.2)
+    plan = planned(
+        winsorized_erm.plan, LINEAR, **BUDGET, dim=3, num_steps=2, form="clipped", radius=0.2
+    )
     numbers = dataclasses.replace(plan.releases, bound=1e-37)
     assert math.isinf(numbers.certificate().epsilon)
     plan = dataclasses.replace(plan, phase=dataclasses.replace(plan.phase, releases=numbers))

@@ -16,8 +16,9 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import output_perturbation
+from tests.support.planned import planned
 
-BUDGET = {"num_users": 10, "dim": 3, "epsilon": 1.0, "delta": 1e-5, "initial_distance": 2.0}
+BUDGET = {"num_users": 10, "dim": 3, "epsilon": 1.0, "delta": 1e-5, "distance": 2.0}
 OBJECTIVES = {
     "whole space": losses.logistic(1.0),
     "ball": losses.logistic(1.0, domains.ball(0.7), ridge=0.02),
@@ -26,7 +27,7 @@ OBJECTIVES = {
 
 
 def _plan(objective, **changes):
-    return output_perturbation.plan(objective, **(BUDGET | changes))
+    return planned(output_perturbation.plan, objective, **(BUDGET | changes))
 
 
 def _noiseless(plan):
@@ -177,7 +178,7 @@ def test_the_regularization_is_the_best_and_the_bound_holds(name):
 
     risk = np.asarray(jax.jit(jax.vmap(excess))(keys), np.float64)
     optimum = float(loss(jnp.asarray(problem.minimizer, jnp.float32), problem.data))
-    assert np.linalg.norm(problem.minimizer) <= BUDGET["initial_distance"]
+    assert np.linalg.norm(problem.minimizer) <= BUDGET["distance"]
     assert 0.0 < risk.mean() - optimum <= best.excess_bound
     assert best.excess_bound < 1.0
 
@@ -198,16 +199,16 @@ def test_a_user_without_a_number_counts_as_nothing():
 def test_bad_arguments():
     objective = OBJECTIVES["whole space"]
     for name, value in (
-        ("num_users", 1), ("dim", 0), ("epsilon", 0.0), ("delta", 1.0), ("regularization", -1.0),
-        ("initial_distance", math.inf), ("items_per_user", 0), ("constants", "loose"),
+        ("num_users", 1), ("dim", 0), ("epsilon", 0.0), ("delta", 0.0), ("delta", 1.0),
+        ("regularization", -1.0), ("distance", math.inf), ("items_per_user", 0), ("constants", "loose"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"{name} must be"):
             _plan(objective, **{name: value})
     with pytest.raises(ValueError, match="regularization must be positive"):
         _plan(objective, regularization=0.0)
-    with pytest.raises(ValueError, match="initial_distance must be"):
-        _plan(objective, initial_distance=None)
-    assert _plan(OBJECTIVES["ball"], initial_distance=None).excess_bound < math.inf
+    with pytest.raises(ValueError, match="distance must be"):
+        _plan(objective, distance=None)
+    assert _plan(OBJECTIVES["ball"], distance=None).excess_bound < math.inf
     with pytest.raises(ValueError, match=r"plan\.num_users = 11"):
         output_perturbation.solve(
             jax.random.key(0), _plan(objective, num_users=11), objective,

@@ -14,8 +14,9 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import output_perturbation
+from tests.support.planned import planned
 
-BUDGET = {"num_users": 10, "dim": 3, "epsilon": 1.0, "delta": 1e-5, "initial_distance": 2.0}
+BUDGET = {"num_users": 10, "dim": 3, "epsilon": 1.0, "delta": 1e-5, "distance": 2.0}
 OBJECTIVES = {
     "whole space": losses.logistic(1.0),
     "ball": losses.huber(1.0, 0.3, domains.ball(0.7), ridge=0.02),
@@ -24,7 +25,7 @@ OBJECTIVES = {
 
 
 def _plan(objective, **changes):
-    return output_perturbation.plan(objective, **(BUDGET | changes))
+    return planned(output_perturbation.plan, objective, **(BUDGET | changes))
 
 
 def _noiseless(plan):
@@ -78,7 +79,7 @@ def test_losses_that_are_not_convex_lipschitz_and_smooth_by_construction_are_ref
 def test_a_loss_copied_by_value_is_refused_with_the_way_out():
     sent = cloudpickle.loads(cloudpickle.dumps(losses.logistic(1.0, ridge=0.1)))
     with pytest.raises(ValueError, match="make the objective anew in the process that uses it"):
-        output_perturbation.plan(sent, num_users=10, dim=2, epsilon=1.0, delta=1e-3)
+        planned(output_perturbation.plan, sent, num_users=10, dim=2, epsilon=1.0, delta=1e-3)
 
 
 def test_a_plan_runs_with_the_objective_that_it_was_made_for_only():

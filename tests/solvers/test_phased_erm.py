@@ -17,6 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers._schedules import phased_erm as schedule
 from dpsco_jax.solvers.user_level import phased_erm
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM = 120, 3, 2
 LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
@@ -38,7 +39,7 @@ def points(seed=0, center=0.3, spread=0.1):
 @functools.cache
 def plan_of(phases=3, **changes):
     """A plan with a given number of phases."""
-    plan = phased_erm.plan(QUADRATIC, most_steps=3, form="clipped", **(SIZES | changes))
+    plan = planned(phased_erm.plan, QUADRATIC, most_steps=3, form="clipped", **(SIZES | changes))
     size = USERS // phases
     phase = plan.parts[0]
     releases = dataclasses.replace(phase.releases, num_users=size, num_queries=2)
@@ -113,7 +114,7 @@ def test_the_price_is_that_of_one_phase():
 @pytest.mark.parametrize("split", ["equal", "geometric"])
 def test_plans(split):
     settings = SIZES | {"num_users": 5000, "items_per_user": 20, "split": split}
-    plan = phased_erm.plan(LOGISTIC, **settings)
+    plan = planned(phased_erm.plan, LOGISTIC, **settings)
     assert plan.certificate().epsilon <= 1.0
     sizes = [phase.num_users for phase in plan.parts]
     assert sum(sizes) == 5000
@@ -130,14 +131,16 @@ def test_plans(split):
 def test_the_bound_falls_with_users_items_and_budget():
     def bound(**changes):
         settings = SIZES | {"num_users": 4000, "items_per_user": 20, "form": "clipped"} | changes
-        return phased_erm.plan(LOGISTIC, **settings).excess_bound
+        return planned(phased_erm.plan, LOGISTIC, **settings).excess_bound
 
     base = bound()
     assert bound(num_users=16_000) < 0.7 * base
     assert bound(epsilon=4.0) < base
     assert bound(items_per_user=200) < base
-    strong = phased_erm.plan(
-        LOGISTIC._replace(ridge=0.3), **(SIZES | {"num_users": 4000, "items_per_user": 20})
+    strong = planned(
+        phased_erm.plan,
+        LOGISTIC._replace(ridge=0.3),
+        **(SIZES | {"num_users": 4000, "items_per_user": 20}),
     )
     assert strong.excess_bound < base
 
@@ -147,8 +150,13 @@ def test_the_bound_holds_for_a_linear_loss():
     linear = Objective(
         loss=lambda w, z: -jnp.vdot(w, z), lipschitz=1.0, smoothness=0.0, domain=domains.ball(1.0)
     )
-    plan = phased_erm.plan(
-        linear, **(SIZES | {"epsilon": 8.0}), initial_distance=1.0, most_steps=8, form="clipped"
+    plan = planned(
+        phased_erm.plan,
+        linear,
+        **(SIZES | {"epsilon": 8.0}),
+        distance=1.0,
+        most_steps=8,
+        form="clipped",
     )
     mean = np.array([0.5, 0.2])
 
@@ -179,23 +187,26 @@ def test_huge_regularization_stays_at_the_start():
 
 def test_as_printed_but_for_the_blocks():
     """n = 10⁴, m = 100, d = 10, G = 10·σ√d: the printed last block has 0.02 users, ours have all."""
-    problem = schedule.Problem(100, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
+    setting = schedule.Setting(100, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
     stddev = 0.1 / math.sqrt(10)
     count = math.ceil(math.log2(10**4 * 10 / (stddev * 10)))
     assert count == 19
     assert 10**4 / 2**count < 0.03
-    equal = schedule.printed(problem, 10**4, 10, stddev, 1.0, "equal")
+    equal = schedule.printed(setting, 10**4, 10, stddev, 1.0, "equal")
     assert len(equal) == 10
     assert min(phase.num_users for phase in equal) == 1000
-    geometric = schedule.printed(problem, 10**4, 10, stddev, 1.0, "geometric")
+    geometric = schedule.printed(setting, 10**4, 10, stddev, 1.0, "geometric")
     assert min(phase.num_users for phase in geometric) >= 1
     weight = math.sqrt(0.1 / 1e6 + (stddev * 10 / 1e5) ** 2)
     np.testing.assert_allclose([p.regularization for p in equal], weight * 4.0 ** np.arange(1, 11))
     for phase in equal:
         strong = phase.regularization
         assert phase.num_steps >= min(500, math.ceil((1 + strong) / strong))
-    paper = phased_erm.plan(
-        LOGISTIC, constants="paper", **(SIZES | {"num_users": 2000, "epsilon": 0.5})
+    paper = planned(
+        phased_erm.plan,
+        LOGISTIC,
+        constants="paper",
+        **(SIZES | {"num_users": 2000, "epsilon": 0.5}),
     )
     assert paper.excess_bound == math.inf
     assert paper.certificate().epsilon <= 0.5
@@ -206,6 +217,7 @@ def test_as_printed_but_for_the_blocks():
     [
         ({"num_users": 1}, "num_users"),
         ({"epsilon": math.inf}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
         ({"delta": 1.0}, "delta"),
         ({"split": "thirds"}, "split"),
         ({"most_steps": 0}, "most_steps"),
@@ -215,12 +227,12 @@ def test_as_printed_but_for_the_blocks():
 )
 def test_arguments(changes, named):
     with pytest.raises(ValueError, match=named):
-        phased_erm.plan(LOGISTIC, **(SIZES | changes))
+        planned(phased_erm.plan, LOGISTIC, **(SIZES | changes))
 
 
 def test_more_arguments():
     with pytest.raises(ValueError, match="smoothness"):
-        phased_erm.plan(LOGISTIC._replace(smoothness=None), **SIZES)
+        planned(phased_erm.plan, LOGISTIC._replace(smoothness=None), **SIZES)
     fewer = UserData(jnp.zeros((USERS - 1, ITEMS, DIM)), None)
     with pytest.raises(ValueError, match="num_users"):
         phased_erm.solve(jax.random.key(0), plan_of(), QUADRATIC, fewer, jnp.zeros(DIM))

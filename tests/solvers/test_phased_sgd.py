@@ -15,6 +15,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.user_level import phased_sgd
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM, GROUPS, DELTA, EPSILON = 110, 3, 2, 16, 1e-3, 8.0
 QUADRATIC = Objective(
@@ -29,7 +30,9 @@ SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": DELTA
 
 def _plan(objective=QUADRATIC, **changes):
     settings = {"epsilon": EPSILON, "num_groups": GROUPS, "num_phases": 2, "step_size": 0.1}
-    return phased_sgd.plan(objective, **(settings | {"radius": (0.4, 0.2)} | SIZES | changes))
+    return planned(
+        phased_sgd.plan, objective, **(settings | {"radius": (0.4, 0.2)} | SIZES | changes)
+    )
 
 
 def _quiet(plan):
@@ -191,9 +194,7 @@ def test_honest_users_do_not_halt_within_the_proven_radius():
         smoothness=0.0,
         domain=domains.whole_space(),
     )
-    plan = _plan(
-        linear, radius=None, num_users=40, items_per_user=400, num_phases=1, initial_distance=1.0
-    )
+    plan = _plan(linear, radius=None, num_users=40, items_per_user=400, num_phases=1, distance=1.0)
     assert plan.mechanisms == ("concentrated",)
     assert plan.concentration_failure <= 1 / (40 * 400)
 
@@ -231,18 +232,18 @@ def test_the_plan_searches_for_the_least_bound():
     # Without a domain: in a small one the farthest that averages can be apart is less than the radius.
     linear = QUADRATIC._replace(loss_strong_convexity=0.0, domain=domains.whole_space())
     free = {
-        "initial_distance": 4.0,
+        "distance": 4.0,
         "num_groups": None,
         "num_phases": None,
         "step_size": None,
         "radius": None,
     }
-    best = phased_sgd.plan(linear, delta=1e-6, **settings, **free)
+    best = planned(phased_sgd.plan, linear, delta=1e-6, **settings, **free)
     assert best.mechanisms[0] == "concentrated"
     assert best.concentration_failure + best.failure <= 1e-8
     fixed = {"num_groups": best.num_groups, "num_phases": len(best.group_users)}
     near = [
-        phased_sgd.plan(linear, delta=1e-6, **settings, **(free | fixed | change))
+        planned(phased_sgd.plan, linear, delta=1e-6, **settings, **(free | fixed | change))
         for change in (
             {"step_size": 2 * best.step_sizes[0]},
             {"step_size": best.step_sizes[0] / 2},
@@ -257,13 +258,13 @@ def test_the_plan_searches_for_the_least_bound():
     assert alone / 4 < best.excess_bound < 20 * alone
     # Strong convexity draws the groups together.
     strong = linear._replace(loss_strong_convexity=1.0)
-    strong = phased_sgd.plan(strong, delta=1e-6, **settings, **(free | fixed))
+    strong = planned(phased_sgd.plan, strong, delta=1e-6, **settings, **(free | fixed))
     assert strong.excess_bound < best.excess_bound
 
 
 def test_the_bound_holds_on_a_worst_case_without_privacy():
     """|x| from the edge of the domain, steps and lengths of two phases, no noise."""
-    problem = schedule.Problem(100, 10, 1, 1.0, 0.0, 0.0, 1.0, 2.0, 0.01)
+    setting = schedule.Setting(100, 10, 1, 1.0, 0.0, 0.0, 1.0, 2.0, 0.01)
     for first in (0.02, 0.1, 0.5):
         found = [
             schedule.Phase(50, first, 1.0, 1.0, False, 0.0),
@@ -275,12 +276,12 @@ def test_the_bound_holds_on_a_worst_case_without_privacy():
             for _ in range(phase.num_steps):
                 total, x = total + x, x - phase.step_size * np.sign(x)
             x = total / phase.num_steps
-        bound = schedule.excess_bound(problem, found, 0.0)
+        bound = schedule.excess_bound(setting, found, 0.0)
         assert 0 < abs(x) <= bound
     noisy = [phase._replace(stddev=0.1) for phase in found]
     expected = 0.1**2 / (2 * found[1].step_size * 25) + 0.1
-    np.testing.assert_allclose(schedule.excess_bound(problem, noisy, 0.0) - bound, expected)
-    assert schedule.excess_bound(problem, found, 0.3) == pytest.approx(bound + 0.3 * 2.0)
+    np.testing.assert_allclose(schedule.excess_bound(setting, noisy, 0.0) - bound, expected)
+    assert schedule.excess_bound(setting, found, 0.3) == pytest.approx(bound + 0.3 * 2.0)
 
 
 def test_paper_constants_and_how_many_users_they_need():
@@ -330,7 +331,7 @@ def test_paper_constants_and_how_many_users_they_need():
         ({"epsilon": -1.0}, "epsilon must be in"),
         ({"delta": 0.0}, "delta must be in"),
         ({"failure": 0.0}, "failure must be in"),
-        ({"initial_distance": float("nan")}, "initial_distance must be in"),
+        ({"distance": float("nan")}, "distance must be in"),
         ({"constants": "loose"}, "constants must be one of"),
     ],
 )
@@ -371,7 +372,8 @@ def test_a_linear_model_with_a_ridge_and_missing_items():
 def test_mean_estimation_end_to_end():
     """20,000 users of 50 points: after one phase the excess risk is below 2e-3 in nine of ten runs."""
     users, items, dim = 20_000, 50, 5
-    plan = phased_sgd.plan(
+    plan = planned(
+        phased_sgd.plan,
         QUADRATIC,
         num_users=users,
         items_per_user=items,
@@ -408,7 +410,8 @@ def test_mean_estimation_end_to_end():
 def test_an_attack_learns_less_than_the_claim_and_notices_missing_noise():
     """All groups stay put but one, which is driven to the edge of what is kept, one way or the other."""
     groups, delta, epsilon = 40, 1e-2, 4.0
-    plan = phased_sgd.plan(
+    plan = planned(
+        phased_sgd.plan,
         QUADRATIC,
         num_users=groups,
         items_per_user=2,

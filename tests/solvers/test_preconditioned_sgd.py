@@ -18,6 +18,7 @@ from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.user_level import preconditioned_sgd, sgd
+from tests.support.planned import planned
 
 USERS, ITEMS, FIELDS = 300, 6, (2, 60)
 DIM, COLUMNS = sum(FIELDS), len(FIELDS)
@@ -42,7 +43,9 @@ DATA = jax.tree.map(jnp.asarray, _data())
 
 def _plan(epsilon=4.0, num_steps=40, **settings):
     sizes = SIZES | {"columns_per_row": COLUMNS, "second_moments": GUESS} | settings
-    return preconditioned_sgd.plan(OBJECTIVE, epsilon=epsilon, num_steps=num_steps, **sizes)
+    return planned(
+        preconditioned_sgd.plan, OBJECTIVE, epsilon=epsilon, num_steps=num_steps, **sizes
+    )
 
 
 def _run(key, plan, data=DATA):
@@ -114,7 +117,7 @@ def test_rare_columns_are_learned_where_isotropic_noise_drowns_them():
         plan = dataclasses.replace(baseline, clip_norm=clip_norm, step_size=step_size)
         return risk(sgd.solve(key, plan, OBJECTIVE, DATA, jnp.zeros(DIM)).params, DATA)
 
-    baseline = sgd.plan(
+    baseline = planned(sgd.plan,
         OBJECTIVE, num_users=USERS, dim=DIM, epsilon=8.0, delta=1e-5, num_steps=60,
         sampling="full", step_size=1.0,
     )  # fmt: skip
@@ -131,7 +134,13 @@ def test_dense_rows_and_batches_of_plans():
     labels = (features[..., 0] + features[..., 2] > 0).astype(np.float32)
     data = UserData(Example(jnp.asarray(features, jnp.float32), jnp.asarray(labels)), None)
     plans = [
-        preconditioned_sgd.plan(OBJECTIVE, epsilon=epsilon, num_steps=30, **(SIZES | {"dim": 5}))
+        planned(
+            preconditioned_sgd.plan,
+            OBJECTIVE,
+            epsilon=epsilon,
+            num_steps=30,
+            **(SIZES | {"dim": 5}),
+        )
         for epsilon in (1.0, 10.0)
     ]
     keys = jax.random.split(jax.random.key(0), 2)
@@ -156,7 +165,7 @@ def test_a_user_without_a_number_spoils_nothing():
 def test_moments_get_the_noise_that_users_without_a_common_column_need(columns):
     """Such users are √2·B²/√k apart: the noise is the multiplier times that over N, and not half of it."""
     objective, users, bound = losses.logistic(feature_bound=1.5), 4, 1.5
-    plan = preconditioned_sgd.plan(
+    plan = planned(preconditioned_sgd.plan,
         objective, num_users=users, items_per_user=1, dim=4, epsilon=1.0, delta=1e-5, num_steps=1,
         columns_per_row=columns, moments_share=0.5,
     )  # fmt: skip
@@ -187,6 +196,7 @@ def test_moments_get_the_noise_that_users_without_a_common_column_need(columns):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("delta", 0.0),
         ("second_moments", np.zeros(DIM)),
         ("moments_share", 1.0),
         ("quantile", 0.0),
@@ -202,7 +212,7 @@ def test_bad_arguments_are_refused(name, value):
 
 def test_losses_that_are_not_smooth_linear_models_are_refused():
     with pytest.raises(ValueError, match="smooth linear model"):
-        preconditioned_sgd.plan(losses.hinge(feature_bound=1.0), epsilon=1.0, **SIZES)
+        planned(preconditioned_sgd.plan, losses.hinge(feature_bound=1.0), epsilon=1.0, **SIZES)
     with pytest.raises(ValueError, match="columns_per_row = 3, got 2"):
         _run(jax.random.key(0), _plan(columns_per_row=3))
 
@@ -211,7 +221,7 @@ def test_losses_that_are_not_smooth_linear_models_are_refused():
 def test_audit_of_the_whole_run():
     """One user whose items all push one way, against one whose items push the other."""
     users, steps, delta = 6, 2, 1e-2
-    plan = preconditioned_sgd.plan(
+    plan = planned(preconditioned_sgd.plan,
         # As if users had many items: the radius is small, and every gradient fills it.
         OBJECTIVE, num_users=users, items_per_user=400, dim=2, epsilon=1.0, delta=delta,
         columns_per_row=1, num_steps=steps, margin_scale=100.0, quantile=0.5,

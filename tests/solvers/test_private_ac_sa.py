@@ -18,6 +18,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
 from dpsco_jax.solvers.item_level import private_ac_sa
+from tests.support.planned import planned
 
 NONSMOOTH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
 SMOOTH = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
@@ -25,11 +26,11 @@ BUDGET = {"num_users": 1000, "dim": 10, "epsilon": 1.0, "delta": 1e-5}
 
 
 def _plan(objective=SMOOTH, **changes):
-    return private_ac_sa.plan(objective, **(BUDGET | changes))
+    return planned(private_ac_sa.plan, objective, **(BUDGET | changes))
 
 
 def _problem(users, dim, epsilon, delta, paper, objective=NONSMOOTH, distance=1.0):
-    return schedule.Problem(users, dim, epsilon, delta, distance, paper, objective, 1.0)
+    return schedule.Setting(users, dim, epsilon, delta, distance, paper, objective, 1.0)
 
 
 # N, d, ε, δ, then T and B of the paper, then T and B as tightened.
@@ -123,9 +124,9 @@ def test_clipping_below_the_lipschitz_constant_proves_nothing():
         ({"dim": 2.5}, "dim must be an integer"),
         ({"epsilon": 0.0}, r"epsilon must be in \(0, inf\)"),
         ({"epsilon": math.nan}, r"epsilon must be in \(0, inf\)"),
-        ({"delta": 1.0}, r"delta must be in \(0, 1\)"),
+        ({"delta": 1.0}, r"delta must be in \[0, 1\)"),
         ({"epsilon": 0.6, "constants": "paper"}, r"epsilon must be in \(0, 0.5\)"),
-        ({"initial_distance": math.inf}, r"initial_distance must be in \(0, inf\)"),
+        ({"distance": math.inf}, r"distance must be in \(0, inf\)"),
         ({"constants": "loose"}, "constants must be one of tight, paper"),
         ({"policy": "none"}, "policy must be one of auto, strongly convex, direct, regularize"),
         ({"policy": "strongly convex"}, r"strong_convexity must be in \(0, inf\)"),
@@ -140,7 +141,7 @@ def test_bad_arguments_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         _plan(**changes)
     unbounded = SMOOTH._replace(domain=domains.whole_space())
-    with pytest.raises(ValueError, match="initial_distance must be"):
+    with pytest.raises(ValueError, match="distance must be"):
         _plan(unbounded)
 
 
@@ -176,7 +177,7 @@ EXACT_PLAN = private_ac_sa.Plan(
     regularization=0.0,
     epsilon=1.0,
     delta=1e-5,
-    initial_distance=1.0,
+    distance=1.0,
     excess_bound=1.0,
 )
 
@@ -289,13 +290,14 @@ def test_excess_risk_stays_below_the_bound():
     labels = features @ truth
     data = UserData(Example(jnp.asarray(features), jnp.asarray(labels)), None)
     for policy in ("direct", "regularize"):
-        plan = private_ac_sa.plan(
+        plan = planned(
+            private_ac_sa.plan,
             NONSMOOTH,
             num_users=users,
             dim=dim,
             epsilon=4.0,
             delta=1e-5,
-            initial_distance=1.0,
+            distance=1.0,
             policy=policy,
         )
         run = jax.jit(

@@ -28,6 +28,7 @@ from dpsco_jax.problems.objective import Example, LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import _calls, _resque_plan, ball_accelerated_erm, resque_erm
+from tests.support.planned import planned
 
 RUNS, DELTA, QUERIES, RATIO = 100_000, 1e-2, 16, 32.0
 LINEAR = _proofs.register(
@@ -48,7 +49,8 @@ def _data(sign, num_users=QUERIES - 1):
 
 
 def _plan(beta, num_users=QUERIES - 1):
-    draft = _resque_plan.draft(
+    draft = planned(
+        _resque_plan.draft,
         LINEAR,
         num_users=num_users,
         dim=1,
@@ -125,18 +127,18 @@ def test_a_run_with_the_record_in_the_worst_place_of_every_level_is_as_private_a
     Gaussians do; λ is made so small that nothing pulls back.
     """
     ratio = 256.0
-    plan = planner.draft(
+    plan = planned(
+        planner.draft,
         LINEAR,
         num_users=QUERIES,
         dim=1,
         epsilon=1.0,
         delta=DELTA,
-        initial_distance=1.0,
+        distance=1.0,
         condition=1.0,
-        radius_ratio=ratio,
-        num_queries=QUERIES,
-        search="fixed",
-        num_iterations=1,
+        calls=planner.Calls(
+            radius_ratio=ratio, num_queries=QUERIES, search="fixed", num_iterations=1
+        ),
     )
     outer = dataclasses.replace(plan.outer, regularization=1e-3, target_weight=1e9)
     plan = dataclasses.replace(plan, beta=0.4, outer=outer)
@@ -175,13 +177,14 @@ def test_a_run_of_ball_acceleration_is_as_private_as_its_certificate():
     Proves nothing against small faults, less so than the audit of a call: the end of a run is that of its
     last call, so that seven eighths of what was released never reach it, and places are random in each.
     """
-    plan = ball_accelerated_erm.plan(
+    plan = planned(
+        ball_accelerated_erm.plan,
         LINEAR,
         num_users=32,
         dim=1,
         epsilon=4.0,
         delta=DELTA,
-        initial_distance=1.0,
+        distance=1.0,
         condition=2.0,
         radius_ratio=4.0,
         num_queries=16,

@@ -20,6 +20,7 @@ from dpsco_jax.solvers.resque import (
     resque_erm_high_probability,
     resque_prox,
 )
+from tests.support.planned import planned
 
 USERS, DIM = 80, 3
 ABSOLUTE = losses.absolute(1.0)
@@ -34,12 +35,12 @@ def _data(seed=0):
 
 def _base(**changes):
     """A plan whose noise was not calibrated, which takes no time."""
-    draft = _resque_plan.draft(ABSOLUTE, **SIZES | {"regularization": 5.0} | changes)
+    draft = planned(_resque_plan.draft, ABSOLUTE, **SIZES | {"regularization": 5.0} | changes)
     return dataclasses.replace(draft, beta=0.3)
 
 
 def test_a_plan_meets_its_budget_and_says_so():
-    plan = resque_erm.plan(ABSOLUTE, **SIZES, regularization=5.0, num_queries=20)
+    plan = planned(resque_erm.plan, ABSOLUTE, **SIZES, regularization=5.0, num_queries=20)
     assert plan.num_queries == 16
     certificate = plan.certificate()
     assert 1.99 < certificate.epsilon <= 2.0
@@ -51,7 +52,7 @@ def test_a_plan_meets_its_budget_and_says_so():
 
 
 def test_numbers_beyond_those_accounted_for_are_charged_an_unbounded_loss():
-    plan = resque_erm.plan(ABSOLUTE, **SIZES, regularization=5.0, num_queries=20)
+    plan = planned(resque_erm.plan, ABSOLUTE, **SIZES, regularization=5.0, num_queries=20)
     data, start = _data(), jnp.zeros(DIM)
 
     @jax.jit
@@ -90,16 +91,22 @@ def test_numbers_beyond_those_accounted_for_are_charged_an_unbounded_loss():
 )
 def test_bad_arguments_are_refused(objective, changes, message):
     with pytest.raises(ValueError, match=message):
-        resque_erm.plan(objective, **SIZES | changes)
+        planned(resque_erm.plan, objective, **SIZES | changes)
 
 
 def test_a_prox_without_room_for_levels_is_refused():
     with pytest.raises(ValueError, match="no room for levels"):
-        resque_prox.plan(
-            ABSOLUTE, key=jax.random.key(0), **SIZES, regularization=5.0, num_queries=16
+        planned(
+            resque_prox.plan,
+            ABSOLUTE,
+            **SIZES,
+            regularization=5.0,
+            num_queries=16,
         )
     with pytest.raises(ValueError, match="failure"):
-        resque_erm_high_probability.plan(ABSOLUTE, failure=0.0, **SIZES, regularization=5.0)
+        planned(
+            resque_erm_high_probability.plan, ABSOLUTE, failure=0.0, **SIZES, regularization=5.0
+        )
 
 
 def _prox_plan():

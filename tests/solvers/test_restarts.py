@@ -1,5 +1,6 @@
 """Restarts and regularization with an exact inner solver: distances, budgets, ledgers, counts."""
 
+import functools
 import math
 
 import jax
@@ -12,6 +13,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.combinators import composite, localization, regularization, restarts
 from tests.support import exact_solver
+from tests.support.planned import planned
 
 BUDGET = {"num_users": 1000, "epsilon": 1.0, "delta": 1e-6}
 MU = 0.5
@@ -29,7 +31,7 @@ INNER = exact_solver.planner(_private_bound)
 
 
 def _plan(objective=STRONG, inner=INNER, **changes):
-    return restarts.plan(inner, objective, **(BUDGET | changes))
+    return planned(restarts.plan, inner, objective, **(BUDGET | changes))
 
 
 def test_the_recursion_of_the_lemma():
@@ -50,12 +52,12 @@ def test_distances_are_those_of_the_recursion():
             floor * (math.sqrt(convexity * distance**2 / 2 / floor) + 1)
         )
     )
-    plan = _plan(inner=inner, on_blocks=True, num_stages=6, initial_distance=3.0)
+    plan = _plan(inner=inner, on_blocks=True, num_stages=6, distance=3.0)
     x = MU * 3.0**2 / 2 / floor
     assert len(plan.parts) == 6
     for part, distance in zip(plan.parts, plan.distances, strict=True):
         assert MU * distance**2 / 2 / floor == pytest.approx(x)
-        assert part.initial_distance == distance
+        assert part.distance == distance
         x = math.sqrt(x) + 1
     assert plan.excess_bound / floor == pytest.approx(x)
     assert x <= 16
@@ -156,11 +158,11 @@ def test_the_centre_stays_where_the_run_has_started():
 
 def test_regularization_balances_its_bias():
     inner = exact_solver.planner(exact_solver.exact_bound(0.01))
-    plan = regularization.plan(inner, CONVEX, **BUDGET, initial_distance=2.0)
+    plan = planned(regularization.plan, inner, CONVEX, **BUDGET, distance=2.0)
     # 0.01/u + uR²/2 is least at u = √0.02/R.
     assert plan.strengths[0] == pytest.approx(math.sqrt(0.02) / 2)
     assert plan.excess_bound == pytest.approx(math.sqrt(0.02) * 2)
-    given = regularization.plan(inner, CONVEX, **BUDGET, initial_distance=2.0, regularization=0.3)
+    given = planned(regularization.plan, inner, CONVEX, **BUDGET, distance=2.0, regularization=0.3)
     assert given.excess_bound == pytest.approx(0.01 / 0.3 + 0.3 * 2.0**2 / 2)
     assert given.user_gradients == 3001
     assert given.certificate().epsilon == pytest.approx(1.0, rel=1e-6)
@@ -169,29 +171,22 @@ def test_regularization_balances_its_bias():
     found = composite.solve(exact_solver.solve, jax.random.key(0), given, CONVEX, data, start)
     np.testing.assert_allclose(found.params, (1 + 0.3 * start) / 1.3, rtol=1e-6)
     with pytest.raises(ValueError, match=r"regularization must be in \(0, inf\)"):
-        regularization.plan(inner, CONVEX, **BUDGET, regularization=0.0)
+        planned(regularization.plan, inner, CONVEX, **BUDGET, regularization=0.0)
     unbounded = exact_solver.quadratic()
-    with pytest.raises(ValueError, match=r"initial_distance must be in \(0, inf\)"):
-        regularization.plan(inner, unbounded, **BUDGET)
+    with pytest.raises(ValueError, match=r"distance must be in \(0, inf\)"):
+        planned(regularization.plan, inner, unbounded, **BUDGET)
 
 
 def test_combinators_nest():
     """Every arrow of the figure at once: restarts on blocks, localization, restarts, regularization."""
 
-    def inner(objective, **request):
-        return localization.plan(
-            lambda objective, **r: restarts.plan(INNER, objective, **r, num_stages=2),
-            objective,
-            **request,
-            num_phases=2,
-        )
-
-    def strongly_convex(objective, **request):
-        return restarts.plan(inner, objective, **request, on_blocks=True, num_stages=2)
+    phase = functools.partial(restarts.plan, INNER, num_stages=2)
+    inner = functools.partial(localization.plan, phase, num_phases=2)
+    strongly_convex = functools.partial(restarts.plan, inner, on_blocks=True, num_stages=2)
 
     users = 100_000
-    budget = BUDGET | {"num_users": users, "initial_distance": 2.0, "regularization": 0.5}
-    plan = regularization.plan(strongly_convex, CONVEX, **budget)
+    budget = BUDGET | {"num_users": users, "distance": 2.0, "regularization": 0.5}
+    plan = planned(regularization.plan, strongly_convex, CONVEX, **budget)
     blocks = plan.parts[0].parts
     leaves = [leaf for block in blocks for phase in block.parts for leaf in phase.parts]
     assert len(leaves) == 8
@@ -222,7 +217,7 @@ def test_combinators_nest():
         ({"num_users": 1}, "num_users must be an integer at least 2"),
         ({"epsilon": -1.0}, r"epsilon must be in \(0, inf\)"),
         ({"delta": 0.0}, r"delta must be in \(0, 1\)"),
-        ({"initial_distance": 0.0}, r"initial_distance must be in \(0, inf\)"),
+        ({"distance": 0.0}, r"distance must be in \(0, inf\)"),
         ({"regularization": -1.0}, r"regularization must be in \[0, inf\)"),
         ({"num_stages": 0}, "num_stages must be an integer at least 1"),
         ({"constants": "loose"}, "constants must be one of tight, paper"),

@@ -13,6 +13,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import sgd
+from tests.support.planned import planned
 
 USERS, DIM = 8, 2
 Z = np.random.default_rng(2).normal(size=(USERS, 3, DIM)).astype(np.float32)
@@ -100,7 +101,7 @@ def test_mean_and_variance_of_a_step(sampling, sensitivity):
 
 
 def _plan(objective=LOGISTIC, **changes):
-    return sgd.plan(objective, **(BUDGET | {"batch_size": 100} | changes))
+    return planned(sgd.plan, objective, **(BUDGET | {"batch_size": 100} | changes))
 
 
 def test_the_default_step_and_its_bound():
@@ -136,7 +137,7 @@ def test_full_batches():
         ({"delta": 0.0}, r"delta must be in \(0, 1\)"),
         ({"clip_norm": math.inf}, r"clip_norm must be in \(0, inf\)"),
         ({"step_size": 0.0}, r"step_size must be in \(0, inf\)"),
-        ({"initial_distance": math.nan}, r"initial_distance must be in \(0, inf\)"),
+        ({"distance": math.nan}, r"distance must be in \(0, inf\)"),
         ({"accountant": "moments"}, "accountant must be one of pld, rdp"),
     ],
 )
@@ -147,7 +148,7 @@ def test_bad_arguments_are_refused(changes, message):
 
 def test_a_step_size_needs_a_finite_distance():
     unbounded = LOGISTIC._replace(domain=domains.whole_space())
-    with pytest.raises(ValueError, match="initial_distance must be"):
+    with pytest.raises(ValueError, match="distance must be"):
         _plan(unbounded)
     assert _plan(unbounded, step_size=0.1).step_size == 0.1
 

@@ -16,6 +16,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import sgd
+from tests.support.planned import planned
 from tests.support.replay import assert_no_leak
 
 USERS, ITEMS, DIM, STEPS = 12, 3, 4, 5
@@ -47,7 +48,9 @@ EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=[case.name for case in C
 
 
 def _plan(case, epsilon=2.0, **changes):
-    return case.solver.plan(case.objective, epsilon=epsilon, **(SIZES | case.settings | changes))
+    return planned(
+        case.solver.plan, case.objective, epsilon=epsilon, **(SIZES | case.settings | changes)
+    )
 
 
 def _data(seed=0, scale=1.0):

@@ -17,6 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.user_level import _winsorized_plan, winsorized_erm
+from tests.support.planned import planned
 
 USERS, ITEMS, DIM, STEPS = 200, 4, 2, 4
 QUADRATIC = Objective(
@@ -39,7 +40,7 @@ def points(seed=0, center=0.3, spread=0.1):
 @functools.cache
 def plan_of(form="recentred", method="strongly convex", **changes):
     settings = SIZES | {"num_steps": STEPS, "radius": 0.3, "form": form, "method": method}
-    return winsorized_erm.plan(QUADRATIC, **(settings | changes))
+    return planned(winsorized_erm.plan, QUADRATIC, **(settings | changes))
 
 
 def noiseless(plan):
@@ -189,7 +190,7 @@ def test_a_user_without_a_number_spoils_nothing():
 
 def test_many_items_choose_two_steps_and_less_noise():
     def variance(items, **kw):
-        plan = winsorized_erm.plan(
+        plan = planned(winsorized_erm.plan,
             LOGISTIC, num_users=20_000, items_per_user=items, dim=8, epsilon=1.0, delta=1e-6,
             num_steps=20, **kw,
         )  # fmt: skip
@@ -205,14 +206,20 @@ def test_many_items_choose_two_steps_and_less_noise():
 
 def test_steps_and_method_are_chosen_by_the_bound():
     settings = SIZES | {"epsilon": 2.0, "num_users": 2000}
-    chosen = winsorized_erm.plan(LOGISTIC, **settings)
+    chosen = planned(winsorized_erm.plan, LOGISTIC, **settings)
     assert chosen.phase.method == "convex"
-    others = [winsorized_erm.plan(LOGISTIC, num_steps=s, **settings) for s in (1, 10, 100, 1000)]
+    others = [
+        planned(winsorized_erm.plan, LOGISTIC, num_steps=s, **settings) for s in (1, 10, 100, 1000)
+    ]
     assert chosen.excess_bound <= 1.06 * min(p.excess_bound for p in others)
     ridge = LOGISTIC._replace(ridge=0.1)
-    assert winsorized_erm.plan(ridge, **settings).phase.method == "strongly convex"
-    paper = winsorized_erm.plan(
-        LOGISTIC, num_steps=3, constants="paper", **(settings | {"epsilon": 0.9})
+    assert planned(winsorized_erm.plan, ridge, **settings).phase.method == "strongly convex"
+    paper = planned(
+        winsorized_erm.plan,
+        LOGISTIC,
+        num_steps=3,
+        constants="paper",
+        **(settings | {"epsilon": 0.9}),
     )
     assert paper.releases.form == "laplace"
 
@@ -234,14 +241,14 @@ def test_steps_and_method_are_chosen_by_the_bound():
 )
 def test_arguments(changes, named):
     with pytest.raises(ValueError, match=named):
-        winsorized_erm.plan(LOGISTIC, **(SIZES | changes))
+        planned(winsorized_erm.plan, LOGISTIC, **(SIZES | changes))
 
 
 def test_more_arguments():
     with pytest.raises(ValueError, match="smoothness"):
-        winsorized_erm.plan(LOGISTIC._replace(smoothness=None), **SIZES)
-    with pytest.raises(ValueError, match="initial_distance"):
-        winsorized_erm.plan(LOGISTIC._replace(domain=domains.whole_space()), **SIZES)
+        planned(winsorized_erm.plan, LOGISTIC._replace(smoothness=None), **SIZES)
+    with pytest.raises(ValueError, match="distance"):
+        planned(winsorized_erm.plan, LOGISTIC._replace(domain=domains.whole_space()), **SIZES)
     fewer = UserData(jnp.zeros((USERS - 1, ITEMS, DIM)), None)
     with pytest.raises(ValueError, match="num_users"):
         winsorized_erm.solve(jax.random.key(0), plan_of(), QUADRATIC, fewer, jnp.zeros(DIM))
@@ -252,7 +259,7 @@ def test_linear_models_take_the_closed_form():
     features = jnp.asarray(rng.normal(size=(USERS, ITEMS, DIM)), jnp.float32)
     labels = jnp.asarray(rng.integers(0, 2, (USERS, ITEMS)), jnp.float32)
     data = UserData(Example(features, labels), None)
-    plan = winsorized_erm.plan(LOGISTIC, num_steps=2, form="clipped", **SIZES)
+    plan = planned(winsorized_erm.plan, LOGISTIC, num_steps=2, form="clipped", **SIZES)
     general = LOGISTIC._replace(linear_model=None)
     first, second = (
         jax.jit(lambda k, o=o: winsorized_erm.solve(k, plan, o, data, jnp.zeros(DIM)).params)(

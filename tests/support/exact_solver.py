@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import DpEvent
 
-from dpsco_jax import Infeasible, privacy
+from dpsco_jax import Budget, Infeasible, Problem, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import accountants
@@ -39,7 +39,7 @@ class Plan:
     num_users: int = static()
     user_gradients: int = static()
     budget: tuple[float, float] = static()
-    initial_distance: Any
+    distance: Any
     regularization: Any
     excess_bound: Any
 
@@ -61,28 +61,20 @@ def planner(
 ) -> Callable[..., Plan]:
     """``plan`` with the given bound on the excess risk, refusing fewer than so many users."""
 
-    def plan(
-        objective: Objective,
-        *,
-        num_users: int,
-        epsilon: float,
-        delta: float,
-        initial_distance: float,
-        regularization: float = 0.0,
-    ) -> Plan:
-        if num_users < fewest:
-            raise Infeasible(f"num_users must be at least {fewest}, got {num_users}")
+    def plan(problem: Problem, budget: Budget, *, regularization: float = 0.0) -> Plan:
+        if problem.num_users < fewest:
+            raise Infeasible(f"num_users must be at least {fewest}, got {problem.num_users}")
         return Plan(
-            num_users=num_users,
-            user_gradients=3 * num_users + 1,
-            budget=(epsilon, delta),
-            initial_distance=initial_distance,
+            num_users=problem.num_users,
+            user_gradients=3 * problem.num_users + 1,
+            budget=(budget.epsilon, budget.delta),
+            distance=problem.distance,
             regularization=regularization,
             excess_bound=bound(
-                num_users=num_users,
-                epsilon=epsilon,
-                distance=initial_distance,
-                convexity=objective.strong_convexity + regularization,
+                num_users=problem.num_users,
+                epsilon=budget.epsilon,
+                distance=problem.distance,
+                convexity=problem.objective.strong_convexity + regularization,
             ),
         )
 

@@ -44,6 +44,10 @@ class Kind(NamedTuple):
         assert len(kept) == len(self.bad) - len(known), (self.name, allowed)
         return Kind(f"{self.name} or {allowed}", tuple(kept))
 
+    def also(self, *refused: Any) -> "Kind":
+        """The same kind with further bad values."""
+        return Kind(self.name, (*self.bad, *refused))
+
 
 _NO_NUMBER = ("1", None, 1j, True)
 _NO_INTEGER = (NAN, INF, 1.5, 2.99, *_NO_NUMBER)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import Problem, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.pld import pairs
@@ -20,6 +20,8 @@ DATA = UserData(
     Example(jnp.asarray(_FEATURES), jnp.ones((USERS, ITEMS), jnp.float32)),
     jnp.ones((USERS, ITEMS), bool),
 )
+PROBLEM = Problem(OBJECTIVE, num_users=USERS, items_per_user=ITEMS, dim=DIM, distance=1.0)
+BUDGET = privacy.Budget(1.0, 1e-5)
 VECTOR = np.full(DIM, 0.1, np.float32)
 VECTORS = np.full((USERS, DIM), 0.1, np.float32)
 
@@ -49,6 +51,8 @@ OBJECTS: dict[str, Argument] = {
     **named(
         OBJECT,
         objective=OBJECTIVE,
+        problem=PROBLEM,
+        budget=BUDGET,
         data=DATA,
         domain=domains.ball(2.0),
         loss=privacy.gaussian(2.0),

@@ -139,7 +139,7 @@ def test_strongly_convex_worst_case_is_within_the_guarantee(mu, horizon):
 def test_stages_are_within_their_bound():
     """Far within: the bound assumes the worst of both measures, gap and distance, at every restart."""
     mu, lengths = 0.5, (3, 2)
-    problem = ac_sa_stages.Problem(1.0, mu, 0.0, 1.0)
+    problem = ac_sa_stages.Setting(1.0, mu, 0.0, 1.0)
     stages = ac_sa_stages.convex_stages(problem, "multi-stage", lengths)
     queries, aggregates = (
         np.asarray(part, np.float64)

@@ -2,7 +2,7 @@
 
 What it computes: for users cut in blocks of sizes 1, 2^-q, 4^-q, ... and regularizers λ, λ2^p, λ4^p, ...:
 
-- ``chosen``: number of phases, λ, stages and their lengths such that the bound of ``_accelerated_bounds`` is
+- ``chosen``: number of phases, λ, stages and their lengths such that the bound of ``accelerated_bounds`` is
   least for a model of the noise; per phase the fewest steps that come within a tenth of the least gap;
 - ``with_batches``: users of a step, by a rule that keeps the noise near that of full batches;
 - ``smoothing_radii``: how far a loss that is not smooth may be smoothed.
@@ -62,33 +62,33 @@ class Size(NamedTuple):
         return self.stage_length * self.num_stages
 
 
-def base_regularization(problem: bounds.Problem, num_users: int) -> float:
+def base_regularization(setting: bounds.Setting, num_users: int) -> float:
     """The paper's λ = (L/R)(1/√(nm) + √d/(εn√m))."""
-    items = problem.items_per_user
+    items = setting.items_per_user
     statistical = 1.0 / math.sqrt(num_users * items)
-    private = math.sqrt(problem.dim) / (problem.epsilon * num_users * math.sqrt(items))
-    return problem.lipschitz / problem.distance * (statistical + private)
+    private = math.sqrt(setting.dim) / (setting.epsilon * num_users * math.sqrt(items))
+    return setting.lipschitz / setting.distance * (statistical + private)
 
 
 def steps(
-    problem: bounds.Problem, num_users: int, regularization: float, noise: NoiseModel
+    setting: bounds.Setting, num_users: int, regularization: float, noise: NoiseModel
 ) -> tuple[Size, float]:
     """The stages of one phase, and the gap that the model of the noise lets expect."""
-    smoothness, convexity = problem.curvature(regularization)
+    smoothness, convexity = setting.curvature(regularization)
     root = math.sqrt(smoothness / convexity)
     found = []
     for stages in range(1, _MOST_STAGES + 1):
         for factor in _LENGTHS:
             size = Size(num_users, regularization, math.ceil(factor * root), stages)
-            variance = problem.dim * noise(num_users, size.num_steps) ** 2
-            gap = bounds.gap(problem, regularization, variance, size.stage_length, stages)
+            variance = setting.dim * noise(num_users, size.num_steps) ** 2
+            gap = bounds.gap(setting, regularization, variance, size.stage_length, stages)
             found.append((size, gap))
     enough = NEAR_BEST * min(gap for _, gap in found)
     return min((pair for pair in found if pair[1] <= enough), key=lambda pair: pair[0].num_steps)
 
 
 def chosen(
-    problem: bounds.Problem,
+    setting: bounds.Setting,
     num_users: int,
     noise: NoiseModel,
     *,
@@ -100,7 +100,7 @@ def chosen(
     """The phases with the least bound, and that bound for the model of the noise.
 
     Args:
-        problem: the public numbers.
+        setting: the public numbers.
         num_users: n, of all phases together.
         noise: the model.
         ratio: q > 0.
@@ -111,9 +111,9 @@ def chosen(
     Returns:
         At least one phase; a single one of all users if the model allows none.
     """
-    most = max(1, math.ceil(math.log2(num_users * problem.items_per_user) / decay))
+    most = max(1, math.ceil(math.log2(num_users * setting.items_per_user) / decay))
     counts = range(1, most + 1) if num_phases is None else (num_phases,)
-    base = base_regularization(problem, num_users)
+    base = base_regularization(setting, num_users)
     starts = base * _REGULARIZERS if regularization is None else (regularization,)
     best, least = None, math.inf
     for count in counts:
@@ -124,27 +124,27 @@ def chosen(
             break
         for start in starts:
             found = [
-                steps(problem, users, float(start) * 2.0 ** (decay * i), noise)
+                steps(setting, users, float(start) * 2.0 ** (decay * i), noise)
                 for i, users in enumerate(blocks)
             ]
             sizes = [size for size, _ in found]
             pieces = [bounds.Phase(s.num_users, s.regularization, gap) for s, gap in found]
-            risk = bounds.excess_risk(problem, pieces)
+            risk = bounds.excess_risk(setting, pieces)
             if best is None or risk < least:
                 best, least = sizes, risk
     assert best is not None
     return best, least
 
 
-def default_batch(problem: bounds.Problem, size: Size) -> int:
+def default_batch(setting: bounds.Setting, size: Size) -> int:
     """K = max(n/T, nε/√T) + 4096/ε, at most n.
 
     With q = K/n, T subsampled steps need little more noise than full ones once q√T is about ε or more; the
     last term is for tests, which need some hundred users over ε.
     """
     n, steps = size.num_users, size.num_steps
-    wanted = max(n / steps, n * problem.epsilon / math.sqrt(steps))
-    return min(n, math.ceil(wanted + _FOR_TESTS / problem.epsilon))
+    wanted = max(n / steps, n * setting.epsilon / math.sqrt(steps))
+    return min(n, math.ceil(wanted + _FOR_TESTS / setting.epsilon))
 
 
 def smoothing_radii(objective: Objective, least: float, distance: float) -> list[float]:
@@ -162,14 +162,14 @@ def smoothing_radii(objective: Objective, least: float, distance: float) -> list
         return [0.0]
     if least > distance:
         raise ValueError(
-            f"smoothing_radius must be at most initial_distance = {distance:g}, but privacy resolves "
+            f"smoothing_radius must be at most distance = {distance:g}, but privacy resolves "
             f"{least:g} at best: more users or a larger epsilon are needed"
         )
     return [least * 4.0**k for k in range(math.floor(math.log(distance / least, 4)) + 1)]
 
 
 def with_batches(
-    problem: bounds.Problem,
+    setting: bounds.Setting,
     sizes: Sequence[Size],
     batch_size: int | Sequence[int] | None,
     constants: str,
@@ -181,7 +181,7 @@ def with_batches(
             larger than the block that it is drawn from.
     """
     if batch_size is None and constants == "tight":
-        return [s._replace(batch_size=default_batch(problem, s)) for s in sizes]
+        return [s._replace(batch_size=default_batch(setting, s)) for s in sizes]
     if batch_size is None:
         for i, s in enumerate(sizes, 1):
             assert s.batch_size is not None

@@ -27,13 +27,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from dpsco_jax.geometry import smoothing
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax.privacy import Budget
+from dpsco_jax.problems.problem import Problem
 
 
-class Problem(NamedTuple):
+class Setting(NamedTuple):
     """The public numbers that schedules and bounds depend on.
 
     Attributes:
@@ -92,43 +91,38 @@ class Phase(NamedTuple):
     gap: float
 
 
-def of_objective(
-    objective: Objective,
-    items_per_user: int,
-    dim: int,
-    budget: tuple[float, float],
-    distance: float,
-    smoothing_radius: float,
-) -> Problem:
-    """The numbers of an objective, smoothed if the radius is positive.
+def of_problem(problem: Problem, budget: Budget, smoothing_radius: float) -> Setting:
+    """The numbers of a problem whose loss is smoothed if the radius is positive.
 
     Raises:
-        ValueError: if the loss is not smooth and the radius is zero.
+        ValueError: if the loss is not smooth and the radius is zero, or R is not finite.
     """
+    objective = problem.objective
     smooth = objective.smoothness
     if smoothing_radius > 0:
-        ball = smoothing.ball_smoothness(objective.lipschitz, smoothing_radius, dim)
+        ball = smoothing.ball_smoothness(objective.lipschitz, smoothing_radius, problem.dim)
         smooth = ball if smooth is None else min(smooth, ball)
     if smooth is None:
         raise ValueError(
             "smoothing_radius must be in (0, inf) for a loss without a smoothness constant, got 0.0"
         )
-    return Problem(
-        items_per_user,
-        dim,
-        *budget,
-        float(objective.lipschitz),
-        float(smooth),
-        float(objective.ridge),
-        float(objective.strong_convexity),
-        float(np.asarray(objective.domain.diameter)),
-        distance,
-        smoothing_radius,
+    return Setting(
+        items_per_user=problem.items_per_user,
+        dim=problem.dim,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        lipschitz=problem.lipschitz,
+        smoothness=float(smooth),
+        ridge=float(objective.ridge),
+        strong_convexity=float(objective.strong_convexity),
+        diameter=problem.diameter,
+        distance=problem.require_distance(),
+        smoothing_radius=smoothing_radius,
     )
 
 
 def gradient_variance(
-    problem: Problem,
+    setting: Setting,
     num_users: int,
     batch_size: int,
     noise_stddev: float,
@@ -138,26 +132,26 @@ def gradient_variance(
     """V: noise, choice of the batch, and smoothing shifts.
 
     Args:
-        problem: the public numbers.
+        setting: the public numbers.
         num_users: n.
         batch_size: K.
         noise_stddev: σ of one coordinate of the released mean.
         spread: τ, of user gradients around the population gradient, except with
         failure: this probability.
     """
-    lipschitz = problem.lipschitz
+    lipschitz = setting.lipschitz
     between = min(lipschitz**2, spread**2 + failure * lipschitz**2)
     chosen = between * (num_users - batch_size) / max(num_users - 1, 1) / batch_size
-    shifts = lipschitz**2 / (batch_size * problem.items_per_user)
-    return problem.dim * noise_stddev**2 + chosen + (shifts if problem.smoothing_radius else 0.0)
+    shifts = lipschitz**2 / (batch_size * setting.items_per_user)
+    return setting.dim * noise_stddev**2 + chosen + (shifts if setting.smoothing_radius else 0.0)
 
 
 def gap(
-    problem: Problem, regularization: float, variance: float, stage_length: int, num_stages: int
+    setting: Setting, regularization: float, variance: float, stage_length: int, num_stages: int
 ) -> float:
     """Bound on the expected gap of one phase after its last stage."""
-    smoothness, convexity = problem.curvature(regularization)
-    reach = min(problem.slope / convexity, problem.diameter)
+    smoothness, convexity = setting.curvature(regularization)
+    reach = min(setting.slope / convexity, setting.diameter)
     square = stage_length * (stage_length + 1)
     rest = 2.0 * variance / (convexity * (stage_length + 1))
     value = 2.0 * smoothness * reach**2 / square + rest
@@ -166,18 +160,18 @@ def gap(
     return value
 
 
-def excess_risk(problem: Problem, phases: Sequence[Phase]) -> float:
+def excess_risk(setting: Setting, phases: Sequence[Phase]) -> float:
     """Bound on the expected excess risk after all phases, if nothing fails."""
-    items, slope = problem.items_per_user, problem.slope
-    nearness, total = problem.distance**2, problem.bias
+    items, slope = setting.items_per_user, setting.slope
+    nearness, total = setting.distance**2, setting.bias
     for phase in phases:
-        convexity = problem.strong_convexity + phase.regularization
+        convexity = setting.strong_convexity + phase.regularization
         total += 0.5 * phase.regularization * nearness
-        total += 2.0 * problem.lipschitz**2 / (convexity * phase.num_users * items)
+        total += 2.0 * setting.lipschitz**2 / (convexity * phase.num_users * items)
         nearness = 2.0 * phase.gap / convexity
     return total + slope * math.sqrt(nearness)
 
 
-def with_failure(problem: Problem, risk: float, failure: float) -> float:
+def with_failure(setting: Setting, risk: float, failure: float) -> float:
     """The bound for all runs: those that fail have at most the excess of the worst point of the domain."""
-    return risk + failure * problem.slope * problem.diameter if failure > 0 else risk
+    return risk + failure * setting.slope * setting.diameter if failure > 0 else risk

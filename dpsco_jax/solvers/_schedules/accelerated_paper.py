@@ -18,7 +18,7 @@ from dpsco_jax.solvers._schedules.accelerated import Size, base_regularization
 
 
 def phases(
-    problem: bounds.Problem,
+    setting: bounds.Setting,
     num_users: int,
     *,
     ratio: float,
@@ -30,22 +30,22 @@ def phases(
     Constants that the paper leaves open: T = ⌈(1 + √(β/λ))·ln(ndm)⌉ in one stage.
 
     Args:
-        problem: the public numbers.
+        setting: the public numbers.
         num_users: n.
         ratio: q.
         decay: p; the least that the paper allows, 3q + 5/2 + log_n √m, if left out.
         num_phases: ⌊log2 n⌋ if left out.
     """
-    n, m, d = num_users, problem.items_per_user, problem.dim
+    n, m, d = num_users, setting.items_per_user, setting.dim
     decay = 3 * ratio + 2.5 + math.log(m) / (2 * math.log(n)) if decay is None else decay
     count = math.floor(math.log2(n)) if num_phases is None else num_phases
-    base, log_delta = base_regularization(problem, n), math.log(1 / problem.delta)
+    base, log_delta = base_regularization(setting, n), math.log(1 / setting.delta)
     sizes = []
     for i in range(1, count + 1):
         users = math.floor((1 - 2.0**-ratio) * n * 2.0 ** (-i * ratio))
         lam = base * 2.0 ** (decay * i)
-        length = math.ceil((1 + math.sqrt(problem.smoothness / lam)) * math.log(n * d * m))
-        batch = batch_size(users, m, length, problem.epsilon, log_delta)
+        length = math.ceil((1 + math.sqrt(setting.smoothness / lam)) * math.log(n * d * m))
+        batch = batch_size(users, m, length, setting.epsilon, log_delta)
         sizes.append(Size(users, lam, length, 1, batch))
     return sizes
 
@@ -64,10 +64,10 @@ def gradient_radius(lipschitz: float, num_users: int, dim: int, items_per_user: 
     return lipschitz * math.log(num_users * dim * items_per_user) / math.sqrt(items_per_user)
 
 
-def noise_stddev(problem: bounds.Problem, size: Size, radius: float) -> float:
+def noise_stddev(setting: bounds.Setting, size: Size, radius: float) -> float:
     """The noise of a coordinate, σ = 1000·τ√T·ln(nde^ε/δ)/(εn)."""
-    level = math.log(size.num_users * problem.dim / problem.delta) + problem.epsilon
-    return 1000 * radius * math.sqrt(size.num_steps) * level / (problem.epsilon * size.num_users)
+    level = math.log(size.num_users * setting.dim / setting.delta) + setting.epsilon
+    return 1000 * radius * math.sqrt(size.num_steps) * level / (setting.epsilon * size.num_users)
 
 
 def smoothing_radius(

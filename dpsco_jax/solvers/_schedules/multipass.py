@@ -33,7 +33,7 @@ from dpsco_jax.geometry import smoothing
 _MOST_STEPS = 10_000
 
 
-class Problem(NamedTuple):
+class Setting(NamedTuple):
     """What the schedule depends on, all of it public.
 
     Attributes:
@@ -75,7 +75,7 @@ class Steps(NamedTuple):
 
 
 def steps(
-    problem: Problem,
+    setting: Setting,
     num_steps: int,
     stddev: float,
     smoothing_radius: float,
@@ -85,7 +85,7 @@ def steps(
     """The step size and its bound.
 
     Args:
-        problem: all else.
+        setting: all else.
         num_steps: T.
         stddev: σ of the noise on each coordinate of the mean gradient.
         smoothing_radius: r; 0 without smoothing.
@@ -94,59 +94,59 @@ def steps(
     """
     if step_size is not None:
         return Steps(step_size, math.inf, math.inf)
-    items, slope = problem.num_users * problem.items_per_user, problem.lipschitz
-    variance = problem.dim * stddev**2
+    items, slope = setting.num_users * setting.items_per_user, setting.lipschitz
+    variance = setting.dim * stddev**2
     stable = (num_steps + 1) / items
-    curvature = problem.smoothness if problem.smoothed == "none" else None
+    curvature = setting.smoothness if setting.smoothed == "none" else None
     bias = 0.0
     if curvature is None:
         stable = 4 / 3 * math.sqrt(num_steps) * (1 + 1 / num_steps) ** 1.5 + 2 * stable
-    if problem.smoothed != "none":
-        curvature = smoothing.ball_smoothness(slope, smoothing_radius, problem.dim)
-        variance += slope**2 / (items if problem.smoothed == "per_item" else 1)
-        bias = smoothing.ball_bias(slope, smoothing_radius, problem.dim)
+    if setting.smoothed != "none":
+        curvature = smoothing.ball_smoothness(slope, smoothing_radius, setting.dim)
+        variance += slope**2 / (items if setting.smoothed == "per_item" else 1)
+        bias = smoothing.ball_bias(slope, smoothing_radius, setting.dim)
     noise = variance / 2
     if curvature is None:
         noise += slope**2 / 2 + slope * (slope + math.sqrt(variance))
     cost = noise + slope**2 * stable
-    eta = printed_step or problem.distance / math.sqrt(2 * num_steps * cost)
+    eta = printed_step or setting.distance / math.sqrt(2 * num_steps * cost)
     gamma = eta if curvature is None else 1 / (curvature + 1 / eta)
     stability = slope**2 * gamma * stable
-    excess = problem.distance**2 / (2 * gamma * num_steps) + eta * noise + stability + bias
-    return Steps(gamma, excess if problem.provable else math.inf, stability)
+    excess = setting.distance**2 / (2 * gamma * num_steps) + eta * noise + stability + bias
+    return Steps(gamma, excess if setting.provable else math.inf, stability)
 
 
 def after_failure(
-    problem: Problem, num_steps: int, stddev: float, step: Steps, failure: float
+    setting: Setting, num_steps: int, stddev: float, step: Steps, failure: float
 ) -> float:
     """The bound on the excess risk with the event counted in that nobody is filtered with."""
     if failure == 0.0:
         return step.excess_bound
-    reach = problem.diameter
+    reach = setting.diameter
     if not math.isfinite(reach):
         path = step.step_size * num_steps
-        noise = stddev * math.sqrt(problem.dim / failure)
-        reach = problem.distance + path * (problem.lipschitz + noise)
-    return step.excess_bound + min(failure, 1.0) * problem.lipschitz * reach
+        noise = stddev * math.sqrt(setting.dim / failure)
+        reach = setting.distance + path * (setting.lipschitz + noise)
+    return step.excess_bound + min(failure, 1.0) * setting.lipschitz * reach
 
 
-def balanced_radius(problem: Problem, num_steps: int) -> float:
+def balanced_radius(setting: Setting, num_steps: int) -> float:
     """The smoothing radius that balances bias and curvature: R√(c_d(d+1)/(2Td))."""
-    factor = smoothing.smoothness_factor(problem.dim) * (problem.dim + 1) / problem.dim
-    return problem.distance * math.sqrt(factor / (2 * num_steps))
+    factor = smoothing.smoothness_factor(setting.dim) * (setting.dim + 1) / setting.dim
+    return setting.distance * math.sqrt(factor / (2 * num_steps))
 
 
-def enough_steps(problem: Problem, floor: float) -> int:
+def enough_steps(setting: Setting, floor: float) -> int:
     """The T from which the terms that fall with T are no larger than those that do not; at most 10,000.
 
     Args:
-        problem: all else.
+        setting: all else.
         floor: the privacy part of the bound, √(d)·σR/√T, which T hardly moves.
     """
-    slope, distance = problem.lipschitz, problem.distance
-    floor += slope * distance / math.sqrt(problem.num_users * problem.items_per_user)
-    if problem.smoothness is not None and problem.smoothed == "none":
-        wanted = problem.smoothness * distance**2 / floor
+    slope, distance = setting.lipschitz, setting.distance
+    floor += slope * distance / math.sqrt(setting.num_users * setting.items_per_user)
+    if setting.smoothness is not None and setting.smoothed == "none":
+        wanted = setting.smoothness * distance**2 / floor
     else:
         wanted = (2 * slope * distance / floor) ** 4
     return max(1, math.ceil(min(wanted, _MOST_STEPS)))
@@ -162,11 +162,11 @@ class Printed(NamedTuple):
     smoothing_radius: float
 
 
-def printed(problem: Problem, epsilon: float, delta: float, num_steps: int | None) -> Printed:
+def printed(setting: Setting, epsilon: float, delta: float, num_steps: int | None) -> Printed:
     """The numbers of U, Theorem 4.1, with constant 1 where the paper has O(·).
 
     Args:
-        problem: all else.
+        setting: all else.
         epsilon: budget.
         delta: budget.
         num_steps: T; m²n² + mn√d if ``None``.
@@ -175,7 +175,7 @@ def printed(problem: Problem, epsilon: float, delta: float, num_steps: int | Non
         T; the δ that the releases are calibrated to, δ/(2Tmnd); the score radius 2G·log(n d m e^ε T/δ)/√m
         (twice the printed one: the score compares pairs); η; r.
     """
-    n, m, d = problem.num_users, problem.items_per_user, problem.dim
+    n, m, d = setting.num_users, setting.items_per_user, setting.dim
     if num_steps is None:
         num_steps = (m * n) ** 2 + math.ceil(m * n * math.sqrt(d))
     level = math.log(n * d * m) + math.log(num_steps / delta) + epsilon
@@ -187,7 +187,7 @@ def printed(problem: Problem, epsilon: float, delta: float, num_steps: int | Non
     return Printed(
         num_steps=num_steps,
         delta=delta / (2.0 * num_steps * m * n * d),
-        radius=2.0 * problem.lipschitz * level / math.sqrt(m),
-        eta=eta * problem.distance / problem.lipschitz,
-        smoothing_radius=d**0.25 * problem.distance / math.sqrt(num_steps),
+        radius=2.0 * setting.lipschitz * level / math.sqrt(m),
+        eta=eta * setting.distance / setting.lipschitz,
+        smoothing_radius=d**0.25 * setting.distance / math.sqrt(num_steps),
     )

@@ -50,7 +50,7 @@ Calibrated = Callable[[int, int], tuple[WinsorizedReleases, float]]
 """``(num_users, num_steps) -> (releases, chance of clipping)``; ``Infeasible`` with too few users."""
 
 
-class Problem(NamedTuple):
+class Setting(NamedTuple):
     """The public facts.
 
     Attributes:
@@ -116,21 +116,21 @@ class Noises:
         return self._known[num_users]
 
 
-def best(problem: Problem, num_users: int, split: str, calibrated: Calibrated) -> Candidate:
+def best(setting: Setting, num_users: int, split: str, calibrated: Calibrated) -> Candidate:
     """The schedule with the least bound.
 
     Raises:
         ValueError: there are too few users for a single step of a single phase.
     """
-    steps = np.unique(np.round(np.geomspace(1, problem.most_steps, 16)))
+    steps = np.unique(np.round(np.geomspace(1, setting.most_steps, 16)))
     noises = Noises(calibrated, steps)
-    rounds = _MOST_ROUNDS if problem.strong_convexity > 0 else 1
+    rounds = _MOST_ROUNDS if setting.strong_convexity > 0 else 1
     found = [
         candidate
         for count in range(1, rounds + 1)
         for phases in range(1, _MOST_PHASES + 1)
         if num_users >= count * 2**phases
-        for candidate in [_rounds(problem, num_users // count, split, count, phases, noises)]
+        for candidate in [_rounds(setting, num_users // count, split, count, phases, noises)]
         if math.isfinite(candidate.bound)
     ]
     if not found:
@@ -141,46 +141,46 @@ def best(problem: Problem, num_users: int, split: str, calibrated: Calibrated) -
 
 
 def _rounds(
-    problem: Problem, num_users: int, split: str, rounds: int, phases: int, noises: Noises
+    setting: Setting, num_users: int, split: str, rounds: int, phases: int, noises: Noises
 ) -> Candidate:
     sizes = sizes_of(num_users, split, phases)
     all_phases: tuple[PhaseSizes, ...] = ()
-    distance, chance = problem.distance, 0.0
+    distance, chance = setting.distance, 0.0
     bound = math.inf
     for _ in range(rounds):
-        options = _options(problem._replace(distance=distance), sizes, noises)
+        options = _options(setting._replace(distance=distance), sizes, noises)
         chosen = min(options, key=lambda candidate: candidate.bound)
         all_phases += chosen.phases
         bound, chance = chosen.bound, min(1.0, chance + chosen.chance)
-        if problem.strong_convexity > 0:
-            distance = min(distance, math.sqrt(2 * bound / problem.strong_convexity))
+        if setting.strong_convexity > 0:
+            distance = min(distance, math.sqrt(2 * bound / setting.strong_convexity))
     return Candidate(all_phases, bound, chance)
 
 
-def _options(problem: Problem, sizes: tuple[int, ...], noises: Noises) -> Iterator[Candidate]:
+def _options(setting: Setting, sizes: tuple[int, ...], noises: Noises) -> Iterator[Candidate]:
     users = sum(sizes)
-    natural = problem.lipschitz / problem.distance
-    lowest = natural / math.sqrt(users * problem.items_per_user) / 8
+    natural = setting.lipschitz / setting.distance
+    lowest = natural / math.sqrt(users * setting.items_per_user) / 8
     for regularization in np.geomspace(lowest, 4 * natural, 40):
         lambdas = regularization * _RATIO ** np.arange(len(sizes))
-        yield bounded(problem, sizes, lambdas, noises)
+        yield bounded(setting, sizes, lambdas, noises)
 
 
 def bounded(
-    problem: Problem, sizes: tuple[int, ...], lambdas: np.ndarray, noises: Noises
+    setting: Setting, sizes: tuple[int, ...], lambdas: np.ndarray, noises: Noises
 ) -> Candidate:
     """The bound of given blocks and regularizations, each phase with its best number of steps."""
     phases, total, chance = [], 0.0, 0.0
-    reach = problem.distance
+    reach = setting.distance
     for size, weight in zip(sizes, map(float, lambdas), strict=True):
-        strong = weight + problem.strong_convexity
-        stability = 2 * problem.lipschitz**2 / (strong * size * problem.items_per_user)
+        strong = weight + setting.strong_convexity
+        stability = 2 * setting.lipschitz**2 / (strong * size * setting.items_per_user)
         total += weight * reach**2 / 2 + stability
-        start = min(problem.slope / (weight + problem.strong_convexity / 2), problem.diameter)
+        start = min(setting.slope / (weight + setting.strong_convexity / 2), setting.diameter)
         variances, chances = noises.of(size)
         feasible = np.isfinite(variances)
         missing = gradient_descent.best_strongly_convex_bound(
-            problem.smoothness + weight,
+            setting.smoothness + weight,
             strong,
             start,
             np.where(feasible, variances, 0),
@@ -192,7 +192,7 @@ def bounded(
         reach = math.sqrt(2 * missing[index] / strong)
         chance += chances[index]
         phases.append(PhaseSizes(size, int(noises.steps[index]), weight, reach))
-    return Candidate(tuple(phases), total + problem.slope * reach, min(1.0, chance))
+    return Candidate(tuple(phases), total + setting.slope * reach, min(1.0, chance))
 
 
 def sizes_of(num_users: int, split: str, phases: int) -> tuple[int, ...]:
@@ -201,24 +201,24 @@ def sizes_of(num_users: int, split: str, phases: int) -> tuple[int, ...]:
 
 
 def printed(
-    problem: Problem, num_users: int, dim: int, stddev: float, epsilon: float, split: str
+    setting: Setting, num_users: int, dim: int, stddev: float, epsilon: float, split: str
 ) -> list[PhaseSizes]:
     """The printed λ and numbers of steps, on blocks that have users: see the file's docstring.
 
     Args:
-        problem: public facts.
+        setting: public facts.
         num_users: n.
         dim: d.
         stddev: σ: gradients of items are σ²-sub-Gaussian in every direction.
         epsilon: the budget.
         split: ``"equal"``, with half as many phases, or ``"geometric"``, as many as leave 1 user.
     """
-    users, items = num_users, problem.items_per_user
+    users, items = num_users, setting.items_per_user
     privacy = stddev * dim / (users * math.sqrt(items) * epsilon)
-    spread = min(problem.lipschitz, stddev * math.sqrt(dim))
-    sampling = problem.lipschitz * spread / (users * items)
-    weight = math.sqrt(sampling + privacy**2) / problem.distance
-    log_count = math.log2(max(problem.lipschitz / privacy, 2.0))
+    spread = min(setting.lipschitz, stddev * math.sqrt(dim))
+    sampling = setting.lipschitz * spread / (users * items)
+    weight = math.sqrt(sampling + privacy**2) / setting.distance
+    log_count = math.log2(max(setting.lipschitz / privacy, 2.0))
     if split == "equal":
         count = max(1, math.ceil(0.5 * log_count))
     else:
@@ -226,8 +226,8 @@ def printed(
     phases = []
     for t, size in enumerate(sizes_of(users, split, count), start=1):
         strong = 4.0**t * weight
-        smooth = problem.smoothness + strong
-        precision = problem.lipschitz * problem.distance * strong / (privacy * users / size) ** 2
+        smooth = setting.smoothness + strong
+        precision = setting.lipschitz * setting.distance * strong / (privacy * users / size) ** 2
         steps = math.ceil(smooth / strong * max(1.0, math.log(max(precision, 1.0))))
-        phases.append(PhaseSizes(size, min(steps, problem.most_steps), strong, math.inf))
+        phases.append(PhaseSizes(size, min(steps, setting.most_steps), strong, math.inf))
     return phases

@@ -32,7 +32,7 @@ from dpsco_jax.problems import concentration
 _LEVELS = np.arange(0.5, 200.0, 0.5).tolist()
 
 
-class Problem(NamedTuple):
+class Setting(NamedTuple):
     """What the schedule depends on, all of it public.
 
     Attributes:
@@ -79,7 +79,7 @@ class Phase(NamedTuple):
 
 
 def phases(
-    problem: Problem,
+    setting: Setting,
     num_groups: int,
     num_steps: Sequence[int],
     step_sizes: Sequence[float],
@@ -88,43 +88,43 @@ def phases(
     """The phases for given lengths and steps, without their noise.
 
     Args:
-        problem: all else.
+        setting: all else.
         num_groups: C.
         num_steps: T_i.
         step_sizes: η_i.
         radii: of the scores; those within which i.i.d. groups stay if ``None``.
     """
-    allowed = problem.failure / (_pairs(num_groups) * len(num_steps))
+    allowed = setting.failure / (_pairs(num_groups) * len(num_steps))
     found = []
     for i, (steps, step) in enumerate(zip(num_steps, step_sizes, strict=True)):
         radius = (
             concentration.sgd_iterate_radius(
-                step, problem.lipschitz, steps, allowed, problem.contraction
+                step, setting.lipschitz, steps, allowed, setting.contraction
             )
             if radii is None
             else radii[i]
         )
         # The average is of x_0, ..., x_(T-1), and x_t is within ηtL of x_0. A ridge pulls farther.
         moved = (
-            2 * problem.distance if problem.ridge else step * problem.lipschitz * (steps - 1) / 2
+            2 * setting.distance if setting.ridge else step * setting.lipschitz * (steps - 1) / 2
         )
-        farthest = min(problem.diameter, moved)
-        void = not problem.ridge and 0.0 < 2 * farthest <= radius
+        farthest = min(setting.diameter, moved)
+        void = not setting.ridge and 0.0 < 2 * farthest <= radius
         found.append(Phase(steps, step, radius, farthest, void))
     return found
 
 
-def concentration_failure(problem: Problem, num_groups: int, found: Sequence[Phase]) -> float:
+def concentration_failure(setting: Setting, num_groups: int, found: Sequence[Phase]) -> float:
     """Bound, at most 1, on the probability that in some phase some i.i.d. groups are too far apart."""
     total = 0.0
     for phase in found:
         radius = [
             concentration.sgd_iterate_radius(
                 phase.step_size,
-                problem.lipschitz,
+                setting.lipschitz,
                 phase.num_steps,
                 math.exp(-level),
-                problem.contraction,
+                setting.contraction,
             )
             for level in _LEVELS
         ]
@@ -140,25 +140,25 @@ def _pairs(num_groups: int) -> int:
     return max(1, num_groups * (num_groups - 1) // 2)
 
 
-def excess_bound(problem: Problem, found: Sequence[Phase], failure: float) -> float:
+def excess_bound(setting: Setting, found: Sequence[Phase], failure: float) -> float:
     """The bound of the file's docstring.
 
     Args:
-        problem: all else.
+        setting: all else.
         found: the phases.
         failure: p.
     """
-    slope, squared = problem.lipschitz, problem.distance**2
+    slope, squared = setting.lipschitz, setting.distance**2
     total = 0.0
     for phase in found:
         total += squared / (2 * phase.step_size * phase.num_steps) + phase.step_size * slope**2 / 2
-        squared = problem.dim * phase.stddev**2
+        squared = setting.dim * phase.stddev**2
     total += slope * math.sqrt(squared)
-    if math.isfinite(problem.diameter):
-        return total + failure * slope * problem.diameter
+    if math.isfinite(setting.diameter):
+        return total + failure * slope * setting.diameter
     path = sum(phase.step_size * phase.num_steps * slope for phase in found)
-    noise = math.sqrt(problem.dim) * sum(phase.stddev for phase in found)
-    return total + slope * (failure * (problem.distance + path) + math.sqrt(failure) * noise)
+    noise = math.sqrt(setting.dim) * sum(phase.stddev for phase in found)
+    return total + slope * (failure * (setting.distance + path) + math.sqrt(failure) * noise)
 
 
 def best_step(bound: Callable[[float], float], scale: float) -> float:
@@ -181,7 +181,7 @@ class Printed(NamedTuple):
     radii: tuple[float, ...]
 
 
-def printed(problem: Problem, epsilon: float, delta: float) -> Printed:
+def printed(setting: Setting, epsilon: float, delta: float) -> Printed:
     """The numbers of F, Algorithm 1, with constant 1 where the paper has O(·).
 
     C = ⌈100 ln(20nme^ε/δ)/ε⌉ groups; l = ⌊log₂ n⌋ phases of (1 - 2^-q)·n·2^(-iq) users, q such that the last
@@ -192,29 +192,29 @@ def printed(problem: Problem, epsilon: float, delta: float) -> Printed:
     """
 
     def groups(users: int) -> int:
-        level = math.log(20.0 * users * problem.items_per_user / delta) + epsilon
+        level = math.log(20.0 * users * setting.items_per_user / delta) + epsilon
         return math.ceil(100.0 * level / epsilon)
 
-    if not _fits(problem.num_users, groups(problem.num_users)):
-        low, high = problem.num_users, 2 * problem.num_users
+    if not _fits(setting.num_users, groups(setting.num_users)):
+        low, high = setting.num_users, 2 * setting.num_users
         while not _fits(high, groups(high)):
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if _fits(middle, groups(middle)) else (middle, high)
         raise ValueError(
-            f"num_users must be at least {high} for the paper's sizes, got {problem.num_users}"
+            f"num_users must be at least {high} for the paper's sizes, got {setting.num_users}"
         )
-    n, m = problem.num_users, problem.items_per_user
+    n, m = setting.num_users, setting.items_per_user
     num_groups, q = groups(n), _decay(n)
     count = max(1, math.floor(math.log2(n)))
     group_users = tuple(
         int((1 - 2.0**-q) * n * 2.0 ** (-i * q)) // num_groups for i in range(1, count + 1)
     )
     power = max(1, math.ceil(math.log(m) / math.log(n) - 1e-12)) + 1.5
-    first = problem.distance / (problem.lipschitz * math.sqrt(problem.dim * m * n * epsilon))
+    first = setting.distance / (setting.lipschitz * math.sqrt(setting.dim * m * n * epsilon))
     step_sizes = tuple(first * 2.0 ** (-power * i) for i in range(1, count + 1))
-    level = 1000.0 * problem.lipschitz * math.log(n * problem.dim * m)
+    level = 1000.0 * setting.lipschitz * math.log(n * setting.dim * m)
     radii = tuple(
         step * level * math.sqrt(users * m)
         for users, step in zip(group_users, step_sizes, strict=True)

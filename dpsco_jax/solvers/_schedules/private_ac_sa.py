@@ -39,7 +39,7 @@ _TYPICAL_NOISE = (
 )
 
 
-class Problem(NamedTuple):
+class Setting(NamedTuple):
     """The public numbers that a schedule depends on."""
 
     num_users: int
@@ -78,59 +78,59 @@ class StepSizes(NamedTuple):
     excess_bound: float
 
 
-def candidates(problem: Problem) -> tuple[str, ...]:
+def candidates(setting: Setting) -> tuple[str, ...]:
     """The policies among which the bound decides: of little strong convexity, none proves more."""
-    if problem.objective.strong_convexity == 0:
+    if setting.objective.strong_convexity == 0:
         return ("direct",)
-    return POLICIES[:1] if problem.paper else POLICIES[:2]
+    return POLICIES[:1] if setting.paper else POLICIES[:2]
 
 
 def sizes(
-    problem: Problem, policy: str, num_steps: int | None, batch_size: int | None
+    setting: Setting, policy: str, num_steps: int | None, batch_size: int | None
 ) -> tuple[int, int]:
     """T and B, each as given or by the schedule."""
-    n, a = problem.num_users, problem.accuracy
+    n, a = setting.num_users, setting.accuracy
     if num_steps is None:
-        base = problem.epsilon * n / (problem.dim**0.25 * math.sqrt(problem.log_delta))
-        num_steps = math.ceil((100 if problem.paper else 8) * base)
+        base = setting.epsilon * n / (setting.dim**0.25 * math.sqrt(setting.log_delta))
+        num_steps = math.ceil((100 if setting.paper else 8) * base)
         # The loss needs no smoothing where its own constant is the smaller; then fewer steps do.
-        if not problem.paper and not _needs_smoothing(problem, policy, num_steps):
-            num_steps = min(num_steps, _steps_without_smoothing(problem, policy))
+        if not setting.paper and not _needs_smoothing(setting, policy, num_steps):
+            num_steps = min(num_steps, _steps_without_smoothing(setting, policy))
     if batch_size is None:
-        privacy_share = problem.epsilon / ((1 if problem.paper else 10) * num_steps)
+        privacy_share = setting.epsilon / ((1 if setting.paper else 10) * num_steps)
         batch_size = min(n, math.ceil(n * math.sqrt(privacy_share) + 1 / (a**2 * num_steps)))
     return num_steps, batch_size
 
 
-def paper_noise_multiplier(problem: Problem, num_steps: int, batch_size: int) -> float:
+def paper_noise_multiplier(setting: Setting, num_steps: int, batch_size: int) -> float:
     """The noise of Theorem 1.3.1 over the sensitivity 2G, accepted only if tCDP confirms it.
 
     Raises:
         ValueError: if a precondition of the theorem fails, or tCDP finds more than ε.
     """
-    fraction = batch_size / problem.num_users
-    if problem.epsilon > fraction**2 * num_steps:
+    fraction = batch_size / setting.num_users
+    if setting.epsilon > fraction**2 * num_steps:
         raise Infeasible(
             "epsilon must be at most num_steps·(batch_size/num_users)² for constants='paper', got "
-            f"epsilon = {problem.epsilon:g} > {fraction**2 * num_steps:g}",
+            f"epsilon = {setting.epsilon:g} > {fraction**2 * num_steps:g}",
             {"epsilon": fraction**2 * num_steps},
         )
-    root = math.sqrt(num_steps * problem.log_delta)
-    multiplier = _PAPER_NOISE / 2 * fraction * root / problem.epsilon
+    root = math.sqrt(num_steps * setting.log_delta)
+    multiplier = _PAPER_NOISE / 2 * fraction * root / setting.epsilon
     step = tcdp.subsampled(tcdp.gaussian(multiplier), fraction)
-    spent = tcdp.epsilon(tcdp.scale(step, num_steps), problem.delta)
-    if spent > problem.epsilon:
+    spent = tcdp.epsilon(tcdp.scale(step, num_steps), setting.delta)
+    if spent > setting.epsilon:
         raise Infeasible(
-            f"epsilon must be at least {spent:g} (tCDP) for these sizes, got {problem.epsilon:g}",
+            f"epsilon must be at least {spent:g} (tCDP) for these sizes, got {setting.epsilon:g}",
         )
     return float32_above(multiplier)
 
 
 def step_sizes(
-    problem: Problem, policy: str, num_steps: int, batch_size: int, noise_multiplier: float
+    setting: Setting, policy: str, num_steps: int, batch_size: int, noise_multiplier: float
 ) -> StepSizes:
     """What AC-SA is run with, and the bound that this proves."""
-    p, t = problem, num_steps
+    p, t = setting, num_steps
     radius = _radius(p, policy, t) if p.paper or _needs_smoothing(p, policy, t) else 0.0
     if radius > 0:
         own = _factor(p) * p.objective.lipschitz / radius
@@ -163,7 +163,7 @@ def step_sizes(
     return StepSizes(smoothness, convexity, radius, p.regularization + added, bound)
 
 
-def _regularization(p: Problem, num_steps: int, variance: float) -> float:
+def _regularization(p: Setting, num_steps: int, variance: float) -> float:
     """u: balances its own bias uR²/2 with the noise error 2V/(uT)."""
     if p.paper:
         # The noise error is at most C·G²a²/u with C = 2(c_2² + 1).
@@ -173,11 +173,11 @@ def _regularization(p: Problem, num_steps: int, variance: float) -> float:
     return 2 * math.sqrt(variance / num_steps) / p.distance
 
 
-def _factor(p: Problem) -> float:
+def _factor(p: Setting) -> float:
     return math.sqrt(p.dim) if p.paper else smoothing.smoothness_factor(p.dim)
 
 
-def _radius(p: Problem, policy: str, num_steps: int) -> float:
+def _radius(p: Setting, policy: str, num_steps: int) -> float:
     """r: balances the bias G·r with the smoothness term 2LR²/T² (4LR²/T² for the direct policy)."""
     if p.paper:
         return p.distance * p.dim**0.25 / num_steps
@@ -185,12 +185,12 @@ def _radius(p: Problem, policy: str, num_steps: int) -> float:
     return p.distance * math.sqrt(doubled * _factor(p)) / num_steps
 
 
-def _needs_smoothing(p: Problem, policy: str, num_steps: int) -> bool:
+def _needs_smoothing(p: Setting, policy: str, num_steps: int) -> bool:
     ball = smoothing.ball_smoothness(p.objective.lipschitz, _radius(p, policy, num_steps), p.dim)
     return p.objective.smoothness is None or p.objective.smoothness > ball
 
 
-def _steps_without_smoothing(p: Problem, policy: str) -> int:
+def _steps_without_smoothing(p: Setting, policy: str) -> int:
     """T at which the term of the initial distance is half of the privacy error."""
     assert p.objective.smoothness is not None
     smoothness = p.objective.smoothness + p.objective.ridge + p.regularization

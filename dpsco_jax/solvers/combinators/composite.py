@@ -8,11 +8,10 @@ Source: T, Figure 1.1, read as functions from solvers to solvers: a combinator t
 solver and makes a ``Plan`` out of inner plans; ``solve`` takes the inner ``solve``. What an inner solver must
 offer:
 
-- ``plan(objective, *, num_users, epsilon, delta, initial_distance, regularization=0.0)``, whose result is a
-  pytree with ``num_users``, ``user_gradients``, ``assumes``, ``loss()``, ``event`` (what is released, under
-  REPLACE_ONE) and ``excess_bound``: a proven bound on E[H(w) - min H], with H the objective plus the centred
-  term, for any data and any start whose root-mean-square distance to the minimizer of H is at most
-  ``initial_distance``;
+- ``plan(problem, budget, *, regularization=0.0)``, whose result is a pytree with ``num_users``,
+  ``user_gradients``, ``assumes``, ``loss()``, ``event`` (what is released, under REPLACE_ONE) and
+  ``excess_bound``: a proven bound on E[H(w) - min H], with H the objective plus the centred term, for any
+  data and any start whose root-mean-square distance to the minimizer of H is at most ``problem.distance``;
 - ``solve(key, plan, objective, data, params, center)``, with ``Solution``.
 
 Formal guarantee: that of the joint event under REPLACE_ONE. Parts on blocks of users compose in parallel
@@ -22,6 +21,7 @@ sequence. Which centres, sizes and numbers are used depends on public numbers an
 Cost: the sum of the parts'.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers.solution import Solution
@@ -50,7 +51,7 @@ class Plan:
         remarks: further lines for the table, about sizes.
         premises: what the bound assumes besides what the parts assume of the losses.
         parts: inner plans, one or more.
-        initial_distance: R, bound on the distance from the start to a minimizer.
+        distance: R, bound on the distance from the start to a minimizer.
         distances: R of each part: bounds on the distance to what it minimizes.
         strengths: of the centred term that each part is given, zero for none.
         center_shares: for each part the weight θ of the given centre in the centre that the part gets; its
@@ -67,7 +68,7 @@ class Plan:
     remarks: tuple[tuple[str, str], ...] = static()
     premises: tuple[str, ...] = static()
     parts: Any
-    initial_distance: Number
+    distance: Number
     distances: Number
     strengths: Number
     center_shares: Number
@@ -100,7 +101,7 @@ class Plan:
         # How near the parts start follows from the bounds before them.
         of_parts = [line for part in self.parts for line in part.assumes]
         of_losses = [line for line in of_parts if not line.startswith(_planning.NEAR)]
-        near = _planning.near(self.initial_distance)
+        near = _planning.near(self.distance)
         return tuple(dict.fromkeys([near, *self.premises, *of_losses]))
 
     @property
@@ -193,6 +194,18 @@ def premises(objective: Objective, *more: str) -> tuple[str, ...]:
     """What the bounds of a combinator assume of domain and users, with ``more``."""
     curved = ("the domain holds the origin, where the ridge is centred",)
     return (*(curved if objective.ridge else ()), *more)
+
+
+def start_distance(problem: Problem, regularization: float = 0.0) -> float:
+    """R: the distance of a problem, or what its domain and strong convexity say where it has none.
+
+    Raises:
+        ValueError: if none is given, and neither domain nor strong convexity bounds it.
+    """
+    if problem.distance is not None:
+        return problem.distance
+    bound = farthest(problem.objective, regularization)
+    return problem.require_distance() if math.isinf(bound) else bound
 
 
 def farthest(objective: Objective, regularization: float = 0.0) -> float:

@@ -25,18 +25,18 @@ most, so E F(ŵ_i) ≤ E F̂_i(ŵ_i) + g with g = 2G²/((λ_i + m)N_i), and this
 Cost: that of the phases.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _sequence
-from dpsco_jax.solvers.combinators.composite import Plan, farthest, premises, slope
+from dpsco_jax.privacy import Budget
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _arguments, _sequence
+from dpsco_jax.solvers.combinators.composite import Plan, premises, slope, start_distance
 
 _FEWEST_USERS = 20  # with fewer, noise and batches of a phase leave nothing to gain
 
@@ -53,14 +53,11 @@ class _Phases(NamedTuple):
 
 def plan(
     inner: Callable[..., Any],
-    objective: Objective,
+    problem: Problem,
+    budget: Budget,
     *,
-    num_users: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     regularization: float = 0.0,
-    budget: str = "parallel",
+    constants: str = "tight",
     decay: float | None = None,
     num_phases: int | None = None,
     step_size: float | None = None,
@@ -69,14 +66,11 @@ def plan(
 
     Args:
         inner: ``plan`` of a solver for empirical risk; see ``composite``.
-        objective: for its constants and domain.
-        num_users: N ≥ 2.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to a minimizer of the population risk;
-            what domain and strong convexity say if left out.
+        problem: for the objective, N ≥ 2, and R, bound on the distance from the start to a minimizer of the
+            population risk; what domain and strong convexity say in its place if it has none.
+        budget: (ε, δ) of the run, δ > 0.
         regularization: u ≥ 0 of a term (u/2)·‖w - center‖² in the objective.
-        budget: ``"parallel"``: every phase has (ε, δ), blocks hold all users. ``"paper"``: phase i has
+        constants: ``"tight"``: every phase has (ε, δ), blocks hold all users. ``"paper"``: phase i has
             (ε, δ)/2^i and ⌊N/2^i⌋ users, and the losses are added.
         decay: of η from phase to phase, above 1; 4 or, for ``"paper"``, 32 if left out.
         num_phases: k; ⌈¼·log₂ N⌉ + 1 or, for ``"paper"``, ⌈log₂ N⌉ if left out. Phases from the end that
@@ -86,16 +80,12 @@ def plan(
     Raises:
         ValueError: an argument is out of range, R is not finite, or not even one phase is possible.
     """
-    _checks.require_instance("objective", objective, Objective)
     _checks.require_callable("inner", inner)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    problem, budget = _arguments.require_request(problem, budget)
+    objective, num_users = problem.objective, problem.num_users
     regularization = _checks.require_real("regularization", regularization, 0, closed=True)
-    if initial_distance is None:
-        initial_distance = farthest(objective, regularization)
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
-    parallel = _checks.require_choice("budget", budget, ("parallel", "paper")) == "parallel"
+    distance = start_distance(problem, regularization)
+    parallel = _checks.require_choice("constants", constants, ("tight", "paper")) == "tight"
     decay = (4.0 if parallel else 32.0) if decay is None else decay
     decay = _checks.require_real("decay", decay, 1)
     if num_phases is None:
@@ -106,7 +96,6 @@ def plan(
         step_size = _checks.require_real("step_size", step_size, 0)
     convexity = objective.strong_convexity + regularization
     steepest = slope(objective, regularization)
-    diameter = float(np.asarray(objective.domain.diameter))
 
     def phases(count: int, eta: float) -> _Phases:
         halves = [num_users // 2**i for i in range(1, count + 1)]
@@ -116,15 +105,12 @@ def plan(
                 f"num_users must leave {_FEWEST_USERS} for each of {count} phases, got {num_users}"
             )
         added = [2 * decay**i / (eta * n) for i, n in enumerate(sizes, start=1)]
-        reach = [min(diameter, steepest / (each + convexity)) for each in added]
+        reach = [min(problem.diameter, steepest / (each + convexity)) for each in added]
         shares = [1.0 if parallel else 0.5**i for i in range(1, count + 1)]
         parts = [
             inner(
-                objective,
-                num_users=sizes[i],
-                epsilon=epsilon * shares[i],
-                delta=delta * shares[i],
-                initial_distance=reach[i],
+                dataclasses.replace(problem, num_users=sizes[i], distance=reach[i]),
+                Budget(budget.epsilon * shares[i], budget.delta * shares[i]),
                 regularization=added[i] + regularization,
             )
             for i in reversed(range(count))  # the smallest first: it fails first
@@ -135,7 +121,7 @@ def plan(
         """The term of the initial distance, which falls with η, and the others, which grow."""
         added, errors = found.added, [part.excess_bound for part in found.parts]
         moved = [
-            2 * float(objective.lipschitz) ** 2 / ((each + convexity) * n)
+            2 * problem.lipschitz**2 / ((each + convexity) * n)
             for each, n in zip(added, found.sizes, strict=True)
         ]
         handed = [
@@ -146,7 +132,7 @@ def plan(
         return added[0] * distance**2 / 2, math.fsum([*moved, *handed, last])
 
     def under(count: int) -> _Phases:
-        guess = distance / float(objective.lipschitz) / math.sqrt(num_users) * decay / 2
+        guess = distance / problem.lipschitz / math.sqrt(num_users) * decay / 2
         found = phases(count, guess if step_size is None else step_size)
         falling, growing = bound(found)
         if step_size is None and math.isfinite(growing):
@@ -167,13 +153,13 @@ def plan(
         composition="parallel" if parallel else "sequential",
         remarks=tuple(remarks),
         premises=premises(objective, "users are i.i.d."),
-        initial_distance=distance,
+        distance=distance,
         parts=found.parts,
         distances=found.distances,
         strengths=tuple(each + regularization for each in found.added),
         center_shares=tuple(regularization / (regularization + each) for each in found.added),
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         excess_bound=sum(bound(found)),
     )
 

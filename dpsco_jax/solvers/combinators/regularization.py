@@ -14,81 +14,67 @@ sum H of objective and term:
 Cost: that of the inner solver.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
 from dpsco_jax import _checks
-from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers.combinators.composite import Plan, farthest
+from dpsco_jax.privacy import Budget
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers.combinators.composite import Plan, farthest, start_distance
 
 _ROUNDS = 2
 
 
 def plan(
     inner: Callable[..., Any],
-    objective: Objective,
+    problem: Problem,
+    budget: Budget,
     *,
-    num_users: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     regularization: float | None = None,
 ) -> Plan:
     """Checks all arguments and plans the inner solver. All of them are public.
 
     Args:
         inner: ``plan`` of a solver for strongly convex problems; see ``composite``.
-        objective: for its constants and domain.
-        num_users: N ≥ 2.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the domain
-            if left out.
+        problem: for the objective, N ≥ 2 and R; the diameter of the domain in its place if it has none.
+        budget: (ε, δ) of the run, δ > 0.
         regularization: u > 0; if left out, what balances uR²/2 with an inner bound of the form κ·G²/u, for
             κ as found.
 
     Raises:
         ValueError: an argument is out of range or R is not finite.
     """
-    _checks.require_count("num_users", num_users)
-    _checks.require_instance("objective", objective, Objective)
     _checks.require_callable("inner", inner)
-    if initial_distance is None:
-        initial_distance = farthest(objective)
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
-    lipschitz = float(objective.lipschitz)
+    problem, budget = _arguments.require_request(problem, budget)
+    distance = start_distance(problem)
 
     def under(strength: float) -> Plan:
-        reach = min(distance, farthest(objective, strength))
-        part = inner(
-            objective,
-            num_users=num_users,
-            epsilon=epsilon,
-            delta=delta,
-            initial_distance=reach,
-            regularization=strength,
-        )
+        reach = min(distance, farthest(problem.objective, strength))
+        near = dataclasses.replace(problem, distance=reach)
+        part = inner(near, budget, regularization=strength)
         return Plan(
             title="regularization",
-            num_users=num_users,
+            num_users=problem.num_users,
             on_blocks=False,
             composition="sequential",
             remarks=(),
             premises=(),
-            initial_distance=distance,
+            distance=distance,
             parts=(part,),
             distances=(reach,),
             strengths=(strength,),
             center_shares=(1.0,),
-            epsilon=float(epsilon),
-            delta=float(delta),
+            epsilon=budget.epsilon,
+            delta=budget.delta,
             excess_bound=part.excess_bound + strength * distance**2 / 2,
         )
 
     if regularization is not None:
         return under(_checks.require_real("regularization", regularization, 0))
-    strength = lipschitz / distance / math.sqrt(num_users)
+    strength = problem.lipschitz / distance / math.sqrt(problem.num_users)
     best = under(strength)
     for _ in range(_ROUNDS):
         error = best.parts[0].excess_bound

@@ -21,17 +21,17 @@ the population risk, if the inner bound is.
 Cost: that of the stages; on all users with T, B as they grow with ε the last one dominates.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import _sequence
-from dpsco_jax.solvers.combinators.composite import Plan, farthest, premises
+from dpsco_jax.privacy import Budget
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _arguments, _sequence
+from dpsco_jax.solvers.combinators.composite import Plan, farthest, premises, start_distance
 
 _MOST_STAGES = 6
 _WORTH = 0.98  # a further stage must lower the bound to this share
@@ -43,18 +43,14 @@ class _Stage(NamedTuple):
     """What a stage may use."""
 
     num_users: int
-    epsilon: float
-    delta: float
+    budget: Budget
 
 
 def plan(
     inner: Callable[..., Any],
-    objective: Objective,
+    problem: Problem,
+    budget: Budget,
     *,
-    num_users: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     regularization: float = 0.0,
     on_blocks: bool = False,
     num_stages: int | None = None,
@@ -64,12 +60,9 @@ def plan(
 
     Args:
         inner: ``plan`` of a solver; see ``composite``.
-        objective: strongly convex unless ``regularization`` is positive; for its constants and domain.
-        num_users: N ≥ 2.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to the minimizer; what domain and strong
-            convexity say if left out.
+        problem: for the objective, which is strongly convex unless ``regularization`` is positive, N ≥ 2
+            and R; what domain and strong convexity say in its place if it has none.
+        budget: (ε, δ) of the run, δ > 0.
         regularization: u ≥ 0 of a term (u/2)·‖w - center‖² in the objective.
         on_blocks: whether every stage has users of its own.
         num_stages: J; see the file's docstring.
@@ -80,22 +73,18 @@ def plan(
             is possible.
     """
     _checks.require_flag("on_blocks", on_blocks)
-    _checks.require_instance("objective", objective, Objective)
     _checks.require_callable("inner", inner)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    problem, budget = _arguments.require_request(problem, budget)
+    objective, num_users = problem.objective, problem.num_users
     regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     convexity = objective.strong_convexity + regularization
     convexity = _checks.require_real("strong_convexity", convexity, 0)
-    if initial_distance is None:
-        initial_distance = farthest(objective, regularization)
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
+    distance = start_distance(problem, regularization)
     if num_stages is not None:
         num_stages = _checks.require_integer("num_stages", num_stages, 1)
     paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
     # Points other than the centre, where the centred term has a slope, can be as far as the domain allows.
-    cap = float(np.asarray(objective.domain.diameter)) if regularization else farthest(objective)
+    cap = problem.diameter if regularization else farthest(objective)
 
     def chain(stages: list[_Stage]) -> Plan:
         parts: list[Any] = []
@@ -103,15 +92,12 @@ def plan(
         why = ""
         for stage in stages:
             try:
-                part = inner(
-                    objective,
-                    **stage._asdict(),
-                    initial_distance=distances[-1],
-                    regularization=regularization,
+                asked = dataclasses.replace(
+                    problem, num_users=stage.num_users, distance=distances[-1]
                 )
-            except (
-                ValueError
-            ) as error:  # the paper's first stages are too small for an inner solver
+                part = inner(asked, stage.budget, regularization=regularization)
+            except ValueError as error:
+                # The paper's first stages are too small for an inner solver.
                 if not paper or stage == stages[-1]:
                     raise
                 why = f": {error}"
@@ -130,44 +116,55 @@ def plan(
             composition="parallel" if on_blocks and not paper else "sequential",
             remarks=tuple(remarks),
             premises=premises(objective),
-            initial_distance=distance,
+            distance=distance,
             parts=tuple(parts),
             distances=tuple(distances[:-1]),
             strengths=(regularization,) * len(parts),
             center_shares=(1.0,) * len(parts),
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
             excess_bound=parts[-1].excess_bound,
         )
 
     if paper:
-        return chain(paper_stages(num_users, epsilon, delta, num_stages, on_blocks))
+        return chain(paper_stages(num_users, budget, num_stages, on_blocks))
     if on_blocks:
-        return _best(lambda j: chain(_blocks_of(num_users, epsilon, delta, j)), num_stages)
-    best = _best(lambda j: chain(_shares_of(num_users, epsilon, delta, j)), num_stages)
+        return _best(lambda j: chain(_blocks_of(num_users, budget, j)), num_stages)
+    best = _best(lambda j: chain(_shares_of(num_users, budget, j)), num_stages)
     count = num_stages or len(best.parts)
-    return _filled(lambda spend: chain(_shares_of(num_users, spend, delta, count)), best)
+
+    def spending(epsilon: float) -> Plan:
+        return chain(_shares_of(num_users, Budget(epsilon, budget.delta), count))
+
+    return _filled(spending, best)
 
 
 def paper_stages(
-    num_users: int, epsilon: float, delta: float, num_stages: int | None, on_blocks: bool
+    num_users: int, budget: Budget, num_stages: int | None, on_blocks: bool
 ) -> list[_Stage]:
     """The stages of Lemma 1.4.7 or, on blocks, of Lemma 1.5.5: (ε, δ) and N over 2^(k+1-i)."""
     count = num_stages or math.ceil(math.log2(math.log2(num_users**3)))
     halves = [2 ** (count - i) for i in range(count)]
-    return [_Stage(num_users // (h if on_blocks else 1), epsilon / h, delta / h) for h in halves]
+    return [
+        _Stage(
+            num_users // (half if on_blocks else 1),
+            Budget(budget.epsilon / half, budget.delta / half),
+        )
+        for half in halves
+    ]
 
 
-def _shares_of(num_users: int, epsilon: float, delta: float, count: int) -> list[_Stage]:
+def _shares_of(num_users: int, budget: Budget, count: int) -> list[_Stage]:
     """Shares of the Rényi budget, which is about ε², in proportion to 4^-(J-j)."""
     total = math.sqrt(math.fsum(0.25**i for i in range(count)))
     shares = [0.5**i / total for i in reversed(range(count))]
-    return [_Stage(num_users, epsilon * share, delta) for share in shares]
+    budgets = [Budget(budget.epsilon * share, budget.delta) for share in shares]
+    return [_Stage(num_users, each) for each in budgets]
 
 
-def _blocks_of(num_users: int, epsilon: float, delta: float, count: int) -> list[_Stage]:
+def _blocks_of(num_users: int, budget: Budget, count: int) -> list[_Stage]:
     sizes = _sequence.block_sizes(num_users, 2.0, count, least=2)
-    return [_Stage(size, epsilon, delta) for size in sizes]
+    return [_Stage(size, budget) for size in sizes]
 
 
 def _best(under: Callable[[int], Plan], num_stages: int | None) -> Plan:

@@ -21,10 +21,10 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers.convex import ac_sa_stages
-from dpsco_jax.solvers.convex.ac_sa_stages import MOST_STEPS, POLICIES, Problem, Stages
+from dpsco_jax.solvers.convex.ac_sa_stages import MOST_STEPS, POLICIES, Setting, Stages
 
 
-class Setting(NamedTuple):
+class Request(NamedTuple):
     """The public numbers that a schedule depends on; see ``ac_sa.plan``."""
 
     objective: Objective
@@ -43,15 +43,15 @@ class Choice(NamedTuple):
 
 
 def candidates(
-    setting: Setting, policy: str, num_steps: int | None, excess: float | None
+    request: Request, policy: str, num_steps: int | None, excess: float | None
 ) -> list[Choice]:
     """All schedules of a policy (of all policies that apply: ``"auto"``), with and without smoothing."""
     if policy != "auto":
         policies: tuple[str, ...] = (policy,)
     else:
-        policies = POLICIES if setting.objective.strong_convexity > 0 else ("convex",)
-    ways = [False] if setting.objective.smoothness is not None else []
-    ways += [True] if math.isfinite(setting.objective.lipschitz) else []
+        policies = POLICIES if request.objective.strong_convexity > 0 else ("convex",)
+    ways = [False] if request.objective.smoothness is not None else []
+    ways += [True] if math.isfinite(request.objective.lipschitz) else []
     if not ways:
         raise ValueError("objective must be smooth or Lipschitz, got one that is neither")
     found, refusals = [], []
@@ -59,7 +59,7 @@ def candidates(
         make = _of_stages if name == "multi-stage" else _of_one_stage
         for smoothed in ways:
             try:
-                found.append(make(setting, name, smoothed, num_steps, excess))
+                found.append(make(request, name, smoothed, num_steps, excess))
             except Infeasible as refusal:
                 refusals.append(refusal)
     if not found:
@@ -67,12 +67,12 @@ def candidates(
     return found
 
 
-def _problem(setting: Setting, radius: float) -> tuple[Problem, float]:
-    """The problem that gradients are those of, and the bias of its value."""
-    objective, batch, users = setting.objective, setting.batch_size, setting.num_users
+def _setting(request: Request, radius: float) -> tuple[Setting, float]:
+    """What the gradients are those of, and the bias of its value."""
+    objective, batch, users = request.objective, request.batch_size, request.num_users
     if radius > 0:
-        smooth = smoothing.ball_smoothness(objective.lipschitz, radius, setting.dim)
-        bias = smoothing.ball_bias(objective.lipschitz, radius, setting.dim)
+        smooth = smoothing.ball_smoothness(objective.lipschitz, radius, request.dim)
+        bias = smoothing.ball_bias(objective.lipschitz, radius, request.dim)
         variance = objective.lipschitz**2 / batch
     else:
         assert objective.smoothness is not None
@@ -81,19 +81,19 @@ def _problem(setting: Setting, radius: float) -> tuple[Problem, float]:
             variance = objective.lipschitz**2 / batch * (users - batch) / (users - 1)
     convexity = objective.strong_convexity
     smooth = max(smooth + objective.ridge, convexity)
-    return Problem(smooth, convexity, variance, setting.distance), bias
+    return Setting(smooth, convexity, variance, request.distance), bias
 
 
 def _of_one_stage(
-    setting: Setting, policy: str, smoothed: bool, num_steps: int | None, excess: float | None
+    request: Request, policy: str, smoothed: bool, num_steps: int | None, excess: float | None
 ) -> Choice:
-    dim, factor = setting.dim, 4.0 if policy == "convex" else 2.0
+    dim, factor = request.dim, 4.0 if policy == "convex" else 2.0
 
     def of(steps: int) -> Choice:
         balance = factor * smoothing.smoothness_factor(dim) * (dim + 1) / dim
-        radius = setting.distance * math.sqrt(balance / (steps * (steps + 1))) if smoothed else 0.0
-        problem, bias = _problem(setting, radius)
-        stages = ac_sa_stages.one_stage(problem, policy, steps)
+        radius = request.distance * math.sqrt(balance / (steps * (steps + 1))) if smoothed else 0.0
+        setting, bias = _setting(request, radius)
+        stages = ac_sa_stages.one_stage(setting, policy, steps)
         return Choice(stages, radius, bias + stages.excess_bound)
 
     if num_steps is not None:
@@ -103,16 +103,16 @@ def _of_one_stage(
 
 
 def _of_stages(
-    setting: Setting, policy: str, smoothed: bool, num_steps: int | None, excess: float | None
+    request: Request, policy: str, smoothed: bool, num_steps: int | None, excess: float | None
 ) -> Choice:
     del policy
 
     def to(target: float) -> Choice:
         radius = 0.0
         if smoothed:
-            radius = target / 2 * (setting.dim + 1) / (setting.dim * setting.objective.lipschitz)
-        problem, bias = _problem(setting, radius)
-        stages = ac_sa_stages.stages_to(problem, target - bias)
+            radius = target / 2 * (request.dim + 1) / (request.dim * request.objective.lipschitz)
+        setting, bias = _setting(request, radius)
+        stages = ac_sa_stages.stages_to(setting, target - bias)
         return Choice(stages, radius, bias + stages.excess_bound)
 
     if excess is not None:
@@ -121,7 +121,7 @@ def _of_stages(
     radius = 0.0
     if smoothed:
         # The least target, of a halving sequence, that the steps reach; it sets the radius.
-        target = 2 * setting.objective.lipschitz * setting.distance
+        target = 2 * request.objective.lipschitz * request.distance
         best = to(target)
         while best.stages.num_steps <= num_steps:
             radius, target = best.radius, target / 2
@@ -132,8 +132,8 @@ def _of_stages(
                 f"num_steps must be at least {least} for 'multi-stage', got {num_steps}",
                 {"num_steps": least},
             )
-    problem, bias = _problem(setting, radius)
-    stages = ac_sa_stages.stages_within(problem, num_steps)
+    setting, bias = _setting(request, radius)
+    stages = ac_sa_stages.stages_within(setting, num_steps)
     return Choice(stages, radius, bias + stages.excess_bound)
 
 

@@ -27,7 +27,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
@@ -37,6 +36,7 @@ from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
 from dpsco_jax.oracles import Oracle, sampling, unclipped
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, loop, plans
 from dpsco_jax.solvers.convex import _ac_sa_choice
@@ -56,7 +56,7 @@ class Plan:
         chunk_size: users whose losses are evaluated at once.
         stages: the schedule: lengths, step parameters, and its own bound.
         smoothing_radius: r, zero if not ``smoothed``.
-        initial_distance: R.
+        distance: R.
         excess_bound: proven bound on the expected excess.
     """
 
@@ -67,7 +67,7 @@ class Plan:
     chunk_size: int = static()
     stages: Any
     smoothing_radius: Number
-    initial_distance: Number
+    distance: Number
     excess_bound: Number
 
     @property
@@ -81,18 +81,15 @@ class Plan:
         return self.num_steps * self.batch_size
 
     def __str__(self) -> str:
-        near = f"a minimizer within {float(self.initial_distance):.4g} of the start"
+        near = f"a minimizer within {float(self.distance):.4g} of the start"
         return plans.describe("AC-SA (not private)", self, [("assumes", near)])
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
     *,
-    num_users: int,
-    dim: int,
     num_steps: int | None = None,
     excess: float | None = None,
-    initial_distance: float | None = None,
     policy: str = "auto",
     batch_size: int | None = None,
     chunk_size: int = 4096,
@@ -100,13 +97,10 @@ def plan(
     """Checks all arguments and sets the schedule: the best of T steps, or the shortest to an excess.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: N ≥ 1.
-        dim: number of parameters.
+        problem: for the objective, N, the number of parameters, and R; the diameter of the domain in its
+            place if it has none.
         num_steps: T; this or ``excess``.
         excess: the bound on the expected excess to be reached; this or ``num_steps``.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out.
         policy: ``"strongly convex"``, ``"convex"``, ``"multi-stage"``, or ``"auto"``: the one that proves
             the least excess, or takes the fewest steps.
         batch_size: B; everybody if left out.
@@ -116,9 +110,8 @@ def plan(
         ValueError: an argument is out of range; the policy needs strong convexity and there is none; the
             loss is neither smooth nor Lipschitz.
     """
-    _checks.require_instance("objective", objective, Objective)
-    num_users = _checks.require_integer("num_users", num_users, 1)
-    dim = _checks.require_integer("dim", dim, 1)
+    _checks.require_instance("problem", problem, Problem)
+    objective, num_users, dim = problem.objective, problem.num_users, problem.dim
     chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
     batch = num_users if batch_size is None else batch_size
     batch = _checks.require_integer("batch_size", batch, 1, num_users)
@@ -129,14 +122,12 @@ def plan(
         num_steps = _checks.require_integer("num_steps", num_steps, 1)
     if excess is not None:
         excess = _checks.require_real("excess", excess, 0)
-    if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
+    distance = problem.require_distance()
     if policy in ("strongly convex", "multi-stage"):
         _checks.require_real("strong_convexity", objective.strong_convexity, 0)
 
-    setting = _ac_sa_choice.Setting(objective, num_users, dim, batch, distance)
-    found = _ac_sa_choice.candidates(setting, policy, num_steps, excess)
+    request = _ac_sa_choice.Request(objective, num_users, dim, batch, distance)
+    found = _ac_sa_choice.candidates(request, policy, num_steps, excess)
     if excess is None:
         best = min(found, key=lambda choice: choice.excess_bound)
     else:
@@ -149,7 +140,7 @@ def plan(
         chunk_size=chunk_size,
         stages=best.stages,
         smoothing_radius=best.radius,
-        initial_distance=distance,
+        distance=distance,
         excess_bound=best.excess_bound,
     )
 

@@ -66,7 +66,7 @@ class Stages:
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Setting:
     """What the bounds depend on; all public.
 
     Attributes:
@@ -86,40 +86,40 @@ class Problem:
         most = math.nextafter(self.smoothness, math.inf)
         _checks.require_real("strong_convexity", self.strong_convexity, 0, most, closed=True)
         _checks.require_real("gradient_variance", self.gradient_variance, 0, closed=True)
-        _checks.require_real("initial_distance", self.distance, 0)
+        _checks.require_real("distance", self.distance, 0)
 
 
-def one_stage(problem: Problem, policy: str, num_steps: int) -> Stages:
+def one_stage(setting: Setting, policy: str, num_steps: int) -> Stages:
     """The schedule of one stage of T steps, ``"strongly convex"`` or ``"convex"``."""
     if policy == "convex":
-        return convex_stages(problem, policy, (num_steps,))
+        return convex_stages(setting, policy, (num_steps,))
     if policy != "strongly convex":
         raise ValueError(f"policy of one stage must be one of {POLICIES[:2]}, got {policy!r}")
-    convexity = _checks.require_real("strong_convexity", problem.strong_convexity, 0)
-    bound = 2 * problem.smoothness * problem.distance**2 / (num_steps * (num_steps + 1))
-    bound += 2 * problem.gradient_variance / (convexity * (num_steps + 1))
-    return Stages(policy, (num_steps,), np.array([problem.smoothness]), convexity, bound)
+    convexity = _checks.require_real("strong_convexity", setting.strong_convexity, 0)
+    bound = 2 * setting.smoothness * setting.distance**2 / (num_steps * (num_steps + 1))
+    bound += 2 * setting.gradient_variance / (convexity * (num_steps + 1))
+    return Stages(policy, (num_steps,), np.array([setting.smoothness]), convexity, bound)
 
 
-def stages_within(problem: Problem, num_steps: int) -> Stages:
+def stages_within(setting: Setting, num_steps: int) -> Stages:
     """As many stages as fit into T steps, the last as long as there is room.
 
     Raises:
         ValueError: if not even the first stage fits.
     """
-    lengths = [_length(problem, 1)]
+    lengths = [_length(setting, 1)]
     if lengths[0] > num_steps:
         raise Infeasible(
             f"num_steps must be at least {lengths[0]} for 'multi-stage', got {num_steps}",
             {"num_steps": lengths[0]},
         )
-    while sum(lengths) + (following := _length(problem, len(lengths) + 1)) <= num_steps:
+    while sum(lengths) + (following := _length(setting, len(lengths) + 1)) <= num_steps:
         lengths.append(following)
     lengths[-1] += num_steps - sum(lengths)
-    return convex_stages(problem, "multi-stage", tuple(lengths))
+    return convex_stages(setting, "multi-stage", tuple(lengths))
 
 
-def stages_to(problem: Problem, excess: float) -> Stages:
+def stages_to(setting: Setting, excess: float) -> Stages:
     """As many stages as it takes for the bound to be at most ``excess``.
 
     Raises:
@@ -127,14 +127,14 @@ def stages_to(problem: Problem, excess: float) -> Stages:
     """
     lengths: tuple[int, ...] = ()
     while sum(lengths) <= MOST_STEPS:
-        lengths += (_length(problem, len(lengths) + 1),)
-        stages = convex_stages(problem, "multi-stage", lengths)
+        lengths += (_length(setting, len(lengths) + 1),)
+        stages = convex_stages(setting, "multi-stage", lengths)
         if stages.excess_bound <= excess:
             return stages
     raise Infeasible(f"excess must be reached in fewer than 2^31 steps, got {excess:g}")
 
 
-def convex_stages(p: Problem, policy: str, lengths: tuple[int, ...]) -> Stages:
+def convex_stages(p: Setting, policy: str, lengths: tuple[int, ...]) -> Stages:
     """The schedule of stages of the convex kind, of the given lengths, and what it proves."""
     distance, bound, parameters = p.distance, math.inf, []
     for stage, steps in enumerate(lengths):
@@ -150,10 +150,10 @@ def convex_stages(p: Problem, policy: str, lengths: tuple[int, ...]) -> Stages:
     return Stages(policy, lengths, np.array(parameters), 0.0, bound)
 
 
-def _length(problem: Problem, stage: int) -> int:
+def _length(setting: Setting, stage: int) -> int:
     """N_k."""
-    _checks.require_real("strong_convexity", problem.strong_convexity, 0)
-    gap = 0.5 * problem.strong_convexity * problem.distance**2
-    for_start = 4 * math.sqrt(2 * problem.smoothness / problem.strong_convexity)
-    for_noise = 128 * 2.0**stage * problem.gradient_variance
-    return math.ceil(max(for_start, for_noise / (3 * problem.strong_convexity * gap)))
+    _checks.require_real("strong_convexity", setting.strong_convexity, 0)
+    gap = 0.5 * setting.strong_convexity * setting.distance**2
+    for_start = 4 * math.sqrt(2 * setting.smoothness / setting.strong_convexity)
+    for_noise = 128 * 2.0**stage * setting.gradient_variance
+    return math.ceil(max(for_start, for_noise / (3 * setting.strong_convexity * gap)))

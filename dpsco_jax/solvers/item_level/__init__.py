@@ -1,6 +1,6 @@
 """Solvers whose record is one loss function: an item, or a user taken as one record."""
 
-from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco
+from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco, staged_ac_sa
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
@@ -20,4 +20,5 @@ __all__ = [
     "resque_erm_high_probability",
     "resque_prox",
     "sco",
+    "staged_ac_sa",
 ]

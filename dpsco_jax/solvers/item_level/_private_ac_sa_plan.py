@@ -38,7 +38,7 @@ class Plan:
         regularization: u of the term (u/2)·‖w - center‖² that is added, else zero.
         epsilon: ε of the budget.
         delta: δ of the budget.
-        initial_distance: R.
+        distance: R.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
         bounds_regularized: whether the risk that it speaks of has the added term, as it has if the term was
             asked for, and not if it is a means to solve the problem without.
@@ -59,7 +59,7 @@ class Plan:
     regularization: Number
     epsilon: Number
     delta: Number
-    initial_distance: Number
+    distance: Number
     excess_bound: Number
     bounds_regularized: bool = static(default=False)
 
@@ -94,7 +94,7 @@ class Plan:
         reach, slope = float(self.smoothing_radius), float(self.clip_norm)
         return (
             f"losses are convex and {slope:.4g}-Lipschitz within {reach:.3g} of the domain",
-            _planning.near(self.initial_distance),
+            _planning.near(self.distance),
         )
 
     @property
@@ -111,6 +111,6 @@ class Plan:
         return self.releases.certificate()
 
     def __str__(self) -> str:
-        trivial = float(self.clip_norm) * float(self.initial_distance)
+        trivial = float(self.clip_norm) * float(self.distance)
         remarks = [("policy", self.policy), ("excess_of_doing_nothing", f"at most {trivial:.5g}")]
         return plans.describe("private AC-SA", self, remarks)

@@ -21,7 +21,8 @@ import math
 from typing import Any
 
 from dpsco_jax.geometry import smoothing
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax.privacy import Budget
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers.item_level import private_ac_sa
 
 _TYPICAL_NOISE = 2.5  # sets step counts only, never the noise
@@ -29,14 +30,10 @@ _FEWEST_STEPS = 20
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: Budget,
     *,
-    num_users: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float,
     regularization: float = 0.0,
-    dim: int,
     constants: str,
     population: bool,
     chunk_size: int,
@@ -44,13 +41,9 @@ def plan(
     """The plan of ``private_ac_sa`` for one stage.
 
     Args:
-        objective: strongly convex unless ``regularization`` is positive.
-        num_users: N.
-        epsilon: budget.
-        delta: budget.
-        initial_distance: R.
+        problem: with an objective that is strongly convex unless ``regularization`` is positive, and R.
+        budget: (ε, δ) of the stage.
         regularization: strength of the centred term.
-        dim: number of parameters.
         constants: ``"tight"`` or ``"paper"``.
         population: whether an error of G²/(μN) is small enough.
         chunk_size: users whose gradients are held at once.
@@ -58,19 +51,14 @@ def plan(
     steps, batch = None, None
     if constants == "paper":
         if population:
-            steps, batch = paper_population_sizes(num_users, dim, epsilon, delta)
+            steps, batch = paper_population_sizes(
+                problem.num_users, problem.dim, budget.epsilon, budget.delta
+            )
     else:
-        convexity = objective.strong_convexity + regularization
-        steps, batch = _sizes(
-            objective, num_users, dim, epsilon, delta, initial_distance, convexity, population
-        )
+        steps, batch = _sizes(problem, budget, regularization, population)
     return private_ac_sa.plan(
-        objective,
-        num_users=num_users,
-        dim=dim,
-        epsilon=epsilon,
-        delta=delta,
-        initial_distance=initial_distance,
+        problem,
+        budget,
         constants=constants,
         policy="strongly convex",
         num_steps=steps,
@@ -97,17 +85,12 @@ def _accuracy(num_users: int, dim: int, epsilon: float, delta: float) -> float:
 
 
 def _sizes(
-    objective: Objective,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    distance: float,
-    convexity: float,
-    population: bool,
+    problem: Problem, budget: Budget, regularization: float, population: bool
 ) -> tuple[int, int]:
-    slope, factor = float(objective.lipschitz), smoothing.smoothness_factor(dim)
-    a = _accuracy(num_users, dim, epsilon, delta)
+    objective, num_users, dim = problem.objective, problem.num_users, problem.dim
+    convexity, distance = objective.strong_convexity + regularization, problem.farthest
+    slope, factor = problem.lipschitz, smoothing.smoothness_factor(dim)
+    a = _accuracy(num_users, dim, budget.epsilon, budget.delta)
     sampling = 1 / num_users if population else 0.0
     floor = 2 * slope**2 / convexity * ((_TYPICAL_NOISE * a) ** 2 + sampling)
     needed = 2 * math.sqrt(2 * factor) * slope * distance / floor
@@ -118,5 +101,5 @@ def _sizes(
     most = 8 * dim**0.25 * (min(1 / a, math.sqrt(num_users)) if population else 1 / a)
     steps = max(_FEWEST_STEPS, math.ceil(min(needed, most)))
     passes = 1.0 if population else 1 / (a**2 * num_users)
-    batch = num_users * (math.sqrt(epsilon / (10 * steps)) + passes / steps)
+    batch = num_users * (math.sqrt(budget.epsilon / (10 * steps)) + passes / steps)
     return steps, min(num_users, math.ceil(batch))

@@ -20,10 +20,13 @@ from typing import Any
 import jax
 
 from dpsco_jax import _checks
+from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.combinators import composite, regularization, restarts
-from dpsco_jax.solvers.combinators.composite import Plan, farthest
+from dpsco_jax.solvers.combinators.composite import Plan, start_distance
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
 from dpsco_jax.solvers.solution import Solution
 
@@ -33,13 +36,9 @@ METHODS = ("restarts", "direct", "regularize")
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: Budget,
     *,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     constants: str = "tight",
     method: str = "auto",
     num_stages: int | None = None,
@@ -48,13 +47,9 @@ def plan(
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: N ≥ 2.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
-        delta: budget, in (0, 1); at most 1/2 for ``constants="paper"``.
-        initial_distance: R, bound on the distance from the start to a minimizer; what the domain and strong
-            convexity say if left out.
+        problem: for the objective, N ≥ 2, the number of parameters, and R; what domain and strong convexity
+            say in its place if it has none.
+        budget: (ε, δ) of the run, δ > 0; both at most 1/2 for ``constants="paper"``.
         constants: ``"tight"`` or ``"paper"``, for restarts and for AC-SA.
         method: ``"restarts"`` (strongly convex only), ``"direct"``, ``"regularize"``, or ``"auto"``: of the
             first two the one that proves more. ``"paper"``: restarts, or regularization if only convex.
@@ -64,43 +59,33 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or R is not finite; the message says which.
     """
-    _checks.require_instance("objective", objective, Objective)
-    _checks.require_integer("dim", dim, 1)
+    problem, budget = _arguments.require_request(problem, budget)
     _checks.require_choice("constants", constants, ("tight", "paper"))
     _checks.require_choice("method", method, ("auto", *METHODS))
-    if initial_distance is None:
-        initial_distance = farthest(objective)
+    problem = dataclasses.replace(problem, distance=start_distance(problem))
     stage = functools.partial(
-        _stages.plan, dim=dim, constants=constants, population=False, chunk_size=chunk_size
+        _stages.plan, constants=constants, population=False, chunk_size=chunk_size
     )
     restarted = functools.partial(restarts.plan, stage, num_stages=num_stages, constants=constants)
-    budget: dict[str, Any] = {"num_users": num_users, "epsilon": epsilon, "delta": delta}
 
     def under(method: str) -> Plan:
         if method == "restarts":
-            return restarted(objective, **budget, initial_distance=initial_distance)
+            return restarted(problem, budget)
         if method == "regularize":
-            return regularization.plan(
-                restarted, objective, **budget, initial_distance=initial_distance
-            )
+            return regularization.plan(restarted, problem, budget)
         return _direct(
             private_ac_sa.plan(
-                objective,
-                **budget,
-                dim=dim,
-                initial_distance=initial_distance,
-                constants=constants,
-                policy="direct",
-                chunk_size=chunk_size,
+                problem, budget, constants=constants, policy="direct", chunk_size=chunk_size
             )
         )
 
+    curved = problem.objective.strong_convexity > 0
     if method != "auto":
         methods: tuple[str, ...] = (method,)
     elif constants == "paper":
-        methods = ("restarts",) if objective.strong_convexity > 0 else ("regularize",)
+        methods = ("restarts",) if curved else ("regularize",)
     else:
-        methods = METHODS[:2] if objective.strong_convexity > 0 else ("direct",)
+        methods = METHODS[:2] if curved else ("direct",)
     plans = {name: under(name) for name in methods}
     name, best = min(plans.items(), key=lambda item: item[1].excess_bound)
     return dataclasses.replace(best, title=f"private empirical risk, {constants}, {name}")
@@ -114,9 +99,9 @@ def _direct(part: Any) -> Plan:
         composition="sequential",
         remarks=(),
         premises=(),
-        initial_distance=part.initial_distance,
+        distance=part.distance,
         parts=(part,),
-        distances=(part.initial_distance,),
+        distances=(part.distance,),
         strengths=(part.regularization,),
         center_shares=(1.0,),
         epsilon=part.epsilon,

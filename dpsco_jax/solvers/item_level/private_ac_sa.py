@@ -29,10 +29,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, first_order
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
@@ -43,13 +43,9 @@ __all__ = ["Plan", "plan", "solve"]
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     constants: str = "tight",
     policy: str = "auto",
     num_steps: int | None = None,
@@ -62,13 +58,9 @@ def plan(
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: N ≥ 2.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
-        delta: budget, in (0, 1); at most 1/2 for ``constants="paper"``.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out.
+        problem: for the objective, N ≥ 2, the number of parameters, and R; the diameter of the domain in its
+            place if it has none.
+        budget: (ε, δ) of the run, δ > 0; both at most 1/2 for ``constants="paper"``.
         constants: ``"tight"``: no smoothing where the loss is smooth enough, sharp smoothing constants,
             few steps, noise from ``accountant``. ``"paper"``: the theorem's schedule, noise from its closed
             form, checked by its own accountant (tCDP).
@@ -87,21 +79,21 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or a precondition of the paper's theorem
             fails; the message says which.
     """
-    _checks.require_instance("objective", objective, Objective)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    dim = _checks.require_integer("dim", dim, 1)
+    problem, budget = _arguments.require_request(problem, budget)
     chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
     _checks.require_choice("constants", constants, ("tight", "paper"))
     _checks.require_choice("policy", policy, ("auto", *schedule.POLICIES))
     _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
     paper = constants == "paper"
     most = 0.5 + 1e-12  # the paper's theorem holds up to one half
-    epsilon = _checks.require_real("epsilon", epsilon, 0, most if paper else math.inf)
-    delta = _checks.require_real("delta", delta, 0, most if paper else 1)
-    if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
-    lipschitz = float(objective.lipschitz)
+    if paper:
+        _checks.require_real("budget.epsilon", budget.epsilon, 0, most)
+        _checks.require_real("budget.delta", budget.delta, 0, most)
+    num_users, distance, lipschitz = (
+        problem.num_users,
+        problem.require_distance(),
+        problem.lipschitz,
+    )
     clip = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
     if paper and clip < lipschitz:
         raise ValueError(f"clip_norm must be at least {lipschitz:g} for 'paper', got {clip:g}")
@@ -115,30 +107,30 @@ def plan(
         _checks.require_choice("policy", policy, ("auto", "strongly convex"))
         policy = "strongly convex"
 
-    problem = schedule.Problem(
+    setting = schedule.Setting(
         num_users=num_users,
-        dim=dim,
-        epsilon=epsilon,
-        delta=delta,
+        dim=problem.dim,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         distance=distance,
         paper=paper,
-        objective=objective,
+        objective=problem.objective,
         clip_norm=clip,
         regularization=regularization,
     )
 
     def under(policy: str) -> Plan:
-        steps, batch = schedule.sizes(problem, policy, num_steps, batch_size)
+        steps, batch = schedule.sizes(setting, policy, num_steps, batch_size)
         if paper:
-            multiplier = schedule.paper_noise_multiplier(problem, steps, batch)
+            multiplier = schedule.paper_noise_multiplier(setting, steps, batch)
         else:
             multiplier = _planning.fixed_size(num_users, batch, steps).noise_multiplier(
-                epsilon, delta, accountant
+                budget.epsilon, budget.delta, accountant
             )
-        numbers = schedule.step_sizes(problem, policy, steps, batch, multiplier)
+        numbers = schedule.step_sizes(setting, policy, steps, batch, multiplier)
         return Plan(
             num_users=num_users,
-            dim=dim,
+            dim=problem.dim,
             num_steps=steps,
             batch_size=batch,
             constants=constants,
@@ -146,16 +138,16 @@ def plan(
             chunk_size=chunk_size,
             noise_multiplier=multiplier,
             clip_norm=clip,
-            epsilon=epsilon,
-            delta=delta,
-            initial_distance=distance,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            distance=distance,
             bounds_regularized=regularization > 0,
             **numbers._asdict(),
         )
 
     if policy == "strongly convex":
-        _checks.require_real("strong_convexity", problem.strong_convexity, 0)
-    policies = schedule.candidates(problem) if policy == "auto" else (policy,)
+        _checks.require_real("strong_convexity", setting.strong_convexity, 0)
+    policies = schedule.candidates(setting) if policy == "auto" else (policy,)
     best = min(map(under, policies), key=lambda candidate: candidate.excess_bound)
     return best if clip >= lipschitz else dataclasses.replace(best, excess_bound=math.inf)
 

@@ -22,10 +22,13 @@ from typing import Any
 import jax
 
 from dpsco_jax import _checks
+from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.combinators import composite, localization, restarts
-from dpsco_jax.solvers.combinators.composite import Plan, farthest
+from dpsco_jax.solvers.combinators.composite import Plan, start_distance
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
 from dpsco_jax.solvers.solution import Solution
 
@@ -35,13 +38,9 @@ METHODS = ("localization", "restarts")
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: Budget,
     *,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     constants: str = "tight",
     method: str = "auto",
     num_stages: int | None = 3,
@@ -52,13 +51,9 @@ def plan(
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: N ≥ 2.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf); at most 1/2 for ``constants="paper"``.
-        delta: budget, in (0, 1); at most 1/2 for ``constants="paper"``.
-        initial_distance: R, bound on the distance from the start to a minimizer; what the domain and strong
-            convexity say if left out.
+        problem: for the objective, N ≥ 2, the number of parameters, and R; what domain and strong convexity
+            say in its place if it has none.
+        budget: (ε, δ) of the run, δ > 0; both at most 1/2 for ``constants="paper"``.
         constants: ``"tight"`` or ``"paper"``, for all parts: schedules, budgets and noise.
         method: ``"localization"``, ``"restarts"`` (strongly convex only), or ``"auto"``: of the two the one
             that proves more (``"paper"``: restarts, if strongly convex).
@@ -71,40 +66,33 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or users are too few.
     """
     _checks.require_given(_checks.require_count, num_blocks=num_blocks)
-    _checks.require_instance("objective", objective, Objective)
-    _checks.require_integer("dim", dim, 1)
+    problem, budget = _arguments.require_request(problem, budget)
     paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
     _checks.require_choice("method", method, ("auto", *METHODS))
-    if initial_distance is None:
-        initial_distance = farthest(objective)
+    problem = dataclasses.replace(problem, distance=start_distance(problem))
     stage = functools.partial(
-        _stages.plan, dim=dim, constants=constants, population=True, chunk_size=chunk_size
+        _stages.plan, constants=constants, population=True, chunk_size=chunk_size
     )
     phase = functools.partial(
         restarts.plan, stage, num_stages=None if paper else num_stages, constants=constants
     )
     localized = functools.partial(
-        localization.plan,
-        phase,
-        budget="paper" if paper else "parallel",
-        num_phases=num_phases,
+        localization.plan, phase, constants=constants, num_phases=num_phases
     )
-    budget: dict[str, Any] = {"num_users": num_users, "epsilon": epsilon, "delta": delta}
 
     def under(method: str) -> Plan:
         if method == "localization":
-            return localized(objective, **budget, initial_distance=initial_distance)
+            return localized(problem, budget)
         return restarts.plan(
             localized,
-            objective,
-            **budget,
-            initial_distance=initial_distance,
+            problem,
+            budget,
             on_blocks=True,
             num_stages=None if paper else num_blocks,
             constants=constants,
         )
 
-    methods = METHODS if objective.strong_convexity > 0 else METHODS[:1]
+    methods = METHODS if problem.objective.strong_convexity > 0 else METHODS[:1]
     if paper:
         methods = methods[-1:]
     plans = {name: under(name) for name in (methods if method == "auto" else (method,))}

@@ -18,7 +18,7 @@ Cost: seconds; a refusal searches for what would do and takes ten times as long.
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,7 +26,9 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.oracles import multilevel
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax.privacy import Budget
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.ball import ball_acceleration
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque._ball_accelerated_budget import (
@@ -46,39 +48,12 @@ GOOD_ERROR, WORST_ERROR = 0.2, 0.5
 _ITERATIONS = 2.5  # over K; 3.5 certify the target if all answers are exact
 
 
-def plan(objective: Objective, *, largest_error: float = WORST_ERROR, **arguments: Any) -> Plan:
-    """Checks all arguments, lists the calls, calibrates their noise. All arguments are public.
-
-    Args:
-        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
-        largest_error: refuse plans whose ``predicted_error`` is above.
-        **arguments: those of ``draft``.
-
-    Raises:
-        ValueError: an argument is out of range, the loss has no proof, or the plan would return noise.
-    """
-    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
-    made = draft(objective, **arguments)
-    accounting.require_numbers(made.numbers)
-    epsilon, delta = float(made.epsilon), float(made.delta)
-    beta = accounting.calibrated_beta(made.calls_at, epsilon, delta)
-    made = dataclasses.replace(made, beta=beta)
-    if made.predicted_error > largest_error:
-        raise _refusal(made, largest_error)
-    made = dataclasses.replace(made, proven=accounting.Proven(beta, made.ratio, delta))
-    accounting.proven_loss(made.calls_at, made.proven)  # now, not when a program is traced
-    return made
-
-
-def draft(
-    objective: Objective,
+def plan(
+    problem: Problem,
+    budget: Budget,
     *,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     condition: float = 5.0,
+    smoothing_radius: float | None = None,
     radius_ratio: float = 12.0,
     sampling: str | None = None,
     num_queries: int | None = None,
@@ -88,21 +63,19 @@ def draft(
     search_runs: int | None = None,
     num_iterations: int | None = None,
     max_searches: int | None = None,
-    smoothing_radius: float | None = None,
     levels_seed: int = 0,
     constants: str = "tight",
+    largest_error: float = WORST_ERROR,
 ) -> Plan:
-    """Checks all arguments and sets the sizes; β = 1 and no loss yet.
+    """Checks all arguments, lists the calls, calibrates their noise. All arguments are public.
 
     Args:
-        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
-        num_users: n ≥ 2.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to a minimizer; the domain's diameter if
-            left out.
+        problem: for the objective, a linear model with a loss that is convex and Lipschitz on the whole
+            space, n ≥ 2 users, the number of parameters, and R; the domain's diameter in its place if it has
+            none.
+        budget: (ε, δ) of the run, δ > 0.
         condition: κ ≥ 1 of the target ε_opt = LR/κ. What is reached is mostly 20 to 100 times better.
+        smoothing_radius: ρ; if left out, ε_opt/L, or ε_opt/(L√dim) for ``constants="paper"``.
         radius_ratio: ρ/r ≥ 2; 10 to 16 is best.
         sampling: of the users of a call; by default what ``constants`` says.
         num_queries: T of a call, rounded down to a power of two, at least 4; a fifth of the users (1/20
@@ -117,43 +90,107 @@ def draft(
         num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
             target if all answers are exact).
         max_searches: line searches in an iteration; 2 if left out.
-        smoothing_radius: ρ; if left out, ε_opt/L, or ε_opt/(L√dim) for ``constants="paper"``.
         levels_seed: of the public coins of ``prox="mlmc"``.
         constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
             thesis, the extended Algorithm 11. The printed constants themselves ask for 10^9 users or more.
+        largest_error: refuse plans whose ``predicted_error`` is above.
+
+    Raises:
+        ValueError: an argument is out of range, or the loss has no proof.
+        Infeasible: the plan would return noise; ``needed`` has values that would do.
+    """
+    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
+    made = draft(
+        problem,
+        budget,
+        condition=condition,
+        smoothing_radius=smoothing_radius,
+        calls=Calls(
+            radius_ratio=radius_ratio,
+            sampling=sampling,
+            num_queries=num_queries,
+            search=search,
+            prox=prox,
+            reuse=reuse,
+            search_runs=search_runs,
+            num_iterations=num_iterations,
+            max_searches=max_searches,
+            levels_seed=levels_seed,
+            constants=constants,
+        ),
+    )
+    accounting.require_numbers(made.numbers)
+    epsilon, delta = float(made.epsilon), float(made.delta)
+    beta = accounting.calibrated_beta(made.calls_at, epsilon, delta)
+    made = dataclasses.replace(made, beta=beta)
+    if made.predicted_error > largest_error:
+        raise _refusal(made, largest_error)
+    made = dataclasses.replace(made, proven=accounting.Proven(beta, made.ratio, delta))
+    accounting.proven_loss(made.calls_at, made.proven)  # now, not when a program is traced
+    return made
+
+
+class Calls(NamedTuple):
+    """How a run makes its private calls: the arguments of ``plan`` of these names."""
+
+    radius_ratio: float = 12.0
+    sampling: str | None = None
+    num_queries: int | None = None
+    search: str | None = None
+    prox: str | None = None
+    reuse: bool | None = None
+    search_runs: int | None = None
+    num_iterations: int | None = None
+    max_searches: int | None = None
+    levels_seed: int = 0
+    constants: str = "tight"
+
+
+_CALLS = Calls()
+
+
+def draft(
+    problem: Problem,
+    budget: Budget,
+    *,
+    condition: float = 5.0,
+    smoothing_radius: float | None = None,
+    calls: Calls = _CALLS,
+) -> Plan:
+    """Checks all arguments, those of ``plan``, and sets the sizes; β = 1 and no loss yet.
 
     Raises:
         ValueError: an argument is out of range, or the loss has no proof.
     """
-    accounting.require_linear(objective)
-    paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
-    sampling = sampling or SAMPLINGS[paper]
-    _checks.require_given(_checks.require_flag, reuse=reuse)
+    problem, budget = _arguments.require_request(problem, budget)
+    num_users, distance = problem.num_users, problem.require_distance()
+    accounting.require_linear(problem.objective)
+    paper = _checks.require_choice("constants", calls.constants, ("tight", "paper")) == "paper"
+    sampling = calls.sampling or SAMPLINGS[paper]
+    _checks.require_given(_checks.require_flag, reuse=calls.reuse)
     _checks.require_given(
-        _checks.require_count, num_iterations=num_iterations, max_searches=max_searches
+        _checks.require_count,
+        num_iterations=calls.num_iterations,
+        max_searches=calls.max_searches,
     )
-    levels_seed = _checks.require_integer("levels_seed", levels_seed, 0)
+    levels_seed = _checks.require_integer("levels_seed", calls.levels_seed, 0)
     _checks.require_choice("sampling", sampling, SAMPLINGS)
-    search = _checks.require_choice("search", search or SEARCHES[paper], SEARCHES)
-    prox = _checks.require_choice("prox", prox or ("mlmc_extended" if paper else "plain"), PROXES)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    dim = _checks.require_integer("dim", dim, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    search = _checks.require_choice("search", calls.search or SEARCHES[paper], SEARCHES)
+    prox = calls.prox or ("mlmc_extended" if paper else "plain")
+    _checks.require_choice("prox", prox, PROXES)
     condition = _checks.require_real("condition", condition, 1, closed=True)
-    ratio = _checks.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
-    if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
-    lipschitz = float(objective.lipschitz)
+    ratio = _checks.require_real("radius_ratio", calls.radius_ratio, 2.001, closed=True)
+    lipschitz = problem.lipschitz
     excess = lipschitz * distance / condition
     if smoothing_radius is None:
-        smoothing_radius = excess / (lipschitz * (math.sqrt(dim) if paper else 1.0))
+        smoothing_radius = excess / (lipschitz * (math.sqrt(problem.dim) if paper else 1.0))
     smoothing = _checks.require_real("smoothing_radius", smoothing_radius, 0)
+    num_queries = calls.num_queries
     if num_queries is None:
         num_queries = max(4, int(SHARES[sampling] * num_users))
     most = num_users if sampling == "without replacement" else None
     queries = 1 << (_checks.require_integer("num_queries", num_queries, 4, most).bit_length() - 1)
+    num_iterations, max_searches = calls.num_iterations, calls.max_searches
     if not paper and search != "fixed":
         balls = (distance * ratio / smoothing) ** (2 / 3)
         num_iterations = num_iterations or math.ceil(_ITERATIONS * balls)
@@ -164,12 +201,13 @@ def draft(
         ball_radius=smoothing / ratio,
         excess=excess,
         search=search,
-        reuse=not paper if reuse is None else reuse,
+        reuse=not paper if calls.reuse is None else calls.reuse,
         log_power=2.0 if paper else 0.0,
         num_iterations=num_iterations,
         max_searches=max_searches,
     )
     iterations = outer.num_iterations
+    search_runs = calls.search_runs
     if search_runs is None:
         failure = 1 / (condition * iterations * max(outer.max_searches, 1))
         search_runs = math.ceil(20 * math.log(1 / failure)) if paper else 1
@@ -188,7 +226,7 @@ def draft(
         levels = tuple(tuple(row) for row in np.asarray(drawn).tolist())
     return Plan(
         num_users=num_users,
-        dim=dim,
+        dim=problem.dim,
         num_queries=queries,
         sampling=sampling,
         prox=prox,
@@ -199,8 +237,8 @@ def draft(
         outer=outer,
         smoothing_radius=smoothing,
         beta=1.0,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
     )
 
 

@@ -24,7 +24,9 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import linear
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls as subsolvers
 from dpsco_jax.solvers.resque._budget import METHODS, SAMPLINGS, Plan, strongly_convex_gradients
@@ -37,12 +39,9 @@ _SHARE = {"without replacement": 0.2, "with replacement": 0.05}  # of the users,
 
 
 def draft(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
     ball_radius: float,
     radius_ratio: float = 12.0,
     regularization: float = 0.0,
@@ -51,33 +50,14 @@ def draft(
     sampling: str | None = None,
     constants: str = "tight",
 ) -> Plan:
-    """The plan of a call before its noise is calibrated: checks all arguments. All of them are public.
-
-    Args:
-        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
-        num_users: n ≥ 2.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        ball_radius: r > 0, around the start.
-        radius_ratio: ρ/r ≥ 2.001. Less of it means less smoothing, and more noise.
-        regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖².
-        method: ``"strongly convex"`` needs λ > 0 and is chosen then, else ``"localized"``.
-        num_queries: T, rounded down to a power of two; a fifth of the users if left out (1/20 with
-            replacement).
-        sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
-            thesis. By default what ``constants`` says.
-        constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
-            replacement, steps as in the theorems.
+    """The plan of a call before its noise is calibrated: checks all arguments, those of ``resque_erm.plan``.
 
     Raises:
         ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
     """
+    problem, budget = _arguments.require_request(problem, budget)
+    objective, num_users = problem.objective, problem.num_users
     accounting.require_linear(objective)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    dim = _checks.require_integer("dim", dim, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
     radius = _checks.require_real("ball_radius", ball_radius, 0)
     ratio = _checks.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
     convexity = _checks.require_real("regularization", regularization, 0, closed=True)
@@ -90,10 +70,9 @@ def draft(
     if strong:
         _checks.require_real("regularization", convexity + objective.ridge, 0)
     queries = power_of_two(num_users, num_queries, sampling, least=4 if strong else 2)
-    lipschitz = float(objective.lipschitz)
-    drafted = Plan(
+    return Plan(
         num_users=num_users,
-        dim=dim,
+        dim=problem.dim,
         num_queries=queries,
         method=method,
         sampling=sampling,
@@ -101,14 +80,13 @@ def draft(
         proven=None,
         ball_radius=radius,
         smoothing_radius=ratio * radius,
-        lipschitz=lipschitz,
+        lipschitz=problem.lipschitz,
         regularization=convexity,
         beta=1.0,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         excess_bound=math.inf,
     )
-    return drafted
 
 
 def calibrated(drafted: Plan, calls_at: Callable[[float, float], accounting.Calls]) -> Plan:

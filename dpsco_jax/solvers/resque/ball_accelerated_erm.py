@@ -2,7 +2,7 @@
 
 What it computes: a minimizer of the mean loss of the users, smoothed by N(0, ρ²I), plus a ridge: the
 accelerated proximal-point method of ``convex.ball_acceleration``, each of whose subproblems, on a ball of
-radius r ≪ ρ, is one private call of ``_resque_calls.strongly_convex``.
+radius r ≪ ρ, is one private call of ``_calls.strongly_convex``.
 
 Source: thesis, Theorem 2.4.19, with Algorithms 10, 11 and 12 as oracles. A ridge (or any quadratic with a
 public center) is added to the quadratic of the subproblem, as in Corollary 2.4.20.

@@ -32,6 +32,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _sequence, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
@@ -99,62 +100,103 @@ class Plan:
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
     regularization: float = 0.0,
-    initial_distance: float | None = None,
     condition: float = 5.0,
     smoothing_radius: float | None = None,
     num_rounds: int | None = None,
+    radius_ratio: float = 12.0,
+    sampling: str | None = None,
+    num_queries: int | None = None,
+    search: str | None = None,
+    prox: str | None = None,
+    reuse: bool | None = None,
+    search_runs: int | None = None,
+    num_iterations: int | None = None,
+    max_searches: int | None = None,
+    levels_seed: int = 0,
+    constants: str = "tight",
     largest_error: float = planner.WORST_ERROR,
-    **settings: Any,
 ) -> Plan:
     """Checks all arguments, plans the rounds and calibrates their noise together. All arguments are public.
 
     Args:
-        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
-        num_users: n ≥ 2.
+        problem: for the objective, a linear model with a loss that is convex and Lipschitz on the whole
+            space, n ≥ 2 users, the number of parameters, and R, where one is known that is below
+            L/(μ + ridge); the domain's diameter in its place if it has none.
+        budget: (ε, δ) of all rounds together, δ > 0.
         regularization: μ ≥ 0; positive together with the objective's ridge.
-        initial_distance: R, bound on the distance from the start to the minimizer, where one is known that
-            is below L/(μ + ridge); the domain's diameter if left out.
         condition: κ of the last round; the one of each round before is smaller by √2, and at least 1.
         smoothing_radius: ρ for a round of distance R and condition κ; those of the rounds are in proportion
             to their targets. The target over L if left out.
         num_rounds: k; ⌈log2 log2 n⌉ if left out, or as many as leave 4 queries in a call of the first.
+        radius_ratio: ρ/r ≥ 2; 10 to 16 is best.
+        sampling: of the users of a call; by default what ``constants`` says.
+        num_queries: T of a call of the last round, rounded down to a power of two, at least 4; a fifth of the
+            users (1/20 with replacement) if left out.
+        search: ``"doubling"``, ``"bisection"`` or ``"fixed"`` (no search, λ = L/r).
+        prox: ``"plain"``: one call. ``"mlmc"``: Algorithm 11, with levels up to n queries.
+            ``"mlmc_extended"``: with levels up to n²/T queries, without which its bias is not what Theorem
+            2.4.19 asks for.
+        reuse: the accepted answer of the search serves as ball and prox point; a heuristic, not a matter of
+            privacy.
+        search_runs: calls that a line search aggregates; 1 or odd.
+        num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
+            target if all answers are exact).
+        max_searches: line searches in an iteration; 2 if left out.
+        levels_seed: of the public coins of ``prox="mlmc"``.
+        constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
+            thesis, the extended Algorithm 11. The printed constants themselves ask for 10^9 users or more.
         largest_error: refuse plans with a round whose ``predicted_error`` is above.
-        **settings: further ones of ``_ball_accelerated_plan.draft``, for every round: ``dim``; ``epsilon``
-            and ``delta``, of the whole run; ``num_queries``, of the last round.
 
     Raises:
         ValueError: an argument is out of range, the loss has no proof, nothing is strongly convex, or a round
             would return noise.
     """
-    _checks.require_instance("objective", objective, Objective)
+    problem, budget = _arguments.require_request(problem, budget)
+    objective, num_users = problem.objective, problem.num_users
     _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     accounting.require_linear(objective)
-    num_users = _checks.require_integer("num_users", num_users, 2)
     regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     weight = regularization + float(objective.ridge)
     if weight <= 0:
         raise ValueError(
             f"regularization must be above 0 where the objective has no ridge, got {regularization!r}"
         )
-    lipschitz = float(objective.lipschitz)
-    farthest = min(float(np.asarray(objective.domain.diameter)), lipschitz / weight)
-    if initial_distance is not None:
-        farthest = min(farthest, _checks.require_real("initial_distance", initial_distance, 0))
+    lipschitz = problem.lipschitz
+    farthest = min(problem.diameter, lipschitz / weight, problem.farthest)
     condition = _checks.require_real("condition", condition, 1, closed=True)
     _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
 
-    def round_plan(distance: float, kappa: float, **changes: Any) -> Any:
-        if smoothing_radius is not None:
-            relative = distance / farthest * condition / kappa
-            changes["smoothing_radius"] = smoothing_radius * relative
-        arguments = {**settings, "num_users": num_users, "initial_distance": distance, **changes}
-        return planner.draft(objective, condition=kappa, **arguments)
+    calls = planner.Calls(
+        radius_ratio=radius_ratio,
+        sampling=sampling,
+        num_queries=num_queries,
+        search=search,
+        prox=prox,
+        reuse=reuse,
+        search_runs=search_runs,
+        num_iterations=num_iterations,
+        max_searches=max_searches,
+        levels_seed=levels_seed,
+        constants=constants,
+    )
 
-    last = round_plan(farthest, condition)
+    def round_plan(distance: float, kappa: float, size: int | None) -> Any:
+        radius = smoothing_radius
+        if radius is not None:
+            radius *= distance / farthest * condition / kappa
+        return planner.draft(
+            dataclasses.replace(problem, distance=distance),
+            budget,
+            condition=kappa,
+            smoothing_radius=radius,
+            calls=calls._replace(num_queries=size),
+        )
+
+    last = round_plan(farthest, condition, num_queries)
     most = last.num_queries.bit_length() - 2
     if num_rounds is None:
         num_rounds = min(most, max(1, math.ceil(math.log2(max(math.log2(num_users), 1)))))
@@ -165,8 +207,8 @@ def plan(
     factors = [2.0 ** (j / 2) for j in before]
 
     # Which calls are made, and their errors over the radii, do not depend on the distances.
-    drafts = [round_plan(farthest, k, num_queries=t) for k, t in zip(kappas, queries, strict=True)]
-    epsilon, delta = float(last.epsilon), last.delta
+    drafts = [round_plan(farthest, k, t) for k, t in zip(kappas, queries, strict=True)]
+    epsilon, delta = budget.epsilon, budget.delta
 
     def calls_at(beta: float) -> accounting.Calls:
         pairs = zip(drafts, factors, strict=True)
@@ -180,7 +222,7 @@ def plan(
         distance = min(farthest, math.sqrt(2 * excesses[i] / weight))
         # Down, as the calibrated product may lie between two float32 numbers.
         beta = float(np.float32(base * factor * (1 - 2.0**-23)))
-        made = round_plan(distance, kappa, num_queries=size)
+        made = round_plan(distance, kappa, size)
         made = dataclasses.replace(made, beta=beta)
         if made.predicted_error > largest_error:
             raise Infeasible(
@@ -197,7 +239,7 @@ def plan(
         excesses.append(float(made.outer.excess) / _REACHED + lipschitz * noise)
     return Plan(
         num_users=num_users,
-        dim=last.dim,
+        dim=problem.dim,
         parts=tuple(rounds),
         regularization=regularization,
         excesses=np.asarray(excesses),

@@ -16,6 +16,7 @@ of the error is of the order L·‖x_I - x̂_I‖.
 Cost: that of the blocks.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _sequence, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
@@ -71,80 +73,107 @@ class Plan(_sequence.OnBlocks):
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     num_blocks: int | None = None,
-    **settings: Any,
+    condition: float = 5.0,
+    smoothing_radius: float | None = None,
+    radius_ratio: float = 12.0,
+    sampling: str | None = None,
+    num_queries: int | None = None,
+    search: str | None = None,
+    prox: str | None = None,
+    reuse: bool | None = None,
+    search_runs: int | None = None,
+    num_iterations: int | None = None,
+    max_searches: int | None = None,
+    levels_seed: int = 0,
+    constants: str = "tight",
+    largest_error: float = WORST_ERROR,
 ) -> Plan:
     """Checks all arguments and plans the blocks. All of them are public.
 
     Args:
-        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
-        num_users: n ≥ 2.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to a minimizer of the population risk; the
-            domain's diameter if left out.
+        problem: for the objective, a linear model with a loss that is convex and Lipschitz on the whole
+            space, n ≥ 2 users, the number of parameters, and R, bound on the distance from the start to a
+            minimizer of the population risk; the domain's diameter in its place if it has none.
+        budget: (ε, δ) of the run, and of every block, δ > 0.
         num_blocks: I; as many as there are plans for if left out.
-        **settings: of ``ball_accelerated_erm.plan``, for every block; ``smoothing_radius`` is that of a block
-            with distance R, and scaled with the distances of the others.
+        condition: κ ≥ 1 of the target LR_i/κ of every block.
+        smoothing_radius: ρ of a block with distance R, and scaled with the distances of the others; the
+            target over L if left out.
+        radius_ratio: ρ/r ≥ 2; 10 to 16 is best.
+        sampling: of the users of a call; by default what ``constants`` says.
+        num_queries: T of a call, rounded down to a power of two, at least 4; a fifth of the users (1/20
+            with replacement) if left out.
+        search: ``"doubling"``, ``"bisection"`` or ``"fixed"`` (no search, λ = L/r).
+        prox: ``"plain"``: one call. ``"mlmc"``: Algorithm 11, with levels up to n queries.
+            ``"mlmc_extended"``: with levels up to n²/T queries, without which its bias is not what Theorem
+            2.4.19 asks for.
+        reuse: the accepted answer of the search serves as ball and prox point; a heuristic, not a matter of
+            privacy.
+        search_runs: calls that a line search aggregates; 1 or odd.
+        num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
+            target if all answers are exact).
+        max_searches: line searches in an iteration; 2 if left out.
+        levels_seed: of the public coins of ``prox="mlmc"``.
+        constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
+            thesis, the extended Algorithm 11. The printed constants themselves ask for 10^9 users or more.
+        largest_error: leave out blocks whose ``predicted_error`` is above, and refuse the plan if it is the
+            first one, or the number of blocks was given.
 
     Raises:
         ValueError: an argument is out of range, the loss has no proof, or there is no plan for a block that
             was asked for (for the first, if none was).
     """
-    _checks.require_instance("objective", objective, Objective)
-    accounting.require_linear(objective)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    dim = _checks.require_integer("dim", dim, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
-    if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
+    problem, budget = _arguments.require_request(problem, budget)
+    accounting.require_linear(problem.objective)
+    num_users, distance = problem.num_users, problem.require_distance()
     most = math.floor(math.log2(num_users))
     if num_blocks is not None:
         most = _checks.require_integer("num_blocks", num_blocks, 1, most)
-    _checks.require_given(
-        _checks.require_positive, smoothing_radius=settings.get("smoothing_radius")
-    )
-    lipschitz = float(objective.lipschitz)
-    accuracy = math.sqrt(1 / num_users + dim * math.log(1 / delta) / (epsilon * num_users) ** 2)
+    _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
+    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
+    lipschitz = problem.lipschitz
+    noise = problem.dim * math.log(1 / budget.delta) / (budget.epsilon * num_users) ** 2
+    accuracy = math.sqrt(1 / num_users + noise)
     blocks: list[Any] = []
     regularizations: list[float] = []
     omitted = ""
     for i in range(1, most + 1):
         weight = _RATIO**i * lipschitz / distance * accuracy
         reach = min(distance, lipschitz / weight)
-        own = dict(settings)
-        if own.get("smoothing_radius") is not None:
-            own["smoothing_radius"] *= reach / distance
+        radius = smoothing_radius
+        if radius is not None:
+            radius *= reach / distance
         required = num_blocks is not None or i == 1
-        limit = own.pop("largest_error", WORST_ERROR)
         try:
             block = ball_accelerated_erm.plan(
-                objective,
-                num_users=num_users >> i,
-                dim=dim,
-                epsilon=epsilon,
-                delta=delta,
-                initial_distance=reach,
+                dataclasses.replace(problem, num_users=num_users >> i, distance=reach),
+                budget,
+                condition=condition,
+                smoothing_radius=radius,
+                radius_ratio=radius_ratio,
+                sampling=sampling,
+                num_queries=num_queries,
+                search=search,
+                prox=prox,
+                reuse=reuse,
+                search_runs=search_runs,
+                num_iterations=num_iterations,
+                max_searches=max_searches,
+                levels_seed=levels_seed,
+                constants=constants,
                 # A refusal of a block that may be left out need not say what would do.
-                largest_error=limit if required else math.inf,
-                **own,
+                largest_error=largest_error if required else math.inf,
             )
         except Infeasible as refusal:
             if required:
                 raise
             omitted = f"block {i} and later: {refusal}"
             break
-        if block.predicted_error > limit:
+        if block.predicted_error > largest_error:
             omitted = f"block {i} and later: {num_users >> i} users are too few"
             break
         blocks.append(block)
@@ -154,8 +183,8 @@ def plan(
         omitted=omitted,
         parts=tuple(blocks),
         regularizations=np.asarray(regularizations),
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
     )
 
 

@@ -6,7 +6,7 @@ one parallel round and reweighted along the run. It is the subsolver of ``ball_a
 is for problems whose solution is known to be near: the smoothing bias is not small against L·r.
 
 Source: thesis, Algorithm 8 (λ = 0) and 9, ``method="localized"``, and 10, ``method="strongly convex"``, Lemma
-2.4.6 and Corollaries 2.4.11 and 2.4.14; corrected as ``_resque_calls`` says.
+2.4.6 and Corollaries 2.4.11 and 2.4.14; corrected as ``_calls`` says.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the coupling argument of
 ``privacy.resque``: two runs on neighbouring data, with the same shifts, drift apart slowly. It needs losses
@@ -22,14 +22,15 @@ Cost: at most T user gradients, T steps; memory of the features of T users. Plan
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from dpsco_jax import privacy
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.resque import _accounting as accounting
@@ -42,19 +43,51 @@ from dpsco_jax.solvers.solution import Solution
 __all__ = ["Plan", "plan", "solve"]
 
 
-def plan(objective: Objective, **arguments: Any) -> Plan:
-    """Checks all arguments and calibrates the noise.
+def plan(
+    problem: Problem,
+    budget: privacy.Budget,
+    *,
+    ball_radius: float,
+    radius_ratio: float = 12.0,
+    regularization: float = 0.0,
+    method: str | None = None,
+    num_queries: int | None = None,
+    sampling: str | None = None,
+    constants: str = "tight",
+) -> Plan:
+    """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
-        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
-        **arguments: those of ``_resque_plan.draft``, all of them public.
+        problem: for the objective, a linear model with a loss that is convex and Lipschitz on the whole
+            space, n ≥ 2 users, and the number of parameters.
+        budget: (ε, δ) of the run, δ > 0.
+        ball_radius: r > 0, around the start.
+        radius_ratio: ρ/r ≥ 2.001. Less of it means less smoothing, and more noise.
+        regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖².
+        method: ``"strongly convex"`` needs λ > 0 and is chosen then, else ``"localized"``.
+        num_queries: T, rounded down to a power of two; a fifth of the users if left out (1/20 with
+            replacement).
+        sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
+            thesis. By default what ``constants`` says.
+        constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
+            replacement, steps as in the theorems.
 
     Raises:
         ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
     """
-    drafted = shared.draft(objective, **arguments)
+    drafted = shared.draft(
+        problem,
+        budget,
+        ball_radius=ball_radius,
+        radius_ratio=radius_ratio,
+        regularization=regularization,
+        method=method,
+        num_queries=num_queries,
+        sampling=sampling,
+        constants=constants,
+    )
     made = shared.calibrated(drafted, drafted.calls_at)
-    if made.constant == subsolvers.PROVED_CONSTANT and objective.ridge == 0:
+    if made.constant == subsolvers.PROVED_CONSTANT and problem.objective.ridge == 0:
         made = dataclasses.replace(made, excess_bound=_excess(made))
     return made
 

@@ -24,6 +24,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
@@ -89,20 +90,35 @@ class Plan:
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
     failure: float = 0.01,
     num_runs: int | None = None,
-    **arguments: Any,
+    ball_radius: float,
+    radius_ratio: float = 12.0,
+    regularization: float = 0.0,
+    num_queries: int | None = None,
+    sampling: str | None = None,
+    constants: str = "tight",
 ) -> Plan:
-    """Checks all arguments and calibrates the noise.
+    """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
-        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
+        problem: for the objective, a linear model with a loss that is convex and Lipschitz on the whole
+            space, n ≥ 2 users, and the number of parameters.
+        budget: (ε, δ) of the run, δ > 0.
         failure: ζ in (0, 1).
         num_runs: k, in place of ⌈20·log(1/ζ)⌉.
-        **arguments: those of ``_resque_plan.draft``; needs a regularization or a ridge. ``method`` may be
-            named, but there is one only: ``"strongly convex"``.
+        ball_radius: r > 0, around the start.
+        radius_ratio: ρ/r ≥ 2.001. Less of it means less smoothing, and more noise.
+        regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖²; above 0 where the objective has no ridge.
+        num_queries: T of a run, rounded down to a power of two; a fifth of the users if left out (1/20 with
+            replacement).
+        sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
+            thesis. By default what ``constants`` says.
+        constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
+            replacement, steps as in the theorems.
 
     Raises:
         ValueError: an argument is out of range.
@@ -110,10 +126,19 @@ def plan(
     failure = _checks.require_real("failure", failure, 0, 1)
     runs = robust_point.runs_for(failure) if num_runs is None else num_runs
     runs = _checks.require_integer("num_runs", runs, 1)
-    method = arguments.pop("method", None) or "strongly convex"
-    _checks.require_choice("method", method, ("strongly convex",))
-    made = Plan(runs, shared.draft(objective, **arguments, method=method))
-    return dataclasses.replace(made, base=shared.calibrated(made.base, made.calls_at))
+    base = shared.draft(
+        problem,
+        budget,
+        ball_radius=ball_radius,
+        radius_ratio=radius_ratio,
+        regularization=regularization,
+        method="strongly convex",
+        num_queries=num_queries,
+        sampling=sampling,
+        constants=constants,
+    )
+    made = Plan(runs, base)
+    return dataclasses.replace(made, base=shared.calibrated(base, made.calls_at))
 
 
 def solve(

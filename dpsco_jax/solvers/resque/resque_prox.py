@@ -33,6 +33,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
@@ -120,28 +121,56 @@ class Plan:
 
 
 def plan(
-    objective: Objective, *, key: Key[jax.Array, ""], prox: str = "mlmc", **arguments: Any
+    problem: Problem,
+    budget: privacy.Budget,
+    *,
+    prox: str = "mlmc",
+    levels_seed: int = 0,
+    ball_radius: float,
+    radius_ratio: float = 12.0,
+    regularization: float = 0.0,
+    num_queries: int | None = None,
+    sampling: str | None = None,
+    constants: str = "tight",
 ) -> Plan:
-    """Checks all arguments, draws the levels and calibrates the noise.
+    """Checks all arguments, sets the levels and calibrates the noise. All of them are public.
 
     Args:
-        objective: a linear model with a loss that is convex and Lipschitz on the whole space.
-        key: of the public coins; not the key of the run.
+        problem: for the objective, a linear model with a loss that is convex and Lipschitz on the whole
+            space, n ≥ 2 users, and the number of parameters.
+        budget: (ε, δ) of the run, δ > 0.
         prox: ``"mlmc"``, ``"mlmc_extended"`` or ``"plain"``.
-        **arguments: those of ``_resque_plan.draft``; ``num_queries`` is that of level 0, by default an
-            eighth of what a single call would take (all of it for ``"plain"``).
+        levels_seed: of the public coins for the levels; no secret, and nothing of the run's key.
+        ball_radius: r > 0, around the start.
+        radius_ratio: ρ/r ≥ 2.001. Less of it means less smoothing, and more noise.
+        regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖²; above 0 where the objective has no ridge.
+        num_queries: T of level 0, rounded down to a power of two; if left out, a fifth of the users (1/20
+            with replacement) for ``"plain"``, and an eighth of that else.
+        sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
+            thesis. By default what ``constants`` says.
+        constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
+            replacement, steps as in the theorems.
 
     Raises:
         ValueError: an argument is out of range, or there is no room for levels above 0.
     """
     _checks.require_choice("prox", prox, PROXES)
-    base = shared.draft(objective, **{"method": "strongly convex"} | arguments)
-    if base.method != "strongly convex":
-        raise ValueError(f"method must be 'strongly convex', got {base.method!r}")
+    levels_seed = _checks.require_integer("levels_seed", levels_seed, 0)
+    base = shared.draft(
+        problem,
+        budget,
+        ball_radius=ball_radius,
+        radius_ratio=radius_ratio,
+        regularization=regularization,
+        method="strongly convex",
+        num_queries=num_queries,
+        sampling=sampling,
+        constants=constants,
+    )
     users, max_level = base.num_users, 0
     if prox != "plain":
         most = shared.power_of_two(users, None, base.sampling, least=4)
-        if arguments.get("num_queries") is None:
+        if num_queries is None:
             base = dataclasses.replace(base, num_queries=max(4, most // 8))
         max_level = most.bit_length() - base.num_queries.bit_length()
         if max_level < 1:
@@ -150,7 +179,8 @@ def plan(
             )
         if prox == "mlmc_extended":
             max_level = math.ceil(2 * math.log2(users / base.num_queries))
-    drawn = np.asarray(multilevel.draw_levels(key, max_level, (max(max_level, 1),))).tolist()
+    coins = jax.random.key(levels_seed)
+    drawn = np.asarray(multilevel.draw_levels(coins, max_level, (max(max_level, 1),))).tolist()
     made = Plan(prox, max_level, tuple(drawn) if max_level else (0,), base)
     return dataclasses.replace(made, base=shared.calibrated(base, made.calls_at))
 
@@ -165,7 +195,7 @@ def solve(
     """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
 
     Args:
-        key: a typed key, other than that of the plan.
+        key: a typed key.
         plan: of ``plan``.
         objective: static; close over it when compiling.
         data: with the planned number of users.

@@ -71,7 +71,7 @@ class _Tested(NamedTuple):
 
 
 def calibrated(
-    problem: bounds.Problem, num_users: int, batch_size: int, num_steps: int, request: Request
+    setting: bounds.Setting, num_users: int, batch_size: int, num_steps: int, request: Request
 ) -> Noise:
     """The noise of a phase, by the aggregation asked for.
 
@@ -81,14 +81,14 @@ def calibrated(
     sizes = (num_users, batch_size, num_steps)
     impossible = None
     try:
-        tested = _outlier_removed(problem, *sizes, request)
+        tested = _outlier_removed(setting, *sizes, request)
     except Infeasible as refusal:
         tested, impossible = None, refusal
     if request.aggregation == "outlier_removed" and impossible is not None:
         raise impossible
-    per_multiplier = 2 * problem.lipschitz / batch_size
+    per_multiplier = 2 * setting.lipschitz / batch_size
     steps = fixed_size(*sizes)
-    budget = (problem.epsilon, problem.delta)
+    budget = (setting.epsilon, setting.delta)
     rough = per_multiplier * steps.noise_multiplier(*budget, "rdp")
     tested_stddev = math.inf if tested is None else tested.stddev
     wins = request.aggregation == "auto" and tested_stddev <= rough
@@ -103,9 +103,9 @@ def calibrated(
             failure=tested.failure,
         )
     multiplier = steps.noise_multiplier(*budget, "pld")
-    spread, outside = _spread(problem, num_users, num_steps, 1.0 / multiplier, request)
+    spread, outside = _spread(setting, num_users, num_steps, 1.0 / multiplier, request)
     stddev = per_multiplier * multiplier
-    releases = GaussianReleases(*sizes, "fixed", multiplier, problem.delta)
+    releases = GaussianReleases(*sizes, "fixed", multiplier, setting.delta)
     return Noise(
         releases=releases,
         radius=spread,
@@ -117,7 +117,7 @@ def calibrated(
     )
 
 
-def model(problem: bounds.Problem, request: Request) -> NoiseModel:
+def model(setting: bounds.Setting, request: Request) -> NoiseModel:
     """The noise of full batches, fast: exact at some number of steps, and growing as their root.
 
     The schedule is chosen by it; a schedule with smaller batches has more noise.
@@ -127,15 +127,15 @@ def model(problem: bounds.Problem, request: Request) -> NoiseModel:
     def tested(num_users: int) -> float:
         try:
             sizes = (num_users, num_users, _MODEL_STEPS)
-            found = _outlier_removed(problem, *sizes, request)
+            found = _outlier_removed(setting, *sizes, request)
         except Infeasible:
             return math.inf
         return num_users * found.stddev / math.sqrt(_MODEL_STEPS)
 
-    multiplier = accountants.gaussian_noise_multiplier(problem.epsilon, problem.delta)
+    multiplier = accountants.gaussian_noise_multiplier(setting.epsilon, setting.delta)
 
     def of(num_users: int, num_steps: int) -> float:
-        noises = [2 * problem.lipschitz * multiplier] * (request.aggregation != "outlier_removed")
+        noises = [2 * setting.lipschitz * multiplier] * (request.aggregation != "outlier_removed")
         if request.aggregation != "clipped":
             # Between powers of two the noise is nearly inverse to the number of users.
             noises.append(tested(2 ** (num_users.bit_length() - 1)))
@@ -160,7 +160,7 @@ def with_stddev(found: Noise, stddev: float) -> Noise:
 
 
 def _outlier_removed(
-    problem: bounds.Problem,
+    setting: bounds.Setting,
     num_users: int,
     batch_size: int,
     num_steps: int,
@@ -170,8 +170,8 @@ def _outlier_removed(
         calibrate_concentrated,
         num_users,
         num_steps,
-        problem.epsilon,
-        problem.delta,
+        setting.epsilon,
+        setting.delta,
         batch_size=None if batch_size == num_users else batch_size,
         # With all users in many steps, one threshold for all of them needs less noise.
         test="stream" if batch_size == num_users and num_steps >= _MANY_STEPS else "auto",
@@ -186,16 +186,16 @@ def _outlier_removed(
         releases = calibrate(threshold=float(releases.threshold) / batch_size - lost)
     per_radius = 2 * float(releases.noise_stddev)  # the score radius is twice τ
     shift = 2.0 / (batch_size * per_radius)  # of a mean by a user within τ of the centre, over σ
-    radius, outside = _spread(problem, num_users, num_steps, shift, request)
+    radius, outside = _spread(setting, num_users, num_steps, shift, request)
     radius = float32_above(radius)
     # Clipped gradients are all in reach of the origin; a power of two, as it is compiled in.
-    reach = 2.0 ** max(0, math.ceil(math.log2(1.01 * problem.lipschitz / (2 * radius))))
-    stddev = float(tested_stddev(releases, radius, reach, problem.dim))
+    reach = 2.0 ** max(0, math.ceil(math.log2(1.01 * setting.lipschitz / (2 * radius))))
+    stddev = float(tested_stddev(releases, radius, reach, setting.dim))
     return _Tested(releases, radius, reach, stddev, min(1.0, outside + failure))
 
 
 def _spread(
-    problem: bounds.Problem,
+    setting: bounds.Setting,
     num_users: int,
     num_steps: int,
     shift: float,
@@ -204,14 +204,14 @@ def _spread(
     """τ, and the probability that some honest user's gradient is farther away at some step.
 
     Args:
-        problem: the public numbers.
+        setting: the public numbers.
         num_users: n.
         num_steps: T.
         shift: how far one honest user moves the mean of a step, in standard deviations of its noise.
         request: for the radius or the failure asked for.
     """
     gdp = shift * math.sqrt(num_steps)
-    sizes = (problem.lipschitz, problem.items_per_user, num_users, num_steps, gdp)
+    sizes = (setting.lipschitz, setting.items_per_user, num_users, num_steps, gdp)
     if request.radius is None:
         allowed = 0.5 * request.failure
         radius = concentration.trajectory_gradient_radius(*sizes, allowed)
@@ -219,4 +219,4 @@ def _spread(
         radius = _checks.require_real("radius", request.radius, 0)
         allowed = concentration.trajectory_gradient_failure(radius, *sizes)
     # Clipped gradients lie within L of the origin, always.
-    return (radius, allowed) if radius < problem.lipschitz else (problem.lipschitz, 0.0)
+    return (radius, allowed) if radius < setting.lipschitz else (setting.lipschitz, 0.0)

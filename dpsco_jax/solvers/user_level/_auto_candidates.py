@@ -30,9 +30,7 @@ from dpsco_jax.solvers.user_level import (
     sgd,
     winsorized_erm,
 )
-from dpsco_jax.solvers.user_level._auto_predictions import Problem
-
-_NO_ITEMS = ("items_per_user",)
+from dpsco_jax.solvers.user_level._auto_predictions import Setting
 
 
 class Candidate(NamedTuple):
@@ -41,26 +39,24 @@ class Candidate(NamedTuple):
     Attributes:
         name: shown, and how a plan finds its solver again.
         solver: a module with ``plan`` and ``solve``.
-        settings: from the problem to arguments of ``plan``, beyond those that all plans take. May raise
+        settings: from the setting to arguments of ``plan``, beyond the problem and the budget. May raise
             ``ValueError``: the candidate does not apply.
-        predict: from the problem and the plan to an excess risk; ``None`` for the plan's bound.
+        predict: from the setting and the plan to an excess risk; ``None`` for the plan's bound.
         population: whether ``excess_bound`` is about the population, not about the data at hand.
         nominal: whether the bound rests on the nominal model; it is then not counted as proven.
-        without: arguments that all plans take but this one.
         shorten: whether ``plan`` takes ``num_steps``, full batches, to fit a budget of gradients.
     """
 
     name: str
     solver: Any
-    settings: Callable[[Problem], dict[str, Any]] = lambda p: {}
-    predict: Callable[[Problem, Any], float] | None = None
+    settings: Callable[[Setting], dict[str, Any]] = lambda p: {}
+    predict: Callable[[Setting, Any], float] | None = None
     population: bool = True
     nominal: bool = False
-    without: tuple[str, ...] = ()
     shorten: bool = False
 
 
-def _small_clip(p: Problem) -> dict[str, Any]:
+def _small_clip(p: Setting) -> dict[str, Any]:
     """Users' gradients as near to zero as they are to each other, and steps for a smooth loss."""
     clip, steps = 2 * p.slope / math.sqrt(p.items_per_user), _full_steps(p)
     if clip >= p.slope:
@@ -73,15 +69,15 @@ def _small_clip(p: Problem) -> dict[str, Any]:
     return settings
 
 
-def _full_steps(p: Problem) -> int:
+def _full_steps(p: Setting) -> int:
     return p.enough_steps(p.passes)
 
 
-def _tenth(p: Problem) -> int:
+def _tenth(p: Setting) -> int:
     return max(1, p.num_users // 10)
 
 
-def _near(p: Problem, multiple: float) -> dict[str, Any]:
+def _near(p: Setting, multiple: float) -> dict[str, Any]:
     """A radius of users' gradients by the nominal model, where it is less than the worst case."""
     radius = multiple * p.slope / math.sqrt(p.items_per_user)
     if radius >= 2 * p.slope:
@@ -90,7 +86,7 @@ def _near(p: Problem, multiple: float) -> dict[str, Any]:
     return {"radius": radius}
 
 
-def _auto(p: Problem) -> dict[str, Any]:
+def _auto(p: Setting) -> dict[str, Any]:
     del p
     return {"aggregation": "auto"}
 
@@ -102,7 +98,6 @@ CANDIDATES: tuple[Candidate, ...] = (
         lambda p: {"sampling": "full", "num_steps": _full_steps(p)},
         predict.sgd,
         population=False,
-        without=_NO_ITEMS,
     ),
     Candidate(
         "sgd, a tenth of the users",
@@ -114,7 +109,6 @@ CANDIDATES: tuple[Candidate, ...] = (
         },
         predict.sgd,
         population=False,
-        without=_NO_ITEMS,
     ),
     Candidate(
         "sgd, clipped at 2L/sqrt(m)",
@@ -122,10 +116,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         _small_clip,
         predict.sgd,
         population=False,
-        without=_NO_ITEMS,
     ),
     Candidate(
-        "private_ac_sa", private_ac_sa, predict=predict.ac_sa, population=False, without=_NO_ITEMS
+        "private_ac_sa",
+        private_ac_sa,
+        predict=predict.ac_sa,
+        population=False,
     ),
     Candidate("multipass_sgd", multipass_sgd, predict=predict.multipass_sgd, shorten=True),
     Candidate(
@@ -156,9 +152,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         "accelerated_strongly_convex",
         accelerated_strongly_convex,
         _auto,
-        lambda p, plan: predict.accelerated(
-            p._replace(distance=float(plan.parts[-1].initial_distance)), plan.parts[-1]
-        ),
+        lambda p, plan: predict.accelerated(p, plan.parts[-1], float(plan.parts[-1].distance)),
     ),
     Candidate("winsorized_erm", winsorized_erm, population=False, shorten=True),
     Candidate(
@@ -182,7 +176,6 @@ CANDIDATES: tuple[Candidate, ...] = (
         lambda p: {"columns_per_row": p.columns_per_row, "num_steps": min(200, p.passes)},
         predict.preconditioned_sgd,
         population=False,
-        without=("initial_distance",),
     ),
     Candidate(
         "item_group_privacy",

@@ -24,40 +24,57 @@ Cost: none.
 import math
 from typing import Any, NamedTuple
 
+from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 
 
-class Problem(NamedTuple):
+class Setting(NamedTuple):
     """What a candidate may depend on; all of it is public.
 
     Attributes:
-        objective: constants, domain, ridge.
-        num_users: n.
-        items_per_user: m.
-        dim: d.
-        epsilon: budget.
-        delta: budget.
-        distance: R, from the start to a minimizer.
+        problem: what is to be solved.
+        budget: of the run.
         columns_per_row: entries of a one-hot row; ``None`` for dense features.
         passes: how often all items may be read.
         unit_noise: noise multiplier of one Gaussian release at this budget.
     """
 
-    objective: Objective
-    num_users: int
-    items_per_user: int
-    dim: int
-    epsilon: float
-    delta: float
-    distance: float
+    problem: Problem
+    budget: Budget
     columns_per_row: int | None
     passes: int
     unit_noise: float
 
     @property
+    def objective(self) -> Objective:
+        """Constants, domain, ridge."""
+        return self.problem.objective
+
+    @property
+    def num_users(self) -> int:
+        """The number of users, n."""
+        return self.problem.num_users
+
+    @property
+    def items_per_user(self) -> int:
+        """Item slots of a user, m."""
+        return self.problem.items_per_user
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters, d."""
+        return self.problem.dim
+
+    @property
+    def distance(self) -> float:
+        """R, from the start to a minimizer."""
+        return self.problem.farthest
+
+    @property
     def slope(self) -> float:
         """L."""
-        return float(self.objective.lipschitz)
+        return self.problem.lipschitz
 
     @property
     def statistical(self) -> float:
@@ -70,13 +87,13 @@ class Problem(NamedTuple):
         return max(1, min(most, math.ceil(4 / noise)))
 
 
-def sampling_variance(p: Problem, batch_size: int) -> float:
+def sampling_variance(p: Setting, batch_size: int) -> float:
     """L²/(mB)·(1 - B/n): of the mean over a batch of B users drawn without replacement."""
     return p.slope**2 / (p.items_per_user * batch_size) * (1 - batch_size / p.num_users)
 
 
 def averaged(
-    p: Problem, num_steps: int, step_size: float, variance: float, slope: float, distance: float
+    p: Setting, num_steps: int, step_size: float, variance: float, slope: float, distance: float
 ) -> float:
     """Prediction for averaged SGD; ``slope`` bounds what is averaged, ``variance`` its noise."""
     smooth, total = p.objective.smoothness, step_size * num_steps
@@ -97,7 +114,7 @@ def stages(
     return value
 
 
-def sgd(p: Problem, plan: Any) -> float:
+def sgd(p: Setting, plan: Any) -> float:
     """Prediction for ``sgd``, with batches of fixed size."""
     slope = float(plan.clip_norm)
     stddev = 2 * float(plan.noise_multiplier) * slope / plan.batch_size
@@ -105,7 +122,7 @@ def sgd(p: Problem, plan: Any) -> float:
     return averaged(p, plan.num_steps, float(plan.step_size), variance, slope, p.distance)
 
 
-def item_sgd(p: Problem, plan: Any) -> float:
+def item_sgd(p: Setting, plan: Any) -> float:
     """Prediction for ``item_group_privacy``."""
     # Each draw is one item, whose gradient is anywhere within L.
     drawn = 0.0 if plan.batch_size is None else p.slope**2 / plan.batch_size
@@ -113,14 +130,14 @@ def item_sgd(p: Problem, plan: Any) -> float:
     return averaged(p, plan.num_steps, float(plan.step_size), variance, p.slope, p.distance)
 
 
-def multipass_sgd(p: Problem, plan: Any, distance: float | None = None) -> float:
+def multipass_sgd(p: Setting, plan: Any, distance: float | None = None) -> float:
     """Prediction for ``multipass_sgd``, from this far if given."""
     variance = p.dim * float(plan.noise_stddev) ** 2
     far = p.distance if distance is None else distance
     return averaged(p, plan.num_steps, float(plan.step_size), variance, p.slope, far)
 
 
-def ac_sa(p: Problem, plan: Any) -> float:
+def ac_sa(p: Setting, plan: Any) -> float:
     """Prediction for ``private_ac_sa``."""
     t, batch, radius = plan.num_steps, plan.batch_size, float(plan.smoothing_radius)
     stddev = 2 * float(plan.noise_multiplier) * float(plan.clip_norm) / batch
@@ -135,7 +152,7 @@ def ac_sa(p: Problem, plan: Any) -> float:
     return bias + stages(p.distance, gamma, float(plan.strong_convexity), variance, t, 1)
 
 
-def _phase(p: Problem, plan: Any, distance: float) -> tuple[float, float]:
+def _phase(p: Setting, plan: Any, distance: float) -> tuple[float, float]:
     """What the regularizer costs, and the gap that is left, for a phase of accelerated SGD."""
     shifts = p.slope**2 / (p.items_per_user * plan.batch_size) if plan.smoothed else 0.0
     drawn = p.slope**2 / (p.items_per_user * plan.batch_size)
@@ -150,17 +167,18 @@ def _phase(p: Problem, plan: Any, distance: float) -> tuple[float, float]:
     ), gap
 
 
-def accelerated(p: Problem, plan: Any) -> float:
-    """Prediction for ``accelerated_sgd`` and the phases of ``accelerated_phased_erm``."""
-    distance, total, gap = p.distance, 0.0, 0.0
+def accelerated(p: Setting, plan: Any, distance: float | None = None) -> float:
+    """Prediction for ``accelerated_sgd`` and ``accelerated_phased_erm``, from this far if given."""
+    far = p.distance if distance is None else distance
+    distance, total, gap = far, 0.0, 0.0
     for phase in getattr(plan, "parts", (plan,)):
         bias, gap = _phase(p, phase, distance)
         total += bias
-        distance = min(p.distance, math.sqrt(2 * gap / float(phase.strong_convexity)))
+        distance = min(far, math.sqrt(2 * gap / float(phase.strong_convexity)))
     return total + gap
 
 
-def output_perturbation(p: Problem, plan: Any) -> float:
+def output_perturbation(p: Setting, plan: Any) -> float:
     """Prediction for ``output_perturbation``."""
     assert p.objective.smoothness is not None
     curvature = p.objective.smoothness + p.objective.ridge
@@ -168,7 +186,7 @@ def output_perturbation(p: Problem, plan: Any) -> float:
     return bias + curvature * p.dim * plan.noise_stddev**2 / 2
 
 
-def preconditioned_sgd(p: Problem, plan: Any) -> float:
+def preconditioned_sgd(p: Setting, plan: Any) -> float:
     """Prediction for ``preconditioned_sgd``."""
     model = p.objective.linear_model
     assert model is not None

@@ -33,6 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import plans
 
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -207,31 +208,29 @@ def proven_constants(objective: Objective) -> Constants:
 
 
 def bare(
-    num_users: int,
-    items_per_user: int,
-    dim: int,
+    problem: Problem,
+    budget: privacy.Budget,
     constants: str,
     chunk_size: int,
     own: Constants,
     multiplier: float,
     added: float,
-    budget: tuple[float, float],
 ) -> Plan:
     """The plan of one step of length 1/H' with regularization ``added``; no bound is set."""
-    step = 1.0 / (own.smoothness + own.ridge + added)
     return Plan(
-        num_users,
-        items_per_user,
-        dim,
-        1,
-        constants,
-        chunk_size,
-        own,
-        multiplier,
-        own.lipschitz * CLIP_ROOM,
-        step,
-        added,
-        *budget,
-        math.inf,
-        math.inf,
+        num_users=problem.num_users,
+        items_per_user=problem.items_per_user,
+        dim=problem.dim,
+        num_steps=1,
+        constants=constants,
+        chunk_size=chunk_size,
+        proven_for=own,
+        noise_multiplier=multiplier,
+        clip_norm=own.lipschitz * CLIP_ROOM,
+        step_size=1.0 / (own.smoothness + own.ridge + added),
+        regularization=added,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        optimization_error=math.inf,
+        excess_bound=math.inf,
     )

@@ -1,6 +1,6 @@
 """The search of phased SGD for sizes and steps: candidates, and how many groups there can be.
 
-Source: F, Algorithm 1; see ``phased_sgd`` and ``_phased_schedule``.
+Source: F, Algorithm 1; see ``phased_sgd`` and ``_schedules.phased_sgd``.
 
 Formal guarantee: every candidate is a plan with the noise that its sizes need; which one is taken depends on
 public numbers only.
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax.privacy import Budget
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
@@ -24,9 +25,8 @@ class Request(NamedTuple):
     """What was asked for; see ``phased_sgd.plan``, whose checked arguments these are.
 
     Attributes:
-        problem: sizes and constants.
-        epsilon: budget.
-        delta: budget.
+        setting: sizes and constants.
+        budget: of each phase and so of all.
         step_size: of the first phase, or ``None``.
         step_ratio: of each phase to the one before.
         size_ratio: of the users of each phase to those of the one before.
@@ -36,9 +36,8 @@ class Request(NamedTuple):
         plain: noise multiplier of a mean of clipped averages.
     """
 
-    problem: schedule.Problem
-    epsilon: float
-    delta: float
+    setting: schedule.Setting
+    budget: Budget
     step_size: float | None
     step_ratio: float
     size_ratio: float
@@ -59,40 +58,40 @@ def candidate(
         count: l, the number of phases.
         releases: for this number of groups.
     """
-    problem, printed = request.problem, request.printed
+    setting, printed = request.setting, request.printed
     radii: Sequence[float] | None
     if printed is not None:
         group_users, steps, radii = printed.group_users, printed.step_sizes, printed.radii
     else:
-        sizes = _sequence.block_sizes(problem.num_users, request.size_ratio, count)
+        sizes = _sequence.block_sizes(setting.num_users, request.size_ratio, count)
         group_users = tuple(size // groups for size in sizes)
         steps = tuple(request.step_ratio**i for i in range(count))
         radii = None if request.radius is None else _by_phase(request.radius, count)
     if min(group_users) < 1:
         return None
-    lengths = [users * problem.items_per_user for users in group_users]
+    lengths = [users * setting.items_per_user for users in group_users]
 
     def under(factor: float) -> list[schedule.Phase]:
-        found = schedule.phases(problem, groups, lengths, [factor * s for s in steps], radii)
-        return [with_noise(x, groups, problem.dim, releases, request.plain) for x in found]
+        found = schedule.phases(setting, groups, lengths, [factor * s for s in steps], radii)
+        return [with_noise(x, groups, setting.dim, releases, request.plain) for x in found]
 
     factor = request.step_size if printed is None else 1.0
     if factor is None:
         factor = schedule.best_step(
-            lambda eta: schedule.excess_bound(problem, under(eta), 0.0),
-            problem.distance / (problem.lipschitz * math.sqrt(lengths[0])),
+            lambda eta: schedule.excess_bound(setting, under(eta), 0.0),
+            setting.distance / (setting.lipschitz * math.sqrt(lengths[0])),
         )
     found = under(factor)
     tested = [phase for phase in found if not phase.void]
     false_halt = len(tested) * releases.false_halt()
-    apart = schedule.concentration_failure(problem, groups, tested)
+    apart = schedule.concentration_failure(setting, groups, tested)
     on_trust = apart > request.failure
     counted = min(1.0, false_halt + (0.0 if on_trust else apart))
-    bound = schedule.excess_bound(problem, found, counted)
+    bound = schedule.excess_bound(setting, found, counted)
     plan = Plan(
-        num_users=problem.num_users,
-        items_per_user=problem.items_per_user,
-        dim=problem.dim,
+        num_users=setting.num_users,
+        items_per_user=setting.items_per_user,
+        dim=setting.dim,
         group_users=group_users,
         constants="tight" if printed is None else "paper",
         mechanisms=tuple("clipped" if phase.void else "concentrated" for phase in found),
@@ -102,11 +101,11 @@ def candidate(
         radii=tuple(phase.radius for phase in found),
         clip_norms=tuple(phase.farthest for phase in found),
         step_sizes=tuple(phase.step_size for phase in found),
-        epsilon=request.epsilon,
-        delta=request.delta,
+        epsilon=request.budget.epsilon,
+        delta=request.budget.delta,
         failure=false_halt,
         concentration_failure=apart,
-        excess_bound=math.inf if problem.ridge else bound,
+        excess_bound=math.inf if setting.ridge else bound,
         assumed_concentration=float(on_trust),
     )
     return bound, plan
@@ -129,7 +128,7 @@ def best(
     Raises:
         Infeasible: too few users, or too few groups, for the test or for the phases.
     """
-    users = request.problem.num_users
+    users = request.setting.num_users
     if num_groups is None:
         fewest = threshold_phase.fewest_users(calibrate)
         if fewest > users:

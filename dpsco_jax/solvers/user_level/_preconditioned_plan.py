@@ -25,7 +25,8 @@ from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import LinearModel, Objective
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _arguments, _planning, plans
 
 COMPONENT_WEIGHT = 0.3  # 4 % more noise for the rest
 _NOISE_AVERSION = 50.0  # of the default quantile
@@ -129,13 +130,9 @@ class Plan:
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
     columns_per_row: int | None = None,
     second_moments: Any = None,
     num_steps: int = 200,
@@ -149,12 +146,10 @@ def plan(
     """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
-        objective: a smooth linear model.
-        num_users: N ≥ 1.
-        items_per_user: m ≥ 1, a public typical number of items of a user; sets the first radius only.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
+        problem: for the objective, which must be a smooth linear model, N, the number of parameters, and m, a
+            public typical number of items of a user, which sets the first radius only. The distance of the
+            problem is not used.
+        budget: (ε, δ) of the run, δ > 0.
         columns_per_row: entries of a one-hot row; ``None`` for dense features.
         second_moments: public guess of the mean squares of the features, positive, ``[dim]``; all equal if
             left out. For one-hot rows see ``one_hot_moments``: that some columns are rare is worth much.
@@ -172,18 +167,14 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the objective is not a smooth linear model.
     """
-    _checks.require_instance("objective", objective, Objective)
+    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    num_users, dim = problem.num_users, problem.dim
     _checks.require_given(_checks.require_number, second_moments=second_moments)
-    model, _ = smooth_linear_model(objective)
-    num_users = _checks.require_integer("num_users", num_users, 1)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
+    model, _ = smooth_linear_model(problem.objective)
     if columns_per_row is not None:
-        columns_per_row = _checks.require_integer("columns_per_row", columns_per_row, 1)
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+        columns_per_row = _checks.require_count("columns_per_row", columns_per_row)
+    num_steps = _checks.require_count("num_steps", num_steps)
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     share = _checks.require_real("moments_share", moments_share, 0, 1, closed=True)
     margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
     if smoothness is None:
@@ -200,7 +191,7 @@ def plan(
         )
     # Gaussian releases compose to one: 1/σ² adds up.
     once = _planning.fixed_size(num_users, num_users, 1)
-    whole = once.noise_multiplier(epsilon, delta, accountant)
+    whole = once.noise_multiplier(budget.epsilon, budget.delta, accountant)
     if quantile is None:
         quantile = 1.0 / (1.0 + _NOISE_AVERSION * 2.0 * math.sqrt(dim) * whole / num_users)
     quantile = _checks.require_real("quantile", quantile, 0, 1)
@@ -208,7 +199,7 @@ def plan(
     noise_multiplier = _planning.float32_above(whole * math.sqrt(num_steps / (1.0 - share)))
     return Plan(
         num_users=num_users,
-        items_per_user=items_per_user,
+        items_per_user=problem.items_per_user,
         dim=dim,
         columns_per_row=columns_per_row,
         num_steps=num_steps,
@@ -220,8 +211,8 @@ def plan(
         quantile=quantile,
         margin_scale=margin_scale,
         smoothness=smoothness,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
     )
 
 

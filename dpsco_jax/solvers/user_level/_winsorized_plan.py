@@ -30,6 +30,7 @@ from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleas
 from dpsco_jax.privacy import accountants
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import first_order, means
 from dpsco_jax.solvers.solution import Solution
@@ -122,13 +123,9 @@ def solve_phase(
 
 
 def gradient_releases(
-    objective: Objective,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
+    problem: Problem,
+    budget: privacy.Budget,
     num_steps: int,
-    epsilon: float,
-    delta: float,
     *,
     radius: float | None,
     failure: float,
@@ -139,21 +136,21 @@ def gradient_releases(
 
     With a radius of the caller's, of which nothing is known, that bound is 1, unless the form needs none.
     """
-    lipschitz, given = float(objective.lipschitz), radius is not None
+    given = radius is not None
     if radius is None:
         # Of T means with all of the budget: what the point tells of one user, however small the radius.
-        gdp = 1 / accountants.gaussian_noise_multiplier(epsilon, delta)
+        gdp = 1 / accountants.gaussian_noise_multiplier(budget.epsilon, budget.delta)
         radius = concentration.trajectory_gradient_radius(
-            lipschitz, items_per_user, num_users, num_steps, gdp, failure
+            problem.lipschitz, problem.items_per_user, problem.num_users, num_steps, gdp, failure
         )
     releases = calibrate_winsorized(
-        num_users,
-        dim,
+        problem.num_users,
+        problem.dim,
         num_steps,
-        epsilon,
-        delta,
+        budget.epsilon,
+        budget.delta,
         radius=radius,
-        bound=lipschitz,
+        bound=problem.lipschitz,
         failure=failure,
         form=form,
         constants=constants,
@@ -170,10 +167,10 @@ def require_smooth(objective: Objective) -> float:
     return _checks.require_real("smoothness", objective.smoothness, 0, closed=True)
 
 
-def largest_slope(objective: Objective) -> float:
+def largest_slope(problem: Problem) -> float:
     """Bound on the gradient of the objective with its ridge, on a domain that holds the origin."""
-    ridge = objective.ridge * float(np.asarray(objective.domain.diameter)) if objective.ridge else 0
-    return float(objective.lipschitz) + ridge
+    ridge = problem.objective.ridge
+    return problem.lipschitz + (ridge * problem.diameter if ridge else 0)
 
 
 def feasible(with_steps: Callable[[int], _Found], most: int) -> list[_Found]:

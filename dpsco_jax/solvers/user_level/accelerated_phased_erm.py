@@ -12,7 +12,7 @@ point; the smoothed version has both terms in λ too.
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: users are assigned to phases by
 position, each phase is (ε, δ)-DP for its users (``accelerated_sgd``), and phases see different users, so
 the joint loss is the largest. Data may be anything. Once a phase halts, later phases are computed and
-thrown away. Utility: ``Plan.excess_bound``, by the chain of ``_accelerated_bounds``; in the papers' regime
+thrown away. Utility: ``Plan.excess_bound``, by the chain of ``accelerated_bounds``; in the papers' regime
 LR·Õ(1/√(nm) + √d/(εn√m)).
 
 Cost: ΣT·K user gradients; memory of one batch of user gradients; one compiled loop for each phase.
@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers._schedules import accelerated as schedule
@@ -47,7 +47,7 @@ class Plan(_sequence.OnBlocks):
         parts: an ``accelerated_sgd.Plan`` each, in their order; leaves may be batched.
         epsilon: ε of the budget, of each phase and so of all.
         delta: δ of the budget, of each phase and so of all.
-        initial_distance: R.
+        distance: R.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
 
@@ -56,7 +56,7 @@ class Plan(_sequence.OnBlocks):
     parts: Any
     epsilon: Number
     delta: Number
-    initial_distance: Number
+    distance: Number
     excess_bound: Number
 
     @property
@@ -67,10 +67,9 @@ class Plan(_sequence.OnBlocks):
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
-        distance = float(self.initial_distance)
         return (
             *self.parts[0].assumes,
-            f"a minimizer of the risk lies within {distance:.4g} of the start",
+            f"a minimizer of the risk lies within {float(self.distance):.4g} of the start",
         )
 
     def __str__(self) -> str:
@@ -87,14 +86,9 @@ def _line(phase: accelerated_sgd.Plan) -> str:
 
 @_planning.says_enough_users
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     constants: str = "tight",
     aggregation: str = "outlier_removed",
     smoothing_radius: float | None = None,
@@ -111,14 +105,10 @@ def plan(
     """Checks all arguments, chooses the phases and calibrates their noise. All of them are public.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: n ≥ 2.
-        items_per_user: m ≥ 1; a user may have fewer, at the price of the bounds.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to a minimizer of the risk; the diameter
-            of the domain if left out.
+        problem: for the constants, domain and ridge of the objective, n ≥ 2, the number d of parameters, m (a
+            user may have fewer items, at the price of the bounds), and R, the distance from the start to a
+            minimizer of the risk, which must be finite.
+        budget: (ε, δ) of each phase and so of all, δ > 0.
         constants: ``"tight"``: what is left out is chosen for the least bound on the excess risk.
             ``"paper"``: users, regularizers, steps, batches, radius and noise of the phases as printed;
             accepted only where they are possible and the accountant confirms them.
@@ -143,30 +133,18 @@ def plan(
         chunk_size: users whose data are read at once.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    _checks.require_instance("objective", objective, Objective)
-    _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
+    problem, budget = _arguments.require_request(problem, budget)
     for size in batch_size if isinstance(batch_size, Sequence) else (batch_size,):
         _checks.require_given(_checks.require_count, batch_size=size)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    budget = (
-        _checks.require_real("epsilon", epsilon, 0),
-        _checks.require_real("delta", delta, 0, 1),
-    )
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("constants", constants, ("tight", "paper"))
     _checks.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
-    if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
+    distance = problem.require_distance()
     if smoothing_radius is not None:
-        smoothing_radius = _checks.require_real(
-            "smoothing_radius", smoothing_radius, 0, closed=True
-        )
+        smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0)
     failure = _checks.require_real("failure", failure, 0, 1)
     ratio = _checks.require_real("ratio", ratio, 0)
     if decay is not None:
@@ -175,27 +153,25 @@ def plan(
         num_phases = _checks.require_integer("num_phases", num_phases, 1)
     if regularization is not None:
         regularization = _checks.require_real("regularization", regularization, 0)
+    num_users, items, dim = problem.num_users, problem.items_per_user, problem.dim
     if constants == "paper" and radius is None:
-        lipschitz = float(objective.lipschitz)
-        radius = paper.gradient_radius(lipschitz, num_users, dim, items_per_user)
+        radius = paper.gradient_radius(problem.lipschitz, num_users, dim, items)
     outlier_share = _checks.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
     request = noise.Request(radius, aggregation, failure, outlier_share, constants)
-    least = paper.smoothing_radius(num_users, items_per_user, dim, budget[0], distance)
+    least = paper.smoothing_radius(num_users, items, dim, budget.epsilon, distance)
     radii = (
-        schedule.smoothing_radii(objective, least, distance)
+        schedule.smoothing_radii(problem.objective, least, distance)
         if smoothing_radius is None
         else [smoothing_radius]
     )
     stddevs: list[float | None]
     if constants == "paper":
-        problem = bounds.of_objective(objective, items_per_user, dim, budget, distance, radii[0])
-        sizes = paper.phases(problem, num_users, ratio=ratio, decay=decay, num_phases=num_phases)
-        sizes = schedule.with_batches(problem, sizes, batch_size, constants)
-        stddevs = [paper.noise_stddev(problem, size, request.radius or 0.0) for size in sizes]
+        setting = bounds.of_problem(problem, budget, radii[0])
+        sizes = paper.phases(setting, num_users, ratio=ratio, decay=decay, num_phases=num_phases)
+        sizes = schedule.with_batches(setting, sizes, batch_size, constants)
+        stddevs = [paper.noise_stddev(setting, size, request.radius or 0.0) for size in sizes]
     else:
-        problems = [
-            bounds.of_objective(objective, items_per_user, dim, budget, distance, r) for r in radii
-        ]
+        settings = [bounds.of_problem(problem, budget, r) for r in radii]
         found = [
             schedule.chosen(
                 candidate,
@@ -206,24 +182,24 @@ def plan(
                 num_phases=num_phases,
                 regularization=regularization,
             )
-            for candidate in problems
+            for candidate in settings
         ]
         enough = schedule.NEAR_BEST * min(risk for _, risk in found)
         # The last that is good enough: radii grow, and with them steps get fewer.
         i = max(i for i, (_, risk) in enumerate(found) if risk <= enough)
-        problem = problems[i]
-        sizes = schedule.with_batches(problem, found[i][0], batch_size, constants)
+        setting = settings[i]
+        sizes = schedule.with_batches(setting, found[i][0], batch_size, constants)
         stddevs = [None] * len(sizes)
     phases = tuple(
-        accelerated_sgd.of_size(problem, size, request, chunk_size, stddev)
+        accelerated_sgd.of_size(setting, size, request, chunk_size, stddev)
         for size, stddev in zip(sizes, stddevs, strict=True)
     )
     risk = bounds.excess_risk(
-        problem,
+        setting,
         [bounds.Phase(p.num_users, p.regularization, p.gap_bound) for p in phases],
     )
-    risk = bounds.with_failure(problem, risk, sum(p.failure for p in phases))
-    return Plan(num_users, constants, phases, *budget, distance, risk)
+    risk = bounds.with_failure(setting, risk, sum(p.failure for p in phases))
+    return Plan(num_users, constants, phases, budget.epsilon, budget.delta, distance, risk)
 
 
 def solve(

@@ -12,7 +12,7 @@ AC-SA's query point; the aggregate is what is reported, also after a halt. AC-SA
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for all points of the run and the step
 at which it halts: Gaussians on tested means (``privacy.concentrated``), or with ``aggregation="clipped"``
 on the mean of clipped gradients. Data may be anything. Assumed: the key, the batches and the noisy threshold
-stay secret, and w₀ is public. Utility: ``Plan.excess_bound``, see ``_accelerated_bounds``, for independent
+stay secret, and w₀ is public. Utility: ``Plan.excess_bound``, see ``accelerated_bounds``, for independent
 users with m i.i.d. items each; all τ does is to decide how far users may differ before the run halts.
 
 Cost: T·K user gradients; with outlier removal T·K²·dim for distances, and memory of K user gradients.
@@ -21,10 +21,10 @@ Cost: T·K user gradients; with outlier removal T·K²·dim for distances, and m
 from typing import Any
 
 import jax
-import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, first_order
 from dpsco_jax.solvers._schedules import accelerated as schedule
@@ -36,14 +36,9 @@ from dpsco_jax.solvers.user_level._accelerated_plan import Plan
 
 @_planning.says_enough_users
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     regularization: float | None = None,
     stage_length: int | None = None,
     num_stages: int | None = None,
@@ -58,14 +53,10 @@ def plan(
     """Checks all arguments, sets what is left out and calibrates the noise. All of them are public.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: n ≥ 2.
-        items_per_user: m ≥ 1; a user may have fewer, at the price of the bounds.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to a minimizer of the risk; the diameter
-            of the domain if left out.
+        problem: for the constants, domain and ridge of the objective, n ≥ 2, the number of parameters, m (a
+            user may have fewer items, at the price of the bounds), and R, the distance from the start to a
+            minimizer of the risk, which must be finite.
+        budget: (ε, δ) of the run, δ > 0.
         regularization: λ; the one with the least bound on the excess risk if left out.
         stage_length: N; to be given together with ``num_stages``, or both are chosen.
         num_stages: S.
@@ -85,32 +76,21 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    _checks.require_instance("objective", objective, Objective)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    budget = (
-        _checks.require_real("epsilon", epsilon, 0),
-        _checks.require_real("delta", delta, 0, 1),
-    )
+    problem, budget = _arguments.require_request(problem, budget)
+    num_users = problem.num_users
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
-    if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
     smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0, closed=True)
     failure = _checks.require_real("failure", failure, 0, 1)
-    problem = bounds.of_objective(
-        objective, items_per_user, dim, budget, distance, smoothing_radius
-    )
+    setting = bounds.of_problem(problem, budget, smoothing_radius)
     if regularization is not None:
         regularization = _checks.require_real("regularization", regularization, 0)
     outlier_share = _checks.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
     request = noise.Request(radius, aggregation, failure, outlier_share)
     size = schedule.chosen(
-        problem,
+        setting,
         num_users,
-        noise.model(problem, request),
+        noise.model(setting, request),
         ratio=1.0,
         decay=1.0,
         num_phases=1,
@@ -128,11 +108,11 @@ def plan(
         )
     batch = num_users if batch_size is None else batch_size
     batch = _checks.require_integer("batch_size", batch, 1, num_users)
-    return of_size(problem, size._replace(batch_size=batch), request, chunk_size)
+    return of_size(setting, size._replace(batch_size=batch), request, chunk_size)
 
 
 def of_size(
-    problem: bounds.Problem,
+    setting: bounds.Setting,
     size: schedule.Size,
     request: noise.Request,
     chunk_size: int,
@@ -144,36 +124,36 @@ def of_size(
         ValueError: users are too few, or ``printed_stddev``, σ of the paper, is less than what is needed.
     """
     batch = size.num_users if size.batch_size is None else size.batch_size
-    found = noise.calibrated(problem, size.num_users, batch, size.num_steps, request)
+    found = noise.calibrated(setting, size.num_users, batch, size.num_steps, request)
     if printed_stddev is not None:
         found = noise.with_stddev(found, printed_stddev)
     variance = bounds.gradient_variance(
-        problem, size.num_users, batch, found.stddev, found.radius, found.outside
+        setting, size.num_users, batch, found.stddev, found.radius, found.outside
     )
-    gap = bounds.gap(problem, size.regularization, variance, size.stage_length, size.num_stages)
+    gap = bounds.gap(setting, size.regularization, variance, size.stage_length, size.num_stages)
     phase = bounds.Phase(size.num_users, size.regularization, gap)
-    risk = bounds.excess_risk(problem, [phase])
-    smoothness, convexity = problem.curvature(size.regularization)
+    risk = bounds.excess_risk(setting, [phase])
+    smoothness, convexity = setting.curvature(size.regularization)
     return Plan(
-        items_per_user=problem.items_per_user,
-        dim=problem.dim,
+        items_per_user=setting.items_per_user,
+        dim=setting.dim,
         stage_length=size.stage_length,
-        smoothed=problem.smoothing_radius > 0,
+        smoothed=setting.smoothing_radius > 0,
         chunk_size=chunk_size,
         reach=found.reach,
         releases=found.releases,
         radius=found.radius,
         other_stddev=found.other_stddev,
-        clip_norm=problem.lipschitz,
+        clip_norm=setting.lipschitz,
         regularization=size.regularization,
         smoothness=smoothness,
         strong_convexity=convexity,
-        smoothing_radius=problem.smoothing_radius,
-        epsilon=problem.epsilon,
-        delta=problem.delta,
+        smoothing_radius=setting.smoothing_radius,
+        epsilon=setting.epsilon,
+        delta=setting.delta,
         failure=found.failure,
         gap_bound=gap,
-        excess_bound=bounds.with_failure(problem, risk, found.failure),
+        excess_bound=bounds.with_failure(setting, risk, found.failure),
     )
 
 

@@ -9,21 +9,22 @@ from the proven bounds of the blocks in place of an unnamed constant.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: blocks see different users. Distances
 are public numbers and used for regularizers only. Utility: ``Plan.excess_bound``; the chain of
-``_accelerated_bounds`` needs a bound on E‖start - w*‖², and has one. Rate: (L²/μ)·Õ(1/(nm) + d/(ε²n²m)).
+``accelerated_bounds`` needs a bound on E‖start - w*‖², and has one. Rate: (L²/μ)·Õ(1/(nm) + d/(ε²n²m)).
 
 Cost: that of the runs; half of it and of the users belong to the last block.
 """
 
+import dataclasses
 import math
 from typing import Any
 
 import jax
-import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers.solution import Solution
@@ -64,14 +65,9 @@ class Plan(_sequence.OnBlocks):
 
 @_planning.says_enough_users
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     num_blocks: int | None = None,
     aggregation: str = "outlier_removed",
     smoothing_radius: float | None = None,
@@ -83,14 +79,10 @@ def plan(
     """Checks all arguments and plans all blocks. All of them are public.
 
     Args:
-        objective: strongly convex, by its loss or its ridge; for its constants and domain.
-        num_users: n ≥ 2.
-        items_per_user: m ≥ 1; a user may have fewer, at the price of the bounds.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to the minimizer of the risk; the
-            diameter of the domain if left out.
+        problem: for the constants and domain of the objective, which must be strongly convex, by its loss or
+            its ridge, n ≥ 2, the number of parameters, m (a user may have fewer items, at the price of the
+            bounds), and R, the distance from the start to the minimizer of the risk.
+        budget: (ε, δ) of each block and so of all, δ > 0.
         num_blocks: the paper's ⌈log2 log2 mn⌉ if left out, or the largest smaller number for which all
             blocks have enough users.
         aggregation: ``"outlier_removed"``, ``"clipped"`` (the mean of gradients clipped to L), or
@@ -109,36 +101,25 @@ def plan(
         ValueError: an argument is out of range, or the objective is not strongly convex.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    _checks.require_instance("objective", objective, Objective)
-    _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
+    problem, budget = _arguments.require_request(problem, budget)
     _checks.require_given(_checks.require_count, batch_size=batch_size)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    objective, num_users = problem.objective, problem.num_users
     convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)
-    diameter = float(np.asarray(objective.domain.diameter))
-    if initial_distance is None:
-        initial_distance = diameter
-    _checks.require_real("initial_distance", min(initial_distance, 1e300), 0)
-    slope = float(objective.lipschitz)
+    slope = problem.lipschitz
     if objective.ridge:
-        slope += objective.ridge * diameter
-    farthest = min(diameter, 2.0 * slope / convexity)
-    first = min(initial_distance, farthest)
+        slope += objective.ridge * problem.diameter
+    farthest = min(problem.diameter, 2.0 * slope / convexity)
+    first = min(problem.farthest, farthest)
     if num_blocks is not None:
         counts = [_checks.require_integer("num_blocks", num_blocks, 1)]
     else:
-        most = math.ceil(math.log2(max(math.log2(num_users * items_per_user), 2.0)))
+        most = math.ceil(math.log2(max(math.log2(num_users * problem.items_per_user), 2.0)))
         counts = list(range(most, 0, -1))
 
     def block(users: int, distance: float) -> accelerated_phased_erm.Plan:
         return accelerated_phased_erm.plan(
-            objective,
-            num_users=users,
-            items_per_user=items_per_user,
-            dim=dim,
-            epsilon=epsilon,
-            delta=delta,
-            initial_distance=distance,
+            dataclasses.replace(problem, num_users=users, distance=distance),
+            budget,
             aggregation=aggregation,
             smoothing_radius=smoothing_radius,
             batch_size=batch_size,
@@ -150,7 +131,7 @@ def plan(
     def of(count: int) -> Plan:
         sizes = _sequence.block_sizes(num_users, 2.0, count, least=2)
         parts, _ = _sequence.nearer(block, sizes, first, farthest, convexity)
-        return Plan(num_users, parts, float(epsilon), float(delta), parts[-1].excess_bound)
+        return Plan(num_users, parts, budget.epsilon, budget.delta, parts[-1].excess_bound)
 
     for count in counts[:-1]:
         try:

@@ -25,17 +25,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
-from dpsco_jax.solvers.user_level._auto_predictions import Problem
+from dpsco_jax.solvers.user_level._auto_predictions import Setting
 
 __all__ = ["CANDIDATES", "Candidate", "Plan", "Row", "plan", "solve"]
 
@@ -115,14 +115,9 @@ jax.tree_util.register_dataclass(
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     columns_per_row: int | None = None,
     candidates: Sequence[Candidate] | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
@@ -132,14 +127,10 @@ def plan(
     """Plans all candidates and chooses one. All arguments are public.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: n ≥ 2.
-        items_per_user: m ≥ 1, the number of item slots of a user.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out.
+        problem: what every candidate is planned for: the constants, domain and ridge of the objective, n ≥ 2,
+            m, the number of parameters, and R, the distance from the start to a minimizer, which must be
+            finite.
+        budget: (ε, δ) of the run, δ > 0.
         columns_per_row: entries of a one-hot row; ``None`` for dense features.
         candidates: records to choose from; ``CANDIDATES``, all of them, if left out.
         settings: by name of a candidate, further arguments of its ``plan``: what is known of the problem
@@ -154,45 +145,27 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or no candidate is possible (with
             ``rank_by="bound"``: none with a finite bound); the message has the reasons.
     """
-    _checks.require_instance("objective", objective, Objective)
+    problem, budget = _arguments.require_request(problem, budget)
+    problem = dataclasses.replace(problem, distance=problem.require_distance())
     settings = {} if settings is None else settings
     _checks.require_instance("settings", settings, Mapping)
     candidates = _checked(candidates)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
     _checks.require_choice("rank_by", rank_by, _RANKS)
-    if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real("initial_distance", initial_distance, 0)
     if columns_per_row is not None:
         columns_per_row = _checks.require_integer("columns_per_row", columns_per_row, 1)
-    one_pass = num_users * items_per_user
+    one_pass = problem.num_users * problem.items_per_user
     if gradient_budget is None:
         gradient_budget = _PASSES * one_pass
     gradient_budget = _checks.require_integer("gradient_budget", gradient_budget, one_pass)
     unit = privacy.certified_noise_multiplier(
-        privacy.FullBatch(), 1, epsilon, delta, NeighboringRelation.REPLACE_ONE
+        privacy.FullBatch(), 1, budget.epsilon, budget.delta, NeighboringRelation.REPLACE_ONE
     )
-    problem = Problem(
-        objective=objective,
-        num_users=num_users,
-        items_per_user=items_per_user,
-        dim=dim,
-        epsilon=epsilon,
-        delta=delta,
-        distance=distance,
-        columns_per_row=columns_per_row,
-        passes=gradient_budget // one_pass,
-        unit_noise=unit,
-    )
+    setting = Setting(problem, budget, columns_per_row, gradient_budget // one_pass, unit)
 
     if unknown := set(settings) - {candidate.name for candidate in candidates}:
         raise ValueError(f"settings must be of candidates, got {sorted(unknown)}")
     found = [
-        _planned(candidate, problem, gradient_budget, settings.get(candidate.name, {}))
+        _planned(candidate, setting, gradient_budget, settings.get(candidate.name, {}))
         for candidate in candidates
     ]
     rows = tuple(row for row, _ in found)
@@ -205,8 +178,8 @@ def plan(
         reasons = "; ".join(f"{row.name}: {row.reason or 'nothing is proven'}" for row in rows)
         raise ValueError(f"candidates must have a possible one, got {reasons}")
     title = (
-        f"user-level solvers for {num_users} users with {items_per_user} items, {dim} parameters, "
-        f"by {rank_by}"
+        f"user-level solvers for {problem.num_users} users with {problem.items_per_user} items, "
+        f"{problem.dim} parameters, by {rank_by}"
     )
     return Plan(rows[best].name, found[best][1], rows, title)
 
@@ -250,33 +223,30 @@ def _checked(candidates: Any) -> Sequence[Candidate]:
 
 
 def _planned(
-    candidate: Candidate, problem: Problem, budget: int, settings: Mapping[str, Any]
+    candidate: Candidate, setting: Setting, most: int, settings: Mapping[str, Any]
 ) -> tuple[Row, Any]:
-    """The candidate's row and plan; a row with a reason, and no plan, if it cannot be."""
-    given: dict[str, Any] = {
-        "num_users": problem.num_users,
-        "items_per_user": problem.items_per_user,
-        "dim": problem.dim,
-        "epsilon": problem.epsilon,
-        "delta": problem.delta,
-        "initial_distance": problem.distance,
-    }
-    for name in candidate.without:
-        del given[name]
+    """The candidate's row and plan; a row with a reason, and no plan, if it cannot be.
+
+    Args:
+        candidate: to be planned.
+        setting: what for.
+        most: item gradients that a run may take.
+        settings: further arguments of its ``plan``.
+    """
 
     def cost(made: Any) -> float:
-        user = getattr(made, "user_gradients", 0) * problem.items_per_user
+        user = getattr(made, "user_gradients", 0) * setting.items_per_user
         return float(getattr(made, "item_gradients", user))
 
     try:
-        given |= candidate.settings(problem) | dict(settings)
-        made = candidate.solver.plan(problem.objective, **given)
-        if cost(made) > budget and candidate.shorten:
-            given["num_steps"] = problem.passes
-            made = candidate.solver.plan(problem.objective, **given)
-        if cost(made) > budget:
+        given = candidate.settings(setting) | dict(settings)
+        made = candidate.solver.plan(setting.problem, setting.budget, **given)
+        if cost(made) > most and candidate.shorten:
+            given["num_steps"] = setting.passes
+            made = candidate.solver.plan(setting.problem, setting.budget, **given)
+        if cost(made) > most:
             raise Infeasible(
-                f"gradient_budget must be at least {cost(made):.3g}, got {budget}",
+                f"gradient_budget must be at least {cost(made):.3g}, got {most}",
                 {"gradient_budget": cost(made)},
             )
     except ValueError as refusal:
@@ -286,7 +256,7 @@ def _planned(
         return Row(candidate.name, reason=str(refusal)), None
     bound = float(made.excess_bound)
     predict = candidate.predict
-    prediction = bound if predict is None else float(predict(problem, made))
+    prediction = bound if predict is None else float(predict(setting, made))
     ranked, scope = bound, "data"
     if candidate.nominal:
         ranked, scope = math.inf, "nominal model"

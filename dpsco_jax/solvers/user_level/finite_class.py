@@ -37,6 +37,7 @@ from dpsco_jax.mechanisms import additive, private_selection
 from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData, user_loss
 from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.solution import Solution, Status
@@ -137,12 +138,10 @@ class Plan:
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
     num_candidates: int,
-    epsilon: float,
     loss_range: tuple[float, float],
     failure: float = 0.05,
     stopping_probability: float | None = None,
@@ -150,11 +149,10 @@ def plan(
     """Checks all arguments and sets the noise. All of them are public.
 
     Args:
-        objective: its loss is evaluated; without a ridge.
-        num_users: n ≥ 1.
-        items_per_user: m ≥ 1, for users with fewer or more the number that is typical.
+        problem: for the loss, which is evaluated and must come without a ridge, n and m. Its number of
+            parameters and its distance are not used.
+        budget: ε of the run; δ may be zero, and nothing is spent of it: the privacy is pure.
         num_candidates: K ≥ 1.
-        epsilon: budget of pure DP, in (0, inf).
         loss_range: the least and the largest value that a loss may have.
         failure: α in (0, 1).
         stopping_probability: γ; α/(5K) if left out.
@@ -162,13 +160,11 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or γ is so small that the draws could not be counted.
     """
-    _checks.require_instance("objective", objective, Objective)
-    if objective.ridge:
-        raise ValueError(f"ridge must be 0: put it into the loss, got {objective.ridge!r}")
-    num_users = _checks.require_integer("num_users", num_users, 1)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    num_candidates = _checks.require_integer("num_candidates", num_candidates, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
+    problem, budget = _arguments.require_request(problem, budget, least_users=1, pure=True)
+    if problem.objective.ridge:
+        raise ValueError(f"ridge must be 0: put it into the loss, got {problem.objective.ridge!r}")
+    num_users, items_per_user = problem.num_users, problem.items_per_user
+    num_candidates = _checks.require_count("num_candidates", num_candidates)
     failure = _checks.require_real("failure", failure, 0, 1)
     _checks.require_instance("loss_range", loss_range, tuple | list)
     _checks.require(len(loss_range) == 2, "loss_range", loss_range, "two numbers")
@@ -185,7 +181,7 @@ def plan(
     )
     radius = concentration.loss_radius(length, num_candidates, items_per_user, num_users, each)
 
-    bound, first = length / 2, epsilon / 3
+    bound, first = length / 2, budget.epsilon / 3
     draws = max(1.0, math.log(1 / each) / stop)
     missed = (1 - 1 / num_candidates) * stop / (stop + (1 - stop) / num_candidates)
     sampling = length * math.sqrt(
@@ -216,7 +212,7 @@ def plan(
         radius=radius,
         candidate_epsilon=first,
         stopping_probability=stop,
-        epsilon=epsilon,
+        epsilon=budget.epsilon,
         failure_probability=chance,
         excess_bound=excess,
     )

@@ -27,11 +27,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, first_order, means
 from dpsco_jax.solvers.solution import Solution
@@ -48,90 +48,75 @@ _REPLACE = NeighboringRelation.REPLACE_ONE
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
     num_steps: int,
     batch_size: int | None = None,
     clip_norm: float | None = None,
     step_size: float | None = None,
-    initial_distance: float | None = None,
     constants: str = "tight",
     chunk_size: int = 1024,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
-        objective: for its Lipschitz constant, domain and ridge.
-        num_users: N ≥ 2.
-        items_per_user: m ≥ 1, the number of item slots of a user.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
+        problem: for the Lipschitz constant, domain and ridge of the objective, N ≥ 2, the number of
+            parameters, m, which must be the number of item slots of a user, and R, the distance from the
+            start to a minimizer, which is needed for the step size only.
+        budget: (ε, δ) of the run, δ > 0.
         num_steps: T ≥ 1.
         batch_size: items drawn in a step, in [1, N]; all N·m slots if left out.
         clip_norm: the objective's Lipschitz constant if left out.
         step_size: R/√(T·V) if left out.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out. Needed for the step size only.
         constants: ``"tight"`` or ``"paper"``, see the file's docstring.
         chunk_size: items whose gradients are held at once.
 
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
-    _checks.require_instance("objective", objective, Objective)
-    _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    problem, budget = _arguments.require_request(problem, budget)
+    num_users, items_per_user = problem.num_users, problem.items_per_user
+    num_steps = _checks.require_count("num_steps", num_steps)
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("constants", constants, ("tight", "paper"))
     if batch_size is not None:
         batch_size = _checks.require_integer("batch_size", batch_size, 1, num_users)
-    lipschitz = float(objective.lipschitz)
-    clip = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
+    clip_norm = problem.lipschitz if clip_norm is None else clip_norm
+    clip_norm = _checks.require_real("clip_norm", clip_norm, 0)
     if constants == "tight":
-        multiplier = noise_multiplier(num_users, batch_size, num_steps, epsilon, delta)
+        multiplier = noise_multiplier(
+            num_users, batch_size, num_steps, budget.epsilon, budget.delta
+        )
     else:
-        budget = item_budget(epsilon, delta, items_per_user)
-        multiplier = noise_multiplier(num_users * items_per_user, batch_size, num_steps, *budget)
+        each = item_budget(budget.epsilon, budget.delta, items_per_user)
+        multiplier = noise_multiplier(num_users * items_per_user, batch_size, num_steps, *each)
         if batch_size is None:  # from the sensitivity to an item to that to a user
             multiplier = _planning.float32_above(multiplier / items_per_user)
-    slope = clip
-    if initial_distance is None:
-        initial_distance = float(np.asarray(objective.domain.diameter))
-    if objective.ridge:
-        slope += objective.ridge * initial_distance
-    stddev = noise_stddev(multiplier, clip, num_users, batch_size)
-    variance = slope**2 + dim * stddev**2
+    ridge = problem.objective.ridge
+    slope = clip_norm + (ridge * problem.farthest if ridge else 0.0)
+    stddev = noise_stddev(multiplier, clip_norm, num_users, batch_size)
+    variance = slope**2 + problem.dim * stddev**2
     excess_bound = math.inf
     if step_size is None:
-        distance = _checks.require_real("initial_distance", initial_distance, 0)
+        distance = problem.require_distance()
         step_size = distance / math.sqrt(num_steps * variance)
-        if clip >= lipschitz and not objective.ridge:
+        if clip_norm >= problem.lipschitz and not ridge:
             excess_bound = distance * math.sqrt(variance / num_steps)
     step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
         num_users=num_users,
         items_per_user=items_per_user,
-        dim=dim,
+        dim=problem.dim,
         num_steps=num_steps,
         batch_size=batch_size,
         constants=constants,
         chunk_size=chunk_size,
         noise_multiplier=multiplier,
-        clip_norm=clip,
+        clip_norm=clip_norm,
         step_size=step_size,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         excess_bound=excess_bound,
     )
 

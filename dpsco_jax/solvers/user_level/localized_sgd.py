@@ -17,16 +17,17 @@ since μ/2·‖w - w*‖² is at most the excess risk of w, in expectation; D is
 Cost: that of multi-pass SGD on each block.
 """
 
+import dataclasses
 import math
 from typing import Any
 
 import jax
-import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers.solution import Solution
@@ -74,63 +75,73 @@ class Plan(_sequence.OnBlocks):
 
 @_planning.says_enough_users
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
     num_blocks: int | str = "tight",
-    initial_distance: float | None = None,
+    num_steps: int | None = None,
+    radius: float | None = None,
+    step_size: float | None = None,
     constants: str = "tight",
-    **settings: Any,
+    smoothing: str | None = None,
+    smoothing_radius: float | None = None,
+    test_share: float | str = "auto",
+    selection: str = "weighted",
+    failure: float | None = None,
+    chunk_size: int = 64,
 ) -> Plan:
     """Checks all arguments, cuts the users and plans the blocks. All arguments are public.
 
     Args:
-        objective: strongly convex; without a ridge, or smooth.
-        num_users: n ≥ 2.
-        items_per_user: m ≥ 1.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
+        problem: for the constants and domain of the objective, which must be strongly convex, and without a
+            ridge or smooth, n ≥ 2, the number of parameters, m, and R, the distance from the start to a
+            minimizer; 2G/μ is a bound on it too if there is no ridge.
+        budget: (ε, δ) of each block and so of all, δ > 0.
         num_blocks: k ≥ 1; ``"paper"``: ⌈log₂ log₂(mn)⌉, or ``"tight"``: of the numbers up to that for which
             there are users enough, the one that proves most.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out. 2G/μ is a bound too if there is no ridge.
+        num_steps: T of each block; by its bound if left out.
+        radius: of each block, on the distance of two users' gradients; any number that does not come from
+            the data. Left out, one within which i.i.d. users stay, as in ``multipass_sgd``.
+        step_size: γ of each block, in place of the one that balances its bound. Nothing is proven then, and
+            every block but the first counts on no more than what is known of any point.
         constants: ``"tight"`` or ``"paper"``, for each block as in ``multipass_sgd``; with ``"paper"`` the
             blocks have ⌊n/2^(k+1-i)⌋ users each and a few users are left over.
-        settings: further arguments of ``multipass_sgd.plan``, the same for all blocks.
+        smoothing: ``"none"``, ``"per_item"`` or ``"per_round"`` (one shift for all users and items).
+        smoothing_radius: r > 0 of each block, if smoothing; by its bound if left out.
+        test_share: of ε for the test, in (0, 1), or ``"auto"``.
+        selection: ``"weighted"``, or ``"bernoulli"`` for the paper's random subset, with more noise.
+        failure: probability, for each block, that honest users are filtered or halt the run; 1/(n'm) for a
+            block of n' users if left out.
+        chunk_size: users whose items are read at once.
 
     Raises:
         ValueError: an argument is out of range.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    _checks.require_instance("objective", objective, Objective)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
+    problem, budget = _arguments.require_request(problem, budget)
+    objective, num_users = problem.objective, problem.num_users
     convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)
     if objective.ridge and objective.smoothness is None:
         raise ValueError("objective must be smooth if it has a ridge, got smoothness None")
-    farthest = float(np.asarray(objective.domain.diameter))
+    farthest = problem.diameter
     if not objective.ridge:
-        farthest = min(farthest, 2 * float(objective.lipschitz) / convexity)
-    first = farthest
-    if initial_distance is not None:
-        first = min(first, _checks.require_real("initial_distance", initial_distance, 0))
+        farthest = min(farthest, 2 * problem.lipschitz / convexity)
+    first = min(problem.farthest, farthest)
 
     def block(size: int, distance: float) -> multipass_sgd.Plan:
         return multipass_sgd.plan(
-            objective,
-            num_users=size,
-            items_per_user=items_per_user,
-            dim=dim,
-            epsilon=epsilon,
-            delta=delta,
-            initial_distance=distance,
+            dataclasses.replace(problem, num_users=size, distance=distance),
+            budget,
+            num_steps=num_steps,
+            radius=radius,
+            step_size=step_size,
             constants=constants,
-            **settings,
+            smoothing=smoothing,
+            smoothing_radius=smoothing_radius,
+            test_share=test_share,
+            selection=selection,
+            failure=failure,
+            chunk_size=chunk_size,
         )
 
     def under(count: int) -> Plan:
@@ -145,12 +156,12 @@ def plan(
             parts=parts,
             distances=distances,
             strong_convexity=convexity,
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
             excess_bound=parts[-1].excess_bound,
         )
 
-    printed = printed_num_blocks(num_users, items_per_user)
+    printed = printed_num_blocks(num_users, problem.items_per_user)
     if num_blocks == "tight":
         candidates = [under(1)]
         for count in range(2, printed + 1):

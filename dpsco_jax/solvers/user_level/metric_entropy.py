@@ -27,6 +27,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.solution import Solution
@@ -91,12 +92,9 @@ class Plan:
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
     loss_range: tuple[float, float],
     lower: float,
     upper: float,
@@ -107,11 +105,9 @@ def plan(
     """Checks all arguments and sets grid and noise. All of them are public.
 
     Args:
-        objective: for its Lipschitz constant and domain; without a ridge.
-        num_users: n ≥ 1.
-        items_per_user: m ≥ 1.
-        dim: d.
-        epsilon: budget of pure DP, in (0, inf).
+        problem: for the Lipschitz constant of the objective, which must have no ridge, n, m and d. The
+            distance of the problem is not used.
+        budget: ε of the run; δ may be zero, and nothing is spent of it: the privacy is pure.
         loss_range: the least and the largest value that a loss may have on the domain.
         lower: least value of each coordinate in the box, which must hold the domain or a minimizer.
         upper: largest value of each coordinate in the box.
@@ -122,9 +118,9 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the grid has more than ``most_candidates`` points.
     """
-    _checks.require_instance("objective", objective, Objective)
+    problem, budget = _arguments.require_request(problem, budget, least_users=1, pure=True)
+    dim = problem.dim
     _checks.require_each(_checks.require_finite, lower=lower, upper=upper)
-    dim = _checks.require_integer("dim", dim, 1)
     most = _checks.require_integer("most_candidates", most_candidates, 1)
     _checks.require_real("the difference of upper and lower", upper - lower, 0)
     failure = _checks.require_real("failure", failure, 0, 1)
@@ -139,11 +135,9 @@ def plan(
                 f" got {points}"
             )
         selection = finite_class.plan(
-            objective,
-            num_users=num_users,
-            items_per_user=items_per_user,
+            problem,
+            budget,
             num_candidates=points**dim,
-            epsilon=epsilon,
             loss_range=loss_range,
             failure=failure,
         )
@@ -155,7 +149,7 @@ def plan(
             selection=selection,
             excess_bound=0.0,
         )
-        excess = selection.excess_bound + float(objective.lipschitz) * found.mesh
+        excess = selection.excess_bound + problem.lipschitz * found.mesh
         return dataclasses.replace(found, excess_bound=excess)
 
     if points_per_axis is not None:

@@ -10,11 +10,11 @@ test for all steps, not a new one in each; noise and threshold from the accounta
 ``privacy.concentrated``; ``radius`` is a bound on pairwise distances, twice the distance from the mean;
 step 1/(β + 1/η); at the halt the start is returned; radii with constants, without a dependence on the
 dimension. Smoothing, which the paper uses for losses that are not smooth, changes nothing in what is proven
-(see ``_multipass_schedule``): it is done for ``constants="paper"``, or when asked for.
+(see ``_schedules.multipass``): it is done for ``constants="paper"``, or when asked for.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run, for any
 data, loss, radius and step size. Assumed: the key stays secret. Utility, for convex G-Lipschitz losses and
-users whose items are i.i.d.: ``excess_bound``, derived in ``_multipass_schedule``.
+users whose items are i.i.d.: ``excess_bound``, derived in ``_schedules.multipass``.
 If radius ≥ 2G the test would test nothing (all gradients are clipped to G). The plan, which sees public
 numbers only, then takes the mean of clipped gradients with noise of order 2G/n, and says so.
 
@@ -28,12 +28,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, first_order
 from dpsco_jax.solvers._schedules import multipass as schedule
@@ -47,16 +48,11 @@ _SMOOTHING = ("none", "per_item", "per_round")
 
 @_planning.says_enough_users
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
     num_steps: int | None = None,
     radius: float | None = None,
-    initial_distance: float | None = None,
     step_size: float | None = None,
     constants: str = "tight",
     smoothing: str | None = None,
@@ -70,19 +66,15 @@ def plan(
     """Checks all arguments, sets the schedule and calibrates test and noise. All of them are public.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: n ≥ 2.
-        items_per_user: m ≥ 1, for users with fewer or more the number that is typical.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
+        problem: for the constants, domain and ridge of the objective, n ≥ 2, the number of parameters, m
+            (for users with fewer or more items the number that is typical), and R, the distance from the
+            start to a minimizer, which must be finite.
+        budget: (ε, δ) of the run, δ > 0.
         num_steps: T; by the bound, at most 10,000, if left out (``"paper"``: m²n² + mn√dim).
         radius: on the distance of two users' gradients; any number that does not come from the data. If left
             out, one within which i.i.d. users stay with probability 1 - failure/2. Too small a radius halts
             the run, too large a one means noise: 2·2.6·(standard deviation of an item's gradient)/√m is what
             users need in practice.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out.
         step_size: γ, in place of the one that balances the bound; nothing is proven then.
         constants: ``"tight"``, or ``"paper"`` for the printed T, radius (as a pairwise distance), η,
             smoothing radius and inner δ. Noise and threshold are the accountant's in both.
@@ -98,48 +90,41 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    _checks.require_instance("objective", objective, Objective)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    problem, budget = _arguments.require_request(problem, budget)
+    objective, num_users = problem.objective, problem.num_users
+    items_per_user, lipschitz = problem.items_per_user, problem.lipschitz
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("constants", constants, ("tight", "paper"))
     _checks.require_choice("on_halt", on_halt, ("start", "average"))
     if num_steps is not None:
-        num_steps = _checks.require_integer("num_steps", num_steps, 1)
+        num_steps = _checks.require_count("num_steps", num_steps)
     failure = min(0.05, 1 / (num_users * items_per_user)) if failure is None else failure
     failure = _checks.require_real("failure", failure, 0, 1)
     given = {"radius": radius, "step_size": step_size, "smoothing_radius": smoothing_radius}
     _checks.require_given(_checks.require_positive, **given)
     _checks.require_choice("selection", selection, ("weighted", "bernoulli"))
     _checks.require_inside_or_auto("test_share", test_share)
-    diameter = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real(
-        "initial_distance", diameter if initial_distance is None else initial_distance, 0
-    )
-    paper, lipschitz = constants == "paper", float(objective.lipschitz)
-    smooth = objective.smoothness is not None
+    distance = problem.require_distance()
+    paper, smooth = constants == "paper", objective.smoothness is not None
     if smoothing is None:
         smoothing = "per_item" if paper and not smooth else "none"
     _checks.require_choice("smoothing", smoothing, _SMOOTHING)
-    problem = schedule.Problem(
+    setting = schedule.Setting(
         num_users=num_users,
         items_per_user=items_per_user,
-        dim=dim,
+        dim=problem.dim,
         lipschitz=lipschitz,
         smoothness=objective.smoothness + objective.ridge
         if objective.smoothness is not None
         else None,
         distance=distance,
-        diameter=diameter,
+        diameter=problem.diameter,
         smoothed=smoothing,
         provable=not objective.ridge or (smooth and smoothing == "none"),
     )
-    printed = schedule.printed(problem, epsilon, delta, num_steps) if paper else None
-
-    if printed is not None:
+    printed = None
+    if paper:
+        printed = schedule.printed(setting, budget.epsilon, budget.delta, num_steps)
         num_steps = printed.num_steps
 
     def pairwise(num_steps: int, gdp: float) -> float:
@@ -153,22 +138,23 @@ def plan(
 
     def noise(num_steps: int) -> tuple[Any, float, float, float]:
         """Releases, radius, the trajectory's privacy, and the multiplier of clipped means."""
-        plain = fixed_size(num_users, num_users, num_steps).noise_multiplier(epsilon, delta, "pld")
+        everybody = fixed_size(num_users, num_users, num_steps)
+        plain = everybody.noise_multiplier(budget.epsilon, budget.delta, "pld")
         clipped = GaussianReleases(
             population_size=num_users,
             batch_size=num_users,
             num_steps=num_steps,
             sampling="fixed",
             noise_multiplier=plain,
-            delta=delta,
+            delta=budget.delta,
         )
         if pairwise(num_steps, 0.0) >= 2 * lipschitz:
             return clipped, pairwise(num_steps, 0.0), 0.0, plain
         releases = threshold_phase.calibrate_concentrated(
             num_users,
             num_steps,
-            epsilon,
-            delta if printed is None else printed.delta,
+            budget.epsilon,
+            budget.delta if printed is None else printed.delta,
             test="stream",
             selection=selection,
             test_share=test_share,
@@ -189,24 +175,24 @@ def plan(
         if isinstance(releases, GaussianReleases):
             return plain * 2 * lipschitz / num_users
         head = 1 + concentrated_mean.headroom(
-            jax.ShapeDtypeStruct((dim,), np.float32), reach(score_radius)
+            jax.ShapeDtypeStruct((problem.dim,), np.float32), reach(score_radius)
         )
         return float(releases.noise_stddev) * score_radius * head
 
     if num_steps is None:
-        trial = schedule.enough_steps(problem, 0.0)
-        floor = stddev(noise(trial)) * distance * math.sqrt(dim / trial)
-        num_steps = schedule.enough_steps(problem, floor)
+        trial = schedule.enough_steps(setting, 0.0)
+        floor = stddev(noise(trial)) * distance * math.sqrt(problem.dim / trial)
+        num_steps = schedule.enough_steps(setting, floor)
     found = releases, score_radius, gdp, plain = noise(num_steps)
     if smoothing == "none":
         smoothing_radius = 0.0
     elif smoothing_radius is None:
-        balanced = schedule.balanced_radius(problem, num_steps)
+        balanced = schedule.balanced_radius(setting, num_steps)
         smoothing_radius = balanced if printed is None else printed.smoothing_radius
     else:
         _checks.require_real("smoothing_radius", smoothing_radius, 0)
     step = schedule.steps(
-        problem,
+        setting,
         num_steps,
         stddev(found),
         smoothing_radius,
@@ -223,7 +209,7 @@ def plan(
     counted = false_halt + (unconcentrated if unconcentrated <= failure else 0.0)
     return Plan(
         items_per_user=items_per_user,
-        dim=dim,
+        dim=problem.dim,
         constants=constants,
         smoothing=smoothing,
         on_halt=on_halt,
@@ -235,11 +221,11 @@ def plan(
         clip_norm=lipschitz,
         step_size=step.step_size,
         smoothing_radius=smoothing_radius,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         failure=false_halt,
         concentration_failure=unconcentrated,
-        excess_bound=schedule.after_failure(problem, num_steps, stddev(found), step, counted),
+        excess_bound=schedule.after_failure(setting, num_steps, stddev(found), step, counted),
         stability_bound=step.stability_bound,
     )
 

@@ -37,6 +37,7 @@ import optax
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.problems.users import items_per_user as items_of_each
 from dpsco_jax.solvers import _arguments, _planning, loop
@@ -50,14 +51,9 @@ _SOLVED_TO = 0.01  # optimization error as a share of the noise
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    items_per_user: int = 1,
-    initial_distance: float | None = None,
     regularization: float | None = None,
     constants: str = "tight",
     chunk_size: int = 64,
@@ -65,14 +61,10 @@ def plan(
     """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
-        objective: a smooth loss of ``problems.losses``, on a domain of ``geometry.domains``.
-        num_users: N ≥ 2.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        items_per_user: m; without effect for ``"tight"``.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out.
+        problem: for the objective, which must be a smooth loss of ``problems.losses`` on a domain of
+            ``geometry.domains``, N ≥ 2, the number of parameters, m, which is without effect for
+            ``"tight"``, and R, the distance from the start to a minimizer, which must be finite.
+        budget: (ε, δ) of the run, δ > 0.
         regularization: u ≥ 0; the one with the smallest ``excess_bound`` if left out.
         constants: ``"tight"``: the noise for a user, at once. ``"paper"``: the noise that makes one item
             (ε/m, δ₀)-private, and group privacy (``item_group_privacy.item_budget``).
@@ -82,46 +74,31 @@ def plan(
         ValueError: an argument is out of range, the loss is not of these kinds or claims more than is proven
             of it, or nothing is strongly convex (``regularization=0`` without ridge).
     """
-    _checks.require_instance("objective", objective, Objective)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    problem, budget = _arguments.require_request(problem, budget)
+    num_users, items_per_user = problem.num_users, problem.items_per_user
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("constants", constants, ("tight", "paper"))
-    own = proven_constants(objective)
-    diameter, convex = own.diameter, own.loss_strong_convexity + own.ridge
-    distance = _checks.require_real(
-        "initial_distance", diameter if initial_distance is None else initial_distance, 0
-    )
+    own = proven_constants(problem.objective)
+    convex, distance = own.loss_strong_convexity + own.ridge, problem.require_distance()
 
-    tight = constants == "tight"
-    budget = (epsilon, delta) if tight else item_budget(epsilon, delta, items_per_user)
-    multiplier = _planning.fixed_size(num_users, num_users, 1).noise_multiplier(*budget, "pld")
-    if not tight:
+    once = _planning.fixed_size(num_users, num_users, 1)
+    if constants == "tight":
+        multiplier = once.noise_multiplier(budget.epsilon, budget.delta, "pld")
+    else:
+        each = item_budget(budget.epsilon, budget.delta, items_per_user)
+        multiplier = once.noise_multiplier(*each, "pld")
         multiplier = _planning.float32_above(multiplier / items_per_user)
 
     def under(added: float) -> Plan:
-        draft = bare(
-            num_users,
-            items_per_user,
-            dim,
-            constants,
-            chunk_size,
-            own,
-            multiplier,
-            added,
-            (epsilon, delta),
-        )
+        draft = bare(problem, budget, constants, chunk_size, own, multiplier, added)
         kept = 1.0 - draft.step_size * (convex + added)
-        spread = draft.noise_stddev * math.sqrt(dim)
+        spread = draft.noise_stddev * math.sqrt(problem.dim)
         goal = _SOLVED_TO * spread / distance
         steps = max(1, math.ceil(math.log(goal) / math.log(kept))) if kept > 0 else 1
         error = distance * max(kept, 0.0) ** steps + draft.rounding
         off = spread + error
         excess = added * distance**2 / 2
-        if math.isinf(diameter):
+        if math.isinf(own.diameter):
             excess += added * distance * error + (own.smoothness + own.ridge) * off**2 / 2
         else:
             excess += (draft.clip_norm + own.ridge * (distance + off)) * off

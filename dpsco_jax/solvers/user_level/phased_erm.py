@@ -6,7 +6,7 @@ strongly convex losses the phases may be repeated in rounds, each from nearer to
 
 Source: L Algorithm 4, Corollary 2, Theorem 5. With these corrections: blocks of equal size and half as many
 phases (as printed the last blocks have less than one user), numbers of steps at least H/λ_t; the
-regularizer's gradient is added outside of the mean. ``_phased_erm_schedule`` derives the bound with its
+regularizer's gradient is added outside of the mean. ``_schedules.phased_erm`` derives the bound with its
 constants, by which ``constants="tight"`` chooses phases, λ and steps.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for any data, loss and radius: each
@@ -16,18 +16,19 @@ key stays secret. Utility: ``excess_bound`` on the expected excess risk; see ``a
 Cost: Σ T_t·n_t user gradients; memory of the gradients of one block.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
 from dpsco_jax.solvers._schedules import gradient_descent
@@ -48,7 +49,7 @@ class Plan(_sequence.OnBlocks):
         parts: a tuple of ``_winsorized_plan.Phase``.
         epsilon: ε of the budget.
         delta: δ of the budget.
-        initial_distance: R.
+        distance: R.
         failure_probability: bound on the probability that some gradient of i.i.d. users is clipped.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
     """
@@ -60,7 +61,7 @@ class Plan(_sequence.OnBlocks):
     parts: Any
     epsilon: Number
     delta: Number
-    initial_distance: Number
+    distance: Number
     failure_probability: Number
     excess_bound: Number
 
@@ -75,7 +76,7 @@ class Plan(_sequence.OnBlocks):
         return (
             "losses are convex; users are independent, with i.i.d. items of the same law",
             *_winsorized_plan.ASSUMES_ORIGIN,
-            f"a minimizer lies within {float(self.initial_distance):.4g} of the start",
+            f"a minimizer lies within {float(self.distance):.4g} of the start",
         )
 
     def __str__(self) -> str:
@@ -84,14 +85,9 @@ class Plan(_sequence.OnBlocks):
 
 @_planning.says_enough_users
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
-    initial_distance: float | None = None,
     radius: float | None = None,
     gradient_stddev: float | None = None,
     failure: float = 1e-5,
@@ -104,14 +100,10 @@ def plan(
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
-        objective: smooth and convex; for its constants, domain and ridge.
-        num_users: n ≥ 2.
-        items_per_user: m ≥ 1, for users with fewer or more the number that is typical.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out.
+        problem: for the constants, domain and ridge of the objective, which must be smooth and convex, n ≥ 2,
+            the number of parameters, m (for users with fewer or more items the number that is typical), and
+            R, the distance from the start to a minimizer, which must be finite.
+        budget: (ε, δ) of each phase and so of all, δ > 0.
         radius: τ, on the distance of a user's gradient from the population's; from i.i.d. items if left out.
             Any number is private that does not come from the data.
         gradient_stddev: σ of the paper's λ: gradients of items are σ²-sub-Gaussian in every direction; G/√d
@@ -127,33 +119,25 @@ def plan(
         ValueError: an argument is out of range, the loss is not smooth, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    _checks.require_instance("objective", objective, Objective)
+    problem, budget = _arguments.require_request(problem, budget)
+    objective, num_users = problem.objective, problem.num_users
     _checks.require_given(_checks.require_positive, gradient_stddev=gradient_stddev)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    most_steps = _checks.require_integer("most_steps", most_steps, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    most_steps = _checks.require_count("most_steps", most_steps)
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     failure = _checks.require_real("failure", failure, 0, 1)
     _checks.require_choice("split", split, ("equal", "geometric"))
     _checks.require_choice("constants", constants, ("tight", "paper"))
     if radius is not None:
         radius = _checks.require_real("radius", radius, 0)
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
-    diameter = float(np.asarray(objective.domain.diameter))
-    distance = diameter if initial_distance is None else initial_distance
-    distance = _checks.require_real("initial_distance", distance, 0)
-    lipschitz = float(objective.lipschitz)
-    slope = _winsorized_plan.largest_slope(objective)
-    problem = schedule.Problem(
-        items_per_user=items_per_user,
-        lipschitz=lipschitz,
+    distance, slope = problem.require_distance(), _winsorized_plan.largest_slope(problem)
+    setting = schedule.Setting(
+        items_per_user=problem.items_per_user,
+        lipschitz=problem.lipschitz,
         smoothness=smoothness,
         strong_convexity=objective.strong_convexity,
         slope=slope,
-        diameter=diameter,
+        diameter=problem.diameter,
         distance=distance,
         most_steps=most_steps,
     )
@@ -161,13 +145,9 @@ def plan(
     @functools.cache
     def calibrated(users: int, steps: int) -> tuple[WinsorizedReleases, float]:
         return _winsorized_plan.gradient_releases(
-            objective,
-            users,
-            items_per_user,
-            dim,
+            dataclasses.replace(problem, num_users=users),
+            budget,
             steps,
-            epsilon,
-            delta,
             radius=radius,
             failure=failure,
             form=form,
@@ -175,12 +155,13 @@ def plan(
         )
 
     if constants == "paper":
-        stddev = lipschitz / math.sqrt(dim) if gradient_stddev is None else gradient_stddev
-        stddev = _checks.require_real("gradient_stddev", stddev, 0)
-        sizes = schedule.printed(problem, num_users, dim, stddev, epsilon, split)
+        if gradient_stddev is None:
+            gradient_stddev = problem.lipschitz / math.sqrt(problem.dim)
+        stddev = _checks.require_real("gradient_stddev", gradient_stddev, 0)
+        sizes = schedule.printed(setting, num_users, problem.dim, stddev, budget.epsilon, split)
         found = schedule.Candidate(tuple(sizes), math.inf, 1.0)
     else:
-        found = schedule.best(problem, num_users, split, calibrated)
+        found = schedule.best(setting, num_users, split, calibrated)
 
     def phase_of(sizes: schedule.PhaseSizes) -> _winsorized_plan.Phase:
         releases, _ = calibrated(sizes.num_users, sizes.num_steps)
@@ -199,16 +180,16 @@ def plan(
             regularization=sizes.regularization,
         )
 
-    unlucky = found.chance * slope * diameter if found.chance > 0 else 0.0
+    unlucky = found.chance * slope * problem.diameter if found.chance > 0 else 0.0
     return Plan(
         num_users=num_users,
-        items_per_user=items_per_user,
+        items_per_user=problem.items_per_user,
         split=split,
         constants=constants,
         parts=tuple(map(phase_of, found.phases)),
-        epsilon=epsilon,
-        delta=delta,
-        initial_distance=distance,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        distance=distance,
         failure_probability=found.chance,
         excess_bound=found.bound + unlucky,
     )

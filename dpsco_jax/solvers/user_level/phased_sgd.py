@@ -14,7 +14,7 @@ domain; a halt returns the last private point, not 0; losses need not be smooth.
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, in all, for any data: a user is in one
 group of one phase, by position, and moves one average; phases are disjoint (parallel composition, see
 ``_sequence``). Assumed: the key stays secret. Utility, for convex L-Lipschitz losses and users with i.i.d.
-items: ``excess_bound``, derived in ``_phased_schedule``.
+items: ``excess_bound``, derived in ``_schedules.phased_sgd``.
 Where the radius is no less than the farthest that two averages can be, η(T-1)L, the test would test
 nothing: the plan, which sees public numbers only, then takes the mean of clipped averages, and says so.
 
@@ -27,14 +27,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
@@ -49,20 +49,15 @@ _MOST_PHASES = 8
 
 @_planning.says_enough_users
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
     num_groups: int | None = None,
     num_phases: int | None = None,
     step_size: float | None = None,
     step_ratio: float = 0.25,
     size_ratio: float = 0.5,
     radius: float | Sequence[float] | None = None,
-    initial_distance: float | None = None,
     constants: str = "tight",
     test_share: float | str = "auto",
     selection: str = "weighted",
@@ -71,12 +66,10 @@ def plan(
     """Checks all arguments, chooses sizes and steps and calibrates test and noise. All of them are public.
 
     Args:
-        objective: for its constants, domain and ridge.
-        num_users: n ≥ 2.
-        items_per_user: m ≥ 1, the number of item slots of every user: a missing item is a step of length 0.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
+        problem: for the constants, domain and ridge of the objective, n ≥ 2, the number of parameters, m,
+            which must be the number of item slots of every user (a missing item is a step of length 0), and
+            R, the distance from the start to a minimizer, which must be finite.
+        budget: (ε, δ) of each phase and so of all, δ > 0.
         num_groups: C; of those that the test allows, the one that proves most if left out.
         num_phases: l; of 1 to 8, the one that proves most if left out.
         step_size: η of the first phase; the one that proves most if left out.
@@ -85,8 +78,6 @@ def plan(
         radius: on the distance of two groups' averages, one number for each phase or one for all; if left
             out, those within which i.i.d. groups stay with probability 1 - failure/2. Any number that does
             not come from the data is private; losses that contract allow much smaller ones.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out.
         constants: ``"tight"``, or ``"paper"`` for the printed sizes, steps and radii, which need more than
             10⁴ users; the noise is the accountant's in both.
         test_share: of ε for the test, in (0, 1), or ``"auto"``.
@@ -97,14 +88,10 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: there are too few users; ``needed`` says how many would do.
     """
-    _checks.require_instance("objective", objective, Objective)
+    problem, budget = _arguments.require_request(problem, budget)
+    objective, num_users = problem.objective, problem.num_users
     for value in radius if isinstance(radius, tuple | list) else (radius,):
         _checks.require_given(_checks.require_positive, radius=value)
-    num_users = _checks.require_integer("num_users", num_users, 2)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
     _checks.require_choice("constants", constants, ("tight", "paper"))
     for name, ratio in {"step_ratio": step_ratio, "size_ratio": size_ratio}.items():
         _checks.require_real(name, ratio, 0, 1 + 1e-12)
@@ -117,26 +104,23 @@ def plan(
     if num_phases is not None:
         _checks.require_integer("num_phases", num_phases, 1)
     if failure is None:
-        failure = min(0.05, 1 / (num_users * items_per_user))
+        failure = min(0.05, 1 / (num_users * problem.items_per_user))
     failure = _checks.require_real("failure", failure, 0, 1)
-    diameter = float(np.asarray(objective.domain.diameter))
-    distance = _checks.require_real(
-        "initial_distance", diameter if initial_distance is None else initial_distance, 0
-    )
-    problem = schedule.Problem(
+    setting = schedule.Setting(
         num_users=num_users,
-        items_per_user=items_per_user,
-        dim=dim,
-        lipschitz=float(objective.lipschitz),
+        items_per_user=problem.items_per_user,
+        dim=problem.dim,
+        lipschitz=problem.lipschitz,
         ridge=float(objective.ridge),
         # With a ridge a step shrinks distances by (1 - η·ridge)² ≤ 1 - η·ridge.
         contraction=objective.ridge / 2 if objective.ridge else objective.loss_strong_convexity,
-        distance=distance,
-        diameter=diameter,
+        distance=problem.require_distance(),
+        diameter=problem.diameter,
         failure=failure / 2,
     )
-    printed = schedule.printed(problem, epsilon, delta) if constants == "paper" else None
-    if printed is not None:
+    printed = None
+    if constants == "paper":
+        printed = schedule.printed(setting, budget.epsilon, budget.delta)
         num_groups, num_phases = printed.num_groups, len(printed.group_users)
     counts = range(1, _MOST_PHASES + 1) if num_phases is None else [num_phases]
 
@@ -144,8 +128,8 @@ def plan(
         return threshold_phase.calibrate_concentrated(
             groups,
             1,
-            epsilon,
-            delta,
+            budget.epsilon,
+            budget.delta,
             test="fresh",
             selection=selection,
             test_share=test_share,
@@ -154,16 +138,15 @@ def plan(
         )
 
     request = search.Request(
-        problem=problem,
-        epsilon=epsilon,
-        delta=delta,
+        setting=setting,
+        budget=budget,
         step_size=step_size,
         step_ratio=step_ratio,
         size_ratio=size_ratio,
         radius=radius,
         failure=failure,
         printed=printed,
-        plain=fixed_size(1, 1, 1).noise_multiplier(epsilon, delta, "pld"),
+        plain=fixed_size(1, 1, 1).noise_multiplier(budget.epsilon, budget.delta, "pld"),
     )
     return search.best(request, calibrate, num_groups, counts)
 

@@ -12,7 +12,8 @@ with ``sampling="poisson"`` (the planned number of users enters as the divisor a
 REPLACE_ONE with ``"fixed"`` or ``"full"``. Nothing is assumed of the loss: gradients are clipped. The
 regularizer's gradient is exact and added outside. Assumed: the key and the samples stay secret.
 Utility, for uniform averaging, no ridge, a convex loss and clip_norm ≥ its Lipschitz constant:
-E F(average) - F* ≤ R·√(V/T), V = clip_norm² + dim·σ²/batch_size².
+E F(average) - F* ≤ R·√(V/T), V = clip_norm²·(1 + v) + dim·σ²/batch_size², where v = (1 - rate)/batch_size
+under Poisson sampling, for the number of users who take part is random and the divisor is not, and 0 else.
 
 Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients.
 """
@@ -22,12 +23,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, first_order, means, plans
 from dpsco_jax.solvers.solution import Solution
@@ -106,18 +107,14 @@ class Plan:
 
 
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
     num_steps: int,
     batch_size: int | None = None,
     sampling: str = "poisson",
     clip_norm: float | None = None,
     step_size: float | None = None,
-    initial_distance: float | None = None,
     averaging: str = "uniform",
     accountant: str = "pld",
     chunk_size: int = 64,
@@ -125,18 +122,14 @@ def plan(
     """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
-        objective: for its Lipschitz constant, domain and ridge.
-        num_users: N ≥ 1.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
+        problem: for the Lipschitz constant, domain and ridge, N, the number of parameters, and the distance
+            R, which is needed for the step size only.
+        budget: (ε, δ) of the run, δ > 0.
         num_steps: T ≥ 1.
         batch_size: users per step, in [1, N]; to be left out for ``"full"`` only.
         sampling: ``"poisson"``, ``"fixed"`` (without replacement) or ``"full"``.
         clip_norm: the objective's Lipschitz constant if left out.
         step_size: R/√(T·V) if left out.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the
-            domain if left out. Needed for the step size only.
         averaging: ``"uniform"``, ``"polynomial"`` or ``"last"``.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once.
@@ -144,51 +137,43 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
-    _checks.require_instance("objective", objective, Objective)
-    _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
-    num_users = _checks.require_integer("num_users", num_users, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    num_steps = _checks.require_count("num_steps", num_steps)
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("sampling", sampling, _SAMPLING)
     _checks.require_choice("averaging", averaging, tuple(_DECAY))
     _checks.require_choice("accountant", accountant, ACCOUNTANTS)
-    everybody = sampling == "full"
+    everybody, num_users = sampling == "full", problem.num_users
     batch_size = _checks.require_integer(
         "batch_size",
         num_users if everybody and batch_size is None else batch_size,
         num_users if everybody else 1,
         num_users,
     )
-    lipschitz = float(objective.lipschitz)
-    clip_norm = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
+    clip_norm = problem.lipschitz if clip_norm is None else clip_norm
+    clip_norm = _checks.require_real("clip_norm", clip_norm, 0)
 
     drawn = poisson if sampling == "poisson" else fixed_size
     steps = drawn(num_users, batch_size, num_steps)
-    noise_multiplier = steps.noise_multiplier(epsilon, delta, accountant)
+    noise_multiplier = steps.noise_multiplier(budget.epsilon, budget.delta, accountant)
     sensitivity = (1 if sampling == "poisson" else 2) * clip_norm
-    noise_variance = dim * (noise_multiplier * sensitivity / batch_size) ** 2
-    distance = (
-        float(np.asarray(objective.domain.diameter))
-        if initial_distance is None
-        else initial_distance
-    )
+    noise_variance = problem.dim * (noise_multiplier * sensitivity / batch_size) ** 2
     # Steps include the regularizer, whose gradient is at most ridge·(distance from the origin).
-    slope = clip_norm + (objective.ridge * distance if objective.ridge else 0.0)
-    variance = slope**2 + noise_variance
+    ridge = problem.objective.ridge
+    slope = clip_norm + (ridge * problem.farthest if ridge else 0.0)
+    rate = batch_size / num_users
+    of_size = (1 - rate) * clip_norm**2 / batch_size if sampling == "poisson" else 0.0
+    variance = slope**2 + of_size + noise_variance
+    excess_bound = math.inf
     if step_size is None:
-        distance = _checks.require_real("initial_distance", distance, 0)
+        distance = problem.require_distance()
         step_size = distance / math.sqrt(num_steps * variance)
-        proven = averaging == "uniform" and clip_norm >= lipschitz and not objective.ridge
-        excess_bound = distance * math.sqrt(variance / num_steps) if proven else math.inf
-    else:
-        excess_bound = math.inf
+        if averaging == "uniform" and clip_norm >= problem.lipschitz and not ridge:
+            excess_bound = distance * math.sqrt(variance / num_steps)
     step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
         num_users=num_users,
-        dim=dim,
+        dim=problem.dim,
         num_steps=num_steps,
         batch_size=batch_size,
         sampling=sampling,
@@ -197,8 +182,8 @@ def plan(
         noise_multiplier=noise_multiplier,
         clip_norm=clip_norm,
         step_size=step_size,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         excess_bound=excess_bound,
     )
 

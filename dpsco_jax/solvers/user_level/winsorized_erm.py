@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
@@ -28,6 +27,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized import winsorized_calibration
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, plans
 from dpsco_jax.solvers._schedules import gradient_descent
@@ -47,7 +47,7 @@ class Plan:
         phase: steps and releases; see ``_winsorized_plan.Phase``.
         epsilon: the budget that was planned for; what is spent follows from ``phase.releases``.
         delta: δ of that budget; the certificate is for the δ of the releases.
-        initial_distance: R.
+        distance: R.
         failure_probability: bound on the probability that some gradient of i.i.d. users is clipped.
         excess_bound: proven bound on the expected excess empirical risk, ``inf`` where none applies.
         distance_bound: proven bound on the root mean square distance from the minimizer of the empirical
@@ -60,7 +60,7 @@ class Plan:
     phase: Any
     epsilon: Number
     delta: Number
-    initial_distance: Number
+    distance: Number
     failure_probability: Number
     excess_bound: Number
     distance_bound: Number
@@ -99,7 +99,7 @@ class Plan:
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bounds assume; privacy assumes none of it."""
-        distance = f"a minimizer lies within {float(self.initial_distance):.4g} of the start"
+        distance = f"a minimizer lies within {float(self.distance):.4g} of the start"
         if self.releases.form == "clipped":
             return (distance,)
         users = "users are independent, with i.i.d. items of the same law"
@@ -124,16 +124,11 @@ class Plan:
 
 @_planning.says_enough_users
 def plan(
-    objective: Objective,
+    problem: Problem,
+    budget: privacy.Budget,
     *,
-    num_users: int,
-    items_per_user: int,
-    dim: int,
-    epsilon: float,
-    delta: float,
     method: str | None = None,
     num_steps: int | None = None,
-    initial_distance: float | None = None,
     radius: float | None = None,
     failure: float = 1e-5,
     form: str = "auto",
@@ -143,17 +138,13 @@ def plan(
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
-        objective: smooth; for its constants, domain and ridge.
-        num_users: n ≥ 1.
-        items_per_user: m ≥ 1, for users with fewer or more the number that is typical.
-        dim: number of parameters.
-        epsilon: budget, in (0, inf).
-        delta: budget, in (0, 1).
+        problem: for the constants, domain and ridge of the objective, which must be smooth, n, the number of
+            parameters, m (for users with fewer or more items the number that is typical), and R, the
+            distance from the start to a minimizer, which must be finite.
+        budget: (ε, δ) of the run, δ > 0.
         method: ``"convex"``, ``"strongly convex"`` or ``"nonconvex"``; by the objective's strong convexity
             if left out.
         num_steps: T; by the bound, at most 2000, if left out.
-        initial_distance: R, bound on the distance from the start to a minimizer; the diameter of the domain
-            if left out.
         radius: τ, on the distance of a user's gradient from the population's; from i.i.d. items, by
             ``concentration.trajectory_gradient_radius``, if left out. Any number is private that does not
             come from the data: 1.2·(standard deviation of an item's gradient)/√m serves in practice.
@@ -166,19 +157,14 @@ def plan(
         ValueError: an argument is out of range, the loss is not smooth, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    _checks.require_instance("objective", objective, Objective)
-    _checks.require_given(_checks.require_positive, initial_distance=initial_distance)
+    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    objective = problem.objective
     _checks.require_choice("form", form, ("auto", *winsorized_calibration.FORMS))
     _checks.require_choice("constants", constants, ("tight", "paper"))
-    num_users = _checks.require_integer("num_users", num_users, 1)
-    items_per_user = _checks.require_integer("items_per_user", items_per_user, 1)
-    dim = _checks.require_integer("dim", dim, 1)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    epsilon = _checks.require_real("epsilon", epsilon, 0)
-    delta = _checks.require_real("delta", delta, 0, 1)
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
     failure = _checks.require_real("failure", failure, 0, 1)
     if num_steps is not None:
-        num_steps = _checks.require_integer("num_steps", num_steps, 1)
+        num_steps = _checks.require_count("num_steps", num_steps)
     if radius is not None:
         radius = _checks.require_real("radius", radius, 0)
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
@@ -187,20 +173,13 @@ def plan(
     _checks.require_choice("method", method, gradient_descent.METHODS)
     if method == "strongly convex":
         strong = _checks.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
-    diameter = float(np.asarray(objective.domain.diameter))
-    distance = diameter if initial_distance is None else initial_distance
-    distance = _checks.require_real("initial_distance", distance, 0)
-    slope = _winsorized_plan.largest_slope(objective)
+    distance, slope = problem.require_distance(), _winsorized_plan.largest_slope(problem)
 
     def with_steps(steps: int) -> Plan:
         releases, chance = _winsorized_plan.gradient_releases(
-            objective,
-            num_users,
-            items_per_user,
-            dim,
+            problem,
+            budget,
             steps,
-            epsilon,
-            delta,
             radius=radius,
             failure=failure,
             form=form,
@@ -216,15 +195,15 @@ def plan(
                 )
             case _:
                 # The gradient vanishes at a minimizer, but not at one on the boundary of a domain.
-                constrained = math.isfinite(diameter)
+                constrained = math.isfinite(problem.diameter)
                 gap = slope * distance if constrained else smoothness * distance**2 / 2
                 chosen = gradient_descent.nonconvex(smoothness, gap, variance, steps, constrained)
         # Where a gradient is clipped the risk is at most what the domain allows.
-        unlucky = chance * slope * diameter if chance > 0 else 0.0
+        unlucky = chance * slope * problem.diameter if chance > 0 else 0.0
         stationary = method == "nonconvex"
         excess = math.inf if stationary else chosen.bound + unlucky
         return Plan(
-            items_per_user=items_per_user,
+            items_per_user=problem.items_per_user,
             phase=_winsorized_plan.Phase(
                 method=method,
                 chunk_size=chunk_size,
@@ -233,9 +212,9 @@ def plan(
                 shares=chosen.shares,
                 regularization=0.0,
             ),
-            epsilon=epsilon,
-            delta=delta,
-            initial_distance=distance,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            distance=distance,
             failure_probability=chance,
             excess_bound=excess,
             distance_bound=math.sqrt(2 * excess / strong) if strong > 0 else math.inf,

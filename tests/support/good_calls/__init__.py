@@ -33,6 +33,3 @@ EXEMPT: dict[tuple[str, str], str] = {
 
 SCHEMES: dict[str, Callable[..., Any]] = privacy.SCHEMES
 """What is tried beside the functions: methods that take what their object was made of."""
-
-HANDED_ON: dict[str, str] = solvers.HANDED_ON
-"""By function: the private one, in the same room, to which its ``**arguments`` go."""

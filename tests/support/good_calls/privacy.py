@@ -45,6 +45,7 @@ _CORE = {
 }
 
 GOOD: dict[str, dict[str, Any]] = {
+    "privacy.budget.Budget": {"delta": kinds.SHARE(1e-5)},
     "privacy.accountants.closed_form": _RELEASES,
     "privacy.accountants.privacy_loss_distribution": _RELEASES,
     "privacy.accountants.renyi": _RELEASES,

@@ -20,6 +20,7 @@ from tests.solvers.private_table import DIM, ROWS, SGD_ONLY, Row
 from tests.support import kinds
 from tests.support.kinds import Argument, Fresh, Kind
 from tests.support.objects import DATA, OBJECTIVE
+from tests.support.planned import planned
 
 _START = np.zeros(DIM, np.float32)
 _OTHER_PLAN = ball_acceleration.plan(lipschitz=1.0, distance=1.0, ball_radius=0.5, excess=0.1)
@@ -114,12 +115,13 @@ GOOD["solvers.convex.ac_sa.solve"] = {
     "plan": _PLAN(
         Fresh(
             functools.cache(
-                lambda: ac_sa.plan(
+                lambda: planned(
+                    ac_sa.plan,
                     OBJECTIVE,
                     num_users=ROWS[0].num_users,
                     dim=DIM,
                     num_steps=3,
-                    initial_distance=1.0,
+                    distance=1.0,
                 )
             )
         )

@@ -1,11 +1,12 @@
 """Calls of ``dpsco_jax.solvers`` that work, where the common vocabulary does not say it."""
 
-import functools
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from dpsco_jax import Budget
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.ball import ball_oracles
@@ -14,13 +15,27 @@ from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import auto
 from tests.support import kinds
 from tests.support.kinds import Kind
-from tests.support.objects import OBJECTIVE, VECTOR
+from tests.support.objects import BUDGET, DATA, OBJECTIVE, PROBLEM, USERS, VECTOR
 
 _LINEAR = losses.absolute(1.0, domains.ball(1.0))
 _NO_RIDGE = OBJECTIVE._replace(ridge=0.0)
+_PURE = Kind("budget", (*kinds.OBJECT.bad, OBJECTIVE, 1.0, (1.0, 1e-5)))
+_BUDGET = Kind("budget with a positive delta", (*_PURE.bad, Budget(1.0)))
+_PROBLEM = Kind("problem", (*kinds.OBJECT.bad, OBJECTIVE, DATA))
+_USERS_FROM_TWO = _PROBLEM.also(dataclasses.replace(PROBLEM, num_users=1))
+
+
+def _asked(objective: Any = OBJECTIVE, num_users: int = USERS, **budget: float) -> dict[str, Any]:
+    """What every private plan is asked for: a problem of two users or more, and a budget."""
+    problem = dataclasses.replace(PROBLEM, objective=objective, num_users=num_users)
+    spent = Budget(**{"epsilon": 1.0, "delta": 1e-5} | budget)
+    return {"problem": _USERS_FROM_TWO(problem), "budget": _BUDGET(spent)}
+
+
 _INNER = {
-    "inner": kinds.FUNCTION(functools.partial(private_ac_sa.plan, dim=4)),
+    "inner": kinds.FUNCTION(private_ac_sa.plan),
     "regularization": kinds.NONNEGATIVE,
+    **_asked(num_users=2000),
 }
 _BALL = {
     "lipschitz": 1.0,
@@ -29,10 +44,7 @@ _BALL = {
     "accuracies": Kind("positive numbers", ((), (0.0,), (np.nan,), ("1",), 7, None))((0.1,)),
 }
 _RESQUE = {
-    "objective": _LINEAR,
-    "num_users": kinds.COUNT_FROM_TWO(200),
-    "epsilon": 2.0,
-    "delta": 1e-3,
+    **_asked(_LINEAR, 200, epsilon=2.0, delta=1e-3),
     "ball_radius": 0.1,
     "radius_ratio": kinds.POSITIVE(12.0),
     "regularization": kinds.NONNEGATIVE(5.0),
@@ -41,10 +53,7 @@ _RESQUE = {
     "sampling": kinds.CHOICE("without replacement"),
 }
 _BALL_ERM = {
-    "objective": _LINEAR,
-    "num_users": kinds.COUNT_FROM_TWO(8000),
-    "epsilon": 4.0,
-    "delta": 1e-3,
+    **_asked(_LINEAR, 8000, epsilon=4.0, delta=1e-3),
     "condition": kinds.AT_LEAST_ONE(5.0),
     "radius_ratio": kinds.POSITIVE(12.0),
     "num_queries": Kind("integer >= 4", (1, *kinds.COUNT.bad))(16),
@@ -55,26 +64,20 @@ _BALL_ERM = {
     "levels_seed": kinds.COUNT_OR_ZERO(0),
     "largest_error": kinds.POSITIVE_OR_INF(1e9),
 }
-_USERS = {"num_users": kinds.COUNT_FROM_TWO(300), "initial_distance": 1.0}
-_CLIPPED = {**_USERS, "aggregation": "clipped", "smoothing_radius": kinds.NONNEGATIVE}
+_CLIPPED = {
+    **_asked(num_users=300),
+    "aggregation": "clipped",
+    "smoothing_radius": kinds.NONNEGATIVE,
+}
 _RANGE = {
-    "objective": _NO_RIDGE,
+    "problem": _PROBLEM(dataclasses.replace(PROBLEM, objective=_NO_RIDGE)),
+    "budget": _PURE(BUDGET),
     "loss_range": Kind("low and high", ((1.0, 0.0), (np.nan, 1.0), ("0", "1"), 7, None, (1j, 2.0)))(
         (0.0, 2.0)
     ),
 }
-_STAGES = ac_sa_stages.one_stage(ac_sa_stages.Problem(1.0, 0.0, 1.0, 1.0), "convex", 5)
+_STAGES = ac_sa_stages.one_stage(ac_sa_stages.Setting(1.0, 0.0, 1.0, 1.0), "convex", 5)
 _AGGREGATED = {"runs": kinds.COUNT, "oracle": kinds.FUNCTION(lambda *_: None)}
-
-HANDED_ON = {
-    "solvers.resque.ball_accelerated_erm.plan": "_ball_accelerated_plan.draft",
-    "solvers.resque.ball_accelerated_regularized_erm.plan": "_ball_accelerated_plan.draft",
-    "solvers.resque.ball_accelerated_sco.plan": "_ball_accelerated_plan.draft",
-    "solvers.resque.resque_erm.plan": "_resque_plan.draft",
-    "solvers.resque.resque_erm_high_probability.plan": "_resque_plan.draft",
-    "solvers.resque.resque_prox.plan": "_resque_plan.draft",
-}
-"""Functions that take ``**arguments``, and the function of their room to which these go."""
 
 GOOD: dict[str, dict[str, Any]] = {
     "solvers.first_order.projected_sgd": {
@@ -86,8 +89,20 @@ GOOD: dict[str, dict[str, Any]] = {
         "step_sizes": kinds.NUMBERS(np.array([0.1, 0.2])),
         "shares": kinds.SHARES(np.array([1.0, 0.5])),
     },
+    "solvers.first_order.momentum": {
+        "step_size": kinds.NUMBERS(0.1),
+        "coefficient": kinds.SHARE(0.9),
+    },
+    "solvers.first_order.linear_decay": {
+        "step_size": kinds.NUMBERS(0.1),
+        "coefficient": kinds.SHARE(0.9),
+    },
+    "solvers.first_order.staged_ac_sa": {
+        "smoothness": kinds.NUMBERS(np.array([2.0, 3.0])),
+        "lengths": Kind("integers", ((), (0,), (1.5,), ("1",), 7, None))((2, 3)),
+    },
     "solvers.first_order.ac_sa": {"stage_length": kinds.COUNT(5)},
-    "solvers.convex.ac_sa.plan": {"num_steps": 5},
+    "solvers.convex.ac_sa.plan": {"problem": _PROBLEM(PROBLEM), "num_steps": 5},
     "solvers.convex.ac_sa.optimizer": {"stages": kinds.OBJECT(_STAGES)},
     "solvers.ball.ball_ac_sa.plan": _BALL,
     "solvers.ball.epoch_sgd.plan": _BALL,
@@ -115,9 +130,9 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "solvers.ball.ball_oracles.oracle_accuracies": {"ratio": kinds.AT_LEAST_ONE(10.0)},
     "solvers.ball.exact_ball_oracles.quadratic": {},
-    "solvers.combinators.localization.plan": {**_INNER, "num_users": 2000, "decay": 4.0},
-    "solvers.combinators.regularization.plan": {**_INNER, "num_users": 2000},
-    "solvers.combinators.restarts.plan": {**_INNER, "num_users": 2000},
+    "solvers.combinators.localization.plan": {**_INNER, "decay": 4.0},
+    "solvers.combinators.regularization.plan": _INNER,
+    "solvers.combinators.restarts.plan": _INNER,
     "solvers.ball.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
     "solvers.ball.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
     "solvers.resque.ball_accelerated_erm.plan": _BALL_ERM,
@@ -126,21 +141,24 @@ GOOD: dict[str, dict[str, Any]] = {
         "regularization": kinds.NONNEGATIVE(1.0),
     },
     "solvers.resque.ball_accelerated_sco.plan": {**_BALL_ERM, "num_blocks": 1},
-    "solvers.item_level.private_ac_sa.plan": {"num_users": kinds.COUNT_FROM_TWO},
+    "solvers.item_level.private_ac_sa.plan": _asked(),
+    "solvers.item_level.erm.plan": _asked(),
     "solvers.resque.resque_erm.plan": _RESQUE,
     "solvers.resque.resque_erm_high_probability.plan": {**_RESQUE, "num_runs": 2},
     "solvers.resque.resque_prox.plan": {
         **_RESQUE,
-        "num_users": kinds.COUNT_FROM_TWO(2000),
+        **_asked(_LINEAR, 2000, epsilon=2.0, delta=1e-3),
         "num_queries": _RESQUE["num_queries"].kind(64),
         "prox": kinds.CHOICE("mlmc_extended"),
+        "levels_seed": kinds.COUNT_OR_ZERO(0),
     },
-    "solvers.item_level.sco.plan": {"num_users": 2000},
+    "solvers.item_level.sco.plan": _asked(num_users=2000),
     "solvers.user_level.accelerated_phased_erm.plan": _CLIPPED
     | {"smoothing_radius": kinds.POSITIVE},
     "solvers.user_level.accelerated_sgd.plan": _CLIPPED,
     "solvers.user_level.accelerated_strongly_convex.plan": _CLIPPED | {"num_blocks": 1},
     "solvers.user_level.auto.plan": {
+        **_asked(),
         "candidates": Kind("candidates", ("nonsense", 7, ()))(auto.CANDIDATES[:1]),
         "settings": Kind("settings by name", ("nonsense", 7))({}),
     },
@@ -149,7 +167,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "stopping_probability": kinds.POSITIVE_PROBABILITY,
     },
     "solvers.user_level.localized_sgd.plan": {
-        "num_blocks": Kind("count or word", ("nonsense", *kinds.COUNT.bad))(2)
+        **_asked(),
+        "num_blocks": Kind("count or word", ("nonsense", *kinds.COUNT.bad))(2),
     },
     "solvers.user_level.metric_entropy.plan": {
         **_RANGE,
@@ -158,18 +177,40 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "solvers.user_level.metric_entropy.grid_point": {"index": kinds.COUNT_OR_ZERO(1)},
     "solvers.user_level.phased_sgd.plan": {
-        **_USERS,
+        **_asked(num_users=300),
         "radius": Kind("radius or radii", kinds.POSITIVE.bad)(1.0),
     },
     "solvers.user_level.phased_sgd.group_averages": {"start": kinds.TREE(jnp.asarray(VECTOR))},
     "solvers.user_level.preconditioned_sgd.plan": {
+        **_asked(),
+        "problem": _PROBLEM(PROBLEM),
         "second_moments": kinds.NUMBERS(VECTOR),
         "margin_scale": kinds.POSITIVE,
         "moments_share": kinds.SHARE,
     },
     "solvers.user_level.preconditioned_sgd.one_hot_moments": {"field_sizes": kinds.COUNTS((2, 3))},
-    "solvers.user_level.sgd.plan": {"batch_size": 5},
-    "solvers.user_level.winsorized_erm.plan": {"method": kinds.CHOICE("gradient")},
+    "solvers.user_level.sgd.plan": {
+        "problem": _PROBLEM(PROBLEM),
+        "budget": _BUDGET(BUDGET),
+        "batch_size": 5,
+    },
+    "solvers.user_level.momentum_sgd.plan": {
+        "problem": _PROBLEM(PROBLEM),
+        "budget": _BUDGET(BUDGET),
+        "batch_size": 5,
+        "momentum": kinds.SHARE,
+        "step_decay": kinds.CHOICE("linear"),
+    },
+    "solvers.item_level.staged_ac_sa.plan": {**_asked(), "num_steps": 7},
+    "solvers.user_level.winsorized_erm.plan": {
+        **_asked(),
+        "problem": _PROBLEM(PROBLEM),
+        "method": kinds.CHOICE("gradient"),
+    },
+    "solvers.user_level.multipass_sgd.plan": _asked(),
+    "solvers.user_level.phased_erm.plan": _asked(),
+    "solvers.user_level.item_group_privacy.plan": _asked(),
+    "solvers.user_level.output_perturbation.plan": _asked(),
 }
 
 _RUNS: dict[str, tuple[str, ...]] = {
@@ -182,7 +223,7 @@ _RUNS: dict[str, tuple[str, ...]] = {
 EXEMPT: dict[tuple[str, str], str] = {
     (f"solvers.{name}", "*"): "a part of solvers, called behind the checks of their plans"
     for name in (
-        "convex.ac_sa_stages.Problem",
+        "convex.ac_sa_stages.Setting",
         "convex.ac_sa_stages.convex_stages",
         "convex.ac_sa_stages.one_stage",
         "convex.ac_sa_stages.stages_to",
@@ -191,6 +232,7 @@ EXEMPT: dict[tuple[str, str], str] = {
         "combinators.composite.farthest",
         "combinators.composite.premises",
         "combinators.composite.slope",
+        "combinators.composite.start_distance",
         "ball.epoch_sgd.minimize",
         "ball.exact_ball_oracles.multiplier",
         "ball.exact_ball_oracles.secular",

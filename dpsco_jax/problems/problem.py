@@ -1,0 +1,89 @@
+"""What is public of a problem before any data are read: the objective, the sizes, and how far to go.
+
+What it computes: nothing by itself. Every ``plan`` of a solver takes a ``Problem`` first; its numbers are
+checked here, once, and a plan for other sizes is that of ``dataclasses.replace(problem, num_users=...)``.
+
+Source: the setting of stochastic convex optimization over users, thesis chapter 1, section 1.3.
+
+Formal guarantee: none needed; no field may come from users' data. Under REPLACE_ONE the number of users is
+public. Under ADD_OR_REMOVE_ONE ``num_users`` is a public guess, which need not be the number of users.
+
+Cost: none.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from dpsco_jax import _checks
+from dpsco_jax.problems.objective import Objective
+
+__all__ = ["Problem"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """An objective, the sizes of the data, and a bound on the distance to go. All of it is public.
+
+    Attributes:
+        objective: the loss, with its constants, domain and ridge.
+        num_users: n ≥ 1.
+        dim: d ≥ 1, number of parameters.
+        items_per_user: m ≥ 1, item slots of a user; for users with fewer or more the number that is typical,
+            unless the solver says that it must be exact.
+        distance: R > 0, bound on the Euclidean distance from the start to a minimizer. If ``None``, solvers
+            take what the domain says, its diameter.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> from dpsco_jax import geometry, problems
+        >>> loss = problems.losses.logistic(feature_bound=1.0, domain=geometry.ball(10.0))
+        >>> problems.Problem(loss, num_users=1000, dim=5).farthest
+        20.0
+    """
+
+    objective: Objective
+    _: dataclasses.KW_ONLY
+    num_users: int
+    dim: int
+    items_per_user: int = 1
+    distance: float | None = None
+
+    def __post_init__(self) -> None:
+        _checks.require_instance("objective", self.objective, Objective)
+        for size in ("num_users", "dim", "items_per_user"):
+            object.__setattr__(self, size, _checks.require_count(size, getattr(self, size)))
+        if self.distance is not None:
+            distance = _checks.require_real("distance", self.distance, 0)
+            object.__setattr__(self, "distance", distance)
+
+    @property
+    def lipschitz(self) -> float:
+        """L of the loss of an item."""
+        return float(self.objective.lipschitz)
+
+    @property
+    def diameter(self) -> float:
+        """The diameter of the domain; ``inf`` for one without end."""
+        return float(np.asarray(self.objective.domain.diameter))
+
+    @property
+    def farthest(self) -> float:
+        """R: the distance, or the diameter of the domain where none is given, which may be ``inf``."""
+        return self.diameter if self.distance is None else self.distance
+
+    def require_distance(self) -> float:
+        """R, where a plan needs it to be finite.
+
+        Raises:
+            ValueError: if no distance is given and the domain has no end.
+        """
+        if math.isinf(self.farthest):
+            raise ValueError(
+                "problem.distance must be in (0, inf) where the domain is unbounded, a bound on the distance "
+                "from the start to a minimizer; got None"
+            )
+        return self.farthest

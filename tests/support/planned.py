@@ -1,0 +1,25 @@
+"""Plans from one flat set of keywords, as tables of tests hold them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from dpsco_jax import Budget, Problem
+
+SIZES = ("num_users", "dim", "items_per_user", "distance")
+
+
+def planned(plan: Callable[..., Any], *first: Any, **given: Any) -> Any:
+    """``plan(*inner, Problem(...), Budget(...), **others)``.
+
+    Args:
+        plan: of a solver or a combinator.
+        *first: what the plan takes before the problem, an inner planner for example, and the objective.
+        **given: the sizes of the problem, the numbers of the budget (none of a solver without one), and the
+            plan's own arguments.
+    """
+    *inner, objective = first
+    # Combinators, and solvers over a finite set, do not look at the dimension.
+    sizes = {"dim": 1} | {name: given.pop(name) for name in SIZES if name in given}
+    cost = {name: given.pop(name) for name in ("epsilon", "delta") if name in given}
+    budget = (Budget(**cost),) if cost else ()
+    return plan(*inner, Problem(objective, **sizes), *budget, **given)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import privacy
+from dpsco_jax.oracles import multilevel
 from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
@@ -107,6 +108,17 @@ def test_a_prox_without_room_for_levels_is_refused():
         planned(
             resque_erm_high_probability.plan, ABSOLUTE, failure=0.0, **SIZES, regularization=5.0
         )
+
+
+def test_the_levels_of_a_prox_are_those_of_their_seed(monkeypatch):
+    monkeypatch.setattr(resque_prox.shared, "calibrated", lambda drafted, calls_at: drafted)
+    settings = SIZES | {"num_users": 4096, "regularization": 5.0, "num_queries": 4}
+    first, same, other = (
+        planned(resque_prox.plan, ABSOLUTE, **settings, levels_seed=seed) for seed in (1, 1, 2)
+    )
+    drawn = multilevel.draw_levels(jax.random.key(1), first.max_level, (first.max_level,))
+    assert first.drawn == same.drawn == tuple(np.asarray(drawn).tolist())
+    assert first.drawn != other.drawn
 
 
 def _prox_plan():

@@ -3,8 +3,8 @@
 What it computes: a point of small population risk, from i.i.d. users. Convex: iterative localization, each
 phase by restarts of private AC-SA. Strongly convex: restarts of that on blocks of users that double.
 
-Source: T, Lemma 1.5.4, Theorems 1.1.2 and 1.5.6, Lemma 1.5.5. Corrections: see ``convex.localization``,
-``convex.restarts`` and ``private_ac_sa``; losses must be Lipschitz within the smoothing radius of the domain,
+Source: T, Lemma 1.5.4, Theorems 1.1.2 and 1.5.6, Lemma 1.5.5. Corrections: see ``combinators.localization``,
+``combinators.restarts`` and ``private_ac_sa``; losses must be Lipschitz within the smoothing radius of the domain,
 which can be further out than the theorem says.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the joint event of all phases.
@@ -58,7 +58,7 @@ def plan(
         method: ``"localization"``, ``"restarts"`` (strongly convex only), or ``"auto"``: of the two the one
             that proves more (``"paper"``: restarts, if strongly convex).
         num_stages: of AC-SA in each phase; ``None`` for the number that proves most. ``"paper"`` has its own.
-        num_phases: see ``convex.localization``.
+        num_phases: see ``combinators.localization``.
         num_blocks: of the restarts around the localization; ``None``, or for ``"paper"`` the printed number.
         chunk_size: users whose gradients are held at once.
 

@@ -1,7 +1,8 @@
 """How far the mean of the inliers moves when one vector is replaced, given that the vectors are concentrated.
 
 What it computes: weights are clip((f - n/2) / ((θ - 1/2) n), 0, 1), f the number of vectors within twice the
-score radius; the mean is weighted by them, or taken over a random set drawn with these probabilities.
+score radius; the mean is weighted by them, or taken over a random set drawn with these probabilities. The
+weights that run are float32, and their ramp is a little steeper: all bounds here are of that one.
 
 Source: replaces U Lemmas 3.3 to 3.5 and T Lemmas 9.3.3 to 9.3.5, 10.7.2, 10.8.2.
 
@@ -27,6 +28,9 @@ from dpsco_jax.privacy.concentrated._coins import Coins
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 RELATIONS = (REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 _MOST_COINS = 4096
+
+_RAMP_ROUNDING = 2.0**-21
+"""Of kept level times batch, in float32: a ramp is steeper by this share of it over its length."""
 
 
 def mean_sensitivity(
@@ -88,12 +92,19 @@ def selection_coins(
     """The coins that ``coupled_sensitivity``, with the same arguments, allows to differ."""
     shared, core, ramp = _check(num_users, level, keep_level, relation)
     require_within("failure", failure, 0.0, 1.0, open_low=True, open_high=True)
+    steeper = float(steepness(keep_level))
     return Coins(
         total=shared - math.floor(core),
-        probability=min(1.0 / ramp, 1.0),
+        probability=min(steeper / ramp, 1.0),
         always=vectors_of_one_user(relation),
-        most=differing_coins((shared - core) / ramp, float(failure)),
+        most=differing_coins(steeper * (shared - core) / ramp, float(failure)),
     )
+
+
+def steepness(keep_level: Any) -> Any:
+    """By what factor the ramp of float32 weights is steeper than 1/((θ - 1/2) n), at most."""
+    _, (keep,) = as_floats(keep_level)
+    return 1.0 + _RAMP_ROUNDING * keep / (keep - 0.5)
 
 
 def weighted_shift(num_users: int, core: Any, keep_level: Any, sides: float) -> Any:
@@ -115,7 +126,7 @@ def weighted_shift(num_users: int, core: Any, keep_level: Any, sides: float) -> 
     weights = xp.clip((degrees - 0.5 * num_users) / ramp, 0.0, 1.0)
     moved = xp.max(weights * _reach(degrees - 1.0, shared, core, xp))
     unmoved = (shared - core) / ramp * _reach(0.5 * (num_users - 1.0), shared, core, xp)
-    return _rounding(xp, keep) * (sides * moved + unmoved) / core
+    return _rounding(xp, keep) * steepness(keep) * (sides * moved + unmoved) / core
 
 
 def coupled_shift(num_users: int, core: Any, keep_level: Any, most: Any, sides: float) -> Any:

@@ -23,6 +23,7 @@ from dpsco_jax.privacy.concentrated._mean_sensitivity import (
     REPLACE_ONE,
     coupled_shift,
     differing_coins,
+    steepness,
     vectors_of_one_user,
     weighted_shift,
 )
@@ -37,14 +38,8 @@ how often it errs of one that much smaller."""
 _KEPT_ROUNDING = 1.0 - 2.0**-22
 """The mechanism gives weight 1 from this share of the kept level on, also where that has been rounded up."""
 
-_RAMP_ROUNDING = 2.0**-21
-"""Of kept level times batch, in float32: a ramp is steeper by this share of it over its length."""
-
-_STEEPEST = 2.0**-5
+_STEEPEST = 1.0 + 2.0**-5
 """Kept levels so near to one half that the ramp is steeper than this, or turned round, are not covered."""
-
-_STEEP = 2.0**-15
-"""What is less is as the rounding of the mean itself, which sensitivities do not hold."""
 
 
 class Phase(NamedTuple):
@@ -136,7 +131,9 @@ def coin_failure(phase: Phase) -> Any:
     # variation of the Gaussians, and with a response (e^ε₁ - 1 + 2 δ_μ(ε₁))/(1 + e^ε₁).
     at_zero = _gaussian_delta(mu, 0.0 * e1)
     if phase.test == "fresh":
-        at_zero = (xp.expm1(e1) + 2.0 * _gaussian_delta(mu, e1)) / (1.0 + xp.exp(e1))
+        # Divided by e^ε₁, which overflows for tests that cost as good as everything.
+        less = xp.exp(-e1)
+        at_zero = (-xp.expm1(-e1) + 2.0 * less * _gaussian_delta(mu, e1)) / (1.0 + less)
     rounding = 32.0 * xp.finfo(mu.dtype).eps
     room = 1.0 - q * xp.minimum(at_zero + wrong + rounding, 1.0)
     added = phase.num_steps * q * failed / xp.where(room > 0, room, 1.0)
@@ -175,9 +172,8 @@ def as_run(releases: Any) -> Run:
     keep, core = xp.where(holds, keep, 0.75), xp.where(holds, core, size - 1.0)
     eps, noise = xp.where(holds, eps, 1.0), xp.where(holds, noise, 1.0)
     chance = xp.where(holds & random, chance, 0.5 if random else 0.0)
-    steeper = _RAMP_ROUNDING * keep / (keep - 0.5)
+    steeper = steepness(keep)
     holds &= steeper <= _STEEPEST
-    steeper = 1.0 + xp.where((steeper > _STEEP) & holds, steeper, 0.0)
     gap = xp.where(holds, threshold - core, 0.0)
     coins = None
     if random:
@@ -189,7 +185,7 @@ def as_run(releases: Any) -> Run:
         share = xp.minimum(steeper / ((keep - 0.5) * size), 1.0)
         coins = Coins(size - 1 - core, share, sides, most)
     else:
-        kappa = steeper * weighted_shift(size, core, keep, sides)
+        kappa = weighted_shift(size, core, keep, sides)
     phase = Phase(
         test=releases.test,
         rate=rate,

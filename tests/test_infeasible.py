@@ -41,12 +41,12 @@ def _winsorized(num_users=20):
 
 def _multipass(num_users=20):
     return planned(
-        multipass_sgd.plan, OBJECTIVE, num_users=num_users, **USERS, num_steps=10, radius=0.1
+        multipass_sgd.plan, OBJECTIVE, num_users=num_users, **USERS, num_steps=10, radius=0.05
     )
 
 
 def _phased(num_users=20, **groups):
-    return planned(phased_sgd.plan, OBJECTIVE, num_users=num_users, **USERS, radius=0.01, **groups)
+    return planned(phased_sgd.plan, OBJECTIVE, num_users=num_users, **USERS, radius=0.005, **groups)
 
 
 def _phased_groups(num_groups=20):

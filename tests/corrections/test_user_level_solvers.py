@@ -40,7 +40,7 @@ def test_s2_one_test_for_all_steps():
         epsilon=1.0,
         delta=1e-5,
         num_steps=20,
-        radius=0.1,
+        radius=0.05,
     )
     assert plan.certificate().epsilon <= 1.0
     called_anew = privacy.scale(privacy.compose(plan.loss()), plan.num_steps)
@@ -63,7 +63,7 @@ def test_s2_a_halt_stays_in_the_domain():
         num_groups=20,
         num_phases=1,
         step_size=0.2,
-        radius=0.01,
+        radius=0.005,
     )
     run = jax.jit(
         lambda key: phased_sgd.solve(key, plan, objective, UserData(center + camps), center)

@@ -214,10 +214,10 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "phased_sgd, tested", phased_sgd, 120, num_groups=40, num_phases=2, step_size=0.1, groups=2,
-        seams=(80,), **TESTED | {"radius": 0.02, "spread": 0.02},
+        seams=(80,), **TESTED | {"radius": 0.01, "spread": 0.02},
     ),
     _row("multipass_sgd, clipped", multipass_sgd, 8, num_steps=2),
-    _row("multipass_sgd, tested", multipass_sgd, 60, num_steps=2, **TESTED | {"radius": 1.0, "spread": 0.1}),
+    _row("multipass_sgd, tested", multipass_sgd, 60, num_steps=2, **TESTED | {"radius": 0.5, "spread": 0.1}),
     _row("localized_sgd", localized_sgd, 12, num_blocks=2, num_steps=2, objective=RIDGED, groups=2),
     _row(
         "accelerated_sgd, clipped", accelerated_sgd, 8, aggregation="clipped", stage_length=2,

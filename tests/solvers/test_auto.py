@@ -71,8 +71,8 @@ def test_bounds_on_the_population_count_without_their_part_of_generalization():
     assert 0.0 < clipped.ranked < clipped.bound
     assert rows["private_ac_sa"].scope == "data"
     assert rows["private_ac_sa"].ranked == rows["private_ac_sa"].bound
-    assert rows["multipass_sgd, radius 5L/sqrt(m)"].scope == "nominal model"
-    assert rows["multipass_sgd, radius 5L/sqrt(m)"].ranked == math.inf
+    assert rows["multipass_sgd, radius 2.5L/sqrt(m)"].scope == "nominal model"
+    assert rows["multipass_sgd, radius 2.5L/sqrt(m)"].ranked == math.inf
 
 
 def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():

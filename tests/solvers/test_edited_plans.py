@@ -143,13 +143,13 @@ ROWS = [
     ),
     Row(
         "multi-pass SGD, tested",
-        lambda: planned(multipass_sgd.plan, POINTS, **USER, epsilon=8.0, num_steps=3, radius=1.0),
+        lambda: planned(multipass_sgd.plan, POINTS, **USER, epsilon=8.0, num_steps=3, radius=0.5),
         multipass_sgd.solve,
         _releases,
     ),
     Row(
         "multi-pass SGD, clipped",
-        lambda: planned(multipass_sgd.plan, POINTS, **USER, epsilon=8.0, num_steps=3, radius=10.0),
+        lambda: planned(multipass_sgd.plan, POINTS, **USER, epsilon=8.0, num_steps=3, radius=5.0),
         multipass_sgd.solve,
         _releases,
     ),
@@ -207,7 +207,7 @@ ROWS = [
     Row(
         "localized SGD",
         lambda: planned(
-            localized_sgd.plan, POINTS, **USER, epsilon=20.0, num_blocks=2, num_steps=3, radius=1.2
+            localized_sgd.plan, POINTS, **USER, epsilon=20.0, num_blocks=2, num_steps=3, radius=0.6
         ),
         localized_sgd.solve,
         _worst(lambda plan: plan.parts),
@@ -222,7 +222,7 @@ ROWS = [
             num_groups=16,
             num_phases=2,
             step_size=0.1,
-            radius=(0.1, 9.0),
+            radius=(0.05, 4.5),
         ),
         phased_sgd.solve,
         _phased_sgd,

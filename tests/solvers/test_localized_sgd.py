@@ -20,7 +20,7 @@ SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": DELTA
 
 
 def _plan(**changes):
-    settings = {"epsilon": EPSILON, "num_blocks": 2, "num_steps": 6, "radius": 1.2} | SIZES
+    settings = {"epsilon": EPSILON, "num_blocks": 2, "num_steps": 6, "radius": 0.6} | SIZES
     return planned(localized_sgd.plan, POINTS, **(settings | changes))
 
 
@@ -60,7 +60,7 @@ def test_number_of_blocks_of_the_paper():
             items_per_user=8,
             num_blocks="paper",
             constants="paper",
-            radius=1.0,
+            radius=0.5,
             num_steps=2,
         ).parts
     ]

@@ -24,7 +24,7 @@ SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": DELTA
 
 
 def _plan(objective=LOGISTIC, epsilon=8.0, **changes):
-    settings = {"num_steps": STEPS, "radius": 1.5, "epsilon": epsilon} | SIZES
+    settings = {"num_steps": STEPS, "radius": 0.75, "epsilon": epsilon} | SIZES
     return planned(multipass_sgd.plan, objective, **(settings | changes))
 
 
@@ -103,7 +103,7 @@ def test_the_solver_is_its_chain():
     oracle_key, noise_key = jax.random.split(jax.random.key(3))
     chain = transforms.until_halted(
         transforms.outlier_removed_mean(
-            plan.releases, plan.radius, noise_key, anchor=None, reach=plan.reach
+            plan.releases, 2 * plan.radius, noise_key, anchor=None, reach=plan.reach
         ),
         optax.chain(
             optax.stateless(lambda g, p: g + LOGISTIC.ridge * p),
@@ -122,7 +122,7 @@ def test_the_solver_is_its_chain():
 def test_noise_of_the_average_has_the_law_of_the_recursion():
     """Quadratic, no domain: bias and variance of the average in closed form."""
     everywhere = POINTS._replace(domain=domains.whole_space())
-    plan = _plan(everywhere, radius=0.5, distance=1.0)
+    plan = _plan(everywhere, radius=0.25, distance=1.0)
     releases = dataclasses.replace(plan.releases, threshold=-1e9)
     plan = dataclasses.replace(plan, releases=releases, step_size=0.3)
     data, start = _points(), jnp.asarray([0.5, -1.0, 0.0])
@@ -149,7 +149,7 @@ def _run_median(plan, data, start):
 def test_one_item_moves_the_iterates_as_stability_says():
     """2Gγ√T + 4GγT/(nm) for any convex loss; 2GγT/(nm) for smooth ones, even with fewer items."""
     gamma = 0.05
-    plan = _plan(MEDIAN, num_steps=LONG, radius=1.9, step_size=gamma)
+    plan = _plan(MEDIAN, num_steps=LONG, radius=0.95, step_size=gamma)
     releases = dataclasses.replace(plan.releases, threshold=-1e9)
     plan, data = dataclasses.replace(plan, releases=releases), _points(spread=0.3)
     other = data._replace(items=data.items.at[7, 1].set(5.0))
@@ -174,7 +174,7 @@ def test_two_camps_halt_the_run_where_it_stands():
     camps = jnp.where(jnp.arange(USERS)[:, None, None] % 2 == 0, 1.0, -1.0)
     features = camps * jnp.ones((USERS, ITEMS, DIM)) / np.sqrt(DIM)
     data = UserData(Example(features, jnp.ones((USERS, ITEMS))), jnp.ones((USERS, ITEMS), bool))
-    plan, start = _plan(radius=0.5), jnp.asarray([0.3, -0.2, 0.1])
+    plan, start = _plan(radius=0.25), jnp.asarray([0.3, -0.2, 0.1])
     for seed in range(3):
         solution = _run(jax.random.key(seed), plan, data, start)
         assert solution.status == Status.HALTED
@@ -188,7 +188,7 @@ def test_two_camps_halt_the_run_where_it_stands():
 @pytest.mark.parametrize("on_halt", ["start", "average"])
 def test_a_halt_on_the_way(on_halt):
     """Two camps ahead agree on the way until one of them is passed."""
-    plan = _plan(MEDIAN, num_steps=LONG, radius=1.0, step_size=0.15, on_halt=on_halt)
+    plan = _plan(MEDIAN, num_steps=LONG, radius=0.5, step_size=0.15, on_halt=on_halt)
     sure = dataclasses.replace(plan.releases, noise_stddev=0.0, test_epsilon=1e6)
     plan = dataclasses.replace(plan, releases=sure)
     place = jnp.where(jnp.arange(USERS) % 2 == 0, 0.15, 0.6)
@@ -216,7 +216,7 @@ def test_users_without_a_number_spoil_nothing():
 
 
 def test_a_radius_that_tests_nothing_is_replaced_by_a_clip():
-    plan = _plan(radius=2.0)
+    plan = _plan(radius=1.0)
     assert plan.mechanism == "clipped"
     assert "tests nothing" in str(plan)
     full = plan.releases.noise_multiplier * 2 / USERS
@@ -234,12 +234,12 @@ def test_a_radius_that_tests_nothing_is_replaced_by_a_clip():
 def test_break_even_is_where_both_mechanisms_add_the_same_noise():
     plan = _plan()
     even = _plan(radius=float(plan.break_even_radius))
-    np.testing.assert_allclose(even.noise_stddev, _plan(radius=2.0).noise_stddev, rtol=0.02)
+    np.testing.assert_allclose(even.noise_stddev, _plan(radius=1.0).noise_stddev, rtol=0.02)
     assert "more than" in str(_plan(radius=1.1 * float(plan.break_even_radius)))
     assert "less than" in str(_plan(radius=0.9 * float(plan.break_even_radius)))
-    # No radius can be useful beyond half of the clip norm, as the mean moves by more than 4 radii over n.
+    # No radius is useful beyond a quarter of the clip norm: the mean moves by more than 8 radii over n.
     large = _plan(num_users=50_000, epsilon=8.0)
-    assert 0.25 < large.break_even_radius < 0.5
+    assert 0.125 < large.break_even_radius < 0.25
 
 
 def test_the_table_names_the_users_needed():
@@ -250,7 +250,7 @@ def test_the_table_names_the_users_needed():
     with pytest.raises(ValueError, match=f"num_users must be .*at least {needed}"):
         _plan(num_users=needed - 1, failure=2 * float(plan.failure))
     assert _plan(num_users=needed, failure=2 * float(plan.failure)).num_users == needed
-    assert _plan(radius=2.0).fewest_users() == 2
+    assert _plan(radius=1.0).fewest_users() == 2
 
 
 def test_noise_is_never_more_than_that_of_a_simpler_proof():
@@ -261,7 +261,7 @@ def test_noise_is_never_more_than_that_of_a_simpler_proof():
         (1000, 60, 8.0, 0.3, 0.0192961),
     ):
         settings = {"num_users": users, "num_steps": steps, "delta": 1e-6, "failure": 0.1}
-        plan = _plan(POINTS, epsilon=epsilon, radius=radius, **settings)
+        plan = _plan(POINTS, epsilon=epsilon, radius=radius / 2, **settings)
         head = plan.noise_stddev / (plan.releases.noise_stddev * radius)
         assert plan.releases.noise_stddev * radius <= noise
         assert 1 <= head < 1.002
@@ -309,10 +309,8 @@ def test_paper_constants_are_the_printed_ones():
     settings = {"num_users": n, "items_per_user": m, "dim": d, "delta": delta, "radius": None}
     plan = _plan(objective, epsilon=epsilon, constants="paper", num_steps=50, **settings)
     tau = np.log(n * d * m * np.exp(epsilon) * 50 / delta) / np.sqrt(m)
-    np.testing.assert_allclose(plan.radius, 2 * tau, rtol=1e-12)
-    assert plan.mechanism == "clipped", (
-        "the printed radius is far beyond twice the Lipschitz constant"
-    )
+    np.testing.assert_allclose(plan.radius, tau, rtol=1e-12)
+    assert plan.mechanism == "clipped", "the printed radius is far beyond the Lipschitz constant"
     assert plan.smoothing == "per_item"
     np.testing.assert_allclose(plan.smoothing_radius, d**0.25 / np.sqrt(50))
     eta = min(
@@ -328,7 +326,7 @@ def test_paper_constants_are_the_printed_ones():
         objective,
         epsilon=epsilon,
         constants="paper",
-        **(settings | {"radius": 0.5, "num_users": 20_000}),
+        **(settings | {"radius": 0.25, "num_users": 20_000}),
     )
     assert small.mechanism == "concentrated"
     inner = delta / (2 * STEPS * m * 20_000 * d)
@@ -338,7 +336,7 @@ def test_paper_constants_are_the_printed_ones():
 @pytest.mark.parametrize("smoothing", ["per_item", "per_round"])
 def test_smoothed_runs_find_the_median(smoothing):
     objective = MEDIAN
-    plan = _plan(objective, radius=1.9, smoothing=smoothing, num_steps=200, step_size=0.02)
+    plan = _plan(objective, radius=0.95, smoothing=smoothing, num_steps=200, step_size=0.02)
     assert ["smoothing", smoothing] in [line.split() for line in str(plan).split("\n")]
     plan = _quiet(plan)
     target = jnp.asarray([0.4, 0.0, -0.2])
@@ -391,8 +389,8 @@ LINEAR = Objective(
 
 @pytest.mark.slow
 def test_an_attack_learns_less_than_the_claim_and_notices_missing_noise():
-    """All users at 0 but one, at ±0.95 of twice the radius: the mean moves by 3.8 radii over n a step."""
-    users, runs, delta, radius = 48, 200_000, 1e-2, 0.4
+    """All users at 0 but one, at ±3.8 radii: the mean moves by 7.6 radii over n a step."""
+    users, runs, delta, radius = 48, 200_000, 1e-2, 0.2
     settings = {"num_users": users, "items_per_user": 1, "dim": 1, "delta": delta, "failure": 0.2}
     plan = planned(
         multipass_sgd.plan,
@@ -407,7 +405,7 @@ def test_an_attack_learns_less_than_the_claim_and_notices_missing_noise():
     plan = jax.tree.map(float, plan)
 
     def data(sign):
-        return UserData(jnp.zeros((users, 1, 1)).at[0, 0, 0].set(sign * 0.95 * 2 * radius))
+        return UserData(jnp.zeros((users, 1, 1)).at[0, 0, 0].set(sign * 0.95 * 4 * radius))
 
     def learned(plan):
         def mechanism(key, data):
@@ -440,7 +438,7 @@ def test_median_of_honest_users_end_to_end():
     objective = losses.geometric_median(domains.ball(1.0))
     results = {}
     for epsilon in (2.0, 8.0):
-        for radius in (0.15, 0.3):
+        for radius in (0.075, 0.15):
             plan = planned(
                 multipass_sgd.plan,
                 objective,
@@ -457,7 +455,7 @@ def test_median_of_honest_users_end_to_end():
             run = jax.jit(lambda k, p: multipass_sgd.solve(k, p, objective, data, jnp.zeros(dim)))
             solution = run(jax.random.key(0), plan)
             results[epsilon, radius] = (int(solution.status), risk(solution.params))
-    assert results[2.0, 0.15][0] == results[8.0, 0.15][0] == Status.HALTED
-    assert results[2.0, 0.3][0] == results[8.0, 0.3][0] == Status.OK
-    assert results[8.0, 0.3][1] < 3e-4
-    assert results[2.0, 0.3][1] < 2e-3
+    assert results[2.0, 0.075][0] == results[8.0, 0.075][0] == Status.HALTED
+    assert results[2.0, 0.15][0] == results[8.0, 0.15][0] == Status.OK
+    assert results[8.0, 0.15][1] < 3e-4
+    assert results[2.0, 0.15][1] < 2e-3

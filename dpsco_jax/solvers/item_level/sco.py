@@ -4,8 +4,8 @@ What it computes: a point of small population risk, from i.i.d. users. Convex: i
 phase by restarts of private AC-SA. Strongly convex: restarts of that on blocks of users that double.
 
 Source: T, Lemma 1.5.4, Theorems 1.1.2 and 1.5.6, Lemma 1.5.5. Corrections: see ``combinators.localization``,
-``combinators.restarts`` and ``private_ac_sa``; losses must be Lipschitz within the smoothing radius of the domain,
-which can be further out than the theorem says.
+``combinators.restarts`` and ``private_ac_sa``; losses must be Lipschitz within the smoothing radius of the
+domain, which can be further out than the theorem says.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the joint event of all phases.
 Utility: ``excess_bound`` on the expected excess population risk, for convex G-Lipschitz losses and i.i.d.

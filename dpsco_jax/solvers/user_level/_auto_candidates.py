@@ -77,11 +77,11 @@ def _tenth(p: Setting) -> int:
     return max(1, p.num_users // 10)
 
 
-def _near(p: Setting, multiple: float) -> dict[str, Any]:
+def _near(p: Setting, multiple: float, worst: float) -> dict[str, Any]:
     """A radius of users' gradients by the nominal model, where it is less than the worst case."""
     radius = multiple * p.slope / math.sqrt(p.items_per_user)
-    if radius >= 2 * p.slope:
-        least = math.ceil((multiple / 2) ** 2)
+    if radius >= worst * p.slope:
+        least = math.ceil((multiple / worst) ** 2)
         raise ValueError(f"items_per_user must be at least {least}, got {p.items_per_user}")
     return {"radius": radius}
 
@@ -127,14 +127,14 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         "multipass_sgd, clipped",
         multipass_sgd,
-        lambda p: {"radius": 2 * p.slope},
+        lambda p: {"radius": p.slope},
         predict.multipass_sgd,
         shorten=True,
     ),
     Candidate(
-        "multipass_sgd, radius 5L/sqrt(m)",
+        "multipass_sgd, radius 2.5L/sqrt(m)",
         multipass_sgd,
-        lambda p: _near(p, 5.0),
+        lambda p: _near(p, 2.5, 1.0),
         predict.multipass_sgd,
         nominal=True,
         shorten=True,
@@ -158,7 +158,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         "winsorized_erm, radius 1.2L/sqrt(m)",
         winsorized_erm,
-        lambda p: _near(p, 1.2),
+        lambda p: _near(p, 1.2, 2.0),
         population=False,
         nominal=True,
         shorten=True,

@@ -37,7 +37,8 @@ class Plan:
         releases: ``ConcentratedReleases`` of the outlier-removed means; ``GaussianReleases`` of clipped ones
             where the radius would test nothing. They hold n, T and the noise.
         clipped_multiplier: σ over the sensitivity 2G/n that clipped means would need, for the table.
-        radius: of the concentration score: a bound on the distance of two users' gradients.
+        radius: τ, a bound on the distance of users' gradients from their mean; the score counts pairs that
+            are within twice as much of each other.
         clip_norm: G.
         step_size: γ.
         smoothing_radius: r, zero without smoothing.
@@ -100,7 +101,7 @@ class Plan:
             reach=self.reach,
             shift="round" if by_round else "item",
             releases=self.releases,
-            score_radius=self.radius,
+            score_radius=2 * self.radius,
             clip_norm=self.clip_norm,
             smoothing_radius=radius,
         )
@@ -127,7 +128,7 @@ class Plan:
             return self.releases.noise_multiplier * 2 * self.clip_norm / self.num_users
         vector = jax.ShapeDtypeStruct((self.dim,), np.float32)
         head = 1 + concentrated_mean.headroom(vector, self.reach)
-        return self.releases.noise_stddev * self.radius * head
+        return self.releases.noise_stddev * (2 * self.radius) * head
 
     @property
     def break_even_radius(self) -> Any:
@@ -148,7 +149,7 @@ class Plan:
             self.failure
         ):
             assumed.append(
-                f"in every step all user gradients are within {float(self.radius):.4g} of each other"
+                f"in every step all user gradients are within {float(self.radius):.4g} of their mean"
             )
         return tuple(assumed)
 
@@ -180,7 +181,7 @@ class Plan:
     def __str__(self) -> str:
         noise, clipped = float(self.noise_stddev), float(self.clipped_stddev)
         if self.mechanism == "clipped":
-            why = f"the radius {float(self.radius):.4g} is at least 2G: it tests nothing"
+            why = f"the radius {float(self.radius):.4g} is at least G: it tests nothing"
             remarks: list[tuple[str, Any]] = [("clipped because", why)]
         else:
             better = "less" if noise < clipped else "more"

@@ -70,7 +70,8 @@ class Plan:
         reaches: of ``concentrated_mean``, by phase: no honest average is farther from the phase's start.
         releases: of the outlier-removed mean, for every phase; they hold C, the number of groups.
         noise_multiplier: σ over the sensitivity 2·clip_norm/C of a mean of clipped averages.
-        radii: of the concentration scores, by phase.
+        radii: bounds on the distance of groups' averages from their mean, by phase; the scores count pairs
+            that are within twice as much of each other.
         clip_norms: how far honest averages can be from the phase's start, by phase.
         step_sizes: η, by phase.
         epsilon: ε of the budget, of each phase and of all together.
@@ -135,7 +136,7 @@ class Plan:
         return tuple(
             self.noise_multiplier * 2 * clip / self.num_groups
             if mechanism == "clipped"
-            else noise_stddev(self.releases, radius, span, self.dim)
+            else noise_stddev(self.releases, 2 * radius, span, self.dim)
             for mechanism, radius, clip, span in zip(
                 self.mechanisms, self.radii, self.clip_norms, self.reaches, strict=True
             )
@@ -149,7 +150,7 @@ class Plan:
             * 2
             * clip
             / self.num_groups
-            / noise_stddev(self.releases, 1.0, span, self.dim)
+            / noise_stddev(self.releases, 2.0, span, self.dim)
             for clip, span in zip(self.clip_norms, self.reaches, strict=True)
         )
 
@@ -162,7 +163,7 @@ class Plan:
         ]
         if float(self.assumed_concentration):
             assumed.append(
-                "the averages of all groups of a phase are within its radius of each other"
+                "the averages of all groups of a phase are within its radius of their mean"
             )
         return tuple(assumed)
 

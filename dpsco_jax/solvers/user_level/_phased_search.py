@@ -98,7 +98,7 @@ def candidate(
         reaches=tuple(reach(phase) for phase in found),
         releases=releases,
         noise_multiplier=request.plain,
-        radii=tuple(phase.radius for phase in found),
+        radii=tuple(phase.radius / 2 for phase in found),
         clip_norms=tuple(phase.farthest for phase in found),
         step_sizes=tuple(phase.step_size for phase in found),
         epsilon=request.budget.epsilon,
@@ -164,7 +164,8 @@ def _by_phase(radius: float | Sequence[float], count: int) -> tuple[float, ...]:
         raise ValueError(
             f"radius must be one number or {count}, one for each phase, got {radius!r}"
         )
-    return tuple(_checks.require_real("radius", value, 0) for value in radius)
+    # Scores look at pairs.
+    return tuple(2 * _checks.require_real("radius", value, 0) for value in radius)
 
 
 def _geometric(first: int, last: int) -> list[int]:

@@ -100,7 +100,7 @@ def plan(
         num_blocks: k ≥ 1; ``"paper"``: ⌈log₂ log₂(mn)⌉, or ``"tight"``: of the numbers up to that for which
             there are users enough, the one that proves most.
         num_steps: T of each block; by its bound if left out.
-        radius: of each block, on the distance of two users' gradients; any number that does not come from
+        radius: of each block, on the distance of users' gradients from their mean; a number that is not from
             the data. Left out, one within which i.i.d. users stay, as in ``multipass_sgd``.
         step_size: γ of each block, in place of the one that balances its bound. Nothing is proven then, and
             every block but the first counts on no more than what is known of any point.

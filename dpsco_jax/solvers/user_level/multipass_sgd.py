@@ -7,7 +7,7 @@ average of the iterates is returned, or the start (or the average so far) if the
 
 Source: U, Algorithm 2 and Theorem 4.1 (T, Algorithm 29, Theorem 9.4.1). With these corrections: one running
 test for all steps, not a new one in each; noise and threshold from the accountant of
-``privacy.concentrated``; ``radius`` is a bound on pairwise distances, twice the distance from the mean;
+``privacy.concentrated``; the score looks at pairwise distances, at twice the ``radius`` around the mean;
 step 1/(β + 1/η); at the halt the start is returned; radii with constants, without a dependence on the
 dimension. Smoothing, which the paper uses for losses that are not smooth, changes nothing in what is proven
 (see ``_schedules.multipass``): it is done for ``constants="paper"``, or when asked for.
@@ -15,7 +15,7 @@ dimension. Smoothing, which the paper uses for losses that are not smooth, chang
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run, for any
 data, loss, radius and step size. Assumed: the key stays secret. Utility, for convex G-Lipschitz losses and
 users whose items are i.i.d.: ``excess_bound``, derived in ``_schedules.multipass``.
-If radius ≥ 2G the test would test nothing (all gradients are clipped to G). The plan, which sees public
+If radius ≥ G the test would test nothing (all gradients are clipped to G). The plan, which sees public
 numbers only, then takes the mean of clipped gradients with noise of order 2G/n, and says so.
 
 Cost: T·n user gradients and T·n²/2·dim multiplications for the distances; memory of n gradients.
@@ -71,13 +71,13 @@ def plan(
             start to a minimizer, which must be finite.
         budget: (ε, δ) of the run, δ > 0.
         num_steps: T; by the bound, at most 10,000, if left out (``"paper"``: m²n² + mn√dim).
-        radius: on the distance of two users' gradients; any number that does not come from the data. If left
-            out, one within which i.i.d. users stay with probability 1 - failure/2. Too small a radius halts
-            the run, too large a one means noise: 2·2.6·(standard deviation of an item's gradient)/√m is what
-            users need in practice.
+        radius: on the distance of users' gradients from their mean; any number that does not come from the
+            data. If left out, one within which i.i.d. users stay with probability 1 - failure/2. Too small a
+            radius halts the run, too large a one means noise: 2.6·(standard deviation of an item's
+            gradient)/√m is what users need in practice.
         step_size: γ, in place of the one that balances the bound; nothing is proven then.
-        constants: ``"tight"``, or ``"paper"`` for the printed T, radius (as a pairwise distance), η,
-            smoothing radius and inner δ. Noise and threshold are the accountant's in both.
+        constants: ``"tight"``, or ``"paper"`` for the printed T, radius (read as a pairwise distance),
+            η, smoothing radius and inner δ. Noise and threshold are the accountant's in both.
         smoothing: ``"none"``, ``"per_item"`` or ``"per_round"`` (one shift for all users and items).
         smoothing_radius: r > 0, if smoothing.
         test_share: of ε for the test, in (0, 1), or ``"auto"``.
@@ -129,7 +129,7 @@ def plan(
 
     def pairwise(num_steps: int, gdp: float) -> float:
         if radius is not None:
-            return radius
+            return 2 * radius
         if printed is not None:
             return printed.radius
         return 2 * concentration.trajectory_gradient_radius(
@@ -217,7 +217,7 @@ def plan(
         reach=reach(score_radius),
         releases=releases,
         clipped_multiplier=plain,
-        radius=score_radius,
+        radius=score_radius / 2,
         clip_norm=lipschitz,
         step_size=step.step_size,
         smoothing_radius=smoothing_radius,

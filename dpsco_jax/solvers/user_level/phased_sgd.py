@@ -75,9 +75,9 @@ def plan(
         step_size: η of the first phase; the one that proves most if left out.
         step_ratio: in (0, 1]; each phase's η over that of the one before (2^-p in the paper).
         size_ratio: in (0, 1]; each phase's number of users over that of the one before (2^-q).
-        radius: on the distance of two groups' averages, one number for each phase or one for all; if left
-            out, those within which i.i.d. groups stay with probability 1 - failure/2. Any number that does
-            not come from the data is private; losses that contract allow much smaller ones.
+        radius: on the distance of groups' averages from their mean, one number for each phase or one for all;
+            if left out, those within which i.i.d. groups stay with probability 1 - failure/2. Any number that
+            does not come from the data is private; losses that contract allow much smaller ones.
         constants: ``"tight"``, or ``"paper"`` for the printed sizes, steps and radii, which need more than
             10⁴ users; the noise is the accountant's in both.
         test_share: of ε for the test, in (0, 1), or ``"auto"``.
@@ -270,5 +270,5 @@ def _release(key: jax.Array, plan: Plan, phase: int) -> optax.GradientTransforma
             transforms.privatize(clipped, key, releases.noise_multiplier, releases.scheme)
         )
     return transforms.outlier_removed_mean(
-        plan.releases, plan.radii[phase], key, anchor=None, reach=plan.reaches[phase]
+        plan.releases, 2 * plan.radii[phase], key, anchor=None, reach=plan.reaches[phase]
     )

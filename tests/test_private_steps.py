@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import Budget, Problem, privacy, transforms
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.oracles import gradients, sampling
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
@@ -125,11 +125,8 @@ def _problem(seed):
 def _solve(data, scheme):
     objective, _ = _problem(0)
     plan = sgd.plan(
-        objective=objective,
-        num_users=12,
-        dim=DIM,
-        epsilon=2.0,
-        delta=1e-3,
+        Problem(objective, num_users=12, dim=DIM),
+        Budget(epsilon=2.0, delta=1e-3),
         num_steps=4,
         clip_norm=0.5,
         step_size=0.3,

@@ -5,6 +5,7 @@ import os
 
 # Two worker processes on two cores: more threads than cores only wait for each other.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # `make test-types`: every annotation of the package is checked at run time, which takes twice the time.

@@ -12,6 +12,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.means import OutlierRemoved
 from dpsco_jax.solvers.resque import ball_accelerated_erm
 from dpsco_jax.solvers.user_level import (
     accelerated_sgd,
@@ -59,7 +60,7 @@ def _accelerated(num_users=20):
         OBJECTIVE,
         num_users=num_users,
         **USERS,
-        aggregation="outlier_removed",
+        mean=OutlierRemoved,
         radius=0.1,
     )
 
@@ -135,10 +136,10 @@ def test_a_bad_argument_is_no_refusal_and_no_search_hides_it():
             strongly_convex,
             num_users=5000,
             **USERS,
-            aggregation="nonsense",
+            mean="nonsense",
         ),
     ):
-        with pytest.raises(ValueError, match=r"radius|selection|aggregation") as refusal:
+        with pytest.raises(ValueError, match=r"radius|selection|mean") as refusal:
             call()
         assert not isinstance(refusal.value, Infeasible)
 

@@ -22,10 +22,12 @@ step for ``OutlierRemoved`` and ``Winsorized``.
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 import optax
 
 from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.oracles import Oracle, sampling, smoothed
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
@@ -35,7 +37,15 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
 from dpsco_jax.solvers import _planning, loop
 
-__all__ = ["Clipped", "ClippedItems", "Mean", "Opened", "OutlierRemoved", "Winsorized"]
+__all__ = [
+    "Clipped",
+    "ClippedItems",
+    "Mean",
+    "Opened",
+    "OutlierRemoved",
+    "Winsorized",
+    "tested_stddev",
+]
 
 
 class Opened(NamedTuple):
@@ -55,7 +65,10 @@ class Opened(NamedTuple):
 
 
 class Mean(Protocol):
-    """Whatever ``first_order.run`` can drive a method with."""
+    """Whatever ``first_order.run`` can drive a method with.
+
+    Those that users can choose among are asked for by their type: ``plan(..., mean=means.Clipped)``.
+    """
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise."""
@@ -82,6 +95,13 @@ class Clipped:
 
     def __post_init__(self) -> None:
         _checks.require_choice("shift", self.shift, ("user", "item", "round"))
+
+    def noise_stddev(self, dim: int) -> Any:
+        """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
+        del dim
+        replaced = self.releases.relation == _planning.REPLACE_ONE
+        per_norm = self.releases.noise_multiplier * (2 if replaced else 1)
+        return per_norm * self.clip_norm / self.releases.batch_size
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
@@ -178,6 +198,10 @@ class OutlierRemoved:
     def __post_init__(self) -> None:
         _checks.require_choice("shift", self.shift, ("item", "round"))
 
+    def noise_stddev(self, dim: int) -> Any:
+        """σ of the noise on each of ``dim`` coordinates of the mean."""
+        return tested_stddev(self.releases, self.score_radius, self.reach, dim)
+
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
@@ -219,6 +243,19 @@ class Winsorized:
             objective, data, start, self.releases.bound, None, self.chunk_size
         )
         return Opened(oracle, rows, transforms.winsorized_mean(self.releases, key))
+
+
+def tested_stddev(releases: ConcentratedReleases, score_radius: Any, reach: float, dim: int) -> Any:
+    """σ of the noise on each coordinate of an outlier-removed mean.
+
+    Args:
+        releases: for the noise, in score radii.
+        score_radius: users are near each other within it.
+        reach: no honest vector is farther from the origin, in score radii; rounding grows with it.
+        dim: number of coordinates.
+    """
+    vector = jax.ShapeDtypeStruct((dim,), np.float32)
+    return releases.noise_stddev * score_radius * (1 + concentrated_mean.headroom(vector, reach))
 
 
 def _require_users(planned: int, data: UserData) -> None:

@@ -13,6 +13,7 @@ from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrate
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import means
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
 from dpsco_jax.transforms import outlier_removed_mean
 from experiments.benchmarks.timing import Row
@@ -20,6 +21,7 @@ from experiments.benchmarks.timing import Row
 NUM_USERS, ITEMS, DIM, SEEDS = 20_000, 10, 50, 20
 EPSILON, DELTA = 2.0, 1e-6
 LIMIT_SECONDS, LIMIT_RATIO = 60.0, 8.0
+MeanType = type[means.Clipped] | type[means.OutlierRemoved]
 LOSS = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0))
 
 
@@ -31,14 +33,14 @@ def _data() -> UserData:
     return UserData(Example(rows, labels), None)
 
 
-def _from_scratch(aggregation: str, seeds: int, data: UserData) -> tuple[float, float]:
+def _from_scratch(mean: MeanType, seeds: int, data: UserData) -> tuple[float, float]:
     """Seconds of wall clock and of the processor: plan, compilation and run."""
     jax.clear_caches()
     before, busy = time.perf_counter(), time.process_time()
     plan = accelerated_phased_erm.plan(
         Problem(LOSS, num_users=NUM_USERS, items_per_user=ITEMS, dim=DIM, distance=1.0),
         Budget(EPSILON, DELTA),
-        aggregation=aggregation,
+        mean=mean,
     )
 
     def solve(key: jax.Array, data: UserData) -> jax.Array:
@@ -52,12 +54,12 @@ def _from_scratch(aggregation: str, seeds: int, data: UserData) -> tuple[float, 
     return time.perf_counter() - before, time.process_time() - busy
 
 
-def speed_rows(aggregation: str) -> list[Row]:
+def speed_rows(mean: MeanType) -> list[Row]:
     """One run against a minute, and a batch of seeds against eight runs."""
     data = _data()
-    one, one_busy = _from_scratch(aggregation, 1, data)
-    many, many_busy = _from_scratch(aggregation, SEEDS, data)
-    work = f"n = {NUM_USERS:,}, m = {ITEMS}, d = {DIM}, {aggregation}"
+    one, one_busy = _from_scratch(mean, 1, data)
+    many, many_busy = _from_scratch(mean, SEEDS, data)
+    work = f"n = {NUM_USERS:,}, m = {ITEMS}, d = {DIM}, {mean.__name__}"
     return [
         Row(
             work,
@@ -127,5 +129,5 @@ def memory_rows() -> list[Row]:
 
 
 def rows() -> list[Row]:
-    """Speed of both aggregations, and memory."""
-    return [*speed_rows("outlier_removed"), *speed_rows("clipped"), *memory_rows()]
+    """Speed of both means, and memory."""
+    return [*speed_rows(means.OutlierRemoved), *speed_rows(means.Clipped), *memory_rows()]

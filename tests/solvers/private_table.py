@@ -32,6 +32,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco, staged_ac_sa
+from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
@@ -220,7 +221,7 @@ ROWS: tuple[Row, ...] = (
     _row("multipass_sgd, tested", multipass_sgd, 60, num_steps=2, **TESTED | {"radius": 0.5, "spread": 0.1}),
     _row("localized_sgd", localized_sgd, 12, num_blocks=2, num_steps=2, objective=RIDGED, groups=2),
     _row(
-        "accelerated_sgd, clipped", accelerated_sgd, 8, aggregation="clipped", stage_length=2,
+        "accelerated_sgd, clipped", accelerated_sgd, 8, mean=Clipped, stage_length=2,
         num_stages=1, **SAMPLED,
     ),
     _row(
@@ -232,11 +233,11 @@ ROWS: tuple[Row, ...] = (
         batch_size=60, spread=0.1, **TESTED | {"radius": 0.5},
     ),
     _row(
-        "accelerated_phased_erm", accelerated_phased_erm, 24, aggregation="clipped", num_phases=2,
+        "accelerated_phased_erm", accelerated_phased_erm, 24, mean=Clipped, num_phases=2,
         groups=2,
     ),
     _row(
-        "accelerated_strongly_convex", accelerated_strongly_convex, 24, aggregation="clipped",
+        "accelerated_strongly_convex", accelerated_strongly_convex, 24, mean=Clipped,
         num_blocks=2, objective=RIDGED, groups=2,
     ),
     _row(

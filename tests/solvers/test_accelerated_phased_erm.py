@@ -17,6 +17,7 @@ from dpsco_jax.solvers import Status
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
+from dpsco_jax.solvers.means import Clipped, OutlierRemoved
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,
@@ -49,7 +50,7 @@ def _plan(objective=SMOOTH, **changes):
 
 @pytest.fixture(scope="module")
 def clipped():
-    return _plan(aggregation="clipped")
+    return _plan(mean=Clipped)
 
 
 @pytest.fixture(scope="module")
@@ -107,21 +108,21 @@ def test_the_bound_is_that_of_the_chain(robust):
 
 def test_no_other_first_regularizer_or_number_of_phases_proves_more(clipped):
     """For the noise of full batches, where the model of the schedule is exact."""
-    least = _plan(aggregation="clipped", batch_size=20_000).excess_bound
+    least = _plan(mean=Clipped, batch_size=20_000).excess_bound
     first = clipped.parts[0].regularization
     count = len(clipped.parts)
     changes = [{"regularization": f * first} for f in (0.25, 4.0)]
     changes += [{"num_phases": count - 1}, {"num_phases": count + 1}]
     for change in changes:
-        other = _plan(aggregation="clipped", batch_size=20_000, **change)
+        other = _plan(mean=Clipped, batch_size=20_000, **change)
         assert least <= 1.02 * other.excess_bound
     # More privacy, users or items: a smaller bound.
     for better in ({"epsilon": 4.0}, {"num_users": 40_000}, {"items_per_user": 40}):
-        assert _plan(aggregation="clipped", batch_size=40_000, **better).excess_bound < least
+        assert _plan(mean=Clipped, batch_size=40_000, **better).excess_bound < least
 
 
 def test_small_batches_cost_noise_and_save_gradients(clipped):
-    settings = {"aggregation": "clipped", "num_phases": 2}
+    settings = {"mean": Clipped, "num_phases": 2}
     small, large = (_plan(batch_size=size, **settings) for size in (1000, [2000, 20_000]))
     assert [phase.batch_size for phase in small.parts] == [1000, 1000]
     assert [phase.batch_size for phase in large.parts] == [2000, large.parts[1].num_users]
@@ -180,11 +181,11 @@ def test_the_papers_schedule_is_refused_with_numbers_and_runs_with_batches_that_
         assert phase.certificate().epsilon < 1.5
         assert phase.releases.keep_level == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match=r"noise_stddev must be .*at least"):
-        _plan(aggregation="clipped", **settings)
+        _plan(mean=Clipped, **settings)
 
 
 def test_radii_of_smoothing():
-    rough = _plan(ROUGH, aggregation="clipped", batch_size=20_000)
+    rough = _plan(ROUGH, mean=Clipped, batch_size=20_000)
     least = paper.smoothing_radius(20_000, 10, 50, 2.0, 1.0)
     radius = float(rough.parts[0].smoothing_radius)
     assert math.log(radius / least, 4) == pytest.approx(round(math.log(radius / least, 4)))
@@ -192,12 +193,12 @@ def test_radii_of_smoothing():
     ball = smoothing.ball_smoothness(1.0, radius, 50)
     assert rough.parts[0].smoothness == pytest.approx(ball + rough.parts[0].regularization)
     # Within a tenth of the bound of the least radius, at fewer steps.
-    smallest = _plan(ROUGH, aggregation="clipped", smoothing_radius=least, batch_size=20_000)
+    smallest = _plan(ROUGH, mean=Clipped, smoothing_radius=least, batch_size=20_000)
     assert rough.excess_bound <= 1.11 * smallest.excess_bound
     assert rough.user_gradients < smallest.user_gradients / 3
-    assert _plan(aggregation="clipped").parts[0].smoothing_radius == 0
+    assert _plan(mean=Clipped).parts[0].smoothing_radius == 0
     with pytest.raises(ValueError, match="privacy resolves"):
-        _plan(ROUGH, num_users=40, aggregation="clipped", epsilon=0.01)
+        _plan(ROUGH, num_users=40, mean=Clipped, epsilon=0.01)
 
 
 def _points(seed=0, users=180):
@@ -281,7 +282,7 @@ def test_losses_that_are_not_smooth():
         ROUGH,
         **sizes,
         distance=1.0,
-        aggregation="clipped",
+        mean=Clipped,
         num_phases=1,
         batch_size=500,
     )
@@ -297,7 +298,7 @@ RIDGE = SMOOTH._replace(ridge=0.5)
 
 
 def test_strongly_convex_blocks():
-    settings = BUDGET | {"aggregation": "clipped", "batch_size": 20_000}
+    settings = BUDGET | {"mean": Clipped, "batch_size": 20_000}
     plan = planned(accelerated_strongly_convex.plan, RIDGE, **settings)
     users = [block.num_users for block in plan.parts]
     assert sum(users) == 20_000
@@ -324,7 +325,7 @@ def test_a_strongly_convex_run():
         accelerated_strongly_convex.plan,
         objective,
         **FEW,
-        aggregation="clipped",
+        mean=Clipped,
         num_blocks=2,
         batch_size=180,
     )
@@ -350,9 +351,9 @@ def test_a_strongly_convex_run():
         ({"batch_size": [5], "num_phases": 2}, "batch_size must be one for each of 2 phases"),
         ({"batch_size": 0}, "batch_size must be an integer at least 1"),
         ({"outlier_share": 0.3}, r"outlier_share must be in \[0, 0.2\)"),
-        ({"num_users": 100, "aggregation": "outlier_removed"}, "num_users must be at least"),
+        ({"num_users": 100, "mean": OutlierRemoved}, "num_users must be at least"),
     ],
 )
 def test_bad_arguments_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        _plan(**({"aggregation": "clipped"} | changes))
+        _plan(**({"mean": Clipped} | changes))

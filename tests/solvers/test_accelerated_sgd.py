@@ -14,6 +14,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.means import Clipped, OutlierRemoved
 from dpsco_jax.solvers.user_level import accelerated_sgd
 from dpsco_jax.transforms.outlier_removed_mean import halted
 from tests.support.compiled import OPTIMIZED
@@ -92,10 +93,10 @@ def _reference(gradient, start, smoothness, convexity, lam, length, stages, proj
     return ag
 
 
-@pytest.mark.parametrize("aggregation", ["outlier_removed", "clipped"])
-def test_with_all_users_and_no_noise_it_is_deterministic_ac_sa(aggregation):
-    plan, data = _plan(aggregation=aggregation, radius=2.0), _points()
-    if aggregation == "clipped":
+@pytest.mark.parametrize("mean", [OutlierRemoved, Clipped])
+def test_with_all_users_and_no_noise_it_is_deterministic_ac_sa(mean):
+    plan, data = _plan(mean=mean, radius=2.0), _points()
+    if mean is Clipped:
         releases = dataclasses.replace(plan.releases, noise_multiplier=1e-9)
         plan = dataclasses.replace(plan, releases=releases)
     else:
@@ -210,7 +211,7 @@ def test_one_compilation_serves_all_numbers_and_batches_agree_with_single_runs()
 def test_the_choice_of_batches_has_the_variance_of_subsets_without_repetition():
     """One step without noise moves by the mean of a batch: (n-K)/(n-1) of the variance over K."""
     batch = 20
-    plan = _plan(batch_size=batch, stage_length=1, num_stages=1, aggregation="clipped")
+    plan = _plan(batch_size=batch, stage_length=1, num_stages=1, mean=Clipped)
     releases = dataclasses.replace(plan.releases, noise_multiplier=1e-9)
     plan = dataclasses.replace(plan, releases=releases)
     data = _points(spread=1.0)
@@ -227,18 +228,18 @@ def test_the_choice_of_batches_has_the_variance_of_subsets_without_repetition():
     np.testing.assert_allclose(ends.var(0), variance, rtol=5 * np.sqrt(2 / 5_000))
 
 
-def test_auto_takes_the_smaller_noise_and_the_plan_shows_both():
-    few = _plan(aggregation="auto")
-    assert few.aggregation == "clipped"
+def test_of_two_means_the_one_with_less_noise_is_taken_and_the_plan_shows_both():
+    few = _plan(mean=None)
+    assert isinstance(few.mean, Clipped)
     assert few.noise_stddev < few.other_stddev
-    many = _plan(items_per_user=100_000, aggregation="auto")
-    assert many.aggregation == "outlier_removed"
+    many = _plan(items_per_user=100_000, mean=None)
+    assert isinstance(many.mean, OutlierRemoved)
     assert many.noise_stddev < many.other_stddev
-    assert _plan(items_per_user=100_000, aggregation="clipped").aggregation == "clipped"
-    assert _plan().aggregation == "outlier_removed"
+    assert isinstance(_plan(items_per_user=100_000, mean=Clipped).mean, Clipped)
+    assert isinstance(_plan().mean, OutlierRemoved)
     # With too few users for the test there is one choice left, and that is said.
-    alone = _plan(num_users=5, epsilon=1.0, aggregation="auto")
-    assert alone.aggregation == "clipped"
+    alone = _plan(num_users=5, epsilon=1.0, mean=None)
+    assert isinstance(alone.mean, Clipped)
     assert alone.other_stddev == math.inf
     for text in (str(few), str(many)):
         assert "noise_stddev" in text
@@ -311,7 +312,7 @@ def test_a_single_phase_on_a_quadratic_reaches_what_the_noise_allows(
         ({"items_per_user": 0}, "items_per_user must be an integer at least 1"),
         ({"epsilon": math.nan}, r"epsilon must be in \(0, inf\)"),
         ({"delta": 0.0}, r"delta must be in \(0, 1\)"),
-        ({"aggregation": "mean"}, "aggregation must be one of outlier_removed, clipped, auto"),
+        ({"mean": "clipped"}, "mean must be means.Clipped, means.OutlierRemoved or None"),
         ({"batch_size": 61}, r"batch_size must be an integer in \[1, 60\]"),
         ({"stage_length": None}, "stage_length and num_stages must be given together"),
         ({"stage_length": 0}, "stage_length must be an integer at least 1"),
@@ -330,7 +331,7 @@ def test_losses_that_are_not_smooth_need_a_radius_and_other_users_are_refused():
     rough = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
     with pytest.raises(ValueError, match="smoothing_radius must be"):
         _plan(rough)
-    smoothed = _plan(rough, smoothing_radius=0.1, aggregation="clipped")
+    smoothed = _plan(rough, smoothing_radius=0.1, mean=Clipped)
     assert smoothed.smoothed
     with pytest.raises(ValueError, match=r"data must have plan\.num_users = 60 users, got 59"):
         accelerated_sgd.solve(

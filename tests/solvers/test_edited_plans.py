@@ -20,6 +20,7 @@ from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco
+from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,
@@ -85,10 +86,10 @@ def _worst(parts):
 
 def _phased_sgd(plan, delta):
     of = {
-        "clipped": lambda: edits.everybody(plan.noise_multiplier, 1, delta),
-        "concentrated": lambda: edits.tested(plan.releases, delta),
+        True: lambda: edits.everybody(plan.noise_multiplier, 1, delta),
+        False: lambda: edits.tested(plan.releases, delta),
     }
-    return max(of[mechanism]() for mechanism in set(plan.mechanisms))
+    return max(of[clipped]() for clipped in set(plan.clipped))
 
 
 def _phased_erm(plan, delta):
@@ -177,7 +178,7 @@ ROWS = [
             stage_length=2,
             num_stages=2,
             batch_size=30,
-            aggregation="clipped",
+            mean=Clipped,
         ),
         accelerated_sgd.solve,
         _releases,
@@ -199,7 +200,7 @@ ROWS = [
             epsilon=4.0,
             num_blocks=2,
             batch_size=10,
-            aggregation="clipped",
+            mean=Clipped,
         ),
         accelerated_strongly_convex.solve,
         _worst(lambda plan: [phase for block in plan.parts for phase in block.parts]),

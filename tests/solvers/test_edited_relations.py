@@ -61,8 +61,8 @@ def test_edits_are_found_at_every_depth(name):
     assert any(True for _ in _edits(plan))
 
 
-def test_mechanisms_of_phases_are_names_and_as_many_as_phases():
+def test_means_of_phases_are_flags_and_as_many_as_phases():
     plan = next(row for row in ROWS if row.name == "phased_sgd, clipped").plan()
-    for changed in (("none", "none"), ("clipped",), ("clipped",) * 4):
-        with pytest.raises(ValueError, match="mechanisms must be"):
-            dataclasses.replace(plan, mechanisms=changed)
+    for changed in (("clipped", "clipped"), (1, 1), (True,), (True,) * 4):
+        with pytest.raises(ValueError, match="clipped must be"):
+            dataclasses.replace(plan, clipped=changed)

@@ -217,7 +217,7 @@ def test_users_without_a_number_spoil_nothing():
 
 def test_a_radius_that_tests_nothing_is_replaced_by_a_clip():
     plan = _plan(radius=1.0)
-    assert plan.mechanism == "clipped"
+    assert plan.clipped
     assert "tests nothing" in str(plan)
     full = plan.releases.noise_multiplier * 2 / USERS
     np.testing.assert_allclose(plan.noise_stddev, full)
@@ -227,11 +227,11 @@ def test_a_radius_that_tests_nothing_is_replaced_by_a_clip():
     spent = privacy.epsilon(solution.privacy, DELTA)
     np.testing.assert_allclose(spent, privacy.epsilon(plan.loss(), DELTA), rtol=1e-3)
     # A few items: users differ as much as their gradients can.
-    assert _plan(radius=None).mechanism == "clipped"
-    assert _plan(radius=None, items_per_user=10**5, num_users=99).mechanism == "concentrated"
+    assert _plan(radius=None).clipped
+    assert not _plan(radius=None, items_per_user=10**5, num_users=99).clipped
 
 
-def test_break_even_is_where_both_mechanisms_add_the_same_noise():
+def test_break_even_is_where_both_means_have_the_same_noise():
     plan = _plan()
     even = _plan(radius=float(plan.break_even_radius))
     np.testing.assert_allclose(even.noise_stddev, _plan(radius=1.0).noise_stddev, rtol=0.02)
@@ -271,7 +271,7 @@ def test_noise_is_never_more_than_that_of_a_simpler_proof():
 def test_excess_bound_pays_for_what_can_go_wrong():
     settings = {"num_users": 20_000, "items_per_user": 10_000, "dim": 20, "epsilon": 2.0}
     plan = _plan(POINTS, radius=None, num_steps=None, **settings)
-    assert plan.mechanism == "concentrated"
+    assert not plan.clipped
     assert plan.concentration_failure <= 1e-8
     assert plan.failure <= 1e-8
     nothing_private = POINTS.lipschitz * 2.0 / np.sqrt(2e8)
@@ -291,7 +291,7 @@ def test_error_of_privacy_falls_with_users_and_items_but_not_with_steps():
     def error(**sizes):
         settings = {"num_users": 8000, "items_per_user": 10**4, "num_steps": 100, "failure": 1e-6}
         plan = _plan(POINTS, epsilon=2.0, radius=None, **(settings | sizes))
-        assert plan.mechanism == "concentrated"
+        assert not plan.clipped
         return float(plan.noise_stddev) / np.sqrt(plan.num_steps)
 
     def slope(name, small, large):
@@ -310,7 +310,7 @@ def test_paper_constants_are_the_printed_ones():
     plan = _plan(objective, epsilon=epsilon, constants="paper", num_steps=50, **settings)
     tau = np.log(n * d * m * np.exp(epsilon) * 50 / delta) / np.sqrt(m)
     np.testing.assert_allclose(plan.radius, tau, rtol=1e-12)
-    assert plan.mechanism == "clipped", "the printed radius is far beyond the Lipschitz constant"
+    assert plan.clipped, "the printed radius is far beyond the Lipschitz constant"
     assert plan.smoothing == "per_item"
     np.testing.assert_allclose(plan.smoothing_radius, d**0.25 / np.sqrt(50))
     eta = min(
@@ -328,7 +328,7 @@ def test_paper_constants_are_the_printed_ones():
         constants="paper",
         **(settings | {"radius": 0.25, "num_users": 20_000}),
     )
-    assert small.mechanism == "concentrated"
+    assert not small.clipped
     inner = delta / (2 * STEPS * m * 20_000 * d)
     assert small.certificate().delta == pytest.approx(inner)
 

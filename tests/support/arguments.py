@@ -183,7 +183,6 @@ ARGUMENTS: dict[str, Argument] = {
         CHOICE,
         constants="tight",
         form="auto",
-        aggregation="outlier_removed",
         selection="weighted",
         test="auto",
         sampling="poisson",

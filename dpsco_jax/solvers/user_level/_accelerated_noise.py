@@ -1,4 +1,4 @@
-"""The noise of accelerated user-level SGD: two ways to aggregate, and which needs less.
+"""The noise of accelerated user-level SGD: two means, and which needs less.
 
 What it computes: for n users, K of them a step, T steps: the noise of the mean without outliers, the noise of
 the mean of clipped gradients, the radius of honest users' gradients, and the probability that they
@@ -25,11 +25,9 @@ from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
+from dpsco_jax.solvers import means
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules.accelerated import NoiseModel
-from dpsco_jax.solvers.user_level._accelerated_plan import tested_stddev
-
-AGGREGATIONS = ("outlier_removed", "clipped")
 
 _MODEL_STEPS = 32  # where the model of the noise is exact
 _MANY_STEPS = 8
@@ -39,10 +37,25 @@ class Request(NamedTuple):
     """What the caller wants; see ``accelerated_sgd.plan`` and ``accelerated_phased_erm.plan``."""
 
     radius: float | None
-    aggregation: str
+    mean: type[means.Clipped] | type[means.OutlierRemoved] | None
     failure: float
     outlier_share: float = 0.0
     constants: str = "tight"
+
+
+def require_mean(mean: Any) -> None:
+    """Refuses what is none of the means among which callers can choose.
+
+    Raises:
+        ValueError: naming ``mean``.
+    """
+    known = (means.Clipped, means.OutlierRemoved, None)
+    _checks.require(
+        any(mean is kind for kind in known),
+        "mean",
+        mean,
+        "means.Clipped, means.OutlierRemoved or None",
+    )
 
 
 class Noise(NamedTuple):
@@ -73,7 +86,7 @@ class _Tested(NamedTuple):
 def calibrated(
     setting: bounds.Setting, num_users: int, batch_size: int, num_steps: int, request: Request
 ) -> Noise:
-    """The noise of a phase, by the aggregation asked for.
+    """The noise of a phase, of the mean asked for.
 
     Raises:
         ValueError: the users are too few for outlier removal; the message names the smallest number.
@@ -84,15 +97,15 @@ def calibrated(
         tested = _outlier_removed(setting, *sizes, request)
     except Infeasible as refusal:
         tested, impossible = None, refusal
-    if request.aggregation == "outlier_removed" and impossible is not None:
+    if request.mean is means.OutlierRemoved and impossible is not None:
         raise impossible
     per_multiplier = 2 * setting.lipschitz / batch_size
     steps = fixed_size(*sizes)
     budget = (setting.epsilon, setting.delta)
     rough = per_multiplier * steps.noise_multiplier(*budget, "rdp")
     tested_stddev = math.inf if tested is None else tested.stddev
-    wins = request.aggregation == "auto" and tested_stddev <= rough
-    if tested is not None and (wins or request.aggregation == "outlier_removed"):
+    wins = request.mean is None and tested_stddev <= rough
+    if tested is not None and (wins or request.mean is means.OutlierRemoved):
         return Noise(
             releases=tested.releases,
             radius=tested.radius,
@@ -135,8 +148,8 @@ def model(setting: bounds.Setting, request: Request) -> NoiseModel:
     multiplier = accountants.gaussian_noise_multiplier(setting.epsilon, setting.delta)
 
     def of(num_users: int, num_steps: int) -> float:
-        noises = [2 * setting.lipschitz * multiplier] * (request.aggregation != "outlier_removed")
-        if request.aggregation != "clipped":
+        noises = [2 * setting.lipschitz * multiplier] * (request.mean is not means.OutlierRemoved)
+        if request.mean is not means.Clipped:
             # Between powers of two the noise is nearly inverse to the number of users.
             noises.append(tested(2 ** (num_users.bit_length() - 1)))
         return min(noises) * math.sqrt(num_steps) / num_users
@@ -190,7 +203,7 @@ def _outlier_removed(
     radius = float32_above(radius)
     # Clipped gradients are all in reach of the origin; a power of two, as it is compiled in.
     reach = 2.0 ** max(0, math.ceil(math.log2(1.01 * setting.lipschitz / (2 * radius))))
-    stddev = float(tested_stddev(releases, radius, reach, setting.dim))
+    stddev = float(means.tested_stddev(releases, 2 * radius, reach, setting.dim))
     return _Tested(releases, radius, reach, stddev, min(1.0, outside + failure))
 
 

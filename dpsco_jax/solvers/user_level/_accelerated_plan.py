@@ -11,20 +11,10 @@ Cost: none; a certificate takes up to some seconds where batches are drawn.
 
 from typing import Any
 
-import jax
-import numpy as np
-
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.concentrated.concentrated_mean import headroom
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
-
-
-def tested_stddev(releases: Any, radius: Any, reach: float, dim: int) -> Any:
-    """σ of each coordinate of an outlier-removed mean; the score radius is twice τ, ``radius``."""
-    margin = 1 + headroom(jax.ShapeDtypeStruct((dim,), np.float32), reach)
-    return 2 * releases.noise_stddev * radius * margin
 
 
 @pytree
@@ -42,7 +32,7 @@ class Plan:
             ``GaussianReleases`` of clipped ones. They hold n, K and T.
         radius: τ, the distance from a common centre that users' gradients may have; the score counts
             pairs within 2τ.
-        other_stddev: the same for the aggregation that is not used; ``inf`` where it is impossible.
+        other_stddev: ``noise_stddev`` of the other mean, which is not used; ``inf`` where it is impossible.
         clip_norm: L, the bound on a user's gradient.
         regularization: λ.
         smoothness: L of what is minimized.
@@ -99,23 +89,15 @@ class Plan:
         return self.num_steps // self.stage_length
 
     @property
-    def aggregation(self) -> str:
-        """``"outlier_removed"`` or ``"clipped"``."""
-        clipped = isinstance(self.releases, GaussianReleases)
-        return "clipped" if clipped else "outlier_removed"
-
-    @property
     def noise_stddev(self) -> Any:
         """σ of each coordinate of the released mean."""
-        if self.aggregation == "clipped":
-            return self.releases.noise_multiplier * 2 * self.clip_norm / self.batch_size
-        return tested_stddev(self.releases, self.radius, self.reach, self.dim)
+        return self.mean.noise_stddev(self.dim)
 
     @property
     def mean(self) -> means.Clipped | means.OutlierRemoved:
         """Of the users' gradients of a step, at points shifted for each item."""
         radius = self.smoothing_radius if self.smoothed else None
-        if self.aggregation == "clipped":
+        if isinstance(self.releases, GaussianReleases):
             return means.Clipped(self.chunk_size, "item", self.releases, self.clip_norm, radius)
         return means.OutlierRemoved(
             chunk_size=self.chunk_size,

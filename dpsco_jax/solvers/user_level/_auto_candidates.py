@@ -86,9 +86,9 @@ def _near(p: Setting, multiple: float, worst: float) -> dict[str, Any]:
     return {"radius": radius}
 
 
-def _auto(p: Setting) -> dict[str, Any]:
+def _less_noise(p: Setting) -> dict[str, Any]:
     del p
-    return {"aggregation": "auto"}
+    return {"mean": None}
 
 
 CANDIDATES: tuple[Candidate, ...] = (
@@ -146,12 +146,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         shorten=True,
     ),
     Candidate("phased_sgd", phased_sgd),
-    Candidate("accelerated_sgd", accelerated_sgd, _auto, predict.accelerated),
-    Candidate("accelerated_phased_erm", accelerated_phased_erm, _auto, predict.accelerated),
+    Candidate("accelerated_sgd", accelerated_sgd, _less_noise, predict.accelerated),
+    Candidate("accelerated_phased_erm", accelerated_phased_erm, _less_noise, predict.accelerated),
     Candidate(
         "accelerated_strongly_convex",
         accelerated_strongly_convex,
-        _auto,
+        _less_noise,
         lambda p, plan: predict.accelerated(p, plan.parts[-1], float(plan.parts[-1].distance)),
     ),
     Candidate("winsorized_erm", winsorized_erm, population=False, shorten=True),

@@ -11,12 +11,8 @@ Cost: none.
 import math
 from typing import Any
 
-import jax
-import numpy as np
-
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
@@ -84,16 +80,16 @@ class Plan:
         return self.releases.num_steps
 
     @property
-    def mechanism(self) -> str:
-        """``"concentrated"``, or ``"clipped"`` where the radius would test nothing."""
-        return "clipped" if isinstance(self.releases, GaussianReleases) else "concentrated"
+    def clipped(self) -> bool:
+        """Whether the mean is that of clipped gradients, as the radius would test nothing."""
+        return isinstance(self.releases, GaussianReleases)
 
     @property
     def mean(self) -> means.Clipped | means.OutlierRemoved:
         """Of the users' gradients of a step."""
         radius = None if self.smoothing == "none" else self.smoothing_radius
         by_round = self.smoothing == "per_round"
-        if self.mechanism == "clipped":
+        if self.clipped:
             shift = "round" if by_round else "user"
             return means.Clipped(self.chunk_size, shift, self.releases, self.clip_norm, radius)
         return means.OutlierRemoved(
@@ -124,16 +120,12 @@ class Plan:
     @property
     def noise_stddev(self) -> Any:
         """Noise on each coordinate of the mean gradient."""
-        if self.mechanism == "clipped":
-            return self.releases.noise_multiplier * 2 * self.clip_norm / self.num_users
-        vector = jax.ShapeDtypeStruct((self.dim,), np.float32)
-        head = 1 + concentrated_mean.headroom(vector, self.reach)
-        return self.releases.noise_stddev * (2 * self.radius) * head
+        return self.mean.noise_stddev(self.dim)
 
     @property
     def break_even_radius(self) -> Any:
-        """The radius at which both mechanisms add the same noise, about; ``inf`` if clipped."""
-        if self.mechanism == "clipped":
+        """The radius at which both means have the same noise, about; ``inf`` if clipped."""
+        if self.clipped:
             return math.inf
         return self.clipped_stddev / self.noise_stddev * self.radius
 
@@ -145,9 +137,7 @@ class Plan:
             f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz within {reach:.3g} of the domain",
             f"users are independent, each with {self.items_per_user} i.i.d. items",
         ]
-        if self.mechanism == "concentrated" and float(self.concentration_failure) > float(
-            self.failure
-        ):
+        if not self.clipped and float(self.concentration_failure) > float(self.failure):
             assumed.append(
                 f"in every step all user gradients are within {float(self.radius):.4g} of their mean"
             )
@@ -155,7 +145,7 @@ class Plan:
 
     def fewest_users(self) -> int:
         """The smallest number of users for which this test is possible; 2 if clipped."""
-        if self.mechanism == "clipped":
+        if self.clipped:
             return 2
         return threshold_phase.fewest_users(
             lambda users: threshold_phase.calibrate_concentrated(
@@ -180,7 +170,7 @@ class Plan:
 
     def __str__(self) -> str:
         noise, clipped = float(self.noise_stddev), float(self.clipped_stddev)
-        if self.mechanism == "clipped":
+        if self.clipped:
             why = f"the radius {float(self.radius):.4g} is at least G: it tests nothing"
             remarks: list[tuple[str, Any]] = [("clipped because", why)]
         else:
@@ -191,7 +181,3 @@ class Plan:
                 ("users needed", self.fewest_users()),
             ]
         return plans.describe("multi-pass SGD on outlier-removed means", self, remarks)
-
-
-def _ball(plan: Plan) -> str:
-    return f"{plan.smoothing}, in a ball of radius {float(plan.smoothing_radius):.4g}"

@@ -11,14 +11,11 @@ Cost: none.
 import math
 from typing import Any
 
-import jax
-import numpy as np
-
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
-from dpsco_jax.solvers import _planning, _sequence, plans
+from dpsco_jax.solvers import _planning, _sequence, means, plans
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
 
 
@@ -40,19 +37,13 @@ def reach(phase: schedule.Phase) -> float:
     return 2.0 ** math.ceil(math.log2(least))
 
 
-def noise_stddev(releases: Any, radius: Any, span: float, dim: int) -> Any:
-    """Noise on each coordinate of an outlier-removed mean; ``span`` is its ``reach``."""
-    head = 1 + concentrated_mean.headroom(jax.ShapeDtypeStruct((dim,), np.float32), span)
-    return releases.noise_stddev * radius * head
-
-
 def with_noise(
     phase: schedule.Phase, num_groups: int, dim: int, releases: Any, noise_multiplier: float
 ) -> schedule.Phase:
-    """The phase with the noise of its mechanism."""
+    """The phase with the noise of its mean."""
     if phase.void:
         return phase._replace(stddev=noise_multiplier * 2 * phase.farthest / num_groups)
-    stddev = noise_stddev(releases, phase.radius, reach(phase), dim)
+    stddev = means.tested_stddev(releases, phase.radius, reach(phase), dim)
     return phase._replace(stddev=float(stddev))
 
 
@@ -66,7 +57,7 @@ class Plan:
         dim: number of parameters.
         group_users: users in a group, one number for each phase.
         constants: ``"tight"`` or ``"paper"``.
-        mechanisms: ``"concentrated"``, or ``"clipped"`` where the radius would test nothing; by phase.
+        clipped: by phase, whether the mean is that of clipped averages, as the radius would test nothing.
         reaches: of ``concentrated_mean``, by phase: no honest average is farther from the phase's start.
         releases: of the outlier-removed mean, for every phase; they hold C, the number of groups.
         noise_multiplier: σ over the sensitivity 2·clip_norm/C of a mean of clipped averages.
@@ -87,7 +78,7 @@ class Plan:
     dim: int = static()
     group_users: tuple[int, ...] = static()
     constants: str = static()
-    mechanisms: tuple[str, ...] = static()
+    clipped: tuple[bool, ...] = static()
     reaches: tuple[float, ...] = static()
     releases: Any
     noise_multiplier: Number
@@ -103,12 +94,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         _planning.require_replacement(self.releases)
-        for mechanism in self.mechanisms:
-            _checks.require_choice("mechanisms", mechanism, ("concentrated", "clipped"))
         phases = len(self.group_users)
-        _checks.require(
-            len(self.mechanisms) == phases, "mechanisms", self.mechanisms, f"{phases} names"
-        )
+        fits = len(self.clipped) == phases and all(isinstance(x, bool) for x in self.clipped)
+        _checks.require(fits, "clipped", self.clipped, f"{phases} of True, False")
 
     @property
     def num_groups(self) -> int:
@@ -135,10 +123,10 @@ class Plan:
         """Noise on each coordinate of the result of each phase."""
         return tuple(
             self.noise_multiplier * 2 * clip / self.num_groups
-            if mechanism == "clipped"
-            else noise_stddev(self.releases, 2 * radius, span, self.dim)
-            for mechanism, radius, clip, span in zip(
-                self.mechanisms, self.radii, self.clip_norms, self.reaches, strict=True
+            if clipped
+            else means.tested_stddev(self.releases, 2 * radius, span, self.dim)
+            for clipped, radius, clip, span in zip(
+                self.clipped, self.radii, self.clip_norms, self.reaches, strict=True
             )
         )
 
@@ -150,7 +138,7 @@ class Plan:
             * 2
             * clip
             / self.num_groups
-            / noise_stddev(self.releases, 2.0, span, self.dim)
+            / means.tested_stddev(self.releases, 2.0, span, self.dim)
             for clip, span in zip(self.clip_norms, self.reaches, strict=True)
         )
 
@@ -177,19 +165,11 @@ class Plan:
 
     @property
     def _kinds(self) -> list[Releases]:
-        """What the phases release; those of one mechanism release the same."""
-        clipped = clipped_releases(self.noise_multiplier, self.delta)
-        kinds = {"clipped": clipped, "concentrated": self.releases}
-        return [kinds[mechanism] for mechanism in dict.fromkeys(self.mechanisms)]
+        """What the phases release; those with the same mean release the same."""
+        kinds = {True: clipped_releases(self.noise_multiplier, self.delta), False: self.releases}
+        return [kinds[clipped] for clipped in dict.fromkeys(self.clipped)]
 
     def __str__(self) -> str:
-        remarks = [("mechanisms", ", ".join(self.mechanisms))]
-        if "clipped" in self.mechanisms:
-            remarks.append(
-                ("clipped because", "the radius holds any two averages: it tests nothing")
-            )
+        because = "the radius holds any two averages: it tests nothing"
+        remarks = [("clipped because", because)] if any(self.clipped) else []
         return plans.describe("phased SGD with outlier iterates removed", self, remarks)
-
-
-def _row(values: Any) -> str:
-    return ", ".join(f"{float(value):.4g}" for value in values)

@@ -94,7 +94,7 @@ def candidate(
         dim=setting.dim,
         group_users=group_users,
         constants="tight" if printed is None else "paper",
-        mechanisms=tuple("clipped" if phase.void else "concentrated" for phase in found),
+        clipped=tuple(phase.void for phase in found),
         reaches=tuple(reach(phase) for phase in found),
         releases=releases,
         noise_multiplier=request.plain,

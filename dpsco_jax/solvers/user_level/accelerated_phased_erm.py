@@ -28,7 +28,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
+from dpsco_jax.solvers import _arguments, _planning, _sequence, means, plans
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
@@ -76,21 +76,13 @@ class Plan(_sequence.OnBlocks):
         return plans.describe("accelerated phased ERM", self)
 
 
-def _line(phase: accelerated_sgd.Plan) -> str:
-    numbers = f"{phase.num_users:>10} {phase.num_steps:>10} {phase.batch_size:>10}"
-    pair = (phase.noise_stddev, phase.other_stddev)
-    first, second = pair if phase.aggregation == "outlier_removed" else pair[::-1]
-    noises = f"{float(first):.4g} or {float(second):.4g}: {phase.aggregation}"
-    return f"{numbers} {float(phase.regularization):>10.4g}  {noises}"
-
-
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     constants: str = "tight",
-    aggregation: str = "outlier_removed",
+    mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
     smoothing_radius: float | None = None,
     num_phases: int | None = None,
     regularization: float | None = None,
@@ -112,8 +104,8 @@ def plan(
         constants: ``"tight"``: what is left out is chosen for the least bound on the excess risk.
             ``"paper"``: users, regularizers, steps, batches, radius and noise of the phases as printed;
             accepted only where they are possible and the accountant confirms them.
-        aggregation: ``"outlier_removed"``, ``"clipped"`` (the mean of gradients clipped to L), or
-            ``"auto"``, for each phase the one with less noise.
+        mean: its type: ``means.OutlierRemoved``, ``means.Clipped`` (of gradients clipped to L), or ``None``,
+            for each phase the one with less noise.
         smoothing_radius: r > 0 takes gradients at points shifted uniformly in a ball of this radius,
             independently for every item. Left out, none for a loss that is smooth. For others the paper's
             √d·R/(εn√m), or (``"tight"``) the largest multiple by a power of four that costs at most a tenth
@@ -141,7 +133,7 @@ def plan(
         _checks.require_given(_checks.require_count, batch_size=size)
     chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("constants", constants, ("tight", "paper"))
-    _checks.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
+    noise.require_mean(mean)
     distance = problem.require_distance()
     if smoothing_radius is not None:
         smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0)
@@ -157,7 +149,7 @@ def plan(
     if constants == "paper" and radius is None:
         radius = paper.gradient_radius(problem.lipschitz, num_users, dim, items)
     outlier_share = _checks.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
-    request = noise.Request(radius, aggregation, failure, outlier_share, constants)
+    request = noise.Request(radius, mean, failure, outlier_share, constants)
     least = paper.smoothing_radius(num_users, items, dim, budget.epsilon, distance)
     radii = (
         schedule.smoothing_radii(problem.objective, least, distance)

@@ -10,7 +10,7 @@ replacement; one noisy threshold for all steps; the score at radius 2τ and remo
 AC-SA's query point; the aggregate is what is reported, also after a halt. AC-SA as in ``transforms.ac_sa``.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for all points of the run and the step
-at which it halts: Gaussians on tested means (``privacy.concentrated``), or with ``aggregation="clipped"``
+at which it halts: Gaussians on tested means (``privacy.concentrated``), or with ``mean=means.Clipped``
 on the mean of clipped gradients. Data may be anything. Assumed: the key, the batches and the noisy threshold
 stay secret, and w₀ is public. Utility: ``Plan.excess_bound``, see ``accelerated_bounds``, for independent
 users with m i.i.d. items each; all τ does is to decide how far users may differ before the run halts.
@@ -26,7 +26,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, first_order
+from dpsco_jax.solvers import _arguments, _planning, first_order, means
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers.solution import Solution
@@ -44,7 +44,7 @@ def plan(
     num_stages: int | None = None,
     batch_size: int | None = None,
     radius: float | None = None,
-    aggregation: str = "outlier_removed",
+    mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
     smoothing_radius: float = 0.0,
     failure: float = 1e-3,
     outlier_share: float = 0.0,
@@ -63,8 +63,8 @@ def plan(
         batch_size: K in [1, n]; n if left out.
         radius: τ; along the run all gradients of honest users lie within the default radius but for half of
             ``failure``. Any number is private; with a smaller one bounds are void.
-        aggregation: ``"outlier_removed"``, ``"clipped"`` (the mean of gradients clipped to L), or
-            ``"auto"``, the one with less noise; the plan shows both.
+        mean: its type: ``means.OutlierRemoved``, ``means.Clipped`` (of gradients clipped to L), or ``None``
+            for the one with less noise; the plan shows both.
         smoothing_radius: r > 0 takes gradients at points shifted uniformly in a ball of this radius,
             independently for every item; needed for losses that are not smooth.
         failure: probability that users deviate or a test halts though they do not, in (0, 1).
@@ -79,14 +79,14 @@ def plan(
     problem, budget = _arguments.require_request(problem, budget)
     num_users = problem.num_users
     chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("aggregation", aggregation, (*noise.AGGREGATIONS, "auto"))
+    noise.require_mean(mean)
     smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0, closed=True)
     failure = _checks.require_real("failure", failure, 0, 1)
     setting = bounds.of_problem(problem, budget, smoothing_radius)
     if regularization is not None:
         regularization = _checks.require_real("regularization", regularization, 0)
     outlier_share = _checks.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
-    request = noise.Request(radius, aggregation, failure, outlier_share)
+    request = noise.Request(radius, mean, failure, outlier_share)
     size = schedule.chosen(
         setting,
         num_users,

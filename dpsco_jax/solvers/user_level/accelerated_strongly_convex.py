@@ -26,7 +26,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
+from dpsco_jax.solvers import _arguments, _planning, _sequence, means, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
 
@@ -69,7 +69,7 @@ def plan(
     budget: privacy.Budget,
     *,
     num_blocks: int | None = None,
-    aggregation: str = "outlier_removed",
+    mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
     smoothing_radius: float | None = None,
     batch_size: int | None = None,
     radius: float | None = None,
@@ -85,8 +85,8 @@ def plan(
         budget: (ε, δ) of each block and so of all, δ > 0.
         num_blocks: the paper's ⌈log2 log2 mn⌉ if left out, or the largest smaller number for which all
             blocks have enough users.
-        aggregation: ``"outlier_removed"``, ``"clipped"`` (the mean of gradients clipped to L), or
-            ``"auto"``, for each phase the one with less noise.
+        mean: its type: ``means.OutlierRemoved``, ``means.Clipped`` (of gradients clipped to L), or ``None``,
+            for each phase the one with less noise.
         smoothing_radius: r > 0 takes gradients at points shifted uniformly in a ball of this radius,
             independently for every item. Left out, none for a loss that is smooth, and the largest that costs
             at most a tenth of the bound for others.
@@ -120,7 +120,7 @@ def plan(
         return accelerated_phased_erm.plan(
             dataclasses.replace(problem, num_users=users, distance=distance),
             budget,
-            aggregation=aggregation,
+            mean=mean,
             smoothing_radius=smoothing_radius,
             batch_size=batch_size,
             radius=radius,

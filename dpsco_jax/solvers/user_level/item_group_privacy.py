@@ -27,7 +27,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
@@ -43,8 +42,6 @@ from dpsco_jax.solvers.user_level._item_group_plan import (
 )
 
 __all__ = ["Plan", "item_budget", "plan", "solve"]
-
-_REPLACE = NeighboringRelation.REPLACE_ONE
 
 
 def plan(

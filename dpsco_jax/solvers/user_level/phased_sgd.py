@@ -261,7 +261,7 @@ def group_averages(
 
 
 def _release(key: jax.Array, plan: Plan, phase: int) -> optax.GradientTransformationExtraArgs:
-    if plan.mechanisms[phase] == "clipped":
+    if plan.clipped[phase]:
         releases = clipped_releases(plan.noise_multiplier, plan.delta)
         clipped = transforms.clipped_mean(
             plan.clip_norms[phase], plan.num_groups, releases.relation

@@ -12,6 +12,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.solvers.ball import ball_oracles
 from dpsco_jax.solvers.convex import ac_sa_stages
 from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.user_level import auto
 from tests.support import kinds
 from tests.support.kinds import Kind
@@ -66,7 +67,7 @@ _BALL_ERM = {
 }
 _CLIPPED = {
     **_asked(num_users=300),
-    "aggregation": "clipped",
+    "mean": kinds.CHOICE.but(None)(Clipped),
     "smoothing_radius": kinds.NONNEGATIVE,
 }
 _RANGE = {

@@ -79,7 +79,7 @@ def _staged(num_steps=1):
         num_users=100,
         dim=3,
         num_steps=num_steps,
-        policy="multi-stage",
+        policy="multi_stage",
         batch_size=1,
     )
 

@@ -43,7 +43,7 @@ def per_user_gradients(
     model: LinearModel,
     clip_norm: ArrayLike,
     sampler: Sampler | None = None,
-    chunk_size: int = 256,
+    chunk_size: int = 64,
     smoothing_radius: ArrayLike | None = None,
 ) -> Oracle:
     """The oracle that returns clip(g_u) for all users or a sample, ``[users, dim]``; data are ``LinearData``.

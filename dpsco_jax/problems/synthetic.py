@@ -29,7 +29,7 @@ from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 
 
-class Problem(NamedTuple):
+class Instance(NamedTuple):
     """An objective on data, and where its minimum is.
 
     Attributes:
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 
 def mean_estimation(
     key: Key[Array, ""], num_users: int, items_per_user: int, dim: int, heterogeneity: float = 0.5
-) -> Problem:
+) -> Instance:
     """Mean of points around a center of norm ½, in the unit ball: squared distance.
 
     Args:
@@ -65,12 +65,12 @@ def mean_estimation(
     center, offsets = _cloud(key, (num_users, items_per_user, dim), heterogeneity)
     points = 0.5 * center + 0.5 * offsets
     minimizer = np.asarray(_project(points), np.float64).mean(axis=(0, 1))
-    return Problem(losses.squared_distance(1.0, 1.0), UserData(points), minimizer)
+    return Instance(losses.squared_distance(1.0, 1.0), UserData(points), minimizer)
 
 
 def geometric_median(
     key: Key[Array, ""], num_users: int, items_per_user: int, dim: int, heterogeneity: float = 0.5
-) -> Problem:
+) -> Instance:
     """Geometric median of points that are symmetric around a center of norm about ½.
 
     Users come in mirrored pairs, so the objective is symmetric around the center, which therefore
@@ -91,7 +91,7 @@ def geometric_median(
     center, offsets = _cloud(key, (num_users // 2, items_per_user, dim), heterogeneity)
     center, offsets = (np.round(1024 * np.asarray(part)) / 1024 for part in (0.5 * center, offsets))
     points = jnp.asarray(np.concatenate([center + offsets, center - offsets]))
-    return Problem(losses.geometric_median(), UserData(points), np.asarray(center, np.float64))
+    return Instance(losses.geometric_median(), UserData(points), np.asarray(center, np.float64))
 
 
 def linear_regression(
@@ -102,7 +102,7 @@ def linear_regression(
     heterogeneity: float = 0.5,
     noise: float = 0.1,
     ridge: float = 0.0,
-) -> Problem:
+) -> Instance:
     """Least squares, features uniform in the unit ball, each user with a slope of their own.
 
     Labels are <slope of the user, x> + noise·N(0, 1), clipped to [-2, 2]; slopes are a common unit
@@ -143,7 +143,7 @@ def linear_regression(
     _checks.require(
         norm <= 2.0, "heterogeneity, noise", (heterogeneity, noise), "such that the norm is <= 2"
     )
-    return Problem(objective, data, minimizer)
+    return Instance(objective, data, minimizer)
 
 
 def absolute_regression(
@@ -153,7 +153,7 @@ def absolute_regression(
     slope_norm: float = 1.0,
     noise: float = 0.1,
     decay: float = 0.0,
-) -> Problem:
+) -> Instance:
     """Least absolute deviations with one item for each user, the slope as its known minimizer.
 
     Users come in pairs with equal features and labels <slope, x> ± e, e = noise·N(0, 1). The loss of a pair
@@ -184,7 +184,7 @@ def absolute_regression(
     twice = jnp.concatenate([features, features])
     labels = jnp.concatenate([margins + offsets, margins - offsets])
     objective = losses.absolute(feature_bound=1.0, domain=ball(2.0 * slope_norm))
-    return Problem(objective, UserData(Example(twice, labels)), np.asarray(slope, np.float64))
+    return Instance(objective, UserData(Example(twice, labels)), np.asarray(slope, np.float64))
 
 
 def absolute_excess(
@@ -216,7 +216,7 @@ def logistic_regression(
     slope_norm: float = 5.0,
     ridge: float = 1e-2,
     decay: float = 0.0,
-) -> Problem:
+) -> Instance:
     """Logistic regression, features uniform in the unit ball, each user with a slope of their own.
 
     P(label = 1) = sigmoid(<slope of the user, x>); slopes are slope_norm·(a common unit vector plus
@@ -245,7 +245,7 @@ def logistic_regression(
     labels = jax.random.bernoulli(label_key, jax.nn.sigmoid(margins)).astype(jnp.float32)
     objective = losses.logistic(feature_bound=1.0, ridge=ridge)
     data = UserData(Example(features, labels))
-    return Problem(objective, data, reference.solve(objective, data, dim, tol=1e-14).params)
+    return Instance(objective, data, reference.solve(objective, data, dim, tol=1e-14).params)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 6))

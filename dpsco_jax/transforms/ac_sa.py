@@ -168,7 +168,7 @@ def balanced_smoothness(
     smoothness: jax.typing.ArrayLike,
     gradient_variance: jax.typing.ArrayLike,
     num_steps: jax.typing.ArrayLike,
-    initial_distance: jax.typing.ArrayLike,
+    distance: jax.typing.ArrayLike,
 ) -> jax.typing.ArrayLike:
     """The Γ that balances both terms of the guarantee without strong convexity.
 
@@ -179,17 +179,17 @@ def balanced_smoothness(
         smoothness: L of f.
         gradient_variance: public bound V on E‖gradient - its mean‖².
         num_steps: T, the number of updates that will be made.
-        initial_distance: public bound R on the distance from the start to a minimizer.
+        distance: public bound R on the distance from the start to a minimizer.
 
     Raises:
         ValueError: a concrete ``smoothness`` or ``gradient_variance`` is not in [0, inf), or a concrete
-            ``num_steps`` or ``initial_distance`` not in (0, inf).
+            ``num_steps`` or ``distance`` not in (0, inf).
     """
     require_each(require_nonnegative, smoothness=smoothness, gradient_variance=gradient_variance)
-    require_each(require_positive, num_steps=num_steps, initial_distance=initial_distance)
+    require_each(require_positive, num_steps=num_steps, distance=distance)
     cube = num_steps * (num_steps + 1) * (2 * num_steps + 1)
     xp = np if not isinstance(cube * gradient_variance * smoothness, jax.Array) else jnp
-    return xp.maximum(2 * smoothness, xp.sqrt(gradient_variance * cube / 12) / initial_distance)
+    return xp.maximum(2 * smoothness, xp.sqrt(gradient_variance * cube / 12) / distance)
 
 
 def _mix(weight: jax.Array, first: Any, second: Any) -> Any:

@@ -46,7 +46,7 @@ from experiments.studies.floor_report import AC_SA, DP_SGD, LOCALIZATION, PLANNE
 ABSOLUTE, LOGISTIC = LOSSES = ("absolute", "logistic")
 _SOLVERS: Any = {DP_SGD: sgd, AC_SA: private_ac_sa, LOCALIZATION: sco}
 SOLVERS = tuple(_SOLVERS)
-_POLICIES = {ABSOLUTE: ("direct",), LOGISTIC: ("direct", "strongly convex")}
+_POLICIES = {ABSOLUTE: ("direct",), LOGISTIC: ("direct", "strongly_convex")}
 _CHUNK = 512
 
 

@@ -22,6 +22,7 @@ Cost: eleven minutes on two busy cores, most of it Newton steps in balls; five m
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -50,7 +51,6 @@ METHODS: Mapping[str, tuple[str, float, int]] = {
     "gradient": ("fixed", 0.25, 20000),
 }
 """Search of the plan, its (first) λ, and a cap on iterations. 1/4 is the loss's smoothness."""
-_WHOLE_SPACE = 1e9  # the radius of a ball that no step of Newton's method leaves
 
 
 class Logistic(NamedTuple):
@@ -75,7 +75,7 @@ def oracles(method: str, problem: Logistic) -> BallOracles:
     if method == "gradient":
         return exact_ball_oracles.gradient_step(problem.gradient)
     if method == "newton":
-        return newton_ball_oracles.newton(*derivatives, _WHOLE_SPACE, max_steps=1)
+        return newton_ball_oracles.newton(*derivatives, math.inf, max_steps=1)
     if method.startswith("ball"):
         return newton_ball_oracles.newton(*derivatives, 1.0)
     careful = newton_ball_oracles.monteiro_svaiter(*derivatives)

@@ -17,7 +17,7 @@ SIZES = {"num_users": 4096, "dim": 5, "epsilon": 1.0, "delta": 1e-6, "ball_radiu
 def test_y1_rounding_up_takes_more_gradients_than_there_are():
     for budget in (5, 9, 100, 1000):
         printed = 1 << math.ceil(math.log2(budget))
-        ours = _resque_plan.power_of_two(4096, budget, "without replacement", least=2)
+        ours = _resque_plan.power_of_two(4096, budget, "without_replacement", least=2)
         assert sum(printed >> i for i in range(1, printed.bit_length())) > budget
         assert sum(ours >> i for i in range(1, ours.bit_length())) <= budget <= 2 * ours
 
@@ -50,7 +50,7 @@ def test_y4_the_bias_is_that_of_the_last_level():
     # Levels up to n²/T bring it down to what is printed.
     more = resque_prox._level(_with(base, beta), 2 * levels)
     np.testing.assert_allclose(more.beta * more.num_queries, beta * users)
-    assert more.sampling == "with replacement"
+    assert more.sampling == "with_replacement"
 
 
 def _with(base, beta):
@@ -67,7 +67,7 @@ def test_y5_noise_costs_the_slope_of_the_regularizer_too():
 
 def test_y6_without_strong_convexity_there_is_no_first_distance():
     with pytest.raises(ValueError, match="regularization"):
-        planned(resque_erm.plan, ABSOLUTE, **SIZES, method="strongly convex", regularization=0.0)
+        planned(resque_erm.plan, ABSOLUTE, **SIZES, method="strongly_convex", regularization=0.0)
     sizes = _levels.levels(256)
     gaps = [
         _levels.level_errors(sizes, 5, 0.1, 1.0, weight, 1.0)[-1][1]

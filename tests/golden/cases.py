@@ -129,7 +129,7 @@ _SMOOTH = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.0
 _ROUGH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
 
 STEPS, GAP = {"num_steps": 20}, {"excess": 0.3}
-STAGES = {"policy": "multi-stage", "excess": 0.3}
+STAGES = {"policy": "multi_stage", "excess": 0.3}
 
 CASES: tuple[Case, ...] = (
     *map(_private, ROWS),

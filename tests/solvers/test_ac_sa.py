@@ -44,14 +44,14 @@ def test_lengths_and_bounds_of_the_stages():
     for k, length in enumerate(stages.lengths, start=1):
         noise = 128 * 2**k * 0.5 / (3 * 0.1 * first_gap)
         assert length == math.ceil(max(4 * math.sqrt(40), noise))
-        until_k = ac_sa_stages.convex_stages(problem, "multi-stage", stages.lengths[:k])
+        until_k = ac_sa_stages.convex_stages(problem, "multi_stage", stages.lengths[:k])
         assert until_k.excess_bound <= first_gap / 2**k
         assert until_k.smoothness[-1] >= 4.0
     # The recursion of proven bounds may need fewer stages than halvings, never more.
     assert len(stages.lengths) <= 5
     assert stages.excess_bound <= first_gap / 2**5 * 1.0001
     exact = ac_sa_stages.convex_stages(
-        dataclasses.replace(problem, gradient_variance=0.0), "multi-stage", (26, 26)
+        dataclasses.replace(problem, gradient_variance=0.0), "multi_stage", (26, 26)
     )
     assert exact.excess_bound <= first_gap / 8**2
     assert exact.smoothness.tolist() == [2.0, 2.0]
@@ -59,7 +59,7 @@ def test_lengths_and_bounds_of_the_stages():
 
 def test_one_stage_is_the_guarantee_of_the_transformation():
     problem = Setting(smoothness=2.0, strong_convexity=0.1, gradient_variance=0.5, distance=3.0)
-    strong = ac_sa_stages.one_stage(problem, "strongly convex", 50)
+    strong = ac_sa_stages.one_stage(problem, "strongly_convex", 50)
     assert strong.excess_bound == pytest.approx(2 * 2 * 9 / (50 * 51) + 2 * 0.5 / (0.1 * 51))
     convex = ac_sa_stages.one_stage(problem, "convex", 50)
     gamma = transforms.balanced_smoothness(2.0, 0.5, 50, 3.0)
@@ -69,7 +69,7 @@ def test_one_stage_is_the_guarantee_of_the_transformation():
     exact = dataclasses.replace(problem, gradient_variance=0.0)
     assert ac_sa_stages.one_stage(exact, "convex", 50).smoothness == 2.0
     with pytest.raises(ValueError, match="policy of one stage"):
-        ac_sa_stages.one_stage(problem, "multi-stage", 50)
+        ac_sa_stages.one_stage(problem, "multi_stage", 50)
 
 
 @pytest.mark.parametrize("objective", [LOGISTIC, ABSOLUTE, ABSOLUTE._replace(ridge=0.1)])
@@ -83,11 +83,11 @@ def test_an_excess_is_reached_in_the_fewest_steps(objective):
         fewer = planned(ac_sa.plan, objective, num_steps=plan.num_steps - 1, **settings)
         assert fewer.excess_bound > 0.1
     if objective.strong_convexity > 0:
-        staged = planned(ac_sa.plan, objective, excess=0.1, policy="multi-stage", **settings)
+        staged = planned(ac_sa.plan, objective, excess=0.1, policy="multi_stage", **settings)
         assert plan.num_steps <= staged.num_steps
         assert staged.excess_bound <= 0.1
         longer = planned(
-            ac_sa.plan, objective, num_steps=staged.num_steps + 3, policy="multi-stage", **settings
+            ac_sa.plan, objective, num_steps=staged.num_steps + 3, policy="multi_stage", **settings
         )
         assert longer.num_steps == staged.num_steps + 3
 
@@ -116,16 +116,16 @@ def test_smoothing_where_it_proves_more():
         ({"num_steps": None, "excess": 1e-12, "batch_size": 5}, "excess must be reached in fewer"),
         ({"batch_size": 11}, r"batch_size must be an integer in \[1, 10\]"),
         ({"chunk_size": 0}, "chunk_size must be an integer at least 1"),
-        ({"policy": "fast"}, "policy must be one of auto, strongly convex, convex, multi-stage"),
+        ({"policy": "fast"}, "policy must be one of auto, strongly_convex, convex, multi_stage"),
         ({"distance": math.inf}, r"distance must be in \(0, inf\)"),
-        ({"policy": "multi-stage", "num_steps": 3}, "num_steps must be at least 22"),
+        ({"policy": "multi_stage", "num_steps": 3}, "num_steps must be at least 22"),
     ],
 )
 def test_bad_arguments_are_refused(changes, message):
     settings = {"num_users": 10, "dim": 4, "num_steps": 50}
     with pytest.raises(ValueError, match=message):
         planned(ac_sa.plan, LOGISTIC._replace(smoothness=0.28), **(settings | changes))
-    for policy in ("multi-stage", "strongly convex"):
+    for policy in ("multi_stage", "strongly_convex"):
         with pytest.raises(ValueError, match=r"strong_convexity must be in \(0, inf\)"):
             planned(ac_sa.plan, ABSOLUTE, policy=policy, **settings)
     neither = ABSOLUTE._replace(lipschitz=math.inf)
@@ -135,7 +135,7 @@ def test_bad_arguments_are_refused(changes, message):
 
 def test_the_plan_prints_what_it_does():
     text = str(planned(ac_sa.plan, LOGISTIC, num_users=10, dim=4, num_steps=300))
-    for part in ("not private", "multi-stage", "excess_bound", "user_gradients", "3000"):
+    for part in ("not private", "multi_stage", "excess_bound", "user_gradients", "3000"):
         assert part in text
 
 
@@ -156,7 +156,7 @@ def test_every_stage_at_least_halves_the_gap_without_noise(kappa):
     )  # a gap of one, all coordinates alike
     distance = float(np.linalg.norm(start))
     length = math.ceil(4 * math.sqrt(2 * kappa))
-    settings = {"num_users": 1, "dim": 12, "num_steps": 3 * length, "policy": "multi-stage"}
+    settings = {"num_users": 1, "dim": 12, "num_steps": 3 * length, "policy": "multi_stage"}
     plan = planned(ac_sa.plan, objective, distance=distance, **settings)
     assert plan.stages.lengths == (length,) * 3
     data = UserData(jnp.zeros((1, 1, 12)), None)
@@ -184,7 +184,7 @@ def test_sampled_stages_stay_below_their_bounds_on_average():
     deviation = math.sqrt(np.sum(np.var(curvature * points, axis=0)))
     objective = _quadratic(curvature, deviation)
     best, start = points.mean(0), points.mean(0) + np.float32([30.0, -10.0, 10.0])
-    settings = {"num_users": users, "dim": dim, "batch_size": batch, "policy": "multi-stage"}
+    settings = {"num_users": users, "dim": dim, "batch_size": batch, "policy": "multi_stage"}
     plan = planned(
         ac_sa.plan, objective, excess=0.3, distance=float(np.linalg.norm(start - best)), **settings
     )
@@ -203,7 +203,7 @@ def test_sampled_stages_stay_below_their_bounds_on_average():
     gaps = 0.5 * np.sum(curvature * (seen - best) ** 2, axis=-1).mean(0)
     problem = Setting(1.0, 0.2, deviation**2 / batch * 18 / 19, plan.distance)
     for k, gap in enumerate(gaps, start=1):
-        stages = ac_sa_stages.convex_stages(problem, "multi-stage", plan.stages.lengths[:k])
+        stages = ac_sa_stages.convex_stages(problem, "multi_stage", plan.stages.lengths[:k])
         assert gap <= stages.excess_bound
     assert stages.excess_bound == pytest.approx(plan.excess_bound)
     # Not idle: after the last stage the noise is what is left.

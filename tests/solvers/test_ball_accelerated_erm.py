@@ -76,7 +76,7 @@ def test_independent_prox_points_of_several_levels_are_counted():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "sampling", "most"),
-    [(1.0, None, 0.02), (4.0, None, 0.01), (1.0, "with replacement", 0.03)],
+    [(1.0, None, 0.02), (4.0, None, 0.01), (1.0, "with_replacement", 0.03)],
 )
 def test_ten_thousand_users_are_enough_in_five_dimensions(epsilon, sampling, most):
     rng = np.random.default_rng(3)

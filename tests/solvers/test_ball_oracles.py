@@ -69,6 +69,26 @@ def test_gradients_and_newton_agree_with_the_closed_form():
     assert np.all(np.asarray(calls[2]) == [1, 2, 2])  # a step, and one that finds nothing to do
 
 
+def test_newton_without_a_ball_minimizes_the_regularized_quadratic():
+    with jax.enable_x64(True):
+
+        @jax.jit
+        @jax.vmap
+        def answers(hessian, linear, center, lam):
+            oracles = newton_ball_oracles.newton(
+                lambda x: hessian * x - linear, lambda x: jnp.diag(hessian), np.inf
+            )
+            found = oracles.prox(None, center, lam)
+            return found.point, found.multiplier
+
+        hessian, linear, center, lam = (np.asarray(x) for x in _problems(50))
+        point, multiplier = answers(hessian, linear, center, lam)
+    # (h + λ)·x = b + λ·y, coordinate by coordinate.
+    exact = (linear + lam[:, None] * center) / (hessian + lam[:, None])
+    np.testing.assert_allclose(point, exact, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(multiplier, lam)
+
+
 def test_a_regularized_newton_step_is_accurate_with_the_least_regularization():
     """‖x - y + ∇F(x)/λ‖ ≤ σ‖x - y‖ at the λ found and not at half of it, from any first λ."""
     rng = np.random.default_rng(5)
@@ -193,5 +213,7 @@ def test_bad_arguments_are_refused():
         exact_ball_oracles.accelerated_gradient(lambda x: x, -1.0, 1.0)
     with pytest.raises(ValueError, match="radius must be"):
         newton_ball_oracles.newton(lambda x: x, jnp.diag, -1.0)
+    with pytest.raises(ValueError, match=r"radius must be in \(0, inf\]"):
+        newton_ball_oracles.newton(lambda x: x, jnp.diag, np.nan)
     with pytest.raises(ValueError, match=r"accuracy must be in \(0, 1\)"):
         newton_ball_oracles.monteiro_svaiter(lambda x: x, jnp.diag, accuracy=1.0)

@@ -55,9 +55,9 @@ MULTILEVEL = {"prox": "mlmc", "reuse": False, "search_runs": 3}
 
 SOLVERS = {
     "localized": (resque_erm, SMALL | {"num_queries": 8}),
-    "strongly convex": (
+    "strongly_convex": (
         resque_erm,
-        STRONG | {"num_queries": 8, "sampling": "with replacement"},
+        STRONG | {"num_queries": 8, "sampling": "with_replacement"},
     ),
     "prox": (resque_prox, STRONG | {"num_queries": 4}),
     "high probability": (resque_erm_high_probability, STRONG | {"num_queries": 4, "num_runs": 3}),
@@ -241,9 +241,9 @@ def static_edits(plan, path=()):
 def others(name, value):
     match name:
         case "method":
-            return ["localized", "strongly convex", "nonsense"]
+            return ["localized", "strongly_convex", "nonsense"]
         case "sampling":
-            return ["with replacement", "without replacement", "nonsense"]
+            return ["with_replacement", "without_replacement", "nonsense"]
         case "search":
             return ["doubling", "bisection", "fixed", "none", "adaptive", "multiplier"]
         case "reuse":

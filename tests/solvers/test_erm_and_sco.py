@@ -216,7 +216,7 @@ def test_the_centre_of_private_ac_sa():
         batch_size=N,
         regularization=1.5,
     )
-    assert plan.policy == "strongly convex"
+    assert plan.policy == "strongly_convex"
     assert plan.strong_convexity == 2.0
     assert plan.smoothness == pytest.approx(1.5 + 1.5)
     quiet = type(plan)(**(vars(plan) | {"noise_multiplier": 1e-9}))
@@ -230,7 +230,7 @@ def test_the_centre_of_private_ac_sa():
     )
     # Slopes of the term are up to 10 here; they would be changed by a clip at G/2.
     np.testing.assert_allclose(found.params, (0.5 * Z.mean(0) + 1.5 * center) / 2.0, rtol=2e-3)
-    with pytest.raises(ValueError, match="policy must be one of auto, strongly convex"):
+    with pytest.raises(ValueError, match="policy must be one of auto, strongly_convex"):
         planned(private_ac_sa.plan, ABSOLUTE, policy="direct", regularization=1.0, **SMALL)
     with pytest.raises(ValueError, match=r"regularization must be .*in \[0, inf\)"):
         planned(private_ac_sa.plan, ABSOLUTE, regularization=-1.0, **SMALL)

@@ -57,8 +57,8 @@ def test_number_of_blocks_of_the_paper():
         block.num_users
         for block in _plan(
             num_users=8000,
+            num_blocks=None,
             items_per_user=8,
-            num_blocks="paper",
             constants="paper",
             radius=0.5,
             num_steps=2,

@@ -89,7 +89,7 @@ def test_bounds_are_those_of_ac_sa():
     assert plan.smoothing_radius == pytest.approx(radius)
 
     plan = _plan(NONSMOOTH._replace(ridge=0.5))
-    assert plan.policy == "strongly convex"
+    assert plan.policy == "strongly_convex"
     t, b = plan.num_steps, plan.batch_size
     variance = 1 / b + 10 * (2 * plan.noise_multiplier / b) ** 2
     radius = r0 * math.sqrt(2 * smoothing.smoothness_factor(10)) / t
@@ -101,7 +101,7 @@ def test_bounds_are_those_of_ac_sa():
 
 def test_the_policy_that_proves_more_is_taken():
     assert _plan(SMOOTH._replace(ridge=1e-6)).policy == "direct"
-    assert _plan(SMOOTH._replace(ridge=1.0)).policy == "strongly convex"
+    assert _plan(SMOOTH._replace(ridge=1.0)).policy == "strongly_convex"
     regularized = _plan(NONSMOOTH, policy="regularize")
     assert regularized.policy == "regularize"
     assert regularized.strong_convexity == regularized.regularization > 0
@@ -128,8 +128,8 @@ def test_clipping_below_the_lipschitz_constant_proves_nothing():
         ({"epsilon": 0.6, "constants": "paper"}, r"epsilon must be in \(0, 0.5\)"),
         ({"distance": math.inf}, r"distance must be in \(0, inf\)"),
         ({"constants": "loose"}, "constants must be one of tight, paper"),
-        ({"policy": "none"}, "policy must be one of auto, strongly convex, direct, regularize"),
-        ({"policy": "strongly convex"}, r"strong_convexity must be in \(0, inf\)"),
+        ({"policy": "none"}, "policy must be one of auto, strongly_convex, direct, regularize"),
+        ({"policy": "strongly_convex"}, r"strong_convexity must be in \(0, inf\)"),
         ({"accountant": "prv"}, "accountant must be one of pld, rdp"),
         ({"num_steps": 0}, "num_steps must be an integer at least 1"),
         ({"batch_size": 1001}, r"batch_size must be an integer in \[1, 1000\]"),
@@ -266,7 +266,7 @@ def test_rate_with_exact_smoothed_gradients(kinks):
     factor = smoothing.smoothness_factor(dim)
     for num_steps in (50, 100, 200, 400, 800):
         problem = _problem(1, dim, 1.0, 0.5, False, distance=radius_of_start)
-        radius = schedule._radius(problem, "strongly convex", num_steps)
+        radius = schedule._radius(problem, "strongly_convex", num_steps)
         assert radius == pytest.approx(radius_of_start * math.sqrt(2 * factor) / num_steps)
         found = _noiseless(
             jnp.float32(directions),

@@ -83,7 +83,7 @@ def test_numbers_beyond_those_accounted_for_are_charged_an_unbounded_loss():
         (ABSOLUTE, {"ball_radius": 0.0}, "ball_radius"),
         (ABSOLUTE, {"radius_ratio": 1.9}, "radius_ratio"),
         (ABSOLUTE, {"num_queries": USERS + 2}, "num_queries"),
-        (ABSOLUTE, {"method": "strongly convex"}, "regularization"),
+        (ABSOLUTE, {"method": "strongly_convex"}, "regularization"),
         (ABSOLUTE, {"regularization": -1.0}, "regularization"),
         (ABSOLUTE, {"sampling": "poisson"}, "sampling"),
         (ABSOLUTE, {"delta": 1.0}, "delta"),
@@ -128,7 +128,7 @@ def _prox_plan():
 
 PLANS = {
     "localized": (resque_erm, _base(method="localized", num_queries=16)),
-    "strongly convex": (resque_erm, _base(num_queries=16, sampling="with replacement")),
+    "strongly_convex": (resque_erm, _base(num_queries=16, sampling="with_replacement")),
     "prox": (resque_prox, _prox_plan()),
     "high probability": (
         resque_erm_high_probability,

@@ -38,7 +38,7 @@ def points(seed=0, center=0.3, spread=0.1):
 
 
 @functools.cache
-def plan_of(form="recentred", method="strongly convex", **changes):
+def plan_of(form="recentred", method="strongly_convex", **changes):
     settings = SIZES | {"num_steps": STEPS, "radius": 0.3, "form": form, "method": method}
     return planned(winsorized_erm.plan, QUADRATIC, **(settings | changes))
 
@@ -53,7 +53,7 @@ def solve(key, plan, data, start):
     return winsorized_erm.solve(key, plan, QUADRATIC, data, start)
 
 
-@pytest.mark.parametrize("method", ["convex", "strongly convex"])
+@pytest.mark.parametrize("method", ["convex", "strongly_convex"])
 def test_without_noise_it_is_projected_gradient_descent(method):
     plan, data = noiseless(plan_of("clipped", method)), points(center=0.9)
     mean = np.mean(np.asarray(data.items), axis=(0, 1))
@@ -213,7 +213,7 @@ def test_steps_and_method_are_chosen_by_the_bound():
     ]
     assert chosen.excess_bound <= 1.06 * min(p.excess_bound for p in others)
     ridge = LOGISTIC._replace(ridge=0.1)
-    assert planned(winsorized_erm.plan, ridge, **settings).phase.method == "strongly convex"
+    assert planned(winsorized_erm.plan, ridge, **settings).phase.method == "strongly_convex"
     paper = planned(
         winsorized_erm.plan,
         LOGISTIC,
@@ -235,7 +235,7 @@ def test_steps_and_method_are_chosen_by_the_bound():
         ({"radius": 0.0}, "radius"),
         ({"failure": 1.0}, "failure"),
         ({"method": "fast"}, "method"),
-        ({"method": "strongly convex"}, "strong_convexity"),
+        ({"method": "strongly_convex"}, "strong_convexity"),
         ({"num_users": 20, "epsilon": 0.5, "form": "refined"}, "num_users must be at least"),
     ],
 )

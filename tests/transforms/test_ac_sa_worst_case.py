@@ -140,7 +140,7 @@ def test_stages_are_within_their_bound():
     """Far within: the bound assumes the worst of both measures, gap and distance, at every restart."""
     mu, lengths = 0.5, (3, 2)
     problem = ac_sa_stages.Setting(1.0, mu, 0.0, 1.0)
-    stages = ac_sa_stages.convex_stages(problem, "multi-stage", lengths)
+    stages = ac_sa_stages.convex_stages(problem, "multi_stage", lengths)
     queries, aggregates = (
         np.asarray(part, np.float64)
         for part in jax.jit(lambda: _coefficients(ac_sa.optimizer(stages)))()

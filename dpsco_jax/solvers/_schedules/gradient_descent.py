@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-METHODS = ("convex", "strongly convex", "nonconvex")
+METHODS = ("convex", "strongly_convex", "nonconvex")
 
 
 class Schedule(NamedTuple):

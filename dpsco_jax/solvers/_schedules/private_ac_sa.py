@@ -31,7 +31,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers._planning import float32_above
 from dpsco_jax.transforms import balanced_smoothness
 
-POLICIES = ("strongly convex", "direct", "regularize")
+POLICIES = ("strongly_convex", "direct", "regularize")
 
 _PAPER_NOISE = 12.0  # c_2 for sensitivity 2G; with c_1 = 1
 _TYPICAL_NOISE = (
@@ -194,7 +194,7 @@ def _steps_without_smoothing(p: Setting, policy: str) -> int:
     """T at which the term of the initial distance is half of the privacy error."""
     assert p.objective.smoothness is not None
     smoothness = p.objective.smoothness + p.objective.ridge + p.regularization
-    if policy == "strongly convex":
+    if policy == "strongly_convex":
         privacy_error = 2 * (_TYPICAL_NOISE * p.clip_norm * p.accuracy) ** 2 / p.strong_convexity
         return math.ceil(p.distance * math.sqrt(4 * smoothness / privacy_error))
     privacy_error = p.clip_norm * p.distance * p.accuracy

@@ -20,6 +20,7 @@ Cost: one Hessian and its eigenvectors (dim³) for each Newton step; ``monteiro_
 and a gradient for each λ that it tries. Problems, Hessians and λ tried (linear systems) are counted.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ import jax
 import jax.numpy as jnp
 
 from dpsco_jax import _checks
-from dpsco_jax._checks import require, require_positive
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle, BallOracles
 from dpsco_jax.solvers.ball.exact_ball_oracles import multiplier, secular
 
@@ -58,11 +58,9 @@ def newton(
         ValueError: if a concrete argument is not positive.
     """
     _checks.require_each(_checks.require_callable, gradient=gradient, hessian=hessian)
-    _checks.require_positive("radius", radius)
+    _checks.require_within("radius", radius, 0.0, math.inf, open_low=True)
     _checks.require_count("max_steps", max_steps)
-    require(radius > 0, "radius", radius, "positive")
-    require_positive("tolerance", tolerance)
-    require_positive("max_steps", max_steps)
+    _checks.require_positive("tolerance", tolerance)
 
     def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
         eps = jnp.finfo(center.dtype).eps
@@ -145,9 +143,8 @@ def monteiro_svaiter(
         ValueError: if σ is not in (0, 1).
     """
     _checks.require_each(_checks.require_callable, gradient=gradient, hessian=hessian)
-    _checks.require_positive("accuracy", accuracy)
+    _checks.require_within("accuracy", accuracy, 0.0, 1.0, open_low=True, open_high=True)
     _checks.require_flag("lazy", lazy)
-    require(0 < accuracy < 1, "accuracy", accuracy, "in (0, 1)")
 
     def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
         slope = gradient(center)

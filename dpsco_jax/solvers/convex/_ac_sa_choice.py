@@ -56,7 +56,7 @@ def candidates(
         raise ValueError("objective must be smooth or Lipschitz, got one that is neither")
     found, refusals = [], []
     for name in policies:
-        make = _of_stages if name == "multi-stage" else _of_one_stage
+        make = _of_stages if name == "multi_stage" else _of_one_stage
         for smoothed in ways:
             try:
                 found.append(make(request, name, smoothed, num_steps, excess))

@@ -101,7 +101,7 @@ def plan(
             place if it has none.
         num_steps: T; this or ``excess``.
         excess: the bound on the expected excess to be reached; this or ``num_steps``.
-        policy: ``"strongly convex"``, ``"convex"``, ``"multi-stage"``, or ``"auto"``: the one that proves
+        policy: ``"strongly_convex"``, ``"convex"``, ``"multi_stage"``, or ``"auto"``: the one that proves
             the least excess, or takes the fewest steps.
         batch_size: B; everybody if left out.
         chunk_size: users whose losses are evaluated at once.
@@ -123,7 +123,7 @@ def plan(
     if excess is not None:
         excess = _checks.require_real("excess", excess, 0)
     distance = problem.require_distance()
-    if policy in ("strongly convex", "multi-stage"):
+    if policy in ("strongly_convex", "multi_stage"):
         _checks.require_real("strong_convexity", objective.strong_convexity, 0)
 
     request = _ac_sa_choice.Request(objective, num_users, dim, batch, distance)

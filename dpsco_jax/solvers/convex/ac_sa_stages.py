@@ -36,7 +36,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.transforms import balanced_smoothness
 
-POLICIES = ("strongly convex", "convex", "multi-stage")
+POLICIES = ("strongly_convex", "convex", "multi_stage")
 
 MOST_STEPS = 2**31 - 1
 
@@ -49,7 +49,7 @@ class Stages:
         policy: one of ``POLICIES``.
         lengths: steps of each stage.
         smoothness: L, or the step parameter Γ, of each stage, ``[stages]``.
-        strong_convexity: μ as the steps use it: 0 except under ``"strongly convex"``.
+        strong_convexity: μ as the steps use it: 0 except under ``"strongly_convex"``.
         excess_bound: proven bound on the expected gap at the end.
     """
 
@@ -90,10 +90,10 @@ class Setting:
 
 
 def one_stage(setting: Setting, policy: str, num_steps: int) -> Stages:
-    """The schedule of one stage of T steps, ``"strongly convex"`` or ``"convex"``."""
+    """The schedule of one stage of T steps, ``"strongly_convex"`` or ``"convex"``."""
     if policy == "convex":
         return convex_stages(setting, policy, (num_steps,))
-    if policy != "strongly convex":
+    if policy != "strongly_convex":
         raise ValueError(f"policy of one stage must be one of {POLICIES[:2]}, got {policy!r}")
     convexity = _checks.require_real("strong_convexity", setting.strong_convexity, 0)
     bound = 2 * setting.smoothness * setting.distance**2 / (num_steps * (num_steps + 1))
@@ -116,7 +116,7 @@ def stages_within(setting: Setting, num_steps: int) -> Stages:
     while sum(lengths) + (following := _length(setting, len(lengths) + 1)) <= num_steps:
         lengths.append(following)
     lengths[-1] += num_steps - sum(lengths)
-    return convex_stages(setting, "multi-stage", tuple(lengths))
+    return convex_stages(setting, "multi_stage", tuple(lengths))
 
 
 def stages_to(setting: Setting, excess: float) -> Stages:
@@ -128,7 +128,7 @@ def stages_to(setting: Setting, excess: float) -> Stages:
     lengths: tuple[int, ...] = ()
     while sum(lengths) <= MOST_STEPS:
         lengths += (_length(setting, len(lengths) + 1),)
-        stages = convex_stages(setting, "multi-stage", lengths)
+        stages = convex_stages(setting, "multi_stage", lengths)
         if stages.excess_bound <= excess:
             return stages
     raise Infeasible(f"excess must be reached in fewer than 2^31 steps, got {excess:g}")

@@ -86,7 +86,7 @@ class Plan:
         if float(self.strong_convexity) == 0:
             return "direct"
         reduced = float(self.regularization) > 0 and not self.bounds_regularized
-        return "regularize" if reduced else "strongly convex"
+        return "regularize" if reduced else "strongly_convex"
 
     @property
     def assumes(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def plan(
         problem,
         budget,
         constants=constants,
-        policy="strongly convex",
+        policy="strongly_convex",
         num_steps=steps,
         batch_size=batch,
         accountant="rdp",  # fast; the joint event of the stages is what has to meet the budget

@@ -64,7 +64,7 @@ def plan(
         constants: ``"tight"``: no smoothing where the loss is smooth enough, sharp smoothing constants,
             few steps, noise from ``accountant``. ``"paper"``: the theorem's schedule, noise from its closed
             form, checked by its own accountant (tCDP).
-        policy: ``"strongly convex"``, ``"direct"``, ``"regularize"``, or ``"auto"``: of the first two, if
+        policy: ``"strongly_convex"``, ``"direct"``, ``"regularize"``, or ``"auto"``: of the first two, if
             both apply, the one that proves more (``"paper"``: the first).
         num_steps: T, in place of the schedule's.
         batch_size: B, in place of the schedule's; N for full batches.
@@ -104,8 +104,8 @@ def plan(
 
     regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     if regularization > 0:
-        _checks.require_choice("policy", policy, ("auto", "strongly convex"))
-        policy = "strongly convex"
+        _checks.require_choice("policy", policy, ("auto", "strongly_convex"))
+        policy = "strongly_convex"
 
     setting = schedule.Setting(
         num_users=num_users,
@@ -145,7 +145,7 @@ def plan(
             **numbers._asdict(),
         )
 
-    if policy == "strongly convex":
+    if policy == "strongly_convex":
         _checks.require_real("strong_convexity", setting.strong_convexity, 0)
     policies = schedule.candidates(setting) if policy == "auto" else (policy,)
     best = min(map(under, policies), key=lambda candidate: candidate.excess_bound)

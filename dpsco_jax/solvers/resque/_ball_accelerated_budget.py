@@ -22,7 +22,7 @@ from dpsco_jax.solvers import plans
 from dpsco_jax.solvers.resque import _accounting as accounting
 
 SEARCHES = ("doubling", "bisection", "fixed")
-SAMPLINGS = ("without replacement", "with replacement")
+SAMPLINGS = ("without_replacement", "with_replacement")
 
 _OBSERVED = 5.0  # C_sc of Algorithm 10; 8192 is proved
 
@@ -35,7 +35,7 @@ class Plan:
         num_users: n.
         dim: number of parameters.
         num_queries: T of a strongly convex call, a power of two.
-        sampling: ``"without replacement"`` or ``"with replacement"``, of the users of a call.
+        sampling: ``"without_replacement"`` or ``"with_replacement"``, of the users of a call.
         prox: ``"plain"``, ``"mlmc"`` or ``"mlmc_extended"``.
         search_runs: independent calls that a line search aggregates.
         max_level: the highest level of the prox oracle; level j makes 2^j T queries with β 2^(-j/2).
@@ -106,7 +106,7 @@ class Plan:
             (
                 queries << j,
                 2.0 ** (-j / 2),
-                sampling == "with replacement" or queries << j > self.num_users,
+                sampling == "with_replacement" or queries << j > self.num_users,
             )
             for j in range(max_level + 1)
         )

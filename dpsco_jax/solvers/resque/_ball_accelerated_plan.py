@@ -39,7 +39,7 @@ from dpsco_jax.solvers.resque._ball_accelerated_budget import (
 )
 
 PROXES = ("plain", "mlmc", "mlmc_extended")
-SHARES = {"without replacement": 0.2, "with replacement": 0.05}
+SHARES = {"without_replacement": 0.2, "with_replacement": 0.05}
 """Of the users, in one call."""
 
 GOOD_ERROR, WORST_ERROR = 0.2, 0.5
@@ -188,7 +188,7 @@ def draft(
     num_queries = calls.num_queries
     if num_queries is None:
         num_queries = max(4, int(SHARES[sampling] * num_users))
-    most = num_users if sampling == "without replacement" else None
+    most = num_users if sampling == "without_replacement" else None
     queries = 1 << (_checks.require_integer("num_queries", num_queries, 4, most).bit_length() - 1)
     num_iterations, max_searches = calls.num_iterations, calls.max_searches
     if not paper and search != "fixed":

@@ -19,8 +19,8 @@ from dpsco_jax.solvers import plans
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque._levels import levels
 
-METHODS = ("localized", "strongly convex")
-SAMPLINGS = ("without replacement", "with replacement")
+METHODS = ("localized", "strongly_convex")
+SAMPLINGS = ("without_replacement", "with_replacement")
 
 _SMOOTHING_BIAS = math.sqrt(
     2 / math.pi
@@ -35,8 +35,8 @@ class Plan:
         num_users: n.
         dim: number of parameters.
         num_queries: T, a power of two; fewer users are drawn.
-        method: ``"localized"`` or ``"strongly convex"``.
-        sampling: ``"without replacement"`` or ``"with replacement"``, of the users of a call.
+        method: ``"localized"`` or ``"strongly_convex"``.
+        sampling: ``"without_replacement"`` or ``"with_replacement"``, of the users of a call.
         constant: C of the reach of the levels; utility only.
         proven: the β, ρ/r and δ that the loss is for, static; ``None`` before calibration. A plan whose
             numbers are changed beyond them is charged an unbounded loss.
@@ -91,7 +91,7 @@ class Plan:
             beta,
             radius_ratio * accounting.ROUNDED_RATIO,
             self.num_users,
-            sampling == "with replacement",
+            sampling == "with_replacement",
         )
 
     @property

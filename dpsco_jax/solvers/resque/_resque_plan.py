@@ -35,7 +35,7 @@ from dpsco_jax.solvers.solution import Solution, finished
 __all__ = ["Plan", "calibrated", "combined_quadratics", "draft", "make_setting", "power_of_two"]
 __all__ += ["spent_on", "strongly_convex_gradients"]
 
-_SHARE = {"without replacement": 0.2, "with replacement": 0.05}  # of the users, in one call
+_SHARE = {"without_replacement": 0.2, "with_replacement": 0.05}  # of the users, in one call
 
 
 def draft(
@@ -66,7 +66,7 @@ def draft(
     _checks.require_choice("sampling", sampling, SAMPLINGS)
     method = method or METHODS[convexity > 0]
     _checks.require_choice("method", method, METHODS)
-    strong = method == "strongly convex"
+    strong = method == "strongly_convex"
     if strong:
         _checks.require_real("regularization", convexity + objective.ridge, 0)
     queries = power_of_two(num_users, num_queries, sampling, least=4 if strong else 2)
@@ -142,7 +142,7 @@ def make_setting(objective: Objective, data: UserData, plan: Any) -> subsolvers.
         smoothing_radius=plan.smoothing_radius,
         # Nothing is clipped: the noise must fit the loss that is run, should the plan be of another.
         lipschitz=jnp.maximum(plan.lipschitz, objective.lipschitz),
-        replacement=plan.sampling == "with replacement",
+        replacement=plan.sampling == "with_replacement",
         domain=None if unbounded else objective.domain,
     )
 
@@ -165,6 +165,6 @@ def power_of_two(num_users: int, num_queries: int | None, sampling: str, least: 
     """
     if num_queries is None:
         num_queries = max(least, int(_SHARE[sampling] * num_users))
-    most = num_users + 1 if sampling == "without replacement" else None
+    most = num_users + 1 if sampling == "without_replacement" else None
     given = _checks.require_integer("num_queries", num_queries, least, most)
     return 1 << (given.bit_length() - 1)

@@ -5,7 +5,7 @@ start and f_ρ the mean loss of the users smoothed by N(0, ρ²I). All gradients
 one parallel round and reweighted along the run. It is the subsolver of ``ball_accelerated_erm``; by itself it
 is for problems whose solution is known to be near: the smoothing bias is not small against L·r.
 
-Source: thesis, Algorithm 8 (λ = 0) and 9, ``method="localized"``, and 10, ``method="strongly convex"``, Lemma
+Source: thesis, Algorithm 8 (λ = 0) and 9, ``method="localized"``, and 10, ``method="strongly_convex"``, Lemma
 2.4.6 and Corollaries 2.4.11 and 2.4.14; corrected as ``_calls`` says.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the coupling argument of
@@ -64,10 +64,10 @@ def plan(
         ball_radius: r > 0, around the start.
         radius_ratio: ρ/r ≥ 2.001. Less of it means less smoothing, and more noise.
         regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖².
-        method: ``"strongly convex"`` needs λ > 0 and is chosen then, else ``"localized"``.
+        method: ``"strongly_convex"`` needs λ > 0 and is chosen then, else ``"localized"``.
         num_queries: T, rounded down to a power of two; a fifth of the users if left out (1/20 with
             replacement).
-        sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
+        sampling: ``"without_replacement"``: different users in a call; ``"with_replacement"``: as in the
             thesis. By default what ``constants`` says.
         constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
             replacement, steps as in the theorems.
@@ -139,7 +139,7 @@ def _excess(plan: Plan) -> float:
     lipschitz, radius, t = plan.lipschitz, plan.ball_radius, plan.num_queries
     convexity, noise = plan.regularization, plan.dim**0.5 / (plan.beta * plan.num_queries)
     trivial = 2 * lipschitz * radius + convexity * radius**2 / 2
-    if plan.method == "strongly convex":
+    if plan.method == "strongly_convex":
         return min(trivial, 8192 * lipschitz**2 / convexity * (noise**2 + 1 / t))
     reach = min(2 * radius, lipschitz / convexity) if convexity > 0 else radius
     return min(trivial, 16 * (lipschitz + convexity * reach) * reach * (noise + t**-0.5))

@@ -115,7 +115,7 @@ def plan(
         regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖²; above 0 where the objective has no ridge.
         num_queries: T of a run, rounded down to a power of two; a fifth of the users if left out (1/20 with
             replacement).
-        sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
+        sampling: ``"without_replacement"``: different users in a call; ``"with_replacement"``: as in the
             thesis. By default what ``constants`` says.
         constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
             replacement, steps as in the theorems.
@@ -132,7 +132,7 @@ def plan(
         ball_radius=ball_radius,
         radius_ratio=radius_ratio,
         regularization=regularization,
-        method="strongly convex",
+        method="strongly_convex",
         num_queries=num_queries,
         sampling=sampling,
         constants=constants,

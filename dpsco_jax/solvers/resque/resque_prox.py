@@ -146,7 +146,7 @@ def plan(
         regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖²; above 0 where the objective has no ridge.
         num_queries: T of level 0, rounded down to a power of two; if left out, a fifth of the users (1/20
             with replacement) for ``"plain"``, and an eighth of that else.
-        sampling: ``"without replacement"``: different users in a call; ``"with replacement"``: as in the
+        sampling: ``"without_replacement"``: different users in a call; ``"with_replacement"``: as in the
             thesis. By default what ``constants`` says.
         constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
             replacement, steps as in the theorems.
@@ -162,7 +162,7 @@ def plan(
         ball_radius=ball_radius,
         radius_ratio=radius_ratio,
         regularization=regularization,
-        method="strongly convex",
+        method="strongly_convex",
         num_queries=num_queries,
         sampling=sampling,
         constants=constants,
@@ -213,7 +213,7 @@ def solve(
 
     def at(j: int) -> Any:
         level = _level(base, j)
-        replacement = level.sampling == "with replacement"
+        replacement = level.sampling == "with_replacement"
 
         def run(key: jax.Array) -> tuple[jax.Array, tuple[()]]:
             point = subsolvers.strongly_convex(
@@ -248,7 +248,7 @@ def _beta_factor(j: int) -> float:
 def _level(base: shared.Plan, j: int) -> shared.Plan:
     """The plan of level j."""
     queries = _checks.require_integer("num_queries", base.num_queries, 4) << j
-    sampling = base.sampling if queries - 1 <= base.num_users else "with replacement"
+    sampling = base.sampling if queries - 1 <= base.num_users else "with_replacement"
     return dataclasses.replace(
         base, num_queries=queries, beta=base.beta * _beta_factor(j), sampling=sampling
     )

@@ -92,7 +92,7 @@ def plan(
     radius: float | None = None,
     failure: float = 1e-3,
     outlier_share: float = 0.0,
-    chunk_size: int = 256,
+    chunk_size: int = 64,
 ) -> Plan:
     """Checks all arguments, chooses the phases and calibrates their noise. All of them are public.
 

@@ -48,7 +48,7 @@ def plan(
     smoothing_radius: float = 0.0,
     failure: float = 1e-3,
     outlier_share: float = 0.0,
-    chunk_size: int = 256,
+    chunk_size: int = 64,
 ) -> Plan:
     """Checks all arguments, sets what is left out and calibrates the noise. All of them are public.
 

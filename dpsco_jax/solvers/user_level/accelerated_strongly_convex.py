@@ -74,7 +74,7 @@ def plan(
     batch_size: int | None = None,
     radius: float | None = None,
     failure: float = 1e-3,
-    chunk_size: int = 256,
+    chunk_size: int = 64,
 ) -> Plan:
     """Checks all arguments and plans all blocks. All of them are public.
 

@@ -53,7 +53,7 @@ def plan(
     clip_norm: float | None = None,
     step_size: float | None = None,
     constants: str = "tight",
-    chunk_size: int = 1024,
+    chunk_size: int = 64,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 

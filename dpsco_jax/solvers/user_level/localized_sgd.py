@@ -78,7 +78,7 @@ def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_blocks: int | str = "tight",
+    num_blocks: int | None = None,
     num_steps: int | None = None,
     radius: float | None = None,
     step_size: float | None = None,
@@ -97,8 +97,8 @@ def plan(
             ridge or smooth, n ≥ 2, the number of parameters, m, and R, the distance from the start to a
             minimizer; 2G/μ is a bound on it too if there is no ridge.
         budget: (ε, δ) of each block and so of all, δ > 0.
-        num_blocks: k ≥ 1; ``"paper"``: ⌈log₂ log₂(mn)⌉, or ``"tight"``: of the numbers up to that for which
-            there are users enough, the one that proves most.
+        num_blocks: k ≥ 1; if left out, of the numbers up to ⌈log₂ log₂(mn)⌉ for which there are users enough
+            the one that proves most, and that number itself for ``constants="paper"``.
         num_steps: T of each block; by its bound if left out.
         radius: of each block, on the distance of users' gradients from their mean; a number that is not from
             the data. Left out, one within which i.i.d. users stay, as in ``multipass_sgd``.
@@ -162,7 +162,7 @@ def plan(
         )
 
     printed = printed_num_blocks(num_users, problem.items_per_user)
-    if num_blocks == "tight":
+    if num_blocks is None and constants != "paper":
         candidates = [under(1)]
         for count in range(2, printed + 1):
             try:
@@ -170,9 +170,8 @@ def plan(
             except Infeasible:  # too few users in the first block; fewer blocks are possible
                 break
         return min(candidates, key=lambda candidate: candidate.excess_bound)
-    if num_blocks == "paper":
-        num_blocks = printed
-    return under(_checks.require_integer("num_blocks", num_blocks, 1, num_users.bit_length() - 1))
+    count = printed if num_blocks is None else num_blocks
+    return under(_checks.require_integer("num_blocks", count, 1, num_users.bit_length() - 1))
 
 
 def printed_num_blocks(num_users: int, items_per_user: int) -> int:

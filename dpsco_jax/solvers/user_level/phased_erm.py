@@ -95,7 +95,7 @@ def plan(
     form: str = "auto",
     constants: str = "tight",
     most_steps: int = 500,
-    chunk_size: int = 256,
+    chunk_size: int = 64,
 ) -> Plan:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
@@ -172,7 +172,7 @@ def plan(
             smooth, strong, distance, float(releases.noise_variance), sizes.num_steps
         )
         return _winsorized_plan.Phase(
-            method="strongly convex",
+            method="strongly_convex",
             chunk_size=chunk_size,
             releases=releases,
             step_sizes=chosen.step_sizes,

@@ -133,7 +133,7 @@ def plan(
     failure: float = 1e-5,
     form: str = "auto",
     constants: str = "tight",
-    chunk_size: int = 256,
+    chunk_size: int = 64,
 ) -> Plan:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
@@ -142,7 +142,7 @@ def plan(
             parameters, m (for users with fewer or more items the number that is typical), and R, the
             distance from the start to a minimizer, which must be finite.
         budget: (ε, δ) of the run, δ > 0.
-        method: ``"convex"``, ``"strongly convex"`` or ``"nonconvex"``; by the objective's strong convexity
+        method: ``"convex"``, ``"strongly_convex"`` or ``"nonconvex"``; by the objective's strong convexity
             if left out.
         num_steps: T; by the bound, at most 2000, if left out.
         radius: τ, on the distance of a user's gradient from the population's; from i.i.d. items, by
@@ -169,9 +169,9 @@ def plan(
         radius = _checks.require_real("radius", radius, 0)
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
     strong = objective.strong_convexity
-    method = ("strongly convex" if strong > 0 else "convex") if method is None else method
+    method = ("strongly_convex" if strong > 0 else "convex") if method is None else method
     _checks.require_choice("method", method, gradient_descent.METHODS)
-    if method == "strongly convex":
+    if method == "strongly_convex":
         strong = _checks.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
     distance, slope = problem.require_distance(), _winsorized_plan.largest_slope(problem)
 
@@ -189,7 +189,7 @@ def plan(
         match method:
             case "convex":
                 chosen = gradient_descent.convex(smoothness, distance, variance, steps)
-            case "strongly convex":
+            case "strongly_convex":
                 chosen = gradient_descent.strongly_convex(
                     smoothness, strong, distance, variance, steps
                 )

@@ -50,15 +50,15 @@ _RESQUE = {
     "radius_ratio": kinds.POSITIVE(12.0),
     "regularization": kinds.NONNEGATIVE(5.0),
     "num_queries": Kind("integer >= 4", (1, *kinds.COUNT.bad))(16),
-    "method": kinds.CHOICE("strongly convex"),
-    "sampling": kinds.CHOICE("without replacement"),
+    "method": kinds.CHOICE("strongly_convex"),
+    "sampling": kinds.CHOICE("without_replacement"),
 }
 _BALL_ERM = {
     **_asked(_LINEAR, 8000, epsilon=4.0, delta=1e-3),
     "condition": kinds.AT_LEAST_ONE(5.0),
     "radius_ratio": kinds.POSITIVE(12.0),
     "num_queries": Kind("integer >= 4", (1, *kinds.COUNT.bad))(16),
-    "sampling": kinds.CHOICE("without replacement"),
+    "sampling": kinds.CHOICE("without_replacement"),
     "search": kinds.CHOICE("doubling"),
     "prox": kinds.CHOICE("plain"),
     "reuse": kinds.FLAG(None),
@@ -135,6 +135,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.combinators.regularization.plan": _INNER,
     "solvers.combinators.restarts.plan": _INNER,
     "solvers.ball.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
+    "solvers.ball.newton_ball_oracles.newton": {"radius": kinds.POSITIVE_OR_INF(1.0)},
     "solvers.ball.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
     "solvers.resque.ball_accelerated_erm.plan": _BALL_ERM,
     "solvers.resque.ball_accelerated_regularized_erm.plan": {
@@ -169,7 +170,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "solvers.user_level.localized_sgd.plan": {
         **_asked(),
-        "num_blocks": Kind("count or word", ("nonsense", *kinds.COUNT.bad))(2),
+        "num_blocks": kinds.COUNT(2),
     },
     "solvers.user_level.metric_entropy.plan": {
         **_RANGE,

@@ -23,9 +23,14 @@ Number: TypeAlias = Any
 """A leaf of a plan: a number on the host, an array of one under ``jit``, or of several under ``vmap``."""
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
-    """A field of a dataclass that belongs to the structure of the pytree; its value must be hashable."""
-    return dataclasses.field(default=default, metadata={"static": True})
+def static(default: Any = dataclasses.MISSING, kw_only: bool = False) -> Any:
+    """A field of a dataclass that belongs to the structure of the pytree; its value must be hashable.
+
+    Args:
+        default: value of the field where none is given.
+        kw_only: whether the field is given by name only, as fields with defaults that others inherit must be.
+    """
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"static": True})
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(static,))

@@ -207,9 +207,12 @@ _SCO_GRADIENTS: dict[str, Expression | None] = {
 
 
 def _rows(
-    scale: Any, gradients: Mapping[str, Expression | None], usual: Expression,
-    others: Mapping[str, Expression], absent: tuple[str, ...] = (),
-) -> dict[str, Row]:  # fmt: skip
+    scale: Any,
+    gradients: Mapping[str, Expression | None],
+    usual: Expression,
+    others: Mapping[str, Expression],
+    absent: tuple[str, ...] = (),
+) -> dict[str, Row]:
     """A table in which all rows have the usual excess risk, but for some."""
     return {
         name: Row(_monomials.times(scale, others.get(name, usual)), counted)
@@ -219,22 +222,38 @@ def _rows(
 
 
 TABLES: dict[str, dict[str, Row]] = {
-    "convex ERM": _rows(_SCALE, _ERM_GRADIENTS, total(_PRIVATE), {
-        "KST12": total(monomial(dim=_f(1, 2), log_delta=1, records=_f(-1, 2), epsilon=-1)),
-        "BST14": _monomials.times(monomial(log_ratio=_f(3, 2)), total(_PRIVATE)),
-    }),
-    "strongly convex ERM": _rows(_SQUARE, _ERM_GRADIENTS, total(_PRIVATE_SQUARE), {
-        "KST12": total(monomial(dim=1, log_delta=1, records=_f(-3, 2), epsilon=-2)),
-        "BST14": _monomials.times(monomial(log_ratio=2), total(_PRIVATE_SQUARE)),
-    }, absent=("AFKT21",)),
-    "convex SCO": _rows(_SCALE, _SCO_GRADIENTS, total(_SAMPLED, _PRIVATE), {
-        "BST14": total(
-            monomial(dim=_f(1, 4), log_ratio=1, records=_f(-1, 2)),
-            monomial(dim=_f(1, 2), log_ratio=2, records=-1, epsilon=-1),
-        ),
-    }),
+    "convex ERM": _rows(
+        _SCALE,
+        _ERM_GRADIENTS,
+        total(_PRIVATE),
+        {
+            "KST12": total(monomial(dim=_f(1, 2), log_delta=1, records=_f(-1, 2), epsilon=-1)),
+            "BST14": _monomials.times(monomial(log_ratio=_f(3, 2)), total(_PRIVATE)),
+        },
+    ),
+    "strongly convex ERM": _rows(
+        _SQUARE,
+        _ERM_GRADIENTS,
+        total(_PRIVATE_SQUARE),
+        {
+            "KST12": total(monomial(dim=1, log_delta=1, records=_f(-3, 2), epsilon=-2)),
+            "BST14": _monomials.times(monomial(log_ratio=2), total(_PRIVATE_SQUARE)),
+        },
+        absent=("AFKT21",),
+    ),
+    "convex SCO": _rows(
+        _SCALE,
+        _SCO_GRADIENTS,
+        total(_SAMPLED, _PRIVATE),
+        {
+            "BST14": total(
+                monomial(dim=_f(1, 4), log_ratio=1, records=_f(-1, 2)),
+                monomial(dim=_f(1, 2), log_ratio=2, records=-1, epsilon=-1),
+            ),
+        },
+    ),
     "strongly convex SCO": _rows(
         _SQUARE, _SCO_GRADIENTS, total(_SAMPLED_SQUARE, _PRIVATE_SQUARE), {}, absent=("BST14",)
     ),
-}  # fmt: skip
+}
 """The tables: problem to method to entry."""

@@ -180,11 +180,15 @@ _RESQUE_RISK = _monomials.times(
     total(
         monomial(records=_f(-1, 2)),
         monomial(
-            dim=_f(1, 2), log_delta=_f(1, 2), log_records=1, log_ratio=_f(3, 2),
-            records=-1, epsilon=-1,
+            dim=_f(1, 2),
+            log_delta=_f(1, 2),
+            log_records=1,
+            log_ratio=_f(3, 2),
+            records=-1,
+            epsilon=-1,
         ),
     ),
-)  # fmt: skip
+)
 
 PRIVATE: dict[str, Row] = {
     "BST14": _CONVEX["BST14"],

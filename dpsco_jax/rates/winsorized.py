@@ -67,9 +67,13 @@ class Class(NamedTuple):
 
 
 def mean_variance(
-    num_users: SupportsFloat, dim: SupportsFloat, epsilon: SupportsFloat, delta: SupportsFloat,
-    radius: SupportsFloat, failure: SupportsFloat,
-) -> float:  # fmt: skip
+    num_users: SupportsFloat,
+    dim: SupportsFloat,
+    epsilon: SupportsFloat,
+    delta: SupportsFloat,
+    radius: SupportsFloat,
+    failure: SupportsFloat,
+) -> float:
     """E‖error‖² of the winsorized mean with the paper's constants: c₀·dτ²·ln(dn/γ)·ln(1/δ)/(n²ε²).
 
     c₀ = 102400 = 2·8²·10²·8; valid under ``mean_is_private`` and with the probability of
@@ -98,9 +102,14 @@ def mean_is_private(epsilon: SupportsFloat, delta: SupportsFloat) -> bool:
 
 
 def mean_failure(
-    num_users: SupportsFloat, dim: SupportsFloat, epsilon: SupportsFloat, delta: SupportsFloat,
-    radius: SupportsFloat, bound: SupportsFloat, failure: SupportsFloat,
-) -> float:  # fmt: skip
+    num_users: SupportsFloat,
+    dim: SupportsFloat,
+    epsilon: SupportsFloat,
+    delta: SupportsFloat,
+    radius: SupportsFloat,
+    bound: SupportsFloat,
+    failure: SupportsFloat,
+) -> float:
     """min(1, 2γ + d²B·√ln(dn/γ)/τ·exp(-nε/(24·√(d·ln(1/δ))))): how far the law may be off (L Thm 2).
 
     Args:
@@ -181,9 +190,12 @@ def sco_lower_bound_rate(c: Class) -> Any:
 
 
 def finite_class_error(
-    num_users: SupportsFloat, epsilon: SupportsFloat, radius: SupportsFloat,
-    num_choices: SupportsFloat, failure: SupportsFloat,
-) -> float:  # fmt: skip
+    num_users: SupportsFloat,
+    epsilon: SupportsFloat,
+    radius: SupportsFloat,
+    num_choices: SupportsFloat,
+    failure: SupportsFloat,
+) -> float:
     """48τ/(nε)·ln(25K·ln(5/α)/α²): excess empirical risk of the choice, but for probability α (L Thm 7).
 
     Args:
@@ -242,9 +254,12 @@ def fixed_users_lower_bound(
 
 
 def heterogeneous_risk(
-    risk: SupportsFloat, num_users: SupportsFloat, items_per_user: SupportsFloat,
-    distance: SupportsFloat, loss_bound: SupportsFloat = 1.0,
-) -> float:  # fmt: skip
+    risk: SupportsFloat,
+    num_users: SupportsFloat,
+    items_per_user: SupportsFloat,
+    distance: SupportsFloat,
+    loss_bound: SupportsFloat = 1.0,
+) -> float:
     """Risk + B·(nm + 2)·Δ: for users whose laws are Δ from a common one in total variation (L Thm 10)."""
     require_each(require_nonnegative, risk=risk, distance=distance)
     require_each(

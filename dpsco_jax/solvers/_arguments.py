@@ -16,7 +16,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _made_for, _planning
 
 
 def require_request(
@@ -47,7 +47,7 @@ def require_run(
         made: the class of plans that the solver's ``plan`` makes.
         key: must be a single typed key.
         plan: must be of that class.
-        objective: must be an ``Objective``.
+        objective: must be an ``Objective``, with the constants of that of the plan.
         data: must be ``UserData`` of the planned number of users.
         params: must be real numbers, as many as planned.
         trace: must be a function if it is given.
@@ -63,7 +63,7 @@ def require_problem(made: type, plan: Any, objective: Any, data: Any, params: An
     Args:
         made: the class of plans that the solver's ``plan`` makes.
         plan: must be of that class.
-        objective: must be an ``Objective``.
+        objective: must be an ``Objective``, with the constants of that of the plan.
         data: must be ``UserData`` whose leaves are arrays of numbers ``[users, items, ...]``, of the same two
             axes, for as many users as the plan states in ``num_users``, if it does. Features of ``Example``
             items must be floating, since losses project them onto a norm, or ``OneHot`` of integers; the
@@ -73,6 +73,7 @@ def require_problem(made: type, plan: Any, objective: Any, data: Any, params: An
     """
     require_plan(made, plan)
     _checks.require_instance("objective", objective, Objective)
+    _made_for.require_same(plan, objective)
     _require_data(data)
     if hasattr(plan, "num_users"):
         _planning.require_users("data", plan.num_users, data)

@@ -26,7 +26,6 @@ from dpsco_jax.problems.problem import Problem
 __all__ = [
     "ACCOUNTANTS",
     "KEPT_SECRET",
-    "NEAR",
     "REPLACE_ONE",
     "fixed_size",
     "float32_above",
@@ -42,7 +41,6 @@ __all__ = [
 _MOST_USERS = 2**34
 _Plan = TypeVar("_Plan", bound=Callable[..., Any])
 
-NEAR = "a minimizer lies within"
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 
 
@@ -69,7 +67,7 @@ def sampler(scheme: Scheme, num_users: int) -> Callable[[jax.Array], sampling.Us
 
 def near(distance: Any) -> str:
     """The assumption that a bound on the distance of the start is true."""
-    return f"{NEAR} {float(distance):.4g} of the start"
+    return f"a minimizer lies within {float(distance):.4g} of the start"
 
 
 def require_users(name: str, planned: int, data: Any) -> None:

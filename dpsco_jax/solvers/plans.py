@@ -29,6 +29,7 @@ _DERIVED = (
 _ELSEWHERE = (
     "epsilon",
     "delta",
+    "made_for",
     "title",
     "remarks",
 )  # in the budget, the first line and the remarks

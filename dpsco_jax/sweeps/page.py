@@ -87,10 +87,14 @@ def _tally(rows: Sequence[Mapping[str, Any]], total: int) -> str:
         "last cell stored": max((row["finished"] for row in rows), default="never")[:10],
     }
     bad = {"failed"} if failed else set()
-    return '<dl class="tally">' + "".join(
-        f"<div><dt>{name}</dt><dd{_classed('bad' if name in bad else '')}>{value}</dd></div>"
-        for name, value in counts.items()
-    ) + "</dl>"  # fmt: skip
+    return (
+        '<dl class="tally">'
+        + "".join(
+            f"<div><dt>{name}</dt><dd{_classed('bad' if name in bad else '')}>{value}</dd></div>"
+            for name, value in counts.items()
+        )
+        + "</dl>"
+    )
 
 
 def _results(collected: Collected) -> str:

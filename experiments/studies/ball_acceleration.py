@@ -81,7 +81,7 @@ class BallAcceleration:
             )
             return {
                 "iterations": end.iterations,
-                "calls": jnp.sum(end.oracle_calls),
+                "calls": sum(end.oracle_calls),
                 "unaccepted": end.unaccepted,
                 "reached": gap(end.params) <= plan.excess,
             }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax.solvers.ball import _query_cost, parallel_sco
+from dpsco_jax.solvers.ball.ball_oracles import OracleCalls
 
 
 def most_rounds(oracle, dim, condition):
@@ -41,7 +42,8 @@ def test_v2_work_has_the_dimension():
     # The theorems multiply by d; Propositions 2.3.4 and 2.3.5 do not.
     problems, queries = np.array([[2], [0], [0]]), (1000,)
     small, large = (
-        _query_cost.of_calls([2, 0, 0], problems, queries, (50,), 1, dim).work for dim in (10, 100)
+        _query_cost.of_calls(OracleCalls(2, 0, 0), problems, queries, (50,), 1, dim).work
+        for dim in (10, 100)
     )
     assert (small, large) == (20_000, 200_000)
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpsco_jax.geometry import rotations
+from dpsco_jax.geometry import domains, rotations
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.mechanisms.winsorized import private_range
 from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.problems import concentration
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers._schedules import phased_erm
 from dpsco_jax.solvers.user_level import finite_class
 from tests.support.planned import planned
@@ -111,7 +112,7 @@ def test_w8_the_best_candidate_is_drawn():
     assert missed(0.01 / 10, 10) < 0.01
     # What the theorem's proof needs of the loss: three times that of a candidate.
     assert private_selection.geometric_selection_loss(0.2).rdp[-1] == pytest.approx(0.6, rel=1e-2)
-    objective = finite_class.Objective(lambda w, z: w, 1.0, None, None)  # type: ignore[arg-type]
+    objective = Objective(lambda w, z: w, 1.0, None, domains.whole_space())
     plan = planned(finite_class.plan,
         objective, num_users=1000, items_per_user=10**5, dim=1, num_candidates=10, epsilon=1.0,
         loss_range=(0.0, 1.0), failure=0.05,

@@ -81,7 +81,8 @@ def _numbers(name: str, node: Any) -> Iterator[tuple[str, str]]:
         return
     if dataclasses.is_dataclass(node):
         for field in dataclasses.fields(node):
-            yield from _numbers(f"{name}.{field.name}", getattr(node, field.name))
+            if field.name != "made_for":  # constants of the case's objective, not of the plan
+                yield from _numbers(f"{name}.{field.name}", getattr(node, field.name))
     elif isinstance(node, dict):
         for key, value in node.items():
             yield from _numbers(f"{name}[{key}]", value)

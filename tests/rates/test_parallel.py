@@ -80,8 +80,11 @@ def test_exponents_of_the_figure():
         Fraction(4, 3)
     }
     assert [log_exponent(name, 1) for name in ("BST14", "BFTGT19", "FKT20", "BFGT20")] == [
-        2, Fraction(9, 2), 2, 2,
-    ]  # fmt: skip
+        2,
+        Fraction(9, 2),
+        2,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("b", [Fraction(0), Fraction(-1, 12), Fraction(-1, 6), Fraction(-1, 4)])

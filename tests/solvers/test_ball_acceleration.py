@@ -132,7 +132,7 @@ def _plans(problem, ratios, search, **options):
 def _iterations(problem, ratios, search, **options):
     plans = _plans(problem, ratios, search, **options)
     end = jax.jit(jax.vmap(lambda plan: _solve(problem, plan)))(plans)
-    return np.asarray(end.iterations), np.asarray(end.oracle_calls).sum(axis=1)
+    return np.asarray(end.iterations), np.asarray(end.oracle_calls).sum(axis=0)
 
 
 def _slope(ratios, counts):
@@ -211,7 +211,8 @@ def test_noise_in_the_oracles(ratio, dim):
     assert not end.unaccepted[:3].any()
     # A single run with loops of static length is what its lane was.
     alone = jax.jit(lambda key, noise: _solve(problem, plan, noise, key, static=True))
-    for one, lanes in zip(alone(keys[1], noises[1])[:-1], end[:-1], strict=True):
+    single = jax.tree.leaves(alone(keys[1], noises[1]))
+    for one, lanes in zip(single, jax.tree.leaves(end), strict=True):
         np.testing.assert_allclose(one, lanes[1], rtol=1e-4, atol=1e-5)
 
 

@@ -76,7 +76,7 @@ def test_solve_finds_the_minimizer_of_a_logistic_loss(inner):
     end = solve(jnp.zeros(4))
     assert end.status == Status.OK
     assert float(mean_loss(objective)(end.params, data)) - best.value < 1e-4
-    assert end.unprivate["trajectory"].oracle_calls.sum() < 40
+    assert sum(end.unprivate["trajectory"].oracle_calls) < 40
     assert not np.isfinite(end.privacy.rdp).any()
     assert end.gradients % 60 == 0
 

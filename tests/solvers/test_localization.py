@@ -72,8 +72,9 @@ def test_the_trajectory_in_closed_form(constants):
 
 def test_a_term_of_the_objective_keeps_its_own_centre():
     """Two centred terms are one: the phase's at its start, and the objective's at the given centre."""
-    objective, outer = exact_solver.quadratic(), np.array([5.0, 5.0], np.float32)
-    plan = _plan(400, objective=objective._replace(domain=domains.ball(9.0)), regularization=0.7)
+    objective = exact_solver.quadratic()._replace(domain=domains.ball(9.0))
+    outer = np.array([5.0, 5.0], np.float32)
+    plan = _plan(400, objective=objective, regularization=0.7)
     data, point, start = _data(400), np.ones(2), 0
     found = composite.solve(
         exact_solver.solve, jax.random.key(0), plan, objective, data, jnp.ones(2), outer

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax.solvers.ball.ball_oracles import OracleCalls
 
 ORACLES = ("epoch_sgd", "ac_sa")
 
@@ -42,7 +43,7 @@ class QueryCost(NamedTuple):
 
 
 def of_calls(
-    oracle_calls: Any,
+    oracle_calls: OracleCalls,
     problems: Any,
     queries: Sequence[int],
     depths: Sequence[int],
@@ -52,14 +53,14 @@ def of_calls(
     """The cost of a run of ball acceleration.
 
     Args:
-        oracle_calls: of line search, ball and prox oracle, ``[3]``.
+        oracle_calls: of each oracle.
         problems: ball problems by oracle and size, ``[3, kinds]``.
         queries: of a problem of each size.
         depths: rounds of queries in a problem of each size.
         search_runs: problems in one call of the line search, all of one size.
         dim: d.
     """
-    searches, balls, proxes = (int(count) for count in np.asarray(oracle_calls))
+    searches, balls, proxes = (int(count) for count in oracle_calls)
     table = [[int(count) for count in row] for row in np.asarray(problems)]
     total = [sum(column) for column in zip(*table, strict=True)]
     # All problems of a line search have the same accuracy and regularization, hence size.

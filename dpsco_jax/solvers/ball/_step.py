@@ -18,9 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax.solvers.ball import _search
 from dpsco_jax.solvers.ball._plan import Plan
-from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
-
-_LINE_SEARCH, _BALL, _PROX = range(3)
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles, OracleCalls
 
 
 class State(NamedTuple):
@@ -33,7 +31,7 @@ class State(NamedTuple):
         weight: A.
         guess: λ of the last iteration, or λ' of the adaptive rule.
         iterations: t.
-        oracle_calls: of line search, ball and prox oracle, ``[3]``.
+        oracle_calls: of each oracle.
         calls: ball problems solved, by the oracles' kinds, ``[kinds]``.
         unaccepted: searches that ended without an accepted answer.
         valid: whether the ball was inactive, as far as measured, in all iterations.
@@ -45,7 +43,7 @@ class State(NamedTuple):
     weight: Float[Array, ""]
     guess: Float[Array, ""]
     iterations: Int[Array, ""]
-    oracle_calls: Int[Array, "3"]
+    oracle_calls: OracleCalls
     calls: Int[Array, "kinds"]
     unaccepted: Int[Array, ""]
     valid: Bool[Array, ""]
@@ -70,7 +68,7 @@ def init(key: Any, plan: Plan, oracles: BallOracles, start: Float[Array, "dim"])
         weight=jnp.asarray(plan.start_weight, start.dtype),
         guess=scalar,
         iterations=zero,
-        oracle_calls=jnp.zeros(3, jnp.int32),
+        oracle_calls=OracleCalls(zero, zero, zero),
         calls=jnp.zeros(kinds, jnp.int32),
         unaccepted=zero,
         valid=jnp.ones((), bool),
@@ -101,7 +99,7 @@ def step(
     if plan.search == "none":
         lam = jnp.asarray(plan.regularization, state.point.dtype)
         answer = oracles.ball(key, state.point, lam)
-        return _counted(state, _BALL, answer.calls)._replace(
+        return _counted(state, answer.calls, ball=1)._replace(
             point=answer.point, iterations=state.iterations + 1
         )
 
@@ -114,7 +112,7 @@ def step(
         lam = jnp.asarray(plan.regularization, state.point.dtype)
         y = center(lam)
         answer = oracles.ball(ball_key, y, lam)
-        state = _counted(state, _BALL, answer.calls)
+        state = _counted(state, answer.calls, ball=1)
     else:
         found = _search.search(
             search_key,
@@ -130,7 +128,7 @@ def step(
         )
         lam, answer = found.regularization, found.answer
         y = center(lam)
-        state = _counted(state, _LINE_SEARCH, found.calls, found.turns)
+        state = _counted(state, found.calls, line_search=found.turns)
         state = state._replace(
             unaccepted=state.unaccepted + ~found.accepted,
             valid=state.valid & found.inactive,
@@ -138,12 +136,12 @@ def step(
         )
         if not plan.reuse:
             answer = oracles.ball(ball_key, y, lam)
-            state = _counted(state, _BALL, answer.calls)
+            state = _counted(state, answer.calls, ball=1)
     if plan.reuse:
         prox = answer
     else:
         prox = oracles.prox(prox_key, y, lam)
-        state = _counted(state, _PROX, prox.calls)
+        state = _counted(state, prox.calls, prox=1)
     a, _ = coefficients(lam, state.weight)
     dual = state.dual - plan.step * a * _gradient(prox, y, lam)
     return state._replace(
@@ -174,7 +172,7 @@ def _adaptive_step(
     weight = state.weight + gamma * a
     mixed = gamma * (state.weight + a) / weight
     dual = state.dual - plan.step * gamma * a * _gradient(answer, y, multiplier)
-    return _counted(state, _BALL, answer.calls)._replace(
+    return _counted(state, answer.calls, ball=1)._replace(
         point=state.point + mixed * (answer.point - state.point),
         dual=dual if project is None else project(dual),
         weight=weight,
@@ -183,10 +181,10 @@ def _adaptive_step(
     )
 
 
-def _counted(state: State, oracle: int, calls: Any, times: Any = 1) -> State:
-    return state._replace(
-        oracle_calls=state.oracle_calls.at[oracle].add(times), calls=state.calls + calls
-    )
+def _counted(state: State, calls: Any, line_search: Any = 0, ball: Any = 0, prox: Any = 0) -> State:
+    made = state.oracle_calls
+    made = OracleCalls(made.line_search + line_search, made.ball + ball, made.prox + prox)
+    return state._replace(oracle_calls=made, calls=state.calls + calls)
 
 
 def _next_guess(plan: Plan, guess: Any, found: _search.Search) -> Any:

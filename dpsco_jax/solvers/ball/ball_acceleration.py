@@ -43,7 +43,7 @@ from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.ball import _search, exact_ball_oracles, newton_ball_oracles
 from dpsco_jax.solvers.ball._plan import SEARCHES, Plan, plan
 from dpsco_jax.solvers.ball._step import State, init, step
-from dpsco_jax.solvers.ball.ball_oracles import BallOracles
+from dpsco_jax.solvers.ball.ball_oracles import BallOracles, OracleCalls
 from dpsco_jax.solvers.solution import Solution, Status
 
 __all__ = ["SEARCHES", "Plan", "Trajectory", "plan", "run", "solve"]
@@ -56,7 +56,7 @@ class Trajectory(NamedTuple):
         params: x, ``[dim]``.
         weight: A.
         iterations: outer iterations made.
-        oracle_calls: of line search, ball and prox oracle, ``[3]`` int32.
+        oracle_calls: of each oracle, int32.
         calls: ball problems solved, by the oracles' kinds, ``[kinds]`` int32.
         unaccepted: searches that ended without an accepted answer.
         certified: whether A reached the plan's target with every step valid; then the accuracy is the plan's,
@@ -66,7 +66,7 @@ class Trajectory(NamedTuple):
     params: Float[Array, "dim"]
     weight: Float[Array, ""]
     iterations: Int[Array, ""]
-    oracle_calls: Int[Array, "3"]
+    oracle_calls: OracleCalls
     calls: Int[Array, "kinds"]
     unaccepted: Int[Array, ""]
     certified: Bool[Array, ""]

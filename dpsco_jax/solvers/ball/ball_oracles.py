@@ -29,6 +29,20 @@ from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.oracles import multilevel
 
 
+class OracleCalls(NamedTuple):
+    """How often each oracle was called.
+
+    Attributes:
+        line_search: the one that looks for λ.
+        ball: the one that finds the next point.
+        prox: the one that finds the gradient of the dual step.
+    """
+
+    line_search: Int[Array, ""]
+    ball: Int[Array, ""]
+    prox: Int[Array, ""]
+
+
 class BallAnswer(NamedTuple):
     """What a ball oracle returns.
 

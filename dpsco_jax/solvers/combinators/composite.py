@@ -36,11 +36,12 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do: the plans of the parts, in order. Sizes are static, numbers are leaves.
 
     Attributes:
@@ -76,6 +77,26 @@ class Plan:
     delta: Number
     excess_bound: Number
 
+    @classmethod
+    def of(cls, part: Any) -> "Plan":
+        """The plan of a single part, as it is."""
+        return cls(
+            title="one part",
+            num_users=part.num_users,
+            on_blocks=False,
+            composition="sequential",
+            remarks=(),
+            premises=(),
+            distance=part.distance,
+            parts=(part,),
+            distances=(part.distance,),
+            strengths=(part.regularization,),
+            center_shares=(1.0,),
+            epsilon=part.epsilon,
+            delta=part.delta,
+            excess_bound=part.excess_bound,
+        )
+
     def __post_init__(self) -> None:
         _checks.require_choice("composition", self.composition, ("parallel", "sequential"))
         if not _checks.require_flag("on_blocks", self.on_blocks):
@@ -98,11 +119,15 @@ class Plan:
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
-        # How near the parts start follows from the bounds before them.
-        of_parts = [line for part in self.parts for line in part.assumes]
-        of_losses = [line for line in of_parts if not line.startswith(_planning.NEAR)]
-        near = _planning.near(self.distance)
-        return tuple(dict.fromkeys([near, *self.premises, *of_losses]))
+        return (_planning.near(self.distance), *self.assumes_of_losses)
+
+    @property
+    def assumes_of_losses(self) -> tuple[str, ...]:
+        """The same without the distance: how near the parts start follows from the bounds before them."""
+        of_parts = [getattr(part, "assumes_of_losses", part.assumes) for part in self.parts]
+        return tuple(
+            dict.fromkeys([*self.premises, *(line for lines in of_parts for line in lines)])
+        )
 
     @property
     def event(self) -> DpEvent:

@@ -30,7 +30,7 @@ from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _sequence
+from dpsco_jax.solvers import _arguments, _made_for, _sequence
 from dpsco_jax.solvers.combinators.composite import Plan, farthest, premises, start_distance
 
 _MOST_STAGES = 6
@@ -46,6 +46,7 @@ class _Stage(NamedTuple):
     budget: Budget
 
 
+@_made_for.remembers
 def plan(
     inner: Callable[..., Any],
     problem: Problem,

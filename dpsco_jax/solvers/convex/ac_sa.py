@@ -38,14 +38,15 @@ from dpsco_jax.oracles import Oracle, sampling, unclipped
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, loop, plans
+from dpsco_jax.solvers import _arguments, _made_for, loop, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.convex import _ac_sa_choice
 from dpsco_jax.solvers.convex.ac_sa_stages import POLICIES, Stages
 from dpsco_jax.solvers.solution import Solution, finished
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree.
 
     Attributes:
@@ -85,6 +86,7 @@ class Plan:
         return plans.describe("AC-SA (not private)", self, [("assumes", near)])
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     *,

@@ -16,10 +16,11 @@ from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
+from dpsco_jax.solvers._made_for import MadeFor
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -89,13 +90,15 @@ class Plan:
         return "regularize" if reduced else "strongly_convex"
 
     @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the bound on the excess risk assumes; privacy assumes none of it."""
+    def assumes_of_losses(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes of the losses."""
         reach, slope = float(self.smoothing_radius), float(self.clip_norm)
-        return (
-            f"losses are convex and {slope:.4g}-Lipschitz within {reach:.3g} of the domain",
-            _planning.near(self.distance),
-        )
+        return (f"losses are convex and {slope:.4g}-Lipschitz within {reach:.3g} of the domain",)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """All that the bound on the excess risk assumes; privacy assumes none of it."""
+        return (*self.assumes_of_losses, _planning.near(self.distance))
 
     @property
     def event(self) -> DpEvent:

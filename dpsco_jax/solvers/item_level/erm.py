@@ -24,7 +24,7 @@ from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers import _arguments, _made_for
 from dpsco_jax.solvers.combinators import composite, regularization, restarts
 from dpsco_jax.solvers.combinators.composite import Plan, start_distance
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
@@ -35,6 +35,7 @@ __all__ = ["Plan", "plan", "solve"]
 METHODS = ("restarts", "direct", "regularize")
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: Budget,
@@ -73,7 +74,7 @@ def plan(
             return restarted(problem, budget)
         if method == "regularize":
             return regularization.plan(restarted, problem, budget)
-        return _direct(
+        return Plan.of(
             private_ac_sa.plan(
                 problem, budget, constants=constants, policy="direct", chunk_size=chunk_size
             )
@@ -89,25 +90,6 @@ def plan(
     plans = {name: under(name) for name in methods}
     name, best = min(plans.items(), key=lambda item: item[1].excess_bound)
     return dataclasses.replace(best, title=f"private empirical risk, {constants}, {name}")
-
-
-def _direct(part: Any) -> Plan:
-    return Plan(
-        title="direct",
-        num_users=part.num_users,
-        on_blocks=False,
-        composition="sequential",
-        remarks=(),
-        premises=(),
-        distance=part.distance,
-        parts=(part,),
-        distances=(part.distance,),
-        strengths=(part.regularization,),
-        center_shares=(1.0,),
-        epsilon=part.epsilon,
-        delta=part.delta,
-        excess_bound=part.excess_bound,
-    )
 
 
 def solve(

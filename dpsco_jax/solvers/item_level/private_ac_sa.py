@@ -34,7 +34,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, first_order
+from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
 from dpsco_jax.solvers.item_level._private_ac_sa_plan import Plan
 from dpsco_jax.solvers.solution import Solution
@@ -42,6 +42,7 @@ from dpsco_jax.solvers.solution import Solution
 __all__ = ["Plan", "plan", "solve"]
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

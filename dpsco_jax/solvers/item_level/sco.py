@@ -26,7 +26,7 @@ from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers import _arguments, _made_for
 from dpsco_jax.solvers.combinators import composite, localization, restarts
 from dpsco_jax.solvers.combinators.composite import Plan, start_distance
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
@@ -37,6 +37,7 @@ __all__ = ["Plan", "plan", "solve"]
 METHODS = ("localization", "restarts")
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: Budget,

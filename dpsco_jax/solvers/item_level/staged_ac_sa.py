@@ -33,7 +33,8 @@ from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, first_order, means, plans
+from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.transforms import balanced_smoothness
 
@@ -41,7 +42,7 @@ __all__ = ["Plan", "plan", "solve"]
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -89,6 +90,7 @@ class Plan:
         return plans.describe("private AC-SA in stages", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

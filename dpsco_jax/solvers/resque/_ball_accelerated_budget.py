@@ -19,6 +19,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.solvers import plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 
 SEARCHES = ("doubling", "bisection", "fixed")
@@ -28,7 +29,7 @@ _OBSERVED = 5.0  # C_sc of Algorithm 10; 8192 is proved
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree.
 
     Attributes:

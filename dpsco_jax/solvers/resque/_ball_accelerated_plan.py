@@ -28,7 +28,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers import _arguments, _made_for
 from dpsco_jax.solvers.ball import ball_acceleration
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque._ball_accelerated_budget import (
@@ -48,6 +48,7 @@ GOOD_ERROR, WORST_ERROR = 0.2, 0.5
 _ITERATIONS = 2.5  # over K; 3.5 certify the target if all answers are exact
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: Budget,
@@ -166,7 +167,7 @@ def draft(
     num_users, distance = problem.num_users, problem.require_distance()
     accounting.require_linear(problem.objective)
     paper = _checks.require_choice("constants", calls.constants, ("tight", "paper")) == "paper"
-    sampling = calls.sampling or SAMPLINGS[paper]
+    sampling = calls.sampling or ("with_replacement" if paper else "without_replacement")
     _checks.require_given(_checks.require_flag, reuse=calls.reuse)
     _checks.require_given(
         _checks.require_count,
@@ -175,7 +176,8 @@ def draft(
     )
     levels_seed = _checks.require_integer("levels_seed", calls.levels_seed, 0)
     _checks.require_choice("sampling", sampling, SAMPLINGS)
-    search = _checks.require_choice("search", calls.search or SEARCHES[paper], SEARCHES)
+    search = calls.search or ("bisection" if paper else "doubling")
+    _checks.require_choice("search", search, SEARCHES)
     prox = calls.prox or ("mlmc_extended" if paper else "plain")
     _checks.require_choice("prox", prox, PROXES)
     condition = _checks.require_real("condition", condition, 1, closed=True)

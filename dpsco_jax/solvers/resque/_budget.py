@@ -16,6 +16,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.solvers import plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque._levels import levels
 
@@ -28,7 +29,7 @@ _SMOOTHING_BIAS = math.sqrt(
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:

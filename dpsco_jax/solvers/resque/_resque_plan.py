@@ -62,9 +62,9 @@ def draft(
     ratio = _checks.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
     convexity = _checks.require_real("regularization", regularization, 0, closed=True)
     paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
-    sampling = sampling or SAMPLINGS[paper]
+    sampling = sampling or ("with_replacement" if paper else "without_replacement")
     _checks.require_choice("sampling", sampling, SAMPLINGS)
-    method = method or METHODS[convexity > 0]
+    method = method or ("strongly_convex" if convexity > 0 else "localized")
     _checks.require_choice("method", method, METHODS)
     strong = method == "strongly_convex"
     if strong:

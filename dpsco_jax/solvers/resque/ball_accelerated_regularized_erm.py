@@ -34,7 +34,8 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _sequence, plans
+from dpsco_jax.solvers import _arguments, _made_for, _sequence, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import ball_accelerated_erm
@@ -44,7 +45,7 @@ _REACHED = 10.0  # target over the excess that is reached, observed; 1 is what e
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do.
 
     Attributes:
@@ -99,6 +100,7 @@ class Plan:
         return plans.describe("private regularized ERM by ball acceleration", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -30,7 +30,8 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _sequence, plans
+from dpsco_jax.solvers import _arguments, _made_for, _sequence, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import ball_accelerated_erm
 from dpsco_jax.solvers.resque._ball_accelerated_plan import WORST_ERROR
@@ -40,7 +41,7 @@ _RATIO = 8.0  # of successive regularizations; above 4, the errors of the blocks
 
 
 @pytree
-class Plan(_sequence.OnBlocks):
+class Plan(_sequence.OnBlocks, MadeFor):
     """What ``solve`` will do.
 
     Attributes:
@@ -72,6 +73,7 @@ class Plan(_sequence.OnBlocks):
         return plans.describe("private SCO by ball acceleration", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -32,7 +32,7 @@ from dpsco_jax import privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers import _arguments, _made_for
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls as subsolvers
 from dpsco_jax.solvers.resque import _resque_plan as shared
@@ -43,6 +43,7 @@ from dpsco_jax.solvers.solution import Solution
 __all__ = ["Plan", "plan", "solve"]
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

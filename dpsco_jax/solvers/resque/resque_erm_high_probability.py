@@ -26,7 +26,8 @@ from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _made_for, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls as subsolvers
 from dpsco_jax.solvers.resque import _resque_plan as shared
@@ -35,7 +36,7 @@ from dpsco_jax.solvers.solution import Solution
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do.
 
     Attributes:
@@ -89,6 +90,7 @@ class Plan:
         return plans.describe("private ERM over a ball, with high probability", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

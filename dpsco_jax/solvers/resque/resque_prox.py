@@ -35,7 +35,8 @@ from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _made_for, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls as subsolvers
 from dpsco_jax.solvers.resque import _resque_plan as shared
@@ -46,7 +47,7 @@ PROXES = ("mlmc", "mlmc_extended", "plain")
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do.
 
     Attributes:
@@ -120,6 +121,7 @@ class Plan:
         return plans.describe("private proximal point", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -21,6 +21,7 @@ from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers._made_for import MadeFor
 
 _REPLACE = NeighboringRelation.REPLACE_ONE
 _ASSUMES = ("the key and the items drawn in each step stay secret",)
@@ -28,7 +29,7 @@ _LEAST_MULTIPLIER = 0.01
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:

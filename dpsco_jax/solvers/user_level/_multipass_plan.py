@@ -16,10 +16,11 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
+from dpsco_jax.solvers._made_for import MadeFor
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:

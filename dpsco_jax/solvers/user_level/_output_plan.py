@@ -35,6 +35,7 @@ from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import plans
+from dpsco_jax.solvers._made_for import MadeFor
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 CLIP_ROOM = 1.0 + 2.0**-10
@@ -63,7 +64,7 @@ class Constants(NamedTuple):
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:

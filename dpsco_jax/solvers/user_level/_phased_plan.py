@@ -16,6 +16,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
 from dpsco_jax.solvers import _planning, _sequence, means, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
 
 
@@ -48,7 +49,7 @@ def with_noise(
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:

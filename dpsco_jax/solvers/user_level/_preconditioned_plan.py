@@ -26,14 +26,15 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _planning, plans
+from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
+from dpsco_jax.solvers._made_for import MadeFor
 
 COMPONENT_WEIGHT = 0.3  # 4 % more noise for the rest
 _NOISE_AVERSION = 50.0  # of the default quantile
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -129,6 +130,7 @@ class Plan:
         return plans.describe("user-level preconditioned DP-SGD", self, remarks)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -28,7 +28,8 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, _sequence, means, plans
+from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence, means, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
@@ -38,7 +39,7 @@ from dpsco_jax.solvers.user_level import accelerated_sgd
 
 
 @pytree
-class Plan(_sequence.OnBlocks):
+class Plan(_sequence.OnBlocks, MadeFor):
     """What ``solve`` will do.
 
     Attributes:
@@ -76,6 +77,7 @@ class Plan(_sequence.OnBlocks):
         return plans.describe("accelerated phased ERM", self)
 
 
+@_made_for.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,

@@ -26,7 +26,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, first_order, means
+from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers.solution import Solution
@@ -34,6 +34,7 @@ from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 from dpsco_jax.solvers.user_level._accelerated_plan import Plan
 
 
+@_made_for.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,

@@ -26,13 +26,14 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, _sequence, means, plans
+from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence, means, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
 
 
 @pytree
-class Plan(_sequence.OnBlocks):
+class Plan(_sequence.OnBlocks, MadeFor):
     """What ``solve`` will do.
 
     Attributes:
@@ -63,6 +64,7 @@ class Plan(_sequence.OnBlocks):
         return plans.describe("accelerated phased ERM, strongly convex", self)
 
 
+@_made_for.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,

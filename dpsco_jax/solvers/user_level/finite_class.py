@@ -39,14 +39,15 @@ from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData, user_loss
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _made_for, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution, Status
 
 _MATRIX_ENTRIES = 2**24
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -137,6 +138,7 @@ class Plan:
         return plans.describe("private choice from a finite class", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -32,7 +32,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, first_order, means
+from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._item_group_plan import (
     Plan,
@@ -44,6 +44,7 @@ from dpsco_jax.solvers.user_level._item_group_plan import (
 __all__ = ["Plan", "item_budget", "plan", "solve"]
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -29,13 +29,14 @@ from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _made_for, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import finite_class
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -91,6 +92,7 @@ class Plan:
         return plans.describe("private choice from a grid", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -27,7 +27,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, first_order, plans
+from dpsco_jax.solvers import _arguments, _made_for, first_order, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import sgd
 
@@ -50,6 +50,7 @@ class Plan(sgd.Plan):
         return plans.describe("user-level DP-SGD with momentum", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -86,9 +87,16 @@ def plan(
     _checks.require_within("momentum", momentum, 0.0, 1.0, open_high=True)
     linear = _checks.require_choice("step_decay", step_decay, ("linear", "none")) == "linear"
     base = sgd.plan(
-        problem, budget, num_steps=num_steps, batch_size=batch_size, sampling=sampling,
-        clip_norm=clip_norm, step_size=step_size, accountant=accountant, chunk_size=chunk_size,
-    )  # fmt: skip
+        problem,
+        budget,
+        num_steps=num_steps,
+        batch_size=batch_size,
+        sampling=sampling,
+        clip_norm=clip_norm,
+        step_size=step_size,
+        accountant=accountant,
+        chunk_size=chunk_size,
+    )
     # What sgd proves of the average, R·√(V/T), is proven of the last point with T + 1 in place of T.
     shrink = math.sqrt(base.num_steps / (base.num_steps + 1)) if linear else 1.0
     given = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}

@@ -36,7 +36,7 @@ from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, first_order
+from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order
 from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._multipass_plan import Plan
@@ -46,6 +46,7 @@ __all__ = ["Plan", "plan", "solve"]
 _SMOOTHING = ("none", "per_item", "per_round")
 
 
+@_made_for.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,

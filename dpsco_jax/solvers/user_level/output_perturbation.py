@@ -40,7 +40,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.problems.users import items_per_user as items_of_each
-from dpsco_jax.solvers import _arguments, _planning, loop
+from dpsco_jax.solvers import _arguments, _made_for, _planning, loop
 from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level._item_group_plan import item_budget
 from dpsco_jax.solvers.user_level._output_plan import REPLACE, Plan, bare, proven_constants
@@ -50,6 +50,7 @@ __all__ = ["Plan", "plan", "solve"]
 _SOLVED_TO = 0.01  # optimization error as a share of the noise
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -30,7 +30,8 @@ from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleas
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
+from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers._schedules import phased_erm as schedule
 from dpsco_jax.solvers.solution import Solution
@@ -38,7 +39,7 @@ from dpsco_jax.solvers.user_level import _winsorized_plan
 
 
 @pytree
-class Plan(_sequence.OnBlocks):
+class Plan(_sequence.OnBlocks, MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -83,6 +84,7 @@ class Plan(_sequence.OnBlocks):
         return plans.describe("phased ERM", self)
 
 
+@_made_for.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,

@@ -36,7 +36,7 @@ from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, _sequence
+from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.solution import Solution, Status, finished
 from dpsco_jax.solvers.user_level import _phased_search as search
@@ -47,6 +47,7 @@ __all__ = ["Plan", "group_averages", "plan", "solve"]
 _MOST_PHASES = 8
 
 
+@_made_for.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,

@@ -30,7 +30,8 @@ from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, first_order, means, plans
+from dpsco_jax.solvers import _arguments, _made_for, first_order, means, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
 
 _SAMPLING = ("poisson", "fixed", "full")
@@ -38,7 +39,7 @@ _DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iter
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -106,6 +107,7 @@ class Plan:
         return plans.describe("user-level DP-SGD", self)
 
 
+@_made_for.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

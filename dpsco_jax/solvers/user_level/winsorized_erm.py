@@ -29,7 +29,8 @@ from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleas
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, plans
+from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
+from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _winsorized_plan
@@ -39,7 +40,7 @@ _NEAR = 1.05
 
 
 @pytree
-class Plan:
+class Plan(MadeFor):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -122,6 +123,7 @@ class Plan:
         return plans.describe("winsorized ERM", self)
 
 
+@_made_for.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,

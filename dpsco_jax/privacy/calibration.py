@@ -11,7 +11,6 @@ relation under which its curve holds (Poisson sampling: ADD_OR_REMOVE_ONE).
 Cost: about 12 evaluations of the curve; runs inside ``jit`` and ``vmap`` for JAX arrays, else in NumPy.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import Scalar, as_floats
+from dpsco_jax.privacy._bracket import Bracket
 from dpsco_jax.privacy.curves.poisson import poisson_subsampled_gaussian
 from dpsco_jax.privacy.loss import PrivacyLoss, scale
 from dpsco_jax.privacy.loss import epsilon as epsilon_of
@@ -206,57 +206,24 @@ def _search(
     private_end: tuple[Any, Any],
     useful_end: tuple[Any, Any],
 ) -> Any:
-    """Closes the bracket between two ends, each given with its ``_excess``."""
+    """The last value between two ends, each given with its ``_excess``, at which the budget holds."""
     private, at_private, useful, at_useful = xp.broadcast_arrays(*private_end, *useful_end)
-    tolerance = max(4.0 * float(xp.finfo(private.dtype).eps), 2e-7)
-    most = 4 * math.ceil(math.log2(100.0 / tolerance))  # bisection alone takes a quarter of it
-
-    def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        count, held, broken, at_held, at_broken, last_size, size_before, aside = state
-        width = xp.log(broken / held)  # of either sign
-        size = xp.abs(width)
-        # Interpolated points fall a little to the one side and to the other of the solution, by turns,
-        # and so enclose it; where two of them gain less than a bisection does, one follows.
-        slow = size > 0.5 * size_before
-        share = xp.where(slow, 0.5, at_held / (at_held - at_broken) + aside) * size
-        share = xp.clip(share, 0.3 * tolerance, xp.maximum(size, tolerance) - 0.3 * tolerance)
-        value = held * xp.exp(xp.sign(width) * share)
-        found = _excess(xp, epsilon_of(loss_of(value), delta), epsilon)
-        inwards, outwards = (size > tolerance) & (found <= 0), (size > tolerance) & (found > 0)
-        return (
-            count + 1,
-            xp.where(inwards, value, held),
-            xp.where(outwards, value, broken),
-            xp.where(inwards, found, at_held),
-            xp.where(outwards, found, at_broken),
-            size,
-            xp.where(slow, xp.inf, last_size),
-            xp.where(found <= 0, 0.01, -0.01),
-        )
-
-    def unfinished(state: tuple[Any, ...]) -> Any:
-        count, held, broken, *_ = state
-        return (count < most) & xp.any(xp.abs(xp.log(broken / held)) > tolerance)
-
-    open_bracket = (at_private <= 0) & (at_useful > 0)
+    is_open = (at_private <= 0) & (at_useful > 0)
     far = xp.full_like(private, xp.inf)
-    broken = xp.where(open_bracket, useful, private)
-    state = (
-        0,
-        private,
-        broken,
-        at_private,
-        xp.where(open_bracket, at_useful, 1.0),
-        far,
-        far,
-        0.0 * private + 0.01,
+    bracket = Bracket(
+        turns=0,
+        held=private,
+        broken=xp.where(is_open, useful, private),
+        at_held=at_private,
+        at_broken=xp.where(is_open, at_useful, 1.0),
+        size=far,
+        size_before=far,
+        aside=0.0 * private + 0.01,
     )
-    if xp is jnp:
-        state = jax.lax.while_loop(unfinished, step, state)
-    else:
-        while unfinished(state):
-            state = step(state)
-    found = xp.where(at_useful > 0, state[1], useful)
+    bracket = bracket.closed(
+        xp, lambda value: _excess(xp, epsilon_of(loss_of(value), delta), epsilon)
+    )
+    found = xp.where(at_useful > 0, bracket.held, useful)
     reached = (at_private <= 0) | (at_useful <= 0)
     if xp is np and not np.all(reached):
         raise Infeasible(

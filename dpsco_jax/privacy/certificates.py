@@ -17,12 +17,14 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple, SupportsFloat
 
-from dp_accounting import DpEvent, NeighboringRelation, NonPrivateDpEvent
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import __version__
-from dpsco_jax._checks import require, require_instance, require_real
+from dpsco_jax._checks import require, require_instance, require_real, require_relation
 from dpsco_jax.privacy import accountants
-from dpsco_jax.privacy.dp_accounting.compositions import Releases, compositions
+from dpsco_jax.privacy._kinds import Composition
+from dpsco_jax.privacy.dp_accounting.compositions import compositions
+from dpsco_jax.privacy.dp_accounting.events import DpEvent
 
 
 class Certificate(NamedTuple):
@@ -89,17 +91,32 @@ def certificate(
         ValueError: if δ is out of range or a part of the event is unknown or has no proof under the
             relation; nothing is composed then.
     """
-    delta = require_real("delta", delta, 0.0, 1.0)
-    single = isinstance(assumptions, str) or not isinstance(assumptions, Iterable)
-    require(not single, "assumptions", assumptions, "sentences, in a tuple or a list")
-    assumptions = tuple(assumptions)
-    for assumption in assumptions:
-        require_instance("assumptions", assumption, str)
+    delta, assumptions = _checked(delta, assumptions)
+    return certificate_of(compositions(event, relation), delta, relation, assumptions)
+
+
+def certificate_of(
+    alternatives: Iterable[Composition],
+    delta: SupportsFloat,
+    relation: NeighboringRelation,
+    assumptions: Iterable[str] = (),
+) -> Certificate:
+    """The guarantee of releases that were made for the relation: the least ε at δ over the accountants.
+
+    Args:
+        alternatives: one composition for each place where the differing record may be, one or more.
+        delta: in (0, 1).
+        relation: the neighbouring relation for which the releases were made.
+        assumptions: sentences to carry along; they do not enter the computation.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    delta, assumptions = _checked(delta, assumptions)
+    require_relation("relation", relation)
     # Where parts are released in parallel, the differing record is in the worst of them.
-    epsilon, accountant = max(
-        _tightest(releases, delta) for releases in compositions(event, relation)
-    )
-    return Certificate(epsilon, delta, relation, accounted_by(accountant), tuple(assumptions))
+    epsilon, accountant = max(_tightest(releases, delta) for releases in alternatives)
+    return Certificate(epsilon, delta, relation, accounted_by(accountant), assumptions)
 
 
 def accounted_by(accountant: str) -> str:
@@ -112,9 +129,19 @@ def accounted_by(accountant: str) -> str:
     return f"{accountant} (dpsco_jax {__version__})"
 
 
-def _tightest(releases: Releases, delta: float) -> tuple[float, str]:
+def _checked(delta: SupportsFloat, assumptions: Iterable[str]) -> tuple[float, tuple[str, ...]]:
+    delta = require_real("delta", delta, 0.0, 1.0)
+    single = isinstance(assumptions, str) or not isinstance(assumptions, Iterable)
+    require(not single, "assumptions", assumptions, "sentences, in a tuple or a list")
+    assumptions = tuple(assumptions)
+    for assumption in assumptions:
+        require_instance("assumptions", assumption, str)
+    return delta, assumptions
+
+
+def _tightest(releases: Composition, delta: float) -> tuple[float, str]:
     """The least ε, and whose it is."""
-    if any(isinstance(release, NonPrivateDpEvent) for release, _ in releases):
+    if not all(release.private for release, _ in releases):
         return math.inf, "definition"
     if (exact := accountants.closed_form(releases, delta)) is not None:
         return exact, "closed form"

@@ -14,12 +14,11 @@ import math
 from collections.abc import Callable
 from typing import Protocol, SupportsFloat, runtime_checkable
 
-from dp_accounting import DpEvent, NeighboringRelation
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require_instance, require_integer, require_real, require_relation
 from dpsco_jax.privacy import accountants, pld
-from dpsco_jax.privacy.dp_accounting import events
-from dpsco_jax.privacy.dp_accounting.compositions import compositions
+from dpsco_jax.privacy._kinds import Release, repeated
 
 _LEAST = math.log(0.01)  # with so little noise, what protects is the sampling alone
 _UNDER_BUDGET = 2e-5  # calibration stops when ε is below its target by at most this, relative
@@ -29,8 +28,8 @@ _UNDER_BUDGET = 2e-5  # calibration stops when ε is below its target by at most
 class GaussianSampling(Protocol):
     """What ``certified_noise_multiplier`` needs of a sampling scheme."""
 
-    def gaussian_event(self, noise_multiplier: float) -> DpEvent:
-        """The event of one Gaussian release on a sample."""
+    def gaussian_release(self, noise_multiplier: float, relation: NeighboringRelation) -> Release:
+        """One Gaussian release on a sample, as accountants see it under the relation."""
 
 
 def certified_noise_multiplier(
@@ -64,8 +63,8 @@ def certified_noise_multiplier(
     require_relation("relation", relation)
 
     def excess(log_multiplier: float, max_points: int = pld.MAX_POINTS) -> float:
-        event = events.repeated(sampling.gaussian_event(math.exp(log_multiplier)), num_steps)
-        (releases,) = compositions(event, relation)
+        release = sampling.gaussian_release(math.exp(log_multiplier), relation)
+        releases = repeated(release, num_steps)
         spent = accountants.closed_form(releases, delta)
         if spent is None:
             spent = accountants.privacy_loss_distribution(releases, delta, max_points)

@@ -18,15 +18,17 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dp_accounting import DpEvent, NeighboringRelation
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require, require_choice, require_integer
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy._kinds import Composition, repeated
 from dpsco_jax.privacy.calibration import calibrate
-from dpsco_jax.privacy.certificates import Certificate, certificate
+from dpsco_jax.privacy.certificates import Certificate, certificate_of
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
 
@@ -96,14 +98,23 @@ class GaussianSteps(NamedTuple):
         """ε of the run by its Rényi curve: what the ledger will say, in float64."""
         return float(epsilon(self.loss(float(noise_multiplier)), float(delta)))
 
+    def composition(self, noise_multiplier: float) -> Composition:
+        """What the run releases, for our own accountants on the host.
+
+        Raises:
+            ValueError: if the scheme has no proof under the relation, or a number is out of its range.
+        """
+        release = self.scheme.gaussian_release(float(noise_multiplier), self.relation)
+        return repeated(release, self.num_steps)
+
     def event(self, noise_multiplier: float) -> DpEvent:
-        """What the run releases, for an accountant on the host."""
+        """What the run releases, for any accountant on the host, and for joining with other events."""
         return events.repeated(self.scheme.gaussian_event(float(noise_multiplier)), self.num_steps)
 
     def certificate(self, noise_multiplier: float, delta: float) -> Certificate:
         """The guarantee of the run with this noise by the tightest accountant."""
-        event = self.event(noise_multiplier)
-        return certificate(event, float(delta), self.relation, KEPT_SECRET)
+        releases = self.composition(noise_multiplier)
+        return certificate_of([releases], float(delta), self.relation, KEPT_SECRET)
 
 
 @pytree

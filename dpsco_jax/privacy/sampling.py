@@ -1,6 +1,6 @@
 """Sampling schemes as values: how the users of a step are drawn, and what a Gaussian release then costs.
 
-Source: the curves and events that the methods call.
+Source: the curves, releases and events that the methods call.
 
 Formal guarantee: a scheme serves a relation only where its curve is proven, and raises otherwise.
 
@@ -11,18 +11,21 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from dp_accounting import DpEvent, NeighboringRelation
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import (
+    require_integer,
     require_integers,
+    require_multiplier,
     require_probability,
     require_relation,
     require_whole,
 )
 from dpsco_jax._numerics import Scalar
-from dpsco_jax.privacy import curves
+from dpsco_jax.privacy import _kinds, curves
 from dpsco_jax.privacy.curves import poisson, subsampling
 from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.loss import PrivacyLoss
 
 
@@ -45,6 +48,14 @@ class FullBatch(NamedTuple):
         """
         require_relation("relation", relation)  # the multiplier has it already
         return curves.gaussian(noise_multiplier)
+
+    def gaussian_release(
+        self, noise_multiplier: float, relation: NeighboringRelation
+    ) -> _kinds.Release:
+        """One Gaussian release as accountants on the host see it, under any relation."""
+        require_multiplier("noise_multiplier", noise_multiplier)
+        require_relation("relation", relation)
+        return _kinds.gaussian(float(noise_multiplier))
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
         """The event of one Gaussian release."""
@@ -72,6 +83,22 @@ class Poisson(NamedTuple):
         """
         require_probability("probability", self.probability)
         return poisson.poisson_subsampled_gaussian(noise_multiplier, self.probability, relation)
+
+    def gaussian_release(
+        self, noise_multiplier: float, relation: NeighboringRelation
+    ) -> _kinds.Release:
+        """One Gaussian release as accountants on the host see it.
+
+        Raises:
+            ValueError: unless the relation is ADD_OR_REMOVE_ONE or REPLACE_SPECIAL.
+        """
+        require_probability("probability", self.probability)
+        require_multiplier("noise_multiplier", noise_multiplier)
+        require_relation("relation", relation)
+        _kinds.require_proof(
+            _kinds.PoissonSampled, relation, lambda: self.gaussian_event(noise_multiplier)
+        )
+        return _kinds.poisson_sampled(float(np.asarray(self.probability)), float(noise_multiplier))
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
         """The event of one Gaussian release."""
@@ -106,6 +133,29 @@ class WithoutReplacement(NamedTuple):
         _require_sizes(population_size=self.population_size, batch_size=self.batch_size)
         return subsampling.subsampled_gaussian_without_replacement(
             noise_multiplier, self.population_size, self.batch_size, relation
+        )
+
+    def gaussian_release(
+        self, noise_multiplier: float, relation: NeighboringRelation
+    ) -> _kinds.Release:
+        """One Gaussian release as accountants on the host see it.
+
+        Raises:
+            ValueError: unless the relation is REPLACE_ONE or ADD_OR_REMOVE_ONE, or if a size is no integer
+                (10.0 is none) or out of range.
+        """
+        _require_sizes(population_size=self.population_size, batch_size=self.batch_size)
+        population = require_integer("population_size", self.population_size, 1)
+        batch = require_integer("batch_size", self.batch_size, 0, population)
+        require_multiplier("noise_multiplier", noise_multiplier)
+        require_relation("relation", relation)
+        _kinds.require_proof(
+            _kinds.SampledWithoutReplacement,
+            relation,
+            lambda: self.gaussian_event(noise_multiplier),
+        )
+        return _kinds.sampled_without_replacement(
+            population, batch, float(noise_multiplier), relation
         )
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:

@@ -19,7 +19,7 @@ Cost: one gradient for every item of the users of a step; memory of one chunk of
 step for ``OutlierRemoved`` and ``Winsorized``.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -64,6 +64,7 @@ class Opened(NamedTuple):
     may_halt: bool = False
 
 
+@runtime_checkable
 class Mean(Protocol):
     """Whatever ``first_order.run`` can drive a method with.
 
@@ -253,7 +254,13 @@ def tested_stddev(releases: ConcentratedReleases, score_radius: Any, reach: floa
         score_radius: users are near each other within it.
         reach: no honest vector is farther from the origin, in score radii; rounding grows with it.
         dim: number of coordinates.
+
+    Raises:
+        ValueError: naming the argument that is out of its range.
     """
+    _checks.require_instance("releases", releases, ConcentratedReleases)
+    _checks.require_positive("score_radius", score_radius)
+    _checks.require_count("dim", dim)
     vector = jax.ShapeDtypeStruct((dim,), np.float32)
     return releases.noise_stddev * score_radius * (1 + concentrated_mean.headroom(vector, reach))
 

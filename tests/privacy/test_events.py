@@ -16,7 +16,7 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from dpsco_jax.privacy import certificate
+from dpsco_jax.privacy import _kinds, certificate
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
 
@@ -59,7 +59,10 @@ def test_gaussians_compose_to_one():
 def test_repetitions_multiply_through_every_nesting():
     sampled = events.subsampled_gaussian_without_replacement(2.0, 100, 10)
     inner = events.repeated(events.composed(sampled, events.laplace(5.0)), 3)
-    assert dict(only(events.repeated(inner, 4))) == {sampled: 12, LaplaceDpEvent(5.0): 12}
+    assert dict(only(events.repeated(inner, 4))) == {
+        _kinds.SampledWithoutReplacement(100, 10, 2.0): 12,
+        _kinds.Laplace(5.0): 12,
+    }
     assert only(events.composed(sampled, inner, sampled)) == only(
         events.composed(events.repeated(sampled, 5), events.repeated(events.laplace(5.0), 3))
     )
@@ -74,14 +77,13 @@ def test_gaussians_on_one_sample_are_one_gaussian(sigma):
     ):
         ((release, count),) = only(event, relation)
         assert count == 1
-        assert release.event.noise_multiplier == pytest.approx(0.5, rel=1e-14)
+        assert release.noise_multiplier == pytest.approx(0.5, rel=1e-14)
 
 
 def test_sampling_everybody_or_nobody_is_no_sampling():
-    assert only(events.poisson_subsampled_gaussian(2, 1.0), ADD) == ((GaussianDpEvent(2.0), 1),)
-    assert only(events.subsampled_gaussian_without_replacement(2, 9, 9)) == (
-        (GaussianDpEvent(2.0), 1),
-    )
+    gaussian = ((_kinds.Gaussian(2.0), 1),)
+    assert only(events.poisson_subsampled_gaussian(2, 1.0), ADD) == gaussian
+    assert only(events.subsampled_gaussian_without_replacement(2, 9, 9)) == gaussian
     assert only(events.poisson_subsampled_gaussian(2, 0.0), ADD) == ()
     assert only(events.subsampled_gaussian_without_replacement(2, 9, 0)) == ()
     assert only(events.gaussian(math.inf)) == ()
@@ -100,7 +102,7 @@ def test_no_noise_is_no_privacy():
 
 def test_fixed_size_under_add_or_remove_is_poisson_at_half_the_multiplier():
     assert only(events.subsampled_gaussian_without_replacement(3, 100, 10), ADD) == (
-        (PoissonSampledDpEvent(0.1, GaussianDpEvent(1.5)), 1),
+        (_kinds.PoissonSampled(0.1, 1.5), 1),
     )
 
 

@@ -4,7 +4,7 @@ Public is what a user can name without an underscore: a function or class of a m
 that is defined there, or named in ``__all__`` where the module has one. Classes that are pytrees (all
 ``NamedTuple`` states and results, plans, releases) are left out: JAX builds them itself, of tracers and of
 placeholders, so they cannot look at their fields; what forms a claim from the fields does. Sampling schemes
-are tried through ``gaussian_loss`` and ``gaussian_event``, where they are used.
+are tried through ``gaussian_loss``, ``gaussian_event`` and ``gaussian_release``, where they are used.
 
 ``python -m tests.support.public`` prints how many bad values are refused, and how.
 """

@@ -106,112 +106,154 @@ def degrees(
 
     def share(device: Any, devices: int, rows: Any, centres: Any, radius: Any) -> jax.Array:
         leaves = [_Leaf(*pair) for pair in zip(rows[0], centres, strict=True)]
-        return _count(leaves, rows[1], 1 / radius, reach, error, block_size, device, devices)
+        users = len(rows[1])
+        blocks = _Blocks(leaves, 1 / radius, users, min(block_size, users))
+        return _count(blocks, rows[1], reach, error, device, devices)
 
     rows = ([leaf.rows for leaf in matrices], jnp.asarray(counted))
     centres = [leaf.centre for leaf in matrices]
     return Degrees(*_sharding.shared_out(share, rows, centres, jnp.asarray(radius, dtype)))
 
 
-def _count(
-    leaves: list[_Leaf],
-    counted: jax.Array,
-    inverse: jax.Array,
-    reach: float,
-    error: float,
-    block_size: int,
-    device: Any,
-    devices: int,
-) -> jax.Array:
-    """Degrees ``[2, users]`` over every ``devices``-th pair of blocks, from number ``device`` on."""
-    num_users, dtype = len(counted), inverse.dtype
-    rows = min(block_size, num_users)
-    blocks = -(-num_users // rows)
+class _Blocks(NamedTuple):
+    """All vectors, in units of the radius, in blocks of ``rows`` users each.
 
-    def start_of(block: jax.Array) -> jax.Array:
-        # The last block starts early enough to be whole.
-        return jnp.minimum(block * rows, num_users - rows)
+    Attributes:
+        leaves: of all vectors, with the anchor's.
+        inverse: one over the radius.
+        num_users: how many vectors.
+        rows: how many of them in a block; the last block starts early enough to be whole.
+    """
 
-    def slab(leaf: _Leaf, row: jax.Array, column: jax.Array, width: int) -> jax.Array:
+    leaves: list[_Leaf]
+    inverse: jax.Array
+    num_users: int
+    rows: int
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks hold all vectors."""
+        return -(-self.num_users // self.rows)
+
+    def start(self, block: jax.Array) -> jax.Array:
+        """The first user of a block."""
+        return jnp.minimum(block * self.rows, self.num_users - self.rows)
+
+    def slab(self, leaf: _Leaf, row: jax.Array, column: jax.Array, width: int) -> jax.Array:
+        """Some columns of the block that starts at ``row``, centred; zero where an earlier slab has them."""
         first = jnp.minimum(column, leaf.rows.shape[1] - width)
         corner = (row.astype(jnp.int32), first.astype(jnp.int32))
-        entries = lax.dynamic_slice(leaf.rows, corner, (rows, width)).astype(dtype)
+        entries = lax.dynamic_slice(leaf.rows, corner, (self.rows, width)).astype(
+            self.inverse.dtype
+        )
         centre = lax.dynamic_slice_in_dim(leaf.centre, first, width)
-        centred = (entries - centre[None]) * inverse
+        centred = (entries - centre[None]) * self.inverse
         return jnp.where((first + jnp.arange(width) >= column)[None], centred, 0)
 
-    def add_squared_norms(block: jax.Array, norms: jax.Array) -> jax.Array:
+    def over_slabs(
+        self, total: jax.Array, term: Callable[[_Leaf, jax.Array, int], jax.Array]
+    ) -> jax.Array:
+        """``total`` plus the sum of ``term(leaf, first column, width)`` over all slabs of columns."""
+        for leaf in self.leaves:
+            columns = leaf.rows.shape[1]
+            width = min(columns, _COLUMNS)
+            if width:
+
+                def add(
+                    i: jax.Array, total: jax.Array, leaf: _Leaf = leaf, width: int = width
+                ) -> Any:
+                    return total + term(leaf, i * width, width)
+
+                total = lax.fori_loop(0, -(-columns // width), add, total)
+        return total
+
+    def block_norms(self, block: jax.Array) -> jax.Array:
+        """Squared norms ``[rows]`` of a block, summed in two levels."""
+
         def term(leaf: _Leaf, column: jax.Array, width: int) -> jax.Array:
-            squares = jnp.square(slab(leaf, start_of(block), column, width))
-            grouped = jnp.pad(squares, ((0, 0), (0, -width % _GROUP))).reshape(rows, -1, _GROUP)
-            return jnp.sum(jnp.sum(grouped, axis=2), axis=1)
+            squares = jnp.square(self.slab(leaf, self.start(block), column, width))
+            padded = jnp.pad(squares, ((0, 0), (0, -width % _GROUP)))
+            return jnp.sum(jnp.sum(padded.reshape(self.rows, -1, _GROUP), axis=2), axis=1)
 
-        total = _over_slabs(leaves, jnp.zeros(rows, dtype), term)
-        return lax.dynamic_update_slice_in_dim(norms, total, start_of(block), 0)
+        return self.over_slabs(jnp.zeros(self.rows, self.inverse.dtype), term)
 
-    norms = lax.fori_loop(0, blocks, add_squared_norms, jnp.zeros(num_users, dtype))
-    present = counted & (norms <= reach**2)
-    # An infinite norm makes every comparison false, whatever the Gram entry is.
-    norms = jnp.where(present, norms, jnp.inf)
+    def squared_norms(self) -> jax.Array:
+        """Squared norms ``[users]``."""
 
-    def compare(packed: jax.Array, pair: jax.Array) -> tuple[jax.Array, None]:
-        first, second = start_of(pair[0]), start_of(pair[1])
+        def add(block: jax.Array, norms: jax.Array) -> jax.Array:
+            found = self.block_norms(block)
+            return lax.dynamic_update_slice_in_dim(norms, found, self.start(block), 0)
+
+        return lax.fori_loop(0, self.blocks, add, jnp.zeros(self.num_users, self.inverse.dtype))
+
+    def gram(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        """Dot products ``[rows, rows]`` of the blocks that start at these users."""
 
         def term(leaf: _Leaf, column: jax.Array, width: int) -> jax.Array:
             return lax.dot_general(
-                slab(leaf, first, column, width),
-                slab(leaf, second, column, width),
+                self.slab(leaf, first, column, width),
+                self.slab(leaf, second, column, width),
                 (((1,), (1,)), ((), ())),
                 precision=lax.Precision.HIGHEST,
             )
 
-        def norms_of(start: jax.Array, user: jax.Array, block: jax.Array) -> jax.Array:
-            # Users that an earlier block holds as well are left out of this one.
-            here = lax.dynamic_slice_in_dim(norms, start, rows)
-            return jnp.where(user >= block * rows, here, jnp.inf)
+        return self.over_slabs(jnp.zeros((self.rows, self.rows), self.inverse.dtype), term)
 
-        gram = _over_slabs(leaves, jnp.zeros((rows, rows), dtype), term)
-        user, other = first + jnp.arange(rows), second + jnp.arange(rows)
-        squares = norms_of(first, user, pair[0])[:, None]
-        squares = squares + norms_of(second, other, pair[1])[None]
-        squares -= 2 * gram
-        near = (squares <= 1 + error).astype(jnp.float32)
-        near_twice = (squares <= 4 + 9 * error).astype(jnp.float32)
-        # Each pair is compared once, so that both its members see the same verdict.
-        once = jnp.where(user[:, None] < other[None], near + _PACK * near_twice, 0)
-        ones = jnp.ones(rows, jnp.float32)
-        sums = (
-            (first, jnp.dot(once, ones, precision=lax.Precision.HIGHEST)),
-            (second, jnp.dot(ones, once, precision=lax.Precision.HIGHEST)),
-        )
-        for start, total in sums:
-            counts = jnp.stack(jnp.divmod(total.astype(jnp.int32), _PACK)[::-1])
-            counts += lax.dynamic_slice_in_dim(packed, start, rows, 1)
-            packed = lax.dynamic_update_slice_in_dim(packed, counts, start, 1)
-        return packed, None
+    def own(self, norms: jax.Array, start: jax.Array, users: jax.Array, block: jax.Array) -> Any:
+        """Squared norms of a block's users from ``start``; infinite where an earlier block has them too."""
+        here = lax.dynamic_slice_in_dim(norms, start, self.rows)
+        return jnp.where(users >= block * self.rows, here, jnp.inf)
 
-    upper = np.stack(np.triu_indices(blocks), axis=1).astype(np.int32)
-    # Filled up with a block past the end, all of whose users belong to earlier blocks.
-    upper = np.pad(upper, ((0, -len(upper) % devices), (0, 0)), constant_values=blocks)
-    mine = jnp.asarray(upper).reshape(-1, devices, 2)[:, device]
-    themselves = jnp.broadcast_to(present & (device == 0), (2, num_users)).astype(jnp.int32)
-    return lax.scan(compare, themselves, mine)[0]
+    def pairs(self, device: Any, devices: int) -> jax.Array:
+        """Every ``devices``-th pair of blocks ``[pairs, 2]``, from number ``device`` on."""
+        upper = np.stack(np.triu_indices(self.blocks), axis=1).astype(np.int32)
+        # Filled up with a block past the end, all of whose users belong to earlier blocks.
+        fill = ((0, -len(upper) % devices), (0, 0))
+        upper = np.pad(upper, fill, constant_values=self.blocks)
+        return jnp.asarray(upper).reshape(-1, devices, 2)[:, device]
 
 
-def _over_slabs(
-    leaves: list[_Leaf], total: jax.Array, term: Callable[[_Leaf, jax.Array, int], jax.Array]
+def _count(
+    blocks: _Blocks, counted: jax.Array, reach: float, error: float, device: Any, devices: int
 ) -> jax.Array:
-    """``total`` plus the sum of ``term(leaf, first column, width)`` over all slabs of columns."""
-    for leaf in leaves:
-        columns = leaf.rows.shape[1]
-        width = min(columns, _COLUMNS)
-        if width:
+    """Degrees ``[2, users]`` over every ``devices``-th pair of blocks, from number ``device`` on."""
+    norms = blocks.squared_norms()
+    present = counted & (norms <= reach**2)
+    # An infinite norm makes every comparison false, whatever the Gram entry is.
+    norms = jnp.where(present, norms, jnp.inf)
 
-            def add(i: jax.Array, total: jax.Array, leaf: _Leaf = leaf, width: int = width) -> Any:
-                return total + term(leaf, i * width, width)
+    def compare(tally: jax.Array, pair: jax.Array) -> tuple[jax.Array, None]:
+        return _with_pair(tally, blocks, norms, error, pair), None
 
-            total = lax.fori_loop(0, -(-columns // width), add, total)
-    return total
+    pairs = blocks.pairs(device, devices)
+    themselves = jnp.broadcast_to(present & (device == 0), (2, blocks.num_users)).astype(jnp.int32)
+    return lax.scan(compare, themselves, pairs)[0]
+
+
+def _with_pair(
+    tally: jax.Array, blocks: _Blocks, norms: jax.Array, error: float, pair: jax.Array
+) -> jax.Array:
+    """The degrees ``[2, users]`` with the verdicts on one pair of blocks added."""
+    first, second = blocks.start(pair[0]), blocks.start(pair[1])
+    gram = blocks.gram(first, second)
+    user, other = first + jnp.arange(blocks.rows), second + jnp.arange(blocks.rows)
+    squares = blocks.own(norms, first, user, pair[0])[:, None]
+    squares = squares + blocks.own(norms, second, other, pair[1])[None]
+    squares -= 2 * gram
+    near = (squares <= 1 + error).astype(jnp.float32)
+    near_twice = (squares <= 4 + 9 * error).astype(jnp.float32)
+    # Each pair is compared once, so that both its members see the same verdict.
+    once = jnp.where(user[:, None] < other[None], near + _PACK * near_twice, 0)
+    ones = jnp.ones(blocks.rows, jnp.float32)
+    sums = (
+        (first, jnp.dot(once, ones, precision=lax.Precision.HIGHEST)),
+        (second, jnp.dot(ones, once, precision=lax.Precision.HIGHEST)),
+    )
+    for start, total in sums:
+        counts = jnp.stack(jnp.divmod(total.astype(jnp.int32), _PACK)[::-1])
+        counts += lax.dynamic_slice_in_dim(tally, start, blocks.rows, 1)
+        tally = lax.dynamic_update_slice_in_dim(tally, counts, start, 1)
+    return tally
 
 
 def _square_error(vector: Any, reach: float) -> float:

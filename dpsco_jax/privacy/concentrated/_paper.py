@@ -19,7 +19,7 @@ from scipy import optimize
 from dpsco_jax.privacy.concentrated import _proof as proof
 from dpsco_jax.privacy.concentrated import _tests as tests
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY, TEST_ROUNDING
-from dpsco_jax.privacy.concentrated._request import Problem
+from dpsco_jax.privacy.concentrated._request import Request
 from dpsco_jax.privacy.concentrated._search import Split
 from dpsco_jax.privacy.curves.composition import optimal_composition, response_gaussian_mu
 
@@ -30,34 +30,34 @@ _SENSITIVITY = 24.0  # (4/θ) (2 + (1 - θ)/(θ - 1/2)), over K
 _SLACK = 3.0  # one vector, and one move of the score
 
 
-def split(problem: Problem, test: str, share: float) -> Split | None:
+def split(request: Request, test: str, share: float) -> Split | None:
     """The plan with this share for the tests; None if the batch is too small."""
-    found = _stream(problem, share) if test == "stream" else _fresh(problem, share)
+    found = _stream(request, share) if test == "stream" else _fresh(request, share)
     if found is None:
         return None
     e1, least_batch, mu = found
-    if problem.batch < least_batch:
+    if request.batch < least_batch:
         return None
-    threshold, core = THRESHOLD * problem.batch, math.ceil(KEEP_LEVEL * problem.batch)
+    threshold, core = THRESHOLD * request.batch, math.ceil(KEEP_LEVEL * request.batch)
     wrong = tests.wrong_pass(test, threshold - core, e1 / TEST_ROUNDING**2, SCORE_SENSITIVITY)
     phase = proof.Phase(
         test=test,
-        rate=problem.rate,
-        num_steps=problem.num_steps,
+        rate=request.rate,
+        num_steps=request.num_steps,
         test_epsilon=e1,
         wrong_pass=wrong,
         coin_failure=0.0,
         mu=mu,
     )
-    return Split(phase, threshold, core, KEEP_LEVEL, _SENSITIVITY / problem.batch)
+    return Split(phase, threshold, core, KEEP_LEVEL, _SENSITIVITY / request.batch)
 
 
-def _stream(problem: Problem, share: float) -> tuple[float, float, float]:
-    e1, q, steps = share * problem.epsilon, problem.rate, problem.num_steps
-    log_half = math.log(2.0) + e1 - math.log(problem.delta)
+def _stream(request: Request, share: float) -> tuple[float, float, float]:
+    e1, q, steps = share * request.epsilon, request.rate, request.num_steps
+    log_half = math.log(2.0) + e1 - math.log(request.delta)
     gaps = 4.0 / e1 * log_half + 8.0 / e1 * (log_half + math.log(steps * q))
     least_batch = (_SLACK + gaps) / (THRESHOLD - KEEP_LEVEL)
-    epsilon, delta = problem.epsilon - e1, math.exp(-log_half)
+    epsilon, delta = request.epsilon - e1, math.exp(-log_half)
     if q == 1.0:
         return e1, least_batch, response_gaussian_mu(0.0, epsilon, delta) / math.sqrt(steps)
     rate = proof.effective_rate(q, e1)
@@ -65,12 +65,12 @@ def _stream(problem: Problem, share: float) -> tuple[float, float, float]:
     return e1, least_batch, response_gaussian_mu(0.0, epsilon, delta)
 
 
-def _fresh(problem: Problem, share: float) -> tuple[float, float, float]:
-    q, steps = problem.rate, problem.num_steps
+def _fresh(request: Request, share: float) -> tuple[float, float, float]:
+    q, steps = request.rate, request.num_steps
     if steps == 1 and q == 1.0:
-        epsilon, delta = problem.epsilon, problem.delta
+        epsilon, delta = request.epsilon, request.delta
     else:
-        epsilon, delta = _one_step(problem.epsilon, problem.delta, steps, q)
+        epsilon, delta = _one_step(request.epsilon, request.delta, steps, q)
     e1 = share * epsilon
     least_batch = (_SLACK - 2.0 / e1 * math.log(2.0 * delta)) / (THRESHOLD - KEEP_LEVEL)
     return e1, least_batch, response_gaussian_mu(0.0, epsilon - e1, delta)
@@ -91,18 +91,18 @@ def _root(excess: Callable[[float], float], upper: float) -> float:
     return float(optimize.brentq(excess, 1e-9, upper, xtol=1e-13)) * (1.0 - 1e-9)
 
 
-def best(problem: Problem, kinds: Sequence[str]) -> Split | None:
+def best(request: Request, kinds: Sequence[str]) -> Split | None:
     """The plan with the least noise over the kinds of test and their shares; None if there is none."""
-    return min(_candidates(problem, kinds), key=lambda s: s.noise, default=None)
+    return min(_candidates(request, kinds), key=lambda s: s.noise, default=None)
 
 
-def is_feasible(problem: Problem, kinds: Sequence[str]) -> bool:
+def is_feasible(request: Request, kinds: Sequence[str]) -> bool:
     """Whether the batch is large enough for some share."""
-    return any(True for _ in _candidates(problem, kinds))
+    return any(True for _ in _candidates(request, kinds))
 
 
-def _candidates(problem: Problem, kinds: Sequence[str]) -> Iterator[Split]:
+def _candidates(request: Request, kinds: Sequence[str]) -> Iterator[Split]:
     for kind in kinds:
         for share in STREAM_SHARES if kind == "stream" else FRESH_SHARES:
-            if (found := split(problem, kind, share)) is not None:
+            if (found := split(request, kind, share)) is not None:
                 yield found

@@ -8,27 +8,37 @@ Cost: none; saying how many users are needed takes about thirty looks at the sea
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, SupportsFloat
+from typing import NamedTuple
 
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import (
     require,
     require_choice,
-    require_integer,
-    require_real,
-    require_relation,
     require_within,
 )
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.privacy.concentrated._mean_sensitivity import RELATIONS
 
 TESTS = ("stream", "fresh")
 SELECTIONS = ("weighted", "bernoulli")
 
 
-class Problem(NamedTuple):
-    """What is asked for; see ``calibrate_concentrated``."""
+class Request(NamedTuple):
+    """What is asked of a phase; see ``calibrate_concentrated``. None stands for what is left to the search.
+
+    Attributes:
+        population: N, at least the batch.
+        batch: K, at least 2.
+        num_steps: T.
+        epsilon: budget of the phase.
+        delta: δ of that budget.
+        selection: one of ``SELECTIONS``.
+        relation: one of ``RELATIONS``.
+        keep_level: θ.
+        threshold_fraction: threshold of the score over K.
+        false_halt_probability: of the whole phase, which sets the threshold where it is left to the search.
+        shares: of ε for the tests; what is tried.
+    """
 
     population: int
     batch: int
@@ -48,48 +58,19 @@ class Problem(NamedTuple):
         return self.batch / self.population
 
 
-def problem(
-    users: int,
-    batch: int,
-    num_steps: int,
-    budget: tuple[SupportsFloat, SupportsFloat],
-    selection: str,
-    relation: NeighboringRelation,
-    choices: tuple[float | str, float | str, float | str],
-    false_halt_probability: SupportsFloat,
-) -> Problem:
-    """The arguments of ``calibrate_concentrated`` in one piece; ``ValueError`` for bad ones."""
-    share, keep_level, threshold = choices
-    users = require_integer("num_users", users, 2)
-    batch = require_integer("batch_size", batch, 2, users)
-    num_steps = require_integer("num_steps", num_steps, 1)
-    require_relation("relation", relation, RELATIONS)
-    return Problem(
-        population=users,
-        batch=batch,
-        num_steps=num_steps,
-        epsilon=require_real("epsilon", budget[0], 0.0),
-        delta=require_real("delta", budget[1], 0.0, 1.0),
-        selection=require_choice("selection", selection, SELECTIONS),
-        relation=relation,
-        keep_level=_number("keep_level", keep_level, 0.5),
-        threshold_fraction=_number("threshold", threshold, 0.0),
-        false_halt_probability=require_real(
-            "false_halt_probability", false_halt_probability, 0.0, 1.0
-        ),
-        shares=None
-        if isinstance(share, str) and share == "auto"
-        else (_number("test_share", share, 0.0) or 0.0,),
-    )
-
-
-def _number(name: str, value: float | str, lower: float) -> float | None:
+def number(name: str, value: float | str, lower: float) -> float | None:
     """The number, which must be in (lower, 1); None for "auto"."""
     if isinstance(value, str):
         require(value == "auto", name, value, "a number or 'auto'")
         return None
     require_within(name, value, lower, 1.0, open_low=True, open_high=True)
     return float(value)
+
+
+def shares(share: float | str) -> tuple[float, ...] | None:
+    """The share of ε for the tests, alone; None for "auto"."""
+    found = number("test_share", share, 0.0)
+    return None if found is None else (found,)
 
 
 def kinds(test: str) -> tuple[str, ...]:
@@ -102,15 +83,15 @@ def is_paper(constants: str) -> bool:
     return require_choice("constants", constants, ("tight", "paper")) == "paper"
 
 
-def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> Infeasible:
+def too_few(request: Request, is_feasible: Callable[[Request], bool]) -> Infeasible:
     """Says how many users are needed, where there are too few."""
-    whole = problem.batch == problem.population
+    whole = request.batch == request.population
 
     def enough(size: int) -> bool:
-        users = size if whole else max(problem.population, size)
-        return is_feasible(problem._replace(population=users, batch=size))
+        users = size if whole else max(request.population, size)
+        return is_feasible(request._replace(population=users, batch=size))
 
-    low, high = problem.batch, 2 * problem.batch
+    low, high = request.batch, 2 * request.batch
     while not enough(high):
         low, high = high, 2 * high
         if high > 2**34:
@@ -122,6 +103,6 @@ def too_few(problem: Problem, is_feasible: Callable[[Problem], bool]) -> Infeasi
         low, high = (low, middle) if enough(middle) else (middle, high)
     name = "num_users" if whole else "batch_size"
     return Infeasible(
-        f"{name} must be at least {high} for this budget and threshold, got {problem.batch}",
+        f"{name} must be at least {high} for this budget and threshold, got {request.batch}",
         {name: high},
     )

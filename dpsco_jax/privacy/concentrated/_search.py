@@ -26,7 +26,7 @@ from dpsco_jax.privacy.concentrated._mean_sensitivity import (
     selection_coins,
 )
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY, TEST_ROUNDING
-from dpsco_jax.privacy.concentrated._request import Problem
+from dpsco_jax.privacy.concentrated._request import Request
 from dpsco_jax.privacy.curves.composition import response_gaussian_mu
 
 SHARES = {
@@ -59,23 +59,23 @@ class Split(NamedTuple):
         return self.sensitivity / self.phase.mu
 
 
-def threshold_for(problem: Problem, test: str, test_epsilon: float) -> float:
+def threshold_for(request: Request, test: str, test_epsilon: float) -> float:
     """Where the threshold lies: as high as concentrated data allow, or at the given fraction."""
-    if problem.threshold_fraction is not None:
-        return problem.threshold_fraction * problem.batch
+    if request.threshold_fraction is not None:
+        return request.threshold_fraction * request.batch
     gap = tests.false_halt_gap(
-        test, problem.false_halt_probability, problem.num_steps, test_epsilon, SCORE_SENSITIVITY
+        test, request.false_halt_probability, request.num_steps, test_epsilon, SCORE_SENSITIVITY
     )
-    return problem.batch - gap
+    return request.batch - gap
 
 
-def split(problem: Problem, test: str, share: float, failure_share: float) -> Split | None:
+def split(request: Request, test: str, share: float, failure_share: float) -> Split | None:
     """The split with these shares; None if no batch of this size can pass and be concentrated.
 
     Its μ is a rule of thumb where there is no closed form.
     """
-    e1 = share * problem.epsilon
-    q, steps = problem.rate, problem.num_steps
+    e1 = share * request.epsilon
+    q, steps = request.rate, request.num_steps
     phase = proof.Phase(
         test=test,
         rate=q,
@@ -85,34 +85,34 @@ def split(problem: Problem, test: str, share: float, failure_share: float) -> Sp
         coin_failure=0.0,
         mu=1.0,
     )
-    delta = problem.delta
-    if problem.selection == "bernoulli":
+    delta = request.delta
+    if request.selection == "bernoulli":
         coins = 0.5 * _COIN_SHARE * delta / (steps * phase.effective_rate * phase.factor)
         phase, delta = phase._replace(coin_failure=coins), delta * (1.0 - _COIN_SHARE)
     ever = proof.test_failure(phase._replace(wrong_pass=1.0))
-    alone = test == "fresh" and q == 1.0 and steps == 1 and problem.selection == "weighted"
+    alone = test == "fresh" and q == 1.0 and steps == 1 and request.selection == "weighted"
     budget = delta if alone else failure_share * delta
     gap = tests.gap_for(test, min(budget / ever, 0.4), e1, SCORE_SENSITIVITY)
-    threshold = threshold_for(problem, test, e1)
-    core = min(math.floor(threshold - gap), problem.batch - 1)
-    keep = problem.keep_level
+    threshold = threshold_for(request, test, e1)
+    core = min(math.floor(threshold - gap), request.batch - 1)
+    keep = request.keep_level
     if keep is None:
-        keep = (core - 0.25) / problem.batch
+        keep = (core - 0.25) / request.batch
         if keep < _LEAST_KEEP_LEVEL:
             return None
-    elif core < keep * problem.batch:
+    elif core < keep * request.batch:
         return None
-    relation = problem.relation if q == 1.0 else REPLACE_ONE
-    if problem.selection == "weighted":
-        kappa = mean_sensitivity(problem.batch, core, keep, relation)
+    relation = request.relation if q == 1.0 else REPLACE_ONE
+    if request.selection == "weighted":
+        kappa = mean_sensitivity(request.batch, core, keep, relation)
     else:
-        vectors = problem.batch, core, keep, phase.coin_failure, relation
+        vectors = request.batch, core, keep, phase.coin_failure, relation
         kappa = coupled_sensitivity(*vectors)
         phase = phase._replace(coins=selection_coins(*vectors))
     wrong = tests.wrong_pass(test, threshold - core, e1 / TEST_ROUNDING**2, SCORE_SENSITIVITY)
     phase = phase._replace(wrong_pass=wrong)
     rest = (delta if alone else delta - proof.test_failure(phase)) / phase.factor
-    mu = _rule_of_thumb(problem.epsilon, phase, rest)
+    mu = _rule_of_thumb(request.epsilon, phase, rest)
     return Split(phase._replace(mu=mu), threshold, core, keep, kappa)
 
 
@@ -134,7 +134,7 @@ def _rule_of_thumb(epsilon: float, phase: proof.Phase, delta: float) -> float:
 
 
 def calibrated(
-    problem: Problem,
+    request: Request,
     rough: Split,
     epsilon_at: Callable[[proof.Phase, float], float],
     under: float,
@@ -145,38 +145,38 @@ def calibrated(
         return rough
 
     def excess(log_noise: float) -> float:
-        spent = epsilon_at(phase._replace(mu=math.exp(-log_noise)), problem.delta)
-        return math.log(min(max(spent / problem.epsilon, 1e-2), 1e2))
+        spent = epsilon_at(phase._replace(mu=math.exp(-log_noise)), request.delta)
+        return math.log(min(max(spent / request.epsilon, 1e-2), 1e2))
 
     if excess(-math.log(_LEAST_MU)) > 0.0:
         return None
-    if problem.rate < 1.0 and excess(-math.log(_MOST_MU)) <= 0.0:
+    if request.rate < 1.0 and excess(-math.log(_MOST_MU)) <= 0.0:
         return rough._replace(phase=phase._replace(mu=_MOST_MU))
     root = decreasing_root(excess, -math.log(phase.mu), under)
     return rough._replace(phase=phase._replace(mu=math.exp(-root)))
 
 
-def candidates(problem: Problem, test: str) -> Iterator[Split]:
+def candidates(request: Request, test: str) -> Iterator[Split]:
     """For each share of ε, the best split; μ is right to some 10 %."""
-    for share in problem.shares or SHARES[test]:
-        if share >= 1.0 and problem.rate == 1.0:
+    for share in request.shares or SHARES[test]:
+        if share >= 1.0 and request.rate == 1.0:
             continue
-        splits = [split(problem, test, share, part) for part in FAILURE_SHARES]
+        splits = [split(request, test, share, part) for part in FAILURE_SHARES]
         rough = min(filter(None, splits), key=lambda s: s.noise, default=None)
-        if rough and (found := calibrated(problem, rough, accounting.quick_epsilon, _ROUGHLY)):
+        if rough and (found := calibrated(request, rough, accounting.quick_epsilon, _ROUGHLY)):
             yield found
 
 
-def best(problem: Problem, kinds: Sequence[str]) -> Split | None:
+def best(request: Request, kinds: Sequence[str]) -> Split | None:
     """The split with the least noise over the kinds of test; None if there is none."""
     found = []
     for kind in kinds:
-        rough = min(candidates(problem, kind), key=lambda s: s.noise, default=None)
-        if rough and (exact := calibrated(problem, rough, accounting.epsilon_at, _UNDER_BUDGET)):
+        rough = min(candidates(request, kind), key=lambda s: s.noise, default=None)
+        if rough and (exact := calibrated(request, rough, accounting.epsilon_at, _UNDER_BUDGET)):
             found.append(exact)
     return min(found, key=lambda s: s.noise, default=None)
 
 
-def is_feasible(problem: Problem, kinds: Sequence[str]) -> bool:
+def is_feasible(request: Request, kinds: Sequence[str]) -> bool:
     """Whether some split lets concentrated data pass, and nothing else."""
-    return any(True for kind in kinds for _ in candidates(problem, kind))
+    return any(True for kind in kinds for _ in candidates(request, kind))

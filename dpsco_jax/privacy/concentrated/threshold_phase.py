@@ -44,9 +44,6 @@ from dpsco_jax.privacy.concentrated._mean_sensitivity import (
     coupled_sensitivity,
     mean_sensitivity,
 )
-from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY, TEST_ROUNDING
-from dpsco_jax.privacy.concentrated._request import SELECTIONS, TESTS
-from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 
 __all__ = [
@@ -111,8 +108,8 @@ class ConcentratedReleases:
         return WithoutReplacement(self.population_size, self.batch_size)
 
     def __post_init__(self) -> None:
-        _checks.require_choice("test", self.test, TESTS)
-        _checks.require_choice("selection", self.selection, SELECTIONS)
+        _checks.require_choice("test", self.test, request.TESTS)
+        _checks.require_choice("selection", self.selection, request.SELECTIONS)
         _checks.require_relation("relation", self.relation, RELATIONS)
         _checks.require_integer("population_size", self.population_size, 2)
         _checks.require_integer("batch_size", self.batch_size, 2, self.population_size)
@@ -126,7 +123,7 @@ class ConcentratedReleases:
     @property
     def score_sensitivity(self) -> float:
         """2; the test's noise has scale 2/ε₁ (fresh), or 4/ε₁ for the threshold and 8/ε₁ for each query."""
-        return SCORE_SENSITIVITY
+        return proof.SCORE_SENSITIVITY
 
     @property
     def sensitivity(self) -> Any:
@@ -138,13 +135,13 @@ class ConcentratedReleases:
         """The part of δ spent on what the Gaussian curve does not cover; ``inf`` where nothing is proven."""
         return proof.as_run(self).failure
 
-    def loss(self) -> PrivacyLoss:
+    def loss(self) -> loss.PrivacyLoss:
         """What the whole phase costs, by Rényi curves; for ledgers, also of traced leaves.
 
         ``delta_at`` and ``certificate`` are never above it. Infinite where numbers are out of their ranges.
         """
         run = proof.as_run(self)
-        return unbounded_unless(run.holds, _loss.phase_loss(run.phase))
+        return loss.unbounded_unless(run.holds, _loss.phase_loss(run.phase))
 
     def delta_at(self, epsilon: float) -> float:
         """The least δ proven at ``epsilon``; host, from the numbers that the mechanism uses."""
@@ -175,7 +172,7 @@ class ConcentratedReleases:
         """Probability that data within one radius of each other fail some test (utility only)."""
         threshold, eps = accounting.as_numbers(self.threshold, self.test_epsilon)
         gap = self.batch_size - threshold
-        return tests.false_halt(self.test, gap, self.num_steps, eps, SCORE_SENSITIVITY)
+        return tests.false_halt(self.test, gap, self.num_steps, eps, proof.SCORE_SENSITIVITY)
 
     def _on_host(self) -> proof.Phase | None:
         """The phase in float64; ``None`` where nothing is proven."""
@@ -232,22 +229,29 @@ def calibrate_concentrated(
         ValueError: an argument is out of range.
         Infeasible: too few users take part; ``needed`` says how many would do.
     """
-    problem = request.problem(
-        num_users,
-        num_users if batch_size is None else batch_size,
-        num_steps,
-        (epsilon, delta),
-        selection,
-        relation,
-        (test_share, keep_level, threshold),
-        false_halt_probability,
+    users = _checks.require_integer("num_users", num_users, 2)
+    batch = users if batch_size is None else batch_size
+    asked = request.Request(
+        population=users,
+        batch=_checks.require_integer("batch_size", batch, 2, users),
+        num_steps=_checks.require_integer("num_steps", num_steps, 1),
+        relation=_checks.require_relation("relation", relation, RELATIONS),
+        epsilon=_checks.require_real("epsilon", epsilon, 0.0),
+        delta=_checks.require_real("delta", delta, 0.0, 1.0),
+        selection=_checks.require_choice("selection", selection, request.SELECTIONS),
+        keep_level=request.number("keep_level", keep_level, 0.5),
+        threshold_fraction=request.number("threshold", threshold, 0.0),
+        false_halt_probability=_checks.require_real(
+            "false_halt_probability", false_halt_probability, 0.0, 1.0
+        ),
+        shares=request.shares(test_share),
     )
     kinds = request.kinds(test)
     allocation = papers if request.is_paper(constants) else search
-    best = allocation.best(problem, kinds)
+    best = allocation.best(asked, kinds)
     if best is None:
-        raise request.too_few(problem, lambda other: allocation.is_feasible(other, kinds))
-    return _releases(problem, best)
+        raise request.too_few(asked, lambda other: allocation.is_feasible(other, kinds))
+    return _releases(asked, best)
 
 
 def fewest_users(calibrate: Callable[[int], Any]) -> int:
@@ -270,27 +274,27 @@ def fewest_users(calibrate: Callable[[int], Any]) -> int:
     return 2
 
 
-def _releases(problem: request.Problem, best: search.Split) -> ConcentratedReleases:
+def _releases(asked: request.Request, best: search.Split) -> ConcentratedReleases:
     phase = best.phase
     plan = ConcentratedReleases(
-        population_size=problem.population,
-        batch_size=problem.batch,
-        num_steps=problem.num_steps,
+        population_size=asked.population,
+        batch_size=asked.batch,
+        num_steps=asked.num_steps,
         test=phase.test,
-        selection=problem.selection,
-        relation=problem.relation,
+        selection=asked.selection,
+        relation=asked.relation,
         keep_level=best.keep_level,
         threshold=float32_above(best.threshold),
         core=float(best.core),
-        test_epsilon=phase.test_epsilon / TEST_ROUNDING,
+        test_epsilon=phase.test_epsilon / proof.TEST_ROUNDING,
         coin_failure=phase.coin_failure,
         noise_stddev=float32_above(best.noise),
-        epsilon=problem.epsilon,
-        delta=problem.delta,
+        epsilon=asked.epsilon,
+        delta=asked.delta,
     )
     # The search ends on the private side, up to what float32 and the grids of losses may do.
     for _ in range(_MOST_RAISES):
-        if plan.certificate().epsilon <= problem.epsilon:
+        if plan.certificate().epsilon <= asked.epsilon:
             return plan
         plan = dataclasses.replace(plan, noise_stddev=float32_above(1.001 * plan.noise_stddev))
     raise AssertionError("the noise that was found does not meet the budget")

@@ -13,6 +13,7 @@ the neighbours are: the relation is the one under which the sensitivity, the ε 
 Cost: a few operations per order.
 """
 
+import functools
 import math
 from typing import Any, Literal
 
@@ -189,15 +190,25 @@ def _loss(rdp: Any) -> PrivacyLoss:
 
 def _bounded_range_series(xp: Any, eps: Any) -> Any:
     """(α-1) rdp for αε <= 1, from log(sinh(y)/y) = Σ 4^k B_2k y^2k / (2k (2k)!)."""
+    alpha = ORDERS.astype(eps.dtype)
+    total = xp.zeros_like(eps * alpha)
+    y_squared = (0.5 * alpha * eps) ** 2
+    for coefficient in _bounded_range_coefficients():
+        total = y_squared * (coefficient.astype(eps.dtype) + total)
+    return total
+
+
+@functools.cache
+def _bounded_range_coefficients() -> tuple[np.ndarray, ...]:
+    """Of (αε/2)^2k in that sum, at each order: from k = 10 down to 1."""
     alpha = ORDERS
-    total = xp.zeros_like(eps * alpha.astype(eps.dtype))
+    found = []
     for k in range(10, 0, -1):
         bernoulli = 4.0**k * special.bernoulli(2 * k)[-1] / (2 * k * math.factorial(2 * k))
         # α^(2k+1) - (α-1)^(2k+1) - 1 over α^2k: what the three terms leave of each power.
         left = -alpha * np.expm1((2 * k + 1) * np.log1p(-1.0 / alpha)) - alpha ** (-2.0 * k)
-        y_squared = (0.5 * alpha.astype(eps.dtype) * eps) ** 2
-        total = y_squared * ((bernoulli * left).astype(eps.dtype) + total)
-    return total
+        found.append(bernoulli * left)
+    return tuple(found)
 
 
 def _bounded_range_far(xp: Any, eps: Any) -> Any:

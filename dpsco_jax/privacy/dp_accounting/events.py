@@ -16,13 +16,14 @@ from typing import SupportsFloat
 
 from dp_accounting import (
     ComposedDpEvent,
-    DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
     PoissonSampledDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
+from dp_accounting import DpEvent as DpEvent
+from dp_accounting import NonPrivateDpEvent as NonPrivateDpEvent
 
 from dpsco_jax._checks import (
     require_instance,

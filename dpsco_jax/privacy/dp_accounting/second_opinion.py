@@ -16,6 +16,7 @@ import dp_accounting
 from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax._checks import require_real
+from dpsco_jax.privacy.dp_accounting._translation import event_of
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
 
 
@@ -39,10 +40,11 @@ def second_opinion(
         worst = 0.0
         for releases in compositions(event, relation):
             accountant = accountant_of()
-            if not all(accountant.supports(release) for release, _ in releases):
+            stated = [(event_of(release), count) for release, count in releases]
+            if not all(accountant.supports(part) for part, _ in stated):
                 break
-            for release, count in releases:
-                accountant.compose(release, count)
+            for part, count in stated:
+                accountant.compose(part, count)
             worst = max(worst, float(accountant.get_epsilon(float(delta))))
         else:
             opinions[name] = worst

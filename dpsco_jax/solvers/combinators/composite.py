@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from dp_accounting import DpEvent, NeighboringRelation
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
@@ -130,7 +130,7 @@ class Plan(MadeFor):
         )
 
     @property
-    def event(self) -> DpEvent:
+    def event(self) -> events.DpEvent:
         """What is released, for an accountant."""
         released = [part.event for part in self.parts]
         if self.composition == "parallel":

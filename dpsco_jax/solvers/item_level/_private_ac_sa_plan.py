@@ -10,10 +10,9 @@ all numbers and what ``assumes`` says.
 Cost: none; a certificate takes the accountants up to a second.
 """
 
-from dp_accounting import DpEvent
-
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
 from dpsco_jax.solvers._made_for import MadeFor
@@ -101,7 +100,7 @@ class Plan(MadeFor):
         return (*self.assumes_of_losses, _planning.near(self.distance))
 
     @property
-    def event(self) -> DpEvent:
+    def event(self) -> events.DpEvent:
         """What is released, for an accountant."""
         return self.releases.event
 

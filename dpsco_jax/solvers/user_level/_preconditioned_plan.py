@@ -17,7 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import DpEvent, NeighboringRelation, NonPrivateDpEvent
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._conditions import positive_and_finite
@@ -80,7 +80,7 @@ class Plan(MadeFor):
         return self.num_steps * self.num_users
 
     @property
-    def event(self) -> DpEvent:
+    def event(self) -> events.DpEvent:
         """What is released."""
         steps = events.repeated(events.gaussian(float(self.noise_multiplier)), self.num_steps)
         if self.moments_multiplier is None:
@@ -116,7 +116,7 @@ class Plan(MadeFor):
         Raises:
             ValueError: ``delta`` is not in (0, 1), or a multiplier is none.
         """
-        event = self.event if bool(self.accounted) else NonPrivateDpEvent()
+        event = self.event if bool(self.accounted) else events.NonPrivateDpEvent()
         return privacy.certificate(
             event, float(self.delta), self.relation, ("the key stays secret",)
         )

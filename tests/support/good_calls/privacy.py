@@ -83,6 +83,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.certificates.certificate": {
         "assumptions": Kind("sentences", (7, None, (7,), "nonsense"))(())
     },
+    "privacy.certificates.certificate_of": {
+        "alternatives": kinds.ANY((_RELEASES["releases"].value,)),
+        "assumptions": Kind("sentences", (7, None, (7,), "nonsense"))(()),
+    },
     "privacy.certified_noise.certified_noise_multiplier": {
         "sampling": kinds.OBJECT(privacy.FullBatch()),
     },
@@ -255,12 +259,20 @@ def _poisson_event(probability: Any, noise_multiplier: Any) -> Any:
     return privacy.Poisson(probability).gaussian_event(noise_multiplier)
 
 
+def _poisson_release(probability: Any, noise_multiplier: Any, relation: Any) -> Any:
+    return privacy.Poisson(probability).gaussian_release(noise_multiplier, relation)
+
+
 def _full_loss(noise_multiplier: Any, relation: Any) -> Any:
     return privacy.FullBatch().gaussian_loss(noise_multiplier, relation)
 
 
 def _full_event(noise_multiplier: Any) -> Any:
     return privacy.FullBatch().gaussian_event(noise_multiplier)
+
+
+def _full_release(noise_multiplier: Any, relation: Any) -> Any:
+    return privacy.FullBatch().gaussian_release(noise_multiplier, relation)
 
 
 def _without_loss(
@@ -274,6 +286,13 @@ def _without_event(population_size: Any, batch_size: Any, noise_multiplier: Any)
     return privacy.WithoutReplacement(population_size, batch_size).gaussian_event(noise_multiplier)
 
 
+def _without_release(
+    population_size: Any, batch_size: Any, noise_multiplier: Any, relation: Any
+) -> Any:
+    scheme = privacy.WithoutReplacement(population_size, batch_size)
+    return scheme.gaussian_release(noise_multiplier, relation)
+
+
 def _with_loss(population_size: Any, num_draws: Any, noise_multiplier: Any, relation: Any) -> Any:
     scheme = privacy.WithReplacement(population_size, num_draws)
     return scheme.gaussian_loss(noise_multiplier, relation)
@@ -282,17 +301,21 @@ def _with_loss(population_size: Any, num_draws: Any, noise_multiplier: Any, rela
 SCHEMES: dict[str, Any] = {
     "privacy.sampling.Poisson.gaussian_loss": _poisson_loss,
     "privacy.sampling.Poisson.gaussian_event": _poisson_event,
+    "privacy.sampling.Poisson.gaussian_release": _poisson_release,
     "privacy.sampling.FullBatch.gaussian_loss": _full_loss,
     "privacy.sampling.FullBatch.gaussian_event": _full_event,
+    "privacy.sampling.FullBatch.gaussian_release": _full_release,
     "privacy.sampling.WithoutReplacement.gaussian_loss": _without_loss,
     "privacy.sampling.WithoutReplacement.gaussian_event": _without_event,
+    "privacy.sampling.WithoutReplacement.gaussian_release": _without_release,
     "privacy.sampling.WithReplacement.gaussian_loss": _with_loss,
 }
 GOOD |= {path: dict(_NOISE) for path in SCHEMES}
 GOOD["privacy.sampling.Poisson.gaussian_loss"]["relation"] = kinds.RELATION(_ADD)
+GOOD["privacy.sampling.Poisson.gaussian_release"]["relation"] = kinds.RELATION(_ADD)
 # A scheme draws as many users as it says: a float is none, even where it is a whole number.
 _DRAWN = Kind("integer >= 0", (5.0, *kinds.COUNT_OR_ZERO.bad))
-for _path in ("gaussian_loss", "gaussian_event"):
+for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):
     GOOD[f"privacy.sampling.WithoutReplacement.{_path}"] |= {
         "population_size": Kind("integer >= 1", (100.0, *kinds.COUNT.bad)),
         "batch_size": _DRAWN,

@@ -1,0 +1,144 @@
+"""One release as an event of ``dp_accounting`` and as a value of ours: the one place that knows both.
+
+Source: ``dp_accounting.dp_event``.
+
+Formal guarantee: refused is every event of a single release that is not known, is malformed, or has no proof
+under the relation; of several Gaussians on one sample, the one Gaussian that is equivalent to them is taken.
+
+Cost: none.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NeighboringRelation,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+    ZCDpEvent,
+)
+
+from dpsco_jax._checks import require_integer, require_multiplier, require_probability
+from dpsco_jax.privacy import _kinds
+from dpsco_jax.privacy.dp_accounting.events import ApproximateDpEvent
+
+
+def release_of(event: DpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    """The release that an event states, in canonical form.
+
+    Raises:
+        ValueError: if the event is no single release that is known, has a number out of its range, or has no
+            proof under the relation.
+    """
+    for kind in type(event).__mro__:
+        if kind in _RELEASES:
+            return _RELEASES[kind](event, relation)
+    raise ValueError(f"Unknown event, nothing was composed: {event!r}.")
+
+
+def event_of(release: _kinds.Release) -> DpEvent:
+    """The event that states a release."""
+    return _EVENTS[type(release)](release)
+
+
+def checked(event: DpEvent, check: Callable[..., Any], *arguments: Any) -> Any:
+    """What the check returns; a refusal says of which event the number is."""
+    try:
+        return check(*arguments)
+    except ValueError as error:
+        raise ValueError(f"{error} In: {event!r}.") from None
+
+
+def _gaussian(event: GaussianDpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    return _kinds.gaussian(_multiplier(event, event.noise_multiplier))
+
+
+def _laplace(event: LaplaceDpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    return _kinds.laplace(_nonnegative("noise_multiplier", event.noise_multiplier))
+
+
+def _approximate(event: ApproximateDpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    return _kinds.Approximate(event.epsilon, event.delta)
+
+
+def _zero_concentrated(event: ZCDpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    return _kinds.ZeroConcentrated(_nonnegative("rho", event.rho), _nonnegative("xi", event.xi))
+
+
+def _non_private(event: NonPrivateDpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    return _kinds.NonPrivate()
+
+
+def _poisson(event: PoissonSampledDpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    checked(event, require_probability, "sampling_probability", event.sampling_probability)
+    probability = float(event.sampling_probability)
+    _kinds.require_proof(_kinds.PoissonSampled, relation, lambda: event)
+    sigma = _multiplier(event, _noise_multiplier_of_all(event.event))
+    return _kinds.poisson_sampled(probability, sigma)
+
+
+def _fixed_size(
+    event: SampledWithoutReplacementDpEvent, relation: NeighboringRelation
+) -> _kinds.Release:
+    population = checked(
+        event, require_integer, "source_dataset_size", event.source_dataset_size, 1
+    )
+    batch = checked(event, require_integer, "sample_size", event.sample_size, 0, population)
+    sigma = _noise_multiplier_of_all(event.event)
+    _kinds.require_proof(_kinds.SampledWithoutReplacement, relation, lambda: event)
+    sigma = _multiplier(event, sigma)
+    return _kinds.sampled_without_replacement(population, batch, sigma, relation)
+
+
+_RELEASES: dict[type, Callable[[Any, NeighboringRelation], _kinds.Release]] = {
+    ApproximateDpEvent: _approximate,
+    GaussianDpEvent: _gaussian,
+    LaplaceDpEvent: _laplace,
+    NonPrivateDpEvent: _non_private,
+    PoissonSampledDpEvent: _poisson,
+    SampledWithoutReplacementDpEvent: _fixed_size,
+    ZCDpEvent: _zero_concentrated,
+}
+
+_EVENTS: dict[type, Callable[[Any], DpEvent]] = {
+    _kinds.Approximate: lambda r: ApproximateDpEvent(r.epsilon, r.delta),
+    _kinds.Gaussian: lambda r: GaussianDpEvent(r.noise_multiplier),
+    _kinds.Laplace: lambda r: LaplaceDpEvent(r.scale),
+    _kinds.NonPrivate: lambda _: NonPrivateDpEvent(),
+    _kinds.PoissonSampled: lambda r: PoissonSampledDpEvent(
+        r.sampling_probability, GaussianDpEvent(r.noise_multiplier)
+    ),
+    _kinds.SampledWithoutReplacement: lambda r: SampledWithoutReplacementDpEvent(
+        r.population_size, r.batch_size, GaussianDpEvent(r.noise_multiplier)
+    ),
+    _kinds.ZeroConcentrated: lambda r: ZCDpEvent(r.rho, r.xi),
+}
+
+
+def _noise_multiplier_of_all(event: DpEvent) -> float:
+    """Of the one Gaussian that is equivalent to all the Gaussians of a composition."""
+    match event:
+        case GaussianDpEvent():
+            return float(event.noise_multiplier)
+        case SelfComposedDpEvent() if event.count > 0:
+            return _noise_multiplier_of_all(event.event) / math.sqrt(event.count)
+        case ComposedDpEvent() if event.events:
+            parts = [(_noise_multiplier_of_all(part), 1) for part in event.events]
+            return _kinds.combined_multiplier(parts)
+    raise ValueError(f"Only Gaussian releases can be subsampled, got {event!r}.")
+
+
+def _multiplier(event: DpEvent, value: Any) -> float:
+    return checked(event, _nonnegative, "noise_multiplier", value)
+
+
+def _nonnegative(name: str, value: Any) -> float:
+    require_multiplier(name, value)
+    return float(value)

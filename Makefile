@@ -44,13 +44,13 @@ CACHED := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/$(COMPILED)" JAX_PERSISTENT_CACHE
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
 test: $(VENV)/.installed-test
-	$(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --durations=25
+	$(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25
 
 test-types: $(VENV)/.installed-test
-	$(CACHED) CHECK_TYPES=1 XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --durations=25
+	$(CACHED) CHECK_TYPES=1 XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25
 
 test-slow: $(VENV)/.installed-test
-	$(CACHED) $(BIN)/python -m pytest -n $(WORKERS) -m slow
+	$(CACHED) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 mutants: $(VENV)/.installed-test
 	XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m tests.mutation

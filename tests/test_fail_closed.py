@@ -235,7 +235,9 @@ def test_gradients_are_finite_wherever_the_loss_is():
     }
     for name, (curve, at) in functions.items():
         slope_of = jax.grad(lambda x, curve=curve: privacy.epsilon(curve(x), 1e-6))
-        slope = jax.jit(slope_of, compiler_options=OPTIMIZED)(at)
+        # Operation by operation the largest of these programs takes half of the time.
+        compiled = jax.jit(slope_of, compiler_options=OPTIMIZED if name == "poisson" else None)
+        slope = slope_of(at) if name == "fixed" else compiled(at)
         assert np.isfinite(slope), name
         assert slope != 0.0, name
 

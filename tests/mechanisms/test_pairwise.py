@@ -234,7 +234,7 @@ print("same")
 
 
 def test_users_on_four_devices_give_the_result_of_one():
-    flags = "--xla_force_host_platform_device_count=4"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     done = subprocess.run(
         [sys.executable, "-c", _SHARDED],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

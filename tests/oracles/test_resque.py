@@ -1,5 +1,6 @@
 """Reweighted queries: weights with the moments of the docstring, estimates without bias from any centre."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import loop
+from tests.support.compiled import OPTIMIZED
 
 DRAWS, DIM, RADIUS = 1_000_000, 5, 0.4
 ROW = np.asarray([0.6, -0.3, 0.2, 0.5, -0.4], np.float32)
@@ -90,7 +92,7 @@ def quantity(kind):
 def test_the_estimate_is_unbiased_from_any_centre(kind):
     gradient, exact = quantity(kind)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=OPTIMIZED)
     def estimate(key, center):
         pool = resque.draw_pool(key, gradient, center, RADIUS, DRAWS)
         result = resque.reweighted_gradient(pool, POINT, RADIUS)
@@ -236,7 +238,7 @@ def test_a_pool_may_be_sharded_over_devices():
         np.testing.assert_allclose(one.effective_sample_size, two.effective_sample_size, rtol=1e-5)
         """
     )
-    flags = "--xla_force_host_platform_device_count=2"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,5 +1,7 @@
 """Support vector machines and l1 regression: certified optima, queries, smoothed gradients."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,13 +13,17 @@ MAKERS = {
     "support vectors": regressions.support_vectors,
     "l1 regression": regressions.absolute_regression,
 }
-INSTANCES = {name: make(jax.random.key(3), 60, 7, 4) for name, make in MAKERS.items()}
 DRAWS = 8_000
+
+
+@functools.cache
+def made(name):
+    return MAKERS[name](jax.random.key(3), 60, 7, 4)
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_optimum_is_certified_and_attained(name):
-    instance = INSTANCES[name]
+    instance = made(name)
     assert 0 <= instance.gap < 1e-6
     minimizer = jnp.asarray(instance.minimizer, jnp.float32)
     assert float(instance.value(minimizer)) == pytest.approx(instance.optimum, abs=1e-6)
@@ -29,7 +35,7 @@ def test_the_optimum_is_certified_and_attained(name):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_same_function_in_a_larger_space(name):
-    instance, larger = INSTANCES[name], MAKERS[name](jax.random.key(3), 60, 20, 4)
+    instance, larger = made(name), MAKERS[name](jax.random.key(3), 60, 20, 4)
     assert larger.dim == 20
     assert larger.optimum == pytest.approx(instance.optimum, abs=1e-6)
     assert larger.distance == pytest.approx(instance.distance, rel=1e-6)
@@ -37,7 +43,7 @@ def test_the_same_function_in_a_larger_space(name):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_queries_are_unbiased_and_bounded(name):
-    instance = INSTANCES[name]
+    instance = made(name)
     point = jax.random.normal(jax.random.key(3), (7,))
     keys = jax.random.split(jax.random.key(3), DRAWS)
     gradient = jax.jit(instance.gradient)

@@ -253,7 +253,7 @@ def _claims(case, run, noise, plan):
     for kept in noise:
         kept.clear()
     try:
-        solution = run(jax.tree.map(lambda x: jnp.asarray(x, float), plan))
+        solution = run(jax.tree.map(lambda x: np.asarray(x, np.float32), plan))
         jax.effects_barrier()
         jax.block_until_ready(solution.privacy)
     except ValueError:

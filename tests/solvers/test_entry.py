@@ -1,6 +1,5 @@
 """Every private solver refuses a start of the wrong size, and every plan an unknown distance, by name."""
 
-import functools
 import importlib
 import pkgutil
 
@@ -41,11 +40,6 @@ def data():
     return UserData(Example(jnp.zeros((USERS, 2, DIM)), jnp.zeros((USERS, 2))))
 
 
-@functools.cache
-def plan_of(name):
-    return BY_NAME[name].plan()
-
-
 def test_every_solver_has_a_row():
     assert set(solvers()) == set(BY_NAME)
 
@@ -53,8 +47,8 @@ def test_every_solver_has_a_row():
 # Of finite_class the parameters are the candidates.
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"finite_class"}))
 def test_a_start_of_the_wrong_size_is_refused_by_name(name):
-    row, plan = BY_NAME[name], plan_of(name)
-    users = row.data()
+    row = BY_NAME[name]
+    plan, users = row.plan(), row.data()
     for wrong in (jnp.zeros(DIM + 1), jnp.zeros(1), jnp.zeros(()), jnp.zeros((DIM, 2))):
         with pytest.raises(ValueError, match=r"params must have .*3.*, got"):
             jax.eval_shape(
@@ -67,8 +61,9 @@ def test_a_start_of_the_wrong_size_is_refused_by_name(name):
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_another_objective_than_that_of_the_plan_is_refused_by_name(name):
-    row, plan = BY_NAME[name], plan_of(name)
-    users, start = row.data(), jnp.zeros(DIM) if row.params is None else row.params
+    row = BY_NAME[name]
+    plan, users = row.plan(), row.data()
+    start = jnp.zeros(DIM) if row.params is None else row.params
     for changed in (
         {"lipschitz": 2 * row.objective.lipschitz},
         {"ridge": row.objective.ridge + 0.1},

@@ -1,5 +1,6 @@
 """Private empirical and population risk: schedules, budgets, whole runs on small problems."""
 
+import functools
 import math
 
 import jax
@@ -40,9 +41,12 @@ def _risk(points, data):
     return np.abs(margins - labels[:, 0]).mean(-1)
 
 
-# The plans of the small runs: calibrations take most of the time of this file.
-ERM = planned(erm.plan, RIDGED, method="restarts", num_stages=2, **(SMALL | {"epsilon": 4.0}))
-SCO = planned(sco.plan, ABSOLUTE, num_phases=2, num_stages=1, **SMALL)
+@functools.cache
+def small_plan(solver):
+    """The plans of the small runs: calibrations take most of the time of this file."""
+    if solver is sco:
+        return planned(sco.plan, ABSOLUTE, num_phases=2, num_stages=1, **SMALL)
+    return planned(erm.plan, RIDGED, method="restarts", num_stages=2, **(SMALL | {"epsilon": 4.0}))
 
 
 def test_the_direct_bound_on_a_known_problem():
@@ -57,13 +61,15 @@ def test_the_direct_bound_on_a_known_problem():
 
 
 def test_stages_of_an_empirical_problem():
-    first, last = ERM.parts
-    assert ERM.composition == "sequential"
-    assert 0.985 * 4.0 <= ERM.certificate().epsilon <= 4.0
-    assert ERM.distances[1] == pytest.approx(math.sqrt(2 * first.excess_bound / 0.5))
+    first, last = small_plan(erm).parts
+    assert small_plan(erm).composition == "sequential"
+    assert 0.985 * 4.0 <= small_plan(erm).certificate().epsilon <= 4.0
+    assert small_plan(erm).distances[1] == pytest.approx(math.sqrt(2 * first.excess_bound / 0.5))
     assert first.epsilon == pytest.approx(last.epsilon / 2)
-    assert ERM.excess_bound == last.excess_bound
-    assert ERM.user_gradients == sum(part.num_steps * part.batch_size for part in ERM.parts)
+    assert small_plan(erm).excess_bound == last.excess_bound
+    assert small_plan(erm).user_gradients == sum(
+        part.num_steps * part.batch_size for part in small_plan(erm).parts
+    )
     # Less is proved of one stage with everything, as long as its distance term is not small.
     smooth = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0), ridge=0.5)
     assert _sizes(smooth)[0] < _sizes(smooth._replace(smoothness=None))[0]
@@ -128,21 +134,21 @@ def test_the_paper_is_feasible_and_dearer():
 
 
 def test_phases_of_a_population_problem():
-    assert SCO.composition == "parallel"
-    assert [phase.num_users for phase in SCO.parts] == [267, 133]
-    for phase in SCO.parts:
+    assert small_plan(sco).composition == "parallel"
+    assert [phase.num_users for phase in small_plan(sco).parts] == [267, 133]
+    for phase in small_plan(sco).parts:
         assert 0.985 <= phase.certificate().epsilon <= 1.0
         assert phase.composition == "sequential"
-    worst = max(phase.certificate().epsilon for phase in SCO.parts)
-    assert SCO.certificate().epsilon == worst
-    gradients = [stage.user_gradients for phase in SCO.parts for stage in phase.parts]
-    assert SCO.user_gradients == sum(gradients)
-    near, users, *losses_of = SCO.assumes
+    worst = max(phase.certificate().epsilon for phase in small_plan(sco).parts)
+    assert small_plan(sco).certificate().epsilon == worst
+    gradients = [stage.user_gradients for phase in small_plan(sco).parts for stage in phase.parts]
+    assert small_plan(sco).user_gradients == sum(gradients)
+    near, users, *losses_of = small_plan(sco).assumes
     assert (near, users) == ("a minimizer lies within 1 of the start", "users are i.i.d.")
     assert all(line.startswith("losses are convex and 1-Lipschitz") for line in losses_of)
-    ridged = [line for line in ERM.assumes if "origin" in line]
+    ridged = [line for line in small_plan(erm).assumes if "origin" in line]
     assert ridged == ["the domain holds the origin, where the ridge is centred"]
-    text = str(SCO)
+    text = str(small_plan(sco))
     for part in ("private population risk, tight, localization", "267 | 133", "REPLACE_ONE"):
         assert part in text
 
@@ -169,13 +175,16 @@ def test_a_run_on_a_small_problem():
     run = jax.jit(_solver(sco))
     data, truth = _data(400, 3)
     keys = jax.random.split(jax.random.key(0), 4)
-    runs = [run(key, SCO, data) for key in keys]
-    _check(jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs), SCO, data, truth, 0.0)
+    runs = [run(key, small_plan(sco), data) for key in keys]
+    _check(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs), small_plan(sco), data, truth, 0.0
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("solver", "plan"), [(erm, ERM), (sco, SCO)], ids=["erm", "sco"])
-def test_runs_map_over_keys(solver, plan):
+@pytest.mark.parametrize("solver", [erm, sco], ids=["erm", "sco"])
+def test_runs_map_over_keys(solver):
+    plan = small_plan(solver)
     data, truth = _data(400, 3)
     run = jax.jit(jax.vmap(_solver(solver), in_axes=(0, None, None)))
     found = run(jax.random.split(jax.random.key(0), 4), plan, data)

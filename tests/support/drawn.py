@@ -12,7 +12,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import private_range
@@ -99,8 +99,8 @@ def least_epsilon(divergence, delta):
     mu = math.sqrt(2 * divergence / ORDER)
 
     def failure(epsilon):
-        up = stats.norm.cdf(mu / 2 - epsilon / mu)
-        return up - np.exp(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu))
+        up = special.ndtr(mu / 2 - epsilon / mu)
+        return up - np.exp(epsilon + special.log_ndtr(-mu / 2 - epsilon / mu))
 
     low, high = 0.0, 1e4 + mu**2
     for _ in range(200):

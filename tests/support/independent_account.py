@@ -6,6 +6,7 @@ valid accountant charges cannot be below; how far it may be above is for the cal
 from the package.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ class Law(NamedTuple):
 Pair = tuple[Law, Law]
 
 
+@functools.cache
 def pairs(multiplier: float, scheme: Any) -> list[Pair]:
     """Pairs of laws that neighbours have, for one Gaussian release with unit noise.
 
@@ -68,6 +70,7 @@ def pairs(multiplier: float, scheme: Any) -> list[Pair]:
     return found
 
 
+@functools.lru_cache(maxsize=32)  # of one run all releases are alike
 def _logs(pair: Pair) -> tuple[np.ndarray, np.ndarray, float]:
     means = [*pair[0].means, *pair[1].means]
     step = 0.005
@@ -75,6 +78,7 @@ def _logs(pair: Pair) -> tuple[np.ndarray, np.ndarray, float]:
     return pair[0].log_density(grid), pair[1].log_density(grid), step
 
 
+@functools.cache
 def renyi(pair: Pair, order: float) -> float:
     """The Rényi divergence of the two laws."""
     if len(pair[0].means) == len(pair[1].means) == 1:
@@ -95,7 +99,7 @@ def renyi_of(releases: Sequence[tuple[float, Any]], order: float) -> float:
 
 def epsilon(releases: Sequence[tuple[float, Any]], delta: float) -> float:
     """The ε at δ of the releases together: no certificate can be below, but for the grid (0.5 %)."""
-    return max((_epsilon(chosen, delta) for chosen in _aligned(releases)), default=0.0)
+    return max((_epsilon(tuple(chosen), delta) for chosen in _aligned(releases)), default=0.0)
 
 
 def _aligned(releases: Sequence[tuple[float, Any]]) -> list[list[Pair]]:
@@ -104,7 +108,8 @@ def _aligned(releases: Sequence[tuple[float, Any]]) -> list[list[Pair]]:
     return [[each[min(i, len(each) - 1)] for each in found] for i in range(count)]
 
 
-def _epsilon(chosen: Sequence[Pair], delta: float) -> float:
+@functools.cache
+def _epsilon(chosen: tuple[Pair, ...], delta: float) -> float:
     if all(len(law.means) == 1 for pair in chosen for law in pair):
         mu = np.sqrt(sum((p.means[0] - q.means[0]) ** 2 for p, q in chosen))
         losses = np.linspace(-1.0, 60.0, 61001)

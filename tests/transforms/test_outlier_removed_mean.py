@@ -14,6 +14,7 @@ from scipy import stats
 from dpsco_jax import privacy, transforms
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
+from tests.support.compiled import OPTIMIZED
 from tests.support.replay import assert_no_leak
 
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -84,10 +85,14 @@ def _run(releases, batches, key, radius, masks, options):
 def first_halts(releases, trials, steps, users=4):
     """In which step (from 0) each of many runs on equal vectors halts; ``steps`` if it does not."""
     batches = jnp.zeros((steps, users, 1))
-    halted = jax.vmap(lambda key: run(releases, batches, key).halted)(
-        jax.random.split(jax.random.key(0), trials)
-    )
+    halted = _halted_in(jax.random.split(jax.random.key(0), trials), releases, batches)
     return np.sum(~np.asarray(halted), axis=1)
+
+
+@functools.partial(jax.jit, compiler_options=OPTIMIZED)
+@functools.partial(jax.vmap, in_axes=(0, None, None))
+def _halted_in(key, releases, batches):
+    return run(releases, batches, key).halted
 
 
 def test_one_noisy_threshold_serves_the_whole_stream():
@@ -137,13 +142,14 @@ def test_a_release_is_the_mean_plus_the_planned_noise():
     """All but one user at 0, one at ±1.99 radii: Gaussian of known mean and standard deviation."""
     users, radius, trials = 40, 0.5, 20_000
     releases = phase(users, 1, 1.0, test_epsilon=400.0, noise_stddev=0.07)
-    many = jax.vmap(lambda key, rows: run(releases, rows, key, radius), (0, None))
+    many = jax.vmap(lambda key, rows: run(releases, rows, key, radius)[:2], (0, None))
+    many = jax.jit(many, compiler_options=OPTIMIZED)
     keys = jax.random.split(jax.random.key(1), trials)
     head = 1 + concentrated_mean.headroom(jax.ShapeDtypeStruct((2,), jnp.float32))
     for sign in (1.0, -1.0):
         rows = np.zeros((1, users, 2), np.float32)
         rows[0, 0, 1] = sign * 1.99 * radius
-        outs, halted, *_ = many(jax.random.clone(keys), rows)
+        outs, halted = many(jax.random.clone(keys), rows)
         assert not np.any(halted)
         for entry, mean in ((0, 0.0), (1, sign * 1.99 * radius / users)):
             law = stats.norm(mean, 0.07 * radius * head)

@@ -15,6 +15,7 @@ from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.user_level import auto
 from tests.support import kinds
+from tests.support.good_calls import privacy as privacy_calls
 from tests.support.kinds import Kind
 from tests.support.objects import BUDGET, DATA, OBJECTIVE, PROBLEM, USERS, VECTOR
 
@@ -135,6 +136,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.combinators.regularization.plan": _INNER,
     "solvers.combinators.restarts.plan": _INNER,
     "solvers.ball.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
+    "solvers.means.tested_stddev": {
+        "releases": kinds.OBJECT(privacy_calls.CONCENTRATED),
+        "score_radius": kinds.POSITIVE(1.0),
+    },
     "solvers.ball.newton_ball_oracles.newton": {"radius": kinds.POSITIVE_OR_INF(1.0)},
     "solvers.ball.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
     "solvers.resque.ball_accelerated_erm.plan": _BALL_ERM,

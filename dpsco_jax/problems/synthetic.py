@@ -26,6 +26,7 @@ from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.geometry.smoothing import uniform_ball
 from dpsco_jax.problems import losses, reference
 from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 
 
@@ -42,6 +43,21 @@ class Instance(NamedTuple):
     objective: Objective
     data: UserData
     minimizer: Float[np.ndarray, "dim"]
+
+    def problem(self, distance: float | None = None) -> Problem:
+        """What a ``plan`` is asked: the objective, and the sizes of the data.
+
+        Args:
+            distance: public bound R on the distance from the start to a minimizer, where it is needed.
+        """
+        users, items = jax.tree.leaves(self.data.items)[0].shape[:2]
+        return Problem(
+            self.objective,
+            num_users=users,
+            items_per_user=items,
+            dim=len(self.minimizer),
+            distance=distance,
+        )
 
 
 def mean_estimation(

@@ -15,6 +15,18 @@ derivation is in ``_ball_ac_sa_plan``.
 
 Cost: T·ΣN_k queries, at query depth 1: none depends on an iterate, and all are made before the first step.
 K·T steps in a row. Memory of the largest pool that can be asked for. One compiled program for all sizes.
+
+Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from dpsco_jax.solvers.convex import ball_ac_sa
+    >>> def gradient(keys, points):
+    ...     return points - 0.3
+    >>> sizes = dict(lipschitz=1.0, ball_radius=0.2, smoothing_radius=0.4, min_regularization=1.0)
+    >>> plan = ball_ac_sa.plan(**sizes, accuracies=[0.1])
+    >>> (oracle,) = ball_ac_sa.ball_oracles(plan, gradient)
+    >>> answer = oracle(jax.random.key(0), jnp.zeros(2), 1.0)
+    >>> bool(jnp.linalg.norm(answer.point - 0.15) < 0.1)
+    True
 """
 
 import math

@@ -24,6 +24,16 @@ that is reached within 14·K·log(3κ) + 3.5·K·log(κ)^(p/2) iterations. Exact
 private by itself.
 
 Cost: with bisection at most ``max_searches`` + 2 oracle calls an iteration, with the adaptive rule one.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax.problems import gaussian_smoothing, synthetic
+    >>> from dpsco_jax.solvers.convex import ball_acceleration
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = ball_acceleration.plan(lipschitz=1.0, distance=5.0, ball_radius=1.0, excess=1e-3, exact=True)
+    >>> solution = ball_acceleration.solve(plan, made.objective, made.data, jax.numpy.zeros(3))
+    >>> int(solution.status), bool(abs(solution.params - made.minimizer).max() < 0.1)
+    (0, True)
 """
 
 import math

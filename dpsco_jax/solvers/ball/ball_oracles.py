@@ -14,6 +14,13 @@ accuracy, see ``ball_acceleration``. Nothing is private by itself; what the orac
 account for.
 
 Cost: counted, not timed: every answer says how many ball problems of each static kind were solved.
+
+Example:
+    >>> from dpsco_jax.solvers.convex import ball_oracles
+    >>> sizes = {"ratio": 10.0, "least_factor": 1.0, "num_iterations": 50, "search_failure": 1e-3}
+    >>> found = ball_oracles.oracle_accuracies(**sizes)
+    >>> found.ball <= 1 / 48, found.search_runs
+    (True, 139)
 """
 
 import math

@@ -15,6 +15,18 @@ r ≤ ρ, the expected objective exceeds the minimum by at most φ = accuracy·�
 Cost: 16·(2^m - 1) - m queries for m epochs, at query depth 1: none depends on an iterate, and all are made
 before the first step. 16·(2^m - 1) steps in a row. Memory of the pool of the most epochs that can be asked
 for. One compiled program for all numbers of epochs.
+
+Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from dpsco_jax.solvers.convex import epoch_sgd
+    >>> def gradient(keys, points):
+    ...     return points - 0.3
+    >>> sizes = dict(lipschitz=1.0, ball_radius=0.2, smoothing_radius=0.4, min_regularization=1.0)
+    >>> plan = epoch_sgd.plan(**sizes, accuracies=[0.1])
+    >>> (oracle,) = epoch_sgd.ball_oracles(plan, gradient)
+    >>> answer = oracle(jax.random.key(0), jnp.zeros(2), 1.0)
+    >>> bool(jnp.linalg.norm(answer.point - 0.15) < 0.1)
+    True
 """
 
 from typing import Any, NamedTuple

@@ -16,6 +16,14 @@ Formal guarantee: ``quadratic`` is exact to rounding. ``accelerated_gradient`` i
 where it stops before its cap on steps, or at the resolution of the floating-point format.
 
 Cost: O(dim) a Newton turn, about five of them; about √(β/λ)·log(1/tolerance) gradients for a β-smooth F.
+
+Example:
+    >>> import jax.numpy as jnp
+    >>> from dpsco_jax.solvers.convex import exact_ball_oracles
+    >>> oracles = exact_ball_oracles.quadratic(jnp.ones(2), jnp.array([4.0, 0.0]), radius=1.0)
+    >>> answer = oracles.prox(None, jnp.zeros(2), 1.0)
+    >>> [round(float(x), 5) for x in answer.point], round(float(answer.multiplier), 5)
+    ([1.0, 0.0], 3.0)
 """
 
 from collections.abc import Callable

@@ -18,6 +18,15 @@ elsewhere.
 
 Cost: one Hessian and its eigenvectors (dim³) for each Newton step; ``monteiro_svaiter`` one for each call,
 and a gradient for each λ that it tries. Problems, Hessians and λ tried (linear systems) are counted.
+
+Example:
+    >>> import jax.numpy as jnp
+    >>> from dpsco_jax.solvers.convex import newton_ball_oracles
+    >>> slope = jnp.array([4.0, 0.0])
+    >>> oracles = newton_ball_oracles.newton(lambda x: x - slope, lambda x: jnp.eye(2), radius=1.0)
+    >>> answer = oracles.prox(None, jnp.zeros(2), 1.0)
+    >>> [round(float(x), 5) for x in answer.point], round(float(answer.multiplier), 5)
+    ([1.0, 0.0], 3.0)
 """
 
 import math

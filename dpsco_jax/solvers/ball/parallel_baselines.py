@@ -16,6 +16,16 @@ with S = √(2/π)·L/ρ; AC-SA with step parameter 2S adds 4SR²/(T(T+1)) and V
 batches of B, each set to ε/4. Not private.
 
 Cost: SGD κ² rounds of one query, κ = LR/ε. AC-SA O(d^(1/4)·κ) rounds and O(κ²) queries.
+
+Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from dpsco_jax.solvers.convex import parallel_baselines
+    >>> def gradient(keys, points):
+    ...     return jnp.sign(points - 0.5) / 2**0.5
+    >>> plan = parallel_baselines.plan(lipschitz=1.0, distance=1.0, dim=2, excess=0.3)
+    >>> result = parallel_baselines.solve(jax.random.key(0), plan, gradient, jnp.zeros(2))
+    >>> bool(abs(result.params - 0.5).sum() / 2**0.5 < 0.3)
+    True
 """
 
 import math

@@ -16,6 +16,17 @@ queries, longer dual steps. Not private.
 
 Cost: with K = (R/r)^(2/3) = O(d^(1/3)·κ^(2/3)), κ = LR/ε, a logarithm times K rounds; ``query_cost`` counts
 them. Proved line searches take 10⁸ queries and more even at κ = 5: such plans are for counting.
+
+Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from dpsco_jax.solvers.convex import parallel_sco
+    >>> def gradient(keys, points):
+    ...     return jnp.sign(points - 0.5) / 2**0.5
+    >>> plan = parallel_sco.plan(lipschitz=1.0, distance=1.0, dim=2, excess=0.3)
+    >>> result = parallel_sco.solve(jax.random.key(0), plan, gradient, jnp.zeros(2))
+    >>> cost = parallel_sco.query_cost(plan, result)
+    >>> bool(abs(result.params - 0.5).sum() / 2**0.5 < 0.3), cost.rounds < cost.queries
+    (True, True)
 """
 
 import dataclasses

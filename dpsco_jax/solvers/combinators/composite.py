@@ -19,6 +19,20 @@ Formal guarantee: that of the joint event under REPLACE_ONE. Parts on blocks of 
 sequence. Which centres, sizes and numbers are used depends on public numbers and released points only.
 
 Cost: the sum of the parts'.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.convex import composite, restarts
+    >>> from dpsco_jax.solvers.item_level import private_ac_sa as inner
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=200, items_per_user=2, dim=3)
+    >>> plan = restarts.plan(inner.plan, made.problem(distance=5.0), Budget(1.0, 1e-5), num_stages=2)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: composite.solve(inner.solve, key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> len(plan.parts), int(solution.status), plan.certificate().epsilon <= 1.0
+    (1, 0, True)
 """
 
 import math

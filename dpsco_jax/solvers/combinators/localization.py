@@ -23,6 +23,20 @@ most, so E F(ŵ_i) ≤ E F̂_i(ŵ_i) + g with g = 2G²/((λ_i + m)N_i), and this
 ((λ_i + m)/2)·‖w_i - ŵ_i‖² ≤ e_i in expectation. Within a phase the distance is at most S/(λ_i + m).
 
 Cost: that of the phases.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.convex import composite, localization
+    >>> from dpsco_jax.solvers.item_level import private_ac_sa as inner
+    >>> made = synthetic.mean_estimation(jax.random.key(0), num_users=200, items_per_user=2, dim=3)
+    >>> plan = localization.plan(inner.plan, made.problem(distance=2.0), Budget(1.0, 1e-5), num_phases=2)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: composite.solve(inner.solve, key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> len(plan.parts), int(solution.status), plan.certificate().epsilon <= 1.0
+    (2, 0, True)
 """
 
 import dataclasses

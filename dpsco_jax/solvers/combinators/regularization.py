@@ -12,6 +12,20 @@ sum H of objective and term:
     F(w) - F(w*) ≤ E + uR²/2,    since F(w) ≤ H(w) ≤ H(w*) + E = F(w*) + (u/2)‖w* - w_0‖² + E.
 
 Cost: that of the inner solver.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.convex import composite, regularization
+    >>> from dpsco_jax.solvers.item_level import private_ac_sa as inner
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=200, items_per_user=2, dim=3)
+    >>> plan = regularization.plan(inner.plan, made.problem(distance=5.0), Budget(1.0, 1e-5))
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: composite.solve(inner.solve, key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> len(plan.parts), int(solution.status), plan.certificate().epsilon <= 1.0
+    (1, 0, True)
 """
 
 import dataclasses

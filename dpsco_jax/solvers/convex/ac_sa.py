@@ -20,6 +20,17 @@ f ≤ f_r ≤ f + β, so that F(w) - F* ≤ F_r(w) - F_r(w*) + β. By default th
 more, with the radius that balances β with the term of the initial distance.
 
 Cost: T·B user gradients, no gradient of a single user is formed; one compiled program for all stages.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.convex import ac_sa
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = ac_sa.plan(made.problem(distance=5.0), num_steps=300)
+    >>> run = jax.jit(lambda key: ac_sa.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> bool(abs(solution.params - made.minimizer).max() < 0.01)
+    True
 """
 
 from collections.abc import Callable

@@ -24,6 +24,14 @@ not a half, and N_k is within 4 % of the length that is best for the product of 
 Formal guarantee: the bounds are theorems under the assumptions named. Nothing looks at data.
 
 Cost: none.
+
+Example:
+    >>> from dpsco_jax.solvers.convex import ac_sa_stages
+    >>> numbers = {"smoothness": 1.0, "gradient_variance": 0.0, "strong_convexity": 0.1}
+    >>> setting = ac_sa_stages.Setting(**numbers, distance=1.0)
+    >>> stages = ac_sa_stages.stages_within(setting, num_steps=100)
+    >>> stages.policy, sum(stages.lengths) <= 100, stages.excess_bound < 1e-4
+    ('multi_stage', True, True)
 """
 
 import dataclasses

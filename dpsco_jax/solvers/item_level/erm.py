@@ -11,6 +11,18 @@ Utility: ``excess_bound`` on the expected excess empirical risk, for convex G-Li
 log(1/δ) it is of order G²dℓ/(με²N²) (strongly convex) or GR√(dℓ)/(εN) (convex).
 
 Cost: of order εN^{3/2}/(d^{1/8}ℓ^{1/4}) + ε²N²/(dℓ) user gradients; the plan counts them.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import erm
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = erm.plan(made.problem(distance=5.0), Budget(1.0, 1e-5))
+    >>> run = jax.jit(lambda key: erm.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

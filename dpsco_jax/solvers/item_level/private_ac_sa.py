@@ -21,6 +21,19 @@ domain and R ≥ the distance from the start to a minimizer, with V = G²/B + di
 where β = G·r·d/(d+1) and L = c_d·G/r with smoothing; β = 0 and L the loss's own constant without it.
 
 Cost: T·B user gradients; memory of one chunk of them, shifts included.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import private_ac_sa
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = private_ac_sa.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=8)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: private_ac_sa.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

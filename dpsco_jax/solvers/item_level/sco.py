@@ -13,6 +13,18 @@ users. With ℓ = log(1/δ) it is of order GR(1/√N + √(dℓ)/(εN)), if μ-s
 
 Cost: of order N + min(√ε·N^{5/4}·d^{1/8}, εN^{3/2}/(d^{1/8}ℓ^{1/4})) user gradients; the plan counts them.
 A tight plan takes seconds, as does the compilation of each stage of each phase, whose sizes are its own.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import sco
+    >>> made = synthetic.mean_estimation(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = sco.plan(made.problem(distance=2.0), Budget(1.0, 1e-5))
+    >>> run = jax.jit(lambda key: sco.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

@@ -18,6 +18,19 @@ mean of them as the aggregate is, has a larger expected squared distance to w* t
 2R_k². The domain's diameter bounds it as well, and 2·(gap)/μ where the objective is μ-strongly convex.
 
 Cost: T·B user gradients; memory of one chunk of them.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import staged_ac_sa
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = staged_ac_sa.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=8, num_stages=2)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: staged_ac_sa.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import math

@@ -15,6 +15,22 @@ number of calls that a run needed is post-processing of private points too. Accu
 heuristic, as are the constants by which a plan is accepted.
 
 Cost: at most ``plan.user_gradients``, in rounds of one call each; memory of the features of T users.
+
+Example:
+    >>> import math, jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import ball_accelerated_erm
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(4.0, 1e-5)
+    >>> plan = ball_accelerated_erm.plan(
+    ...     problem, budget, num_iterations=2, num_queries=16, largest_error=math.inf
+    ... )
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: ball_accelerated_erm.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 4.0
+    ((3,), 0, True)
 """
 
 from collections.abc import Callable

@@ -17,6 +17,23 @@ their targets, and predicted errors are observed laws themselves. Should a D_i b
 still search the whole domain, with smaller balls and fewer of them than they need.
 
 Cost: that of the rounds; the last has more than half of the gradients.
+
+Example:
+    >>> import math, jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import ball_accelerated_regularized_erm
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(4.0, 1e-5)
+    >>> plan = ball_accelerated_regularized_erm.plan(
+    ...     problem, budget, regularization=0.5, num_queries=16, num_rounds=1, num_iterations=2,
+    ...     largest_error=math.inf,
+    ... )
+    >>> objective, data, start = made.objective, made.data, jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: ball_accelerated_regularized_erm.solve(key, plan, objective, data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 4.0
+    ((3,), 0, True)
 """
 
 import dataclasses

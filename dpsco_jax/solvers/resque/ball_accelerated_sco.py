@@ -14,6 +14,22 @@ the population risk, users must be independent draws. Blocks too small for a pla
 of the error is of the order L·‖x_I - x̂_I‖.
 
 Cost: that of the blocks.
+
+Example:
+    >>> import math, jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import ball_accelerated_sco
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(4.0, 1e-5)
+    >>> plan = ball_accelerated_sco.plan(
+    ...     problem, budget, num_iterations=2, num_queries=16, num_blocks=2, largest_error=math.inf
+    ... )
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: ball_accelerated_sco.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 4.0
+    ((3,), 0, True)
 """
 
 import dataclasses

@@ -19,6 +19,18 @@ regularized risk, in expectation, proved for ``constants="paper"``:
 and 1/10 to 1/1000 of it is observed. Risk and smoothed risk differ by at most ρL·√(2/π).
 
 Cost: at most T user gradients, T steps; memory of the features of T users. Planning takes seconds.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import resque_erm
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
+    >>> plan = resque_erm.plan(made.problem(distance=5.0), Budget(4.0, 1e-5), ball_radius=0.1, num_queries=8)
+    >>> run = jax.jit(lambda key: resque_erm.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 4.0
+    ((3,), 0, True)
 """
 
 import dataclasses

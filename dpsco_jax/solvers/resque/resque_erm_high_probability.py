@@ -11,6 +11,22 @@ within Δ/3 of the minimizer with probability 2/3, the choice is within Δ of it
 (Δ/9)² = 2·C_sc·(L/λ)²·(d/(βT)² + 1/T).
 
 Cost: k times that of a call, one after another.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import resque_erm_high_probability
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(4.0, 1e-5)
+    >>> plan = resque_erm_high_probability.plan(
+    ...     problem, budget, ball_radius=0.1, num_queries=8, num_runs=2, regularization=1.0
+    ... )
+    >>> data, start = made.data, jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: resque_erm_high_probability.solve(key, plan, made.objective, data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 4.0
+    ((3,), 0, True)
 """
 
 import dataclasses

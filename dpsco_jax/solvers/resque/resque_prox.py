@@ -18,6 +18,19 @@ result may lie outside of the ball.
 
 Cost: T·(1 + 1.5·2^J) user gradients for a copy. In expectation m·(1 + 1.5m) times T; a plain one costs T, and
 its bias is below its deviation already (two fifths to two thirds of it where noise fills the ball).
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.item_level import resque_prox
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(4.0, 1e-5)
+    >>> plan = resque_prox.plan(problem, budget, ball_radius=0.1, num_queries=4, regularization=1.0)
+    >>> run = jax.jit(lambda key: resque_prox.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 4.0
+    ((3,), 0, True)
 """
 
 import dataclasses

@@ -16,6 +16,20 @@ thrown away. Utility: ``Plan.excess_bound``, by the chain of ``accelerated_bound
 LR·Õ(1/√(nm) + √d/(εn√m)).
 
 Cost: ΣT·K user gradients; memory of one batch of user gradients; one compiled loop for each phase.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import accelerated_phased_erm
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(1.0, 1e-5)
+    >>> plan = accelerated_phased_erm.plan(problem, budget, mean=None, num_phases=1)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: accelerated_phased_erm.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 from collections.abc import Sequence

@@ -16,6 +16,20 @@ stay secret, and w₀ is public. Utility: ``Plan.excess_bound``, see ``accelerat
 users with m i.i.d. items each; all τ does is to decide how far users may differ before the run halts.
 
 Cost: T·K user gradients; with outlier removal T·K²·dim for distances, and memory of K user gradients.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import accelerated_sgd
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(1.0, 1e-5)
+    >>> plan = accelerated_sgd.plan(problem, budget, mean=None, stage_length=4, num_stages=1)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: accelerated_sgd.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 from typing import Any

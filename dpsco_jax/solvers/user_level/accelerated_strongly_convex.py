@@ -12,6 +12,20 @@ are public numbers and used for regularizers only. Utility: ``Plan.excess_bound`
 ``accelerated_bounds`` needs a bound on E‖start - w*‖², and has one. Rate: (L²/μ)·Õ(1/(nm) + d/(ε²n²m)).
 
 Cost: that of the runs; half of it and of the users belong to the last block.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import accelerated_strongly_convex
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(1.0, 1e-5)
+    >>> plan = accelerated_strongly_convex.plan(problem, budget, mean=None, num_blocks=1)
+    >>> data, start = made.data, jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: accelerated_strongly_convex.solve(key, plan, made.objective, data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

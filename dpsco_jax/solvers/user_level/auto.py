@@ -17,6 +17,18 @@ Formal guarantee: that of the chosen solver: (ε, δ)-DP for a user's whole data
 here reads data, so choosing costs nothing; all candidates are planned for REPLACE_ONE.
 
 Cost: that of all plans, some seconds; then that of the chosen solver.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import auto
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = auto.plan(made.problem(distance=5.0), Budget(1.0, 1e-5))
+    >>> run = jax.jit(lambda key: auto.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

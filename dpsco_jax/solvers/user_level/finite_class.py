@@ -19,6 +19,19 @@ the intervals of all draws (``failure_probability`` has them all).
 
 Cost: 5K/α draws on average, each with a sort of n numbers; K·n·m loss evaluations if the matrix of user
 losses fits in memory (64 MiB), else n·m evaluations a draw.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import finite_class
+    >>> made = synthetic.mean_estimation(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> candidates = jax.numpy.eye(4, 3)
+    >>> plan = finite_class.plan(made.problem(), Budget(1.0), num_candidates=4, loss_range=(0.0, 2.0))
+    >>> run = jax.jit(lambda key: finite_class.solve(key, plan, made.objective, made.data, candidates))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, plan.certificate().epsilon <= 1.0, plan.certificate().delta
+    ((3,), True, 0.0)
 """
 
 import math

@@ -20,6 +20,19 @@ Utility, for a convex loss, no ridge, clip_norm ≥ its Lipschitz constant and m
 E F(average) - F* ≤ R·√(V/T), V = clip_norm² + dim·σ². Users with fewer items weigh less.
 
 Cost: T·N·m item gradients, or T·B; memory of one chunk.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import item_group_privacy
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = item_group_privacy.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=20)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: item_group_privacy.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import math

@@ -15,6 +15,19 @@ for the distance R_k with R_1 = min(R, 2G/μ) and R_{j+1}² = min(D², 4G²/μ²
 since μ/2·‖w - w*‖² is at most the excess risk of w, in expectation; D is the diameter.
 
 Cost: that of multi-pass SGD on each block.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import localized_sgd
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = localized_sgd.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_blocks=2, num_steps=4)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: localized_sgd.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

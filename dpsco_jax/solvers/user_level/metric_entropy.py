@@ -12,6 +12,20 @@ lower)·√d/(2p) the distance from the nearest point at most (a projection brin
 farther apart). p balances the two if left out.
 
 Cost: exponential in d: p^d candidates, at most ``most_candidates``.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import metric_entropy
+    >>> made = synthetic.mean_estimation(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> box = {"lower": -1.0, "upper": 1.0, "points_per_axis": 3}
+    >>> plan = metric_entropy.plan(made.problem(), Budget(1.0), loss_range=(0.0, 2.0), **box)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: metric_entropy.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, plan.certificate().epsilon <= 1.0, plan.certificate().delta
+    ((3,), True, 0.0)
 """
 
 import dataclasses

@@ -13,6 +13,19 @@ a convex loss, clip_norm ≥ its Lipschitz constant and gradients of second mome
 E F(last) - F* ≤ R·√(V/(T + 1)). Nothing is proven with momentum.
 
 Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import momentum_sgd
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = momentum_sgd.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=20, batch_size=20)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: momentum_sgd.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

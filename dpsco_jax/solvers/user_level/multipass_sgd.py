@@ -19,6 +19,19 @@ If radius ≥ G the test would test nothing (all gradients are clipped to G). Th
 numbers only, then takes the mean of clipped gradients with noise of order 2G/n, and says so.
 
 Cost: T·n user gradients and T·n²/2·dim multiplications for the distances; memory of n gradients.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import multipass_sgd
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = multipass_sgd.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=5)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: multipass_sgd.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import math

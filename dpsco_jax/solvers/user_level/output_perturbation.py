@@ -24,6 +24,19 @@ Utility, R ≥ ‖start - minimizer‖, σ the noise, S = σ·√dim, τ = c^K·
 - other domains: E F - F* ≤ uR²/2 + (L + ridge·(R + S + τ))·(S + τ), with a ridge from the origin.
 
 Cost: K·N user gradients, K of the order of H'/λ; memory of one chunk of user gradients.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import output_perturbation
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = output_perturbation.plan(made.problem(distance=5.0), Budget(1.0, 1e-5))
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: output_perturbation.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

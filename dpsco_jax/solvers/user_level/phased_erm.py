@@ -14,6 +14,18 @@ phase is (ε, δ)-DP, a user takes part in one phase, by position, and later pha
 key stays secret. Utility: ``excess_bound`` on the expected excess risk; see ``assumes``.
 
 Cost: Σ T_t·n_t user gradients; memory of the gradients of one block.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import phased_erm
+    >>> made = synthetic.mean_estimation(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = phased_erm.plan(made.problem(distance=2.0), Budget(1.0, 1e-5), most_steps=3, form="clipped")
+    >>> run = jax.jit(lambda key: phased_erm.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import dataclasses

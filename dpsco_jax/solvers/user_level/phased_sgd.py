@@ -19,6 +19,18 @@ Where the radius is no less than the farthest that two averages can be, η(T-1)L
 nothing: the plan, which sees public numbers only, then takes the mean of clipped averages, and says so.
 
 Cost: one gradient for each item, of the users that fill groups; C²·dim for the distances of C groups.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import phased_sgd
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=200, items_per_user=2, dim=3)
+    >>> plan = phased_sgd.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_groups=100, num_phases=1)
+    >>> run = jax.jit(lambda key: phased_sgd.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import functools

@@ -18,6 +18,20 @@ infinite if a number of the plan is out of its range, or if scales or radii have
 No bound on the risk is proven: clipping may bias.
 
 Cost: num_steps passes over the data, memory of one chunk of user gradients.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import preconditioned_sgd
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> problem, budget = made.problem(distance=5.0), Budget(1.0, 1e-5)
+    >>> plan = preconditioned_sgd.plan(problem, budget, columns_per_row=None, num_steps=20)
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: preconditioned_sgd.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import math

@@ -16,6 +16,18 @@ E F(average) - F* ≤ R·√(V/T), V = clip_norm²·(1 + v) + dim·σ²/batch_si
 under Poisson sampling, for the number of users who take part is random and the divisor is not, and 0 else.
 
 Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import sgd
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = sgd.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=20, batch_size=20)
+    >>> run = jax.jit(lambda key: sgd.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import math

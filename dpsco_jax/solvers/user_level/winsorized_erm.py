@@ -13,6 +13,19 @@ data, loss, radius and step size: gradients are clipped to G, the Lipschitz cons
 secret. Utility: ``excess_bound`` on the expected excess *empirical* risk; see ``assumes``.
 
 Cost: T·n user gradients and T sorts of n·dim numbers; memory of a few times n gradients.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.user_level import winsorized_erm
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = winsorized_erm.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=2, form="clipped")
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: winsorized_erm.solve(key, plan, made.objective, made.data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
 """
 
 import math

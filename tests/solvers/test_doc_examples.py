@@ -1,0 +1,30 @@
+"""The example at the head of every public solver file runs, and says what it prints."""
+
+import doctest
+import importlib
+import pkgutil
+
+import jax
+import pytest
+
+from dpsco_jax.solvers import ball, combinators, convex, item_level, resque, user_level
+
+FILES = sorted(
+    f"{room.__name__}.{found.name}"
+    for room in (ball, combinators, convex, item_level, resque, user_level)
+    for found in pkgutil.iter_modules(room.__path__)
+    if not found.name.startswith("_")
+)
+
+
+@pytest.mark.parametrize("name", FILES, ids=lambda name: name.removeprefix("dpsco_jax.solvers."))
+def test_the_example_runs_as_printed(name):
+    module = importlib.import_module(name)
+    test = doctest.DocTestParser().get_doctest(module.__doc__, {}, name, module.__file__, 0)
+    assert test.examples, "no example in the docstring of the file"
+    assert any(example.want for example in test.examples), "an example that shows no result"
+    printed = []
+    with jax.debug_key_reuse(False):  # a reader may use a key twice
+        runner = doctest.DocTestRunner(verbose=False)
+        failures = runner.run(test, out=printed.append).failed
+    assert not failures, "".join(printed)

@@ -55,6 +55,7 @@ class Domain(NamedTuple):
             nearest place of the set, which is widened to hold the point; as precise as the move itself where
             that is small, for solvers whose noise is far below the rounding of a point. ``None`` where no
             such form is known.
+        norm: the largest ℓ2 norm of a point, which bounds the slope of a ridge; ``inf`` where not known.
     """
 
     project: Callable[[PyTree], PyTree]
@@ -62,6 +63,7 @@ class Domain(NamedTuple):
     contains: Callable[[PyTree, ArrayLike], Any]
     thresholds: bool = False
     moves: Callable[[Any], Callable[[Any], Any]] | None = None
+    norm: ArrayLike = math.inf
 
 
 _moves_of_sets: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -174,6 +176,7 @@ def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
         contains=lambda point, tol: global_norm(from_center(point)) <= radius + tol,
         thresholds=center is None,
         moves=_moves.ball(radius, center),
+        norm=radius if center is None else radius + _number(_above(center)),
     )
 
 
@@ -213,7 +216,9 @@ def box(lower: PyTree, upper: PyTree) -> Domain:
 
     diameter = _number(global_norm(sides))
     moves = _moves.box(lower, upper)
-    return Domain(project, diameter, contains, thresholds=True, moves=moves)
+    outermost = jax.tree.map(lambda *ends: jnp.maximum(*map(jnp.abs, ends)), lower, upper)
+    norm = _number(_above(outermost))
+    return Domain(project, diameter, contains, thresholds=True, moves=moves, norm=norm)
 
 
 @_entered
@@ -236,6 +241,7 @@ def simplex(scale: ArrayLike = 1.0) -> Domain:
         diameter=math.sqrt(2.0) * scale,
         contains=contains,
         moves=_moves.simplex(),
+        norm=scale,
     )
 
 
@@ -255,6 +261,7 @@ def l1_ball(radius: ArrayLike) -> Domain:
         contains=lambda point, tol: optax.tree.norm(_wide(point), ord=1) <= radius + tol,
         thresholds=True,
         moves=_moves.l1_ball(radius),
+        norm=radius,
     )
 
 
@@ -266,6 +273,12 @@ def _wide(tree: PyTree) -> PyTree:
 
 def _cast_like(tree: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(lambda new, old: new.astype(jnp.asarray(old).dtype), tree, like)
+
+
+def _above(point: PyTree) -> Any:
+    """The norm of a point, and a little more than its rounding may have taken off."""
+    wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), point)
+    return global_norm(wide) * (1 + 1e-3)
 
 
 def _number(value: Any) -> Any:

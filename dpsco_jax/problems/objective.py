@@ -111,6 +111,17 @@ class Objective(NamedTuple):
         """Strong convexity of the whole objective: loss and regularizer."""
         return self.loss_strong_convexity + self.ridge
 
+    @property
+    def slope(self) -> float:
+        """Lipschitz constant on the domain of loss and regularizer together; ``inf`` where none is known.
+
+        The regularizer is centred at the origin, which need not lie in the domain.
+        """
+        if not self.ridge:
+            return float(self.lipschitz)
+        reach = max(float(np.asarray(x)) for x in (self.domain.diameter, self.domain.norm))
+        return float(self.lipschitz) + float(self.ridge) * reach
+
     def regularizer(self, params: PyTree) -> Float[Array, ""]:
         """(ridge/2)·‖params‖², over all leaves."""
         squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]

@@ -71,6 +71,11 @@ class Problem:
         return float(np.asarray(self.objective.domain.diameter))
 
     @property
+    def slope(self) -> float:
+        """Lipschitz constant of loss and ridge together on the domain; ``inf`` where none is known."""
+        return self.objective.slope
+
+    @property
     def farthest(self) -> float:
         """R: the distance, or the diameter of the domain where none is given, which may be ``inf``."""
         return self.diameter if self.distance is None else self.distance

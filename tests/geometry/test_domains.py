@@ -82,6 +82,27 @@ def test_diameter_is_attained_and_membership_is_strict(name):
     assert CONTAINS[name](tree_of(outside.astype(np.float32)), 0.1)
 
 
+@pytest.mark.parametrize("name", [name for name in SETS if name != "whole space"])
+def test_no_point_is_longer_than_the_norm_and_some_point_nearly_is(name):
+    domain, extreme = SETS[name]
+    # Where far points come to rest: along the axes, along the extreme points, at random.
+    rng = np.random.default_rng(0)
+    far = np.concatenate(
+        [extreme, -extreme, rng.standard_normal((200, SIZE)), LOWER[None], CENTER[None]]
+    )
+    images = [flat(PROJECT[name](np.float32(1e3 * way / np.linalg.norm(way)))) for way in far]
+    lengths = np.linalg.norm([*images, *extreme], axis=1)
+    corner = np.where(np.abs(LOWER) > np.abs(UPPER), LOWER, UPPER)
+    if name == "box":
+        lengths = np.append(lengths, np.linalg.norm(corner))
+    assert lengths.max() * (1 - 1e-6) <= domain.norm <= lengths.max() * 1.002
+
+
+def test_of_all_of_space_and_of_foreign_sets_no_norm_is_known():
+    assert domains.whole_space().norm == np.inf
+    assert domains.Domain(lambda w: w, 1.0, lambda w, tol: True).norm == np.inf
+
+
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 def test_dtype_structure_and_nan(name, dtype):

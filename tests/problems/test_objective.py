@@ -1,10 +1,13 @@
 """One-hot rows against the dense rows that they stand for."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses, objective
 from dpsco_jax.problems.objective import Example, OneHot
 
@@ -62,3 +65,17 @@ def test_regularizer_and_strong_convexity():
     )
     assert target.strong_convexity == 0.5
     assert losses.squared_distance(1.0, 1.0)._replace(ridge=0.5).strong_convexity == 1.5
+
+
+@pytest.mark.parametrize("center", [(0.0, 0.0), (30.0, -40.0)])
+def test_the_slope_bounds_loss_and_ridge_wherever_the_domain_lies(center):
+    """The ridge is centred at the origin; its slope on a ball far away is not that of the ball's size."""
+    domain = domains.ball(2.0, jnp.asarray(center))
+    target = losses.logistic(1.0, domain=domain, ridge=0.5)
+    outmost = domain.project(1e4 * jnp.asarray([0.6, -0.8]))
+    item = Example(jnp.asarray([-0.6, 0.8]), jnp.float32(1.0))
+    whole = jax.grad(lambda w: target.loss(w, item) + target.regularizer(w))(outmost)
+    assert float(jnp.linalg.norm(whole)) <= target.slope
+    assert target.slope <= 1.0 + 0.5 * max(4.0, 1.002 * (2.0 + math.hypot(*center)))
+    assert target._replace(ridge=0.0).slope == 1.0
+    assert target._replace(domain=domains.whole_space()).slope == math.inf

@@ -245,7 +245,7 @@ def test_a_composite_term_over_the_domain():
     )
     free = np.sign(point) * np.maximum(np.abs(point) - 0.3 / curvature, 0)
     np.testing.assert_allclose(solution.params, np.clip(free, -1, 0.5), atol=1e-4)
-    away = objective._replace(domain=domains.ball(1.0, jnp.ones(3)))
+    away = objective._replace(domain=domains.ball(box.diameter / 2, jnp.ones(3)))
     with pytest.raises(ValueError, match="prox must be a term"):
         ac_sa.solve(jax.random.key(0), plan, away, data, jnp.zeros(3), term=prox.l1(0.3))
     with pytest.raises(ValueError, match=r"data must have plan\.num_users = 1 users"):

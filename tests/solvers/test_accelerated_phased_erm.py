@@ -314,7 +314,7 @@ def test_strongly_convex_blocks():
     assert plan.excess_bound == plan.parts[-1].excess_bound < plan.parts[0].excess_bound
     assert plan.certificate().epsilon <= 2.0
     assert plan.item_gradients == 10 * plan.user_gradients
-    assert "strongly_convex" in str(plan)
+    assert "strongly convex" in str(plan)
     with pytest.raises(ValueError, match="strong_convexity must be"):
         planned(accelerated_strongly_convex.plan, SMOOTH, **settings)
 

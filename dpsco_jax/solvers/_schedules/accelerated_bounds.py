@@ -44,6 +44,7 @@ class Setting(NamedTuple):
         smoothness: of the loss of an item, smoothed if it is.
         ridge: of the objective.
         strong_convexity: of the objective, ridge included.
+        slope: G, Lipschitz constant of loss and ridge together on the domain.
         diameter: of the domain.
         distance: R, from the start to a minimizer.
         smoothing_radius: r, zero without smoothing.
@@ -57,14 +58,10 @@ class Setting(NamedTuple):
     smoothness: float
     ridge: float
     strong_convexity: float
+    slope: float
     diameter: float
     distance: float
     smoothing_radius: float
-
-    @property
-    def slope(self) -> float:
-        """G: Lipschitz constant of loss and ridge, the latter for domains around the origin."""
-        return self.lipschitz + (self.ridge * self.diameter if self.ridge else 0.0)
 
     @property
     def bias(self) -> float:
@@ -115,6 +112,7 @@ def of_problem(problem: Problem, budget: Budget, smoothing_radius: float) -> Set
         smoothness=float(smooth),
         ridge=float(objective.ridge),
         strong_convexity=float(objective.strong_convexity),
+        slope=problem.slope,
         diameter=problem.diameter,
         distance=problem.require_distance(),
         smoothing_radius=smoothing_radius,

@@ -17,7 +17,8 @@ returns, p_0 = p* a minimizer of F. Let E‖x_t - p_t‖² <= a_t², a_0 = R >= 
    expectation of its own empirical value by s_t = 2G²/((λ_t + μ)n_t·m) at most (ridge and regularizer know no
    data, their parts are equal).
 2. p_t minimizes F_t: E F(p_t) <= E F(p_{t-1}) + (λ_t/2)·E‖p_{t-1} - x_{t-1}‖² + s_t.
-3. Hence E F(x_k) - F* <= Σ_t (λ_t·a_{t-1}²/2 + s_t) + (G + ridge·D)·a_k, with D the diameter.
+3. Hence E F(x_k) - F* <= Σ_t (λ_t·a_{t-1}²/2 + s_t) + (G + ridge·D)·a_k, D the diameter, or the
+   largest norm of a point of the domain where that is more.
 4. a_t² = 2/(λ_t + μ) times the bound of the strongly convex run on F_t, whose start is within
    (G + ridge·D)/(λ_t + μ/2) of p_t.
 

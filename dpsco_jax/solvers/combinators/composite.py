@@ -222,17 +222,10 @@ def solve(
 def slope(objective: Objective, regularization: float = 0.0) -> float:
     """Lipschitz constant on the domain of the loss, the ridge and a further term of the given strength.
 
-    The domain must hold the origin for the ridge and the centre for the further term.
+    The centre of the further term must lie in the domain.
     """
-    curved = objective.ridge + regularization
-    reach = float(np.asarray(objective.domain.diameter)) if curved else 0.0
-    return float(objective.lipschitz) + curved * reach
-
-
-def premises(objective: Objective, *more: str) -> tuple[str, ...]:
-    """What the bounds of a combinator assume of domain and users, with ``more``."""
-    curved = ("the domain holds the origin, where the ridge is centred",)
-    return (*(curved if objective.ridge else ()), *more)
+    reach = float(np.asarray(objective.domain.diameter)) if regularization else 0.0
+    return objective.slope + regularization * reach
 
 
 def start_distance(problem: Problem, regularization: float = 0.0) -> float:

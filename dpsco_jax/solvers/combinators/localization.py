@@ -50,7 +50,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments, _made_for, _sequence
-from dpsco_jax.solvers.combinators.composite import Plan, premises, slope, start_distance
+from dpsco_jax.solvers.combinators.composite import Plan, slope, start_distance
 
 _FEWEST_USERS = 20  # with fewer, noise and batches of a phase leave nothing to gain
 
@@ -167,7 +167,7 @@ def plan(
         on_blocks=True,
         composition="parallel" if parallel else "sequential",
         remarks=tuple(remarks),
-        premises=premises(objective, "users are i.i.d."),
+        premises=("users are i.i.d.",),
         distance=distance,
         parts=found.parts,
         distances=found.distances,

@@ -45,7 +45,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments, _made_for, _sequence
-from dpsco_jax.solvers.combinators.composite import Plan, farthest, premises, start_distance
+from dpsco_jax.solvers.combinators.composite import Plan, farthest, start_distance
 
 _MOST_STAGES = 6
 _WORTH = 0.98  # a further stage must lower the bound to this share
@@ -130,7 +130,7 @@ def plan(
             on_blocks=on_blocks,
             composition="parallel" if on_blocks and not paper else "sequential",
             remarks=tuple(remarks),
-            premises=premises(objective),
+            premises=(),
             distance=distance,
             parts=tuple(parts),
             distances=tuple(distances[:-1]),

@@ -35,7 +35,6 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import first_order, means
 from dpsco_jax.solvers.solution import Solution
 
-ASSUMES_ORIGIN = ("the domain holds the origin, if there is a ridge",)
 _Found = TypeVar("_Found")
 
 
@@ -165,12 +164,6 @@ def require_smooth(objective: Objective) -> float:
     if objective.smoothness is None:
         raise ValueError("smoothness must be a number, got None: smooth the objective first")
     return _checks.require_real("smoothness", objective.smoothness, 0, closed=True)
-
-
-def largest_slope(problem: Problem) -> float:
-    """Bound on the gradient of the objective with its ridge, on a domain that holds the origin."""
-    ridge = problem.objective.ridge
-    return problem.lipschitz + (ridge * problem.diameter if ridge else 0)
 
 
 def feasible(with_steps: Callable[[int], _Found], most: int) -> list[_Found]:

@@ -121,10 +121,7 @@ def plan(
     _checks.require_given(_checks.require_count, batch_size=batch_size)
     objective, num_users = problem.objective, problem.num_users
     convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)
-    slope = problem.lipschitz
-    if objective.ridge:
-        slope += objective.ridge * problem.diameter
-    farthest = min(problem.diameter, 2.0 * slope / convexity)
+    farthest = min(problem.diameter, 2.0 * problem.slope / convexity)
     first = min(problem.farthest, farthest)
     if num_blocks is not None:
         counts = [_checks.require_integer("num_blocks", num_blocks, 1)]

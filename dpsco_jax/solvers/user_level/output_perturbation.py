@@ -21,7 +21,7 @@ has the loss zero, which only ridge and regularization make strongly convex; if 
 convex, with μ, a user without items gets (μ/2)·‖w‖².
 Utility, R ≥ ‖start - minimizer‖, σ the noise, S = σ·√dim, τ = c^K·R the distance from the minimizer:
 - whole space: E F - F* ≤ uR²/2 + uRτ + (H + ridge)·(S + τ)²/2;
-- other domains: E F - F* ≤ uR²/2 + (L + ridge·(R + S + τ))·(S + τ), with a ridge from the origin.
+- other domains: E F - F* ≤ uR²/2 + (L + ridge·D)·(S + τ), D the diameter or the largest norm of a point.
 
 Cost: K·N user gradients, K of the order of H'/λ; memory of one chunk of user gradients.
 
@@ -115,7 +115,7 @@ def plan(
         if math.isinf(own.diameter):
             excess += added * distance * error + (own.smoothness + own.ridge) * off**2 / 2
         else:
-            excess += (draft.clip_norm + own.ridge * (distance + off)) * off
+            excess += (draft.clip_norm + problem.slope - problem.lipschitz) * off
         return dataclasses.replace(
             draft, num_steps=steps, optimization_error=error, excess_bound=excess
         )

@@ -88,7 +88,6 @@ class Plan(_sequence.OnBlocks, MadeFor):
         """What the bound assumes; privacy assumes none of it."""
         return (
             "losses are convex; users are independent, with i.i.d. items of the same law",
-            *_winsorized_plan.ASSUMES_ORIGIN,
             f"a minimizer lies within {float(self.distance):.4g} of the start",
         )
 
@@ -144,7 +143,7 @@ def plan(
     if radius is not None:
         radius = _checks.require_real("radius", radius, 0)
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
-    distance, slope = problem.require_distance(), _winsorized_plan.largest_slope(problem)
+    distance, slope = problem.require_distance(), problem.slope
     setting = schedule.Setting(
         items_per_user=problem.items_per_user,
         lipschitz=problem.lipschitz,

@@ -117,7 +117,7 @@ class Plan(MadeFor):
         if self.releases.form == "clipped":
             return (distance,)
         users = "users are independent, with i.i.d. items of the same law"
-        return (distance, users, *_winsorized_plan.ASSUMES_ORIGIN)
+        return (distance, users)
 
     @property
     def relation(self) -> NeighboringRelation:
@@ -188,7 +188,7 @@ def plan(
     _checks.require_choice("method", method, gradient_descent.METHODS)
     if method == "strongly_convex":
         strong = _checks.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
-    distance, slope = problem.require_distance(), _winsorized_plan.largest_slope(problem)
+    distance, slope = problem.require_distance(), problem.slope
 
     def with_steps(steps: int) -> Plan:
         releases, chance = _winsorized_plan.gradient_releases(

@@ -9,23 +9,13 @@ Definitions 2-3, Proposition 1 and Lemma 1. Constants are derived here, with McD
 Hsu, Kakade and Zhang 2012 (norm of a sub-Gaussian vector); Hoeffding's lemma and Doob's inequality. Radii
 of L and U that are too small are corrected.
 
-- Mean of m vectors within B of their mean's origin: E‖mean - μ‖ ≤ B/√m, exchanging one moves it by 2B/m,
-  so it exceeds B/√m + B√(2t/m) with probability e^-t at most.
-- Two runs of projected SGD from one start on independent samples, D = ‖x - y‖²: the step is nonexpansive up
-  to D' ≤ aD - 2η⟨x - y, ξ⟩ + 4η²L², a = 1 - 2ημ, since the mean of the difference of the gradients is
-  monotone (no smoothness); ξ is its noise, ⟨x - y, ξ⟩ has mean 0 and sub-Gaussian proxy 2L²D. Stopped at
-  the first exit from D ≤ B², with S_1, S_2 the sums of a^s and a^2s, the exit needs B² ≤ 4η²L²·S_1 +
-  4ηLB√S_2·ℓ, whose failure has probability T·e^{-ℓ²} (e^{-ℓ²} for μ = 0, by Doob); solve for B. Averages
-  are no farther apart. A ridge outside of the gradients only shrinks D while ridge·η ≤ 1.
+- Mean of m vectors within B of their mean's origin: off by more than B/√m + B√(2t/m) with probability e^-t.
+- Two runs of projected SGD on independent samples: within B with B² = 4η²L²·S_1 + 4ηLB√S_2·ℓ, where S_1, S_2
+  are the sums of (1 - 2ημ)^s and of its squares, but for a probability of T·e^{-ℓ²} (e^{-ℓ²} for μ = 0).
+- Gradients along a trajectory that is computed from all users' data: what holds at a fresh point with
+  probability 1 - γ' holds along it but for nT·Φ(Φ⁻¹(γ') + 2ρ√T/(nσ)), as the trajectory is private itself.
 
-- A trajectory that is computed from all users' data. Let A* be the run whose user gradients are projected
-  onto the ball of radius ρ around the population's gradient at the current point (a function of the point
-  alone), averaged without any test, and released with Gaussian noise: for any data it is μ-Gaussian
-  differentially private in one user, μ = 2ρ√T/(nσ), without a failure probability. Exchange user i for an
-  independent copy: then the point is independent of the user's data and the chance to be off by more than ρ
-  is γ'. By privacy (the trade-off function is concave) it is at most Φ(Φ⁻¹(γ') + μ) in A*, and n·T times
-  that for all users and steps. Until somebody is off, A* and the real run (which finds all users
-  concentrated and averages them all) are the same.
+Proofs: docs/proofs/concentration.md.
 
 Formal guarantee: none of privacy, and none is needed: what is private with a radius is so for any radius
 chosen without looking at data. The assumption about users serves utility alone.

@@ -1,4 +1,4 @@
-"""Step sizes of projected gradient descent on noisy gradients, with proofs.
+"""Step sizes of projected gradient descent on noisy gradients, and what they are proven to reach.
 
 What it computes: γ_t of θ_{t+1} = P(θ_t - γ_t·(g_t + regularizers)), and which point is returned, for three
 kinds of objectives. With H the smoothness, μ the strong convexity, R the distance from the start to a
@@ -7,7 +7,7 @@ minimizer, ν² = E‖noise‖² of one gradient:
     convex           γ = 1/(H + ν√T/R); the average of θ_1, ..., θ_T
                      E excess <= HR²/(2T) + νR/√T
     strongly convex  γ = 1/H, from t₀ on 2/(μk), k = 2H/μ + t - t₀; weights k
-                     E excess <= what ``strongly_convex_bound`` derives: about 4ν²/(μT)
+                     E excess <= ``strongly_convex_bound``: about 4ν²/(μT)
     nonconvex        γ as in ``nonconvex``; θ_s for s uniform in 0, ..., T - 1
 
 Source: L Algorithm 7 and Proposition 3; Stich 2019 (strongly convex); Ghadimi, Lan and Zhang 2016. The paper
@@ -15,7 +15,7 @@ averages the points queried, its theorem those after the steps, which we take. I
 schedule open ("a fixed step size, then a restart"); this one is ours.
 
 Formal guarantee: none of privacy. The bounds need noise that is independent with mean zero: of winsorized
-means, true while no row is clipped.
+means, true while no row is clipped. Proofs: docs/proofs/gradient_descent.md.
 
 Cost: microseconds; NumPy on the host.
 """
@@ -76,20 +76,7 @@ def strongly_convex(
 def strongly_convex_bound(
     smoothness: Any, strong_convexity: Any, distance: Any, variance: Any, num_steps: Any, start: Any
 ) -> Any:
-    """What is proven for t₀ = ``start``, elementwise on the host.
-
-    One step with γ <= 1/H, r = ‖θ - θ*‖²: smoothness, strong convexity and the projection's inequality give
-
-        F(θ') - F* <= ((1 - μγ)r - r')/(2γ) - (1/γ - H)/2·‖θ' - θ‖² - ⟨ξ, θ' - θ*⟩,
-
-    and -E⟨ξ, θ' - θ*⟩ is at most γν² (θ' is within γ‖ξ‖ of where it would be without noise), or, with the
-    square, ν²/(2(1/γ - H)). So E(F(θ') - F*) <= ((1 - μγ)r - r')/(2γ) + cν², c = γ·min(1, 1/(2(1 - γH))).
-
-    - t₀ < T: for t < t₀, γ = 1/H: r <= q^t₀·R² + 2ν²(1 - q^t₀)/(μH), q = 1 - μ/H. Then γ = 2/(μk), k = 2H/μ,
-      2H/μ + 1, ..., weight k: k(1 - μγ)/γ = μ(k² - 2k)/2 <= μ(k - 1)²/2, so the sum of k·(F - F*) is at
-      most μk₀(k₀ - 2)r/4 + ν²·Σ kc, to be divided by Σ k.
-    - t₀ = T: γ = 1/H, weights q^-(t+1), which telescope as well: HR²/(2Σ q^-(t+1)) + ν²/H.
-    """
+    """What is proven for t₀ = ``start``, elementwise on the host: docs/proofs/gradient_descent.md."""
     rate = strong_convexity / smoothness
     log_keep = np.log1p(-np.minimum(rate, 1 - 1e-16))
     kept = np.exp(log_keep * start)
@@ -132,11 +119,8 @@ def nonconvex(
 ) -> Schedule:
     """γ = 1/(2H), on the whole space at most √(2Δ/(Hν²T)); Δ = ``gap`` bounds F(start) - inf F.
 
-    Bounds the mean of E‖G‖² over the points queried, G the gradient mapping of step 1/H (the gradient, on
-    the whole space). There, F(θ') <= F(θ) - γ⟨∇F, ∇F + ξ⟩ + Hγ²/2·‖∇F + ξ‖² and γ <= 1/(2H) give
-    (4/3)·(Δ/(γT) + Hγν²/2). On a domain, with g' = (θ - θ')/γ, the projection gives ⟨∇F + ξ, g'⟩ >= ‖g'‖²
-    and ‖g' - G_γ‖ <= ‖ξ‖, hence (1 - Hγ/2)·E‖g'‖² <= Δ/(γT) + ν² in the mean, and E‖G_γ‖² <= 2E‖g'‖² +
-    2ν²; the norm of G_γ falls as γ grows.
+    Bounds the mean of E‖G‖² over the points queried, G the gradient mapping of step 1/H (the gradient, on the
+    whole space): by (4/3)(Δ/(γT) + Hγν²/2) there, and on a domain by 2(Δ/(γT) + ν²)/(1 - Hγ/2) + 2ν².
     """
     step = 1 / (2 * smoothness)
     if constrained:

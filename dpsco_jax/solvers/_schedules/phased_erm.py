@@ -1,7 +1,7 @@
 """The schedule of phased ERM: how many phases, how regularized, with how many steps; and what is proven.
 
 What it computes: for phases t = 1, ..., k on disjoint blocks of n_t users, with regularization λ_t =
-4^(t-1)·λ around the point before, the bound on the expected excess risk derived below, and the λ, k and
+4^(t-1)·λ around the point before, the bound on the expected excess risk, and the λ, k and
 numbers of steps for which it is least.
 
 Source: L Algorithm 4, Theorem 5 (rates); Feldman, Koren and Talwar 2020 (the scheme); Shalev-Shwartz, Shamir,
@@ -9,21 +9,12 @@ Srebro and Sridharan 2009 (stability). The constants are derived here. As printe
 log₂(Gn√m·ε/(σd)) phases has less than one user; ``"equal"`` blocks and half as many phases serve, with the
 same rate up to logarithms.
 
-Derivation, for G-Lipschitz losses, users with m i.i.d. items each, F the population's risk with the ridge,
-μ its strong convexity, F_t the regularized empirical risk of phase t with minimizer p_t, x_t what the phase
-returns, p_0 = p* a minimizer of F. Let E‖x_t - p_t‖² <= a_t², a_0 = R >= ‖x_0 - p*‖.
+With a_t a bound on the root-mean-square distance of what phase t returns from its minimizer, a_0 = R, D the
+diameter of the domain (or its largest norm), and s_t = 2G²/((λ_t + μ)n_t·m) for stability, the excess is
 
-1. Replacing one of n_t·m items moves p_t by 2G/((λ_t + μ)n_t·m) at most, so that E F(p_t) exceeds the
-   expectation of its own empirical value by s_t = 2G²/((λ_t + μ)n_t·m) at most (ridge and regularizer know no
-   data, their parts are equal).
-2. p_t minimizes F_t: E F(p_t) <= E F(p_{t-1}) + (λ_t/2)·E‖p_{t-1} - x_{t-1}‖² + s_t.
-3. Hence E F(x_k) - F* <= Σ_t (λ_t·a_{t-1}²/2 + s_t) + (G + ridge·D)·a_k, D the diameter, or the
-   largest norm of a point of the domain where that is more.
-4. a_t² = 2/(λ_t + μ) times the bound of the strongly convex run on F_t, whose start is within
-   (G + ridge·D)/(λ_t + μ/2) of p_t.
+    E F(x_k) - F* <= Σ_t (λ_t·a_{t-1}²/2 + s_t) + (G + ridge·D)·a_k.
 
-With μ > 0 the phases may be repeated in rounds on further users: E‖x - p*‖² <= 2(E F(x) - F*)/μ is the R² of
-the next round. Where a gradient is clipped (the plan adds that), the excess is at most (G + ridge·D)·D.
+With μ > 0 the phases may be repeated in rounds on further users. Proof: docs/proofs/phased_erm.md.
 
 Formal guarantee: none of privacy.
 

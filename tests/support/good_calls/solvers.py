@@ -237,7 +237,6 @@ EXEMPT: dict[tuple[str, str], str] = {
         "convex.ac_sa_stages.stages_within",
         "ball.ball_ac_sa.minimize",
         "combinators.composite.farthest",
-        "combinators.composite.premises",
         "combinators.composite.slope",
         "combinators.composite.start_distance",
         "ball.epoch_sgd.minimize",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import privacy
+from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems import losses
@@ -136,3 +136,30 @@ def test_items_refuse_a_clip_that_wraps_around():
     mean = means.ClippedItems(4, privacy.FullBatch(), np.uint8(200), 1.0)
     with pytest.raises(ValueError, match="clip_norm must be of numbers"):
         _opened(mean, USERS)
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_the_stated_noise_of_clipped_sums_is_that_of_the_release(sampling):
+    """5,000 coordinates: the standard error of the standard deviation is 1 %."""
+    dim = 5_000
+    releases = GaussianReleases(USERS, 3, 2, sampling, 1.7, 1e-3)
+    mean = means.Clipped(4, "user", releases, 0.8, None)
+    items = Example(jnp.zeros((USERS, ITEMS, dim)), jnp.zeros((USERS, ITEMS)))
+    start = jnp.zeros(dim)  # where the loss of a row of zeros is flat
+    oracle, rows, release, _ = mean.open(jax.random.key(0), OBJECTIVE, UserData(items, None), start)
+    gradient = oracle(jax.random.key(1), start, rows).gradient
+    released, _ = release.update(gradient, release.init(start), start)
+    np.testing.assert_allclose(np.std(released), mean.noise_stddev(dim), rtol=0.05)
+
+
+@pytest.mark.parametrize("reach", [16.0, 1024.0])
+def test_the_stated_noise_of_tested_means_is_that_of_the_release(reach):
+    """Rounding of distances is paid for in noise, ten times as much where vectors may be far away."""
+    dim, releases = 10_000, _row("multipass_sgd, tested").plan().releases
+    users = releases.population_size
+    chain = transforms.outlier_removed_mean(releases, 0.3, jax.random.key(0), reach=reach)
+    start = jnp.zeros(dim)
+    released, state = chain.update(jnp.zeros((users, dim)), chain.init(start), start)
+    assert not transforms.halted(state)
+    stated = means.tested_stddev(releases, 0.3, reach, dim)
+    np.testing.assert_allclose(np.std(released), stated, rtol=0.04)

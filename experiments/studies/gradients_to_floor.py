@@ -173,7 +173,8 @@ class GradientsToFloor:
             # The bound of a plan leaves the ridge out; the gradients of both are of the same size.
             plain = dataclasses.replace(problem, objective=objective._replace(ridge=0.0))
             plan = sgd.plan(plain, budget, sampling="fixed", **common)
-            return dataclasses.replace(plan, averaging="polynomial")
+            # It runs with the ridge, so it is not one of those that ask for their own objective.
+            return dataclasses.replace(plan, averaging="polynomial", made_for=None)
 
         def inputs(settings: Settings) -> Any:
             plan = planned(str(settings["policy"]))

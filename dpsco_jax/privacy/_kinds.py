@@ -46,11 +46,14 @@ class Release(Protocol):
         private: whether anything is guaranteed.
         dominated: whether a dominating pair is known.
         symmetric: whether that pair also dominates with its two distributions exchanged.
+        bounds_under: the relations under which curve and pair are bounds; all of them for releases of
+            everybody, whose noise is stated over the sensitivity under the relation.
     """
 
     private: ClassVar[bool] = True
     dominated: ClassVar[bool] = True
     symmetric: ClassVar[bool] = True
+    bounds_under: ClassVar[tuple[NeighboringRelation, ...]] = tuple(NeighboringRelation)
 
     @property
     def gaussian_multiplier(self) -> float | None:
@@ -136,6 +139,7 @@ class PoissonSampled(Release):
     noise_multiplier: float
 
     symmetric: ClassVar[bool] = False
+    bounds_under: ClassVar = (_ADD, _SPECIAL)
     relations: ClassVar = (_ADD, _SPECIAL)
     sampling: ClassVar[str] = "Poisson sampling"
     instead: ClassVar[str] = "ADD_OR_REMOVE_ONE, or sample a fixed number without replacement"
@@ -157,6 +161,9 @@ class SampledWithoutReplacement(Release):
     batch_size: int
     noise_multiplier: float
 
+    bounds_under: ClassVar = (
+        _REPLACE,
+    )  # under the other it is a Poisson sample with half the noise
     relations: ClassVar = (_REPLACE, _ADD)
     sampling: ClassVar[str] = "Sampling without replacement"
     instead: ClassVar[str] = "REPLACE_ONE or ADD_OR_REMOVE_ONE"

@@ -110,10 +110,15 @@ def certificate_of(
         assumptions: sentences to carry along; they do not enter the computation.
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or a release was made for another relation.
     """
     delta, assumptions = _checked(delta, assumptions)
     require_relation("relation", relation)
+    alternatives = tuple(alternatives)
+    require(bool(alternatives), "alternatives", alternatives, "compositions, one or more")
+    for release, _ in (part for releases in alternatives for part in releases):
+        fits = relation in release.bounds_under
+        require(fits, "relation", relation, f"one of {release.bounds_under} for {release}")
     # Where parts are released in parallel, the differing record is in the worst of them.
     epsilon, accountant = max(_tightest(releases, delta) for releases in alternatives)
     return Certificate(epsilon, delta, relation, accounted_by(accountant), assumptions)

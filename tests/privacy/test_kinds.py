@@ -22,6 +22,7 @@ from dpsco_jax.privacy import (
     certificate,
     events,
 )
+from dpsco_jax.privacy.certificates import certificate_of
 from dpsco_jax.privacy.dp_accounting import _translation
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
 from dpsco_jax.privacy.pld import pairs
@@ -150,3 +151,21 @@ def test_several_gaussians_on_one_sample_are_one():
     found = _translation.release_of(PoissonSampledDpEvent(0.1, inner), ADD)
     assert found.sampling_probability == 0.1
     assert found.noise_multiplier == pytest.approx(1.0, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("release", "relation"),
+    [
+        (_kinds.PoissonSampled(0.1, 2.0), NeighboringRelation.REPLACE_ONE),
+        (_kinds.SampledWithoutReplacement(10, 2, 2.0), NeighboringRelation.ADD_OR_REMOVE_ONE),
+        (_kinds.SampledWithoutReplacement(10, 2, 2.0), NeighboringRelation.REPLACE_SPECIAL),
+    ],
+)
+def test_releases_made_for_another_relation_are_not_certified(release, relation):
+    with pytest.raises(ValueError, match="relation must be"):
+        certificate_of([((release, 3),)], 1e-5, relation)
+
+
+def test_nothing_to_certify_is_refused_by_name():
+    with pytest.raises(ValueError, match="alternatives must be"):
+        certificate_of([], 1e-5, NeighboringRelation.REPLACE_ONE)

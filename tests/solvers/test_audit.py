@@ -4,6 +4,8 @@ The loss <z, w> makes every gradient a record, so the parameters are a weighted 
 the canary's direction nearly the likelihood ratio of the whole run.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +15,8 @@ from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import private_ac_sa
-from dpsco_jax.solvers.user_level import sgd
+from dpsco_jax.solvers.item_level import private_ac_sa, staged_ac_sa
+from dpsco_jax.solvers.user_level import momentum_sgd, sgd
 from tests.support.planned import planned
 
 USERS, DIM, STEPS, RUNS, EPSILON, DELTA = 4, 2, 3, 400_000, 1.0, 1e-2
@@ -34,9 +36,14 @@ def _data(first):
     return UserData(records, None)
 
 
+def _with_noise(plan, divisor):
+    held = plan if hasattr(plan, "noise_multiplier") else plan.releases
+    less = dataclasses.replace(held, noise_multiplier=held.noise_multiplier / np.float32(divisor))
+    return less if held is plan else dataclasses.replace(plan, releases=less)
+
+
 def _audit(solver, plan, neighbour, understated=1.0):
-    plan = jax.tree.map(float, plan)
-    plan = type(plan)(**(vars(plan) | {"noise_multiplier": plan.noise_multiplier / understated}))
+    plan = _with_noise(jax.tree.map(lambda x: np.asarray(x, np.float32), plan), understated)
 
     def mechanism(key, data):
         return solver.solve(key, plan, LINEAR, data, jnp.zeros(DIM)).params
@@ -66,11 +73,26 @@ def _poisson():
     return planned(sgd.plan, LINEAR, batch_size=2, averaging="last", step_size=0.1, **SIZES)
 
 
+def _momentum():
+    settings = {"sampling": "full", "momentum": 0.2, "step_size": 0.1}
+    return planned(momentum_sgd.plan, LINEAR, **settings, **SIZES)
+
+
+def _staged():
+    return planned(staged_ac_sa.plan, LINEAR, num_stages=2, distance=1.0, **SIZES)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "planned_as", "neighbour"),
-    [(sgd, _full_sgd, -1.0), (private_ac_sa, _full_ac_sa, -1.0), (sgd, _poisson, 0.0)],
-    ids=["sgd, full", "ac-sa, full", "sgd, poisson"],
+    [
+        (sgd, _full_sgd, -1.0),
+        (private_ac_sa, _full_ac_sa, -1.0),
+        (sgd, _poisson, 0.0),
+        (momentum_sgd, _momentum, -1.0),
+        (staged_ac_sa, _staged, -1.0),
+    ],
+    ids=["sgd, full", "ac-sa, full", "sgd, poisson", "momentum", "staged"],
 )
 def test_the_claim_holds_and_less_noise_is_caught(solver, planned_as, neighbour):
     plan = planned_as()

@@ -46,6 +46,8 @@ from dpsco_jax.solvers.user_level import sgd
 
 __all__ = ["Plan", "plan", "solve"]
 
+_STEP_DECAYS = ("linear", "none")
+
 
 @pytree
 class Plan(sgd.Plan):
@@ -58,6 +60,9 @@ class Plan(sgd.Plan):
 
     step_decay: str = static()
     momentum: Number
+
+    def __post_init__(self) -> None:
+        _checks.require_choice("step_decay", self.step_decay, _STEP_DECAYS)
 
     def __str__(self) -> str:
         return plans.describe("user-level DP-SGD with momentum", self)
@@ -98,7 +103,7 @@ def plan(
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
     _checks.require_within("momentum", momentum, 0.0, 1.0, open_high=True)
-    linear = _checks.require_choice("step_decay", step_decay, ("linear", "none")) == "linear"
+    linear = _checks.require_choice("step_decay", step_decay, _STEP_DECAYS) == "linear"
     base = sgd.plan(
         problem,
         budget,

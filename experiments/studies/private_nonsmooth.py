@@ -107,11 +107,12 @@ class PrivateNonsmooth:
             problem = Problem(objective, num_users=self.num_users, dim=self.dim, distance=distance)
             budget = Budget(self.epsilon, self.delta)
             if solver == BALL:
+                queries = round(float(static["share"]) * self.num_users)
                 return ball_accelerated_erm.plan(
                     problem,
                     budget,
                     condition=float(static["condition"]),
-                    num_queries=round(float(static["share"]) * self.num_users),
+                    calls=ball_accelerated_erm.Calls(num_queries=queries),
                     largest_error=math.inf,
                 )
             if solver == LOCALIZATION:

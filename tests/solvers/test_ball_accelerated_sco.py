@@ -41,7 +41,9 @@ USERS, BLOCKS = 128, (64, 32, 16)
 def _three_blocks():
     """No noise is calibrated, which takes no time."""
     sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-3, "distance": 1.0, "condition": 2.0}
-    calls = planner.Calls(radius_ratio=4.0, num_queries=16, search="fixed", num_iterations=1)
+    calls = ball_accelerated_sco.Calls(
+        radius_ratio=4.0, num_queries=16, search="fixed", num_iterations=1
+    )
     blocks = tuple(
         planned(planner.draft, ABSOLUTE, num_users=n, calls=calls, **sizes) for n in BLOCKS
     )

@@ -136,7 +136,7 @@ def test_a_run_with_the_record_in_the_worst_place_of_every_level_is_as_private_a
         delta=DELTA,
         distance=1.0,
         condition=1.0,
-        calls=planner.Calls(
+        calls=ball_accelerated_erm.Calls(
             radius_ratio=ratio, num_queries=QUERIES, search="fixed", num_iterations=1
         ),
     )

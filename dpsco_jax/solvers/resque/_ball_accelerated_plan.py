@@ -18,7 +18,7 @@ Cost: seconds; a refusal searches for what would do and takes ten times as long.
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,14 +31,10 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments, _made_for
 from dpsco_jax.solvers.ball import ball_acceleration
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque._ball_accelerated_budget import (
-    SAMPLINGS,
-    SEARCHES,
-    Plan,
-    predicted_error,
-)
+from dpsco_jax.solvers.resque import _call_settings
+from dpsco_jax.solvers.resque._ball_accelerated_budget import Plan, predicted_error
+from dpsco_jax.solvers.resque._call_settings import Calls
 
-PROXES = ("plain", "mlmc", "mlmc_extended")
 SHARES = {"without_replacement": 0.2, "with_replacement": 0.05}
 """Of the users, in one call."""
 
@@ -55,17 +51,7 @@ def plan(
     *,
     condition: float = 5.0,
     smoothing_radius: float | None = None,
-    radius_ratio: float = 12.0,
-    sampling: str | None = None,
-    num_queries: int | None = None,
-    search: str | None = None,
-    prox: str | None = None,
-    reuse: bool | None = None,
-    search_runs: int | None = None,
-    num_iterations: int | None = None,
-    max_searches: int | None = None,
-    levels_seed: int = 0,
-    constants: str = "tight",
+    calls: Calls = _call_settings.DEFAULT,
     largest_error: float = WORST_ERROR,
 ) -> Plan:
     """Checks all arguments, lists the calls, calibrates their noise. All arguments are public.
@@ -77,23 +63,7 @@ def plan(
         budget: (ε, δ) of the run, δ > 0.
         condition: κ ≥ 1 of the target ε_opt = LR/κ. What is reached is mostly 20 to 100 times better.
         smoothing_radius: ρ; if left out, ε_opt/L, or ε_opt/(L√dim) for ``constants="paper"``.
-        radius_ratio: ρ/r ≥ 2; 10 to 16 is best.
-        sampling: of the users of a call; by default what ``constants`` says.
-        num_queries: T of a call, rounded down to a power of two, at least 4; a fifth of the users (1/20
-            with replacement) if left out.
-        search: ``"doubling"``, ``"bisection"`` or ``"fixed"`` (no search, λ = L/r).
-        prox: ``"plain"``: one call. ``"mlmc"``: Algorithm 11, with levels up to n queries.
-            ``"mlmc_extended"``: with levels up to n²/T queries, without which its bias is not what Theorem
-            2.4.19 asks for.
-        reuse: the accepted answer of the search serves as ball and prox point; a heuristic, not a matter of
-            privacy.
-        search_runs: calls that a line search aggregates; 1 or odd.
-        num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
-            target if all answers are exact).
-        max_searches: line searches in an iteration; 2 if left out.
-        levels_seed: of the public coins of ``prox="mlmc"``.
-        constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
-            thesis, the extended Algorithm 11. The printed constants themselves ask for 10^9 users or more.
+        calls: how private calls are made, a ``Calls``.
         largest_error: refuse plans whose ``predicted_error`` is above.
 
     Raises:
@@ -106,19 +76,7 @@ def plan(
         budget,
         condition=condition,
         smoothing_radius=smoothing_radius,
-        calls=Calls(
-            radius_ratio=radius_ratio,
-            sampling=sampling,
-            num_queries=num_queries,
-            search=search,
-            prox=prox,
-            reuse=reuse,
-            search_runs=search_runs,
-            num_iterations=num_iterations,
-            max_searches=max_searches,
-            levels_seed=levels_seed,
-            constants=constants,
-        ),
+        calls=calls,
     )
     accounting.require_numbers(made.numbers)
     epsilon, delta = float(made.epsilon), float(made.delta)
@@ -131,32 +89,13 @@ def plan(
     return made
 
 
-class Calls(NamedTuple):
-    """How a run makes its private calls: the arguments of ``plan`` of these names."""
-
-    radius_ratio: float = 12.0
-    sampling: str | None = None
-    num_queries: int | None = None
-    search: str | None = None
-    prox: str | None = None
-    reuse: bool | None = None
-    search_runs: int | None = None
-    num_iterations: int | None = None
-    max_searches: int | None = None
-    levels_seed: int = 0
-    constants: str = "tight"
-
-
-_CALLS = Calls()
-
-
 def draft(
     problem: Problem,
     budget: Budget,
     *,
     condition: float = 5.0,
     smoothing_radius: float | None = None,
-    calls: Calls = _CALLS,
+    calls: Calls = _call_settings.DEFAULT,
 ) -> Plan:
     """Checks all arguments, those of ``plan``, and sets the sizes; β = 1 and no loss yet.
 
@@ -166,22 +105,12 @@ def draft(
     problem, budget = _arguments.require_request(problem, budget)
     num_users, distance = problem.num_users, problem.require_distance()
     accounting.require_linear(problem.objective)
-    paper = _checks.require_choice("constants", calls.constants, ("tight", "paper")) == "paper"
+    _checks.require_instance("calls", calls, Calls)
+    paper = calls.constants == "paper"
     sampling = calls.sampling or ("with_replacement" if paper else "without_replacement")
-    _checks.require_given(_checks.require_flag, reuse=calls.reuse)
-    _checks.require_given(
-        _checks.require_count,
-        num_iterations=calls.num_iterations,
-        max_searches=calls.max_searches,
-    )
-    levels_seed = _checks.require_integer("levels_seed", calls.levels_seed, 0)
-    _checks.require_choice("sampling", sampling, SAMPLINGS)
     search = calls.search or ("bisection" if paper else "doubling")
-    _checks.require_choice("search", search, SEARCHES)
     prox = calls.prox or ("mlmc_extended" if paper else "plain")
-    _checks.require_choice("prox", prox, PROXES)
     condition = _checks.require_real("condition", condition, 1, closed=True)
-    ratio = _checks.require_real("radius_ratio", calls.radius_ratio, 2.001, closed=True)
     lipschitz = problem.lipschitz
     excess = lipschitz * distance / condition
     if smoothing_radius is None:
@@ -194,13 +123,13 @@ def draft(
     queries = 1 << (_checks.require_integer("num_queries", num_queries, 4, most).bit_length() - 1)
     num_iterations, max_searches = calls.num_iterations, calls.max_searches
     if not paper and search != "fixed":
-        balls = (distance * ratio / smoothing) ** (2 / 3)
+        balls = (distance * calls.radius_ratio / smoothing) ** (2 / 3)
         num_iterations = num_iterations or math.ceil(_ITERATIONS * balls)
         max_searches = max_searches or 2
     outer = ball_acceleration.plan(
         lipschitz=lipschitz,
         distance=distance,
-        ball_radius=smoothing / ratio,
+        ball_radius=smoothing / calls.radius_ratio,
         excess=excess,
         search=search,
         reuse=not paper if calls.reuse is None else calls.reuse,
@@ -223,7 +152,7 @@ def draft(
             )
     levels: tuple[tuple[int, ...], ...] = ()
     if max_level:
-        coins = jax.random.key(levels_seed)
+        coins = jax.random.key(calls.levels_seed)
         drawn = multilevel.draw_levels(coins, max_level, (iterations, copies))
         levels = tuple(tuple(row) for row in np.asarray(drawn).tolist())
     return Plan(
@@ -232,7 +161,7 @@ def draft(
         num_queries=queries,
         sampling=sampling,
         prox=prox,
-        search_runs=_checks.require_integer("search_runs", search_runs, 1),
+        search_runs=search_runs,
         max_level=max_level,
         prox_levels=levels,
         proven=None,

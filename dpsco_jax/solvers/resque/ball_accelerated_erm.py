@@ -24,7 +24,8 @@ Example:
     >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
     >>> problem, budget = made.problem(distance=5.0), Budget(4.0, 1e-5)
     >>> plan = ball_accelerated_erm.plan(
-    ...     problem, budget, num_iterations=2, num_queries=16, largest_error=math.inf
+    ...     problem, budget, largest_error=math.inf,
+    ...     calls=ball_accelerated_erm.Calls(num_iterations=2, num_queries=16),
     ... )
     >>> start = jax.numpy.zeros(3)
     >>> run = jax.jit(lambda key: ball_accelerated_erm.solve(key, plan, made.objective, made.data, start))
@@ -51,10 +52,11 @@ from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls as subsolvers
 from dpsco_jax.solvers.resque import _resque_plan as shared
 from dpsco_jax.solvers.resque._ball_accelerated_plan import Plan, plan
+from dpsco_jax.solvers.resque._call_settings import Calls
 from dpsco_jax.solvers.resque._levels import levels
 from dpsco_jax.solvers.solution import Solution, finished
 
-__all__ = ["Plan", "plan", "solve"]
+__all__ = ["Calls", "Plan", "plan", "solve"]
 
 
 def solve(

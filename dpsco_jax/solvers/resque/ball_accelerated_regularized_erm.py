@@ -26,8 +26,8 @@ Example:
     >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
     >>> problem, budget = made.problem(distance=5.0), Budget(4.0, 1e-5)
     >>> plan = ball_accelerated_regularized_erm.plan(
-    ...     problem, budget, regularization=0.5, num_queries=16, num_rounds=1, num_iterations=2,
-    ...     largest_error=math.inf,
+    ...     problem, budget, regularization=0.5, num_rounds=1, largest_error=math.inf,
+    ...     calls=ball_accelerated_regularized_erm.Calls(num_iterations=2, num_queries=16),
     ... )
     >>> objective, data, start = made.objective, made.data, jax.numpy.zeros(3)
     >>> run = jax.jit(lambda key: ball_accelerated_regularized_erm.solve(key, plan, objective, data, start))
@@ -55,8 +55,11 @@ from dpsco_jax.solvers import _arguments, _made_for, _sequence, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.resque import ball_accelerated_erm
+from dpsco_jax.solvers.resque import _call_settings, ball_accelerated_erm
+from dpsco_jax.solvers.resque._call_settings import Calls
 from dpsco_jax.solvers.solution import Solution
+
+__all__ = ["Calls", "Plan", "plan", "solve"]
 
 _REACHED = 10.0  # target over the excess that is reached, observed; 1 is what exact answers prove
 
@@ -126,17 +129,7 @@ def plan(
     condition: float = 5.0,
     smoothing_radius: float | None = None,
     num_rounds: int | None = None,
-    radius_ratio: float = 12.0,
-    sampling: str | None = None,
-    num_queries: int | None = None,
-    search: str | None = None,
-    prox: str | None = None,
-    reuse: bool | None = None,
-    search_runs: int | None = None,
-    num_iterations: int | None = None,
-    max_searches: int | None = None,
-    levels_seed: int = 0,
-    constants: str = "tight",
+    calls: Calls = _call_settings.DEFAULT,
     largest_error: float = planner.WORST_ERROR,
 ) -> Plan:
     """Checks all arguments, plans the rounds and calibrates their noise together. All arguments are public.
@@ -151,23 +144,7 @@ def plan(
         smoothing_radius: ρ for a round of distance R and condition κ; those of the rounds are in proportion
             to their targets. The target over L if left out.
         num_rounds: k; ⌈log2 log2 n⌉ if left out, or as many as leave 4 queries in a call of the first.
-        radius_ratio: ρ/r ≥ 2; 10 to 16 is best.
-        sampling: of the users of a call; by default what ``constants`` says.
-        num_queries: T of a call of the last round, rounded down to a power of two, at least 4; a fifth of the
-            users (1/20 with replacement) if left out.
-        search: ``"doubling"``, ``"bisection"`` or ``"fixed"`` (no search, λ = L/r).
-        prox: ``"plain"``: one call. ``"mlmc"``: Algorithm 11, with levels up to n queries.
-            ``"mlmc_extended"``: with levels up to n²/T queries, without which its bias is not what Theorem
-            2.4.19 asks for.
-        reuse: the accepted answer of the search serves as ball and prox point; a heuristic, not a matter of
-            privacy.
-        search_runs: calls that a line search aggregates; 1 or odd.
-        num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
-            target if all answers are exact).
-        max_searches: line searches in an iteration; 2 if left out.
-        levels_seed: of the public coins of ``prox="mlmc"``.
-        constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
-            thesis, the extended Algorithm 11. The printed constants themselves ask for 10^9 users or more.
+        calls: how private calls are made, a ``Calls``; its ``num_queries`` is that of the last round.
         largest_error: refuse plans with a round whose ``predicted_error`` is above.
 
     Raises:
@@ -175,6 +152,7 @@ def plan(
             would return noise.
     """
     problem, budget = _arguments.require_request(problem, budget)
+    _checks.require_instance("calls", calls, Calls)
     objective, num_users = problem.objective, problem.num_users
     _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     accounting.require_linear(objective)
@@ -189,20 +167,6 @@ def plan(
     condition = _checks.require_real("condition", condition, 1, closed=True)
     _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
 
-    calls = planner.Calls(
-        radius_ratio=radius_ratio,
-        sampling=sampling,
-        num_queries=num_queries,
-        search=search,
-        prox=prox,
-        reuse=reuse,
-        search_runs=search_runs,
-        num_iterations=num_iterations,
-        max_searches=max_searches,
-        levels_seed=levels_seed,
-        constants=constants,
-    )
-
     def round_plan(distance: float, kappa: float, size: int | None) -> Any:
         radius = smoothing_radius
         if radius is not None:
@@ -212,10 +176,10 @@ def plan(
             budget,
             condition=kappa,
             smoothing_radius=radius,
-            calls=calls._replace(num_queries=size),
+            calls=dataclasses.replace(calls, num_queries=size),
         )
 
-    last = round_plan(farthest, condition, num_queries)
+    last = round_plan(farthest, condition, calls.num_queries)
     most = last.num_queries.bit_length() - 2
     if num_rounds is None:
         num_rounds = min(most, max(1, math.ceil(math.log2(max(math.log2(num_users), 1)))))

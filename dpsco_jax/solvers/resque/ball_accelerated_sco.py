@@ -23,7 +23,8 @@ Example:
     >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=1, dim=3)
     >>> problem, budget = made.problem(distance=5.0), Budget(4.0, 1e-5)
     >>> plan = ball_accelerated_sco.plan(
-    ...     problem, budget, num_iterations=2, num_queries=16, num_blocks=2, largest_error=math.inf
+    ...     problem, budget, num_blocks=2, largest_error=math.inf,
+    ...     calls=ball_accelerated_sco.Calls(num_iterations=2, num_queries=16),
     ... )
     >>> start = jax.numpy.zeros(3)
     >>> run = jax.jit(lambda key: ball_accelerated_sco.solve(key, plan, made.objective, made.data, start))
@@ -49,9 +50,12 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _sequence, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque import ball_accelerated_erm
+from dpsco_jax.solvers.resque import _call_settings, ball_accelerated_erm
 from dpsco_jax.solvers.resque._ball_accelerated_plan import WORST_ERROR
+from dpsco_jax.solvers.resque._call_settings import Calls
 from dpsco_jax.solvers.solution import Solution
+
+__all__ = ["Calls", "Plan", "plan", "solve"]
 
 _RATIO = 8.0  # of successive regularizations; above 4, the errors of the blocks are a geometric sum
 
@@ -97,17 +101,7 @@ def plan(
     num_blocks: int | None = None,
     condition: float = 5.0,
     smoothing_radius: float | None = None,
-    radius_ratio: float = 12.0,
-    sampling: str | None = None,
-    num_queries: int | None = None,
-    search: str | None = None,
-    prox: str | None = None,
-    reuse: bool | None = None,
-    search_runs: int | None = None,
-    num_iterations: int | None = None,
-    max_searches: int | None = None,
-    levels_seed: int = 0,
-    constants: str = "tight",
+    calls: Calls = _call_settings.DEFAULT,
     largest_error: float = WORST_ERROR,
 ) -> Plan:
     """Checks all arguments and plans the blocks. All of them are public.
@@ -121,23 +115,7 @@ def plan(
         condition: κ ≥ 1 of the target LR_i/κ of every block.
         smoothing_radius: ρ of a block with distance R, and scaled with the distances of the others; the
             target over L if left out.
-        radius_ratio: ρ/r ≥ 2; 10 to 16 is best.
-        sampling: of the users of a call; by default what ``constants`` says.
-        num_queries: T of a call, rounded down to a power of two, at least 4; a fifth of the users (1/20
-            with replacement) if left out.
-        search: ``"doubling"``, ``"bisection"`` or ``"fixed"`` (no search, λ = L/r).
-        prox: ``"plain"``: one call. ``"mlmc"``: Algorithm 11, with levels up to n queries.
-            ``"mlmc_extended"``: with levels up to n²/T queries, without which its bias is not what Theorem
-            2.4.19 asks for.
-        reuse: the accepted answer of the search serves as ball and prox point; a heuristic, not a matter of
-            privacy.
-        search_runs: calls that a line search aggregates; 1 or odd.
-        num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
-            target if all answers are exact).
-        max_searches: line searches in an iteration; 2 if left out.
-        levels_seed: of the public coins of ``prox="mlmc"``.
-        constants: ``"tight"`` or ``"paper"``: with replacement, bisection, no reuse, Algorithm 12 of the
-            thesis, the extended Algorithm 11. The printed constants themselves ask for 10^9 users or more.
+        calls: how private calls are made, a ``Calls``.
         largest_error: leave out blocks whose ``predicted_error`` is above, and refuse the plan if it is the
             first one, or the number of blocks was given.
 
@@ -172,17 +150,7 @@ def plan(
                 budget,
                 condition=condition,
                 smoothing_radius=radius,
-                radius_ratio=radius_ratio,
-                sampling=sampling,
-                num_queries=num_queries,
-                search=search,
-                prox=prox,
-                reuse=reuse,
-                search_runs=search_runs,
-                num_iterations=num_iterations,
-                max_searches=max_searches,
-                levels_seed=levels_seed,
-                constants=constants,
+                calls=calls,
                 # A refusal of a block that may be left out need not say what would do.
                 largest_error=largest_error if required else math.inf,
             )

@@ -11,7 +11,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.ball import ball_oracles
 from dpsco_jax.solvers.convex import ac_sa_stages
-from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.item_level import ball_accelerated_erm, private_ac_sa
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.user_level import auto
 from tests.support import kinds
@@ -54,9 +54,7 @@ _RESQUE = {
     "method": kinds.CHOICE("strongly_convex"),
     "sampling": kinds.CHOICE("without_replacement"),
 }
-_BALL_ERM = {
-    **_asked(_LINEAR, 8000, epsilon=4.0, delta=1e-3),
-    "condition": kinds.AT_LEAST_ONE(5.0),
+_CALLS = {
     "radius_ratio": kinds.POSITIVE(12.0),
     "num_queries": Kind("integer >= 4", (1, *kinds.COUNT.bad))(16),
     "sampling": kinds.CHOICE("without_replacement"),
@@ -64,6 +62,14 @@ _BALL_ERM = {
     "prox": kinds.CHOICE("plain"),
     "reuse": kinds.FLAG(None),
     "levels_seed": kinds.COUNT_OR_ZERO(0),
+    "search_runs": kinds.COUNT(1),
+    "num_iterations": kinds.COUNT(5),
+    "max_searches": kinds.COUNT(2),
+}
+_BALL_ERM = {
+    **_asked(_LINEAR, 8000, epsilon=4.0, delta=1e-3),
+    "condition": kinds.AT_LEAST_ONE(5.0),
+    "calls": kinds.OBJECT(ball_accelerated_erm.Calls(num_queries=16)),
     "largest_error": kinds.POSITIVE_OR_INF(1e9),
 }
 _CLIPPED = {
@@ -142,6 +148,9 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "solvers.ball.newton_ball_oracles.newton": {"radius": kinds.POSITIVE_OR_INF(1.0)},
     "solvers.ball.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
+    "solvers.resque.ball_accelerated_erm.Calls": _CALLS,
+    "solvers.resque.ball_accelerated_regularized_erm.Calls": _CALLS,
+    "solvers.resque.ball_accelerated_sco.Calls": _CALLS,
     "solvers.resque.ball_accelerated_erm.plan": _BALL_ERM,
     "solvers.resque.ball_accelerated_regularized_erm.plan": {
         **_BALL_ERM,

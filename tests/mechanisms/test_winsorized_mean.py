@@ -140,9 +140,10 @@ def test_every_coordinate_after_the_rotation_is_paid_for(form, dim):
     padded, planned = {2: 2, 3: 4, 5: 8}[dim], releases(form, dim=dim)
     noise = Noise([], [], [])
     with recorded(noise):
-        jax.block_until_ready(
-            winsorized.winsorized_mean(jax.random.key(0), jnp.zeros((USERS, dim)), planned)
+        run = jax.jit(
+            lambda vectors: winsorized.winsorized_mean(jax.random.key(0), vectors, planned)
         )
+        jax.block_until_ready(run(jnp.zeros((USERS, dim))))
         jax.effects_barrier()
     assert len(noise.ranges) == padded
     orders = np.argmin(np.abs(privacy.ORDERS - ORDER))
@@ -155,13 +156,18 @@ def test_every_coordinate_after_the_rotation_is_paid_for(form, dim):
     right = winsorized.additive.gaussian
 
     def keep(key, tree, stddev):
-        means.append(np.asarray(tree, np.float64))
+        jax.debug.callback(
+            lambda mean: means.append(np.asarray(mean, np.float64)), tree, ordered=True
+        )
         return right(key, tree, stddev)
 
     with mock.patch.object(winsorized.additive, "gaussian", keep):
+        run = jax.jit(
+            lambda vectors: winsorized.winsorized_mean(jax.random.key(0), vectors, planned)
+        )
         for side in (1e6, -1e6):
-            vectors = jnp.zeros((USERS, dim)).at[0, 0].set(side)
-            winsorized.winsorized_mean(jax.random.key(0), vectors, planned)
+            run(jnp.zeros((USERS, dim)).at[0, 0].set(side))
+        jax.effects_barrier()
     first = means[0], means[len(means) // 2]
     half = min(2 * planned.coordinate_radius + planned.bin_width / 2, planned.bound)
     moved = np.linalg.norm(first[0] - first[1])

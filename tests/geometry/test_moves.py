@@ -55,12 +55,14 @@ DOMAINS = {
     "simplex": domains.simplex(1.0),
     "l1 ball": domains.l1_ball(1.0),
 }
+MOVES = {n: jax.jit(lambda x, y, d=d: d.moves(x)(y)) for n, d in DOMAINS.items()}
+PROJECTIONS = {n: jax.jit(d.project) for n, d in DOMAINS.items()}
 
 
 def deviation(name, point, wanted):
     """Of the move from what float64 gives, over the size of the move that is wanted."""
-    domain, p, m = DOMAINS[name], point.astype(np.float64), wanted.astype(np.float64)
-    found = np.asarray(jax.jit(lambda x, y: domain.moves(x)(y))(point, wanted), np.float64)
+    p, m = point.astype(np.float64), wanted.astype(np.float64)
+    found = np.asarray(MOVES[name](point, wanted), np.float64)
     exact = widened(name, p)(p + m) - p
     return np.linalg.norm(found - exact) / np.linalg.norm(m), found
 
@@ -71,9 +73,7 @@ def test_moves_of_any_size_are_those_of_the_projection_in_float64(name):
     rng, shortened = np.random.default_rng(0), 0
     for trial in range(40):
         size = 10.0 ** rng.integers(-9, 1)
-        inside = np.asarray(
-            DOMAINS[name].project(jnp.asarray(3 * rng.normal(size=DIM), jnp.float32))
-        )
+        inside = np.asarray(PROJECTIONS[name](np.float32(3 * rng.normal(size=DIM))))
         point = (1.001 * inside).astype(np.float32)
         if name in ("simplex", "l1 ball"):
             point[: DIM // 3] *= size
@@ -90,7 +90,7 @@ def test_moves_from_within_reach_the_edge(name):
     """There the constants of the set are rounded as well, by 1e-7."""
     rng = np.random.default_rng(1)
     for size in (1e-2, 0.3, 3.0, 30.0):
-        inside = np.asarray(DOMAINS[name].project(jnp.asarray(rng.normal(size=DIM), jnp.float32)))
+        inside = np.asarray(PROJECTIONS[name](np.float32(rng.normal(size=DIM))))
         point = 0.99 * inside if name != "simplex" else inside
         error, _ = deviation(name, point, (size * rng.normal(size=DIM)).astype(np.float32))
         assert error < 1e-4, size

@@ -14,6 +14,8 @@ from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 from tests.support.neighbours import worst_pair
 
+PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
+
 USERS, DIM = 7, 12
 W = jnp.asarray(np.random.default_rng(0).normal(size=DIM), jnp.float32)
 
@@ -37,7 +39,7 @@ def _data(kind, items):
 def _pair(objective, data, clip_norm, sampler=None, chunk_size=3):
     """Gradient sums of the closed form and of autodiff with the same sample."""
     model = objective.linear_model
-    prepared = jax.jit(lambda d: linear.prepare(model, d, DIM))(data)
+    prepared = jax.jit(lambda d: PREPARE(model, d, DIM))(data)
     closed = jax.jit(linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size))
     same = None if sampler is None else lambda key: sampler(jax.random.key(5))
     if sampler is not None:
@@ -115,7 +117,7 @@ def test_one_user_moves_the_sum_by_at_most_the_declared_sensitivity(items, relat
     def statistic(data, mask):
         rows = Example(data[..., :-1], data[..., -1])
         users = jnp.broadcast_to(mask[:, None], rows.label.shape)
-        prepared = linear.prepare(model, UserData(rows, users), 4)
+        prepared = PREPARE(model, UserData(rows, users), 4)
         return oracle(jax.random.key(0), jnp.ones(4), prepared).gradient
 
     found = worst_pair(statistic, 4, (items, 5), relation, rounds=4)
@@ -127,7 +129,7 @@ def test_row_norms_are_upper_bounds():
     rows = np.stack([np.full(3001, v, np.float32) for v in (1e-3, 0.3, 7e3)])
     model = losses.logistic(feature_bound=1e6).linear_model
     data = UserData(Example(rows[:, None], np.zeros((3, 1), np.float32)), None)
-    prepared = linear.prepare(model, data, 3001)
+    prepared = PREPARE(model, data, 3001)
     exact = np.linalg.norm(np.asarray(prepared.features, np.float64), axis=-1)
     assert np.all(np.asarray(prepared.row_norms, np.float64)[1:] >= exact[1:])
     np.testing.assert_allclose(prepared.row_norms[1:], exact[1:], rtol=1e-3)
@@ -135,7 +137,7 @@ def test_row_norms_are_upper_bounds():
 
 def test_a_batch_of_points_and_clip_norms():
     model = losses.logistic(2.0).linear_model
-    prepared = linear.prepare(model, _data("one-hot", 4), DIM)
+    prepared = PREPARE(model, _data("one-hot", 4), DIM)
     points, clips = jnp.stack([W, -W, 2 * W]), jnp.asarray([0.1, 1.0, 0.3])
 
     def one(point, clip):
@@ -155,7 +157,7 @@ def test_memory_is_that_of_a_chunk():
     def temporaries(users, items):
         oracle = linear.clipped_gradient_sum(model, 1.0, chunk_size=8)
         shapes = jax.eval_shape(
-            lambda d: linear.prepare(model, d, 512),
+            lambda d: PREPARE(model, d, 512),
             UserData(Example(jnp.zeros((users, items, 512)), jnp.zeros((users, items))), None),
         )
         run = jax.jit(lambda w, d: oracle(jax.random.key(0), w, d).gradient)
@@ -174,4 +176,4 @@ def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="chunk_size must be"):
         linear.clipped_gradient_sum(model, 1.0, chunk_size=0)
     with pytest.raises(ValueError, match="features must have length dim = 13"):
-        linear.prepare(model, _data("dense", 2), 13)
+        PREPARE(model, _data("dense", 2), 13)

@@ -13,6 +13,8 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 
+PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
+
 USERS, ITEMS, DIM = 7, 4, 12
 W = jnp.asarray(np.random.default_rng(0).normal(size=DIM), jnp.float32)
 LOSS = losses.logistic(feature_bound=2.0)
@@ -35,7 +37,7 @@ def _data(kind, items=ITEMS):
 
 def _both(data, clip_norm, sampler=None, chunk_size=3, objective=LOSS):
     model = objective.linear_model
-    prepared = linear.prepare(model, data, DIM)
+    prepared = PREPARE(model, data, DIM)
     same = None if sampler is None else lambda key: sampler(jax.random.key(5))
     closed = linear_users.per_user_gradients(model, clip_norm, same, chunk_size)
     gradient = gradients.user_gradient(objective)
@@ -72,7 +74,7 @@ def test_rows_add_up_to_the_clipped_sum():
     rows, _ = _both(data, 0.2)
     model = LOSS.linear_model
     oracle = linear.clipped_gradient_sum(model, 0.2)
-    total = oracle(jax.random.key(0), W, linear.prepare(model, data, DIM)).gradient
+    total = oracle(jax.random.key(0), W, PREPARE(model, data, DIM)).gradient
     np.testing.assert_allclose(np.sum(rows.gradient, 0), total, rtol=1e-5, atol=1e-6)
 
 
@@ -122,7 +124,7 @@ def test_smoothed_rows_have_the_law_of_shifted_points(kind):
     keys = jax.random.split(jax.random.key(0), (2, 4000))
     found = []
     for oracle, given, runs in (
-        (closed, linear.prepare(model, data, DIM), keys[0]),
+        (closed, PREPARE(model, data, DIM), keys[0]),
         (auto, data, keys[1]),
     ):
         rows = jax.jit(jax.vmap(lambda k, o=oracle, g=given: o(k, W, g).gradient))(runs)
@@ -143,7 +145,7 @@ def test_smoothed_rows_have_the_law_of_shifted_points(kind):
 def test_the_smoothed_sum_is_the_sum_of_the_smoothed_rows(items):
     model = losses.absolute(feature_bound=2.0).linear_model
     # All items are there: one that is alone in a sample may have the same sign at all points.
-    data = linear.prepare(model, _data("dense", items)._replace(mask=None), DIM)
+    data = PREPARE(model, _data("dense", items)._replace(mask=None), DIM)
     chosen = functools.partial(
         sampling.without_replacement, num_users=len(data.labels), batch_size=5
     )
@@ -163,7 +165,7 @@ def test_memory_follows_the_sample_and_not_the_users():
         sampler = functools.partial(sampling.without_replacement, num_users=users, batch_size=32)
         oracle = linear_users.per_user_gradients(model, 1.0, sampler, chunk_size=8)
         shapes = jax.eval_shape(
-            lambda d: linear.prepare(model, d, 256),
+            lambda d: PREPARE(model, d, 256),
             UserData(Example(jnp.zeros((users, 3, 256)), jnp.zeros((users, 3))), None),
         )
         run = jax.jit(lambda w, d: oracle(jax.random.key(0), w, d).gradient)

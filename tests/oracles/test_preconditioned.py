@@ -12,6 +12,8 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 
+PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
+
 USERS, ITEMS, DIM, COLUMNS = 9, 4, 12, 3
 MODEL = losses.logistic(feature_bound=2.0).linear_model
 SQUARED = losses.squared(feature_bound=2.0, label_bound=1.0, radius=1.0).linear_model
@@ -35,7 +37,7 @@ def _data(kind, users=USERS, scale=1.0, seed=1):
 def _sums(data, point, log_radius, component, model=MODEL):
     oracle = preconditioned.scaled_sums(model, SCALES, component, INSIDE, chunk_size=4)
     params = TunedPoint(point, jnp.asarray(log_radius, jnp.float32))
-    return jax.jit(oracle)(jax.random.key(0), params, linear.prepare(model, data, DIM))
+    return jax.jit(oracle)(jax.random.key(0), params, PREPARE(model, data, DIM))
 
 
 @pytest.mark.parametrize("kind", ["dense", "one-hot"])
@@ -47,7 +49,7 @@ def test_sums_are_those_by_hand(kind, along):
     estimate = _sums(data, point, np.log(radius), component)
 
     rows = linear_users.per_user_gradients(MODEL, 1e6)
-    prepared = linear.prepare(MODEL, data, DIM)
+    prepared = PREPARE(MODEL, data, DIM)
     gradients = np.asarray(rows(jax.random.key(0), point, prepared).gradient, np.float64)
     scaled = gradients * np.asarray(SCALES)
     parts = scaled @ np.asarray(component.direction, np.float64)
@@ -81,7 +83,7 @@ def test_one_user_moves_the_sums_by_no_more_than_the_joint_bound(kind, model):
         data = _data(kind, users=1, scale=10.0 ** rng.integers(-3, 30), seed=trial)
         point = jnp.asarray(rng.normal(size=DIM) * 10.0 ** rng.integers(-2, 4), jnp.float32)
         radius = jnp.float32(np.log(10.0) * rng.integers(-12, 4))
-        found = float(norm(point, radius, linear.prepare(model, data, DIM)))
+        found = float(norm(point, radius, PREPARE(model, data, DIM)))
         assert found <= bound, (trial, found)
         largest = max(largest, found)
     assert largest > 0.99 * bound  # the bound is reached
@@ -99,7 +101,7 @@ def test_a_user_without_a_number_counts_as_one_without_a_gradient():
 @pytest.mark.parametrize("kind", ["dense", "one-hot"])
 def test_second_moments_are_means_over_items_and_bounded_for_each_user(kind):
     data = _data(kind)
-    prepared = linear.prepare(MODEL, data, DIM)
+    prepared = PREPARE(MODEL, data, DIM)
     total = preconditioned.second_moments(MODEL, DIM, chunk_size=4)
     rows = np.asarray(prepared.features, np.float64)
     if kind == "one-hot":
@@ -122,7 +124,7 @@ def test_two_nonnegative_users_are_no_further_apart_than_their_sensitivity():
     total = jax.jit(preconditioned.second_moments(MODEL, DIM))
     largest = 0.0
     for _ in range(40):
-        first, second = (total(linear.prepare(MODEL, _data("one-hot", 1), DIM)) for _ in range(2))
+        first, second = (total(PREPARE(MODEL, _data("one-hot", 1), DIM)) for _ in range(2))
         largest = max(largest, float(jnp.linalg.norm(first - second)))
 
     def constant(*columns):
@@ -130,7 +132,7 @@ def test_two_nonnegative_users_are_no_further_apart_than_their_sensitivity():
         return UserData(Example(rows, np.ones((1, 1), np.float32)), None)
 
     pair = constant(0, 1, 2), constant(3, 4, 5)
-    worst = [total(linear.prepare(MODEL, data, DIM)) for data in pair]
+    worst = [total(PREPARE(MODEL, data, DIM)) for data in pair]
     assert largest <= sensitivity
     assert float(jnp.linalg.norm(worst[0] - worst[1])) == pytest.approx(sensitivity, rel=1e-5)
 
@@ -142,14 +144,14 @@ def test_moments_at_the_bound_are_not_above_it_by_rounding(columns, feature_boun
     rows = OneHot(np.arange(columns, dtype=np.int32).reshape(1, 1, columns))
     user = UserData(Example(rows, np.ones((1, 1), np.float32)), None)
     total = jax.jit(preconditioned.second_moments(model, DIM))
-    found = np.linalg.norm(np.asarray(total(linear.prepare(model, user, DIM)), np.float64))
+    found = np.linalg.norm(np.asarray(total(PREPARE(model, user, DIM)), np.float64))
     bound = feature_bound**2 / columns**0.5
     assert bound * (1 - 1e-5) < found <= bound
 
 
 @pytest.mark.parametrize("size", [1.5, 30.0])
 def test_moments_of_rows_that_were_not_prepared_are_bounded_as_well(size):
-    prepared = linear.prepare(MODEL, _data("dense", users=1), DIM)
+    prepared = PREPARE(MODEL, _data("dense", users=1), DIM)
     longer = prepared._replace(features=prepared.features * size)
     total = jax.jit(preconditioned.second_moments(MODEL, DIM))
     assert np.linalg.norm(np.asarray(total(longer), np.float64)) <= 2.0**2

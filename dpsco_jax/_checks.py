@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax._shown import described
+
 
 def require(condition: Any, name: str, value: Any, working_range: str) -> None:
     """Raise ``ValueError`` unless the condition holds; a condition on traced values is skipped."""
@@ -42,7 +44,7 @@ def require_number(name: str, value: Any, working_range: str = "a real number") 
         jnp.issubdtype(kind, family) for family in (jnp.floating, jnp.integer)
     )
     if not real:
-        raise ValueError(f"{name} must be {working_range}, got {value!r}")
+        raise ValueError(f"{name} must be {working_range}, got {described(value)!r}")
 
 
 def require_within(
@@ -227,9 +229,9 @@ def require_key(key: Any, name: str = "key") -> None:
 def require_mask(name: str, mask: Any, shape: tuple[int, ...] | None = None) -> None:
     """Raise ``ValueError`` unless the value is an array of booleans, of the given shape if there is one."""
     dtype = getattr(mask, "dtype", None)
-    require(dtype is not None and dtype == np.bool_, name, mask, "an array of booleans")
-    if shape is not None:
-        require(mask.shape == shape, name, mask, f"an array of booleans of shape {shape}")
+    sized = "" if shape is None else f" of shape {shape}"
+    if dtype != np.bool_ or (shape is not None and mask.shape != shape):
+        require(False, name, described(mask), f"an array of booleans{sized}")
 
 
 def require_real_leaves(name: str, tree: Any) -> None:
@@ -260,7 +262,8 @@ def require_tree(name: str, tree: Any) -> None:
 def require_instance(name: str, value: Any, kind: Any) -> None:
     """Raise ``ValueError`` unless the value is of the given class (or of one of a union of classes)."""
     called = getattr(kind, "__name__", str(kind))
-    require(isinstance(value, kind), name, value, f"of type {called}")
+    if not isinstance(value, kind):
+        require(False, name, described(value), f"of type {called}")
 
 
 def require_instances(name: str, values: Any, kind: Any) -> None:
@@ -268,7 +271,8 @@ def require_instances(name: str, values: Any, kind: Any) -> None:
     called = getattr(kind, "__name__", str(kind))
     listed = isinstance(values, Sequence) and not isinstance(values, str | bytes)
     good = listed and all(isinstance(value, kind) for value in values)
-    require(good, name, values, f"a sequence of type {called}")
+    if not good:
+        require(False, name, described(values), f"a sequence of type {called}")
 
 
 def require_counted(name: str, values: Any, kind: Any) -> None:

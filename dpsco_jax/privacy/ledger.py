@@ -12,11 +12,12 @@ amplified by a draw of users supposes that nothing else looks at that draw; what
 docs/privacy/ledger.md, and where nothing is proven the loss is unbounded. Assumed: each update is made with a
 draw of its own, independent of all others: a state cannot know whether it was updated twice on one draw. And
 what is charged, and after which update the ledger is read, does not depend on what was released, but for
-stopping at a budget that was fixed beforehand (section 6 there).
+stopping at a budget that was fixed beforehand (section 7 there).
 """
 
 import dataclasses
 import functools
+import itertools
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -148,6 +149,9 @@ def privacy_spent(opt_state: Any, *, independent_draws: bool = False) -> Privacy
       sample, say) only the first look is amplified;
     - a ledger is negative or NaN anywhere, so that it is no sum of charges. Of one that was scaled by a
       factor in [0, 1) this cannot be noticed: do no arithmetic on an optimizer state;
+    - two typed keys in the state are equal, so that two transformations draw the same noise, and the
+      difference of what they release has none. Keys that were equal once and have been split differently
+      often since cannot be told: start every transformation with a key of its own;
     - a ``sampled`` ledger is inside of ``optax.MultiSteps``, which joins the draws of several updates;
     - a ledger is inside of ``optax.apply_if_finite`` or ``optax.conditionally_transform``, which forget
       charges or pass on updates without noise, or of ``optax.lookahead`` or ``optax.contrib.sam``, which may
@@ -191,7 +195,28 @@ def privacy_spent(opt_state: Any, *, independent_draws: bool = False) -> Privacy
     xp = array_namespace(total)
     spent = PrivacyLoss(*(round_up(xp.maximum(x, 0.0), _ROUNDING_ULPS) for x in total))
     sums = functools.reduce(operator.and_, map(_is_sum, ledgers))
+    sums &= _keys_differ(opt_state, spent.delta.shape)
     return unbounded_unless(np.full(spent.delta.shape, proven) & sums, spent)
+
+
+def _keys_differ(tree: Any, shape: tuple[int, ...]) -> Any:
+    """Whether no two typed keys in a tree are equal: for each of a batch if all of them have its shape."""
+    keys = [
+        leaf
+        for leaf in jax.tree.leaves(tree)
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    ]
+    differ = np.full(shape, True)
+    for first, second in itertools.combinations(keys, 2):
+        if first.dtype != second.dtype:
+            continue
+        a, b = (jax.random.key_data(key) for key in (first, second))
+        if first.shape == second.shape == shape:
+            differ = differ & (a != b).any(axis=-1)
+        else:  # of batches that do not fit, every pair
+            a, b = (bits.reshape(-1, bits.shape[-1]) for bits in (a, b))
+            differ = differ & (a[:, None] != b[None]).any(axis=-1).all()
+    return differ
 
 
 def _is_sum(ledger: Ledger) -> Any:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax._checks import require, require_callable, require_mask, require_undisclosed
+from dpsco_jax._shown import described
 
 
 class LabelRange(NamedTuple):
@@ -92,7 +93,7 @@ def check_labels(objective: Any, data: Any) -> None:
     """
     # By what is read of them: their classes are defined in files that import this one.
     require(hasattr(objective, "label_range"), "objective", objective, "an Objective")
-    require(hasattr(data, "items") and hasattr(data, "mask"), "data", data, "a UserData")
+    require(hasattr(data, "items") and hasattr(data, "mask"), "data", described(data), "a UserData")
     expected, label = objective.label_range, getattr(data.items, "label", None)
     if expected is None:
         what = "the range of its labels (labels.LabelRange), since the items have labels"

@@ -31,6 +31,7 @@ from dpsco_jax._checks import (
     require_mask,
     require_undisclosed,
 )
+from dpsco_jax._shown import described
 from dpsco_jax.problems._columns import require_columns
 from dpsco_jax.problems._grouping import checked_users, places
 from dpsco_jax.problems.encoding import Encoding
@@ -173,7 +174,7 @@ def from_rows(
     users = checked_users(users)
     rows = jax.tree.map(np.asarray, rows)
     leaves = jax.tree.leaves(rows)
-    require(bool(leaves), "rows", rows, "a tree of arrays [rows, ...]")
+    require(bool(leaves), "rows", described(rows), "a tree of arrays [rows, ...]")
     for leaf in leaves:
         same = leaf.shape[:1] == users.shape
         require(same, "rows", leaf.shape, f"as many as users: arrays [{len(users)}, ...]")

@@ -27,6 +27,7 @@ import optax
 
 from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax._shown import Words
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.oracles import Oracle, sampling, smoothed
@@ -268,7 +269,8 @@ def tested_stddev(releases: ConcentratedReleases, score_radius: Any, reach: floa
 def _require_users(planned: int, data: UserData) -> None:
     # Positions of absent users would be read as those of the last one.
     found = num_users(data)
-    _checks.require(found == planned, "data", f"{found} users", f"of the {planned} accounted for")
+    shown = Words(f"{found} users")
+    _checks.require(found == planned, "data", shown, f"of the {planned} users accounted for")
 
 
 def _inner(mean: Clipped | OutlierRemoved) -> Any:

@@ -217,3 +217,41 @@ def test_refuses():
     # Poisson sampling hides presence, not the record of a user who is surely there.
     with pytest.raises(ValueError, match="relation"):
         transforms.privatize(aggregate, jax.random.key(1), 1.0, privacy.Poisson(0.1))
+
+
+def _two_privatizers(first, second, noise_multiplier=2.0):
+    def one(key):
+        return transforms.privatize(transforms.clipped_mean(1.0, 4), key, noise_multiplier)
+
+    groups = {"a": one(first), "b": one(second)}
+    return optax.multi_transform(groups, {"a": "a", "b": "b"})
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_two_transformations_with_one_key_spend_everything(compiled):
+    """They draw the same noise: the difference of what they release has none."""
+    updates = {"a": jnp.ones((4, 2)), "b": jnp.zeros((4, 2))}
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+    read = jax.jit(privacy.privacy_spent) if compiled else privacy.privacy_spent
+    for other, finite in ((0, False), (1, True)):
+        both = _two_privatizers(jax.random.key(0), jax.random.key(other))
+        state = both.init(params)
+        with jax.debug_key_reuse(False):
+            for _ in range(2):
+                released, state = both.update(updates, state, params)
+        assert np.all(np.isfinite(read(state).rdp)) == finite
+        difference = released["a"] - released["b"]
+        assert np.allclose(difference, 1 / np.sqrt(2), atol=1e-5) != finite
+
+
+def test_equal_keys_are_told_in_each_lane_of_a_batch():
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+
+    def start(first, second):
+        return _two_privatizers(first, second).init(params)
+
+    with jax.debug_key_reuse(False):
+        keys = jax.random.split(jax.random.key(0), 3)
+        states = jax.vmap(start)(keys, keys.at[1].set(jax.random.key(9)))
+        spent = privacy.privacy_spent(states)
+        assert list(np.isfinite(spent.rdp).all(axis=-1)) == [False, True, False]

@@ -29,6 +29,7 @@ from dpsco_jax._checks import (
     require_number,
     require_positive,
 )
+from dpsco_jax._shown import described
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems.losses import logistic
 from dpsco_jax.problems.objective import Example, Objective, OneHot
@@ -95,7 +96,7 @@ def bucketed(name: str, values: Any, edges: Sequence[float]) -> Field:
     """
     require_instance("name", name, str)
     values = np.asarray(values)
-    require(values.ndim == 1, "values", values, "an array of numbers [rows]")
+    require(values.ndim == 1, "values", described(values), "an array of numbers [rows]")
     there = values[~pd.isna(values)].tolist()
     require_each(require_number, values=there, edges=edges)
     middle = [f"[{low:g},{high:g})" for low, high in itertools.pairwise(edges)]

@@ -137,7 +137,7 @@ def make_setting(objective: Objective, data: UserData, plan: Any) -> subsolvers.
     assert objective.linear_model is not None
     return subsolvers.Setting(
         model=objective.linear_model,
-        data=linear.prepare(objective.linear_model, data, plan.dim),
+        data=jax.tree.map(jnp.asarray, linear.prepare(objective.linear_model, data, plan.dim)),
         radius=plan.ball_radius,
         smoothing_radius=plan.smoothing_radius,
         # Nothing is clipped: the noise must fit the loss that is run, should the plan be of another.

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._shown import Words
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -105,7 +106,9 @@ def require_asked(made: type, key: Any, plan: Any, gradient: Any, start: Any, st
 def require_plan(made: type, plan: Any) -> None:
     """``ValueError`` unless the plan is one that this solver's ``plan`` has made, of numbers wide enough."""
     found = f"{type(plan).__module__}.{type(plan).__qualname__}"
-    _checks.require(isinstance(plan, made), "plan", found, f"a {made.__module__}.{made.__name__}")
+    _checks.require(
+        type(plan) is made, "plan", Words(found), f"a {made.__module__}.{made.__name__}"
+    )
     _checks.require_wide_numbers("plan", plan)
 
 

@@ -38,6 +38,8 @@ __all__ = [
     "staged_ac_sa",
 ]
 
+_ON_HALT = ("report", "start")
+
 
 class Method(NamedTuple):
     """What is done with a gradient, and which point is reported.
@@ -81,7 +83,7 @@ def projected_sgd(
     """
     _checks.require_number("step_size", step_size, "a real number")
     _checks.require_instance("domain", domain, Domain)
-    _checks.require_choice("on_halt", on_halt, ("report", "start"))
+    _checks.require_choice("on_halt", on_halt, _ON_HALT)
     steps = [optax.scale(-step_size), transforms.project(domain)]
     if decay_power is None:
         return Method(optax.chain(*steps), lambda opt_state, params: params, on_halt)
@@ -135,7 +137,7 @@ def linear_decay(step_size: Any, num_steps: int, domain: Domain, coefficient: An
     """Projected steps of lengths that fall linearly to nothing; the last point is reported.
 
     Step t = 0, ..., T - 1 has the length η·(T - t)/(T + 1), which for the last point proves what the average
-    of steps of the length η has (docs/proofs/linear_decay.md).
+    of steps of the length η has (docs/proofs/linear_decay.md). Later steps have none.
 
     Args:
         step_size: η.
@@ -151,7 +153,9 @@ def linear_decay(step_size: Any, num_steps: int, domain: Domain, coefficient: An
     _checks.require_instance("domain", domain, Domain)
     steps = [
         _velocity(coefficient),
-        optax.scale_by_schedule(lambda t: -step_size * (num_steps - t) / (num_steps + 1)),
+        optax.scale_by_schedule(
+            lambda t: -step_size * jnp.maximum(num_steps - t, 0) / (num_steps + 1)
+        ),
         transforms.project(domain),
     ]
     return Method(optax.chain(*steps), lambda opt_state, params: params)
@@ -159,7 +163,17 @@ def linear_decay(step_size: Any, num_steps: int, domain: Domain, coefficient: An
 
 def _velocity(coefficient: Any) -> optax.GradientTransformation:
     _checks.require_within("coefficient", coefficient, 0.0, 1.0, open_high=True)
-    return optax.chain(optax.trace(coefficient), optax.scale(1 - coefficient))
+    trace = optax.trace(coefficient)
+
+    def begin(params: Any) -> Any:
+        # Gradients are released in float32 or wider, whatever the parameters have.
+        return trace.init(jax.tree.map(wide_zeros, params))
+
+    def wide_zeros(leaf: Any) -> Any:
+        return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+
+    wide = optax.GradientTransformation(begin, trace.update)
+    return optax.chain(wide, optax.scale(1 - coefficient))
 
 
 def ac_sa(
@@ -237,6 +251,7 @@ def run(
     Returns:
         The reported point. After a halt the status is HALTED, and the point that of the last step before.
     """
+    _checks.require_choice("method.on_halt", method.on_halt, _ON_HALT)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     oracle, rows, release, may_halt = mean.open(noise_key, objective, data, start)

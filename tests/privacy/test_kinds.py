@@ -11,6 +11,7 @@ from dp_accounting import (
     NeighboringRelation,
     PoissonSampledDpEvent,
     SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
 )
 
 from dpsco_jax.privacy import (
@@ -169,3 +170,33 @@ def test_releases_made_for_another_relation_are_not_certified(release, relation)
 def test_nothing_to_certify_is_refused_by_name():
     with pytest.raises(ValueError, match="alternatives must be"):
         certificate_of([], 1e-5, NeighboringRelation.REPLACE_ONE)
+
+
+@pytest.mark.parametrize(
+    ("inner", "named"),
+    [
+        (SelfComposedDpEvent(GaussianDpEvent(1.0), 0.01), "count must be"),
+        (SelfComposedDpEvent(GaussianDpEvent(1.0), 1.99), "count must be"),
+        (SelfComposedDpEvent(GaussianDpEvent(1.0), True), "count must be"),
+        (SelfComposedDpEvent(GaussianDpEvent(1.0), "2"), "count must be"),
+        (GaussianDpEvent("1"), "noise_multiplier must be"),
+        (GaussianDpEvent(True), "noise_multiplier must be"),
+        (ComposedDpEvent([GaussianDpEvent(-1.0)] * 2), "noise_multiplier must be"),
+        (GaussianDpEvent(1e-170), "noise_multiplier must be"),
+    ],
+)
+def test_numbers_inside_of_sampled_events_are_checked(inner, named):
+    fixed = SampledWithoutReplacementDpEvent(10, 2, inner)
+    for event in (PoissonSampledDpEvent(0.1, inner), fixed):
+        with pytest.raises(ValueError, match=named):
+            certificate(event, 1e-5, ADD)
+
+
+@pytest.mark.parametrize("multiplier", [1e-100, 1e-20, 1e-9, 1e20, 1e100])
+def test_numbers_far_from_all_use_have_a_certificate(multiplier):
+    """With losses that no grid holds: at least that of the curve, 1/(2σ²) by its first order."""
+    gaussian = GaussianDpEvent(multiplier)
+    fixed = SampledWithoutReplacementDpEvent(10, 2, gaussian)
+    for event in (gaussian, PoissonSampledDpEvent(0.1, gaussian), fixed):
+        found = certificate(event, 1e-5, ADD).epsilon
+        assert (found > 0.4 / multiplier**2) if multiplier < 1 else found < 1e-9

@@ -64,3 +64,18 @@ def test_a_trace_is_kept_for_every_step(row):
     kept = jax.eval_shape(run).unprivate["trace"]
     assert all(leaf.ndim >= 1 for leaf in jax.tree.leaves(kept))
     assert jax.tree.leaves(kept)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@EVERY_ROW
+def test_a_start_in_half_precision_runs_or_is_refused(row, dtype):
+    plan, data = row.plan(), row.data()
+    start = jnp.zeros(DIM) if row.params is None else jnp.asarray(row.params)
+
+    def run(start):
+        return row.solver.solve(jax.random.key(0), plan, row.objective, data, start)
+
+    try:
+        jax.eval_shape(run, start.astype(dtype))
+    except ValueError as refusal:
+        assert str(refusal).startswith("params must")  # noqa: PT017

@@ -25,9 +25,16 @@ from dp_accounting import (
     ZCDpEvent,
 )
 
-from dpsco_jax._checks import require_integer, require_multiplier, require_probability
+from dpsco_jax._checks import (
+    require,
+    require_integer,
+    require_multiplier,
+    require_probability,
+)
 from dpsco_jax.privacy import _kinds
 from dpsco_jax.privacy.dp_accounting.events import ApproximateDpEvent
+
+_SQUARED = "0, inf or in [1e-100, 1e100]"
 
 
 def release_of(event: DpEvent, relation: NeighboringRelation) -> _kinds.Release:
@@ -126,9 +133,10 @@ def _noise_multiplier_of_all(event: DpEvent) -> float:
     """Of the one Gaussian that is equivalent to all the Gaussians of a composition."""
     match event:
         case GaussianDpEvent():
-            return float(event.noise_multiplier)
-        case SelfComposedDpEvent() if event.count > 0:
-            return _noise_multiplier_of_all(event.event) / math.sqrt(event.count)
+            return _multiplier(event, event.noise_multiplier)
+        case SelfComposedDpEvent():
+            count = checked(event, require_integer, "count", event.count, 1)
+            return _noise_multiplier_of_all(event.event) / math.sqrt(count)
         case ComposedDpEvent() if event.events:
             parts = [(_noise_multiplier_of_all(part), 1) for part in event.events]
             return _kinds.combined_multiplier(parts)
@@ -141,4 +149,7 @@ def _multiplier(event: DpEvent, value: Any) -> float:
 
 def _nonnegative(name: str, value: Any) -> float:
     require_multiplier(name, value)
-    return float(value)
+    number = float(value)
+    # Squares of others are no double.
+    require(number in (0.0, math.inf) or 1e-100 <= number <= 1e100, name, value, _SQUARED)
+    return number

@@ -32,6 +32,9 @@ MAX_POINTS = 2**19
 
 _MIN_POINTS = 2**15
 _MAX_PASSES = 5
+_FARTHEST = (
+    1e12  # loss that has a grid in float64; where there are greater ones, other accountants serve
+)
 _PRECISION = 1e-5  # of ε, relative, where MAX_POINTS allow
 _MACHINE = float(np.finfo(np.float64).eps)
 
@@ -45,7 +48,7 @@ def epsilon(components: Sequence[Component], delta: float, max_points: int = MAX
         max_points: limit on the size of the grid. Fewer points are faster and give a larger ε.
 
     Returns:
-        ε ≥ 0; ``inf`` if the mass of infinite loss alone exceeds δ.
+        ε ≥ 0; ``inf`` if the mass of infinite loss alone exceeds δ, or losses are too great for a grid.
 
     Raises:
         ValueError: if δ is out of range, or a number of repetitions is not an integer.
@@ -59,6 +62,8 @@ def epsilon(components: Sequence[Component], delta: float, max_points: int = MAX
     steps = sum(count for _, count in components)
     tail = LOST_MASS * delta / steps
     supports = [pair.support(tail) for pair, _ in components]
+    if not all(abs(end) < _FARTHEST for support in supports for end in support):
+        return math.inf
     window = choose_window(components, supports, delta, None, None)
     extent = max(window.high - window.low, *(high - low for low, high in supports))
     points, guess = min(_MIN_POINTS, max_points), None

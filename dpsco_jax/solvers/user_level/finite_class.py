@@ -257,7 +257,8 @@ def solve(
     found = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(params)}
     planned = f"plan.num_candidates = {plan.num_candidates} points, an axis of every leaf"
     _checks.require(found == {(plan.num_candidates,)}, "params", found, planned)
-    return select(key, plan, objective, data, lambda i: jax.tree.map(lambda leaf: leaf[i], params))
+    points = jax.tree.map(jnp.asarray, params)
+    return select(key, plan, objective, data, lambda i: jax.tree.map(lambda leaf: leaf[i], points))
 
 
 def select(

@@ -269,7 +269,9 @@ def group_averages(
         lambda x: jnp.broadcast_to(x, (num_groups, *jnp.shape(x))), jax.tree.map(jnp.asarray, start)
     )
     samples = jax.tree.map(in_order, (data.items, data.mask))
-    (_, average, _), _ = jax.lax.scan(step, (points, points, jnp.zeros([], jnp.float32)), samples)
+    # Averages of many points, in float32 or wider.
+    wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), points)
+    (_, average, _), _ = jax.lax.scan(step, (points, wide, jnp.zeros([], jnp.float32)), samples)
     return average
 
 

@@ -23,6 +23,7 @@ from dpsco_jax.privacy._kinds import Composition
 from dpsco_jax.privacy.pld import pairs
 
 FEW_POINTS = 2**15
+_TINY = 1e-300  # the first step up from zero
 """A grid that is fast and mostly precise to 1e-3."""
 
 
@@ -107,9 +108,9 @@ def _log_gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
 
 
 def raised(value: float, holds: Callable[[float], bool]) -> float:
-    """The value, which may be negative, raised until the condition holds at it."""
+    """The value, which may be negative or zero, raised until the condition holds at it."""
     step = 2.0**-52
     while not holds(value):
-        value += step * abs(value)
+        value += max(step * abs(value), _TINY)
         step *= 2.0
     return value

@@ -22,17 +22,18 @@ step for ``OutlierRemoved`` and ``Winsorized``.
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax._shown import Words
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.oracles import Oracle, sampling, smoothed
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
-from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax.privacy.releases import GaussianReleases, Releases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
@@ -45,6 +46,7 @@ __all__ = [
     "Opened",
     "OutlierRemoved",
     "Winsorized",
+    "bounded_loss",
     "tested_stddev",
 ]
 
@@ -97,6 +99,19 @@ class Clipped:
 
     def __post_init__(self) -> None:
         _checks.require_choice("shift", self.shift, ("user", "item", "round"))
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What all releases cost; infinite where the clip norm bounds nothing. Numbers may be traced."""
+        return bounded_loss(self.clip_norm, self.releases)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of all releases by the tightest accountant.
+
+        Raises:
+            ValueError: if a number of the mean is out of its range.
+        """
+        _checks.require_positive("clip_norm", self.clip_norm)
+        return self.releases.certificate()
 
     def noise_stddev(self, dim: int) -> Any:
         """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
@@ -200,6 +215,19 @@ class OutlierRemoved:
     def __post_init__(self) -> None:
         _checks.require_choice("shift", self.shift, ("item", "round"))
 
+    def loss(self) -> privacy.PrivacyLoss:
+        """What all releases cost, whenever a test fails; infinite for no radius. Numbers may be traced."""
+        return bounded_loss(self.score_radius, self.releases)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of all releases.
+
+        Raises:
+            ValueError: if a number of the mean is out of its range.
+        """
+        _checks.require_positive("score_radius", self.score_radius)
+        return self.releases.certificate()
+
     def noise_stddev(self, dim: int) -> Any:
         """σ of the noise on each of ``dim`` coordinates of the mean."""
         return tested_stddev(self.releases, self.score_radius, self.reach, dim)
@@ -245,6 +273,18 @@ class Winsorized:
             objective, data, start, self.releases.bound, None, self.chunk_size
         )
         return Opened(oracle, rows, transforms.winsorized_mean(self.releases, key))
+
+
+def bounded_loss(bound: Any, releases: Releases) -> privacy.PrivacyLoss:
+    """The loss of releases whose sensitivity is in proportion to a length; infinite unless that is one.
+
+    Args:
+        bound: a clip norm or radius, or several of which all must be positive and finite; may be traced.
+        releases: of the run.
+    """
+    _checks.require_number("bound", bound)
+    lengths = jnp.asarray(bound)
+    return privacy.unbounded_unless(jnp.all((lengths > 0) & (lengths < np.inf)), releases.loss())
 
 
 def tested_stddev(releases: ConcentratedReleases, score_radius: Any, reach: float, dim: int) -> Any:

@@ -157,9 +157,11 @@ class Plan(MadeFor):
         return joint(*(part.loss() for part in self.parts))
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        relation = NeighboringRelation.REPLACE_ONE
-        return privacy.certificate(self.event, float(self.delta), relation, _planning.KEPT_SECRET)
+        """The (ε, δ) of the run by the tightest accountant; infinite where the loss of a part is."""
+        relation, delta = NeighboringRelation.REPLACE_ONE, float(self.delta)
+        if not np.any(np.isfinite(self.loss().rdp)):
+            return privacy.Certificate(math.inf, delta, relation, "definition")
+        return privacy.certificate(self.event, delta, relation, _planning.KEPT_SECRET)
 
     def __str__(self) -> str:
         return plans.describe(self.title, self, self.remarks)

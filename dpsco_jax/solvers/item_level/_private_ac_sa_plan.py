@@ -106,11 +106,11 @@ class Plan(MadeFor):
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""
-        return self.releases.loss()
+        return self.mean.loss()
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
-        return self.releases.certificate()
+        return self.mean.certificate()
 
     def __str__(self) -> str:
         trivial = float(self.clip_norm) * float(self.distance)

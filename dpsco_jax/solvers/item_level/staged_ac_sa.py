@@ -91,13 +91,23 @@ class Plan(MadeFor):
         """User gradients of the whole run."""
         return self.releases.num_steps * self.releases.batch_size
 
+    @property
+    def delta(self) -> Number:
+        """δ of the budget."""
+        return self.releases.delta
+
+    @property
+    def mean(self) -> means.Clipped:
+        """Of the users' gradients of a step."""
+        return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, None)
+
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""
-        return self.releases.loss()
+        return self.mean.loss()
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
-        return self.releases.certificate()
+        return self.mean.certificate()
 
     def __str__(self) -> str:
         return plans.describe("private AC-SA in stages", self)
@@ -203,10 +213,9 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    mean = means.Clipped(plan.chunk_size, "user", plan.releases, plan.clip_norm, None)
     method = first_order.staged_ac_sa(plan.smoothness, plan.lengths, objective.domain)
     steps, items = plan.releases.num_steps, jax.tree.leaves(data.items)[0].shape[1]
     gradients = plan.user_gradients * items
     return first_order.run(
-        key, mean, method, objective, data, params, steps, gradients, trace=trace
+        key, plan.mean, method, objective, data, params, steps, gradients, trace=trace
     )

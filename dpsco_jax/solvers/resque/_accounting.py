@@ -213,10 +213,17 @@ def carried(
     covered &= (radius >= _LENGTHS[0]) & (smoothing <= _LENGTHS[1])
     covered &= smoothing >= proven.radius_ratio * _PLANNED_RATIO * radius
     covered &= (jnp.asarray(numbers.lipschitz) > 0) & (numbers.lipschitz < math.inf)
+    found = privacy.unbounded_unless(covered, proven_loss(calls_at, proven))
     for weight in numbers.quadratics.values():
-        # An array of them is the plan's own; a batch of plans is a matter of vmap.
-        covered &= jnp.all((jnp.asarray(weight) >= 0) & (jnp.asarray(weight) < math.inf))
-    return privacy.unbounded_unless(covered, proven_loss(calls_at, proven))
+        found = with_quadratics(weight, found)
+    return found
+
+
+def with_quadratics(weights: Any, loss: privacy.PrivacyLoss) -> privacy.PrivacyLoss:
+    """The loss, if the weights of all public quadratics that are added are nonnegative and finite."""
+    # An array of them is the plan's own; a batch of plans is a matter of vmap.
+    each = jnp.asarray(weights)
+    return privacy.unbounded_unless(jnp.all((each >= 0) & (each < math.inf)), loss)
 
 
 def certificate(calls: Calls, delta: float, assumes: Sequence[str]) -> privacy.Certificate:

@@ -177,8 +177,8 @@ class Plan(MadeFor):
         return made
 
     def loss(self) -> privacy.PrivacyLoss:
-        """The Rényi loss of all calls at the proven numbers, float32, rounded up: above the certificate."""
-        return accounting.proven_loss(self.calls_at, self.proven)
+        """The Rényi loss that a run is charged, float32, rounded up; infinite beyond what was proven."""
+        return accounting.carried(self.calls_at, self.proven, self.numbers)
 
     @property
     def user_gradients(self) -> int:

@@ -112,8 +112,8 @@ class Plan(MadeFor):
         )
 
     def loss(self) -> privacy.PrivacyLoss:
-        """The privacy loss of the run at the proven numbers, float32, rounded up."""
-        return accounting.proven_loss(self.calls_at, self.proven)
+        """The privacy loss that a run is charged, float32, rounded up; infinite beyond what was proven."""
+        return accounting.carried(self.calls_at, self.proven, self.numbers)
 
     @property
     def user_gradients(self) -> int:

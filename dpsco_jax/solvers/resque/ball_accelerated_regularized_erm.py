@@ -92,8 +92,9 @@ class Plan(MadeFor):
         return [call for made in self.parts for call in made.calls]
 
     def loss(self) -> privacy.PrivacyLoss:
-        """The sum of the losses of the rounds at their proven numbers, float32."""
-        return privacy.compose(*(made.loss() for made in self.parts))
+        """The sum of the losses of the rounds, float32; infinite beyond what was proven."""
+        total = privacy.compose(*(made.loss() for made in self.parts))
+        return accounting.with_quadratics(self.regularization, total)
 
     @property
     def user_gradients(self) -> int:

@@ -80,6 +80,10 @@ class Plan(_sequence.OnBlocks, MadeFor):
     epsilon: Number
     delta: Number
 
+    def loss(self) -> privacy.PrivacyLoss:
+        """The loss of the run: order by order that of the worst block; infinite beyond what was proven."""
+        return accounting.with_quadratics(self.regularizations, super().loss())
+
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run: the largest ε and the largest δ of a block, which need not be the same one.
 

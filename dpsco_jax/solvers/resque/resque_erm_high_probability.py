@@ -85,8 +85,8 @@ class Plan(MadeFor):
         return accounting.repeated(accounting.strongly_convex_calls(call), runs)
 
     def loss(self) -> privacy.PrivacyLoss:
-        """The privacy loss of all runs at the proven numbers, float32, rounded up."""
-        return accounting.proven_loss(self.calls_at, self.base.proven)
+        """The privacy loss that a run is charged, float32, rounded up; infinite beyond what was proven."""
+        return accounting.carried(self.calls_at, self.base.proven, self.base.numbers)
 
     @property
     def user_gradients(self) -> int:

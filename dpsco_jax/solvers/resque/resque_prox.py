@@ -113,8 +113,8 @@ class Plan(MadeFor):
         ]
 
     def loss(self) -> privacy.PrivacyLoss:
-        """The privacy loss of the run at the proven numbers, float32, rounded up."""
-        return accounting.proven_loss(self.calls_at, self.base.proven)
+        """The privacy loss that a run is charged, float32, rounded up; infinite beyond what was proven."""
+        return accounting.carried(self.calls_at, self.base.proven, self.base.numbers)
 
     @property
     def user_gradients(self) -> int:

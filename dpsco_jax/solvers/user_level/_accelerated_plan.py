@@ -130,11 +130,11 @@ class Plan(MadeFor):
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""
-        return self.releases.loss()
+        return self.mean.loss()
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
-        return self.releases.certificate()
+        return self.mean.certificate()
 
     def __str__(self) -> str:
         return plans.describe("accelerated user-level SGD", self)

@@ -163,11 +163,11 @@ class Plan(MadeFor):
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""
-        return self.releases.loss()
+        return self.mean.loss()
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
-        return self.releases.certificate()
+        return self.mean.certificate()
 
     def __str__(self) -> str:
         noise, clipped = float(self.noise_stddev), float(self.clipped_stddev)

@@ -11,6 +11,8 @@ Cost: none.
 import math
 from typing import Any
 
+import jax.numpy as jnp
+
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
@@ -158,10 +160,13 @@ class Plan(MadeFor):
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""
-        return _sequence.parallel_loss([kind.loss() for kind in self._kinds])
+        lengths = jnp.stack([jnp.asarray(self.clip_norms), jnp.asarray(self.radii)])
+        losses = [means.bounded_loss(lengths, kind) for kind in self._kinds]
+        return _sequence.parallel_loss(losses)
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the run: of phases on users of their own."""
+        _checks.require_each(_checks.require_positive, clip_norms=self.clip_norms, radii=self.radii)
         return parallel_certificate([kind.certificate() for kind in self._kinds])
 
     @property

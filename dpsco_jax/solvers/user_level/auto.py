@@ -99,6 +99,10 @@ class Plan:
         """The proven bound on the expected excess risk of the chosen solver."""
         return self.chosen.excess_bound
 
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of the chosen solver costs; numbers may be traced."""
+        return self.chosen.loss()
+
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the chosen solver by the tightest accountant."""
         return self.chosen.certificate()

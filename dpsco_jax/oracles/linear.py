@@ -41,7 +41,7 @@ from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.gradients import Sampler
-from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, row_values
+from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, column_indices
 from dpsco_jax.problems.users import UserData, items_per_user
 
 # Pays for the roundings around the clip factor; the factor itself pays for the norm's.
@@ -91,11 +91,10 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
     count = items_per_user(data).astype(jnp.int32)
     weights = jnp.where(present, 1.0 / jnp.maximum(count, 1)[:, None], 0.0)
     if isinstance(features, OneHot):
-        counts = (row_values(features, dim, model.feature_bound) > 0) & present[..., None]
+        rows = jnp.where(present[..., None], column_indices(features, dim), dim)
         norm = _linear_rows.one_hot_value(model, features.columns.shape[-1]) * jnp.sqrt(
-            jnp.sum(counts, -1, dtype=float)
+            jnp.sum(rows < dim, -1, dtype=float)
         )
-        rows = jnp.where(counts, features.columns, dim).astype(jnp.int32)
         return LinearData(rows, labels, weights, norm / HEAD_ROOM, count)
     if features.shape[-1] != dim:
         raise ValueError(f"features must have length dim = {dim}, got shape {features.shape}")

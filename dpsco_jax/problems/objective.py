@@ -22,7 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from dpsco_jax._checks import require_count, require_instance, require_positive, require_tree
+from dpsco_jax._checks import (
+    require,
+    require_instance,
+    require_integer,
+    require_positive,
+    require_tree,
+)
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.problems.labels import LabelRange
@@ -146,16 +152,35 @@ def row_values(features: OneHot, dim: int, feature_bound: float) -> Float[Array,
     Returns:
         Values of shape ``[..., nnz]``, float32; the norm of a row is ``sqrt(sum(values**2))``.
     """
-    require_instance("features", features, OneHot)
-    require_count("dim", dim)
     require_positive("feature_bound", feature_bound)
-    columns = features.columns
+    columns = column_indices(features, dim)
     nnz = columns.shape[-1]
-    earlier = jnp.tri(nnz, k=-1, dtype=bool)
-    same = columns[..., :, None] == columns[..., None, :]
+    return jnp.where(columns < dim, jnp.float32(feature_bound / max(nnz, 1) ** 0.5), 0.0)
+
+
+def column_indices(features: OneHot, dim: int) -> Int[Array, "*batch nnz"]:
+    """The columns of one-hot rows as int32, with ``dim`` for entries that do not count.
+
+    Those are padding (a column outside [0, dim)) and repetitions of an earlier column of the row.
+
+    Args:
+        features: columns of shape ``[..., nnz]``, of any integer dtype.
+        dim: number of columns of the model, below 2³¹.
+    """
+    require_instance("features", features, OneHot)
+    require_integer("dim", dim, 1, 2**31 - 1)
+    columns = jnp.asarray(features.columns)
+    require(
+        jnp.issubdtype(columns.dtype, jnp.integer), "features.columns", columns.dtype, "integers"
+    )
+    if columns.dtype.itemsize < 4:
+        columns = columns.astype(jnp.int32)  # in which dim can be compared with them, and written
+    inside = (columns >= 0) & (columns < dim)
+    columns = jnp.where(inside, columns, 0).astype(jnp.int32)
+    earlier = jnp.tri(columns.shape[-1], k=-1, dtype=bool)
+    same = (columns[..., :, None] == columns[..., None, :]) & inside[..., None, :]
     repeated = jnp.any(same & jnp.broadcast_to(earlier, same.shape), axis=-1)
-    counts = (columns >= 0) & (columns < dim) & ~repeated
-    return jnp.where(counts, jnp.float32(feature_bound / max(nnz, 1) ** 0.5), 0.0)
+    return jnp.where(inside & ~repeated, columns, dim)
 
 
 def bounded_row(features: Any, feature_bound: float) -> Any:
@@ -178,8 +203,8 @@ def margin(params: Float[Array, "dim"], features: Any, feature_bound: float) -> 
     require_tree("params", params)
     require_positive("feature_bound", feature_bound)
     if isinstance(features, OneHot):
-        values = row_values(features, params.shape[0], feature_bound)
-        # A gather out of range must not wrap around: negative columns are padding as well.
-        columns = jnp.where(values > 0, features.columns, 0)
+        dim = params.shape[0]
+        values = row_values(features, dim, feature_bound)
+        columns = jnp.minimum(column_indices(features, dim), dim - 1)
         return jnp.sum(values * params[columns])
     return jnp.vdot(bounded_row(features, feature_bound), params)

@@ -177,3 +177,16 @@ def test_bad_arguments_are_refused():
         linear.clipped_gradient_sum(model, 1.0, chunk_size=0)
     with pytest.raises(ValueError, match="features must have length dim = 13"):
         PREPARE(model, _data("dense", 2), 13)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
+def test_repeated_columns_of_narrow_integers_do_not_pass_the_clip(dtype):
+    """64 times column 5 is one column; in uint8 the 63 that do not count were added up at dim - 256."""
+    model = losses.logistic(feature_bound=1.0).linear_model
+    oracle, norms = linear.clipped_gradient_sum(model, 0.05), []
+    for columns in (np.full((1, 1, 64), 5), np.arange(64).reshape(1, 1, 64)):
+        data = UserData(Example(OneHot(columns.astype(dtype)), np.zeros((1, 1), np.float32)), None)
+        found = oracle(jax.random.key(0), jnp.zeros(300), PREPARE(model, data, 300)).gradient
+        norms.append(np.linalg.norm(found))
+    # Slope 1/2 times the norm of the row: 1/8 of one column in 64, and 1 of all of them.
+    np.testing.assert_allclose(norms, [0.05, 0.05], rtol=1e-4)

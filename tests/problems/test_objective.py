@@ -79,3 +79,40 @@ def test_the_slope_bounds_loss_and_ridge_wherever_the_domain_lies(center):
     assert target.slope <= 1.0 + 0.5 * max(4.0, 1.002 * (2.0 + math.hypot(*center)))
     assert target._replace(ridge=0.0).slope == 1.0
     assert target._replace(domain=domains.whole_space()).slope == math.inf
+
+
+@pytest.mark.parametrize("dim", [44, 128, 300, 70_000])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32"])
+def test_columns_of_every_dtype_are_those_of_int32(dtype, dim):
+    """In uint8 a dimension of 300 reads as 44: neither the comparison nor padding may be made in it."""
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(0)
+    columns = rng.integers(max(info.min, -5), min(info.max, dim + 5), (50, 16), endpoint=True)
+    columns[0] = 5  # one column, repeated
+    columns[1, :3] = info.max
+    narrow = objective.column_indices(OneHot(columns.astype(dtype)), dim)
+    # Padding is outside of [0, dim), and stays outside in a wider type.
+    expected = np.where((columns >= 0) & (columns < dim), columns, dim)
+    for row in expected:
+        for place in range(1, len(row)):
+            if row[place] in row[:place]:
+                row[place] = dim
+    np.testing.assert_array_equal(narrow, expected)
+    values = objective.row_values(OneHot(columns.astype(dtype)), dim, 2.0)
+    np.testing.assert_allclose(values, np.where(expected < dim, 0.5, 0.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "bool", "float16", "int32"])
+@pytest.mark.parametrize(
+    "make",
+    [losses.logistic, losses.hinge, losses.huber, losses.absolute, losses.quantile],
+)
+def test_labels_of_every_dtype_are_those_of_float32(make, dtype):
+    risk = make(2.0, level=0.3) if make is losses.quantile else make(2.0)
+    params, features = jnp.array([0.3, -0.2]), jnp.array([1.0, 0.5])
+    for label in (0, 1):
+        wide, narrow = (
+            risk.loss(params, Example(features, jnp.asarray(label, kind)))
+            for kind in ("float32", dtype)
+        )
+        np.testing.assert_allclose(narrow, wide, rtol=1e-6)

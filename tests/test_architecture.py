@@ -52,3 +52,36 @@ else:
     raise AssertionError
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def _solver_modules():
+    """Every module of the rooms of solvers that makes or runs plans: name and file."""
+    for folder in sorted((ROOT / "dpsco_jax" / "solvers").iterdir()):
+        if folder.is_dir() and not folder.name.startswith("_"):
+            for file in sorted(folder.glob("[a-z]*.py")):
+                if not re.search(r"^def (plan|solve)\(", file.read_text(), re.MULTILINE):
+                    continue
+                yield file.stem, file.relative_to(ROOT / "dpsco_jax")
+
+
+def test_every_solver_is_imported_from_a_room_and_has_a_row_of_systems():
+    from dpsco_jax.solvers import convex, item_level, user_level
+
+    offered = {name for room in (convex, item_level, user_level) for name in room.__all__}
+    for name, file in _solver_modules():
+        assert name in offered, f"{name} is in the __all__ of no room of dpsco_jax.solvers"
+        assert any(f"`{file.as_posix()}`" in row for row in ROWS), (
+            f"docs/systems.md: no row has {file}"
+        )
+
+
+def test_systems_are_counted():
+    said = next(line for line in SYSTEMS if re.match(r"\d+ systems: ", line))
+    states = [
+        re.search(r"\| (done|partial|planned)", row) for row in SYSTEMS if row.startswith("| ")
+    ]
+    found = [match[1] for match in states if match]
+    counts = [found.count(state) for state in ("done", "partial", "planned")]
+    assert said.startswith(
+        f"{sum(counts)} systems: {counts[0]} done, {counts[1]} partial, {counts[2]} planned"
+    )

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require, require_choice, require_integer
+from dpsco_jax._checks import require, require_choice, require_integer, require_real
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._kinds import Composition, repeated
@@ -165,7 +165,12 @@ class GaussianReleases:
         return self.steps.loss(self.noise_multiplier)
 
     def certificate(self) -> Certificate:
-        """The guarantee of the run by the tightest accountant."""
+        """The guarantee of the run by the tightest accountant.
+
+        Raises:
+            ValueError: if a number is out of its range, or is an array, of a batch of plans.
+        """
+        require_real("noise_multiplier", self.noise_multiplier, 0.0, closed=True)
         return self.steps.certificate(self.noise_multiplier, self.delta)
 
 

@@ -6,7 +6,8 @@ checked here, once, and a plan for other sizes is that of ``dataclasses.replace(
 Source: the setting of stochastic convex optimization over users, thesis chapter 1, section 1.3.
 
 Formal guarantee: none needed; no field may come from users' data. Under REPLACE_ONE the number of users is
-public. Under ADD_OR_REMOVE_ONE ``num_users`` is a public guess, which need not be the number of users.
+public. Under ADD_OR_REMOVE_ONE the number of places is: data always have ``num_users`` of them, a user who is
+absent is a place whose mask is False throughout, and how many places are taken stays secret.
 
 Cost: none.
 """
@@ -28,7 +29,7 @@ class Problem:
 
     Attributes:
         objective: the loss, with its constants, domain and ridge.
-        num_users: n ≥ 1.
+        num_users: n ≥ 1, length of the data's axis of users.
         dim: d ≥ 1, number of parameters.
         items_per_user: m ≥ 1, item slots of a user; for users with fewer or more the number that is typical,
             unless the solver says that it must be exact.

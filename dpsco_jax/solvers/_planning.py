@@ -14,12 +14,19 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax._numerics import float32_above
+from dpsco_jax._numerics import array_namespace, float32_above
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy import Budget
-from dpsco_jax.privacy.releases import ACCOUNTANTS, KEPT_SECRET, Scheme, fixed_size, poisson
+from dpsco_jax.privacy.releases import (
+    ACCOUNTANTS,
+    KEPT_SECRET,
+    Releases,
+    Scheme,
+    fixed_size,
+    poisson,
+)
 from dpsco_jax.privacy.sampling import Poisson, WithoutReplacement
 from dpsco_jax.problems.problem import Problem
 
@@ -27,6 +34,7 @@ __all__ = [
     "ACCOUNTANTS",
     "KEPT_SECRET",
     "REPLACE_ONE",
+    "bounded_loss",
     "fixed_size",
     "float32_above",
     "near",
@@ -132,3 +140,16 @@ def require_params(name: str, planned: int, params: Any) -> None:
         raise ValueError(
             f"{name} must have plan.dim = {planned} entries, got {found} in leaves of shape {shapes}"
         )
+
+
+def bounded_loss(bound: Any, releases: Releases) -> privacy.PrivacyLoss:
+    """The loss of releases whose sensitivity is in proportion to a length; infinite unless that is one.
+
+    Args:
+        bound: a clip norm or radius, or several of which all must be positive and finite; may be traced.
+        releases: of the run.
+    """
+    _checks.require_number("bound", bound)
+    xp = array_namespace(bound)  # on the host the loss stays in float64
+    good = xp.all((xp.asarray(bound) > 0) & (xp.asarray(bound) < np.inf))
+    return privacy.unbounded_unless(good, releases.loss())

@@ -46,7 +46,8 @@ class Method(NamedTuple):
 
     Attributes:
         steps: takes the gradient of the whole objective, gives the update.
-        report: ``report(opt_state, params)``, of the state of the whole chain.
+        report: ``report(opt_state, params)``, of the state of the whole chain: whatever nests the states of
+            ``steps``, so find them as ``optax.tree.get(opt_state, "name of a field")`` does.
         on_halt: what is reported of a run that a test has ended: ``"report"``, or the ``"start"``.
     """
 
@@ -251,6 +252,8 @@ def run(
     Returns:
         The reported point. After a halt the status is HALTED, and the point that of the last step before.
     """
+    _checks.require_instance("mean", mean, Mean)
+    _checks.require_instance("method", method, Method)
     _checks.require_choice("method.on_halt", method.on_halt, _ON_HALT)
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)

@@ -22,7 +22,6 @@ step for ``OutlierRemoved`` and ``Winsorized``.
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -33,7 +32,7 @@ from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.oracles import Oracle, sampling, smoothed
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
-from dpsco_jax.privacy.releases import GaussianReleases, Releases
+from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
@@ -46,7 +45,6 @@ __all__ = [
     "Opened",
     "OutlierRemoved",
     "Winsorized",
-    "bounded_loss",
     "tested_stddev",
 ]
 
@@ -102,7 +100,7 @@ class Clipped:
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost; infinite where the clip norm bounds nothing. Numbers may be traced."""
-        return bounded_loss(self.clip_norm, self.releases)
+        return _planning.bounded_loss(self.clip_norm, self.releases)
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of all releases by the tightest accountant.
@@ -166,7 +164,7 @@ class ClippedItems:
 
         Raises:
             ValueError: if the data have not the number of users from which the scheme draws, or the clip norm
-                is an integer or narrower than float32, in which ``slots`` times it may wrap around.
+                is an array of integers or narrower than float32, in which ``slots`` times it may wrap around.
         """
         _checks.require_wide_numbers("clip_norm", self.clip_norm)
         draws = None
@@ -217,7 +215,7 @@ class OutlierRemoved:
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost, whenever a test fails; infinite for no radius. Numbers may be traced."""
-        return bounded_loss(self.score_radius, self.releases)
+        return _planning.bounded_loss(self.score_radius, self.releases)
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of all releases.
@@ -273,18 +271,6 @@ class Winsorized:
             objective, data, start, self.releases.bound, None, self.chunk_size
         )
         return Opened(oracle, rows, transforms.winsorized_mean(self.releases, key))
-
-
-def bounded_loss(bound: Any, releases: Releases) -> privacy.PrivacyLoss:
-    """The loss of releases whose sensitivity is in proportion to a length; infinite unless that is one.
-
-    Args:
-        bound: a clip norm or radius, or several of which all must be positive and finite; may be traced.
-        releases: of the run.
-    """
-    _checks.require_number("bound", bound)
-    lengths = jnp.asarray(bound)
-    return privacy.unbounded_unless(jnp.all((lengths > 0) & (lengths < np.inf)), releases.loss())
 
 
 def tested_stddev(releases: ConcentratedReleases, score_radius: Any, reach: float, dim: int) -> Any:

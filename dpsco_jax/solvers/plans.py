@@ -99,9 +99,12 @@ def _costs(plan: Any) -> Rows:
     ]
     rows += [("assumes", line) for line in getattr(plan, "assumes", ())]
     if hasattr(plan, "epsilon") and hasattr(plan, "delta"):
-        rows.append(("budget", f"({float(plan.epsilon):g}, {float(plan.delta):g})"))
+        rows.append(("budget", f"({_text(plan.epsilon)}, {_text(plan.delta)})"))
     if hasattr(plan, "certificate"):
-        rows.append(("certificate", ",".join(str(plan.certificate()).split("\n"))))
+        try:
+            rows.append(("certificate", ",".join(str(plan.certificate()).split("\n"))))
+        except ValueError as refusal:  # of numbers that were edited, or of a batch of plans
+            rows.append(("certificate", f"none: {refusal}"))
     return rows
 
 

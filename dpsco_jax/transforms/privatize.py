@@ -100,7 +100,11 @@ def privatize(
             sampling,
             "FullBatch() with noise_correlation, which counts participations instead",
         )
-    loss = sampling.gaussian_loss(noise_multiplier, aggregate.relation)
+    try:
+        loss = sampling.gaussian_loss(noise_multiplier, aggregate.relation)
+    except ValueError as refusal:
+        made = f"aggregate.relation is {aggregate.relation.name}, as the aggregate was made"
+        raise ValueError(f"{refusal}; {made} (relation=...)") from None
     sampled = not isinstance(sampling, FullBatch)
     shareable = isinstance(sampling, Poisson)
 

@@ -28,6 +28,8 @@ def main() -> int:
     options = parser.parse_args()
     known = json.loads(options.file.read_text()) if options.file.exists() else {}
     names = [case.name for case in CASES if options.only in case.name]
+    if not names:
+        parser.error(f"--only {options.only}: no case has such a name")
     said = []
     alone = concurrent.futures.ProcessPoolExecutor(
         options.jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1

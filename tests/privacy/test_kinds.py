@@ -14,6 +14,7 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
+from dpsco_jax import privacy
 from dpsco_jax.privacy import (
     FullBatch,
     Poisson,
@@ -200,3 +201,20 @@ def test_numbers_far_from_all_use_have_a_certificate(multiplier):
     for event in (gaussian, PoissonSampledDpEvent(0.1, gaussian), fixed):
         found = certificate(event, 1e-5, ADD).epsilon
         assert (found > 0.4 / multiplier**2) if multiplier < 1 else found < 1e-9
+
+
+def test_a_failure_without_a_loss_is_a_release():
+    """(0, δ) is not nothing: its failures add up, and a δ below theirs has no ε."""
+    failing = _kinds.Approximate(0.0, 4e-6)
+    assert _kinds.composition({failing: 2, _kinds.NOTHING: 3}) == ((failing, 2),)
+    once, twice = ([((failing, count),)] for count in (1, 3))
+    replace = NeighboringRelation.REPLACE_ONE
+    assert certificate_of(once, 1e-5, replace).epsilon == pytest.approx(0.0, abs=1e-9)
+    assert certificate_of(twice, 1e-5, replace).epsilon == math.inf
+
+
+@pytest.mark.parametrize(("rho", "xi"), [(0.02, 0.0), (0.02, 0.1), (0.0, 0.3)])
+def test_the_curve_of_zero_concentrated_releases_is_its_definition(rho, xi):
+    """Bun and Steinke 2016: Rényi divergence of order α at most ξ + ρα."""
+    found = np.asarray(_kinds.ZeroConcentrated(rho, xi).loss().rdp)
+    np.testing.assert_allclose(found, xi + rho * np.asarray(privacy.ORDERS), rtol=1e-12)

@@ -126,6 +126,8 @@ def test_phased_sgd_certifies_the_largest_epsilon_and_delta(clipped, tested):
         phased_sgd.Plan,
         clipped=clipped,
         group_users=(2, 2),
+        clip_norms=np.ones(2),
+        radii=np.ones(2),
         releases=_Certified(*tested),
         noise_multiplier=3.0,
         delta=1e-6,

@@ -108,9 +108,14 @@ class Row(NamedTuple):
         ends = [user for seam in self.seams for user in (seam - 1, seam)]
         return sorted({0, last // 3, 2 * last // 3, last, *ends})
 
-    def solve(self, key: Any, plan: Any, data: UserData) -> Any:
-        """The solution, from the origin."""
-        params = jnp.zeros(DIM) if self.params is None else self.params
+    @property
+    def start(self) -> Any:
+        """The origin, or the candidates."""
+        return jnp.zeros(DIM) if self.params is None else jnp.asarray(self.params)
+
+    def solve(self, key: Any, plan: Any, data: UserData, start: Any = None) -> Any:
+        """The solution, from ``start`` where that is given."""
+        params = self.start if start is None else start
         return self.solver.solve(key, plan, self.objective, data, params)
 
     def data(self) -> UserData:

@@ -14,9 +14,9 @@ import pytest
 
 from dpsco_jax import privacy
 from tests.solvers.private_table import DELTA, DIM, ROWS
-from tests.support.edited_plans import edited_numbers
+from tests.support.edited_plans import edited_numbers, edited_sizes
 from tests.support.recorder import recording
-from tests.support.taint import dependent
+from tests.support.taint import dependent, draws
 
 EVERY_ROW = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 
@@ -97,6 +97,33 @@ def _certified(plan):
         return plan.certificate().epsilon
     except ValueError:
         return math.inf
+
+
+FIRST = {id(row.solver): row for row in reversed(ROWS)}.values()
+
+
+@pytest.mark.parametrize("row", FIRST, ids=[row.name for row in FIRST])
+def test_a_size_that_lets_a_run_draw_more_costs_more(row):
+    """Every size doubled: a run that draws more often is refused, or its loss is larger."""
+    plan, data = row.plan(), row.data()
+
+    def drawn(plan):
+        return draws(lambda data: row.solve(jax.random.key(7), plan, data).params, data)
+
+    def cost(plan):
+        return float(privacy.epsilon(plan.loss(), DELTA))
+
+    before, said = drawn(plan), cost(plan)
+    for name, make in edited_sizes(plan):
+        if not name.endswith("x 2"):
+            continue
+        try:
+            edited = make()
+            after = drawn(edited)
+        except ValueError:
+            continue
+        if after > before:
+            assert cost(edited) > 1.01 * said or math.isinf(said), name
 
 
 TRACED = [row for row in ROWS if "trace" in inspect.signature(row.solver.solve).parameters]

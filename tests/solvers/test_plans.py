@@ -3,10 +3,16 @@
 import dataclasses
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.problems import losses
 from dpsco_jax.solvers import plans
+from dpsco_jax.solvers.user_level import sgd
 
 
 @pytree
@@ -62,3 +68,17 @@ def test_a_field_of_one_part_alone_is_missing_in_the_other():
 
 def _shown(plan):
     return plans.describe("", plan)
+
+
+def test_a_batch_of_plans_has_no_certificate_and_says_so():
+    problem = Problem(losses.logistic(1.0), num_users=50, dim=2, distance=1.0)
+    made = [
+        sgd.plan(problem, Budget(epsilon, 1e-5), num_steps=3, sampling="full")
+        for epsilon in (1.0, 2.0)
+    ]
+    batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+    with pytest.raises(ValueError, match="noise_multiplier must be one number"):
+        batch.certificate()
+    assert "none: noise_multiplier must be one number" in str(batch)
+    assert "certificate" in str(made[0])
+    assert "none" not in str(made[0])

@@ -4,7 +4,7 @@ The solvers are in ``private_table``; nothing here knows their algorithms. One c
 properties: noise is multiplier times sensitivity (a); blocks that are paid for in parallel are disjoint (b);
 what is charged covers what was released, and is not far above it (c); no neighbour moves a statistic by more
 than its declared sensitivity, and some neighbour comes near it (d); with all releases frozen, nothing but
-``unprivate`` depends on the data (e).
+``unprivate`` depends on the data (e); what comes out is in the domain, and counts what was done (f).
 """
 
 import functools
@@ -72,6 +72,7 @@ class Measured(NamedTuple):
         moved: for each release how far the worst neighbour moved it.
         tested: for each release that a test has to allow, how far it moved where both tests passed.
         results: of all runs with the same samples, in lists, for leaks.
+        far: the run from a start outside of the domain.
     """
 
     plan: Any
@@ -80,19 +81,28 @@ class Measured(NamedTuple):
     entered: list[set[bytes]]
     moved: dict[bytes, float]
     results: list[list[Any]]
+    far: Run
 
 
 @functools.cache
 def _measured(name: str) -> Measured:
     row = next(row for row in ROWS if row.name == name)
     plan, data = row.plan(), row.data()
-    run = Recorded(lambda data: row.solve(jax.random.key(7), plan, data), data)
+
+    def solve(data, start):
+        return row.solve(jax.random.key(7), plan, data, start)
+
+    compiled = Recorded(solve, data, row.start)
+
+    def run(data, forced=-1, start=row.start):
+        return compiled(data, start, forced=forced)
+
     entered: list[set[bytes]] = [set() for _ in range(row.num_users)]
     moved: dict[bytes, float] = {}
     results = []
     worst = (0, row.watched[len(row.watched) // 2], row.num_users - 1)
     # A user in a block that begins at a seam, or by mistake one before it, has this place in its samples.
-    starts = {0, *row.seams, *(seam - 1 for seam in row.seams)} if run.draws else {}
+    starts = {0, *row.seams, *(seam - 1 for seam in row.seams)} if compiled.draws else {}
     for user in row.watched:
         neighbours = _neighbours(row, data, user)
         if user not in worst:
@@ -113,8 +123,8 @@ def _measured(name: str) -> Measured:
                         entered[user].add(key)
                     moved[key] = max(moved.get(key, 0.0), distance)
             results.append(seen)
-    first = run(data)
-    return Measured(plan, first, run.draws, entered, moved, results)
+    first, far = run(data), run(data, start=row.start + 100.0)
+    return Measured(plan, first, compiled.draws, entered, moved, results, far)
 
 
 def _scheme(release: Release):
@@ -218,6 +228,21 @@ def _check_leaks(row: Row, found: Measured) -> None:
                 np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+def _check_result(row: Row, found: Measured) -> None:
+    """(f) The point is in the domain, wherever a run starts, and as many gradients were taken as is said."""
+    if row.params is None and row.name != "resque_prox":  # whose answers are unbiased, not feasible
+        for run in (found.base, found.far):
+            point = np.asarray(run.result.params)
+            assert not np.all(np.isfinite(point)) or row.objective.domain.contains(point, 1e-4)
+    for seen in found.results:
+        for result in seen:
+            made = np.asarray(result.unprivate["gradients"])
+            # Of a Poisson sample the number that is said is an expectation.
+            assert "poisson" in row.name or np.all(made <= np.asarray(result.gradients))
+    if row.kind != "pure":
+        assert np.any(np.asarray(found.base.result.unprivate["gradients"]) > 0)
+
+
 def _calls(plan: Any):
     """The localized calls of ReSQue that a plan accounts for, with their numbers."""
     if hasattr(plan, "calls"):
@@ -288,6 +313,7 @@ def test_what_is_released_is_bounded_disjoint_and_paid_for(row):
     _check_sensitivity(row, found)
     _check_charges(row, found)
     _check_leaks(row, found)
+    _check_result(row, found)
 
 
 def test_every_private_solver_has_a_row():

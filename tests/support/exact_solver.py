@@ -55,6 +55,10 @@ class Plan:
         """One Gaussian."""
         return events.gaussian(self.multiplier)
 
+    def loss(self) -> privacy.PrivacyLoss:
+        """What it costs."""
+        return privacy.gaussian(self.multiplier)
+
 
 def planner(
     bound: Callable[..., float] = lambda **request: 0.0, fewest: int = 1

@@ -1,4 +1,4 @@
-"""Which results of a program depend on which of its arguments, by its structure and not by trying data.
+"""What is known of a program by its structure, without running it: what depends on data, how much is drawn.
 
 A fault that shows on some data only, a point that is chosen by its true loss for example, passes every
 comparison of neighbours that happens to lie on one side. Here no data are run: the program is traced, and the
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-__all__ = ["dependent"]
+__all__ = ["dependent", "draws"]
 
 
 def dependent(run: Any, argument: Any) -> list[str]:
@@ -21,6 +21,26 @@ def dependent(run: Any, argument: Any) -> list[str]:
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(result)]
     marks = _outputs(closed.jaxpr, [True] * len(closed.jaxpr.invars))
     return [path for path, mark in zip(paths, marks, strict=True) if mark]
+
+
+def draws(run: Any, *arguments: Any) -> int:
+    """How often ``run(*arguments)`` draws random bits; in a loop of unknown length, in one turn."""
+    return _draws(jax.make_jaxpr(run)(*arguments).jaxpr)
+
+
+def _draws(jaxpr: Jaxpr) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        name, settings = equation.primitive.name, equation.params
+        inner = [_draws(part) for value in settings.values() for part in _programs(value)]
+        each = max(inner, default=0) if name == "cond" else sum(inner)
+        total += (settings["length"] if name == "scan" else 1) * each + (name == "random_bits")
+    return total
+
+
+def _programs(value: Any) -> list[Jaxpr]:
+    parts = value if isinstance(value, tuple | list) else [value]
+    return [program for part in parts if (program := _program(part)) is not None]
 
 
 def _outputs(jaxpr: Jaxpr, marked: Sequence[bool]) -> list[bool]:

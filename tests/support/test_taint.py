@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.support.taint import dependent
+from tests.support.taint import dependent, draws
 
 X = jnp.arange(3.0)
 
@@ -60,3 +60,19 @@ def _by_custom_rule(x):
 )
 def test_what_depends_is_found_and_nothing_else(run, expected):
     assert dependent(run, X) == expected
+
+
+def test_draws_are_counted_through_loops_and_branches():
+    def noise(key):
+        return jax.random.normal(key, (2,))
+
+    def loop(key, length):
+        keys = jax.random.split(key, length)
+        return jax.lax.scan(lambda total, k: (total + noise(k), None), jnp.zeros(2), keys)[0]
+
+    key = jax.random.key(0)
+    assert draws(noise, key) == 1
+    assert draws(lambda k: loop(k, 5), key) - draws(lambda k: loop(k, 3), key) in (2, 4)
+    both = draws(lambda k: jax.lax.cond(X[0] > 0, lambda: loop(k, 4), lambda: noise(k)), key)
+    assert both == draws(lambda k: loop(k, 4), key)
+    assert draws(jax.jit(jax.vmap(noise)), jax.random.split(key, 3)) == 1

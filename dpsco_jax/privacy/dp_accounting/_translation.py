@@ -87,7 +87,7 @@ def _poisson(event: PoissonSampledDpEvent, relation: NeighboringRelation) -> _ki
     checked(event, require_probability, "sampling_probability", event.sampling_probability)
     probability = float(event.sampling_probability)
     _kinds.require_proof(_kinds.PoissonSampled, relation, lambda: event)
-    sigma = _multiplier(event, _noise_multiplier_of_all(event.event))
+    sigma = checked(event, _noise_multiplier_of_all, event.event)
     return _kinds.poisson_sampled(probability, sigma)
 
 
@@ -98,9 +98,8 @@ def _fixed_size(
         event, require_integer, "source_dataset_size", event.source_dataset_size, 1
     )
     batch = checked(event, require_integer, "sample_size", event.sample_size, 0, population)
-    sigma = _noise_multiplier_of_all(event.event)
     _kinds.require_proof(_kinds.SampledWithoutReplacement, relation, lambda: event)
-    sigma = _multiplier(event, sigma)
+    sigma = checked(event, _noise_multiplier_of_all, event.event)
     return _kinds.sampled_without_replacement(population, batch, sigma, relation)
 
 
@@ -133,9 +132,9 @@ def _noise_multiplier_of_all(event: DpEvent) -> float:
     """Of the one Gaussian that is equivalent to all the Gaussians of a composition."""
     match event:
         case GaussianDpEvent():
-            return _multiplier(event, event.noise_multiplier)
+            return _nonnegative("noise_multiplier", event.noise_multiplier)
         case SelfComposedDpEvent():
-            count = checked(event, require_integer, "count", event.count, 1)
+            count = require_integer("count", event.count, 1)
             return _noise_multiplier_of_all(event.event) / math.sqrt(count)
         case ComposedDpEvent() if event.events:
             parts = [(_noise_multiplier_of_all(part), 1) for part in event.events]

@@ -109,7 +109,7 @@ def calibrated(drafted: Plan, calls_at: Callable[[float, float], accounting.Call
 def combined_quadratics(
     plan: Any, objective: Objective, params: Any
 ) -> tuple[jax.Array, Any, jax.Array | None]:
-    """The center x_0, and (λ/2)·‖x - x_0‖² and the ridge as one quadratic: its weight and its anchor.
+    """The center x_0, in the domain; (λ/2)·‖x - x_0‖² and the ridge as one quadratic: weight and anchor.
 
     Raises:
         ValueError: if the number of parameters is not the planned one.
@@ -118,6 +118,7 @@ def combined_quadratics(
     center = jnp.asarray(params, jnp.promote_types(jnp.result_type(params), jnp.float32))
     if center.shape != (plan.dim,):
         raise ValueError(f"params must have shape ({plan.dim},), got {center.shape}")
+    center = objective.domain.project(center)
     weight = plan.regularization + objective.ridge
     return center, weight, (plan.regularization / weight) * center if objective.ridge > 0 else None
 

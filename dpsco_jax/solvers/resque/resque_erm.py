@@ -119,7 +119,8 @@ def solve(
         plan: of ``plan``.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users, one or several items each.
-        params: x_0, ``[dim]``: the start, the center of the ball and of the regularization.
+        params: x_0, ``[dim]``: the start, the center of the ball and of the regularization; projected onto
+            the domain.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was

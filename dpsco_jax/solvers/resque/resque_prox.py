@@ -214,7 +214,7 @@ def solve(
         plan: of ``plan``.
         objective: static; close over it when compiling.
         data: with the planned number of users.
-        params: x_0, ``[dim]``.
+        params: x_0, ``[dim]``; projected onto the domain.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was

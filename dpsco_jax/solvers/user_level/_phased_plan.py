@@ -11,9 +11,8 @@ Cost: none.
 import math
 from typing import Any
 
-import jax.numpy as jnp
-
 from dpsco_jax import _checks, privacy
+from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
@@ -160,8 +159,8 @@ class Plan(MadeFor):
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""
-        lengths = jnp.stack([jnp.asarray(self.clip_norms), jnp.asarray(self.radii)])
-        losses = [means.bounded_loss(lengths, kind) for kind in self._kinds]
+        lengths = array_namespace(self.clip_norms, self.radii).stack([self.clip_norms, self.radii])
+        losses = [_planning.bounded_loss(lengths, kind) for kind in self._kinds]
         return _sequence.parallel_loss(losses)
 
     def certificate(self) -> privacy.Certificate:

@@ -62,6 +62,7 @@ class Plan(sgd.Plan):
     momentum: Number
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _checks.require_choice("step_decay", self.step_decay, _STEP_DECAYS)
 
     def __str__(self) -> str:

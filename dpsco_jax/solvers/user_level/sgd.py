@@ -8,8 +8,8 @@ Source: Abadi et al. 2016 (DP-SGD); McMahan et al. 2018 (per-user clipping, DP-F
 Thakurta 2014 (excess risk). The step size is that of projected subgradient descent, R/√(T·V).
 
 Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under ADD_OR_REMOVE_ONE
-with ``sampling="poisson"`` (the planned number of users enters as the divisor and the rate only) and under
-REPLACE_ONE with ``"fixed"`` or ``"full"``. Nothing is assumed of the loss: gradients are clipped. The
+with ``sampling="poisson"`` (of the places for users; one without items is nobody) and under REPLACE_ONE with
+``"fixed"`` or ``"full"``. Nothing is assumed of the loss: gradients are clipped. The
 regularizer's gradient is exact and added outside. Assumed: the key and the samples stay secret.
 Utility, for uniform averaging, no ridge, a convex loss and clip_norm ≥ its Lipschitz constant:
 E F(average) - F* ≤ R·√(V/T), V = clip_norm²·(1 + v) + dim·σ²/batch_size², where v = (1 - rate)/batch_size
@@ -84,6 +84,10 @@ class Plan(MadeFor):
     epsilon: Number
     delta: Number
     excess_bound: Number
+
+    def __post_init__(self) -> None:
+        _checks.require_choice("sampling", self.sampling, _SAMPLING)
+        _checks.require_choice("averaging", self.averaging, tuple(_DECAY))
 
     @property
     def mean(self) -> means.Clipped:

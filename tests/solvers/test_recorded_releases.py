@@ -9,6 +9,7 @@ than its declared sensitivity, and some neighbour comes near it (d); with all re
 
 import functools
 import importlib
+import itertools
 import math
 import pkgutil
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.solvers import item_level, resque, user_level
-from tests.solvers.private_table import ROWS, Row
+from tests.solvers.private_table import DIM, ROWS, Row
 from tests.support import independent_account as account
 from tests.support.recorder import Draw, Recorded, Release, Run
 
@@ -72,7 +73,7 @@ class Measured(NamedTuple):
         moved: for each release how far the worst neighbour moved it.
         tested: for each release that a test has to allow, how far it moved where both tests passed.
         results: of all runs with the same samples, in lists, for leaks.
-        far: the run from a start outside of the domain.
+        far: runs from starts outside of the domain, on all sides.
     """
 
     plan: Any
@@ -81,7 +82,7 @@ class Measured(NamedTuple):
     entered: list[set[bytes]]
     moved: dict[bytes, float]
     results: list[list[Any]]
-    far: Run
+    far: list[Run]
 
 
 @functools.cache
@@ -123,7 +124,11 @@ def _measured(name: str) -> Measured:
                         entered[user].add(key)
                     moved[key] = max(moved.get(key, 0.0), distance)
             results.append(seen)
-    first, far = run(data), run(data, start=row.start + 100.0)
+    first = run(data)
+    corners = [
+        100.0 * np.array(signs, np.float32) for signs in itertools.product((-1, 1), repeat=DIM)
+    ]
+    far = [] if row.params is not None else [run(data, start=corner) for corner in corners]
     return Measured(plan, first, compiled.draws, entered, moved, results, far)
 
 
@@ -231,7 +236,7 @@ def _check_leaks(row: Row, found: Measured) -> None:
 def _check_result(row: Row, found: Measured) -> None:
     """(f) The point is in the domain, wherever a run starts, and as many gradients were taken as is said."""
     if row.params is None and row.name != "resque_prox":  # whose answers are unbiased, not feasible
-        for run in (found.base, found.far):
+        for run in (found.base, *found.far):
             point = np.asarray(run.result.params)
             assert not np.all(np.isfinite(point)) or row.objective.domain.contains(point, 1e-4)
     for seen in found.results:

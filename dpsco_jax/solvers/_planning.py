@@ -17,6 +17,7 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import array_namespace, float32_above
+from dpsco_jax._shown import Words
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy import Budget
 from dpsco_jax.privacy.releases import (
@@ -29,6 +30,7 @@ from dpsco_jax.privacy.releases import (
 )
 from dpsco_jax.privacy.sampling import Poisson, WithoutReplacement
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.users import UserData, num_users
 
 __all__ = [
     "ACCOUNTANTS",
@@ -39,6 +41,7 @@ __all__ = [
     "float32_above",
     "near",
     "poisson",
+    "require_accounted",
     "require_everybody",
     "require_replacement",
     "require_users",
@@ -83,6 +86,14 @@ def require_users(name: str, planned: int, data: Any) -> None:
     found = jax.tree.leaves(data.items)[0].shape[0]
     if found != planned:
         raise ValueError(f"{name} must have plan.num_users = {planned} users, got {found}")
+
+
+def require_accounted(planned: int, data: UserData) -> None:
+    """``ValueError`` unless the data have the number of users that releases are accounted for."""
+    # Positions of absent users would be read as those of the last one.
+    found = num_users(data)
+    shown = Words(f"{found} users")
+    _checks.require(found == planned, "data", shown, f"of the {planned} users accounted for")
 
 
 def require_replacement(releases: Any) -> None:

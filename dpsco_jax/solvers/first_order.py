@@ -9,6 +9,20 @@ Formal guarantee: that of the mean, at every point of the run: regularizers, ste
 are post-processing of what it has released.
 
 Cost: that of the mean, for the number of steps.
+
+Example:
+    >>> import jax, optax
+    >>> from dpsco_jax import Budget, transforms
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers import first_order
+    >>> from dpsco_jax.solvers.user_level import sgd
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = sgd.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=20, batch_size=20)
+    >>> steps = optax.chain(optax.adam(0.1), transforms.project(made.objective.domain))
+    >>> adam, key = first_order.Method(steps, lambda opt_state, params: params), jax.random.key(1)
+    >>> arguments = (made.objective, made.data, jax.numpy.zeros(3), 20, 2 * plan.user_gradients)
+    >>> first_order.run(key, plan.mean, adam, *arguments).params.shape
+    (3,)
 """
 
 from collections.abc import Callable
@@ -164,17 +178,9 @@ def linear_decay(step_size: Any, num_steps: int, domain: Domain, coefficient: An
 
 def _velocity(coefficient: Any) -> optax.GradientTransformation:
     _checks.require_within("coefficient", coefficient, 0.0, 1.0, open_high=True)
-    trace = optax.trace(coefficient)
-
-    def begin(params: Any) -> Any:
-        # Gradients are released in float32 or wider, whatever the parameters have.
-        return trace.init(jax.tree.map(wide_zeros, params))
-
-    def wide_zeros(leaf: Any) -> Any:
-        return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
-
-    wide = optax.GradientTransformation(begin, trace.update)
-    return optax.chain(wide, optax.scale(1 - coefficient))
+    # Gradients are released in float32 or wider, whatever the parameters have.
+    trace = optax.trace(coefficient, accumulator_dtype=jnp.zeros(()).dtype)
+    return optax.chain(trace, optax.scale(1 - coefficient))
 
 
 def ac_sa(

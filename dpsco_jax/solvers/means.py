@@ -27,7 +27,6 @@ import optax
 
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax._shown import Words
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.oracles import Oracle, sampling, smoothed
@@ -35,7 +34,7 @@ from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.users import UserData, num_users
+from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, loop
 
 __all__ = [
@@ -103,11 +102,7 @@ class Clipped:
         return _planning.bounded_loss(self.clip_norm, self.releases)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases by the tightest accountant.
-
-        Raises:
-            ValueError: if a number of the mean is out of its range.
-        """
+        """The (ε, δ) of all releases by the tightest accountant; ``ValueError`` for no positive clip norm."""
         _checks.require_positive("clip_norm", self.clip_norm)
         return self.releases.certificate()
 
@@ -124,7 +119,7 @@ class Clipped:
         Raises:
             ValueError: if the data have not the number of users that the releases are for.
         """
-        _require_users(self.releases.population_size, data)
+        _planning.require_accounted(self.releases.population_size, data)
         scheme, relation, _ = self.releases.steps
         by_item = self.shift == "item" and self.smoothing_radius is not None
         # Shifts are drawn for every item by the oracle of rows only.
@@ -169,7 +164,7 @@ class ClippedItems:
         _checks.require_wide_numbers("clip_norm", self.clip_norm)
         draws = None
         if isinstance(self.scheme, WithReplacement):
-            _require_users(self.scheme.population_size, data)
+            _planning.require_accounted(self.scheme.population_size, data)
             draws = self.scheme.num_draws
         users, slots = jax.tree.leaves(data.items)[0].shape[:2]
         total = users * slots
@@ -218,11 +213,7 @@ class OutlierRemoved:
         return _planning.bounded_loss(self.score_radius, self.releases)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases.
-
-        Raises:
-            ValueError: if a number of the mean is out of its range.
-        """
+        """The (ε, δ) of all releases; ``ValueError`` for no positive radius."""
         _checks.require_positive("score_radius", self.score_radius)
         return self.releases.certificate()
 
@@ -236,7 +227,7 @@ class OutlierRemoved:
         Raises:
             ValueError: if the data have not the number of users that the releases are for.
         """
-        _require_users(self.releases.population_size, data)
+        _planning.require_accounted(self.releases.population_size, data)
         sampler = _planning.sampler(self.releases.scheme, self.releases.population_size)
         oracle, rows = loop.user_rows_oracle(
             objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
@@ -266,7 +257,7 @@ class Winsorized:
         Raises:
             ValueError: if the data have not the number of users that the releases are for.
         """
-        _require_users(self.releases.num_users, data)
+        _planning.require_accounted(self.releases.num_users, data)
         oracle, rows = loop.user_rows_oracle(
             objective, data, start, self.releases.bound, None, self.chunk_size
         )
@@ -290,13 +281,6 @@ def tested_stddev(releases: ConcentratedReleases, score_radius: Any, reach: floa
     _checks.require_count("dim", dim)
     vector = jax.ShapeDtypeStruct((dim,), np.float32)
     return releases.noise_stddev * score_radius * (1 + concentrated_mean.headroom(vector, reach))
-
-
-def _require_users(planned: int, data: UserData) -> None:
-    # Positions of absent users would be read as those of the last one.
-    found = num_users(data)
-    shown = Words(f"{found} users")
-    _checks.require(found == planned, "data", shown, f"of the {planned} users accounted for")
 
 
 def _inner(mean: Clipped | OutlierRemoved) -> Any:

@@ -15,6 +15,7 @@ FILES = sorted(
     for found in pkgutil.iter_modules(room.__path__)
     if not found.name.startswith("_")
 )
+FILES.append("dpsco_jax.solvers.first_order")
 
 
 @pytest.mark.parametrize("name", FILES, ids=lambda name: name.removeprefix("dpsco_jax.solvers."))

@@ -123,6 +123,13 @@ def test_releases_of_another_kind_are_refused_by_phased_sgd():
         row.solve(jax.random.key(0), dataclasses.replace(plan, releases=gaussian), row.data())
 
 
+def test_winsorized_means_refuse_other_users():
+    releases = _row("winsorized_erm, winsorized").plan().releases
+    for users in (releases.num_users - 1, releases.num_users + 1):
+        with pytest.raises(ValueError, match=f"data must be of the {releases.num_users} users"):
+            _opened(means.Winsorized(4, releases), users)
+
+
 @pytest.mark.parametrize(
     "scheme", [privacy.WithoutReplacement(1000, 1), privacy.Poisson(0.01), None, "full"]
 )

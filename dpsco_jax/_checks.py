@@ -73,7 +73,10 @@ def require_within(
     require_number(name, value, working_range)
     if isinstance(value, jax.core.Tracer):
         return
-    found = np.asarray(value, np.float64)
+    try:
+        found = np.asarray(value, np.float64)
+    except OverflowError:
+        found = np.asarray(math.inf if value > 0 else -math.inf)
     above = found > low if open_low else found >= low
     below = found < high if open_high else found <= high
     require(above & below, name, value, working_range)

@@ -71,10 +71,21 @@ class GaussianSteps(NamedTuple):
     relation: NeighboringRelation
     num_steps: int
 
+    def noise_multiplier(self, epsilon: float, delta: float, accountant: str) -> float:
+        """The smallest multiplier that meets (ε, δ) by ``"pld"`` or by the ledger's ``"rdp"``.
+
+        Raises:
+            ValueError: if ``accountant`` is neither, or there is no such multiplier.
+        """
+        require_choice("accountant", accountant, ACCOUNTANTS)
+        # Schemes are tuples of numbers: those of two classes may be equal.
+        return self._noise_multiplier(type(self.scheme).__name__, epsilon, delta, accountant)
+
     # Searches over plans ask for the same numbers again; a tuple of numbers keeps nothing alive.
     @functools.lru_cache(maxsize=1024)  # noqa: B019
-    def noise_multiplier(self, epsilon: float, delta: float, accountant: str) -> float:
-        """The smallest multiplier that meets (ε, δ) by ``"pld"`` or by the ledger's ``"rdp"``."""
+    def _noise_multiplier(
+        self, scheme: str, epsilon: float, delta: float, accountant: str
+    ) -> float:
         if accountant == "pld":
             value = certified_noise_multiplier(
                 self.scheme, self.num_steps, epsilon, delta, self.relation

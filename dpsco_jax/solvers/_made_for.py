@@ -53,10 +53,22 @@ def remembers(plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]:
     @functools.wraps(plan)
     def planned(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Plan:
         made = plan(*given, **named)
+        _require_affordable(made)
         problem = next(value for value in (*given, *named.values()) if isinstance(value, Problem))
         return dataclasses.replace(made, made_for=_constants(problem.objective))
 
     return planned
+
+
+def _require_affordable(plan: Any) -> None:
+    """``ValueError`` where a run of the plan would cost infinity: its noise is less than float32 can draw."""
+    if not hasattr(plan, "loss"):
+        return
+    divergences = plan.loss().rdp
+    if not isinstance(divergences, jax.core.Tracer) and not np.any(np.isfinite(divergences)):
+        raise ValueError(
+            "problem and budget must leave noise that float32 can draw, got a plan with an infinite loss"
+        )
 
 
 def require_same(plan: Any, objective: Objective) -> None:

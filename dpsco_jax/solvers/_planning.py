@@ -15,6 +15,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import array_namespace, float32_above
 from dpsco_jax._shown import Words
@@ -36,12 +37,14 @@ __all__ = [
     "ACCOUNTANTS",
     "KEPT_SECRET",
     "REPLACE_ONE",
+    "accounted",
     "bounded_loss",
     "fixed_size",
     "float32_above",
     "near",
     "poisson",
     "require_accounted",
+    "require_accounted_length",
     "require_everybody",
     "require_replacement",
     "require_users",
@@ -153,14 +156,29 @@ def require_params(name: str, planned: int, params: Any) -> None:
         )
 
 
-def bounded_loss(bound: Any, releases: Releases) -> privacy.PrivacyLoss:
-    """The loss of releases whose sensitivity is in proportion to a length; infinite unless that is one.
+def bounded_loss(bound: Any, stddev: Any, releases: Releases) -> privacy.PrivacyLoss:
+    """The loss of releases whose sensitivity is in proportion to a length; infinite unless ``accounted``.
 
     Args:
-        bound: a clip norm or radius, or several of which all must be positive and finite; may be traced.
+        bound: a clip norm or radius, or several, of all of which it must hold; may be traced.
+        stddev: of the noise on one coordinate; may be traced.
         releases: of the run.
     """
-    _checks.require_number("bound", bound)
-    xp = array_namespace(bound)  # on the host the loss stays in float64
-    good = xp.all((xp.asarray(bound) > 0) & (xp.asarray(bound) < np.inf))
-    return privacy.unbounded_unless(good, releases.loss())
+    return privacy.unbounded_unless(accounted(bound, stddev), releases.loss())
+
+
+def accounted(bound: Any, stddev: Any) -> Any:
+    """Whether lengths are positive and finite, and noise is as large as float32 can draw; may be traced."""
+    for name, value in (("bound", bound), ("stddev", stddev)):
+        _checks.require_number(name, value)
+    xp = array_namespace(bound, stddev)  # on the host the loss stays in float64
+    return xp.all(positive_and_finite(bound)) & xp.all(drawable(stddev))
+
+
+def require_accounted_length(name: str, bound: Any, stddev: Any) -> None:
+    """``ValueError`` unless a concrete length is one for which ``bounded_loss`` is finite."""
+    _checks.require_positive(name, bound)
+    good = accounted(bound, stddev)
+    _checks.require(
+        good, name, bound, "so large that float32 can draw the noise, and the noise positive"
+    )

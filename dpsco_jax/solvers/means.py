@@ -98,12 +98,12 @@ class Clipped:
         _checks.require_choice("shift", self.shift, ("user", "item", "round"))
 
     def loss(self) -> privacy.PrivacyLoss:
-        """What all releases cost; infinite where the clip norm bounds nothing. Numbers may be traced."""
-        return _planning.bounded_loss(self.clip_norm, self.releases)
+        """What all releases cost; infinite for no clip norm or no noise. Numbers may be traced."""
+        return _planning.bounded_loss(self.clip_norm, self.noise_stddev(1), self.releases)
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of all releases by the tightest accountant; ``ValueError`` for no positive clip norm."""
-        _checks.require_positive("clip_norm", self.clip_norm)
+        _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev(1))
         return self.releases.certificate()
 
     def noise_stddev(self, dim: int) -> Any:
@@ -210,11 +210,13 @@ class OutlierRemoved:
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost, whenever a test fails; infinite for no radius. Numbers may be traced."""
-        return _planning.bounded_loss(self.score_radius, self.releases)
+        stddev = self.score_radius * self.releases.noise_stddev
+        return _planning.bounded_loss(self.score_radius, stddev, self.releases)
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of all releases; ``ValueError`` for no positive radius."""
-        _checks.require_positive("score_radius", self.score_radius)
+        stddev = self.score_radius * self.releases.noise_stddev
+        _planning.require_accounted_length("score_radius", self.score_radius, stddev)
         return self.releases.certificate()
 
     def noise_stddev(self, dim: int) -> Any:

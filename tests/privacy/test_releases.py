@@ -10,6 +10,7 @@ from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from dpsco_jax import privacy
+from dpsco_jax.privacy import releases
 from dpsco_jax.privacy.certificates import Certificate
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
@@ -34,6 +35,8 @@ def _certificate(epsilon, delta, relation=REPLACE):
 
 class _Certified:
     """A part of a plan of which nothing but its certificate is asked."""
+
+    population_size, noise_stddev = 2, 1.0
 
     def __init__(self, epsilon, delta):
         self.releases = self
@@ -174,3 +177,21 @@ def test_gaussian_releases_are_a_pytree_of_their_numbers():
 def test_gaussian_releases_refuse_an_unknown_sampling():
     with pytest.raises(ValueError, match="sampling must be one of fixed, poisson, got 'full'"):
         privacy.GaussianReleases(40, 10, 9, "full", 6.0, 1e-5).loss()
+
+
+def test_schemes_of_equal_numbers_have_noise_of_their_own():
+    """Both are tuples (1000, 10), and searches keep what they have found."""
+    kinds = (privacy.WithoutReplacement(1000, 10), privacy.WithReplacement(1000, 10))
+    assert kinds[0] == kinds[1]
+    for steps in (releases.GaussianSteps(scheme, REPLACE, 5) for scheme in kinds):
+        noise = steps.noise_multiplier(1.0, 1e-5, "rdp")
+        assert 0.98 < steps.ledger_epsilon(noise, 1e-5) <= 1.0
+    with pytest.raises(ValueError, match="accountant must be"):
+        releases.GaussianSteps(kinds[0], REPLACE, 5).noise_multiplier(1.0, 1e-5, "PLD")
+
+
+def test_epsilons_next_to_zero_are_found():
+    """Where total variation is nearly δ the root is zero up to rounding; the search stayed there for ever."""
+    for multiplier in (39894.22804348809, 39894.2280434880, 39894.3):
+        found = privacy.certificate(privacy.events.gaussian(multiplier), 1e-5, REPLACE).epsilon
+        assert 0 <= found < 1e-9

@@ -82,3 +82,18 @@ def test_a_batch_of_plans_has_no_certificate_and_says_so():
     assert "none: noise_multiplier must be one number" in str(batch)
     assert "certificate" in str(made[0])
     assert "none" not in str(made[0])
+
+
+@pytest.mark.parametrize("clip_norm", [1e-37, 1e-30])
+def test_noise_that_float32_cannot_draw_is_no_plan(clip_norm):
+    """With a clip norm of 1e-37 noise is flushed to zero: the result was exact, at a stated ε of 1."""
+    problem = Problem(losses.geometric_median(), num_users=100, dim=1, distance=1.0)
+    settings = {"num_steps": 1, "sampling": "full", "step_size": 1.0}
+    with pytest.raises(ValueError, match="noise that float32 can draw"):
+        sgd.plan(problem, Budget(1.0, 1e-5), clip_norm=clip_norm, **settings)
+    good = sgd.plan(problem, Budget(1.0, 1e-5), clip_norm=1e-20, **settings)
+    for edited in (clip_norm, 1e-45, 0.0, -1.0, np.nan, np.inf):
+        plan = dataclasses.replace(good, clip_norm=edited)
+        assert np.all(np.isinf(plan.loss().rdp))
+        with pytest.raises(ValueError, match="clip_norm must be"):
+            plan.certificate()

@@ -177,3 +177,11 @@ def test_updates_without_a_user_axis_are_no_users(aggregate):
     rows = {"w": jnp.ones((2, 3))}
     released, _ = aggregate.update(rows, aggregate.init(params), params)
     assert released["w"].shape == (3,)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8", "int32"])
+def test_sensitivities_are_not_rounded_in_the_dtype_of_the_clip_norm(dtype):
+    """2/263 in bfloat16 is 0.5 % too small; 2·200 in uint8 is 144."""
+    for clip_norm, users in ((1.0, 263), (200.0, 3)):
+        aggregate = transforms.clipped_mean(jnp.asarray(clip_norm, dtype), users)
+        assert float(aggregate.sensitivity) == pytest.approx(2 * clip_norm / users, rel=1e-6)

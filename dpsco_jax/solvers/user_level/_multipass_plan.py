@@ -11,12 +11,14 @@ Cost: none.
 import math
 from typing import Any
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
 from dpsco_jax.solvers._made_for import MadeFor
+
+SMOOTHING = ("none", "per_item", "per_round")
 
 
 @pytree
@@ -69,6 +71,7 @@ class Plan(MadeFor):
 
     def __post_init__(self) -> None:
         _planning.require_replacement(self.releases)
+        _checks.require_choice("smoothing", self.smoothing, SMOOTHING)
 
     @property
     def num_users(self) -> int:

@@ -159,14 +159,29 @@ class Plan(MadeFor):
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""
-        lengths = array_namespace(self.clip_norms, self.radii).stack([self.clip_norms, self.radii])
-        losses = [_planning.bounded_loss(lengths, kind) for kind in self._kinds]
+        lengths, stddevs = self._lengths
+        losses = [_planning.bounded_loss(lengths, stddevs, kind) for kind in self._kinds]
         return _sequence.parallel_loss(losses)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run: of phases on users of their own."""
-        _checks.require_each(_checks.require_positive, clip_norms=self.clip_norms, radii=self.radii)
+        """The (ε, δ) of the run: of phases on users of their own.
+
+        Raises:
+            ValueError: if a number is out of the range in which there is a proof.
+        """
+        _planning.require_accounted_length("clip_norms and radii", *self._lengths)
         return parallel_certificate([kind.certificate() for kind in self._kinds])
+
+    @property
+    def _lengths(self) -> tuple[Any, Any]:
+        """What sensitivities are in proportion to, and the noise before rounding is paid for, by phase."""
+        xp = array_namespace(self.clip_norms, self.radii)
+        each = xp.where(
+            xp.asarray(self.clipped),
+            2 * xp.asarray(self.clip_norms) * self.noise_multiplier / self.num_groups,
+            2 * xp.asarray(self.radii) * self.releases.noise_stddev,
+        )
+        return xp.stack([self.clip_norms, self.radii]), each
 
     @property
     def _kinds(self) -> list[Releases]:

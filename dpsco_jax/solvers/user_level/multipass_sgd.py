@@ -52,11 +52,9 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order
 from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level._multipass_plan import Plan
+from dpsco_jax.solvers.user_level._multipass_plan import SMOOTHING, Plan
 
 __all__ = ["Plan", "plan", "solve"]
-
-_SMOOTHING = ("none", "per_item", "per_round")
 
 
 @_made_for.remembers
@@ -122,7 +120,7 @@ def plan(
     paper, smooth = constants == "paper", objective.smoothness is not None
     if smoothing is None:
         smoothing = "per_item" if paper and not smooth else "none"
-    _checks.require_choice("smoothing", smoothing, _SMOOTHING)
+    _checks.require_choice("smoothing", smoothing, SMOOTHING)
     setting = schedule.Setting(
         num_users=num_users,
         items_per_user=items_per_user,

@@ -57,6 +57,9 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "problems.losses.huber": {"delta": kinds.POSITIVE(1.0)},
     "problems.losses.softmax": {"num_classes": kinds.COUNT_FROM_TWO(3)},
+    "problems.objective.column_indices": {
+        "features": kinds.OBJECT(OneHot(np.array([0, 1], np.int32)))
+    },
     "problems.objective.row_values": {"features": kinds.OBJECT(OneHot(np.array([0, 1], np.int32)))},
     "problems.regression_instances.absolute_regression": _ROWS,
     "problems.regression_instances.support_vectors": {

@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 _MOST_USERS = 2**34
+_LONGEST = 2.0**126  # twice as much is still a float32
 _Plan = TypeVar("_Plan", bound=Callable[..., Any])
 
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
@@ -168,11 +169,12 @@ def bounded_loss(bound: Any, stddev: Any, releases: Releases) -> privacy.Privacy
 
 
 def accounted(bound: Any, stddev: Any) -> Any:
-    """Whether lengths are positive and finite, and noise is as large as float32 can draw; may be traced."""
+    """Whether lengths are positive and fit float32, and noise is as large as it can draw; may be traced."""
     for name, value in (("bound", bound), ("stddev", stddev)):
         _checks.require_number(name, value)
     xp = array_namespace(bound, stddev)  # on the host the loss stays in float64
-    return xp.all(positive_and_finite(bound)) & xp.all(drawable(stddev))
+    fits = xp.all(positive_and_finite(bound)) & xp.all(xp.asarray(bound) <= _LONGEST)
+    return fits & xp.all(drawable(stddev))
 
 
 def require_accounted_length(name: str, bound: Any, stddev: Any) -> None:

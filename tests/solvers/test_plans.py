@@ -92,7 +92,7 @@ def test_noise_that_float32_cannot_draw_is_no_plan(clip_norm):
     with pytest.raises(ValueError, match="noise that float32 can draw"):
         sgd.plan(problem, Budget(1.0, 1e-5), clip_norm=clip_norm, **settings)
     good = sgd.plan(problem, Budget(1.0, 1e-5), clip_norm=1e-20, **settings)
-    for edited in (clip_norm, 1e-45, 0.0, -1.0, np.nan, np.inf):
+    for edited in (clip_norm, 1e-45, 0.0, -1.0, 3e38, np.nan, np.inf):
         plan = dataclasses.replace(good, clip_norm=edited)
         assert np.all(np.isinf(plan.loss().rdp))
         with pytest.raises(ValueError, match="clip_norm must be"):

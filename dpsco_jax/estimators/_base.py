@@ -90,8 +90,13 @@ class PrivateEstimator(BaseEstimator):
         )
         columns = list(frame.columns)
         declaration = self._declaration(columns)
+        frame = frame if named else _frames.with_numbers(frame, declaration["bounds"])
         key = _keys.fresh(self.random_state)
         validate_data(self, X, reset=True, skip_check_array=True)
+        if len(np.unique(users)) < 2:
+            raise ValueError(
+                f"X must have rows of at least 2 records, got 1, with n_samples = {len(frame)}"
+            )
 
         rows_key, run_key = jax.random.split(key)
         table = frame.copy(deep=False)
@@ -164,7 +169,9 @@ class PrivateEstimator(BaseEstimator):
             raise ValueError(
                 f"X must have the columns of the fit in their order, {known}, got {list(frame.columns)}"
             )
-        rows = self.encoding_.apply(frame.set_axis(known, axis=1), labelled=False)
+        frame = frame.set_axis(known, axis=1)
+        frame = frame if named else _frames.with_numbers(frame, self.encoding_.bounds)
+        rows = self.encoding_.apply(frame, labelled=False)
         features = rows.features[:, int(self.encoding_.intercept) :].astype(np.float64)
         return features @ self.coef_.T + self.intercept_
 

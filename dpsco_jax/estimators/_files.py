@@ -22,6 +22,10 @@ from dpsco_jax._checks import require
 
 FORMAT = 1
 _ARRAYS = ("coef", "intercept", "rdp", "failure")
+_FIELDS = (
+    *("estimator", "params", "columns", "named", "records", "status", "solver", "fits"),
+    *("plan", "certificate"),
+)
 _NOT_KEPT = "random_state"
 
 
@@ -57,9 +61,6 @@ def write(path: str | os.PathLike[str], model: Any) -> None:
 def read(path: str | os.PathLike[str], cls: type) -> Any:
     """The estimator that ``write`` wrote."""
     about, arrays = _contents(path)
-    version = about.get("format")
-    known = f"a file of format {FORMAT}, the only one that this version ({__version__}) knows"
-    require(version == FORMAT, "path", f"format {version}", known)
     name = about["estimator"]
     require(name == cls.__name__, "path", name, f"a file of a {cls.__name__}")
     model = cls(**_restored(about["params"]))
@@ -81,16 +82,23 @@ def read(path: str | os.PathLike[str], cls: type) -> Any:
 
 
 def _contents(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The text and the arrays of a file of the known format."""
     try:
-        with np.load(path, allow_pickle=False) as found:
-            about = json.loads(found["about"].tobytes().decode())
-            return about, {name: found[name] for name in _ARRAYS}
+        found = np.load(path, allow_pickle=False)
+        about = json.loads(found["about"].tobytes().decode())
+        version = about["format"]
     except OSError:
         raise
     except Exception as error:
         raise ValueError(
             f"path must be a file that save wrote, got {os.fspath(path)!r}: {type(error).__name__}"
         ) from error
+    with found:
+        known = f"a file of format {FORMAT}, the only one that this version ({__version__}) knows"
+        require(version == FORMAT, "path", f"format {version}", known)
+        whole = set(_FIELDS) <= set(about) and set(_ARRAYS) <= set(found.files)
+        require(whole, "path", os.fspath(path), "a whole file that save wrote")
+        return about, {name: found[name] for name in _ARRAYS}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -9,6 +9,7 @@ of an array of objects, at whether the entries of a column with bounds are numbe
 Cost: a copy; a sparse matrix becomes dense, rows × columns numbers.
 """
 
+from collections.abc import Collection, Hashable
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,35 @@ def frame_of(X: Any) -> tuple[pd.DataFrame, bool]:
         frame, named = pd.DataFrame(X.toarray()), False
     else:
         frame, named = pd.DataFrame(_array(X)), False
+    levels = frame.columns.nlevels
+    require(levels == 1, "X", Words(f"columns of {levels} levels"), "a frame with plain names")
     for size, what in zip(frame.shape, ("sample", "feature"), strict=True):
         if size == 0:
             raise ValueError(
                 f"Found array with 0 {what}(s) (shape={frame.shape}) while a minimum of 1 is required."
             )
     return frame, named
+
+
+def with_numbers(frame: pd.DataFrame, columns: Collection[Hashable]) -> pd.DataFrame:
+    """The frame of an array of objects with its columns of numbers as such; others as they are.
+
+    Args:
+        frame: of ``frame_of``, without names of its own.
+        columns: which have bounds.
+
+    Raises:
+        ValueError: if an entry of such a column is a text that is no number.
+        TypeError: if it is another object.
+    """
+    objects = [c for c in frame.columns if c in columns and frame[c].dtype == object]
+    try:
+        return frame.astype(dict.fromkeys(objects, np.float64))
+    except ValueError:
+        raise ValueError(
+            "X must have numbers in columns with bounds, got an object that is none (not shown: it belongs "
+            "to a user)"
+        ) from None
 
 
 def column_of(name: str, values: Any, length: int) -> np.ndarray:

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 from scipy import special
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 
 from dpsco_jax.estimators import _declared
 from dpsco_jax.estimators._base import PrivateEstimator
@@ -75,10 +74,13 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.random_state = random_state
         self.unaccounted_tuning = unaccounted_tuning
 
-    def _checked_label(self, y: Any) -> Any:
-        if self.unlabelled == "error":
-            check_classification_targets(y)
+    def _checked_label(self, y: np.ndarray) -> np.ndarray:
         return y
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # with few rows: noise
+        return tags
 
     def _remember(self, encoding: Any, named: bool) -> None:
         super()._remember(encoding, named)
@@ -134,7 +136,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The more probable class of each row, ``[rows]``; arguments as before."""
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        positive = self.decision_function(X) > 0
+        return self.classes_[positive.astype(int)]
 
     def _label_declaration(self) -> dict[str, Any]:
         found = _declared.labels(self.classes, 2, 2, "PrivateSoftmaxRegression")
@@ -179,7 +182,8 @@ class PrivateSoftmaxRegression(_PrivateClassifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row, ``[rows]``; arguments as before."""
-        return self.classes_[np.argmax(self.decision_function(X), axis=1)]
+        best = np.argmax(self.decision_function(X), axis=1)
+        return self.classes_[best]
 
     def _label_declaration(self) -> dict[str, Any]:
         found = _declared.labels(self.classes, 3, None, "PrivateLogisticRegression")

@@ -93,18 +93,19 @@ class PrivateEstimator(BaseEstimator):
         frame = frame if named else _frames.with_numbers(frame, declaration["bounds"])
         key = _keys.fresh(self.random_state)
         validate_data(self, X, reset=True, skip_check_array=True)
-        if len(np.unique(users)) < 2:
-            raise ValueError(
-                f"X must have rows of at least 2 records, got 1, with n_samples = {len(frame)}"
-            )
 
         rows_key, run_key = jax.random.split(key)
         table = frame.copy(deep=False)
         table[LABEL], table[USER] = labels, users
         made = tables.from_frame(rows_key, table, USER, columns, LABEL, slots, **declaration)
+        records = jax.tree.leaves(made.data.items)[0].shape[0]
+        if records < 2:
+            raise ValueError(
+                f"X must have rows of at least 2 records, got 1, with n_samples = {len(frame)}"
+            )
         model = self._model(made.encoding)
         run = _solving.fit(run_key, model, made.data, slots, budget)
-        self._keep(run, made.encoding, jax.tree.leaves(made.data.items)[0].shape[0], named)
+        self._keep(run, made.encoding, records, named)
         return self
 
     def report(self) -> Report:

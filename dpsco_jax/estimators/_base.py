@@ -1,7 +1,7 @@
 """What all estimators share: from a table and what is declared of it to released coefficients.
 
-What it computes: ``fit`` checks the arguments, encodes the table on the host (``problems.tables``), plans, runs
-the compiled solver (``_solving``), and keeps what was released: coefficients, certificate, ledger, sizes.
+What it computes: ``fit`` checks the arguments, encodes the table on the host (``problems.tables``), plans,
+runs the compiled solver (``_solving``), and keeps what was released: coefficients, cost, sizes.
 
 Formal guarantee: the fitted estimator is (ε, δ)-DP for one record, of a fixed public number of them, under
 replacement; a record is all rows of a user with ``user_level=True``, one row else. It holds no row and no
@@ -32,10 +32,10 @@ from dpsco_jax.solvers.solution import Status
 
 _CLONED = (
     "unaccounted_tuning must be True for a clone to be fitted, got False. This estimator was made by "
-    "sklearn.base.clone, as grid searches, cross-validation and ensembles do, which fit many clones on the same "
-    "data: each fit is a release of its own, whose costs add up, and what is chosen by private data is not "
-    "covered by any of them. Choose settings on public data, or say unaccounted_tuning=True and do not claim "
-    "the guarantee of one fit for what was chosen"
+    "sklearn.base.clone, as grid searches, cross-validation and ensembles do, which fit many clones on the "
+    "same data: each fit is a release of its own, whose costs add up, and what is chosen by private data is "
+    "not covered by any of them. Choose settings on public data, or say unaccounted_tuning=True and do not "
+    "claim the guarantee of one fit for what was chosen"
 )
 
 
@@ -200,8 +200,8 @@ class PrivateEstimator(BaseEstimator):
         for name, value in (("epsilon", self.epsilon), ("delta", self.delta)):
             if value is None:
                 raise ValueError(
-                    f"{name} must be given: the budget (epsilon, delta) of the fit, such as (1.0, 1e-6), with "
-                    "delta well below one over the number of records; got None"
+                    f"{name} must be given: the budget (epsilon, delta) of the fit, such as (1.0, 1e-6), "
+                    "with delta well below one over the number of records; got None"
                 )
         require_positive("delta", self.delta)
         require_positive("max_norm", self.max_norm)
@@ -211,9 +211,7 @@ class PrivateEstimator(BaseEstimator):
     def _model(self, encoding: Encoding) -> _solving.Model:
         loss, number = self._loss()
         width, bound = len(encoding.columns), encoding.feature_bound
-        return _solving.Model(
-            loss, bound, width, float(self.max_norm), float(self.ridge), number
-        )
+        return _solving.Model(loss, bound, width, float(self.max_norm), float(self.ridge), number)
 
     def _keep(self, run: _solving.Run, encoding: Encoding, records: int, named: bool) -> None:
         """Keeps what was released, if all of it is covered."""
@@ -225,7 +223,7 @@ class PrivateEstimator(BaseEstimator):
         self.status_ = Status(int(run.solution.status)).name
         if self.status_ != "OK":
             warnings.warn(f"the run of {run.solver} ended as {self.status_}", stacklevel=3)
-        self.plan_, self._plan_text, self.solver_ = run.plan, str(run.plan), run.solver
+        self.plan_, self.solver_ = run.plan, run.solver
         self.certificate_ = run.plan.certificate()
         self.privacy_ = jax.tree.map(np.asarray, run.solution.privacy)
         self.n_records_ = records

@@ -136,7 +136,9 @@ def records(user_level: Any, max_items_per_user: Any, groups: Any) -> int:
         ValueError: if the three contradict each other.
     """
     if not require_flag("user_level", user_level):
-        what = "None with user_level=False, where each row is a record of its own and protects no user"
+        what = (
+            "None with user_level=False, where each row is a record of its own and protects no user"
+        )
         require(groups is None, "groups", Words("identifiers"), what)
         require(max_items_per_user is None, "max_items_per_user", max_items_per_user, what)
         return 1

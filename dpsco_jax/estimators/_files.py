@@ -3,8 +3,8 @@
 What it computes: ``write`` stores the arrays that were released, and in JSON what was declared and the sizes;
 ``read`` makes the estimator again, to the last bit of every number. The seed is left out.
 
-Formal guarantee: none. Reading runs no code of the file: arrays are read without pickle, the text is JSON, and
-the class is named by the caller.
+Formal guarantee: none. Reading runs no code of the file: arrays are read without pickle, the text is JSON,
+and the class is named by the caller.
 
 Cost: that of the file.
 """
@@ -24,7 +24,7 @@ FORMAT = 1
 _ARRAYS = ("coef", "intercept", "rdp", "failure")
 _FIELDS = (
     *("estimator", "params", "columns", "named", "records", "status", "solver", "fits"),
-    *("plan", "certificate"),
+    "certificate",
 )
 _NOT_KEPT = "random_state"
 
@@ -43,7 +43,6 @@ def write(path: str | os.PathLike[str], model: Any) -> None:
         "status": model.status_,
         "solver": model.solver_,
         "fits": model._fits,
-        "plan": model._plan_text,
         "certificate": model.certificate_.to_json(),
     }
     text = json.dumps(about, allow_nan=False).encode()
@@ -71,7 +70,6 @@ def read(path: str | os.PathLike[str], cls: type) -> Any:
         model.feature_names_in_ = np.asarray(columns, object)
     model.n_records_, model.status_ = about["records"], about["status"]
     model.solver_, model._fits = about["solver"], about["fits"]
-    model._plan_text = about["plan"]
     model.certificate_ = privacy.Certificate.from_json(about["certificate"])
     model.privacy_ = privacy.PrivacyLoss(rdp=arrays["rdp"], delta=arrays["failure"])
     coef, intercept = arrays["coef"], arrays["intercept"]

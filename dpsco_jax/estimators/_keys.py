@@ -9,6 +9,7 @@ import secrets
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax._checks import require_integer
@@ -25,9 +26,9 @@ def fresh(random_state: Any) -> jax.Array:
         ValueError: if it is no such number. A ``RandomState`` is none: its state can be read by others.
     """
     if random_state is None:
-        words = np.frombuffer(secrets.token_bytes(8), np.uint32)
+        words = [secrets.randbits(32) for _ in range(2)]
     else:
         # `jax.random.key` reads 32 bits of an integer unless x64 is enabled.
         seed = require_integer("random_state", random_state, 0)
-        words = np.random.SeedSequence(seed).generate_state(2, np.uint32)
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
+        words = np.random.SeedSequence(seed).generate_state(2, np.uint32).tolist()
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl="threefry2x32")

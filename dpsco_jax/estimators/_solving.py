@@ -1,11 +1,11 @@
 """Which loss, which solver: the one place where estimators meet ``problems.losses`` and ``solvers``.
 
-What it computes: the objective of a model, a plan for it from public numbers, and the run of that plan, jitted.
-Smooth linear models go to ``user_level.preconditioned_sgd``, which has nothing to tune. It does not take
-softmax, whose parameters are a matrix: this goes to ``item_level.private_ac_sa``, whose records are users here
-and whose plan sets all of its numbers. Nor does it take the quantile loss, which is not smooth: this goes to
-``user_level.momentum_sgd`` without momentum, 100 full-batch steps that decay, for which a bound on the risk is
-proven (private AC-SA, which smooths such a loss, had more loss after many more steps).
+What it computes: the objective of a model, a plan for it from public numbers, and the run of that plan,
+jitted. Smooth linear models go to ``user_level.preconditioned_sgd``, which has nothing to tune. It does not
+take softmax, whose parameters are a matrix: this goes to ``item_level.private_ac_sa``, whose records are
+users here and whose plan sets all of its numbers. Nor does it take the quantile loss, which is not smooth:
+this goes to ``user_level.momentum_sgd`` without momentum, 100 full-batch steps that decay, for which a bound
+on the risk is proven (private AC-SA, which smooths such a loss, had more loss after many more steps).
 
 Formal guarantee: that of the solver: (ε, δ)-DP for a record's whole data under REPLACE_ONE.
 

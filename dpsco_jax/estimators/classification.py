@@ -1,12 +1,12 @@
 """Private classification: logistic regression for two classes, softmax regression for more.
 
-What it computes: a linear model of the classes, fitted with user-level differential privacy to a table of which
-bounds, levels and classes are declared.
+What it computes: a linear model of the classes, fitted with user-level differential privacy to a table of
+which bounds, levels and classes are declared.
 
 Source: ``problems.losses``, ``problems.tables``, and the solvers that ``_solving`` names.
 
 Formal guarantee: see ``_base``: (ε, δ)-DP for all rows of a user, under replacement of one user. Predictions
-on rows of others are post-processing. ``score`` of private data is a number about these data, and not private.
+on rows of others are post-processing. ``score`` of private data is a number about them, and not private.
 
 Cost: a compilation for each shape of the data, seconds; then the passes of the solver over the data.
 
@@ -158,9 +158,9 @@ class PrivateLogisticRegression(_PrivateClassifier):
 class PrivateSoftmaxRegression(_PrivateClassifier):
     """Multinomial logistic regression for three classes and more, private for each user.
 
-    Arguments are those of ``PrivateLogisticRegression``; ``classes`` are three or more, and ``max_norm``, which
-    is the norm of the whole matrix, is also the distance for which the solver's steps are planned: a smaller
-    one means less noise and, if it is too small, a bias.
+    Arguments are those of ``PrivateLogisticRegression``; ``classes`` are three or more, and ``max_norm``, the
+    norm of the whole matrix, is also the distance for which the solver's steps are planned: a smaller one
+    means less noise and, if it is too small, a bias.
 
     ``coef_`` has shape ``(classes, columns)``, ``intercept_`` ``(classes,)``.
     """

@@ -1,15 +1,15 @@
 """Pipelines whose transformers learn nothing: neighbours stay neighbours on the way to a private estimator.
 
-What it computes: ``PrivatePipeline`` is scikit-learn's ``Pipeline`` with a private estimator at its end, which
-refuses to be fitted behind transformers that are not known to map each row by itself.
+What it computes: ``PrivatePipeline`` is scikit-learn's ``Pipeline`` with a private estimator at its end,
+which refuses to be fitted behind transformers that are not known to map each row by itself.
 
 Source: ``docs/data.md``, "What may depend on the data".
 
-Formal guarantee: that of the estimator at the end, if every transformer maps each row by itself and by numbers
-that are public: two tables that differ in the rows of one user are then mapped to two such tables. A
-``StandardScaler``, a ``PCA``, an imputer by the mean, levels, bins or frequent categories found in the data make
-every row depend on every other one, so that the guarantee at the end speaks of pairs of tables that do not
-occur. What a ``FunctionTransformer`` computes cannot be seen: it is taken by the caller's word.
+Formal guarantee: that of the estimator at the end, if every transformer maps each row by itself and by
+numbers that are public: two tables that differ in the rows of one user are then mapped to two such tables. A
+``StandardScaler``, a ``PCA``, an imputer by the mean, levels, bins or frequent categories found in the data
+make every row depend on every other one, so that the guarantee at the end speaks of pairs of tables that do
+not occur. What a ``FunctionTransformer`` computes cannot be seen: it is taken by the caller's word.
 
 An estimator cannot see what happened to its rows. In scikit-learn's own ``Pipeline``, or fed with
 ``scaler.fit_transform(X)``, it is fitted without a word: nobody but the caller can refuse that.
@@ -60,12 +60,12 @@ _STATELESS = (
 class PrivatePipeline(Pipeline):
     """Transformers that learn nothing, and a private estimator.
 
-    Allowed are ``Binarizer``, ``Normalizer``, ``PolynomialFeatures``, ``FeatureHasher``, ``HashingVectorizer``,
-    ``FunctionTransformer`` (by your word: its function must map each row by itself), ``OneHotEncoder`` and
-    ``OrdinalEncoder`` with lists of categories and without ``min_frequency`` and ``max_categories``,
-    ``SplineTransformer`` with given knots, ``SimpleImputer`` with a given constant, ``keep_empty_features=True``
-    and no indicator, ``"passthrough"`` and ``"drop"``, and pipelines, unions and ``ColumnTransformer`` of these.
-    All others are refused, subclasses of these too.
+    Allowed are ``Binarizer``, ``Normalizer``, ``PolynomialFeatures``, ``FeatureHasher``,
+    ``HashingVectorizer``, ``FunctionTransformer`` (by your word: its function must map each row by itself),
+    ``OneHotEncoder`` and ``OrdinalEncoder`` with lists of categories and without ``min_frequency`` and
+    ``max_categories``, ``SplineTransformer`` with given knots, ``SimpleImputer`` with a given constant,
+    ``keep_empty_features=True`` and no indicator, ``"passthrough"`` and ``"drop"``, and pipelines, unions and
+    ``ColumnTransformer`` of these. All others are refused, subclasses of these too.
 
     Args:
         steps: (name, transformer) in order, the last one (name, private estimator).
@@ -85,9 +85,7 @@ class PrivatePipeline(Pipeline):
         memory: Any = None,
         verbose: bool = False,
     ):
-        super().__init__(
-            steps, transform_input=transform_input, memory=memory, verbose=verbose
-        )
+        super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, **params: Any) -> Self:
         """Fits the estimator to the transformed rows.
@@ -177,5 +175,9 @@ def _learns(step: Any) -> str:
     if type(step) is SimpleImputer:
         given = step.strategy == "constant" and step.fill_value is not None
         kept = step.keep_empty_features and not step.add_indicator
-        return "" if given and kept else "other than with a constant, keep_empty_features, no indicator"
+        return (
+            ""
+            if given and kept
+            else "other than with a constant, keep_empty_features, no indicator"
+        )
     return "which is not on the list of those that learn nothing (see PrivatePipeline)"

@@ -6,7 +6,7 @@ which bounds and levels are declared.
 Source: ``problems.losses``, ``problems.tables``, and the solvers that ``_solving`` names.
 
 Formal guarantee: see ``_base``: (ε, δ)-DP for all rows of a user, under replacement of one user. Predictions
-on rows of others are post-processing. ``score`` of private data is a number about these data, and not private.
+on rows of others are post-processing. ``score`` of private data is a number about them, and not private.
 
 Cost: a compilation for each shape of the data, seconds; then the passes of the solver over the data.
 
@@ -59,15 +59,15 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
             middle of the bounds, or no level; or an ``"error"``.
         unknown: levels that were not declared are an ``"error"``, or have the column ``"other"``.
         unlabelled: rows without a label are an ``"error"``, or ``"drop_row"``.
-        fit_intercept: whether there is a constant beside the middle of ``label_bounds``, which is always there.
+        fit_intercept: whether there is a constant beside the middle of ``label_bounds``, which always is.
         ridge: λ ≥ 0 of (λ/2)·‖coefficients‖², the intercept included, where columns and label are in [-1, 1].
         max_norm: the largest norm that coefficients can have on that scale, positive.
         random_state: as of ``PrivateLogisticRegression``: None, or an integer as secret as the data.
         unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
             not added up.
 
-    ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(columns,)``: units of the
-    label for a column that goes from the middle of its bounds to the upper one, or for having a level.
+    ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(columns,)``: units of
+    the label for a column that goes from the middle of its bounds to the upper one, or for having a level.
     """
 
     def __init__(

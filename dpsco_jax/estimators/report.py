@@ -1,7 +1,7 @@
 """What was released and at what cost, as a value that prints: ``report()`` of an estimator.
 
-What it computes: rows of names and texts, in sections, from what a fitted estimator holds. Nothing is computed
-from data, which an estimator does not keep.
+What it computes: rows of names and texts, in sections, from what a fitted estimator holds. Nothing is
+computed from data, which an estimator does not keep.
 
 Source: none.
 

@@ -63,7 +63,7 @@ def stand_in(seen=None):
 
 
 def replaced_solver(monkeypatch):
-    """Puts the stand-in there; the models, plans and data that it is given are appended to what is returned."""
+    """Puts the stand-in there; the list that is returned gets what it is given (model, plan, data)."""
     seen = []
     monkeypatch.setattr(_solving, "_solve", stand_in(seen))
     return seen

@@ -1,4 +1,4 @@
-"""Fits with the solvers themselves: what is learned, what it costs, what the report says; files and figures."""
+"""Fits with the solvers themselves: what is learned, what it costs, what is said; files and figures."""
 
 import json
 
@@ -48,15 +48,18 @@ def test_two_classes_are_told_apart(classifier):
     model, label = classifier
     assert model.score(ROWS, label) > 0.9
     first, second = model.coef_[0]
-    assert first > 0 > second and -3.5 < first / second < -1.2
-    assert model.status_ == "OK" and model.classes_.tolist() == ["no", "yes"]
+    assert first > 0 > second
+    assert -3.5 < first / second < -1.2
+    assert model.status_ == "OK"
+    assert model.classes_.tolist() == ["no", "yes"]
 
 
 def test_three_classes_are_told_apart():
     label = np.where(ROWS[:, 0] > 0, np.where(ROWS[:, 1] > 0, 2, 1), 0)
     model = PrivateSoftmaxRegression(classes=[0, 1, 2], **EASY).fit(ROWS, label, groups=WHO)
     assert model.score(ROWS, label) > 0.85
-    assert model.coef_.shape == (3, 2) and model.intercept_.shape == (3,)
+    assert model.coef_.shape == (3, 2)
+    assert model.intercept_.shape == (3,)
     np.testing.assert_allclose(model.predict_proba(ROWS).sum(axis=1), 1.0)
 
 
@@ -75,9 +78,12 @@ def test_a_quantile_is_above_the_median():
 def test_what_is_certified_is_within_the_budget_and_what_is_planned(classifier):
     model, _ = classifier
     assert model.certificate_ == model.plan_.certificate()
-    assert model.certificate_.epsilon <= EASY["epsilon"] and model.certificate_.delta == EASY["delta"]
+    assert model.certificate_.epsilon <= EASY["epsilon"]
+    assert model.certificate_.delta == EASY["delta"]
     ledger = privacy.epsilon(model.privacy_, EASY["delta"])
-    np.testing.assert_allclose(ledger, privacy.epsilon(model.plan_.loss(), EASY["delta"]), rtol=1e-3)
+    np.testing.assert_allclose(
+        ledger, privacy.epsilon(model.plan_.loss(), EASY["delta"]), rtol=1e-3
+    )
 
 
 def test_the_report_says_what_the_plan_says(classifier):
@@ -87,13 +93,15 @@ def test_the_report_says_what_the_plan_says(classifier):
     assert report.certificate == plan.certificate()
     assert cost["epsilon"] == f"{plan.certificate().epsilon:.6g}"
     assert cost["delta"] == f"{plan.certificate().delta:.6g}"
-    assert cost["relation"] == "REPLACE_ONE" and cost["budget"] == "(30, 0.0001)"
+    assert cost["relation"] == "REPLACE_ONE"
+    assert cost["budget"] == "(30, 0.0001)"
     assert sizes["records"] == f"{plan.num_users} (public)" == f"{USERS} (public)"
     assert sizes["record"] == f"a user, with at most {plan.items_per_user} rows"
     assert report.section("coefficients")["0"] == f"{model.coef_[0, 0]:.4g}"
     assert report.section("released")["what"] == "2 coefficients and 1 intercept(s)"
     text = str(report)
-    assert "declared, and taken as public" in text and "bounds" in text
+    assert "declared, and taken as public" in text
+    assert "bounds" in text
     assert "random_state" not in text
     with pytest.raises(ValueError, match="heading must be one of released, cost"):
         report.section("nonsense")
@@ -112,7 +120,8 @@ def test_long_reports_show_the_largest_coefficients(monkeypatch):
     shown = set(model.report().section("coefficients")) - {"...", "intercept"}
     least = min(abs(model.coef_[0, int(column)]) for column in shown)
     others = [abs(model.coef_[0, int(column)]) for column in columns if column not in shown]
-    assert len(shown) == 20 and max(others) <= least
+    assert len(shown) == 20
+    assert max(others) <= least
 
 
 def test_figures_show_the_coefficients(classifier):
@@ -135,9 +144,11 @@ def test_files_hold_every_bit(monkeypatch, tmp_path, kind):
     np.testing.assert_array_equal(read.predict(TABLE), model.predict(TABLE))
     for one, two in zip(read.privacy_, model.privacy_, strict=True):
         np.testing.assert_array_equal(one, two)
-    assert read.certificate_ == model.certificate_ and str(read.report()) == str(model.report())
+    assert read.certificate_ == model.certificate_
+    assert str(read.report()) == str(model.report())
     assert read.get_params() == model.get_params() | {"random_state": None}
-    assert read.feature_names_in_.tolist() == ["age", "job"] and read.n_features_in_ == 2
+    assert read.feature_names_in_.tolist() == ["age", "job"]
+    assert read.n_features_in_ == 2
     assert read.encoding_ == model.encoding_
     with pytest.raises(ValueError, match="feature names should match"):
         read.predict(TABLE[["job", "age"]])
@@ -159,8 +170,9 @@ def test_files_of_others_are_refused(monkeypatch, tmp_path):
     model = fitted()
     path, other = tmp_path / "model.npz", tmp_path / "other.npz"
     model.save(path)
-    assert rewritten(path, other) and str(type(model).load(other).report()) == str(model.report())
-    with pytest.raises(ValueError, match="path must be a file of format 1, .* got 'format 2'"):
+    assert rewritten(path, other)
+    assert str(type(model).load(other).report()) == str(model.report())
+    with pytest.raises(ValueError, match=r"path must be a file of format 1, .* got 'format 2'"):
         type(model).load(rewritten(path, other, format=2))
     with pytest.raises(ValueError, match="path must be a file of a PrivateRegression"):
         PrivateRegression.load(path)

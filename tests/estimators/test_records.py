@@ -34,9 +34,10 @@ def test_users_hold_their_own_rows_encoded_as_declared(monkeypatch):
     assert data.mask.shape == (3, 3)
     jobs = [None if job is None or job != job else job for job in TABLE["job"]]
     rows = [
-        by_hand(row, label) for row, label in zip(zip(TABLE["age"], jobs), UNION, strict=True)
+        by_hand(row, label)
+        for row, label in zip(zip(TABLE["age"], jobs, strict=True), UNION, strict=True)
     ]
-    expected = sorted(sorted(rows[i] for i in np.flatnonzero(WHO == user)) for user in (1, 2, 3))
+    expected = sorted(sorted(rows[i] for i in np.flatnonzero(user == WHO)) for user in (1, 2, 3))
     assert sorted(rows_of(data, user) for user in range(3)) == expected
     assert (plan.num_users, plan.items_per_user, plan.dim) == (3, 3, 7)
     assert model.columns_ == (
@@ -73,8 +74,8 @@ def test_all_rows_of_one_user_are_one_index(monkeypatch, user):
     seen = replaced_solver(monkeypatch)
     fitted()
     other, labels = TABLE.copy(), UNION.copy()
-    other.loc[WHO == user, "age"], other.loc[WHO == user, "job"] = 33.0, "pilot"
-    labels[WHO == user] = ["no" if label == "yes" else "yes" for label in labels[WHO == user]]
+    other.loc[user == WHO, "age"], other.loc[user == WHO, "job"] = 33.0, "pilot"
+    labels[user == WHO] = ["no" if label == "yes" else "yes" for label in labels[user == WHO]]
     made().fit(other, labels, groups=WHO)
     changed = np.zeros(3, bool)
     for one, two in zip(*(jax.tree.leaves(data) for _, _, data in seen), strict=True):
@@ -87,7 +88,8 @@ def test_a_user_with_too_many_rows_keeps_so_many_of_them(monkeypatch):
     seen = replaced_solver(monkeypatch)
     fitted(max_items_per_user=1)
     (_, _, data) = seen[0]
-    assert data.mask.shape == (3, 1) and data.mask.all()
+    assert data.mask.shape == (3, 1)
+    assert data.mask.all()
     assert data.items.features.shape == (3, 1, 7)
 
 
@@ -108,8 +110,6 @@ def test_the_seed_decides_and_without_one_no_two_fits_agree(monkeypatch):
     same, again = fitted(), fitted()
     np.testing.assert_array_equal(same.coef_, again.coef_)
     assert not np.array_equal(same.coef_, fitted(random_state=8).coef_)
-    assert not np.array_equal(
-        fitted(random_state=None).coef_, fitted(random_state=None).coef_
-    )
+    assert not np.array_equal(fitted(random_state=None).coef_, fitted(random_state=None).coef_)
     # Seeds that agree in 32 bits are different seeds.
     assert not np.array_equal(same.coef_, fitted(random_state=7 + 2**32).coef_)

@@ -47,7 +47,7 @@ CHECKED = [
     PrivateRegression(**PUBLIC, label_bounds=(-300.0, 300.0)),
     PrivateSoftmaxRegression(**PUBLIC, classes=[0, 1, 2, 3]),
 ]
-UNDECLARED = "the labels of the check are not those that were declared, and declarations are not read off data"
+UNDECLARED = "its labels are not those that were declared, and declarations are not read off data"
 OTHERS = {
     "check_classifier_data_not_an_array": UNDECLARED,
     "check_estimators_dtypes": UNDECLARED,
@@ -69,7 +69,7 @@ EXPECTED = {
     },
     "PrivateSoftmaxRegression": ANY_CLASSIFIER
     | {
-        "check_classifiers_train": "it wants as many columns as there are classes in its data, not as declared",
+        "check_classifiers_train": "it wants as many columns as its data have classes, not as are declared",
         "check_decision_proba_consistency": "it takes the second of two classes; four are declared",
     },
 }
@@ -101,9 +101,11 @@ def test_clones_have_the_parameters_and_nothing_fitted(monkeypatch):
     model = fitted()
     with sklearn.config_context(enable_metadata_routing=True):
         copied = clone(model.set_fit_request(groups=True))
-    assert copied.get_params() == model.get_params() and not hasattr(copied, "coef_")
+    assert copied.get_params() == model.get_params()
+    assert not hasattr(copied, "coef_")
     assert str(copied.get_metadata_routing()) == str(model.get_metadata_routing())
-    assert copied.set_params(epsilon=3.0).epsilon == 3.0 and model.epsilon == 2.0
+    assert copied.set_params(epsilon=3.0).epsilon == 3.0
+    assert model.epsilon == 2.0
 
 
 def test_a_clone_is_fitted_only_if_its_costs_are_nobodys_business(monkeypatch):
@@ -208,7 +210,8 @@ def test_rows_of_one_user_stay_so_behind_what_is_allowed(monkeypatch, step):
     pipe.fit(other, LABELS, groups=groups)
     (one, two) = (np.asarray(data.items.features) for _, _, data in seen)
     assert (one != two).any(axis=(1, 2)).sum() == 1
-    assert pipe.predict(ROWS).shape == (12,) and pipe[-1].n_records_ == 6
+    assert pipe.predict(ROWS).shape == (12,)
+    assert pipe[-1].n_records_ == 6
 
 
 def test_one_hot_rows_of_given_levels_reach_the_estimator(monkeypatch):

@@ -5,9 +5,20 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from tests.estimators.support import COMMON, LEVELS, TABLE, UNION, WHO, fitted, made, replaced_solver
+from tests.estimators.support import (
+    COMMON,
+    LEVELS,
+    TABLE,
+    UNION,
+    WHO,
+    fitted,
+    made,
+    replaced_solver,
+)
 
-NUMBERS = np.array([[0.5, -2.0], [0.0, 1.0], [0.0, 0.0], [3.0, 0.25], [-0.5, 0.0], [1.0, 1.0], [0, 0]])
+NUMBERS = np.array(
+    [[0.5, -2.0], [0.0, 1.0], [0.0, 0.0], [3.0, 0.25], [-0.5, 0.0], [1.0, 1.0], [0, 0]]
+)
 BY_PLACE = {"bounds": {0: (0, 100)}, "categories": {1: LEVELS}}
 
 
@@ -23,17 +34,22 @@ def test_an_array_of_objects_is_the_frame_by_place(monkeypatch):
     np.testing.assert_array_equal(
         named.predict_proba(TABLE), placed.predict_proba(TABLE.to_numpy(object))
     )
-    assert named.columns_[0] == "age" and placed.columns_[0] == "0"
+    assert named.columns_[0] == "age"
+    assert placed.columns_[0] == "0"
 
 
-@pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.coo_array, np.ndarray.tolist, pd.DataFrame])
+@pytest.mark.parametrize(
+    "make", [sparse.csr_matrix, sparse.coo_array, np.ndarray.tolist, pd.DataFrame]
+)
 def test_numbers_are_the_same_in_every_container(monkeypatch, make):
     seen = replaced_solver(monkeypatch)
     of_numbers(NUMBERS)
     other = of_numbers(make(NUMBERS))
     (first, second) = (data.items.features for _, _, data in seen)
     np.testing.assert_array_equal(first, second)
-    np.testing.assert_array_equal(other.predict_proba(make(NUMBERS)), other.predict_proba(make(NUMBERS)))
+    np.testing.assert_array_equal(
+        other.predict_proba(make(NUMBERS)), other.predict_proba(make(NUMBERS))
+    )
 
 
 def test_a_polars_frame_is_the_pandas_frame(monkeypatch):
@@ -104,7 +120,8 @@ def test_levels_and_labels_that_were_not_declared(monkeypatch):
         made().fit(TABLE, labels, groups=WHO)
     assert "maybe" not in str(refusal.value)
     made(unlabelled="drop_row").fit(TABLE, labels, groups=WHO)
-    assert int(seen[-1][2].mask.sum()) == 6 and COMMON["max_items_per_user"] == 3
+    assert int(seen[-1][2].mask.sum()) == 6
+    assert COMMON["max_items_per_user"] == 3
 
 
 def test_labels_of_a_regression_are_clipped_and_come_back_in_units(monkeypatch):
@@ -114,4 +131,5 @@ def test_labels_of_a_regression_are_clipped_and_come_back_in_units(monkeypatch):
     found = np.sort(np.asarray(data.items.label)[np.asarray(data.mask)])
     np.testing.assert_allclose(found, [-1, -1, -0.5, 0, 0.5, 1, 1])  # (10, 30), clipped
     flat = fitted("squared", fit_intercept=False)
-    assert flat.intercept_ == 20.0 and len(model.coef_) == len(flat.coef_) == 6
+    assert flat.intercept_ == 20.0
+    assert len(model.coef_) == len(flat.coef_) == 6

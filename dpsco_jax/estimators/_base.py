@@ -70,6 +70,7 @@ class PrivateEstimator(BaseEstimator):
         Raises:
             ValueError: if an argument is out of its range, a public fact is missing, or tables and
                 declarations contradict each other. Messages show no entry of X, y or groups.
+            TypeError: if an array of objects holds one that is no number in a column with bounds.
             RuntimeError: if the run has left the numbers for which its guarantee is proven. Nothing of it is
                 kept, but its releases are not covered by the budget.
         """

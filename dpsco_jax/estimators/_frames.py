@@ -35,8 +35,7 @@ def frame_of(X: Any) -> tuple[pd.DataFrame, bool]:
     elif _is_polars(X, "LazyFrame"):
         require(False, "X", Words("a LazyFrame"), "a frame that is there: collect it first")
     elif hasattr(X, "tocsr"):
-        require(X.dtype.kind != "c", "X", X.dtype, "of real numbers: Complex data not supported")
-        frame, named = pd.DataFrame(X.toarray()), False
+        frame, named = pd.DataFrame(_array(X.toarray())), False
     else:
         frame, named = pd.DataFrame(_array(X)), False
     levels = frame.columns.nlevels

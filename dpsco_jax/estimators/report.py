@@ -20,8 +20,10 @@ Example:
 """
 
 import dataclasses
+from typing import Any
 
 from dpsco_jax import privacy
+from dpsco_jax._checks import require, require_choice, require_given, require_instance
 
 Row = tuple[str, str]
 
@@ -39,6 +41,12 @@ class Report:
     title: str
     sections: tuple[tuple[str, tuple[Row, ...]], ...]
     certificate: privacy.Certificate | None = None
+
+    def __post_init__(self) -> None:
+        require_instance("title", self.title, str)
+        require_given(_require_certificate, certificate=self.certificate)
+        pairs = isinstance(self.sections, tuple) and all(map(_is_section, self.sections))
+        require(pairs, "sections", self.sections, "a tuple of (heading, ((name, text), ...))")
 
     def __str__(self) -> str:
         width = max((len(name) for _, rows in self.sections for name, _ in rows), default=0)
@@ -58,6 +66,19 @@ class Report:
             ValueError: if there is no such section.
         """
         headings = [found for found, _ in self.sections]
-        if heading not in headings:
-            raise ValueError(f"heading must be one of {', '.join(headings)}, got {heading!r}")
+        require_choice("heading", heading, headings)
         return dict(self.sections[headings.index(heading)][1])
+
+
+def _is_section(value: Any) -> bool:
+    if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)):
+        return False
+    rows = value[1]
+    return isinstance(rows, tuple) and all(
+        isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
+        for row in rows
+    )
+
+
+def _require_certificate(name: str, value: Any) -> None:
+    require_instance(name, value, privacy.Certificate)

@@ -14,8 +14,9 @@ from dpsco_jax.estimators import (
     PrivateRegression,
     PrivateSoftmaxRegression,
     Report,
+    _solving,
 )
-from tests.estimators.support import TABLE, fitted, replaced_solver
+from tests.estimators.support import TABLE, fitted, replaced_solver, stand_in
 
 USERS, ITEMS = 240, 2
 RNG = np.random.default_rng(0)
@@ -96,7 +97,7 @@ def test_the_report_says_what_the_plan_says(classifier):
     assert cost["relation"] == "REPLACE_ONE"
     assert cost["budget"] == "(30, 0.0001)"
     assert sizes["records"] == f"{plan.num_users} (public)" == f"{USERS} (public)"
-    assert sizes["record"] == f"a user, with at most {plan.items_per_user} rows"
+    assert sizes["record"] == f"a user, with at most {ITEMS} rows"
     assert report.section("coefficients")["0"] == f"{model.coef_[0, 0]:.4g}"
     assert report.section("released")["what"] == "2 coefficients and 1 intercept(s)"
     text = str(report)
@@ -202,10 +203,17 @@ def test_what_cannot_be_written_plainly_is_refused(monkeypatch, tmp_path):
         model.save(tmp_path / "model")
 
 
+def test_seeds_and_budgets_compile_nothing():
+    """Of one shape of data: the plan is an argument, and equal models have one objective."""
+    first = numeric("quantile", epsilon=3.0)
+    compiled = _solving._solve._cache_size()
+    other = numeric("quantile", epsilon=4.0, random_state=6, delta=1e-3)
+    assert _solving._solve._cache_size() == compiled
+    assert not np.array_equal(first.coef_, other.coef_)
+
+
 def test_a_run_that_left_the_numbers_is_not_kept(monkeypatch):
     """A loss that is infinite means that the certificate of the plan does not cover the run."""
-    from dpsco_jax.estimators import _solving
-    from tests.estimators.support import stand_in
 
     def lost(*given):
         return stand_in()(*given)._replace(privacy=privacy.unbounded())

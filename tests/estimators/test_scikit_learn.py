@@ -236,6 +236,15 @@ def test_pipelines_end_with_a_private_estimator_and_keep_no_rows():
         PrivatePipeline([("model", per_row())], memory="somewhere").fit(ROWS, LABELS)
 
 
+def test_groups_reach_the_estimator_by_routing_too(monkeypatch):
+    replaced_solver(monkeypatch)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = per_row(user_level=True, max_items_per_user=2).set_fit_request(groups=True)
+        pipe = make_private_pipeline(Normalizer(), model)
+        pipe.fit(ROWS, LABELS, groups=np.arange(12) // 2)
+    assert pipe[-1].n_records_ == 6
+
+
 def test_what_a_pipeline_of_scikit_learn_cannot_refuse(monkeypatch):
     """Stated in the documents: rows are mapped by numbers that come from all of them, and nobody is told."""
     seen = replaced_solver(monkeypatch)

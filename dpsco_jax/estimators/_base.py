@@ -14,7 +14,7 @@ Cost: that of the encoding and of the solver.
 import copy
 import os
 import warnings
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -30,6 +30,7 @@ from dpsco_jax.problems import tables
 from dpsco_jax.problems.encoding import Encoding
 from dpsco_jax.solvers.solution import Status
 
+_Estimator = TypeVar("_Estimator", bound="PrivateEstimator")
 _CLONED = (
     "unaccounted_tuning must be True for a clone to be fitted, got False. This estimator was made by "
     "sklearn.base.clone, as grid searches, cross-validation and ensembles do, which fit many clones on the "
@@ -57,7 +58,7 @@ class PrivateEstimator(BaseEstimator):
         solver_: which solver ran.
     """
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self: _Estimator, X: Any, y: Any, groups: Any = None) -> _Estimator:
         """Releases the coefficients of a model of y.
 
         Args:
@@ -141,7 +142,7 @@ class PrivateEstimator(BaseEstimator):
         _files.write(path, self)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls: type[_Estimator], path: str | os.PathLike[str]) -> _Estimator:
         """The fitted estimator that ``save`` wrote, to the last bit; ``random_state`` is None, no ``plan_``.
 
         Args:
@@ -204,6 +205,7 @@ class PrivateEstimator(BaseEstimator):
                     f"{name} must be given: the budget (epsilon, delta) of the fit, such as (1.0, 1e-6), "
                     "with delta well below one over the number of records; got None"
                 )
+        require_positive("epsilon", self.epsilon)
         require_positive("delta", self.delta)
         require_positive("max_norm", self.max_norm)
         require_nonnegative("ridge", self.ridge)
@@ -232,7 +234,7 @@ class PrivateEstimator(BaseEstimator):
         self._remember(encoding, named)
         weights = np.asarray(run.solution.params, np.float64)
         first = int(encoding.intercept)
-        constant = weights[0] if first else np.zeros(weights.shape[1:])
+        constant = weights[0, ...] if first else np.zeros(weights.shape[1:])
         self.coef_, self.intercept_ = self._in_units(weights[first:], constant)
 
     def _remember(self, encoding: Encoding, named: bool) -> None:
@@ -244,7 +246,7 @@ class PrivateEstimator(BaseEstimator):
         if getattr(self, "_cloned", False) and not allowed:
             raise ValueError(_CLONED)
 
-    def __sklearn_clone__(self) -> Self:
+    def __sklearn_clone__(self) -> Any:
         """A clone as scikit-learn makes it, which knows that it is one."""
         params = self.get_params(deep=False)
         made = type(self)(**{name: clone(value, safe=False) for name, value in params.items()})

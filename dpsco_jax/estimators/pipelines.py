@@ -28,7 +28,7 @@ Example:
     ValueError: steps must map each row by itself, by public numbers, got StandardScaler ...
 """
 
-from typing import Any, Self
+from typing import Any
 
 import sklearn
 from sklearn.compose import ColumnTransformer
@@ -87,7 +87,7 @@ class PrivatePipeline(Pipeline):
     ):
         super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
 
-    def fit(self, X: Any, y: Any = None, groups: Any = None, **params: Any) -> Self:
+    def fit(self, X: Any, y: Any = None, groups: Any = None, **params: Any) -> "PrivatePipeline":
         """Fits the estimator to the transformed rows.
 
         Args:

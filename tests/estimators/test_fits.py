@@ -108,6 +108,14 @@ def test_the_report_says_what_the_plan_says(classifier):
         report.section("nonsense")
 
 
+def test_the_report_states_the_certificate_and_not_the_budget(monkeypatch):
+    replaced_solver(monkeypatch)
+    model = fitted()
+    model.certificate_ = model.certificate_._replace(epsilon=1.25)
+    cost = model.report().section("cost")
+    assert (cost["epsilon"], cost["budget"]) == ("1.25", "(2, 1e-05)")
+
+
 def test_a_report_takes_any_sections():
     text = str(Report("a", (("one", (("x", "1"),)), ("two", (("long name", "2"),)))))
     assert text.splitlines() == ["a", "  one", "    x          1", "  two", "    long name  2"]

@@ -5,10 +5,20 @@ import numpy as np
 import pytest
 
 from dpsco_jax import Budget
-from dpsco_jax.estimators import _solving
+from dpsco_jax.estimators import _keys, _solving
+from dpsco_jax.problems import tables
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers.user_level import preconditioned_sgd
-from tests.estimators.support import COMMON, TABLE, UNION, WHO, fitted, made, replaced_solver
+from tests.estimators.support import (
+    COMMON,
+    TABLE,
+    UNION,
+    WHO,
+    fitted,
+    made,
+    replaced_solver,
+    stand_in,
+)
 
 
 def by_hand(row, label):
@@ -103,6 +113,26 @@ def test_groups_are_taken_by_position_whatever_they_are_called(monkeypatch):
     for _, _, data in seen[1:]:
         for one, two in zip(*map(jax.tree.leaves, (seen[0][2], data)), strict=True):
             np.testing.assert_array_equal(one, two)
+
+
+def test_one_key_for_the_rows_and_another_for_the_noise(monkeypatch):
+    keys = []
+    solve, from_frame = stand_in(), tables.from_frame
+
+    def run(model, key, *given):
+        keys.append(key)
+        return solve(model, key, *given)
+
+    def encode(key, *given, **named):
+        keys.append(key)
+        return from_frame(key, *given, **named)
+
+    monkeypatch.setattr(_solving, "_solve", run)
+    monkeypatch.setattr(tables, "from_frame", encode)
+    model = fitted()
+    used = {tuple(jax.random.key_data(key).tolist()) for key in (*keys, _keys.fresh(7))}
+    assert len(used) == 3
+    assert model.random_state == 7
 
 
 def test_the_seed_decides_and_without_one_no_two_fits_agree(monkeypatch):

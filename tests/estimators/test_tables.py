@@ -69,6 +69,18 @@ def test_a_polars_frame_is_the_pandas_frame(monkeypatch):
         made().fit(frame.lazy(), UNION, groups=WHO)
 
 
+def test_columns_that_are_called_by_numbers_are_not_mixed_up(monkeypatch):
+    """scikit-learn looks at names that are texts; these it would take by place."""
+    replaced_solver(monkeypatch)
+    frame = TABLE.set_axis([7, 3], axis=1)
+    model = fitted(X=frame, bounds={7: (0, 100)}, categories={3: LEVELS})
+    assert model.columns_[0] == "7"
+    with pytest.raises(
+        ValueError, match=r"X must have the columns of the fit in their order, \[7, 3\]"
+    ):
+        model.predict(frame[[3, 7]])
+
+
 def test_values_outside_of_bounds_count_as_the_bounds(monkeypatch):
     replaced_solver(monkeypatch)
     model = fitted()

@@ -81,6 +81,8 @@ def _cost(model: Any) -> tuple[Row, ...]:
     ]
     if model._fits > 1:
         earlier = "with costs of their own, which are not added here"
+        if model.random_state is not None:
+            earlier += "; of one random_state, they share their noise and nothing is guaranteed"
         rows.append(("earlier fits", f"{model._fits - 1} of this object, {earlier}"))
     if model.unaccounted_tuning:
         what = "allowed: the guarantee is that of one fit, not of what was chosen among several"
@@ -106,6 +108,9 @@ def _coefficients(model: Any) -> tuple[Row, ...]:
     values = np.atleast_2d(model.coef_).T
     order = np.argsort(-np.abs(values).max(axis=1), kind="stable")[:_MOST]
     rows = [(str(model.columns_[i]), _numbers(values[i])) for i in sorted(order)]
+    if hasattr(model, "classes_"):
+        classes = model.classes_ if values.shape[1] > 1 else model.classes_[1:]
+        rows.insert(0, ("for the class", "  ".join(map(str, classes))))
     if len(values) > _MOST:
         rows.append(("...", f"{len(values) - _MOST} smaller ones are in coef_"))
     if model.fit_intercept:

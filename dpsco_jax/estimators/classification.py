@@ -109,8 +109,9 @@ class PrivateLogisticRegression(_PrivateClassifier):
         ridge: λ ≥ 0 of (λ/2)·‖coefficients‖², the intercept included, on the scale of the encoded columns.
         max_norm: the largest norm that coefficients can have on that scale, positive.
         random_state: None, or an integer from which all noise follows, for runs that can be repeated: it is
-            as secret as the data, and must not be guessed. By default, and in all earnest use, the key is
-            drawn from the operating system and forgotten.
+            as secret as the data, must not be guessed, and serves one fit: two fits of one seed share their
+            noise, and their difference has none. ``repr`` and pickle show it, ``save`` and ``report`` do not.
+            By default, and in all earnest use, the key comes from the operating system and is forgotten.
         unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
             not added up.
 

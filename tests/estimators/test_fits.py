@@ -99,6 +99,7 @@ def test_the_report_says_what_the_plan_says(classifier):
     assert sizes["records"] == f"{plan.num_users} (public)" == f"{USERS} (public)"
     assert sizes["record"] == f"a user, with at most {ITEMS} rows"
     assert report.section("coefficients")["0"] == f"{model.coef_[0, 0]:.4g}"
+    assert report.section("coefficients")["for the class"] == "yes"
     assert report.section("released")["what"] == "2 coefficients and 1 intercept(s)"
     text = str(report)
     assert "declared, and taken as public" in text
@@ -126,7 +127,7 @@ def test_long_reports_show_the_largest_coefficients(monkeypatch):
     columns = [str(i) for i in range(30)]
     model = PrivateLogisticRegression(**EASY, classes=[0, 1])
     model.fit(np.zeros((6, 30)), [0, 1] * 3, groups=[0, 0, 1, 1, 2, 2])
-    shown = set(model.report().section("coefficients")) - {"...", "intercept"}
+    shown = set(model.report().section("coefficients")) - {"...", "intercept", "for the class"}
     least = min(abs(model.coef_[0, int(column)]) for column in shown)
     others = [abs(model.coef_[0, int(column)]) for column in columns if column not in shown]
     assert len(shown) == 20

@@ -111,10 +111,12 @@ SECRET = "Rosebud"
 def test_no_message_shows_a_value():
     texts = TABLE.assign(job=SECRET)
     numbers = np.full((7, 2), SECRET, object)
+    mixed = np.array([[SECRET, 1.0]] + [[1.0, 1.0]] * 6, object)
     declared = {"bounds": (0, 1), "categories": None}
     tries = [
         lambda: made().fit(texts, UNION, groups=WHO),
         lambda: made(**declared).fit(numbers, UNION, groups=WHO),
+        lambda: made(**declared).fit(mixed, UNION, groups=WHO),
         lambda: made(**declared).fit(numbers.astype(str), UNION, groups=WHO),
         lambda: made().fit(TABLE, np.full(7, SECRET), groups=WHO),
         lambda: made("squared").fit(TABLE, np.full(7, SECRET, object), groups=WHO),

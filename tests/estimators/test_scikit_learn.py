@@ -158,7 +158,13 @@ def test_a_second_fit_of_one_object_is_said(monkeypatch):
     model = fitted()
     assert "earlier fits" not in model.report().section("cost")
     model.fit(TABLE, UNION, groups=WHO)
-    assert model.report().section("cost")["earlier fits"].startswith("1 of this object")
+    said = model.report().section("cost")["earlier fits"]
+    assert said.startswith("1 of this object")
+    assert "share their noise" in said  # of one seed
+    model.set_params(random_state=None).fit(TABLE, UNION, groups=WHO)
+    said = model.report().section("cost")["earlier fits"]
+    assert said.startswith("2 of this object")
+    assert "share their noise" not in said
 
 
 LEARNING = [

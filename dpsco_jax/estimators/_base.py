@@ -231,6 +231,7 @@ class PrivateEstimator(BaseEstimator):
         self.privacy_ = jax.tree.map(np.asarray, run.solution.privacy)
         self.n_records_ = records
         self._fits = getattr(self, "_fits", 0) + 1
+        self._seeded = self.random_state is not None
         self._remember(encoding, named)
         weights = np.asarray(run.solution.params, np.float64)
         first = int(encoding.intercept)
@@ -239,6 +240,9 @@ class PrivateEstimator(BaseEstimator):
 
     def _remember(self, encoding: Encoding, named: bool) -> None:
         self.encoding_, self._named = encoding, named
+        # As of this fit, whatever is set or changed afterwards.
+        asked = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
+        self._asked, self._fitted_loss = copy.deepcopy(asked), self._loss()
         self.columns_ = encoding.columns[int(encoding.intercept) :]
 
     def _require_no_search(self) -> None:

@@ -6,6 +6,7 @@ Formal guarantee: none by itself. Nothing here sees a value of the table: names 
 its schema. A fact that is missing is asked for by name; none is filled in from the data.
 """
 
+import enum
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,17 +21,17 @@ MISSING = ("indicator", "zero", "error")
 _SHOWN = 5
 
 
-class Named:
-    """A name that no column of a frame can have, for the columns that a fit adds."""
+class Added(enum.Enum):
+    """Names that no column of a frame has, for the columns that a fit adds."""
 
-    def __init__(self, name: str):
-        self.name = name
+    LABEL = "y"
+    USER = "groups"
 
     def __repr__(self) -> str:
-        return self.name
+        return str(self.value)
 
 
-LABEL, USER = Named("y"), Named("groups")
+LABEL, USER = Added.LABEL, Added.USER
 
 
 class Declared(NamedTuple):

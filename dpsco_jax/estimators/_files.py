@@ -24,25 +24,24 @@ FORMAT = 1
 _ARRAYS = ("coef", "intercept", "rdp", "failure")
 _FIELDS = (
     *("estimator", "params", "columns", "named", "records", "status", "solver", "fits"),
-    "certificate",
+    *("seeded", "certificate"),
 )
-_NOT_KEPT = "random_state"
 
 
 def write(path: str | os.PathLike[str], model: Any) -> None:
     """Writes a fitted estimator."""
-    params = {k: v for k, v in model.get_params(deep=False).items() if k != _NOT_KEPT}
     about = {
         "format": FORMAT,
         "package": __version__,
         "estimator": type(model).__name__,
-        "params": _plain("params", params),
+        "params": _plain("params", model._asked),
         "columns": _plain("columns", list(model.encoding_.feature_columns)),
         "named": model._named,
         "records": model.n_records_,
         "status": model.status_,
         "solver": model.solver_,
         "fits": model._fits,
+        "seeded": model._seeded,
         "certificate": model.certificate_.to_json(),
     }
     text = json.dumps(about, allow_nan=False).encode()
@@ -70,6 +69,7 @@ def read(path: str | os.PathLike[str], cls: type) -> Any:
         model.feature_names_in_ = np.asarray(columns, object)
     model.n_records_, model.status_ = about["records"], about["status"]
     model.solver_, model._fits = about["solver"], about["fits"]
+    model._seeded = about["seeded"]
     model.certificate_ = privacy.Certificate.from_json(about["certificate"])
     model.privacy_ = privacy.PrivacyLoss(rdp=arrays["rdp"], delta=arrays["failure"])
     coef, intercept = arrays["coef"], arrays["intercept"]

@@ -53,7 +53,9 @@ def plot(model: Any, ax: Any) -> Any:
 
 def _released(model: Any) -> tuple[Row, ...]:
     outputs = f"{np.size(model.coef_)} coefficients"
-    outputs += f" and {np.size(model.intercept_)} intercept(s)" if model.fit_intercept else ""
+    outputs += (
+        f" and {np.size(model.intercept_)} intercept(s)" if model._asked["fit_intercept"] else ""
+    )
     return (
         ("what", outputs),
         ("loss", _loss(model)),
@@ -63,7 +65,7 @@ def _released(model: Any) -> tuple[Row, ...]:
 
 
 def _loss(model: Any) -> str:
-    kind, number = model._loss()
+    kind, number = model._fitted_loss
     return f"{kind}, {number:.6g}" if kind == "quantile" else kind
 
 
@@ -73,7 +75,7 @@ def _cost(model: Any) -> tuple[Row, ...]:
     rows = [
         ("epsilon", f"{found.epsilon:.6g}"),
         ("delta", f"{found.delta:.6g}"),
-        ("budget", f"({float(model.epsilon):.6g}, {float(model.delta):.6g})"),
+        ("budget", "({epsilon:.6g}, {delta:.6g})".format(**model._asked)),
         ("relation", found.relation.name),
         ("accountant", found.accountant),
         ("epsilon of the ledger", f"{ledger:.6g}"),
@@ -81,18 +83,18 @@ def _cost(model: Any) -> tuple[Row, ...]:
     ]
     if model._fits > 1:
         earlier = "with costs of their own, which are not added here"
-        if model.random_state is not None:
+        if model._seeded:
             earlier += "; of one random_state, they share their noise and nothing is guaranteed"
         rows.append(("earlier fits", f"{model._fits - 1} of this object, {earlier}"))
-    if model.unaccounted_tuning:
+    if model._asked["unaccounted_tuning"]:
         what = "allowed: the guarantee is that of one fit, not of what was chosen among several"
         rows.append(("unaccounted tuning", what))
     return tuple(rows)
 
 
 def _sizes(model: Any) -> tuple[Row, ...]:
-    if model.user_level:
-        record = f"a user, with at most {model.max_items_per_user} rows"
+    if model._asked["user_level"]:
+        record = f"a user, with at most {model._asked['max_items_per_user']} rows"
     else:
         record = "a row; a person with several rows is protected for each alone"
     return (
@@ -113,7 +115,7 @@ def _coefficients(model: Any) -> tuple[Row, ...]:
         rows.insert(0, ("for the class", "  ".join(map(str, classes))))
     if len(values) > _MOST:
         rows.append(("...", f"{len(values) - _MOST} smaller ones are in coef_"))
-    if model.fit_intercept:
+    if model._asked["fit_intercept"]:
         rows.append(("intercept", _numbers(np.ravel(model.intercept_))))
     return tuple(rows)
 
@@ -123,9 +125,9 @@ def _numbers(values: Any) -> str:
 
 
 def _declared(model: Any) -> tuple[Row, ...]:
-    hidden = ("random_state", "unaccounted_tuning", "epsilon", "delta")
+    hidden = ("unaccounted_tuning", "epsilon", "delta")
     rows = []
-    for name, value in model.get_params(deep=False).items():
+    for name, value in model._asked.items():
         text = repr(value)
         if name not in hidden and value is not None:
             rows.append((name, text if len(text) <= _WIDTH else f"{text[:_WIDTH]} ..."))

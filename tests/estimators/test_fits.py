@@ -1,6 +1,8 @@
 """Fits with the solvers themselves: what is learned, what it costs, what is said; files and figures."""
 
+import copy
 import json
+import pickle
 
 import matplotlib as mpl
 import numpy as np
@@ -115,6 +117,30 @@ def test_the_report_states_the_certificate_and_not_the_budget(monkeypatch):
     model.certificate_ = model.certificate_._replace(epsilon=1.25)
     cost = model.report().section("cost")
     assert (cost["epsilon"], cost["budget"]) == ("1.25", "(2, 1e-05)")
+
+
+def test_what_is_set_after_a_fit_changes_nothing_of_it(monkeypatch, tmp_path):
+    replaced_solver(monkeypatch)
+    bounds = {"age": (0, 100)}
+    model = fitted("squared", bounds=bounds)
+    before = str(model.report()), model.predict(TABLE)
+    model.set_params(epsilon=99.0, loss="quantile", label_bounds=(0, 1), fit_intercept=False)
+    bounds["age"] = (0, 1)
+    assert str(model.report()) == before[0]
+    np.testing.assert_array_equal(model.predict(TABLE), before[1])
+    model.save(tmp_path / "model")
+    read = PrivateRegression.load(tmp_path / "model")
+    assert str(read.report()) == before[0]
+    np.testing.assert_array_equal(read.predict(TABLE), before[1])
+
+
+def test_copies_and_pickles_are_the_same_estimator(monkeypatch):
+    replaced_solver(monkeypatch)
+    model = fitted()
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.encoding_ == model.encoding_
+        assert str(other.report()) == str(model.report())
+        np.testing.assert_array_equal(other.predict_proba(TABLE), model.predict_proba(TABLE))
 
 
 def test_a_report_takes_any_sections():

@@ -246,6 +246,12 @@ class PrivateEstimator(BaseEstimator):
         self.columns_ = encoding.columns[int(encoding.intercept) :]
 
     def _require_no_search(self) -> None:
+        """Raise ``ValueError`` in a clone, unless tuning is allowed.
+
+        Who calls ``fit``, an estimator cannot know: the stack says nothing in another process, and other
+        searches are not scikit-learn's. That it is a clone it does know, and a search of scikit-learn's fits
+        nothing else. A plain clone that is fitted once is refused as well: it looks the same.
+        """
         allowed = require_flag("unaccounted_tuning", self.unaccounted_tuning)
         if getattr(self, "_cloned", False) and not allowed:
             raise ValueError(_CLONED)

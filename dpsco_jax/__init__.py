@@ -12,6 +12,7 @@ from dpsco_jax._infeasible import Infeasible
 __version__ = "0.1.0"
 
 _ROOMS = (
+    "estimators",
     "geometry",
     "mechanisms",
     "oracles",

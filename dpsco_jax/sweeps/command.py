@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import jax
 
 from dpsco_jax._checks import require, require_instance
-from dpsco_jax.sweeps._extra import needs
+from dpsco_jax._extra import needs
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.engine import Options, Tally, run
 from dpsco_jax.sweeps.experiment import Experiment

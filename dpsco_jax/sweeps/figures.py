@@ -21,8 +21,8 @@ from dpsco_jax._checks import (
     require_positive,
     require_real,
 )
+from dpsco_jax._extra import needs
 from dpsco_jax.sweeps._collect import note
-from dpsco_jax.sweeps._extra import needs
 
 with needs("sweeps"):
     import matplotlib

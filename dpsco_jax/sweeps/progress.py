@@ -6,7 +6,7 @@ Cost: a line every few seconds at most, where there is no terminal.
 import time
 
 from dpsco_jax._checks import require_instance
-from dpsco_jax.sweeps._extra import needs
+from dpsco_jax._extra import needs
 
 with needs("sweeps"):
     from rich.console import Console

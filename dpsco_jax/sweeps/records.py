@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from dpsco_jax._checks import require, require_instance
-from dpsco_jax.sweeps._extra import needs
+from dpsco_jax._extra import needs
 from dpsco_jax.sweeps.experiment import RESERVED
 from dpsco_jax.sweeps.store import FILE_NAME, Store
 

@@ -20,9 +20,9 @@ from dpsco_jax._checks import (
     require_instance,
     require_instances,
 )
+from dpsco_jax._extra import needs
 from dpsco_jax.sweeps import page
 from dpsco_jax.sweeps._collect import Shown, collecting, note
-from dpsco_jax.sweeps._extra import needs
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.experiment import BOOKKEEPING, Experiment
 from dpsco_jax.sweeps.store import Store

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.good_calls import (
+    estimators,
     geometry,
     mechanisms,
     oracles,
@@ -17,7 +18,7 @@ from tests.support.good_calls import (
 )
 
 _ROOMS = (
-    *(geometry, mechanisms, oracles, privacy, problems),
+    *(estimators, geometry, mechanisms, oracles, privacy, problems),
     *(rates, runs, solvers, sweeps, transforms),
 )
 

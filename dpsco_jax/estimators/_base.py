@@ -1,0 +1,273 @@
+"""What all estimators share: from a table and what is declared of it to released coefficients.
+
+What it computes: ``fit`` checks the arguments, encodes the table on the host (``problems.tables``), plans,
+runs the compiled solver (``_solving``), and keeps what was released: coefficients, cost, sizes.
+
+Formal guarantee: the fitted estimator is (ε, δ)-DP for one record, of a fixed public number of them, under
+replacement; a record is all rows of a user with ``user_level=True``, one row else. It holds no row and no
+identifier. The key is used for one fit. Public, and so not protected: all arguments but ``random_state``, the
+names of the columns, the number of records. One more fit is one more release.
+
+Cost: that of the encoding and of the solver.
+"""
+
+import copy
+import os
+import warnings
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from dpsco_jax import privacy
+from dpsco_jax._checks import require_flag, require_nonnegative, require_positive
+from dpsco_jax.estimators import _declared, _files, _frames, _keys, _reporting, _solving
+from dpsco_jax.estimators._declared import LABEL, USER
+from dpsco_jax.estimators.report import Report
+from dpsco_jax.problems import tables
+from dpsco_jax.problems.encoding import Encoding
+from dpsco_jax.solvers.solution import Status
+
+_Estimator = TypeVar("_Estimator", bound="PrivateEstimator")
+_CLONED = (
+    "unaccounted_tuning must be True for a clone to be fitted, got False. This estimator was made by "
+    "sklearn.base.clone, as grid searches, cross-validation and ensembles do, which fit many clones on the "
+    "same data: each fit is a release of its own, whose costs add up, and what is chosen by private data is "
+    "not covered by any of them. Choose settings on public data, or say unaccounted_tuning=True and do not "
+    "claim the guarantee of one fit for what was chosen"
+)
+
+
+class PrivateEstimator(BaseEstimator):
+    """The common part of the estimators; not to be used by itself.
+
+    Attributes:
+        coef_: coefficients of the encoded columns ``columns_``; see the class for shape and units.
+        intercept_: one number, or one for each class.
+        columns_: names of the encoded columns, without the intercept.
+        certificate_: the (ε, δ) of the fit by the tightest accountant; ``certificate_.epsilon <= epsilon``.
+        privacy_: the ledger of the run, a ``PrivacyLoss`` that composes with those of other releases.
+        plan_: the solver's plan; ``print(estimator.plan_)``. Not there after ``load``.
+        encoding_: the map from rows to features.
+        n_records_: number of users, or of rows with ``user_level=False``.
+        n_features_in_: number of columns of X.
+        feature_names_in_: their names, where all are texts.
+        status_: how the run ended: ``"OK"``, or else what went wrong.
+        solver_: which solver ran.
+    """
+
+    def fit(self: _Estimator, X: Any, y: Any, groups: Any = None) -> _Estimator:
+        """Releases the coefficients of a model of y.
+
+        Args:
+            X: the table: a pandas or polars frame, a NumPy array or a scipy.sparse matrix (which becomes
+                dense), ``[rows, columns]``. Every column is a feature.
+            y: the label of each row, ``[rows]``.
+            groups: which user each row belongs to, ``[rows]``; any values that can be sorted. Needed with
+                ``user_level=True``, refused else.
+
+        Raises:
+            ValueError: if an argument is out of its range, a public fact is missing, or tables and
+                declarations contradict each other. Messages show no entry of X, y or groups.
+            TypeError: if an array of objects holds one that is no number in a column with bounds.
+            RuntimeError: if the run has left the numbers for which its guarantee is proven. Nothing of it is
+                kept, but its releases are not covered by the budget.
+        """
+        self._require_no_search()
+        budget = self._budget()
+        frame, named = _frames.frame_of(X)
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
+            )
+        y = column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=True)
+        labels = _frames.column_of("y", self._checked_label(y), len(frame))
+        slots = _declared.records(self.user_level, self.max_items_per_user, groups)
+        users = (
+            np.arange(len(frame))
+            if groups is None
+            else _frames.column_of("groups", groups, len(frame))
+        )
+        columns = list(frame.columns)
+        declaration = self._declaration(columns)
+        frame = frame if named else _frames.with_numbers(frame, declaration["bounds"])
+        key = _keys.fresh(self.random_state)
+        validate_data(self, X, reset=True, skip_check_array=True)
+
+        rows_key, run_key = jax.random.split(key)
+        table = frame.copy(deep=False)
+        table[LABEL], table[USER] = labels, users
+        made = tables.from_frame(rows_key, table, USER, columns, LABEL, slots, **declaration)
+        records = jax.tree.leaves(made.data.items)[0].shape[0]
+        if records < 2:
+            raise ValueError(
+                f"X must have rows of at least 2 records, got 1, with n_samples = {len(frame)}"
+            )
+        model = self._model(made.encoding)
+        run = _solving.fit(run_key, model, made.data, slots, budget)
+        self._keep(run, made.encoding, records, named)
+        return self
+
+    def report(self) -> Report:
+        """What was released, at what cost, of how many records, and what was declared; it prints."""
+        check_is_fitted(self, "coef_")
+        return _reporting.report(self)
+
+    def plot(self, ax: Any = None) -> Any:
+        """The coefficients as bars, one group for each class where there are several.
+
+        Args:
+            ax: matplotlib axes; a new figure's if left out.
+
+        Returns:
+            The axes.
+        """
+        check_is_fitted(self, "coef_")
+        return _reporting.plot(self, ax)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes what was declared and released to a file: NumPy's npz with a text in JSON, no pickle.
+
+        ``random_state`` is not written: whoever has it can take the noise away.
+
+        Args:
+            path: of the file, which is written over.
+
+        Raises:
+            ValueError: if a declared level or name is no number, text or pair of such.
+        """
+        check_is_fitted(self, "coef_")
+        _files.write(path, self)
+
+    @classmethod
+    def load(cls: type[_Estimator], path: str | os.PathLike[str]) -> _Estimator:
+        """The fitted estimator that ``save`` wrote, to the last bit; ``random_state`` is None, no ``plan_``.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            ValueError: if this is no such file, one of another class, or of a version that is not known.
+        """
+        return _files.read(path, cls)
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """The names of the encoded columns, ``columns_``, as an array of texts.
+
+        Args:
+            input_features: not used.
+        """
+        check_is_fitted(self, "coef_")
+        return np.asarray(self.columns_, object)
+
+    def _scores(self, X: Any) -> np.ndarray:
+        """coef_ · row + intercept_ of each row, ``[rows]`` or ``[rows, classes]``, in float64."""
+        check_is_fitted(self, "coef_")
+        frame, named = _frames.frame_of(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        known = list(self.encoding_.feature_columns)
+        if named and self._named and list(frame.columns) != known:
+            raise ValueError(
+                f"X must have the columns of the fit in their order, {known}, got {list(frame.columns)}"
+            )
+        frame = frame.set_axis(known, axis=1)
+        frame = frame if named else _frames.with_numbers(frame, self.encoding_.bounds)
+        rows = self.encoding_.apply(frame, labelled=False)
+        features = rows.features[:, int(self.encoding_.intercept) :].astype(np.float64)
+        return features @ self.coef_.T + self.intercept_
+
+    def _declaration(self, columns: list[Any]) -> dict[str, Any]:
+        """The arguments of ``tables.from_frame``, or of an ``Encoding``, that are declared."""
+        bounds, categories = _declared.features(columns, self.bounds, self.categories)
+        chosen = _declared.unexpected(self.missing, self.unknown, self.unlabelled)
+        intercept = require_flag("fit_intercept", self.fit_intercept)
+        label = self._label_declaration()
+        bounds |= label.pop("bounds", {})
+        return {
+            "bounds": bounds,
+            "categories": categories,
+            "intercept": intercept,
+            **chosen,
+            **label,
+        }
+
+    def _encoding(self, columns: list[Any]) -> Encoding:
+        """The map of a fit, from what is declared alone."""
+        declared = self._declaration(columns)
+        return Encoding(feature_columns=columns, label_column=LABEL, **declared)
+
+    def _budget(self) -> privacy.Budget:
+        for name, value in (("epsilon", self.epsilon), ("delta", self.delta)):
+            if value is None:
+                raise ValueError(
+                    f"{name} must be given: the budget (epsilon, delta) of the fit, such as (1.0, 1e-6), "
+                    "with delta well below one over the number of records; got None"
+                )
+        require_positive("epsilon", self.epsilon)
+        require_positive("delta", self.delta)
+        require_positive("max_norm", self.max_norm)
+        require_nonnegative("ridge", self.ridge)
+        return privacy.Budget(self.epsilon, self.delta)
+
+    def _model(self, encoding: Encoding) -> _solving.Model:
+        loss, number = self._loss()
+        width, bound = len(encoding.columns), encoding.feature_bound
+        return _solving.Model(loss, bound, width, float(self.max_norm), float(self.ridge), number)
+
+    def _keep(self, run: _solving.Run, encoding: Encoding, records: int, named: bool) -> None:
+        """Keeps what was released, if all of it is covered."""
+        if not np.isfinite(privacy.epsilon(run.solution.privacy, float(self.delta))):
+            raise RuntimeError(
+                "the run has left the numbers for which its guarantee is proven (scales or radii that are "
+                "not finite): nothing of it is kept, and nothing of it must be used"
+            )
+        self.status_ = Status(int(run.solution.status)).name
+        if self.status_ != "OK":
+            warnings.warn(f"the run of {run.solver} ended as {self.status_}", stacklevel=3)
+        self.plan_, self.solver_ = run.plan, run.solver
+        self.certificate_ = run.plan.certificate()
+        self.privacy_ = jax.tree.map(np.asarray, run.solution.privacy)
+        self.n_records_ = records
+        self._fits = getattr(self, "_fits", 0) + 1
+        self._seeded = self.random_state is not None
+        self._remember(encoding, named)
+        weights = np.asarray(run.solution.params, np.float64)
+        first = int(encoding.intercept)
+        constant = weights[0, ...] if first else np.zeros(weights.shape[1:])
+        self.coef_, self.intercept_ = self._in_units(weights[first:], constant)
+
+    def _remember(self, encoding: Encoding, named: bool) -> None:
+        self.encoding_, self._named = encoding, named
+        # As of this fit, whatever is set or changed afterwards.
+        asked = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
+        self._asked, self._fitted_loss = copy.deepcopy(asked), self._loss()
+        self.columns_ = encoding.columns[int(encoding.intercept) :]
+
+    def _require_no_search(self) -> None:
+        """Raise ``ValueError`` in a clone, unless tuning is allowed.
+
+        Who calls ``fit``, an estimator cannot know: the stack says nothing in another process, and other
+        searches are not scikit-learn's. That it is a clone it does know, and a search of scikit-learn's fits
+        nothing else. A plain clone that is fitted once is refused as well: it looks the same.
+        """
+        allowed = require_flag("unaccounted_tuning", self.unaccounted_tuning)
+        if getattr(self, "_cloned", False) and not allowed:
+            raise ValueError(_CLONED)
+
+    def __sklearn_clone__(self) -> Any:
+        """A clone as scikit-learn makes it, which knows that it is one."""
+        params = self.get_params(deep=False)
+        made = type(self)(**{name: clone(value, safe=False) for name, value in params.items()})
+        if hasattr(self, "_metadata_request"):
+            made._metadata_request = copy.deepcopy(self._metadata_request)
+        made._cloned = True
+        return made
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self.missing != "error"
+        tags.target_tags.required = True
+        return tags

@@ -1,0 +1,134 @@
+"""What a fitted estimator says of itself: the sections of its report, and its figure.
+
+Formal guarantee: that of ``report``: nothing is shown that was not declared, public, or released.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dpsco_jax import privacy
+from dpsco_jax._extra import needs
+from dpsco_jax.estimators.report import Report, Row
+
+_MOST = 20
+_WIDTH = 70
+
+
+def report(model: Any) -> Report:
+    """The report of a fitted estimator: one function for each section."""
+    sections = (
+        ("released", _released(model)),
+        ("cost", _cost(model)),
+        ("sizes", _sizes(model)),
+        ("coefficients", _coefficients(model)),
+        ("declared, and taken as public", _declared(model)),
+    )
+    return Report(type(model).__name__, sections, model.certificate_)
+
+
+def plot(model: Any, ax: Any) -> Any:
+    """Horizontal bars of all coefficients."""
+    if ax is None:
+        with needs("sklearn"):
+            from matplotlib import pyplot
+        ax = pyplot.subplots(figsize=(6, 1 + 0.25 * len(model.columns_)), layout="constrained")[1]
+    values = np.atleast_2d(model.coef_)
+    names = list(getattr(model, "classes_", [])) if len(values) > 1 else [None]
+    height = 0.8 / len(values)
+    places = np.arange(len(model.columns_))
+    for index, (row, name) in enumerate(zip(values, names, strict=True)):
+        shift = (index - (len(values) - 1) / 2) * height
+        ax.barh(places + shift, row, height, label=None if name is None else str(name))
+    ax.set_yticks(places, model.columns_)
+    ax.invert_yaxis()
+    ax.axvline(0.0, color="0.5", linewidth=0.8)
+    ax.set_xlabel("coefficient")
+    if len(values) > 1:
+        ax.legend()
+    found = model.certificate_
+    ax.set_title(f"{type(model).__name__}, ε = {found.epsilon:.3g}, δ = {found.delta:.3g}")
+    return ax
+
+
+def _released(model: Any) -> tuple[Row, ...]:
+    outputs = f"{np.size(model.coef_)} coefficients"
+    outputs += (
+        f" and {np.size(model.intercept_)} intercept(s)" if model._asked["fit_intercept"] else ""
+    )
+    return (
+        ("what", outputs),
+        ("loss", _loss(model)),
+        ("solver", model.solver_),
+        ("ended", model.status_),
+    )
+
+
+def _loss(model: Any) -> str:
+    kind, number = model._fitted_loss
+    return f"{kind}, {number:.6g}" if kind == "quantile" else kind
+
+
+def _cost(model: Any) -> tuple[Row, ...]:
+    found = model.certificate_
+    ledger = float(privacy.epsilon(model.privacy_, float(found.delta)))
+    rows = [
+        ("epsilon", f"{found.epsilon:.6g}"),
+        ("delta", f"{found.delta:.6g}"),
+        ("budget", "({epsilon:.6g}, {delta:.6g})".format(**model._asked)),
+        ("relation", found.relation.name),
+        ("accountant", found.accountant),
+        ("epsilon of the ledger", f"{ledger:.6g}"),
+        *(("assumes", line) for line in found.assumptions),
+    ]
+    if model._fits > 1:
+        earlier = "with costs of their own, which are not added here"
+        if model._seeded:
+            earlier += "; of one random_state, they share their noise and nothing is guaranteed"
+        rows.append(("earlier fits", f"{model._fits - 1} of this object, {earlier}"))
+    if model._asked["unaccounted_tuning"]:
+        what = "allowed: the guarantee is that of one fit, not of what was chosen among several"
+        rows.append(("unaccounted tuning", what))
+    return tuple(rows)
+
+
+def _sizes(model: Any) -> tuple[Row, ...]:
+    if model._asked["user_level"]:
+        record = f"a user, with at most {model._asked['max_items_per_user']} rows"
+    else:
+        record = "a row; a person with several rows is protected for each alone"
+    return (
+        ("record", record),
+        ("records", f"{model.n_records_} (public)"),
+        ("columns of X", str(model.n_features_in_)),
+        ("encoded columns", str(len(model.columns_))),
+    )
+
+
+def _coefficients(model: Any) -> tuple[Row, ...]:
+    """The largest by absolute value, in the order of the columns."""
+    values = np.atleast_2d(model.coef_).T
+    order = np.argsort(-np.abs(values).max(axis=1), kind="stable")[:_MOST]
+    rows = [(str(model.columns_[i]), _numbers(values[i])) for i in sorted(order)]
+    if hasattr(model, "classes_"):
+        classes = model.classes_ if values.shape[1] > 1 else model.classes_[1:]
+        rows.insert(0, ("for the class", "  ".join(map(str, classes))))
+    if len(values) > _MOST:
+        rows.append(("...", f"{len(values) - _MOST} smaller ones are in coef_"))
+    if model._asked["fit_intercept"]:
+        rows.append(("intercept", _numbers(np.ravel(model.intercept_))))
+    return tuple(rows)
+
+
+def _numbers(values: Any) -> str:
+    return "  ".join(f"{value:.4g}" for value in values)
+
+
+def _declared(model: Any) -> tuple[Row, ...]:
+    hidden = ("unaccounted_tuning", "epsilon", "delta")
+    rows = []
+    for name, value in model._asked.items():
+        text = repr(value)
+        if name not in hidden and value is not None:
+            rows.append((name, text if len(text) <= _WIDTH else f"{text[:_WIDTH]} ..."))
+    return tuple(rows)

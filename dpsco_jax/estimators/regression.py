@@ -1,0 +1,153 @@
+"""Private regression of a number: its mean, its mean without outliers, or a quantile.
+
+What it computes: a linear model of a bounded label, fitted with user-level differential privacy to a table of
+which bounds and levels are declared.
+
+Source: ``problems.losses``, ``problems.tables``, and the solvers that ``_solving`` names.
+
+Formal guarantee: see ``_base``: (ε, δ)-DP for all rows of a user, under replacement of one user. Predictions
+on rows of others are post-processing. ``score`` of private data is a number about them, and not private.
+
+Cost: a compilation for each shape of the data, seconds; then the passes of the solver over the data.
+
+Example:
+    >>> import numpy as np
+    >>> from dpsco_jax.estimators import PrivateRegression
+    >>> rng = np.random.default_rng(0)
+    >>> users, x = np.repeat(np.arange(300), 2), rng.uniform(-1, 1, (600, 2))
+    >>> y = 50 + 20 * x[:, 0] + rng.normal(size=600)
+    >>> model = PrivateRegression(epsilon=8.0, delta=1e-5, bounds=(-1, 1), label_bounds=(0, 100),
+    ...                           missing="error", max_items_per_user=2)
+    >>> model.fit(x, y, groups=users).coef_.shape
+    (2,)
+    >>> model.certificate_.epsilon <= 8.0, bool(model.score(x, y) > 0.75)
+    (True, True)
+"""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+
+from dpsco_jax._checks import require_choice, require_inside, require_positive
+from dpsco_jax.estimators import _declared
+from dpsco_jax.estimators._base import PrivateEstimator
+from dpsco_jax.estimators._declared import LABEL
+from dpsco_jax.estimators._solving import LOSSES
+
+__all__ = ["PrivateRegression"]
+
+
+class PrivateRegression(RegressorMixin, PrivateEstimator):
+    """Linear regression of a bounded number, private for each user.
+
+    Args:
+        loss: ``"squared"`` for the mean, ``"huber"`` for one that large deviations move less, ``"quantile"``.
+        epsilon: ε of the fit, positive.
+        delta: δ of the fit, in (0, 1), well below one over the number of users.
+        bounds: (low, high) by numeric column, or one pair for all columns without levels (columns of arrays
+            are called 0, 1, ...). Public; values outside are clipped.
+        categories: levels by other column. Public.
+        label_bounds: (low, high) of the label. Public; labels outside are clipped.
+        max_items_per_user: how many rows of a user count at most; of more, a random choice. Public.
+        user_level: whether all rows of a user are one record. If False each row is one, and the guarantee is
+            for a row: it says little to a person who has several.
+        huber_threshold: deviations beyond it count linearly; in units of the label, positive. ``None``: a
+            tenth of the width of ``label_bounds``. Used with ``loss="huber"``.
+        quantile: the level in (0, 1); 0.5 is the median. Used with ``loss="quantile"``.
+        missing: what a missing feature is: ``"indicator"``, a column of its own says so; ``"zero"``, the
+            middle of the bounds, or no level; or an ``"error"``.
+        unknown: levels that were not declared are an ``"error"``, or have the column ``"other"``.
+        unlabelled: rows without a label are an ``"error"``, or ``"drop_row"``.
+        fit_intercept: whether there is a constant beside the middle of ``label_bounds``, which always is.
+        ridge: λ ≥ 0 of (λ/2)·‖coefficients‖², the intercept included, where columns and label are in [-1, 1].
+        max_norm: the largest norm that coefficients can have on that scale, positive.
+        random_state: as of ``PrivateLogisticRegression``: None, or an integer as secret as the data.
+        unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
+            not added up.
+
+    ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(columns,)``: units of
+    the label for a column that goes from the middle of its bounds to the upper one, or for having a level.
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: str = "squared",
+        epsilon: float | None = None,
+        delta: float | None = None,
+        bounds: Any = None,
+        categories: Any = None,
+        label_bounds: Any = None,
+        max_items_per_user: int | None = None,
+        user_level: bool = True,
+        huber_threshold: float | None = None,
+        quantile: float = 0.5,
+        missing: str = "indicator",
+        unknown: str = "error",
+        unlabelled: str = "error",
+        fit_intercept: bool = True,
+        ridge: float = 1e-4,
+        max_norm: float = 3.0,
+        random_state: int | None = None,
+        unaccounted_tuning: bool = False,
+    ):
+        self.loss = loss
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.categories = categories
+        self.label_bounds = label_bounds
+        self.max_items_per_user = max_items_per_user
+        self.user_level = user_level
+        self.huber_threshold = huber_threshold
+        self.quantile = quantile
+        self.missing = missing
+        self.unknown = unknown
+        self.unlabelled = unlabelled
+        self.fit_intercept = fit_intercept
+        self.ridge = ridge
+        self.max_norm = max_norm
+        self.random_state = random_state
+        self.unaccounted_tuning = unaccounted_tuning
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The prediction for each row in units of the label, ``[rows]``; it may lie outside of its bounds.
+
+        Args:
+            X: a table with the columns of the fit.
+
+        Raises:
+            ValueError: if its columns are others, or a value has no image (see ``missing``, ``unknown``).
+        """
+        return self._scores(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # with few rows: noise
+        return tags
+
+    def _checked_label(self, y: np.ndarray) -> np.ndarray:
+        if y.dtype.kind != "O":
+            return y
+        try:
+            return y.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError("y must be real numbers, got objects that are none") from None
+
+    def _label_declaration(self) -> dict[str, Any]:
+        return {"bounds": {LABEL: _declared.label_bounds(self.label_bounds)}}
+
+    def _loss(self) -> tuple[str, float]:
+        loss = require_choice("loss", self.loss, LOSSES)
+        require_inside("quantile", self.quantile)
+        low, high = _declared.label_bounds(self.label_bounds)
+        threshold = (high - low) / 10 if self.huber_threshold is None else self.huber_threshold
+        require_positive("huber_threshold", threshold)
+        scaled = 2.0 * float(threshold) / (high - low)
+        return loss, {"squared": 0.0, "huber": scaled, "quantile": float(self.quantile)}[loss]
+
+    def _in_units(self, weights: np.ndarray, constant: np.ndarray) -> tuple[Any, Any]:
+        low, high = _declared.label_bounds(self.label_bounds)
+        half = (high - low) / 2
+        return weights * half, float(low + half * (1.0 + constant))

@@ -1,0 +1,147 @@
+"""Frames of pandas and polars, arrays and sparse matrices hold one table: bit for bit the same fit."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from tests.estimators.support import (
+    COMMON,
+    LEVELS,
+    TABLE,
+    UNION,
+    WHO,
+    fitted,
+    made,
+    replaced_solver,
+)
+
+NUMBERS = np.array(
+    [[0.5, -2.0], [0.0, 1.0], [0.0, 0.0], [3.0, 0.25], [-0.5, 0.0], [1.0, 1.0], [0, 0]]
+)
+BY_PLACE = {"bounds": {0: (0, 100)}, "categories": {1: LEVELS}}
+
+
+def of_numbers(X, **changes):
+    declared = {"bounds": (-1, 1), "categories": None} | changes
+    return made(**declared).fit(X, UNION, groups=WHO)
+
+
+def test_an_array_of_objects_is_the_frame_by_place(monkeypatch):
+    replaced_solver(monkeypatch)
+    named, placed = fitted(), fitted(X=TABLE.to_numpy(object), **BY_PLACE)
+    np.testing.assert_array_equal(named.coef_, placed.coef_)
+    np.testing.assert_array_equal(
+        named.predict_proba(TABLE), placed.predict_proba(TABLE.to_numpy(object))
+    )
+    assert named.columns_[0] == "age"
+    assert placed.columns_[0] == "0"
+
+
+@pytest.mark.parametrize(
+    "make", [sparse.csr_matrix, sparse.coo_array, np.ndarray.tolist, pd.DataFrame]
+)
+def test_numbers_are_the_same_in_every_container(monkeypatch, make):
+    seen = replaced_solver(monkeypatch)
+    of_numbers(NUMBERS)
+    other = of_numbers(make(NUMBERS))
+    (first, second) = (data.items.features for _, _, data in seen)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(
+        other.predict_proba(make(NUMBERS)), other.predict_proba(make(NUMBERS))
+    )
+
+
+def test_a_polars_frame_is_the_pandas_frame(monkeypatch):
+    polars = pytest.importorskip("polars")
+    seen = replaced_solver(monkeypatch)
+    ages = [None if age != age else age for age in TABLE["age"]]
+    jobs = [None if job != job else job for job in TABLE["job"]]
+    frame = polars.DataFrame({"age": ages, "job": jobs})
+    model = fitted()
+    other = made().fit(frame, polars.Series(UNION.tolist()), groups=polars.Series(WHO.tolist()))
+    np.testing.assert_array_equal(model.coef_, other.coef_)
+    np.testing.assert_array_equal(seen[0][2].items.features, seen[1][2].items.features)
+    np.testing.assert_array_equal(model.predict_proba(TABLE), other.predict_proba(frame))
+    categorical = frame.with_columns(polars.col("job").cast(polars.Categorical))
+    np.testing.assert_array_equal(model.predict_proba(TABLE), other.predict_proba(categorical))
+    with pytest.raises(ValueError, match="collect it first"):
+        made().fit(frame.lazy(), UNION, groups=WHO)
+
+
+def test_columns_that_are_called_by_numbers_are_not_mixed_up(monkeypatch):
+    """scikit-learn looks at names that are texts; these it would take by place."""
+    replaced_solver(monkeypatch)
+    frame = TABLE.set_axis([7, 3], axis=1)
+    model = fitted(X=frame, bounds={7: (0, 100)}, categories={3: LEVELS})
+    assert model.columns_[0] == "7"
+    with pytest.raises(
+        ValueError, match=r"X must have the columns of the fit in their order, \[7, 3\]"
+    ):
+        model.predict(frame[[3, 7]])
+
+
+def test_values_outside_of_bounds_count_as_the_bounds(monkeypatch):
+    replaced_solver(monkeypatch)
+    model = fitted()
+    inside = pd.DataFrame({"age": [0.0, 100.0], "job": ["nurse", "nurse"]})
+    outside = pd.DataFrame({"age": [-1e300, np.inf], "job": ["nurse", "nurse"]})
+    np.testing.assert_array_equal(model.predict_proba(inside), model.predict_proba(outside))
+    assert model.predict_proba(inside)[0, 1] != model.predict_proba(inside)[1, 1]
+
+
+def test_predictions_are_the_coefficients_times_the_encoded_row(monkeypatch):
+    replaced_solver(monkeypatch)
+    row = pd.DataFrame({"age": [75.0], "job": ["pilot"]})
+    for kind in ("logistic", "squared", "softmax"):
+        model = fitted(kind)
+        encoded = np.array([0.5, 0, 0, 0, 1, 0])
+        expected = np.atleast_2d(model.coef_) @ encoded + model.intercept_
+        if kind == "squared":
+            np.testing.assert_allclose(model.predict(row), expected, rtol=1e-12)
+        else:
+            np.testing.assert_allclose(np.ravel(model.decision_function(row)), expected, rtol=1e-12)
+            odds = np.exp(expected) if kind == "softmax" else np.append(1.0, np.exp(expected))
+            np.testing.assert_allclose(model.predict_proba(row)[0], odds / odds.sum(), rtol=1e-12)
+            assert model.predict(row)[0] == model.classes_[np.argmax(odds)]
+
+
+@pytest.mark.parametrize("missing", ["zero", "error"])
+def test_missing_values_are_what_was_chosen(monkeypatch, missing):
+    replaced_solver(monkeypatch)
+    whole = TABLE.fillna({"age": 50.0, "job": "clerk"})
+    model = fitted(X=whole, missing=missing)
+    assert model.columns_ == ("age", "job=clerk", "job=nurse", "job=pilot")
+    if missing == "zero":
+        scores = model.decision_function(TABLE.iloc[[4]])
+        np.testing.assert_array_equal(scores, model.intercept_)
+    else:
+        with pytest.raises(ValueError, match="column 'age' must be present in every row"):
+            model.predict(TABLE)
+
+
+def test_levels_and_labels_that_were_not_declared(monkeypatch):
+    seen = replaced_solver(monkeypatch)
+    strange = TABLE.assign(job=["spy", *TABLE["job"][1:]])
+    with pytest.raises(ValueError, match="column 'job' must be one of") as refusal:
+        fitted(X=strange)
+    assert "spy" not in str(refusal.value)
+    assert "job is other" in fitted(X=strange, unknown="other").columns_
+    labels = np.where(np.arange(7) == 1, "maybe", UNION)
+    with pytest.raises(ValueError, match="column y must be one of") as refusal:
+        made().fit(TABLE, labels, groups=WHO)
+    assert "maybe" not in str(refusal.value)
+    made(unlabelled="drop_row").fit(TABLE, labels, groups=WHO)
+    assert int(seen[-1][2].mask.sum()) == 6
+    assert COMMON["max_items_per_user"] == 3
+
+
+def test_labels_of_a_regression_are_clipped_and_come_back_in_units(monkeypatch):
+    seen = replaced_solver(monkeypatch)
+    model = fitted("squared")
+    (_, _, data) = seen[0]
+    found = np.sort(np.asarray(data.items.label)[np.asarray(data.mask)])
+    np.testing.assert_allclose(found, [-1, -1, -0.5, 0, 0.5, 1, 1])  # (10, 30), clipped
+    flat = fitted("squared", fit_intercept=False)
+    assert flat.intercept_ == 20.0
+    assert len(model.coef_) == len(flat.coef_) == 6

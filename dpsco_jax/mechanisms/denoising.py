@@ -12,6 +12,8 @@ Formal guarantee: post-processing of ``noisy``: no privacy is spent.
 Cost: ``num_iterations`` products with a matrix of d × 192.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -48,7 +50,7 @@ def posterior_means(
     def posterior(log_prior: Float[Array, "atoms"]) -> Float[Array, "dim atoms"]:
         return jax.nn.softmax(log_likelihood + log_prior[None], axis=1)
 
-    def step(_: int, log_prior: Float[Array, "atoms"]) -> Float[Array, "atoms"]:
+    def step(_: Any, log_prior: Float[Array, "atoms"]) -> Float[Array, "atoms"]:
         # The floor keeps atoms that float32 lost from being lost for ever.
         return jnp.log(jnp.maximum(jnp.mean(posterior(log_prior), axis=0), 1e-30))
 

@@ -16,7 +16,7 @@ Cost: a calibration by privacy loss distributions takes about a second, by Rény
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from dp_accounting import NeighboringRelation
 
@@ -40,6 +40,7 @@ _LEDGER_ROUNDING = 2e-5
 _LEAST_MULTIPLIER = 0.01
 
 
+@runtime_checkable
 class Releases(Protocol):
     """All that is released by a run, or by a part of one, with the numbers that it uses.
 

@@ -1,15 +1,15 @@
 """Eight tables as tasks with users: four to choose settings on, four to report.
 
 What it computes: dense rows from public bounds and levels, a fixed split of the users, and the objective of
-each task; the minimum of the training objective (Newton's method, no privacy) and what is measured of a model.
+each task; the minimum of the training objective (Newton, no privacy) and what is measured of a model.
 
 Source: ``docs/experiments.md``, "Tables to design with and tables to report", which was written before the
 first run; ``table_declarations`` says what is public of each.
 
 Formal guarantee: a row's features and label are functions of that row and of declared numbers; see
-``dpsco_jax.problems.encoding``. A column that can be missing is 0 where it is, and a column of its own is then
-1. Taken as public are the number of users and the bound on the rows of each. Measurements are functions of
-the data without noise: for a study, not private outputs.
+``dpsco_jax.problems.encoding``. A column that can be missing is 0 where it is, and a column of its own is 1
+there. Taken as public are the number of users and the bound on the rows of each. Measurements are functions
+of the data without noise: for a study, not private outputs.
 
 Cost: a second or two for each table, once per process.
 
@@ -169,7 +169,7 @@ def load_optimum(name: str) -> Optimum:
     """The minimum of the training objective, without privacy; kept for the process."""
     task = load_table(name)
     found = reference.solve(task.objective, task.train, task.dim)
-    rows, labels, weights = reference.sparse_rows(task.objective, task.train, task.dim)
+    _, labels, weights = reference.sparse_rows(task.objective, task.train, task.dim)
     assert task.objective.linear_model is not None
     with jax.enable_x64(True):
         start = weights @ np.asarray(
@@ -185,7 +185,7 @@ def excess_risk(params: Float[Array, "dim"], task: TableTask, least: Any) -> Arr
 
 
 def held_out(params: Float[Array, "dim"], task: TableTask) -> float:
-    """What is reported of test users: the AUC over their rows for classes, else their mean loss without ridge."""
+    """What is reported of test users: the AUC over their rows for classes, else the mean loss."""
     if task.kind != "logistic":
         regularizer = task.objective.regularizer(params)
         return float(mean_loss(task.objective)(params, task.test) - regularizer)

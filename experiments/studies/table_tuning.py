@@ -42,13 +42,14 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TableTuning:
-    """The best DP-SGD of some 3,000 configurations, by table and ε.
+    """The best DP-SGD of a grid that was searched in hindsight, by table and ε.
 
     Attributes:
         tables: names in ``table_tasks.NAMES``; those to design with by default.
         epsilons: budgets, met by the certificate.
         seeds: number of fresh repetitions of the winner.
         delta: the δ of all budgets.
+        thorough: whether the first stage of the search has all combinations of momentum and decay.
     """
 
     name: ClassVar[str] = "table-tuning"
@@ -57,6 +58,7 @@ class TableTuning:
     epsilons: tuple[float, ...] = sweeps.axis("epsilon", EPSILONS)
     seeds: int = sweeps.axis("seed", 24)
     delta: float = DELTA
+    thorough: bool = False
 
     def cells(self) -> list[dict[str, Setting]]:
         return sweeps.product(self)
@@ -68,7 +70,7 @@ class TableTuning:
 
         @functools.cache
         def found(epsilon: float) -> Found:
-            return table_search.search(name, epsilon, self.delta)
+            return table_search.search(name, epsilon, self.delta, self.thorough)
 
         def inputs(cell: Settings) -> Job:
             config = found(float(cell["epsilon"])).config

@@ -1,15 +1,15 @@
 """The best DP-SGD for a table and an ε in hindsight: a search over a grid that grows where it must.
 
-What it computes: stage by stage, fewer configurations on more seeds. One seed of the whole grid: four numbers
-of steps × clip norms × step sizes, with a constant step and with momentum and a decaying one (``thorough``: all
-four combinations); every run counts under four averages, some 1,500 configurations (3,000). While the best
-lies at an end of the clip norms or step sizes, that axis is doubled there. Three further seeds of the best 90
-settings (the best 24 with all combinations), sixteen more of the best 18.
+What it computes: stage by stage, fewer configurations on more seeds. One seed of the whole grid: four
+numbers of steps × clip norms × step sizes, with a constant step and with momentum and a decaying one
+(``thorough``: all four combinations); every run counts under four averages, some 1,500 configurations
+(3,000). While the best lies at an end of the clip norms or step sizes, that axis is doubled there. Three
+further seeds of the best 90 settings (the best 24 with all combinations), sixteen more of the best 18.
 
 Source: none.
 
-Formal guarantee: each run is (ε, δ)-DP, see ``table_dp_sgd``. The search is not: it looks at the data without
-noise and no ε is charged for it, so that the baseline is better than anybody could have it.
+Formal guarantee: each run is (ε, δ)-DP, see ``table_dp_sgd``. The search is not: it looks at the data
+without noise and no ε is charged for it, so that the baseline is better than anybody could have it.
 
 Cost: half a minute to three minutes of two cores for a table and an ε.
 """
@@ -34,7 +34,7 @@ _KINDS = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0))  # momentum, decay
 _TWO_KINDS = ((0.0, 0.0), (1.0, 1.0))
 _EXPANDED = 24
 _LONGEST = 12
-_BATCH = 128
+_BATCHES = (32, 64, 128)
 _KEPT = (90, 18)
 _SEEDS = (3, 16)
 
@@ -155,9 +155,11 @@ def evaluate(
     for num_steps in sorted({config.num_steps for config in configs}):
         mine = [i for i, config in enumerate(configs) if config.num_steps == num_steps]
         jobs = [(i, s) for i in mine for s in range(len(seeds))]
-        for begin in range(0, len(jobs), _BATCH):
-            part = jobs[begin : begin + _BATCH]
-            full = part + [part[-1]] * (_BATCH - len(part) if len(jobs) > _BATCH else 0)
+        for begin in range(0, len(jobs), _BATCHES[-1]):
+            part = jobs[begin : begin + _BATCHES[-1]]
+            # Few sizes, for each is compiled.
+            size = min(s for s in _BATCHES if s >= len(part))
+            full = part + [part[-1]] * (size - len(part))
             numbers = [settings(ready, configs[i], epsilon, delta) for i, _ in full]
             stacked = table_dp_sgd.Settings(*np.asarray(numbers, np.float32).T)
             keys = jax.vmap(jax.random.key)(jnp.asarray([seeds[s] for _, s in full]))

@@ -86,7 +86,7 @@ def flatten(task: TableTask) -> Flat:
     """The matrices of a task."""
     rows, labels, weights = _part(task.train)
     least = jnp.float32(load_optimum(task.name).value)
-    test = _part(task.test)
+    test: Any = _part(task.test)
     if task.kind == "logistic":
         mask = np.asarray(task.test.mask)
         features, positive = np.asarray(test[0])[mask], np.asarray(test[1])[mask] > 0.5

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import Budget, Problem
+from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import preconditioned_sgd
 from experiments.studies import table_dp_sgd, table_search, table_tuning
@@ -42,6 +43,13 @@ _NEWTON_CLIPS = (0.5, 1.0, 2.0)
 _NEWTON_SHIFTS = (0.1, 10.0**-0.5, 1.0)
 _AMP_SHARES = (0.6, 0.8, 0.9, 0.95, 0.98)
 _SEARCH_SEEDS = 2
+
+
+class Shared(NamedTuple):
+    """The training data in both forms."""
+
+    flat: table_dp_sgd.Flat
+    train: UserData
 
 
 class Prepared(NamedTuple):
@@ -135,25 +143,30 @@ def prepare(name: str, method: str, epsilon: float, delta: float) -> Prepared:
     return Prepared(_best(name, method, candidates), epsilon)
 
 
-def runner(name: str, method: str) -> Callable[[Any, jax.Array, Any], jax.Array]:
-    """``run(flat, key, numbers) -> params``, pure JAX."""
+def shared(name: str) -> Shared:
+    """What ``runner`` works on."""
+    return Shared(bench(name).flat, load_table(name).train)
+
+
+def runner(name: str, method: str) -> Callable[[Shared, jax.Array, Any], jax.Array]:
+    """``run(shared, key, numbers) -> params``, pure JAX."""
     task = load_table(name)
     objective, kind = task.objective, task.kind
     if method == ADA_SSP:
-        return lambda flat, key, numbers: ada_ssp.solve(key, numbers, flat)
+        return lambda data, key, numbers: ada_ssp.solve(key, numbers, data.flat)
     if method == AMP:
-        return lambda flat, key, numbers: amp.solve(key, numbers, flat, objective)
+        return lambda data, key, numbers: amp.solve(key, numbers, data.flat, objective)
     if method == NEWTON:
-        return lambda flat, key, numbers: dp_newton.solve(
-            key, numbers[0], flat, objective, kind, numbers[1].shape[0]
+        return lambda data, key, numbers: dp_newton.solve(
+            key, numbers[0], data.flat, objective, kind, numbers[1].shape[0]
         )
     if method == TUNED:
-        return lambda flat, key, given: table_dp_sgd.run(
-            flat, key, given.numbers, objective, given.steps.shape[0]
+        return lambda data, key, given: table_dp_sgd.run(
+            data.flat, key, given.numbers, objective, given.steps.shape[0]
         )[given.average]
     module: Any = preconditioned_sgd if method == PRECONDITIONED else private_ac_sa
     start = jnp.zeros(task.dim)
-    return lambda flat, key, plan: module.solve(key, plan, objective, task.train, start).params
+    return lambda data, key, plan: module.solve(key, plan, objective, data.train, start).params
 
 
 def _arrays(plan: Any) -> Any:
@@ -162,13 +175,15 @@ def _arrays(plan: Any) -> Any:
 
 def _best(name: str, method: str, candidates: list[Any]) -> Any:
     """The candidate with the least mean excess risk over two seeds; looks at the data at no charge."""
-    ready, run = bench(name), runner(name, method)
-    keys = jax.random.split(jax.random.key(7), _SEARCH_SEEDS)
+    objective, run = bench(name).objective, runner(name, method)
 
     @jax.jit
-    def risks(flat: Any, numbers: Any) -> jax.Array:
-        found = jax.vmap(lambda key: run(flat, key, numbers))(keys)
-        return jax.vmap(lambda params: table_dp_sgd.excess(flat, params, ready.objective))(found)
+    def risks(data: Shared, seed: int, numbers: Any) -> jax.Array:
+        keys = jax.random.split(jax.random.key(seed), _SEARCH_SEEDS)
+        found = jax.vmap(lambda key: run(data, key, numbers))(keys)
+        return jax.vmap(lambda params: table_dp_sgd.excess(data.flat, params, objective))(found)
 
-    means = [float(np.mean(risks(ready.flat, numbers))) for numbers in candidates]
+    data = shared(name)
+    # The same draws for all candidates.
+    means = [float(np.mean(risks(data, 7, numbers))) for numbers in candidates]
     return candidates[int(np.argmin(np.where(np.isfinite(means), means, np.inf)))]

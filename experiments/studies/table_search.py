@@ -112,7 +112,8 @@ def search(name: str, epsilon: float, delta: float, thorough: bool = False) -> F
         thorough: whether the first stage tries all combinations of momentum and decay.
     """
     ready = bench(name)
-    clips, sizes, first = list(_CLIPS), list(_SIZES), {}
+    clips, sizes = list(_CLIPS), list(_SIZES)
+    first: dict[Config, np.ndarray] = {}
     while True:
         grid = itertools.product(STEPS, clips, sizes, _KINDS if thorough else _TWO_KINDS)
         every = [Config(steps, clip, size, *kind) for steps, clip, size, kind in grid]

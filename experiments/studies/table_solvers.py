@@ -66,11 +66,11 @@ class TableSolvers:
         objective, optimum = bench(name).objective, load_optimum(name)
         run_method = table_methods.runner(name, method)
 
-        def run(flat: Any, key: jax.Array, numbers: Any) -> dict[str, jax.Array]:
-            params = run_method(flat, key, numbers)
+        def run(data: table_methods.Shared, key: jax.Array, numbers: Any) -> dict[str, jax.Array]:
+            params = run_method(data, key, numbers)
             return {
-                "excess_risk": table_dp_sgd.excess(flat, params, objective),
-                "metric": table_dp_sgd.metric(flat, params, objective),
+                "excess_risk": table_dp_sgd.excess(data.flat, params, objective),
+                "metric": table_dp_sgd.metric(data.flat, params, objective),
             }
 
         def prepared(cell: Settings) -> table_methods.Prepared:
@@ -78,7 +78,7 @@ class TableSolvers:
 
         return sweeps.Program(
             run,
-            shared=bench(name).flat,
+            shared=table_methods.shared(name),
             inputs=lambda cell: prepared(cell).numbers,
             known=lambda cell: {
                 "certified_epsilon": prepared(cell).epsilon,

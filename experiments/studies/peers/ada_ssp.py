@@ -72,11 +72,11 @@ def solve(key: jax.Array, plan: Plan, flat: Flat) -> Float[Array, "dim"]:
     """One run."""
     gram, moment = statistics(flat)
     users, dim = len(flat.rows), len(moment)
-    gram_key, moment_key, least_key = jax.random.split(key, 3)
+    gram_key, diagonal_key, moment_key, least_key = jax.random.split(key, 4)
     square = plan.feature_bound**2
     of_gram = plan.noise_multiplier * math.sqrt(2.0) * square
     drawn = jnp.triu(jax.random.normal(gram_key, (dim, dim)), 1) / math.sqrt(2.0)
-    diagonal = jax.random.normal(jax.random.fold_in(gram_key, 1), (dim,))
+    diagonal = jax.random.normal(diagonal_key, (dim,))
     gram_noise = of_gram * (drawn + drawn.T + jnp.diag(diagonal))
     of_moment = plan.noise_multiplier * 2.0 * plan.feature_bound * plan.label_bound
     noisy_moment = moment + of_moment * jax.random.normal(moment_key, (dim,))

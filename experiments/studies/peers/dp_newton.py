@@ -70,8 +70,8 @@ def solve(
     share = largest / (lowest * (users * lowest + largest))
     rows = flat.rows.reshape(-1, dim)
 
-    def step(params: Array, at: jax.Array) -> tuple[Array, None]:
-        first, second = jax.random.split(at)
+    def step(params: Array, t: Array) -> tuple[Array, None]:
+        first, second = jax.random.split(jax.random.fold_in(key, t))
         margins = flat.rows @ params
         slopes = flat.weights * objective.linear_model.derivative(margins, flat.labels)
         noise = plan.noise_multiplier * 2.0 * plan.clip / users
@@ -87,5 +87,5 @@ def solve(
             params = params * jnp.minimum(1.0, RADIUS / length)
         return params, None
 
-    params, _ = jax.lax.scan(step, jnp.zeros(dim), jax.random.split(key, num_steps))
+    params, _ = jax.lax.scan(step, jnp.zeros(dim), jnp.arange(num_steps))
     return params

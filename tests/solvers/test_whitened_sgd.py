@@ -33,9 +33,7 @@ def _table(kind, dim, seed=0):
     weights = rng.normal(size=dim) / rows.std((0, 1)).clip(0.05) / dim**0.5
     margins = rows @ weights - np.mean(rows @ weights)
     labels = rng.random((USERS, ITEMS)) < 1 / (1 + np.exp(-margins))
-    data = UserData(
-        Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)), None
-    )
+    data = UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)), None)
     return data, losses.logistic(dim**0.5, ridge=1e-3)
 
 

@@ -170,6 +170,7 @@ def _intercept_first(
     """Descent along the intercept alone: the point, the cost, the number of gradients."""
     noise_key, oracle_key = jax.random.split(key)
     column = plan.intercept
+    assert column is not None
     feature = data.features[..., column : column + 1]
     lengths = jnp.maximum(jnp.abs(feature[..., 0]), 1e-6 * model.feature_bound)
     chosen = data._replace(features=feature, row_norms=lengths / linear.HEAD_ROOM)

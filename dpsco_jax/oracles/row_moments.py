@@ -13,11 +13,11 @@ Formal guarantee: every sum is over users, of terms that depend on one user's ro
 most the bound given, by ``geometry.norms``. The product of two terms of ``mean_squares`` is not negative,
 for their entries are not; nor is that of two terms of ``second_moments``, which are positive multiples of
 positive semi-definite matrices: tr(A·B) = ‖A^½·B^½‖_F² ≥ 0. So for both
-``transforms.summed_contributions(..., nonnegative=True)`` states the sensitivity under REPLACE_ONE, √2 times the norm. (A matrix is formed in
-float32, so that it is positive semi-definite up to a relative error of (items + 2)·2^-24 in Frobenius norm,
-and a product of two may be that far below zero, relative to their norms: what this adds to the sensitivity
-is less than what clipping to (1 - 2^-10) times the bound takes away, for up to 8,000 items.) A user without
-items has terms of zero.
+``transforms.summed_contributions(..., nonnegative=True)`` states the sensitivity under REPLACE_ONE, √2 times
+the norm. (A matrix is formed in float32, so that it is positive semi-definite up to a relative error of
+(items + 2)·2^-24 in Frobenius norm, and a product of two may be that far below zero, relative to their
+norms: what this adds to the sensitivity is less than what clipping to (1 - 2^-10) times the bound takes
+away, for up to 8,000 items.) A user without items has terms of zero.
 
 Cost: one pass over the features; ``second_moments`` dim² products a row and a chunk of matrices.
 """

@@ -214,7 +214,8 @@ class PrivateEstimator(BaseEstimator):
     def _model(self, encoding: Encoding) -> _solving.Model:
         loss, number = self._loss()
         width, bound = len(encoding.columns), encoding.feature_bound
-        return _solving.Model(loss, bound, width, float(self.max_norm), float(self.ridge), number)
+        radius, ridge = float(self.max_norm), float(self.ridge)
+        return _solving.Model(loss, bound, width, radius, ridge, bool(encoding.intercept), number)
 
     def _keep(self, run: _solving.Run, encoding: Encoding, records: int, named: bool) -> None:
         """Keeps what was released, if all of it is covered."""

@@ -1,8 +1,8 @@
 """Which loss, which solver: the one place where estimators meet ``problems.losses`` and ``solvers``.
 
 What it computes: the objective of a model, a plan for it from public numbers, and the run of that plan,
-jitted. Smooth linear models go to ``user_level.preconditioned_sgd``, which has nothing to tune. It does not
-take softmax, whose parameters are a matrix: this goes to ``item_level.private_ac_sa``, whose records are
+jitted. Smooth linear models go to ``user_level.whitened_sgd``, which has nothing to tune. It does not take
+softmax, whose parameters are a matrix: this goes to ``item_level.private_ac_sa``, whose records are
 users here and whose plan sets all of its numbers. Nor does it take the quantile loss, which is not smooth:
 this goes to ``user_level.momentum_sgd`` without momentum, 100 full-batch steps that decay, for which a bound
 on the risk is proven (private AC-SA, which smooths such a loss, had more loss after many more steps).
@@ -27,17 +27,14 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import momentum_sgd, preconditioned_sgd
+from dpsco_jax.solvers.user_level import momentum_sgd, whitened_sgd
 
 _SOLVERS: dict[str, Any] = {
-    "logistic": preconditioned_sgd,
-    "squared": preconditioned_sgd,
-    "huber": preconditioned_sgd,
+    "logistic": whitened_sgd,
+    "squared": whitened_sgd,
+    "huber": whitened_sgd,
     "quantile": momentum_sgd,
     "softmax": private_ac_sa,
-}
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "quantile": {"num_steps": 100, "momentum": 0.0, "sampling": "full"}
 }
 LOSSES = ("squared", "huber", "quantile")
 
@@ -52,6 +49,7 @@ class Model:
         num_columns: of an encoded row.
         max_norm: radius of the ball of the parameters.
         ridge: λ of (λ/2)·‖params‖².
+        intercept: whether the first column is the constant 1.
         shape_number: the threshold of ``"huber"``, on the scale of labels in [-1, 1]; the level of
             ``"quantile"``; the number of classes of ``"softmax"``; not read by the others.
     """
@@ -61,6 +59,7 @@ class Model:
     num_columns: int
     max_norm: float
     ridge: float
+    intercept: bool
     shape_number: float = 0.0
 
     @property
@@ -105,9 +104,19 @@ def fit(
         items_per_user=items_per_user,
         distance=model.max_norm,
     )
-    plan = solver.plan(problem, budget, **_SETTINGS.get(model.loss, {}))
+    plan = solver.plan(problem, budget, **_settings(model))
     name = solver.__name__.removeprefix("dpsco_jax.solvers.")
     return Run(plan, _solve(model, key, plan, data, start), name)
+
+
+def _settings(model: Model) -> dict[str, Any]:
+    """Further arguments of the solver's ``plan``."""
+    if model.loss == "quantile":
+        return {"num_steps": 100, "momentum": 0.0, "sampling": "full"}
+    if model.loss == "softmax":
+        return {}
+    # No entry of an encoded row is above one.
+    return {"intercept": 0 if model.intercept else None, "entry_bound": 1.0}
 
 
 @functools.lru_cache(maxsize=256)

@@ -148,8 +148,9 @@ def summed_contributions(
             with batches of fixed size, q·N when each user is sampled with probability q.
         relation: ``REPLACE_ONE`` gives sensitivity 2C/N, for the divisor N; ``ADD_OR_REMOVE_ONE`` and
             ``REPLACE_SPECIAL`` (a user replaced by one who contributes zero) give C/N.
-        nonnegative: whether no contribution has a negative entry. Then two of them are at most √2·C
-            apart, and not 2C: ‖h - h'‖² = ‖h‖² + ‖h'‖² - 2⟨h, h'⟩ and the product is not negative.
+        nonnegative: whether no two contributions have a negative product, as where no entry is negative, or
+            where they are positive semi-definite matrices. Then two of them are at most √2·C apart, and not
+            2C: ‖h - h'‖² = ‖h‖² + ‖h'‖² - 2⟨h, h'⟩.
 
     Raises:
         ValueError: ``clip_norm`` or ``num_users`` is not positive, ``relation`` is no

@@ -28,15 +28,16 @@ import numpy as np
 from dpsco_jax import Budget, Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import private_ac_sa
-from dpsco_jax.solvers.user_level import preconditioned_sgd
+from dpsco_jax.solvers.user_level import preconditioned_sgd, whitened_sgd
 from experiments.studies import table_dp_sgd, table_search, table_tuning
 from experiments.studies.peers import ada_ssp, amp, dp_newton
 from experiments.studies.table_search import bench
 from experiments.studies.table_tasks import RADIUS, TableTask, load_table
 
-TUNED, PRECONDITIONED, AC_SA = "DP-SGD, tuned", "preconditioned SGD", "private AC-SA"
+TUNED, WHITENED = "DP-SGD, tuned", "whitened SGD"
+PRECONDITIONED, AC_SA = "preconditioned SGD", "private AC-SA"
 NEWTON, ADA_SSP, AMP = "DP-Newton, tuned", "AdaSSP", "AMP, tuned"
-METHODS = (TUNED, PRECONDITIONED, AC_SA, NEWTON, ADA_SSP, AMP)
+METHODS = (TUNED, WHITENED, PRECONDITIONED, AC_SA, NEWTON, ADA_SSP, AMP)
 _STEPS = 100
 _NEWTON_STEPS = (8, 16)
 _NEWTON_CLIPS = (0.5, 1.0, 2.0)
@@ -95,6 +96,10 @@ def prepare(name: str, method: str, epsilon: float, delta: float) -> Prepared:
         config, _ = table_tuning.tuned()[name, epsilon]
         numbers = table_search.settings(ready, config, epsilon, delta)
         return Prepared(table_tuning.job(numbers, config), epsilon)
+    if method == WHITENED:
+        # The first column is the constant one, and no entry is above one, as declared.
+        made_of = whitened_sgd.plan(public_problem(task), budget, intercept=0, entry_bound=1.0)
+        return Prepared(made_of, made_of.certificate().epsilon)
     if method == PRECONDITIONED:
         planned = preconditioned_sgd.plan(public_problem(task), budget)
         return Prepared(planned, planned.certificate().epsilon)
@@ -164,7 +169,8 @@ def runner(name: str, method: str) -> Callable[[Shared, jax.Array, Any], jax.Arr
         return lambda data, key, given: table_dp_sgd.run(
             data.flat, key, given.numbers, objective, given.steps.shape[0]
         )[given.average]
-    module: Any = preconditioned_sgd if method == PRECONDITIONED else private_ac_sa
+    modules: dict[str, Any] = {WHITENED: whitened_sgd, PRECONDITIONED: preconditioned_sgd}
+    module = modules.get(method, private_ac_sa)
     start = jnp.zeros(task.dim)
     return lambda data, key, plan: module.solve(key, plan, objective, data.train, start).params
 

@@ -8,7 +8,7 @@ from dpsco_jax import Budget
 from dpsco_jax.estimators import _keys, _solving
 from dpsco_jax.problems import tables
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers.user_level import preconditioned_sgd
+from dpsco_jax.solvers.user_level import whitened_sgd
 from tests.estimators.support import (
     COMMON,
     TABLE,
@@ -69,7 +69,8 @@ def test_the_certificate_is_that_of_so_many_users_not_rows(monkeypatch):
     assert (by_user.n_records_, by_user.plan_.num_users) == (28, 28)
     assert (by_row.n_records_, by_row.plan_.num_users) == (140, 140)
     problem = Problem(_solving.objective_of(_model_of(by_user)), num_users=28, dim=7, distance=10.0)
-    plan = preconditioned_sgd.plan(problem, Budget(COMMON["epsilon"], COMMON["delta"]))
+    budget = Budget(COMMON["epsilon"], COMMON["delta"])
+    plan = whitened_sgd.plan(problem, budget, intercept=0, entry_bound=1.0)
     assert by_user.certificate_ == plan.certificate()
     assert by_user.certificate_.epsilon <= COMMON["epsilon"]
 

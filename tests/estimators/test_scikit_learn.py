@@ -87,8 +87,12 @@ def test_the_checks_of_scikit_learn(estimator, check, monkeypatch):
 
     So are plans, of which those of softmax take a quarter of a second each: the quantile's are quick.
     """
-    for table in (_solving._SOLVERS, _solving._SETTINGS):
-        monkeypatch.setitem(table, "softmax", table["quantile"])
+    monkeypatch.setitem(_solving._SOLVERS, "softmax", _solving._SOLVERS["quantile"])
+    settings = _solving._settings
+    quick = {"num_steps": 100, "momentum": 0.0, "sampling": "full"}
+    monkeypatch.setattr(
+        _solving, "_settings", lambda m: quick if m.loss == "softmax" else settings(m)
+    )
     if os.environ.get("CHECK_TYPES") and "do_not_raise_errors_in_init" in repr(check):
         pytest.skip("types of arguments are checked when the constructor is called")
     if "check_classifiers_one_label" not in repr(check):  # this one reads predictions

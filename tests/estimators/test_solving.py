@@ -67,7 +67,7 @@ def test_the_quantile_is_the_one_that_was_asked_for(monkeypatch):
 
 
 def test_equal_models_share_one_objective():
-    model = _solving.Model("huber", 1.0, 3, 2.0, 0.1, 0.5)
+    model = _solving.Model("huber", 1.0, 3, 2.0, 0.1, True, 0.5)
     assert _solving.objective_of(model) is _solving.objective_of(
-        _solving.Model("huber", 1.0, 3, 2.0, 0.1, 0.5)
+        _solving.Model("huber", 1.0, 3, 2.0, 0.1, True, 0.5)
     )

@@ -30,11 +30,12 @@ from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
+from tests.mutation.faults_whitened import FAULTS as WHITENED
 from tests.mutation.fork_server import FAILED, PASSED, Run, Server
 from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY)
+FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED)
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 
 

@@ -57,6 +57,7 @@ from dpsco_jax.solvers.user_level import (
     phased_sgd,
     preconditioned_sgd,
     sgd,
+    whitened_sgd,
     winsorized_erm,
 )
 from tests.support.planned import planned
@@ -201,6 +202,10 @@ ROWS: tuple[Row, ...] = (
     _row(
         "preconditioned_sgd", preconditioned_sgd, 8, num_steps=3,
         second_moments=np.full(DIM, 1 / 3), share=0.6,
+    ),
+    _row(
+        "whitened_sgd", whitened_sgd, 8, num_steps=3, start_steps=2, radius_steps=2, matrix=True, intercept=0,
+        entry_bound=1.0,
     ),
     _row("momentum_sgd, full", momentum_sgd, 8, num_steps=3, sampling="full"),
     _row("momentum_sgd, poisson", momentum_sgd, 8, num_steps=3, step_decay="none", removed=True, **SAMPLED),

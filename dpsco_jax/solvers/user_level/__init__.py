@@ -16,6 +16,7 @@ from dpsco_jax.solvers.user_level import (
     phased_sgd,
     preconditioned_sgd,
     sgd,
+    whitened_sgd,
     winsorized_erm,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "phased_sgd",
     "preconditioned_sgd",
     "sgd",
+    "whitened_sgd",
     "winsorized_erm",
 ]

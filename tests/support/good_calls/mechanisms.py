@@ -32,6 +32,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "keep_level": Kind("in (1/2, 1)", (0.5, 1.0, 0.2, *kinds.PROBABILITY.bad))(0.75),
     },
     "mechanisms.correlated_noise.banded_square_root": {"min_separation": 2},
+    "mechanisms.spiked_matrix.denoised": {
+        "noisy": kinds.ANY(np.eye(3, dtype=np.float32)),
+        "stddev": kinds.POSITIVE,
+        "largest_middle": kinds.POSITIVE(1.0),
+    },
     "mechanisms.denoising.posterior_means": {
         "stddev": kinds.POSITIVE,
         "upper": kinds.POSITIVE(1.0),

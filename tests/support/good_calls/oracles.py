@@ -44,6 +44,14 @@ GOOD: dict[str, dict[str, Any]] = {
         ),
         "level": kinds.COUNT_OR_ZERO(0),
     },
+    "oracles.row_moments.means": {"bound": kinds.POSITIVE},
+    "oracles.row_moments.mean_squares": {"bound": kinds.POSITIVE},
+    "oracles.row_moments.second_moments": {"bound": kinds.POSITIVE},
+    "oracles.row_moments.triangle": {"matrix": kinds.ANY(np.eye(3, dtype=np.float32))},
+    "oracles.row_moments.from_triangle": {
+        "entries": kinds.ANY(np.ones(6, np.float32)),
+        "dim": kinds.COUNT(3),
+    },
     "oracles.preconditioned.joint_bound": {
         "component_weight": kinds.NONNEGATIVE,
         "inside_weight": kinds.NONNEGATIVE,

@@ -205,6 +205,17 @@ GOOD: dict[str, dict[str, Any]] = {
         "moments_share": kinds.SHARE,
     },
     "solvers.user_level.preconditioned_sgd.one_hot_moments": {"field_sizes": kinds.COUNTS((2, 3))},
+    "solvers.user_level.whitened_sgd.plan": {
+        **_asked(),
+        "problem": _PROBLEM(PROBLEM),
+        "intercept": Kind("integer in [0, dim - 1]", (-1, 10**6, *kinds.INTEGER.bad))(0),
+        "entry_bound": kinds.POSITIVE,
+        "num_steps": Kind("integer >= 2", (1, *kinds.COUNT.bad))(4),
+        "start_steps": kinds.COUNT(2),
+        "radius_steps": kinds.COUNT(2),
+        "matrix": kinds.FLAG(True),
+        "margin_scale": kinds.POSITIVE,
+    },
     "solvers.user_level.sgd.plan": {
         "problem": _PROBLEM(PROBLEM),
         "budget": _BUDGET(BUDGET),

@@ -1,0 +1,163 @@
+"""Sums over users of the moments of their rows: what coordinates for a linear model are chosen from.
+
+What it computes: for dense ``LinearData``, with x the rows of a user, each user's items weighed alike:
+
+- ``means``: Σ_u E_u[x], each term clipped to the bound on features;
+- ``mean_squares``: Σ_u E_u[x²], entrywise, each term clipped to a norm;
+- ``second_moments``: Σ_u E_u[x·xᵀ], each matrix clipped in Frobenius norm, as the vector of its upper
+  triangle with entries off the diagonal times √2 (``triangle``), so that norms and products are kept.
+
+Source: own. The vector of a symmetric matrix is standard ("svec").
+
+Formal guarantee: every sum is over users, of terms that depend on one user's rows alone and have ℓ2 norm at
+most the bound given, by ``geometry.norms``. The product of two terms of ``mean_squares`` is not negative,
+for their entries are not; nor is that of two terms of ``second_moments``, which are positive multiples of
+positive semi-definite matrices: tr(A·B) = ‖A^½·B^½‖_F² ≥ 0. So for both
+``transforms.summed_contributions(..., nonnegative=True)`` states the sensitivity under REPLACE_ONE, √2 times
+the norm. (A matrix is formed in float32, so that it is positive semi-definite up to a relative error of
+(items + 2)·2^-24 in Frobenius norm, and a product of two may be that far below zero, relative to their
+norms: what this adds to the sensitivity is less than what clipping to (1 - 2^-10) times the bound takes
+away, for up to 8,000 items.) A user without items has terms of zero.
+
+Cost: one pass over the features; ``second_moments`` dim² products a row and a chunk of matrices.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from dpsco_jax._checks import require, require_count, require_instance, require_positive
+from dpsco_jax.geometry import norms
+from dpsco_jax.oracles import _linear_rows
+from dpsco_jax.oracles.chunks import sum_over_users
+from dpsco_jax.oracles.linear import LinearData
+
+_MOST_ITEMS = 8000
+_ROOM = 1.0 - 2.0**-10
+
+Moments = Callable[[LinearData], Float[Array, "size"]]
+
+
+def means(bound: ArrayLike, chunk_size: int = 64) -> Moments:
+    """The function from dense ``LinearData`` to Σ_u clip(E_u[x]), ``[dim]``.
+
+    Args:
+        bound: to which the mean of a user's rows is clipped; the feature bound clips nothing.
+        chunk_size: users whose means are held at once.
+
+    Raises:
+        ValueError: if an argument is not positive, or, by the function, the rows are one-hot.
+    """
+    return _sums(bound, chunk_size, lambda x: x)
+
+
+def mean_squares(bound: ArrayLike, chunk_size: int = 64) -> Moments:
+    """The function from dense ``LinearData`` to Σ_u clip(E_u[x²]), ``[dim]``, entries not negative.
+
+    Args:
+        bound: to which the vector of a user's mean squares is clipped. ‖E[x²]‖ ≤ max|x_j|·‖x‖: the square of
+            the feature bound clips nothing, nor does the feature bound where no entry is above one.
+        chunk_size: users whose mean squares are held at once.
+
+    Raises:
+        ValueError: if an argument is not positive, or, by the function, the rows are one-hot.
+    """
+    return _sums(bound, chunk_size, jnp.square)
+
+
+def _sums(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], Array]) -> Moments:
+    require_positive("bound", bound)
+    require_count("chunk_size", chunk_size)
+
+    def evaluate(data: LinearData) -> Array:
+        _require_dense(data)
+
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+            del position
+            terms = jnp.einsum(
+                "um,umd->ud", rows.weights, entrywise(rows.features), precision=_linear_rows.FULL
+            )
+            return _clipped_total(terms, counted, bound)
+
+        return sum_over_users(chunk_sum, data, None, chunk_size)
+
+    return evaluate
+
+
+def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
+    """The function from dense ``LinearData`` to Σ_u clip(E_u[x·xᵀ]) as a ``triangle``, ``[dim·(dim + 1)/2]``.
+
+    Args:
+        bound: to which a user's matrix is clipped in Frobenius norm.
+        chunk_size: users whose matrices are held at once.
+
+    Raises:
+        ValueError: if an argument is not positive, or, by the function, the rows are one-hot or a user has
+            more than 8,000 item slots.
+    """
+    require_positive("bound", bound)
+    require_count("chunk_size", chunk_size)
+
+    def evaluate(data: LinearData) -> Array:
+        _require_dense(data)
+        items = data.features.shape[1]
+        require(
+            items <= _MOST_ITEMS, "data", f"{items} item slots", f"at most {_MOST_ITEMS} of them"
+        )
+
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+            del position
+            weighted = rows.weights[..., None] * rows.features
+            matrices = jnp.einsum(
+                "umd,ume->ude", weighted, rows.features, precision=_linear_rows.FULL
+            )
+            return _clipped_total(jax.vmap(triangle)(matrices), counted, _ROOM * bound)
+
+        return sum_over_users(chunk_sum, data, None, chunk_size)
+
+    return evaluate
+
+
+def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> Array:
+    factor = jax.vmap(norms.clip_factor, (0, None))(terms, bound)
+    factor = jnp.where(counted & jnp.all(jnp.isfinite(terms), axis=1), factor, 0.0)
+    terms = jnp.where(factor[:, None] > 0, terms, 0.0)
+    return jnp.matmul(factor, terms, precision=_linear_rows.FULL)
+
+
+def triangle(matrix: Float[Array, "dim dim"]) -> Float[Array, "size"]:
+    """The upper triangle of a symmetric matrix, row after row, entries off the diagonal times √2.
+
+    Args:
+        matrix: symmetric; what is below the diagonal is not read.
+    """
+    dim = len(matrix)
+    rows, columns = np.triu_indices(dim)
+    return matrix[rows, columns] * np.where(rows == columns, 1.0, 2.0**0.5).astype(np.float32)
+
+
+def from_triangle(entries: Float[Array, "size"], dim: int) -> Float[Array, "dim dim"]:
+    """The symmetric matrix of which ``triangle`` makes these entries.
+
+    Args:
+        entries: ``[dim·(dim + 1)/2]``.
+        dim: number of rows.
+
+    Raises:
+        ValueError: if there are not so many entries.
+    """
+    dim = require_count("dim", dim)
+    size = dim * (dim + 1) // 2
+    require(entries.shape == (size,), "entries", entries.shape, f"of shape ({size},)")
+    rows, columns = np.triu_indices(dim)
+    values = entries * np.where(rows == columns, 0.5, 0.5**0.5).astype(np.float32)
+    half = jnp.zeros((dim, dim), entries.dtype).at[rows, columns].set(values)
+    return half + half.T
+
+
+def _require_dense(data: LinearData) -> None:
+    require_instance("data", data, LinearData)
+    require(not _linear_rows.is_sparse(data), "data.features", "one-hot columns", "dense rows")

@@ -1,0 +1,249 @@
+"""The plan of whitened SGD: sizes, shares of the budget, and noise.
+
+What it computes: how a budget is divided between the start, the moments, the radius and the two phases of
+steps, and whether the matrix of second moments can show anything at these sizes.
+
+Source: own; see ``whitened_sgd``.
+
+Formal guarantee: all releases are Gaussian, with multipliers s_i: together they are as private as one of
+multiplier (Σ 1/s_i²)^(-1/2), which is what is calibrated. ``Plan.loss`` and ``Plan.certificate`` are those of
+the multipliers that run, and infinite where a number of the plan is out of its range.
+
+Cost: one calibration of a Gaussian.
+"""
+
+import math
+from typing import Any
+
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
+from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers.user_level._preconditioned_plan import smooth_linear_model
+
+_SHARES = {
+    "start": 0.02,
+    "means": 0.02,
+    "squares": 0.02,
+    "matrix": 0.06,
+    "radius": 0.02,
+    "warm": 0.15,
+}
+_WARM_STEPS = 0.3  # of all steps
+_NOISE_AVERSION = 12.0  # of the default quantile
+
+
+@pytree
+class Plan(MadeFor):
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: N.
+        dim: number of parameters.
+        intercept: which column is constant; ``None`` if none is.
+        start_steps: steps on the intercept alone; 0 without one.
+        radius_steps: steps that look for the opening radius.
+        warm_steps: steps of the first phase, which is not averaged.
+        num_steps: steps of the second phase.
+        chunk_size: users whose gradients are held at once.
+        entry_bound: no entry of a row is taken to be larger where the mean squares are clipped.
+        start_multiplier: σ over the ℓ2 sensitivity of a step on the intercept.
+        means_multiplier: of the means of the columns; not used without an intercept.
+        squares_multiplier: of their mean squares.
+        matrix_multiplier: of the second moments; ``None`` where they would show nothing.
+        radius_multiplier: of a step that looks for the radius.
+        warm_multiplier: of a step of the first phase.
+        noise_multiplier: of a step of the second phase.
+        quantile: the share of users whose gradients are within the opening radius.
+        margin_scale: typical size of ⟨w, x⟩ at a good w; sets the ridge against noise.
+        epsilon: the budget that was planned for; what is spent follows from the multipliers.
+        delta: δ of that budget; the certificate is for this δ.
+    """
+
+    num_users: int = static()
+    dim: int = static()
+    intercept: int | None = static()
+    start_steps: int = static()
+    radius_steps: int = static()
+    warm_steps: int = static()
+    num_steps: int = static()
+    chunk_size: int = static()
+    entry_bound: Number
+    start_multiplier: Number
+    means_multiplier: Number
+    squares_multiplier: Number
+    matrix_multiplier: Number
+    radius_multiplier: Number
+    warm_multiplier: Number
+    noise_multiplier: Number
+    quantile: Number
+    margin_scale: Number
+    epsilon: Number
+    delta: Number
+
+    excess_bound = math.inf  # none is proven
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        steps = self.start_steps + self.radius_steps + self.warm_steps + self.num_steps
+        return steps * self.num_users
+
+    @property
+    def releases(self) -> tuple[tuple[Any, int], ...]:
+        """Multiplier and number of each kind of release."""
+        found = [(self.squares_multiplier, 1), (self.radius_multiplier, self.radius_steps)]
+        if self.intercept is not None:
+            found += [(self.start_multiplier, self.start_steps), (self.means_multiplier, 1)]
+        if self.matrix_multiplier is not None:
+            found.append((self.matrix_multiplier, 1))
+        found += [(self.warm_multiplier, self.warm_steps), (self.noise_multiplier, self.num_steps)]
+        return tuple((multiplier, count) for multiplier, count in found if count)
+
+    @property
+    def event(self) -> events.DpEvent:
+        """What is released."""
+        return events.composed(
+            *(events.repeated(events.gaussian(float(s)), count) for s, count in self.releases)
+        )
+
+    @property
+    def relation(self) -> NeighboringRelation:
+        """Which data sets are neighbours: one user is replaced."""
+        return NeighboringRelation.REPLACE_ONE
+
+    @property
+    def accounted(self) -> Any:
+        """Whether the guarantee covers a run with these numbers; a bool, may be traced."""
+        good = positive_and_finite(self.entry_bound, self.margin_scale)
+        good = good & positive_and_finite(*(multiplier for multiplier, _ in self.releases))
+        return good & (self.quantile > 0) & (self.quantile < 1)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs, infinite where one is out of its range; may be traced."""
+        losses = [privacy.scale(privacy.gaussian(s), count) for s, count in self.releases]
+        return privacy.unbounded_unless(self.accounted, privacy.compose(*losses))
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of a run of these numbers, by the tightest accountant; infinite as ``loss`` is.
+
+        Raises:
+            ValueError: ``delta`` is not in (0, 1), or a multiplier is none.
+        """
+        event = self.event if bool(self.accounted) else events.NonPrivateDpEvent()
+        return privacy.certificate(
+            event, float(self.delta), self.relation, ("the key stays secret",)
+        )
+
+    def ledger_epsilon(self) -> float:
+        """ε of the run by its Rényi curve."""
+        return float(privacy.epsilon(self.loss(), float(self.delta)))
+
+    def __str__(self) -> str:
+        remarks = [("ledger_epsilon", f"{self.ledger_epsilon():.5g}")]
+        return plans.describe("user-level whitened SGD", self, remarks)
+
+
+@_made_for.remembers
+def plan(
+    problem: Problem,
+    budget: privacy.Budget,
+    *,
+    intercept: int | None = None,
+    entry_bound: float | None = None,
+    num_steps: int = 300,
+    start_steps: int = 60,
+    radius_steps: int = 30,
+    matrix: bool | None = None,
+    quantile: float | None = None,
+    margin_scale: float = 0.5,
+    accountant: str = "pld",
+    chunk_size: int = 64,
+) -> Plan:
+    """Checks all arguments and calibrates the noise. All of them are public.
+
+    Args:
+        problem: for the objective, which must be a smooth linear model, N, and the number of parameters. The
+            distance of the problem is not used.
+        budget: (ε, δ) of the run, δ > 0.
+        intercept: which column is constant, as declared, counted from 0; ``None`` if none is. With it
+            columns are centred, and it is fitted first, alone.
+        entry_bound: no entry of a row is larger, as 1 for rows of ``tables.from_frame``; the feature bound if
+            left out. Larger entries are not forbidden: where they matter they are clipped.
+        num_steps: of both phases together, at least 2; three in ten are the first phase's.
+        start_steps: steps on the intercept alone; without effect where there is none.
+        radius_steps: steps that look for the opening radius.
+        matrix: whether the second moments are released. If left out they are where their largest possible
+            eigenvalue is above the noise.
+        quantile: share of users whose gradients are within the opening radius, in (0, 1). If left out
+            1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: where there is much
+            noise a small radius pays, where there is little it only biases (a rule of thumb).
+        margin_scale: typical size of ⟨w, x⟩ at a good w.
+        accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
+        chunk_size: users whose gradients are held at once.
+
+    Raises:
+        ValueError: an argument is out of range, or the objective is not a smooth linear model.
+    """
+    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    num_users, dim = problem.num_users, problem.dim
+    model, _ = smooth_linear_model(problem.objective)
+    if intercept is not None:
+        intercept = _checks.require_integer("intercept", intercept, 0, dim - 1)
+    entry_bound = model.feature_bound if entry_bound is None else entry_bound
+    entry_bound = _checks.require_real("entry_bound", entry_bound, 0)
+    num_steps = _checks.require_integer("num_steps", num_steps, 2)
+    start_steps = _checks.require_count("start_steps", start_steps)
+    radius_steps = _checks.require_count("radius_steps", radius_steps)
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
+    margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
+    _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
+
+    once = _planning.fixed_size(num_users, num_users, 1)
+    whole = once.noise_multiplier(budget.epsilon, budget.delta, accountant)
+    if quantile is None:
+        quantile = 1.0 / (1.0 + _NOISE_AVERSION * 2.0 * math.sqrt(dim) * whole / num_users)
+    quantile = _checks.require_real("quantile", quantile, 0, 1)
+    shares = dict(_SHARES)
+    if intercept is None:
+        del shares["start"], shares["means"]
+    # Eigenvalues within the edge of the noise cannot be told apart; all of them sum to about dim.
+    edge = 2.0 * math.sqrt(dim) * (dim * whole / math.sqrt(shares["matrix"]) / num_users)
+    if not (edge < dim if matrix is None else _checks.require_flag("matrix", matrix)):
+        del shares["matrix"]
+    warm_steps = max(1, round(_WARM_STEPS * num_steps))
+    counts = {"start": start_steps, "radius": radius_steps, "warm": warm_steps}
+
+    def multiplier(share: float | None, count: int = 1) -> float | None:
+        # Gaussian releases compose to one: 1/σ² adds up.
+        return None if share is None else _planning.float32_above(whole * math.sqrt(count / share))
+
+    made = {k: multiplier(shares.get(k), counts.get(k, 1)) for k in _SHARES}
+    main = 1.0 - sum(shares.values())
+    return Plan(
+        num_users=num_users,
+        dim=dim,
+        intercept=intercept,
+        start_steps=0 if intercept is None else start_steps,
+        radius_steps=radius_steps,
+        warm_steps=warm_steps,
+        num_steps=num_steps - warm_steps,
+        chunk_size=chunk_size,
+        entry_bound=entry_bound,
+        start_multiplier=made["start"],
+        means_multiplier=made["means"],
+        squares_multiplier=made["squares"],
+        matrix_multiplier=made["matrix"],
+        radius_multiplier=made["radius"],
+        warm_multiplier=made["warm"],
+        noise_multiplier=multiplier(main, num_steps - warm_steps),
+        quantile=quantile,
+        margin_scale=margin_scale,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+    )

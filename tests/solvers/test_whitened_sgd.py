@@ -1,0 +1,118 @@
+"""Whitened SGD: its budget, its limit without noise, and that units, means and correlation do not matter."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import Budget, Problem, privacy
+from dpsco_jax.problems import losses, reference
+from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.user_level import preconditioned_sgd, whitened_sgd
+
+USERS, ITEMS = 400, 3
+MULTIPLIERS = ("start", "means", "squares", "matrix", "radius", "warm", "noise")
+
+
+def _table(kind, dim, seed=0):
+    """A column of ones, and columns in [-1, 1] that are correlated, far from centred, or many."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(USERS, ITEMS, dim - 1))
+    if kind == "correlated":
+        shape = np.linalg.cholesky(0.9 ** np.abs(np.subtract.outer(*[np.arange(dim - 1)] * 2)))
+        rows = 0.3 * rows @ shape.T
+    elif kind == "uncentred":
+        rows = rng.uniform(-0.8, 0.8, dim - 1) + 0.08 * rows
+    else:
+        rows = 0.2 * rows
+    rows = np.concatenate([np.ones((USERS, ITEMS, 1)), np.clip(rows, -1, 1)], axis=2)
+    weights = rng.normal(size=dim) / rows.std((0, 1)).clip(0.05) / dim**0.5
+    margins = rows @ weights - np.mean(rows @ weights)
+    labels = rng.random((USERS, ITEMS)) < 1 / (1 + np.exp(-margins))
+    data = UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)), None)
+    return data, losses.logistic(dim**0.5, ridge=1e-3)
+
+
+def _plan(objective, dim, epsilon=4.0, **settings):
+    problem = Problem(objective, num_users=USERS, items_per_user=ITEMS, dim=dim)
+    settings = {"intercept": 0, "entry_bound": 1.0} | settings
+    return whitened_sgd.plan(problem, Budget(epsilon, 1e-5), **settings)
+
+
+def _quiet(plan):
+    names = [f"{name}_multiplier" for name in MULTIPLIERS]
+    return dataclasses.replace(plan, **dict.fromkeys(names, 1e-4))
+
+
+@pytest.mark.parametrize("intercept", [None, 0])
+@pytest.mark.parametrize("matrix", [True, False])
+@pytest.mark.parametrize("epsilon", [0.3, 5.0])
+def test_the_budget_is_met_and_used_up(epsilon, matrix, intercept):
+    _, objective = _table("correlated", 5)
+    plan = _plan(objective, 5, epsilon, matrix=matrix, intercept=intercept)
+    assert 0.999 * epsilon < plan.certificate().epsilon <= epsilon
+    # All releases together are one Gaussian release, counted here by hand.
+    counts = {"squares": 1, "radius": 30, "warm": 90, "noise": 210}
+    counts |= {"matrix": 1} if matrix else {}
+    counts |= {"start": 60, "means": 1} if intercept is not None else {}
+    precision = sum(n / getattr(plan, f"{k}_multiplier") ** 2 for k, n in counts.items())
+    once = privacy.certified_noise_multiplier(
+        privacy.FullBatch(), 1, epsilon, 1e-5, plan.certificate().relation
+    )
+    assert precision**-0.5 == pytest.approx(once, rel=1e-5)
+
+
+def test_the_ledger_of_a_run_is_that_of_the_plan():
+    data, objective = _table("correlated", 5)
+    plan = _plan(objective, 5, num_steps=20)
+    run = jax.jit(lambda key: whitened_sgd.solve(key, plan, objective, data, jnp.zeros(5)))
+    solution = run(jax.random.key(0))
+    spent = float(privacy.epsilon(solution.privacy, 1e-5))
+    assert plan.ledger_epsilon() * (1 - 1e-5) <= spent <= plan.ledger_epsilon() * (1 + 1e-3)
+    assert solution.status == Status.OK
+    assert solution.gradients == solution.unprivate["gradients"] == (60 + 30 + 20) * USERS * ITEMS
+
+
+@pytest.mark.parametrize(("kind", "dim"), [("correlated", 12), ("uncentred", 12), ("many", 110)])
+def test_without_noise_less_than_two_percent_of_the_start_is_left(kind, dim):
+    data, objective = _table(kind, dim)
+    plan = _plan(objective, dim, num_steps=600, quantile=0.995, margin_scale=1.0)
+    optimum = reference.solve(objective, data, dim)
+    run = jax.jit(lambda k: whitened_sgd.solve(k, _quiet(plan), objective, data, jnp.zeros(dim)))
+    value = mean_loss(objective)(run(jax.random.key(0)).params, data)
+    start = mean_loss(objective)(jnp.zeros(dim), data) - optimum.value
+    assert -1e-5 <= value - optimum.value < 0.02 * start
+
+
+def test_it_beats_scaling_alone_on_correlated_columns():
+    data, objective = _table("correlated", 12)
+    risk = mean_loss(objective)
+    ours = _plan(objective, 12, 8.0)
+    problem = Problem(objective, num_users=USERS, items_per_user=ITEMS, dim=12)
+    theirs = preconditioned_sgd.plan(problem, Budget(8.0, 1e-5))
+
+    def mean_excess(solver, plan, seed):
+        keys = jax.random.split(jax.random.key(seed), 6)
+        one = lambda key: risk(solver.solve(key, plan, objective, data, jnp.zeros(12)).params, data)  # noqa: E731
+        least = reference.solve(objective, data, 12).value
+        return float(jnp.mean(jax.jit(jax.vmap(one))(keys))) - least
+
+    assert mean_excess(whitened_sgd, ours, 0) < 0.8 * mean_excess(preconditioned_sgd, theirs, 1)
+
+
+def test_one_hot_rows_are_refused_and_the_other_solver_named():
+    _, objective = _table("correlated", 5)
+    rows = OneHot(np.zeros((USERS, ITEMS, 2), np.int32))
+    data = UserData(Example(rows, jnp.zeros((USERS, ITEMS))), None)
+    with pytest.raises(ValueError, match="preconditioned_sgd takes the others"):
+        whitened_sgd.solve(jax.random.key(0), _plan(objective, 5), objective, data, jnp.zeros(5))
+
+
+def test_a_matrix_that_would_show_nothing_is_not_released():
+    _, objective = _table("correlated", 5)
+    assert _plan(objective, 5, 8.0).matrix_multiplier is not None
+    assert _plan(objective, 5, 0.01).matrix_multiplier is None

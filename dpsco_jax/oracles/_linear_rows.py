@@ -5,6 +5,9 @@ items, in units of the user's largest, and Σ_j c_j·x_j for every user.
 
 Source: none; the gradient of link(<w, x>, label) is link'(<w, x>, label)·x.
 
+With K outputs there are K derivatives for an item, slopes have one axis more, and a user's sum of outer
+products x_j·c_jᵀ is a matrix ``[dim, K]``; a user's largest slope is the largest of all numbers.
+
 Formal guarantee: everything is computed for each user from that user's rows and the point alone. A user
 with a slope that is not finite counts as one whose slopes are all zero. Products are formed in full float32
 (never TF32 or bfloat16).
@@ -19,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from dpsco_jax._checks import require
 from dpsco_jax.problems.objective import LinearModel
 
 FULL = lax.Precision.HIGHEST
@@ -39,41 +43,68 @@ def one_hot_value(model: LinearModel, nnz: int) -> float:
     return model.feature_bound / max(nnz, 1) ** 0.5
 
 
-def dots(model: LinearModel, vector: Float[Array, "dim"], rows: Any) -> Float[Array, "users items"]:
-    """⟨w, x⟩ for all items of a chunk of users."""
+def require_shape(model: LinearModel, params: Any) -> None:
+    """``ValueError`` unless params has the shape that the model's outputs ask for."""
+    found = jnp.shape(params)
+    wanted = model.params_shape(max(1, found[0]) if found else 1)
+    form = "[dim]" if model.outputs is None else f"[dim, {model.outputs}]"
+    require(found == wanted, "params", found, f"of shape {form}, as the linear model has it")
+
+
+def require_vector(model: LinearModel, what: str) -> None:
+    """``ValueError`` unless params of the model is a vector, as ``what`` needs it."""
+    form = f"None for {what}: params must be a vector"
+    require(model.outputs is None, "model.outputs", model.outputs, form)
+
+
+def dots(
+    model: LinearModel, params: Float[Array, "dim *outputs"], rows: Any
+) -> Float[Array, "users items *outputs"]:
+    """⟨w, x⟩ for all items of a chunk of users; Wᵀx for a matrix."""
+    require_shape(model, params)
+    matrix = model.outputs is not None
     if not is_sparse(rows):
-        return jnp.einsum("umd,d->um", rows.features, vector, precision=FULL)
+        form = "umd,dk->umk" if matrix else "umd,d->um"
+        return jnp.einsum(form, rows.features, params, precision=FULL)
     # A weight of zero stands at place ``dim`` for entries that do not count.
-    padded = jnp.append(vector, 0.0)
-    return entry(model, rows) * jnp.sum(padded.at[rows.features].get(mode="promise_in_bounds"), -1)
+    padded = jnp.append(params, jnp.zeros((1, *params.shape[1:]), params.dtype), axis=0)
+    named = padded.at[rows.features].get(mode="promise_in_bounds")
+    return entry(model, rows) * jnp.sum(named, axis=2)
 
 
 def slopes(
     model: LinearModel,
-    params: Float[Array, "dim"],
+    params: Float[Array, "dim *outputs"],
     rows: Any,
     counted: Bool[Array, "users"],
     offsets: Float[Array, "users items"] | float = 0.0,
-) -> tuple[Float[Array, "users items"], Float[Array, "users"]]:
+) -> tuple[Float[Array, "users items *outputs"], Float[Array, "users"]]:
     """The coefficients of a user's rows in the user's gradient, over their largest slope; and that slope.
 
     ``offsets`` are added to the margins. The gradient of user u is ``unit[u]·Σ_j relative[u, j]·x_j``.
     Relative coefficients are at most one, whatever the loss, so nothing overflows that is summed.
     """
     derivatives = model.derivative(dots(model, params, rows) + offsets, rows.labels)
-    derivatives = jnp.where(rows.weights > 0, derivatives, 0.0)
-    usable = counted & jnp.all(jnp.isfinite(derivatives), axis=1)
-    derivatives = jnp.where(usable[:, None], derivatives, 0.0)
-    unit = jnp.max(jnp.abs(derivatives), axis=1)
-    relative = rows.weights * (derivatives / jnp.where(unit > 0, unit, 1.0)[:, None])
+    axes = tuple(range(1, derivatives.ndim))
+    weights = jnp.expand_dims(rows.weights, axes[1:])
+    derivatives = jnp.where(weights > 0, derivatives, 0.0)
+    usable = counted & jnp.all(jnp.isfinite(derivatives), axis=axes)
+    derivatives = jnp.where(jnp.expand_dims(usable, axes), derivatives, 0.0)
+    unit = jnp.max(jnp.abs(derivatives), axis=axes)
+    relative = weights * (derivatives / jnp.expand_dims(jnp.where(unit > 0, unit, 1.0), axes))
     return relative, unit
 
 
-def row_sums(coefficients: Float[Array, "users items"], rows: Any, dim: int) -> Array:
-    """Σ_j c_j·x_j for every user, over ``entry``: ``[users, dim]``, with a last column of zeros if sparse."""
+def row_sums(coefficients: Float[Array, "users items *outputs"], rows: Any, dim: int) -> Array:
+    """Σ_j x_j·c_j for every user, over ``entry``: ``[users, dim, *outputs]``.
+
+    Of one-hot rows there is one row more at the end, of zeros: ``[users, dim + 1, *outputs]``.
+    """
+    outputs = coefficients.shape[2:]
     if not is_sparse(rows):
-        return jnp.einsum("um,umd->ud", coefficients, rows.features, precision=FULL)
+        form = "umk,umd->udk" if outputs else "um,umd->ud"
+        return jnp.einsum(form, coefficients, rows.features, precision=FULL)
     row = jnp.arange(len(coefficients))[:, None, None]
-    sums = jnp.zeros((len(coefficients), dim + 1), coefficients.dtype)
-    sums = sums.at[row, rows.features].add(coefficients[..., None], mode="promise_in_bounds")
+    sums = jnp.zeros((len(coefficients), dim + 1, *outputs), coefficients.dtype)
+    sums = sums.at[row, rows.features].add(coefficients[:, :, None], mode="promise_in_bounds")
     return sums.at[:, dim].set(0.0)

@@ -73,7 +73,7 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
     Args:
         model: of the objective.
         data: items are ``Example``s with dense or ``OneHot`` features.
-        dim: length of the parameter vector.
+        dim: length of a row: of the parameter vector, or of a column of the parameter matrix.
 
     Raises:
         ValueError: if dense features are not of length ``dim``, labels not of shape ``[users, items]``, or
@@ -100,7 +100,8 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
         raise ValueError(f"features must have length dim = {dim}, got shape {features.shape}")
     bounded = jax.vmap(jax.vmap(lambda row: bounded_row(row, model.feature_bound)))(features)
     rows = jnp.where(present[..., None], bounded, 0.0)
-    return LinearData(rows, labels, weights, _norm_bounds(rows, model.feature_bound), count)
+    lengths = jax.vmap(lambda user: _norm_bounds(user, model.feature_bound))(rows)
+    return LinearData(rows, labels, weights, lengths, count)
 
 
 def clipped_gradient_sum(
@@ -129,13 +130,14 @@ def clipped_gradient_sum(
     require_positive("clip_norm", clip_norm)
     if smoothing_radius is not None:
         require_nonnegative("smoothing_radius", smoothing_radius)
+        _linear_rows.require_vector(model, "a smoothing_radius")
 
-    def oracle(key: Array, params: Float[Array, "dim"], data: LinearData) -> Estimate:
+    def oracle(key: Array, params: Float[Array, "dim *outputs"], data: LinearData) -> Estimate:
         # Without shifts the samples are those of the whole key: no draw is wasted, none changes.
         sample_key, shift_key = (key, key) if smoothing_radius is None else jax.random.split(key)
         sample = None if sampler is None else sampler(sample_key)
         users, items = data.labels.shape
-        dim = len(params)
+        dim, axes = len(params), tuple(range(1, params.ndim))
         entry = _linear_rows.entry(model, data)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
@@ -143,19 +145,24 @@ def clipped_gradient_sum(
             relative, unit = _linear_rows.slopes(model, params, rows, counted, offsets)
             limit = HEAD_ROOM * clip_norm / unit
             if items == 1:
-                factor = jnp.minimum(1.0, limit / rows.row_norms[:, 0])
-                total = _weighted_rows(relative[:, 0] * (unit * factor), rows)
+                slopes = relative[:, 0]
+                lengths = rows.row_norms[:, 0]
+                if model.outputs is not None:
+                    lengths = lengths * _norm_bounds(slopes, 1.0)
+                factor = jnp.minimum(1.0, limit / lengths)
+                total = _weighted_rows(jnp.expand_dims(unit * factor, axes) * slopes, rows)
             else:
                 gradients = _linear_rows.row_sums(relative, rows, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = jnp.matmul(unit * factor, gradients, precision=FULL)
+                total = jnp.tensordot(unit * factor, gradients, 1, precision=FULL)
             return total, jnp.sum(jnp.where(counted, rows.num_items, 0), dtype=jnp.int32)
 
         def _weighted_rows(scales: Array, rows: LinearData) -> Array:
             if not _linear_rows.is_sparse(rows):
-                return jnp.einsum("u,umd->d", scales, rows.features, precision=FULL)
-            columns = rows.features[:, 0]
-            return jnp.zeros(dim + 1, params.dtype).at[columns].add(scales[:, None])
+                form = "uk,umd->dk" if axes else "u,umd->d"
+                return jnp.einsum(form, scales, rows.features, precision=FULL)
+            empty = jnp.zeros((dim + 1, *params.shape[1:]), params.dtype)
+            return empty.at[rows.features[:, 0]].add(scales[:, None])
 
         whole = users if sample is None and items == 1 else chunk_size
         total, num_gradients = sum_over_users(chunk_sum, data, sample, whole)
@@ -186,11 +193,11 @@ def shifts(
     return jnp.asarray(smoothing_radius * rows.row_norms * draws)
 
 
-def _norm_bounds(rows: Float[Array, "users items dim"], feature_bound: float) -> Array:
-    """Upper bounds of the row norms that hold in exact arithmetic, at least 1e-6 of the bound.
+def _norm_bounds(rows: Float[Array, "rows dim"], typical: float) -> Array:
+    """Upper bounds of the norms of rows that hold in exact arithmetic, at least 1e-6 of what is typical.
 
     A clip factor below one is at most limit/norm, by the proof of ``geometry.norms``.
     """
-    limit = 1e-6 * feature_bound
-    factor = jax.vmap(jax.vmap(lambda row: norms.clip_factor(row, limit)))(rows)
+    limit = 1e-6 * typical
+    factor = jax.vmap(lambda row: norms.clip_factor(row, limit))(rows)
     return limit / factor / HEAD_ROOM

@@ -66,8 +66,9 @@ def per_user_gradients(
     require_count("chunk_size", chunk_size)
     if smoothing_radius is not None:
         require_nonnegative("smoothing_radius", smoothing_radius)
+        _linear_rows.require_vector(model, "a smoothing_radius")
 
-    def oracle(key: Array, params: Float[Array, "dim"], data: LinearData) -> Estimate:
+    def oracle(key: Array, params: Float[Array, "dim *outputs"], data: LinearData) -> Estimate:
         sample_key, shift_key = jax.random.split(key)
         sample = None if sampler is None else sampler(sample_key)
         dim = len(params)
@@ -81,7 +82,8 @@ def per_user_gradients(
             gradients = jax.lax.optimization_barrier(gradients)
             factor = jax.vmap(norms.clip_factor)(gradients, HEAD_ROOM * clip_norm / (entry * unit))
             scale = (unit * factor) * entry
-            return scale[:, None] * gradients[:, :dim], jnp.where(counted, rows.num_items, 0)
+            scale = jnp.expand_dims(scale, tuple(range(1, gradients.ndim)))
+            return scale * gradients[:, :dim], jnp.where(counted, rows.num_items, 0)
 
         rows, items = map_over_users(chunk_rows, data, sample, chunk_size)
         return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))

@@ -6,7 +6,7 @@ What it computes: for positive scales a, the sums over users of
   its component along a unit vector q (or v_u itself);
 - that component, ⟨q, v_u⟩, clipped to its bound: one number, so that what most of a user's items have in
   common takes no room in the clip of the rest;
-- the indicator of ‖r_u‖ ≤ ρ less one half, from which a radius can be adapted;
+- the indicator of ‖r_u‖ ≤ ρ, or a fraction of ρ, less one half, from which a radius can be adapted;
 
 and, beforehand, Σ_u s_u with s_u the mean of x_j² over user u's items.
 
@@ -14,12 +14,16 @@ Source: own. Clipping in scaled coordinates is what a Gaussian of unequal varian
 deviation σ·a_j on coordinate j hides a change of a⊙g of norm one. The indicator is that of Andrew, Thakkar,
 McMahan and Ramaswamy 2021 (adaptive clipping).
 
+With K outputs a user's gradient is a matrix ``[dim, K]``: all K numbers of row j are scaled by a_j, q is a
+matrix of Frobenius norm one, and norms and products are those of the dim·K numbers.
+
 Formal guarantee: every sum is over users, of terms that depend on one user's items, the point, the scales
 and the radius. The three terms of ``scaled_sums`` together have ℓ2 norm at most √(1 + b² + c²/4), b and c the
 weights of component and indicator: the first has norm at most one by ``geometry.norms``, the second is
-clipped to b, the third is ±c/2. A user whose gradient is not finite contributes r = 0 and no component. The
-terms of ``second_moments`` have nonnegative entries and norm at most ``second_moment_bound``: s_u is a mean
-of vectors x², whose entries sum to ‖x‖² ≤ B² and, in one-hot rows of k entries, are at most B²/k.
+clipped to b, the third is ±c/2. A user whose gradient is not finite, in the coordinates or over the radius,
+contributes r = 0 and no component. The terms of ``second_moments`` have nonnegative entries and norm at most
+``second_moment_bound``: s_u is a mean of vectors x², whose entries sum to ‖x‖² ≤ B² and, in one-hot rows of
+k entries, are at most B²/k.
 
 Cost: as ``linear``, and two more passes over the gradients of a chunk.
 """
@@ -32,6 +36,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax._checks import (
+    require,
     require_callable,
     require_count,
     require_each,
@@ -48,16 +53,18 @@ from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
 from dpsco_jax.problems.objective import LinearModel
 
+_TINY = float(jnp.finfo(jnp.float32).tiny)
+
 
 class TunedPoint(NamedTuple):
     """A point and the radius that gradients are clipped to there.
 
     Attributes:
-        point: ``[dim]``.
+        point: ``[dim]``, or ``[dim, K]``.
         log_radius: natural logarithm of ρ, in scaled coordinates.
     """
 
-    point: Float[Array, "dim"]
+    point: Float[Array, "dim *outputs"]
     log_radius: Float[Array, ""]
 
 
@@ -65,12 +72,12 @@ class Component(NamedTuple):
     """The direction that is clipped by itself.
 
     Attributes:
-        direction: the unit vector q, ``[dim]``; zeros for none.
+        direction: q, of norm one and of the shape of the point; zeros for none.
         bound: of |⟨q, v_u⟩|.
         weight: b, what the component is scaled to before noise; 0 leaves it out.
     """
 
-    direction: Float[Array, "dim"]
+    direction: Float[Array, "dim *outputs"]
     bound: ArrayLike
     weight: ArrayLike
 
@@ -79,12 +86,12 @@ class ScaledSums(NamedTuple):
     """Sums over users, see the file's docstring.
 
     Attributes:
-        rest: Σ_u clip(r_u/ρ), ``[dim]``, orthogonal to q.
+        rest: Σ_u clip(r_u/ρ), of the shape of the point, orthogonal to q.
         component: b·Σ_u clip(⟨q, v_u⟩/bound).
         inside: c·Σ_u (1[‖r_u‖ ≤ ρ] - ½).
     """
 
-    rest: Float[Array, "dim"]
+    rest: Float[Array, "dim *outputs"]
     component: Float[Array, ""]
     inside: Float[Array, ""]
 
@@ -104,27 +111,35 @@ def scaled_sums(
     inside_weight: ArrayLike,
     sampler: Sampler | None = None,
     chunk_size: int = 64,
+    inside_fraction: ArrayLike | None = None,
 ) -> Oracle:
     """The oracle that returns ``ScaledSums`` at a ``TunedPoint``; its data are ``LinearData``.
 
     Args:
         model: ``objective.linear_model``.
-        scales: a, positive and finite, ``[dim]``; may be traced, as may all numbers.
+        scales: a, positive and finite, ``[dim]``, whatever K is; may be traced, as may all numbers.
         component: what is clipped by itself.
         inside_weight: c.
         sampler: draws the users of a step from a key; all users if ``None``.
         chunk_size: users whose gradients are held at once.
+        inside_fraction: of ρ within which a user is counted as inside; all of it if ``None``.
     """
     require_instance("model", model, LinearModel)
     require_instance("component", component, Component)
     require_number("scales", scales)
     require_nonnegative("inside_weight", inside_weight)
+    require_given(require_positive, inside_fraction=inside_fraction)
     require_given(require_callable, sampler=sampler)
     require_count("chunk_size", chunk_size)
 
     def oracle(key: Array, params: TunedPoint, data: LinearData) -> Estimate:
         sample = None if sampler is None else sampler(key)
-        dim = len(params.point)
+        shape = params.point.shape
+        dim = shape[0]
+        found = component.direction.shape
+        require(found == shape, "component.direction", found, f"of the shape of the point, {shape}")
+        direction = jnp.ravel(component.direction)
+        weight_of_row = jnp.expand_dims(scales, tuple(range(1, len(shape))))
         entry = _linear_rows.entry(model, data)
         radius = jnp.exp(params.log_radius)
 
@@ -133,18 +148,28 @@ def scaled_sums(
             relative, unit = _linear_rows.slopes(model, params.point, rows, counted)
             sums = _linear_rows.row_sums(relative, rows, dim)
             # Without the barrier the sums are computed again in every pass over them.
-            rest = jax.lax.optimization_barrier(sums)[:, :dim] * scales[None]
-            along = jnp.matmul(rest, component.direction, precision=_linear_rows.FULL)
-            rest = rest - along[:, None] * component.direction[None]
+            rest = jax.lax.optimization_barrier(sums)[:, :dim] * weight_of_row[None]
+            # A matrix is clipped as the vector of its numbers.
+            rest = rest.reshape(len(rest), direction.size)
+            along = jnp.matmul(rest, direction, precision=_linear_rows.FULL)
+            rest = rest - along[:, None] * direction[None]
             size = entry * unit
-            limit = HEAD_ROOM * radius / size
+            limit, ratio = HEAD_ROOM * radius / size, size / radius
+            # What leaves the numbers on the way would be NaN in everybody's sum.
+            held = (limit >= _TINY) & jnp.isfinite(ratio) & jnp.isfinite(along)
+            held &= jnp.all(jnp.isfinite(rest), axis=1)
+            rest = jnp.where(held[:, None], rest, 0.0)
             factor = jax.vmap(norms.clip_factor)(rest, limit)
-            total = jnp.matmul((size / radius) * factor, rest, precision=_linear_rows.FULL)
-            share = jnp.clip(size * along / component.bound, -1.0, 1.0)
-            inside = jnp.where(factor < 1.0, -0.5, 0.5)
+            weights = jnp.where(held, ratio * factor, 0.0)
+            total = jnp.matmul(weights, rest, precision=_linear_rows.FULL)
+            share = jnp.where(held, jnp.clip(size * along / component.bound, -1.0, 1.0), 0.0)
+            nearer = factor
+            if inside_fraction is not None:
+                nearer = jax.vmap(norms.clip_factor)(rest, inside_fraction * limit)
+            inside = jnp.where(held & (nearer >= 1.0), 0.5, -0.5)
             return (
                 ScaledSums(
-                    rest=total,
+                    rest=total.reshape(shape),
                     component=HEAD_ROOM * jnp.asarray(component.weight) * jnp.sum(share),
                     inside=jnp.asarray(inside_weight) * jnp.sum(jnp.where(counted, inside, 0.0)),
                 ),

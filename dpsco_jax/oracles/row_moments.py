@@ -14,10 +14,13 @@ most the bound given, by ``geometry.norms``. The product of two terms of ``mean_
 for their entries are not; nor is that of two terms of ``second_moments``, which are positive multiples of
 positive semi-definite matrices: tr(A·B) = ‖A^½·B^½‖_F² ≥ 0. So for both
 ``transforms.summed_contributions(..., nonnegative=True)`` states the sensitivity under REPLACE_ONE, √2 times
-the norm. (A matrix is formed in float32, so that it is positive semi-definite up to a relative error of
-(items + 2)·2^-24 in Frobenius norm, and a product of two may be that far below zero, relative to their
-norms: what this adds to the sensitivity is less than what clipping to (1 - 2^-10) times the bound takes
-away, for up to 8,000 items.) A user without items has terms of zero.
+the norm. A user without items has terms of zero.
+
+Rounding: a float32 matrix differs from a positive semi-definite one by at most (items + 4)·2^-24 times its
+trace, which is at most √rank times its Frobenius norm: by e = (items + 4)·√min(items, dim)·2^-24, relative.
+A product of two may then be (2e + e²)/(1 - e)² times their norms below zero. ``second_moments`` refuses
+sizes with e > 2^-8, where this is less than 0.008, and clips to (1 - 2^-7) times the bound:
+(1 - 2^-7)²·1.008 < 1.
 
 Cost: one pass over the features; ``second_moments`` dim² products a row and a chunk of matrices.
 """
@@ -29,14 +32,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax._checks import require, require_count, require_instance, require_positive
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_each,
+    require_instance,
+    require_positive,
+)
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import _linear_rows
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.linear import LinearData
 
-_MOST_ITEMS = 8000
-_ROOM = 1.0 - 2.0**-10
+_LARGEST_ERROR = 2.0**-8
+_ROOM = 1.0 - 2.0**-7
 
 Moments = Callable[[LinearData], Float[Array, "size"]]
 
@@ -87,6 +96,12 @@ def _sums(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], Array]
     return evaluate
 
 
+def rounding_covered(items: int, dim: int) -> bool:
+    """Whether ``second_moments`` takes users with that many item slots, in rows of that length."""
+    require_each(require_count, items=items, dim=dim)
+    return (items + 4) * min(items, dim) ** 0.5 * 2.0**-24 <= _LARGEST_ERROR
+
+
 def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
     """The function from dense ``LinearData`` to Σ_u clip(E_u[x·xᵀ]) as a ``triangle``, ``[dim·(dim + 1)/2]``.
 
@@ -95,18 +110,17 @@ def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
         chunk_size: users whose matrices are held at once.
 
     Raises:
-        ValueError: if an argument is not positive, or, by the function, the rows are one-hot or a user has
-            more than 8,000 item slots.
+        ValueError: if an argument is not positive, or, by the function, the rows are one-hot or a user has so
+            many item slots that rounding is not covered: (items + 4)·√min(items, dim) is above 65,536.
     """
     require_positive("bound", bound)
     require_count("chunk_size", chunk_size)
 
     def evaluate(data: LinearData) -> Array:
         _require_dense(data)
-        items = data.features.shape[1]
-        require(
-            items <= _MOST_ITEMS, "data", f"{items} item slots", f"at most {_MOST_ITEMS} of them"
-        )
+        items, dim = data.features.shape[1:]
+        most = "of so few item slots that (items + 4)·√min(items, dim) is at most 65536"
+        require(rounding_covered(items, dim), "data", f"{items} item slots of {dim} columns", most)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
             del position

@@ -41,7 +41,7 @@ def checked_users(users: Any) -> np.ndarray:
     users = np.asarray(users)
     require(users.ndim == 1, "users", users.shape, "an array of one dimension, [rows]")
     if users.dtype.kind == "O":
-        absent = np.fromiter((is_missing(user) for user in users), bool, len(users))
+        absent = np.fromiter(map(_is_absent, users), bool, len(users))
         sortable = len({_family(user) for user in users[~absent]}) <= 1
         require_undisclosed(
             sortable, "users", "all numbers, or all of one other type that can be sorted"
@@ -50,6 +50,11 @@ def checked_users(users: Any) -> np.ndarray:
         absent = users != users
     require_undisclosed(~absent, "users", "present in every row")
     return users
+
+
+def _is_absent(user: Any) -> bool:
+    """Whether it is missing, or a tuple with a missing part: NaN is no user's twice."""
+    return is_missing(user) or (isinstance(user, tuple) and any(map(_is_absent, user)))
 
 
 def places(

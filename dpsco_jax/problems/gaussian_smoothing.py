@@ -170,14 +170,18 @@ def smoothed(objective: Objective, link: SmoothedLink, smoothing_radius: float) 
         on the norms of features.
 
     Raises:
-        ValueError: if the objective is not a linear model or ``smoothing_radius`` is out of range.
+        ValueError: if the objective is not a linear model, if its parameters are a matrix, or
+            ``smoothing_radius`` is out of range.
     """
     require_instance("objective", objective, Objective)
     require_callable("link", link)
     require_nonnegative("smoothing_radius", smoothing_radius)
-    model = objective.linear_model
+    model = objective.vector_model
     if model is None:
-        raise ValueError("objective must be a linear model, got one with linear_model=None")
+        raise ValueError(
+            "objective must be a linear model whose parameters are a vector, got one with"
+            f" linear_model={objective.linear_model}"
+        )
     link = for_any_label(link)
 
     def loss(params: Float[Array, "dim"], item: Example) -> Any:

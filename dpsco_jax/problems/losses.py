@@ -40,7 +40,7 @@ from dpsco_jax.geometry.domains import Domain, ball
 from dpsco_jax.geometry.norms import all_finite, clip_to_norm, global_norm
 from dpsco_jax.problems import _links, _proofs
 from dpsco_jax.problems.labels import TWO_CLASSES, LabelRange
-from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.objective import Example, LinearModel, Objective, margin
 
 
 def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
@@ -195,7 +195,7 @@ def softmax(
     Labels are integers in [0, num_classes); any other label gives loss zero.
 
     Args:
-        feature_bound: ℓ2 norm onto which (dense) features are projected.
+        feature_bound: ℓ2 norm onto which features are projected.
         num_classes: at least 2.
         domain: of the parameters; ``None`` is the whole space.
         ridge: λ of the regularizer (λ/2)·‖params‖².
@@ -207,11 +207,20 @@ def softmax(
     _checks.require_positive("feature_bound", feature_bound)
     _checks.require_nonnegative("ridge", ridge)
 
+    def truth(logits: Any, label: Any) -> Any:
+        return (jnp.asarray(label)[..., None] == jnp.arange(num_classes)).astype(logits.dtype)
+
+    def link(logits: Any, label: Any) -> Any:
+        return optax.losses.softmax_cross_entropy(logits, truth(logits, label))
+
+    def derivative(logits: Any, label: Any) -> Any:
+        one = truth(logits, label)
+        known = jnp.any(one > 0, axis=-1, keepdims=True)
+        return jnp.where(known, jax.nn.softmax(logits) - one, 0.0)
+
     def loss(params: Float[Array, "dim classes"], item: Example) -> Any:
         _links.require_one_label(item.label)
-        logits = clip_to_norm(item.features, feature_bound) @ params
-        truth = (jnp.asarray(item.label) == jnp.arange(num_classes)).astype(logits.dtype)
-        return optax.losses.softmax_cross_entropy(logits, truth)
+        return link(margin(params, item.features, feature_bound), item.label)
 
     return _proofs.register(
         Objective(
@@ -220,6 +229,7 @@ def softmax(
             smoothness=0.5 * feature_bound**2,
             domain=_links.or_whole_space(domain),
             ridge=ridge,
+            linear_model=LinearModel(link, derivative, feature_bound, num_classes),
             globally_convex_lipschitz=True,
             label_range=LabelRange(0, num_classes - 1, whole=True),
         )

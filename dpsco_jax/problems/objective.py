@@ -62,21 +62,30 @@ class Example(NamedTuple):
 
 
 class LinearModel(NamedTuple):
-    """A loss of the form ``link(<params, x>, label)``, with params a vector ``[dim]``.
+    """A loss of the form ``link(<params, x>, label)``, with params a vector ``[dim]`` or a matrix.
 
     Its gradient in params is ``derivative(<params, x>, label) * x``, where x is ``bounded_row`` of
-    the item's features.
+    the item's features. With K ``outputs`` params is a matrix ``[dim, K]``, the margin is the K numbers
+    paramsᵀx, and the gradient is the outer product of x with the K numbers of the derivative.
 
     Attributes:
-        link: ``link(margin, label) -> loss``, elementwise on arrays.
-        derivative: ``derivative(margin, label)``, the derivative of the link in the margin,
-            elementwise.
+        link: ``link(margin, label) -> loss``, elementwise on arrays; with K outputs the margin has one
+            axis more, the last, of that length.
+        derivative: ``derivative(margin, label)``, the derivative of the link in the margin, of the
+            shape of the margin; elementwise.
         feature_bound: the ℓ2 norm onto which features are projected.
+        outputs: K; ``None`` if the margin is one number and params is a vector.
     """
 
     link: Callable[[Any, Any], Any]
     derivative: Callable[[Any, Any], Any]
     feature_bound: float
+    outputs: int | None = None
+
+    def params_shape(self, dim: int) -> tuple[int, ...]:
+        """The shape of params for rows of a length: ``[dim]``, or ``[dim, outputs]``."""
+        require_integer("dim", dim, 1)
+        return (dim,) if self.outputs is None else (dim, self.outputs)
 
 
 class Objective(NamedTuple):
@@ -111,6 +120,12 @@ class Objective(NamedTuple):
     linear_model: LinearModel | None = None
     globally_convex_lipschitz: bool = False
     label_range: LabelRange | None = None
+
+    @property
+    def vector_model(self) -> LinearModel | None:
+        """``linear_model`` if its params is a vector; ``None`` if it is a matrix, or there is no model."""
+        model = self.linear_model
+        return None if model is None or model.outputs is not None else model
 
     @property
     def strong_convexity(self) -> float:
@@ -192,11 +207,13 @@ def bounded_row(features: Any, feature_bound: float) -> Any:
     return clip_to_norm(features, feature_bound)
 
 
-def margin(params: Float[Array, "dim"], features: Any, feature_bound: float) -> Float[Array, ""]:
-    """<params, x> for one item, with x the features within their bound.
+def margin(
+    params: Float[Array, "dim *outputs"], features: Any, feature_bound: float
+) -> Float[Array, "*outputs"]:
+    """<params, x> for one item, with x the features within their bound; paramsᵀx for a matrix.
 
     Args:
-        params: shape ``[dim]``.
+        params: shape ``[dim]`` or ``[dim, outputs]``.
         features: dense ``[dim]``, or ``OneHot`` with columns ``[nnz]``.
         feature_bound: the ℓ2 norm that x may have.
     """
@@ -206,5 +223,9 @@ def margin(params: Float[Array, "dim"], features: Any, feature_bound: float) -> 
         dim = params.shape[0]
         values = row_values(features, dim, feature_bound)
         columns = jnp.minimum(column_indices(features, dim), dim - 1)
+        if jnp.ndim(params) == 2:
+            return values @ params[columns]
         return jnp.sum(values * params[columns])
+    if jnp.ndim(params) == 2:
+        return bounded_row(features, feature_bound) @ params
     return jnp.vdot(bounded_row(features, feature_bound), params)

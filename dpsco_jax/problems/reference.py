@@ -45,7 +45,7 @@ def solve(
     """Minimize the mean user loss plus the regularizer.
 
     Args:
-        objective: with ``linear_model``, smooth, with ``ridge > 0``.
+        objective: with a ``linear_model`` whose parameters are a vector, smooth, with ``ridge > 0``.
         data: items are ``Example`` with dense or one-hot features.
         dim: number of parameters.
         tol: bound on the gap at which to stop.
@@ -59,10 +59,11 @@ def solve(
     require_instance("data", data, UserData)
     require_each(require_count, dim=dim, max_steps=max_steps)
     require_positive("tol", tol)
-    model, ridge = objective.linear_model, objective.ridge
+    model, ridge = objective.vector_model, objective.ridge
     if model is None or objective.smoothness is None or ridge <= 0:
         raise ValueError(
-            f"objective must be a smooth linear model with ridge > 0, got {objective!r}"
+            "objective must be a smooth linear model of a vector of parameters, with ridge > 0, got"
+            f" {objective!r}"
         )
     rows, labels, weights = sparse_rows(objective, data, dim)
 

@@ -128,7 +128,7 @@ def _mean_of_links(
     constant: float,
 ) -> Instance:
     """The instance, given that f(x) ≥ <rowsᵀ slopes, x> + constant."""
-    model = objective.linear_model
+    model = objective.vector_model
     assert model is not None
     features = rows.astype(np.float32)
     exact = features.astype(np.float64)

@@ -155,3 +155,29 @@ def test_moments_of_rows_that_were_not_prepared_are_bounded_as_well(size):
     longer = prepared._replace(features=prepared.features * size)
     total = jax.jit(preconditioned.second_moments(MODEL, DIM))
     assert np.linalg.norm(np.asarray(total(longer), np.float64)) <= 2.0**2
+
+
+@pytest.mark.parametrize("log_radius", [-80.0, -85.0, -87.0])
+def test_a_small_radius_makes_no_sum_that_is_not_finite(log_radius):
+    """A slope over the radius may be above what float32 holds; a NaN would say who is there."""
+    far = losses.squared(2.0, 1.0, 100.0).linear_model
+    rows, labels = jnp.asarray([[[1.0, 0.5]]]), jnp.zeros((1, 1))
+    data = linear.prepare(far, UserData(Example(rows, labels), None), 2)
+    oracle = preconditioned.scaled_sums(far, jnp.ones(2), Component(jnp.zeros(2), 1.0, 0.0), 0.2)
+    point = TunedPoint(jnp.asarray([100.0, 0.0]), jnp.asarray(log_radius))
+    sums = jax.jit(oracle)(jax.random.key(0), point, data).gradient
+    assert np.linalg.norm(np.asarray(sums.rest, np.float64)) <= 1.0  # false of NaN
+
+
+def test_rows_that_leave_the_numbers_make_no_sum_that_is_not_finite():
+    far = losses.squared(100.0, 1.0, 100.0).linear_model
+    rows, labels = jnp.asarray([[[90.0, 0.5]]]), jnp.ones((1, 1))
+    data = linear.prepare(far, UserData(Example(rows, labels), None), 2)
+    oracle = preconditioned.scaled_sums(
+        far, jnp.full(2, 1e37), Component(jnp.asarray([1.0, 0.0]), 1.0, 0.5), 0.2
+    )
+    sums = jax.jit(oracle)(
+        jax.random.key(0), TunedPoint(jnp.zeros(2), jnp.zeros(())), data
+    ).gradient
+    terms = np.concatenate([np.atleast_1d(np.asarray(x, np.float64)) for x in sums])
+    assert np.linalg.norm(terms) <= preconditioned.joint_bound(0.5, 0.2)  # false of NaN

@@ -57,7 +57,7 @@ def test_sums_are_those_by_hand(kind, bound):
     data = _data(rows, np.arange(ITEMS) < counts[:, None])
     found = jax.jit(KINDS[kind](bound, chunk_size=4))(data)
     expected = sum(_term_by_hand(kind, rows[u, : counts[u]], bound) for u in range(USERS))
-    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=8e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,7 +74,7 @@ def test_no_pair_of_users_is_farther_apart_than_is_accounted(kind):
     apart = np.linalg.norm(terms[:, None] - terms[None], axis=2)
     accounted = FARTHEST[kind] * bound
     assert apart.max() <= accounted
-    assert apart.max() >= 0.998 * accounted  # some pair comes near: the bound is not a loose one
+    assert apart.max() >= 0.992 * accounted  # some pair comes near: the bound is not a loose one
 
 
 def test_a_matrix_is_its_triangle():
@@ -93,6 +93,27 @@ def test_one_hot_rows_and_too_many_items_are_refused():
     data = linear.prepare(MODEL, UserData(Example(columns, jnp.zeros((USERS, ITEMS))), None), DIM)
     with pytest.raises(ValueError, match="dense rows"):
         row_moments.means(1.0)(data)
-    many = _data(np.zeros((1, 8001, 2)))
-    with pytest.raises(ValueError, match="at most 8000"):
-        row_moments.second_moments(1.0)(many)
+    many = jax.eval_shape(lambda: _data(np.zeros((1, 8000, 2))))
+    jax.eval_shape(row_moments.second_moments(1.0), many)
+    wide = jax.eval_shape(lambda: _data(np.zeros((1, 8000, 70))))
+    with pytest.raises(ValueError, match="at most 65536, got '8000 item slots of 70 columns'"):
+        jax.eval_shape(row_moments.second_moments(1.0), wide)
+
+
+def test_products_of_float32_matrices_are_hardly_negative():
+    """The worst of what rounding can do is far within the room that the clip leaves."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(2, 600, 30)).astype(np.float32)
+    rows[0, :, :15], rows[1, :, 15:] = 0.0, 0.0  # products of exactly zero, but for rounding
+    rows += 1e-4 * rng.normal(size=rows.shape).astype(np.float32)
+    total = jax.jit(row_moments.second_moments(1e-3, chunk_size=1))
+    first, second = (np.asarray(total(_data(rows[u : u + 1])), np.float64) for u in (0, 1))
+    assert first @ second >= -0.008 * np.linalg.norm(first) * np.linalg.norm(second)
+    assert np.linalg.norm(first - second) <= 2**0.5 * 1e-3
+
+
+def test_a_matrix_is_clipped_to_less_than_its_bound_by_the_room_for_rounding():
+    data = UserData(Example(jnp.full((1, 3, 4), 1.0), jnp.zeros((1, 3))), None)
+    total = row_moments.second_moments(0.5)(linear.prepare(MODEL, data, 4))
+    norm = np.linalg.norm(np.asarray(total, np.float64))
+    assert 0.999 * (1 - 2**-7) * 0.5 <= norm <= (1 - 2**-7) * 0.5

@@ -22,8 +22,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require_flag, require_nonnegative, require_positive
-from dpsco_jax.estimators import _declared, _files, _frames, _keys, _reporting, _solving
+from dpsco_jax._checks import require_flag, require_nonnegative, require_positive, require_real
+from dpsco_jax.estimators import _declared, _files, _frames, _intervals, _keys, _reporting, _solving
 from dpsco_jax.estimators._declared import LABEL, USER
 from dpsco_jax.estimators.report import Report
 from dpsco_jax.problems import tables
@@ -46,6 +46,10 @@ class PrivateEstimator(BaseEstimator):
     Attributes:
         coef_: coefficients of the encoded columns ``columns_``; see the class for shape and units.
         intercept_: one number, or one for each class.
+        covariance_: with ``standard_errors``: that of the intercept, if there is one, and the coefficients
+            after it, in their units, ``[numbers, numbers]``.
+        prediction_error_: with ``standard_errors``: by how much coef_ · row + intercept_ is off by the same
+            causes, root mean square over rows.
         columns_: names of the encoded columns, without the intercept.
         certificate_: the (ε, δ) of the fit by the tightest accountant; ``certificate_.epsilon <= epsilon``.
         privacy_: the ledger of the run, a ``PrivacyLoss`` that composes with those of other releases.
@@ -106,7 +110,8 @@ class PrivateEstimator(BaseEstimator):
                 f"X must have rows of at least 2 records, got 1, with n_samples = {len(frame)}"
             )
         model = self._model(made.encoding)
-        run = _solving.fit(run_key, model, made.data, slots, budget)
+        errors = require_flag("standard_errors", self.standard_errors)
+        run = _solving.fit(run_key, model, made.data, slots, budget, errors)
         self._keep(run, made.encoding, records, named)
         return self
 
@@ -126,6 +131,26 @@ class PrivateEstimator(BaseEstimator):
         """
         check_is_fitted(self, "coef_")
         return _reporting.plot(self, ax)
+
+    def interval(self, level: float = 0.9) -> np.ndarray:
+        """Intervals of the coefficients that account for the noise of privacy and the chance of sampling.
+
+        They are coefficient ± z·s, s its standard error and z the quantile of the normal law. On synthetic
+        data with 3,000 users or more 88 to 91 % of the intervals of level 0.9 held the truth. Where columns
+        are many for the number of users and ε, or gradients have heavy tails, they are too narrow: they cover
+        no bias by clipping or shrinkage. Each holds by itself.
+
+        Args:
+            level: the share of them that are to hold the coefficient of the population, in (0, 1).
+
+        Returns:
+            ``[columns, 2]``, in the units of ``coef_``.
+
+        Raises:
+            ValueError: if the fit was without ``standard_errors``, or ``level`` is not in (0, 1).
+        """
+        check_is_fitted(self, "coef_")
+        return _intervals.around(self, level)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes what was declared and released to a file: NumPy's npz with a text in JSON, no pickle.
@@ -206,7 +231,7 @@ class PrivateEstimator(BaseEstimator):
                     "with delta well below one over the number of records; got None"
                 )
         require_positive("epsilon", self.epsilon)
-        require_positive("delta", self.delta)
+        require_real("delta", self.delta, 1e-37, 1)  # below it is zero in float32
         require_positive("max_norm", self.max_norm)
         require_nonnegative("ridge", self.ridge)
         return privacy.Budget(self.epsilon, self.delta)
@@ -238,6 +263,7 @@ class PrivateEstimator(BaseEstimator):
         first = int(encoding.intercept)
         constant = weights[0, ...] if first else np.zeros(weights.shape[1:])
         self.coef_, self.intercept_ = self._in_units(weights[first:], constant)
+        _intervals.keep(self, run.solution.released)
 
     def _remember(self, encoding: Encoding, named: bool) -> None:
         self.encoding_, self._named = encoding, named

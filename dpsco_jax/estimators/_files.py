@@ -22,6 +22,7 @@ from dpsco_jax._checks import require
 
 FORMAT = 1
 _ARRAYS = ("coef", "intercept", "rdp", "failure")
+_OPTIONAL = ("covariance", "prediction_error")
 _FIELDS = (
     *("estimator", "params", "columns", "named", "records", "status", "solver", "fits"),
     *("seeded", "certificate"),
@@ -52,6 +53,7 @@ def write(path: str | os.PathLike[str], model: Any) -> None:
             strict=True,
         )
     )
+    arrays |= {name: getattr(model, f"{name}_") for name in _OPTIONAL if hasattr(model, f"{name}_")}
     with open(path, "wb") as file:
         np.savez(file, about=np.frombuffer(text, np.uint8), **arrays)
 
@@ -76,6 +78,8 @@ def read(path: str | os.PathLike[str], cls: type) -> Any:
     fits = coef.shape[-1:] == (len(model.columns_),) and intercept.shape == coef.shape[:-1]
     require(fits, "path", coef.shape, f"a file with {len(model.columns_)} coefficients a class")
     model.coef_, model.intercept_ = coef, intercept if intercept.ndim else float(intercept)
+    for name in set(_OPTIONAL) & set(arrays):
+        setattr(model, f"{name}_", arrays[name] if arrays[name].ndim else float(arrays[name]))
     return model
 
 
@@ -96,7 +100,7 @@ def _contents(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, n
         require(version == FORMAT, "path", f"format {version}", known)
         whole = set(_FIELDS) <= set(about) and set(_ARRAYS) <= set(found.files)
         require(whole, "path", os.fspath(path), "a whole file that save wrote")
-        return about, {name: found[name] for name in _ARRAYS}
+        return about, {name: found[name] for name in found.files if name != "about"}
 
 
 def _plain(name: str, value: Any) -> Any:

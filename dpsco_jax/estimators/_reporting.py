@@ -6,9 +6,11 @@ Formal guarantee: that of ``report``: nothing is shown that was not declared, pu
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from dpsco_jax import privacy
 from dpsco_jax._extra import needs
+from dpsco_jax.estimators import _intervals
 from dpsco_jax.estimators.report import Report, Row
 
 _MOST = 20
@@ -28,7 +30,7 @@ def report(model: Any) -> Report:
 
 
 def plot(model: Any, ax: Any) -> Any:
-    """Horizontal bars of all coefficients."""
+    """Horizontal bars of all coefficients, with intervals where there are standard errors."""
     if ax is None:
         with needs("sklearn"):
             from matplotlib import pyplot
@@ -36,14 +38,17 @@ def plot(model: Any, ax: Any) -> Any:
     values = np.atleast_2d(model.coef_)
     names = list(getattr(model, "classes_", [])) if len(values) > 1 else [None]
     height = 0.8 / len(values)
+    errors = _intervals.standard_errors(model)
+    reach = None if errors is None else stats.norm.ppf(0.95) * errors
     places = np.arange(len(model.columns_))
     for index, (row, name) in enumerate(zip(values, names, strict=True)):
         shift = (index - (len(values) - 1) / 2) * height
-        ax.barh(places + shift, row, height, label=None if name is None else str(name))
+        label = None if name is None else str(name)
+        ax.barh(places + shift, row, height, label=label, xerr=reach, error_kw={"elinewidth": 0.9})
     ax.set_yticks(places, model.columns_)
     ax.invert_yaxis()
     ax.axvline(0.0, color="0.5", linewidth=0.8)
-    ax.set_xlabel("coefficient")
+    ax.set_xlabel("coefficient" if reach is None else "coefficient; bars: 90 % interval")
     if len(values) > 1:
         ax.legend()
     found = model.certificate_
@@ -109,7 +114,9 @@ def _coefficients(model: Any) -> tuple[Row, ...]:
     """The largest by absolute value, in the order of the columns."""
     values = np.atleast_2d(model.coef_).T
     order = np.argsort(-np.abs(values).max(axis=1), kind="stable")[:_MOST]
-    rows = [(str(model.columns_[i]), _numbers(values[i])) for i in sorted(order)]
+    errors = _intervals.standard_errors(model)
+    after = [""] * len(values) if errors is None else [f" ± {error:.2g}" for error in errors]
+    rows = [(str(model.columns_[i]), _numbers(values[i]) + after[i]) for i in sorted(order)]
     if hasattr(model, "classes_"):
         classes = model.classes_ if values.shape[1] > 1 else model.classes_[1:]
         rows.insert(0, ("for the class", "  ".join(map(str, classes))))
@@ -117,6 +124,9 @@ def _coefficients(model: Any) -> tuple[Row, ...]:
         rows.append(("...", f"{len(values) - _MOST} smaller ones are in coef_"))
     if model._asked["fit_intercept"]:
         rows.append(("intercept", _numbers(np.ravel(model.intercept_))))
+    if errors is not None:
+        rows.append(("±", "standard error by noise and sampling, without any bias"))
+        rows.append(("error of a prediction", f"{model.prediction_error_:.3g}, root mean square"))
     return tuple(rows)
 
 

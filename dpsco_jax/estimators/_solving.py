@@ -1,11 +1,10 @@
 """Which loss, which solver: the one place where estimators meet ``problems.losses`` and ``solvers``.
 
 What it computes: the objective of a model, a plan for it from public numbers, and the run of that plan,
-jitted. Smooth linear models go to ``user_level.whitened_sgd``, which has nothing to tune. It does not take
-softmax, whose parameters are a matrix: this goes to ``item_level.private_ac_sa``, whose records are
-users here and whose plan sets all of its numbers. Nor does it take the quantile loss, which is not smooth:
-this goes to ``user_level.momentum_sgd`` without momentum, 100 full-batch steps that decay, for which a bound
-on the risk is proven (private AC-SA, which smooths such a loss, had more loss after many more steps).
+jitted. Smooth linear models, softmax among them, go to ``user_level.whitened_sgd``, which has nothing to
+tune. It does not take the quantile loss, which is not smooth: this goes to ``user_level.momentum_sgd``
+without momentum, 100 full-batch steps that decay, for which a bound on the risk is proven (private AC-SA,
+which smooths such a loss, had more loss after many more steps).
 
 Formal guarantee: that of the solver: (ε, δ)-DP for a record's whole data under REPLACE_ONE.
 
@@ -20,12 +19,12 @@ import jax
 import jax.numpy as jnp
 
 from dpsco_jax import privacy
+from dpsco_jax._checks import require
 from dpsco_jax.geometry import ball
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import momentum_sgd, whitened_sgd
 
@@ -34,7 +33,7 @@ _SOLVERS: dict[str, Any] = {
     "squared": whitened_sgd,
     "huber": whitened_sgd,
     "quantile": momentum_sgd,
-    "softmax": private_ac_sa,
+    "softmax": whitened_sgd,
 }
 LOSSES = ("squared", "huber", "quantile")
 
@@ -84,7 +83,12 @@ class Run(NamedTuple):
 
 
 def fit(
-    key: jax.Array, model: Model, data: UserData, items_per_user: int, budget: privacy.Budget
+    key: jax.Array,
+    model: Model,
+    data: UserData,
+    items_per_user: int,
+    budget: privacy.Budget,
+    covariance: bool = False,
 ) -> Run:
     """Plans from public numbers, and runs.
 
@@ -94,6 +98,10 @@ def fit(
         data: users × items of ``Example``.
         items_per_user: the public bound on the items of a user.
         budget: (ε, δ).
+        covariance: whether that of the parameters is released too, out of the same budget.
+
+    Raises:
+        ValueError: a covariance is asked for where the solver makes none.
     """
     solver = _SOLVERS[model.loss]
     start = jnp.zeros(model.params_shape)
@@ -104,7 +112,14 @@ def fit(
         items_per_user=items_per_user,
         distance=model.max_norm,
     )
-    plan = solver.plan(problem, budget, **_settings(model))
+    settings = _settings(model)
+    if covariance:
+        possible = solver is whitened_sgd and model.loss != "softmax"
+        require(
+            possible, "standard_errors", True, f"False for the {model.loss} loss, which has none"
+        )
+        settings["covariance"] = True
+    plan = solver.plan(problem, budget, **settings)
     name = solver.__name__.removeprefix("dpsco_jax.solvers.")
     return Run(plan, _solve(model, key, plan, data, start), name)
 
@@ -113,8 +128,6 @@ def _settings(model: Model) -> dict[str, Any]:
     """Further arguments of the solver's ``plan``."""
     if model.loss == "quantile":
         return {"num_steps": 100, "momentum": 0.0, "sampling": "full"}
-    if model.loss == "softmax":
-        return {}
     # No entry of an encoded row is above one.
     return {"intercept": 0 if model.intercept else None, "entry_bound": 1.0}
 

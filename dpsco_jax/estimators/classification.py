@@ -55,6 +55,7 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):
         fit_intercept: bool = True,
         ridge: float = 1e-4,
         max_norm: float = 10.0,
+        standard_errors: bool = False,
         random_state: int | None = None,
         unaccounted_tuning: bool = False,
     ):
@@ -71,6 +72,7 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.fit_intercept = fit_intercept
         self.ridge = ridge
         self.max_norm = max_norm
+        self.standard_errors = standard_errors
         self.random_state = random_state
         self.unaccounted_tuning = unaccounted_tuning
 
@@ -108,6 +110,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
         fit_intercept: whether there is a constant.
         ridge: λ ≥ 0 of (λ/2)·‖coefficients‖², the intercept included, on the scale of the encoded columns.
         max_norm: the largest norm that coefficients can have on that scale, positive.
+        standard_errors: whether standard errors of the coefficients are released too, for 6 % of the budget
+            and a wider clip; see ``interval``.
         random_state: None, or an integer from which all noise follows, for runs that can be repeated: it is
             as secret as the data, must not be guessed, and serves one fit: two fits of one seed share their
             noise, and their difference has none. ``repr`` and pickle show it, ``save`` and ``report`` do not.
@@ -159,9 +163,9 @@ class PrivateLogisticRegression(_PrivateClassifier):
 class PrivateSoftmaxRegression(_PrivateClassifier):
     """Multinomial logistic regression for three classes and more, private for each user.
 
-    Arguments are those of ``PrivateLogisticRegression``; ``classes`` are three or more, and ``max_norm``, the
-    norm of the whole matrix, is also the distance for which the solver's steps are planned: a smaller one
-    means less noise and, if it is too small, a bias.
+    Arguments are those of ``PrivateLogisticRegression``, without ``standard_errors``; ``classes`` are three
+    or more, and ``max_norm`` is the norm of the whole matrix. Each class has a coefficient of every column,
+    and the noise is that of all of them: many classes and columns need many users.
 
     ``coef_`` has shape ``(classes, columns)``, ``intercept_`` ``(classes,)``.
     """

@@ -65,7 +65,8 @@ class PrivatePipeline(Pipeline):
     ``OneHotEncoder`` and ``OrdinalEncoder`` with lists of categories and without ``min_frequency`` and
     ``max_categories``, ``SplineTransformer`` with given knots, ``SimpleImputer`` with a given constant,
     ``keep_empty_features=True`` and no indicator, ``"passthrough"`` and ``"drop"``, and pipelines, unions and
-    ``ColumnTransformer`` of these. All others are refused, subclasses of these too.
+    ``ColumnTransformer`` of these, with names or numbers of columns and ``sparse_threshold=0``. All others
+    are refused, subclasses of these too. Errors that a transformer raises are its own, and may show entries.
 
     Args:
         steps: (name, transformer) in order, the last one (name, private estimator).
@@ -154,6 +155,16 @@ def _inner(step: Any) -> list[Any] | None:
     if type(step) is FeatureUnion:
         return [part for _, part in step.transformer_list]
     if type(step) is ColumnTransformer:
+        for name, _, columns in step.transformers:
+            if callable(columns):
+                raise ValueError(
+                    f"columns of {name!r} must be given, got a function, which sees the rows"
+                )
+        if step.sparse_threshold != 0:
+            raise ValueError(
+                "sparse_threshold must be 0, got "
+                f"{step.sparse_threshold!r}: whether the output is sparse would follow from the rows"
+            )
         return [*(part for _, part, _ in step.transformers), step.remainder]
     return None
 

@@ -62,6 +62,8 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         fit_intercept: whether there is a constant beside the middle of ``label_bounds``, which always is.
         ridge: λ ≥ 0 of (λ/2)·‖coefficients‖², the intercept included, where columns and label are in [-1, 1].
         max_norm: the largest norm that coefficients can have on that scale, positive.
+        standard_errors: whether standard errors of the coefficients are released too, for 6 % of the budget
+            and a wider clip; see ``interval``. Not with ``loss="quantile"``.
         random_state: as of ``PrivateLogisticRegression``: None, or an integer as secret as the data.
         unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
             not added up.
@@ -89,6 +91,7 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         fit_intercept: bool = True,
         ridge: float = 1e-4,
         max_norm: float = 3.0,
+        standard_errors: bool = False,
         random_state: int | None = None,
         unaccounted_tuning: bool = False,
     ):
@@ -108,6 +111,7 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         self.fit_intercept = fit_intercept
         self.ridge = ridge
         self.max_norm = max_norm
+        self.standard_errors = standard_errors
         self.random_state = random_state
         self.unaccounted_tuning = unaccounted_tuning
 

@@ -56,6 +56,7 @@ class Domain(NamedTuple):
             that is small, for solvers whose noise is far below the rounding of a point. ``None`` where no
             such form is known.
         norm: the largest ℓ2 norm of a point, which bounds the slope of a ridge; ``inf`` where not known.
+        radius: of a ball around the origin; ``None`` for all other sets. Nothing that is proven rests on it.
     """
 
     project: Callable[[PyTree], PyTree]
@@ -64,6 +65,7 @@ class Domain(NamedTuple):
     thresholds: bool = False
     moves: Callable[[Any], Callable[[Any], Any]] | None = None
     norm: ArrayLike = math.inf
+    radius: ArrayLike | None = None
 
 
 _moves_of_sets: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -177,6 +179,7 @@ def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
         thresholds=center is None,
         moves=_moves.ball(radius, center),
         norm=radius if center is None else radius + _number(_above(center)),
+        radius=radius if center is None else None,
     )
 
 

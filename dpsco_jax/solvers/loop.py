@@ -98,17 +98,19 @@ def clipped_sum_oracle(
     """The fastest oracle for Σ_u clip(g_u) of an objective, and the data in the form that it takes.
 
     The closed form where the objective is a linear model, automatic differentiation elsewhere and for
-    smoothing (``smoothing_radius`` not ``None``) with several items a user: a shift for each user then.
+    smoothing (``smoothing_radius`` not ``None``) with several items a user, a shift for each user then, or of
+    a model whose parameters are a matrix.
     """
     single = jax.tree.leaves(data.items)[0].shape[1] == 1
-    if objective.linear_model is None or (smoothing_radius is not None and not single):
+    shifted = smoothing_radius is not None
+    model = objective.vector_model if shifted else objective.linear_model
+    if model is None or (shifted and not single):
         gradient = (
             gradients.user_gradient(objective)
             if smoothing_radius is None
             else smoothed.user_gradient(objective, smoothing_radius)
         )
         return gradients.clipped_gradient_sum(gradient, clip_norm, sampler, chunk_size), data
-    model = objective.linear_model
     prepared = linear.prepare(model, data, len(params))
     oracle = linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size, smoothing_radius)
     return oracle, prepared
@@ -126,15 +128,15 @@ def user_rows_oracle(
     """As ``clipped_sum_oracle``, but the oracle returns the rows clip(g_u), ``[users, ...]``, unsummed.
 
     Under smoothing the point is shifted for each item independently, so that a user's gradient is as near to
-    its mean as without; linear models keep their closed form.
+    its mean as without; linear models keep their closed form, but those whose parameters are a matrix.
     """
-    if objective.linear_model is None:
+    model = objective.linear_model if smoothing_radius is None else objective.vector_model
+    if model is None:
         gradient = (
             gradients.user_gradient(objective)
             if smoothing_radius is None
             else smoothed.user_gradient_by_item(objective, smoothing_radius)
         )
         return gradients.per_user_gradients(gradient, clip_norm, sampler, chunk_size), data
-    model = objective.linear_model
     rows = linear_users.per_user_gradients(model, clip_norm, sampler, chunk_size, smoothing_radius)
     return rows, linear.prepare(model, data, len(params))

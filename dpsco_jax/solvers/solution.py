@@ -1,7 +1,8 @@
 """What a solver returns: the parameters, what they cost, and how the run ended.
 
-Formal guarantee: ``privacy`` bounds what ``params``, ``status`` and ``gradients`` reveal together: the
-second is a function of released values and the third of public sizes. ``unprivate`` is covered by nothing.
+Formal guarantee: ``privacy`` bounds what ``params``, ``released``, ``status`` and ``gradients`` reveal
+together: ``status`` is a function of released values and ``gradients`` of public sizes. ``unprivate`` is
+covered by nothing.
 """
 
 import enum
@@ -32,6 +33,7 @@ class Solution(NamedTuple):
         gradients: per-item gradient evaluations, from the public sizes of the plan and of the data's item
             slots: the number under fixed-size sampling, the expected number under Poisson sampling.
         unprivate: traces for study and the realized number of gradients; NOT covered by ``privacy``.
+        released: what was released beside ``params``, by name, covered by ``privacy``; ``None`` if nothing.
     """
 
     params: Any
@@ -39,6 +41,7 @@ class Solution(NamedTuple):
     status: Int[Array, ""]
     gradients: Int[Array, ""]
     unprivate: dict[str, Any]
+    released: dict[str, Any] | None = None
 
 
 def finished(

@@ -256,3 +256,49 @@ def test_a_run_that_left_the_numbers_is_not_kept(monkeypatch):
     monkeypatch.setattr(_solving, "_solve", lost)
     with pytest.raises(RuntimeError, match="has left the numbers"):
         fitted()
+
+
+@pytest.fixture(scope="module")
+def with_errors():
+    return numeric("squared", standard_errors=True)
+
+
+def test_intervals_are_those_of_the_covariance_and_hold_the_truth(with_errors):
+    found, errors = with_errors.interval(0.9), np.sqrt(np.diagonal(with_errors.covariance_))
+    np.testing.assert_allclose(found.mean(axis=1), with_errors.coef_)
+    np.testing.assert_allclose(np.diff(found, axis=1)[:, 0], 2 * 1.6448536 * errors[1:], rtol=1e-6)
+    wide = with_errors.interval(0.9999)
+    assert (wide[:, 0] < [20, -10]).all()
+    assert (wide[:, 1] > [20, -10]).all()
+    # Without privacy and with a deviation of 2 it would be 2/(sqrt(480)·0.58): the noise is more.
+    assert (errors[1:] > 0.15).all()
+    assert (errors[1:] < 3.0).all()
+    assert with_errors.certificate_.epsilon <= 30.0
+
+
+def test_standard_errors_are_shown_and_kept(with_errors, tmp_path):
+    rows = with_errors.report().section("coefficients")
+    assert "error of a prediction" in rows
+    assert all(" ± " in rows[name] for name in with_errors.columns_)
+    assert "90 % interval" in with_errors.plot().get_xlabel()
+    with_errors.save(tmp_path / "model")
+    again = PrivateRegression.load(tmp_path / "model")
+    assert (again.interval() == with_errors.interval()).all()
+    assert again.prediction_error_ == with_errors.prediction_error_
+    assert str(again.report()) == str(with_errors.report())
+
+
+def test_without_standard_errors_there_are_none(monkeypatch):
+    replaced_solver(monkeypatch)
+    model = fitted()
+    with pytest.raises(ValueError, match="standard_errors must be True in the fit"):
+        model.interval()
+    model.covariance_ = np.eye(2)  # as left by an earlier fit
+    again = model.fit(
+        TABLE, ["yes", "no", "no", "yes", "yes", "no", "yes"], groups=[3, 1, 3, 2, 1, 3, 2]
+    )
+    assert not hasattr(again, "covariance_")
+    with pytest.raises(ValueError, match="standard_errors must be False for the softmax loss"):
+        fitted("softmax", standard_errors=True)
+    with pytest.raises(ValueError, match=r"level must be in \(0, 1\)"):
+        model.interval(1.0)

@@ -31,7 +31,6 @@ from dpsco_jax.estimators import (
     PrivatePipeline,
     PrivateRegression,
     PrivateSoftmaxRegression,
-    _solving,
     make_private_pipeline,
 )
 from tests.estimators.support import TABLE, UNION, WHO, fitted, made, replaced_solver
@@ -83,16 +82,7 @@ def expected(estimator):
 
 @parametrize_with_checks(CHECKED, expected_failed_checks=expected)
 def test_the_checks_of_scikit_learn(estimator, check, monkeypatch):
-    """With parameters drawn from the key in place of the solver's: the checks are about the interface.
-
-    So are plans, of which those of softmax take a quarter of a second each: the quantile's are quick.
-    """
-    monkeypatch.setitem(_solving._SOLVERS, "softmax", _solving._SOLVERS["quantile"])
-    settings = _solving._settings
-    quick = {"num_steps": 100, "momentum": 0.0, "sampling": "full"}
-    monkeypatch.setattr(
-        _solving, "_settings", lambda m: quick if m.loss == "softmax" else settings(m)
-    )
+    """With parameters drawn from the key in place of the solver's: the checks are about the interface."""
     if os.environ.get("CHECK_TYPES") and "do_not_raise_errors_in_init" in repr(check):
         pytest.skip("types of arguments are checked when the constructor is called")
     if "check_classifiers_one_label" not in repr(check):  # this one reads predictions
@@ -191,8 +181,8 @@ LEARNING = [
     type("Own", (Normalizer,), {})(),
     FeatureUnion([("one", Normalizer()), ("two", StandardScaler())]),
     Pipeline([("one", Normalizer()), ("two", PCA())]),
-    ColumnTransformer([("one", StandardScaler(), [0])]),
-    ColumnTransformer([("one", Normalizer(), [0])], remainder=StandardScaler()),
+    ColumnTransformer([("one", StandardScaler(), [0])], sparse_threshold=0),
+    ColumnTransformer([("one", Normalizer(), [0])], remainder=StandardScaler(), sparse_threshold=0),
 ]
 
 
@@ -204,6 +194,14 @@ def test_pipelines_refuse_what_learns(step):
         PrivatePipeline([("step", step), ("model", per_row())]).fit(ROWS, LABELS)
 
 
+def test_columns_chosen_by_a_look_at_the_rows_are_refused():
+    chosen = ColumnTransformer([("one", Normalizer(), lambda rows: [0])], sparse_threshold=0)
+    with pytest.raises(ValueError, match="columns of 'one' must be given"):
+        make_private_pipeline(chosen, per_row())
+    with pytest.raises(ValueError, match=r"sparse_threshold must be 0, got 0\.3"):
+        make_private_pipeline(ColumnTransformer([("one", Normalizer(), [0])]), per_row())
+
+
 STATELESS = [
     FunctionTransformer(np.abs),
     Normalizer(),
@@ -211,7 +209,11 @@ STATELESS = [
     SplineTransformer(knots=np.linspace(-1, 1, 3)[:, None].repeat(2, axis=1)),
     SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True),
     FeatureUnion([("one", Normalizer()), ("two", "passthrough")]),
-    ColumnTransformer([("one", Normalizer(), [0]), ("two", "drop", [1])], remainder="passthrough"),
+    ColumnTransformer(
+        [("one", Normalizer(), [0]), ("two", "drop", [1])],
+        remainder="passthrough",
+        sparse_threshold=0,
+    ),
     "passthrough",
 ]
 

@@ -1,4 +1,4 @@
-"""The eight tables: sizes of the documents, bounds, and users in one half only."""
+"""The twelve tables: sizes of the documents, bounds, and users in one half only."""
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,17 @@ SIZES = {
     "scorecard": (7424, 8),
     "star": (11598, 4),
     "baseball": (1228, 31),
+    "credit_data": (4454, 1),
+    "k401ksubs": (9275, 1),
+    "ames": (2930, 1),
+    "school93_98": (1778, 6),
 }
 
 
-def test_four_are_to_design_with_and_four_to_report():
+def test_four_are_to_design_with_four_to_report_and_four_held_back():
     assert table_tasks.DESIGN == ("randhie", "countymurders", "egsingle", "wa_churn")
     assert table_tasks.REPORT == ("rwm5yr", "scorecard", "star", "baseball")
+    assert table_tasks.HELD_BACK == ("credit_data", "k401ksubs", "ames", "school93_98")
 
 
 @pytest.mark.parametrize("name", table_tasks.NAMES)

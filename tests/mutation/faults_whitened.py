@@ -9,10 +9,66 @@ _PUBLIC = (
     "[whitened_sgd]",
 )
 _MOMENTS = ("tests/oracles/test_row_moments.py",)
+_SOLVER_COVARIANCE = (
+    "tests/solvers/test_whitened_covariance.py::test_a_covariance_is_paid_for_and_only_then_released",
+)
+_MATRIX = ("tests/oracles/test_matrix_models.py",)
+_SOLVER_MATRIX = ("tests/solvers/test_whitened_matrix.py",)
+_COVARIANCE = "solvers/user_level/_covariance.py"
 _COORDINATES = "solvers/user_level/_coordinates.py"
+_WHITENING = "solvers/user_level/_whitening.py"
 _WHITENED = "solvers/user_level/whitened_sgd.py"
 
 FAULTS = (
+    Fault(
+        "whitened: the second matrix is free",
+        _WHITENING,
+        "loss = privacy.compose(loss, second, check)",
+        "loss = privacy.compose(loss, check)",
+        _SOLVER,
+    ),
+    Fault(
+        "whitened: the check is free",
+        _WHITENING,
+        "loss = privacy.compose(loss, second, check)",
+        "loss = privacy.compose(loss, second)",
+        _SOLVER,
+    ),
+    Fault(
+        "whitened: a matrix is clipped to twice what its noise is for",
+        _WHITENING,
+        "row_moments.second_moments(bound, plan.chunk_size)",
+        "row_moments.second_moments(2.0 * bound, plan.chunk_size)",
+        _ROW,
+    ),
+    Fault(
+        "whitened: the check is clipped to twice what its noise is for",
+        _WHITENING,
+        "row_moments.mean_squares(bound, plan.chunk_size)",
+        "row_moments.mean_squares(2.0 * bound, plan.chunk_size)",
+        ("tests/solvers/test_whitening_bounds.py",),
+    ),
+    Fault(
+        "whitened: the check looks at the true squares",
+        _WHITENING,
+        "factor = jnp.where(found.mean > 1.0 + 2.0 * found.stddev, found.mean, 1.0)",
+        "factor = jnp.where(total / plan.num_users > 1.0, total / plan.num_users, 1.0)",
+        _PUBLIC,
+    ),
+    Fault(
+        "whitened: both matrices have one key",
+        _WHITENING,
+        "_second_round(keys[1],",
+        "_second_round(keys[0],",
+        _ROW,
+    ),
+    Fault(
+        "whitened: what clipping took from rare columns is not put back",
+        _WHITENING,
+        "return matrix / common + jnp.diag(lacking), common",
+        "return matrix / common, common",
+        ("tests/solvers/test_whitening.py",),
+    ),
     Fault(
         "whitened: means are free",
         _COORDINATES,
@@ -42,24 +98,24 @@ FAULTS = (
         _PUBLIC,
     ),
     Fault(
-        "whitened: coordinates from the true matrix",
-        _COORDINATES,
-        "row_moments.from_triangle(entries, dim), stddev",
-        "row_moments.from_triangle(total / users, dim), stddev",
+        "whitened: coordinates from the true matrices",
+        _WHITENING,
+        "row_moments.from_triangle(found.mean, plan.columns)",
+        "row_moments.from_triangle(total / plan.num_users, plan.columns)",
         _PUBLIC,
     ),
     Fault(
         "whitened: sensitivity of the mean squares halved",
         _COORDINATES,
-        "noisy(squares_key, total, bound, plan.squares_multiplier, True)",
-        "noisy(squares_key, total, 0.5 * bound, plan.squares_multiplier, True)",
+        "squares_key, users, total, bound, plan.squares_multiplier",
+        "squares_key, users, total, 0.5 * bound, plan.squares_multiplier",
         _ROW,
     ),
     Fault(
         "whitened: means as if none were negative",
         _COORDINATES,
-        "means_key, total, feature_bound, plan.means_multiplier, False",
-        "means_key, total, feature_bound, plan.means_multiplier, True",
+        "feature_bound, plan.means_multiplier, nonnegative=False",
+        "feature_bound, plan.means_multiplier, nonnegative=True",
         _ROW,
     ),
     Fault(
@@ -82,5 +138,118 @@ FAULTS = (
         "noise_key, oracle_key = jax.random.split(keys[3 + phase])",
         "noise_key, oracle_key = jax.random.split(keys[3])",
         _ROW,
+    ),
+    Fault(
+        "whitened: one matrix of the covariance is free",
+        _COVARIANCE,
+        "return inverse @ middle @ inverse, privacy.compose(first, second)",
+        "return inverse @ middle @ inverse, first",
+        _SOLVER_COVARIANCE,
+    ),
+    Fault(
+        "whitened: covariance from the true Hessian",
+        _COVARIANCE,
+        "return row_moments.from_triangle(entries, dim), stddev",
+        "return row_moments.from_triangle(total / users, dim), stddev",
+        _PUBLIC,
+    ),
+    Fault(
+        "whitened: sensitivity of the matrices of the covariance halved",
+        _COVARIANCE,
+        "transforms.summed_contributions(bound, users, nonnegative=True)",
+        "transforms.summed_contributions(0.5 * bound, users, nonnegative=True)",
+        _ROW,
+    ),
+    Fault(
+        "whitened: both matrices of the covariance have one key",
+        _COVARIANCE,
+        "noisy(keys[1], sums.gradients, 1.0)",
+        "noisy(keys[0], sums.gradients, 1.0)",
+        _ROW,
+    ),
+    Fault(
+        "sandwich: Hessians are not clipped",
+        "oracles/sandwich.py",
+        "norms.clip_to_norm(b, HEAD_ROOM * jnp.sqrt(bound))",
+        "norms.clip_to_norm(b, 1e6 * jnp.sqrt(bound))",
+        ("tests/oracles/test_sandwich.py",),
+    ),
+    Fault(
+        "whitened: the step on the intercept clips at twice the slope",
+        _WHITENED,
+        "inner = linear.clipped_gradient_sum(model, slope, None, plan.chunk_size)",
+        "inner = linear.clipped_gradient_sum(model, 2.0 * slope, None, plan.chunk_size)",
+        ("tests/solvers/test_whitened_stages.py",),
+    ),
+    Fault(
+        "whitened: a column that is not the constant is taken for one",
+        _WHITENED,
+        "lengths = jnp.maximum(jnp.abs(feature[..., 0]), 1e-6 * model.feature_bound)",
+        "lengths = jnp.ones(feature.shape[:2])",
+        ("tests/solvers/test_whitened_stages.py",),
+    ),
+    Fault(
+        "whitened: radii that left the numbers are covered",
+        _WHITENED,
+        "covered = plan.accounted & jnp.all(positive_and_finite(end.trace, jnp.exp(opening)))",
+        "covered = plan.accounted",
+        ("tests/solvers/test_whitened_stages.py",),
+    ),
+    Fault(
+        "whitened: no room for the rounding of matrices",
+        "oracles/row_moments.py",
+        "_ROOM = 1.0 - 2.0**-7",
+        "_ROOM = 1.0",
+        _MOMENTS,
+    ),
+    Fault(
+        "scaled sums: a slope over a small radius is NaN for everybody",
+        "oracles/preconditioned.py",
+        "weights = jnp.where(held, ratio * factor, 0.0)",
+        "weights = ratio * factor",
+        ("tests/oracles/test_preconditioned.py",),
+    ),
+    Fault(
+        "matrix: classes are clipped one by one",
+        "oracles/preconditioned.py",
+        "factor = jax.vmap(norms.clip_factor)(rest, limit)\n",
+        "factor = jnp.min(jax.vmap(jax.vmap(norms.clip_factor, (1, None)), (0, 0))("
+        "rest.reshape(len(rest), dim, -1), limit), axis=1)\n",
+        _MATRIX,
+    ),
+    Fault(
+        "matrix: the lengths of slopes are left out of the clip of single items",
+        "oracles/linear.py",
+        "lengths = lengths * _norm_bounds(slopes, 1.0)",
+        "lengths = lengths * 1.0",
+        _MATRIX,
+    ),
+    Fault(
+        "matrix: a class whose slope is no number is held",
+        "oracles/_linear_rows.py",
+        "usable = counted & jnp.all(jnp.isfinite(derivatives), axis=axes)",
+        "usable = counted & jnp.any(jnp.isfinite(derivatives), axis=axes)",
+        _MATRIX,
+    ),
+    Fault(
+        "matrix: slopes of labels that are no class",
+        "problems/losses.py",
+        "return jnp.where(known, jax.nn.softmax(logits) - one, 0.0)",
+        "return jax.nn.softmax(logits) - one",
+        _MATRIX,
+    ),
+    Fault(
+        "matrix: noise of the intercept for each class as if it were alone",
+        "solvers/user_level/whitened_sgd.py",
+        "transforms.summed_contributions(slope, plan.num_users), noise_key, plan.start_multiplier",
+        "transforms.summed_contributions(slope / 2.0, plan.num_users), noise_key, plan.start_multiplier",
+        rows("whitened_sgd, matrix"),
+    ),
+    Fault(
+        "matrix: the quantile is that of the columns alone",
+        "solvers/user_level/_whitened_plan.py",
+        "_NOISE_AVERSION * 2.0 * math.sqrt(dim)",
+        "_NOISE_AVERSION * 2.0 * math.sqrt(columns)",
+        _SOLVER_MATRIX,
     ),
 )

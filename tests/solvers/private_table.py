@@ -60,6 +60,7 @@ from dpsco_jax.solvers.user_level import (
     whitened_sgd,
     winsorized_erm,
 )
+from tests.support import classified
 from tests.support.planned import planned
 
 ITEMS, DIM, DELTA = 2, 3, 1e-3
@@ -205,8 +206,9 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "whitened_sgd", whitened_sgd, 8, num_steps=3, start_steps=2, radius_steps=2, matrix=True, intercept=0,
-        entry_bound=1.0,
+        entry_bound=1.0, covariance=True, epsilon=20.0,
     ),
+    _row("whitened_sgd, matrix", whitened_sgd, 12, **classified.SETTINGS),
     _row("momentum_sgd, full", momentum_sgd, 8, num_steps=3, sampling="full"),
     _row("momentum_sgd, poisson", momentum_sgd, 8, num_steps=3, step_decay="none", removed=True, **SAMPLED),
     _row("staged_ac_sa, full", staged_ac_sa, 8, num_steps=3, num_stages=2),

@@ -11,18 +11,21 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
+from dpsco_jax.privacy import FullBatch, certified_noise_multiplier
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _auto_predictions as predictions
-from dpsco_jax.solvers.user_level import auto, output_perturbation, preconditioned_sgd, sgd
+from dpsco_jax.solvers.user_level import _auto_rows as rows
+from dpsco_jax.solvers.user_level import auto, sgd
+from dpsco_jax.solvers.user_level._auto_setting import Setting
 from tests.support.planned import planned
 
 USERS, ITEMS, DIM = 400, 16, 3
 OBJECTIVE = losses.logistic(1.0, domains.ball(2.0))
 SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": 1e-5}
 NAMED = {candidate.name: candidate for candidate in auto.CANDIDATES}
+UNIT = certified_noise_multiplier(FullBatch(), 1, 4.0, 1e-5, NeighboringRelation.REPLACE_ONE)
 FEW = tuple(NAMED[name] for name in ("sgd", "output_perturbation", "localized_sgd"))
 
 
@@ -33,7 +36,7 @@ def _plan(objective=OBJECTIVE, **changes):
 
 def _setting(objective=OBJECTIVE, users=USERS, dim=DIM, epsilon=4.0, unit_noise=1.0):
     problem = Problem(objective, num_users=users, items_per_user=ITEMS, dim=dim, distance=4.0)
-    return predictions.Setting(problem, Budget(epsilon, 1e-5), None, 100, unit_noise)
+    return Setting(problem, Budget(epsilon, 1e-5), None, 100, unit_noise)
 
 
 @functools.cache
@@ -78,7 +81,7 @@ def test_bounds_on_the_population_count_without_their_part_of_generalization():
 def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():
     setting = _setting()
     for name in ("sgd", "sgd, a tenth of the users", "item_group_privacy, drawn", "multipass_sgd"):
-        row, made = auto._planned(NAMED[name], setting, 100 * USERS * ITEMS, {})
+        row, made = rows.planned_row(NAMED[name], setting, 100 * USERS * ITEMS, {})
         certificate = made.certificate()
         assert not row.reason
         assert certificate.epsilon <= 4.0
@@ -94,56 +97,8 @@ def test_the_prediction_chooses_differently():
     assert by_prediction.choice == "sgd, clipped at 2L/sqrt(m)"
     assert by_prediction.excess_bound == math.inf
     assert by_bound.rows == by_prediction.rows
+    assert not any(row.reason for row in by_bound.rows)
     assert auto.plan.__kwdefaults__["rank_by"] == "prediction"  # see the file's docstring
-
-
-def test_predictions_follow_the_formulas():
-    setting = _setting()
-    plan = planned(sgd.plan,
-        OBJECTIVE, num_users=USERS, dim=DIM, epsilon=4.0, delta=1e-5, num_steps=50, batch_size=40,
-        sampling="fixed", distance=4.0, step_size=0.5,
-    )  # fmt: skip
-    variance = DIM * (2 * plan.noise_multiplier / 40) ** 2 + 0.9 / (ITEMS * 40)
-    expected = 16 / (2 * 0.5 * 50) + 0.25 * variance
-    assert NAMED["sgd"].predict(setting, plan) == pytest.approx(expected)
-    # Without smoothness, gradients do not get small: the worst case is the prediction.
-    rough = _setting(OBJECTIVE._replace(smoothness=None))
-    assert NAMED["sgd"].predict(rough, plan) == pytest.approx(expected + 0.25)
-
-    # With strong convexity μ, both terms fall like 1/(ημT).
-    bent = _setting(OBJECTIVE._replace(ridge=0.2))
-    assert NAMED["sgd"].predict(bent, plan) == pytest.approx(expected / (0.2 * 0.5 * 50))
-
-    perturbed = planned(
-        output_perturbation.plan,
-        OBJECTIVE,
-        num_users=USERS,
-        dim=DIM,
-        epsilon=4.0,
-        delta=1e-5,
-        regularization=0.1,
-    )
-    noise = DIM * perturbed.noise_stddev**2
-    assert NAMED["output_perturbation"].predict(setting, perturbed) == pytest.approx(
-        0.1 * 16 / 2 + 0.25 * noise / 2
-    )
-    conditioned = planned(
-        preconditioned_sgd.plan,
-        OBJECTIVE,
-        num_users=USERS,
-        items_per_user=ITEMS,
-        dim=DIM,
-        epsilon=4.0,
-        delta=1e-5,
-    )
-    radius = math.sqrt(DIM / ITEMS)
-    noise = DIM * (conditioned.noise_multiplier * 2 * radius / USERS) ** 2
-    expected = (0.25 * DIM * 0.5**2 + noise / 0.25) / 400
-    assert NAMED["preconditioned_sgd"].predict(setting, conditioned) == pytest.approx(expected)
-    assert predictions.stages(2.0, 3.0, 0.5, 0.2, 9, 1) == pytest.approx(24 / 90 + 0.4 / 5)
-    assert predictions.stages(2.0, 3.0, 0.5, 0.2, 9, 2) == pytest.approx(
-        12 * (24 / 90 + 0.4 / 5) / 45 + 0.4 / 5
-    )
 
 
 def test_enough_steps_are_those_after_which_noise_dominates():
@@ -214,6 +169,56 @@ def test_further_arguments_reach_the_plan():
     assert (plan.chosen.num_steps, plan.chosen.chunk_size) == (7, 32)
     with pytest.raises(ValueError, match=r"settings must be of candidates, got \['sdg'\]"):
         _plan(settings={"sdg": {}})
+
+
+def test_what_cannot_win_by_prediction_is_not_planned():
+    few = tuple(NAMED[name] for name in ("sgd, clipped at 2L/sqrt(m)", "private_ac_sa"))
+    lazy = {row.name: row for row in _plan(candidates=few, rank_by="prediction").rows}
+    eager = {row.name: row for row in _plan(candidates=few[::-1], rank_by="bound").rows}
+    assert lazy["private_ac_sa"].reason.startswith("not planned: its prediction would be at least")
+    assert not eager["private_ac_sa"].reason
+    promise = NAMED["private_ac_sa"].least(_setting(unit_noise=UNIT))
+    best = lazy["sgd, clipped at 2L/sqrt(m)"].prediction
+    assert best < promise < eager["private_ac_sa"].prediction
+    # With settings of its own it is planned: what it promises was for others.
+    settings = {"private_ac_sa": {"num_steps": 9}}
+    asked = _plan(candidates=few, rank_by="prediction", settings=settings)
+    assert not {row.name: row for row in asked.rows}["private_ac_sa"].reason
+
+
+def test_promises_are_kept():
+    eager = {row.name: row for row in _everything().rows}
+    setting = _setting(unit_noise=UNIT)
+    kept = 0
+    for candidate in auto.CANDIDATES:
+        if candidate.least is not None and not eager[candidate.name].reason:
+            kept += 1
+            assert candidate.least(setting) <= eager[candidate.name].prediction, candidate.name
+    assert kept >= 5
+
+
+def test_facts_of_dense_rows_reach_the_solver_that_whitens():
+    only = (NAMED["whitened_sgd"],)
+    plan = _plan(candidates=only, rank_by="prediction", intercept=1, entry_bound=0.7)
+    assert (plan.chosen.intercept, plan.chosen.squares_bound) == (1, 0.7)  # bound of rows: 1
+    assert plan.chosen.user_gradients <= 1000 * USERS
+    short = _plan(candidates=only, rank_by="prediction", gradient_budget=100 * USERS * ITEMS)
+    assert short.chosen.user_gradients <= 100 * USERS
+    with pytest.raises(ValueError, match="columns_per_row must be None, got 2"):
+        _plan(candidates=only, columns_per_row=2)
+    # Its steps are implicit in ridges: one that bends columns of little variance more than the link
+    # does is no reason to refuse.
+    strong = losses.logistic(1.0, domains.ball(2.0), ridge=0.05)
+    assert _plan(strong, candidates=only, rank_by="prediction", intercept=0).chosen.intercept == 0
+    points = losses.squared_distance(1.0, 1.0)
+    for name, value in (("intercept", 0), ("entry_bound", 1.0)):
+        with pytest.raises(ValueError, match=f"{name} must be None but for dense rows"):
+            _plan(columns_per_row=2, **{name: value})
+        with pytest.raises(ValueError, match=f"{name} must be None but for dense rows"):
+            _plan(points, **{name: value})
+    for name, value in (("intercept", DIM), ("entry_bound", 0.0)):
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            _plan(**{name: value})
 
 
 def test_what_cannot_be_is_refused_with_its_reasons():

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from dpsco_jax import Budget, Problem, privacy
+from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses, reference
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import preconditioned_sgd, whitened_sgd
+from dpsco_jax.solvers.user_level import _whitening, preconditioned_sgd, whitened_sgd
 
 USERS, ITEMS = 400, 3
 MULTIPLIERS = ("start", "means", "squares", "matrix", "radius", "warm", "noise")
@@ -56,8 +57,8 @@ def test_the_budget_is_met_and_used_up(epsilon, matrix, intercept):
     plan = _plan(objective, 5, epsilon, matrix=matrix, intercept=intercept)
     assert 0.999 * epsilon < plan.certificate().epsilon <= epsilon
     # All releases together are one Gaussian release, counted here by hand.
-    counts = {"squares": 1, "radius": 30, "warm": 90, "noise": 210}
-    counts |= {"matrix": 1} if matrix else {}
+    counts = {"squares": 1, "radius": 60, "warm": 90, "noise": 210}
+    counts |= {"matrix": 2, "check": 1} if matrix else {}
     counts |= {"start": 60, "means": 1} if intercept is not None else {}
     precision = sum(n / getattr(plan, f"{k}_multiplier") ** 2 for k, n in counts.items())
     once = privacy.certified_noise_multiplier(
@@ -74,7 +75,7 @@ def test_the_ledger_of_a_run_is_that_of_the_plan():
     spent = float(privacy.epsilon(solution.privacy, 1e-5))
     assert plan.ledger_epsilon() * (1 - 1e-5) <= spent <= plan.ledger_epsilon() * (1 + 1e-3)
     assert solution.status == Status.OK
-    assert solution.gradients == solution.unprivate["gradients"] == (60 + 30 + 20) * USERS * ITEMS
+    assert solution.gradients == solution.unprivate["gradients"] == (60 + 60 + 20) * USERS * ITEMS
 
 
 @pytest.mark.parametrize(("kind", "dim"), [("correlated", 12), ("uncentred", 12), ("many", 110)])
@@ -116,3 +117,14 @@ def test_a_matrix_that_would_show_nothing_is_not_released():
     _, objective = _table("correlated", 5)
     assert _plan(objective, 5, 8.0).matrix_multiplier is not None
     assert _plan(objective, 5, 0.01).matrix_multiplier is None
+
+
+def test_rows_that_leave_the_numbers_count_as_zero():
+    """One user's rows must not turn everybody's sum into NaN, whatever the map of rows is."""
+    data, objective = _table("correlated", 5)
+    prepared = linear.prepare(objective.linear_model, data, 5)
+    rows = _whitening.transformed(prepared, 1e38 * jnp.eye(5)).features
+    assert jnp.all(jnp.isfinite(rows))
+    assert not jnp.any(rows)
+    kept = _whitening.transformed(prepared, 2.0 * jnp.eye(5)).features
+    np.testing.assert_allclose(kept, 2 * prepared.features, rtol=1e-6)

@@ -244,7 +244,7 @@ def _oracle(
 
     sampler = draw if batch < users else None
     single = jax.tree.leaves(data.items)[0].shape[1] == 1
-    if smoothed and single and objective.linear_model is not None:
+    if smoothed and single and objective.vector_model is not None:
         # One number for a shift in d dimensions. No gradient is longer than half of this clip.
         settings = (2 * objective.lipschitz, sampler, plan.chunk_size, radius)
         return *loop.clipped_sum_oracle(objective, data, params, *settings), batch

@@ -89,14 +89,14 @@ def require_linear(objective: Objective) -> None:
     """
     _checks.require_instance("objective", objective, Objective)
     known = objective.globally_convex_lipschitz
-    if known and objective.linear_model is not None:
+    if known and objective.vector_model is not None:
         known = _proofs.require_proven(objective).everywhere
         if known:
             return
     what = (
         "not known to be convex and Lipschitz on the whole space"
         if not known
-        else "not a linear model"
+        else "not a linear model with a vector of parameters"
     )
     raise ValueError(
         "objective must be a linear model whose loss is convex and Lipschitz on the whole space, by"

@@ -1,199 +1,191 @@
-"""What to expect of a plan: predictions of its excess risk under a nominal model, for ``auto``.
+"""What to expect of a plan: predictions of its excess risk on the nominal problem, for ``auto``.
 
-What it computes: the model says that items are independent, so that users' gradients lie L/√m around their
-mean; that a minimizer is R away; and that smooth losses are what the analyses of (accelerated) gradient
-descent with noise take them for. Noise, steps and batches are the plan's own, their constants included.
-With V = d·σ² + L²/(mB)·(1 - B/n) for batches of B of n users:
+What it computes: for each solver the excess risk of its plan, with the plan's own noise, steps, batches and
+clip norm, on one and the same problem (``_nominal_model``), by the exact response of its method to errors and
+noise in each direction (``_nominal_descent``): a direction of curvature h that starts with the squared error
+e² ends with p(h)²·e² + c(h)·V, V the variance of a released gradient in this direction, that of the noise and
+of the draw of users.
 
-- averaged SGD with step η on β-smooth, μ-strongly convex losses: R²/(2ηT)·min(1, 1/(ημT)) +
-  V/2·min(η, 1/(μT)); if they are not smooth, or η > 1/β: R²/(2ηT) + η(V + C²)/2, C the clip norm. A clip
-  norm below L changes no more: under the model it makes another loss with the same minimizer;
-- AC-SA, and stages of it: their own bounds with this V and distance;
-- output perturbation: uR²/2 + (β + ridge)·dσ²/2;
-- preconditioned SGD: in its coordinates features have mean square 1 and the link bends by b = β/B², B the
-  bound on features; users' gradients are (L/B)·√(k/m) long, k = d, or the columns of a one-hot row. With
-  averaging, noise leaves dσ²/(2bT), and the start b·smoothness·margin_scale²/(2T).
+- ``sgd``, ``item_group_privacy``, ``multipass_sgd``, ``localized_sgd`` (its last block, from its distance):
+  averages of equal steps; ``winsorized_erm``: of the steps of its schedule; ``momentum_sgd``: a heavy ball;
+- ``private_ac_sa``, ``accelerated_*``: AC-SA with its restarts and pulls towards the starts of phases;
+- ``output_perturbation``: the pull of its regularizer, and noise once;
+- those of ``preconditioned_sgd`` and ``whitened_sgd`` are in ``_auto_scaled``;
+- ``phased_sgd``, ``phased_erm``: their proven bounds, far above what they reach.
 
-Source: own; the formulas are those of the solvers' docstrings.
+In a direction in which a step is too long for the curvature, the error is at most what one clipped step
+moves. Constraints are not modelled.
+
+Source: own.
 
 Formal guarantee: none: a prediction is no bound. It reads no data, so a choice made by it is private.
 
-Cost: none.
+Cost: some milliseconds.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-from dpsco_jax.privacy import Budget
-from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.problem import Problem
+import numpy as np
+
+from dpsco_jax.solvers.user_level import _nominal_descent as descent
+from dpsco_jax.solvers.user_level._auto_setting import Setting
+from dpsco_jax.solvers.user_level._nominal_descent import Response
 
 
-class Setting(NamedTuple):
-    """What a candidate may depend on; all of it is public.
+def risk(p: Setting, response: Response, variance: Any, longest: float = math.inf) -> float:
+    """Excess risk of what a method with this response reports.
 
-    Attributes:
-        problem: what is to be solved.
-        budget: of the run.
-        columns_per_row: entries of a one-hot row; ``None`` for dense features.
-        passes: how often all items may be read.
-        unit_noise: noise multiplier of one Gaussian release at this budget.
+    Args:
+        p: the setting.
+        response: of the method, in each group of directions of the nominal problem.
+        variance: of a released gradient in one direction: a number, or one for each group.
+        longest: what one step moves at most, and an error is in a direction in which steps diverge.
     """
-
-    problem: Problem
-    budget: Budget
-    columns_per_row: int | None
-    passes: int
-    unit_noise: float
-
-    @property
-    def objective(self) -> Objective:
-        """Constants, domain, ridge."""
-        return self.problem.objective
-
-    @property
-    def num_users(self) -> int:
-        """The number of users, n."""
-        return self.problem.num_users
-
-    @property
-    def items_per_user(self) -> int:
-        """Item slots of a user, m."""
-        return self.problem.items_per_user
-
-    @property
-    def dim(self) -> int:
-        """The number of parameters, d."""
-        return self.problem.dim
-
-    @property
-    def distance(self) -> float:
-        """R, from the start to a minimizer."""
-        return self.problem.farthest
-
-    @property
-    def slope(self) -> float:
-        """L."""
-        return self.problem.lipschitz
-
-    @property
-    def statistical(self) -> float:
-        """L·R/√(nm), the error that no algorithm avoids on the population."""
-        return self.slope * self.distance / math.sqrt(self.num_users * self.items_per_user)
-
-    def enough_steps(self, most: int) -> int:
-        """T at which C²/T is a quarter of the noise of all T steps, d·(2Cs/n)²; at most ``most``."""
-        noise = self.dim * (2 * self.unit_noise / self.num_users) ** 2
-        return max(1, min(most, math.ceil(4 / noise)))
+    model = p.nominal
+    grown = np.minimum(response.kept**2 * model.starts, np.maximum(longest**2, model.starts))
+    left = np.where(response.kept**2 > 1, grown, response.kept**2 * model.starts)
+    return model.excess(left + response.noise * variance)
 
 
-def sampling_variance(p: Setting, batch_size: int) -> float:
-    """L²/(mB)·(1 - B/n): of the mean over a batch of B users drawn without replacement."""
-    return p.slope**2 / (p.items_per_user * batch_size) * (1 - batch_size / p.num_users)
+def least(p: Setting, clip_norm: float) -> float:
+    """No linear method whose gradients are clipped there predicts less, if it has no less noise than this.
+
+    One Gaussian release of the whole budget has the standard deviation 2·C·s/n in each direction, s the unit
+    noise; many releases of sums over all users tell as much about a direction as one, and sampled ones no
+    more by the central limit theorem. So a direction of curvature h is known up to N = (2Cs/(nh))², and with
+    what is known of the start, P, up to N·P/(N + P).
+    """
+    model = p.nominal
+    stddev = 2 * clip_norm * p.unit_noise / p.num_users
+    noise = (stddev / model.hessian(clip_norm)) ** 2
+    return model.excess(noise * model.starts / (noise + model.starts))
 
 
-def averaged(
-    p: Setting, num_steps: int, step_size: float, variance: float, slope: float, distance: float
-) -> float:
-    """Prediction for averaged SGD; ``slope`` bounds what is averaged, ``variance`` its noise."""
-    smooth, total = p.objective.smoothness, step_size * num_steps
-    if smooth is None or step_size * (smooth + p.objective.ridge) > 1 + 1e-6:
-        return distance**2 / (2 * total) + step_size * (variance + slope**2) / 2
-    bent = max(1.0, float(p.objective.strong_convexity) * total)
-    return distance**2 / (2 * total * bent) + step_size * variance / (2 * bent)
-
-
-def stages(
-    distance: float, smoothness: float, convexity: float, variance: float, length: int, count: int
-) -> float:
-    """Prediction of the gap that AC-SA leaves after some restarts."""
-    square, rest = length * (length + 1), 2 * variance / (convexity * (length + 1))
-    value = 2 * smoothness * distance**2 / square + rest
-    for _ in range(count - 1):
-        value = 4 * smoothness * value / (convexity * square) + rest
-    return value
+def sampled(p: Setting, batch_size: int) -> np.ndarray:
+    """Variance of a direction of the mean over a batch of users drawn without replacement."""
+    model = p.nominal
+    share = (1 - batch_size / p.num_users) / batch_size
+    return model.spread * model.curvatures / model.size * share
 
 
 def sgd(p: Setting, plan: Any) -> float:
     """Prediction for ``sgd``, with batches of fixed size."""
-    slope = float(plan.clip_norm)
-    stddev = 2 * float(plan.noise_multiplier) * slope / plan.batch_size
-    variance = p.dim * stddev**2 + sampling_variance(p, plan.batch_size)
-    return averaged(p, plan.num_steps, float(plan.step_size), variance, slope, p.distance)
+    clip, step = float(plan.clip_norm), float(plan.step_size)
+    stddev = 2 * float(plan.noise_multiplier) * clip / plan.batch_size
+    response = descent.averaged(p.nominal.hessian(clip), step, plan.num_steps)
+    kept = p.nominal.kept(clip) ** 2
+    return risk(p, response, stddev**2 + kept * sampled(p, plan.batch_size), step * clip)
+
+
+def momentum_sgd(p: Setting, plan: Any) -> float:
+    """Prediction for ``momentum_sgd``, with batches of fixed size."""
+    clip, t = float(plan.clip_norm), plan.num_steps
+    stddev = 2 * float(plan.noise_multiplier) * clip / plan.batch_size
+    falling = (t - np.arange(t)) / (t + 1) if plan.step_decay == "linear" else np.ones(t)
+    steps = float(plan.step_size) * falling
+    response = descent.heavy_ball(p.nominal.hessian(clip), steps, float(plan.momentum))
+    kept = p.nominal.kept(clip) ** 2
+    return risk(p, response, stddev**2 + kept * sampled(p, plan.batch_size))
 
 
 def item_sgd(p: Setting, plan: Any) -> float:
     """Prediction for ``item_group_privacy``."""
-    # Each draw is one item, whose gradient is anywhere within L.
-    drawn = 0.0 if plan.batch_size is None else p.slope**2 / plan.batch_size
-    variance = p.dim * plan.noise_stddev**2 + drawn
-    return averaged(p, plan.num_steps, float(plan.step_size), variance, p.slope, p.distance)
+    model, clip, step = p.nominal, float(plan.clip_norm), float(plan.step_size)
+    # Each draw is one item, whose gradient differs from the mean as items do.
+    drawn = 0.0 if plan.batch_size is None else 1.0 / plan.batch_size
+    each = model.typical**2 * model.curvatures * drawn
+    response = descent.averaged(model.hessian(clip), step, plan.num_steps)
+    return risk(p, response, plan.noise_stddev**2 + each, step * clip)
 
 
-def multipass_sgd(p: Setting, plan: Any, distance: float | None = None) -> float:
-    """Prediction for ``multipass_sgd``, from this far if given."""
-    variance = p.dim * float(plan.noise_stddev) ** 2
-    far = p.distance if distance is None else distance
-    return averaged(p, plan.num_steps, float(plan.step_size), variance, p.slope, far)
+def multipass_sgd(p: Setting, plan: Any) -> float:
+    """Prediction for ``multipass_sgd``."""
+    clip, step = float(plan.clip_norm), float(plan.step_size)
+    response = descent.averaged(p.nominal.hessian(clip), step, plan.num_steps)
+    return risk(p, response, float(plan.noise_stddev) ** 2, step * clip)
+
+
+def localized_sgd(p: Setting, plan: Any) -> float:
+    """Prediction for ``localized_sgd``: all blocks, each from the point of the one before."""
+    model = p.nominal
+    left = model.starts
+    for part in plan.parts:
+        hessian = model.hessian(float(part.clip_norm))
+        response = descent.averaged(hessian, float(part.step_size), part.num_steps)
+        variance = float(part.noise_stddev) ** 2
+        # The minimizer of a block is off as well, since its users are a sample.
+        block = part.releases.population_size
+        off = sampled(p, block) / model.hessian() ** 2
+        left = response.kept**2 * left + response.noise * variance + off
+    return model.excess(left)
+
+
+def winsorized_erm(p: Setting, plan: Any) -> float:
+    """Prediction for ``winsorized_erm``."""
+    phase = plan.phase
+    steps, shares = np.asarray(phase.step_sizes, float), np.asarray(phase.shares, float)
+    response = descent.scheduled(p.nominal.hessian(), steps, shares)
+    return risk(p, response, float(phase.releases.noise_stddev) ** 2)
 
 
 def ac_sa(p: Setting, plan: Any) -> float:
     """Prediction for ``private_ac_sa``."""
-    t, batch, radius = plan.num_steps, plan.batch_size, float(plan.smoothing_radius)
-    stddev = 2 * float(plan.noise_multiplier) * float(plan.clip_norm) / batch
-    shifts = p.slope**2 / (p.items_per_user * batch) if radius > 0 else 0.0
-    variance = p.dim * stddev**2 + sampling_variance(p, batch) + shifts
-    gamma, added = float(plan.smoothness), float(plan.regularization)
-    bias = p.slope * radius + added * p.distance**2 / 2
-    if plan.policy == "direct":
-        return (
-            bias + 2 * gamma * p.distance**2 / (t * (t + 1)) + variance * (2 * t + 1) / (6 * gamma)
-        )
-    return bias + stages(p.distance, gamma, float(plan.strong_convexity), variance, t, 1)
-
-
-def _phase(p: Setting, plan: Any, distance: float) -> tuple[float, float]:
-    """What the regularizer costs, and the gap that is left, for a phase of accelerated SGD."""
-    shifts = p.slope**2 / (p.items_per_user * plan.batch_size) if plan.smoothed else 0.0
-    drawn = p.slope**2 / (p.items_per_user * plan.batch_size)
-    drawn *= 1 - plan.batch_size / plan.num_users
-    variance = p.dim * float(plan.noise_stddev) ** 2 + drawn + shifts
-    convexity = float(plan.strong_convexity)
-    gap = stages(
-        distance, float(plan.smoothness), convexity, variance, plan.stage_length, plan.num_stages
+    clip, batch, radius = float(plan.clip_norm), plan.batch_size, float(plan.smoothing_radius)
+    stddev = 2 * float(plan.noise_multiplier) * clip / batch
+    added = float(plan.regularization)
+    hessian = p.nominal.hessian(clip)
+    response = descent.ac_sa(
+        hessian + added, float(plan.smoothness), float(plan.strong_convexity), plan.num_steps
     )
-    return float(plan.regularization) * distance**2 / 2 + p.slope * float(
-        plan.smoothing_radius
-    ), gap
+    variance = stddev**2 + p.nominal.kept(clip) ** 2 * (
+        sampled(p, batch) + shifted(p, batch, radius)
+    )
+    return risk(p, response.pulled(hessian, added), variance) + flattened(p, radius)
 
 
-def accelerated(p: Setting, plan: Any, distance: float | None = None) -> float:
-    """Prediction for ``accelerated_sgd`` and ``accelerated_phased_erm``, from this far if given."""
-    far = p.distance if distance is None else distance
-    distance, total, gap = far, 0.0, 0.0
-    for phase in getattr(plan, "parts", (plan,)):
-        bias, gap = _phase(p, phase, distance)
-        total += bias
-        distance = min(far, math.sqrt(2 * gap / float(phase.strong_convexity)))
-    return total + gap
+def shifted(p: Setting, batch_size: int, radius: float) -> Any:
+    """Variance of a direction by random shifts of the points where gradients are taken."""
+    if radius == 0:
+        return 0.0
+    model = p.nominal
+    return model.typical**2 * model.curvatures / (p.items_per_user * batch_size)
+
+
+def flattened(p: Setting, radius: float) -> float:
+    """What a loss rises by if it is averaged over a ball of this radius: quadratic in small ones."""
+    model = p.nominal
+    return model.excess(np.full_like(model.starts, radius**2 / (p.dim + 2)))
+
+
+def accelerated(p: Setting, plan: Any) -> float:
+    """Prediction for ``accelerated_sgd``, ``accelerated_phased_erm`` and ``accelerated_strongly_convex``."""
+    model = p.nominal
+    left = model.starts
+    for part in _parts(plan):
+        batch, radius = part.batch_size, float(part.smoothing_radius)
+        hessian, added = model.hessian(float(part.clip_norm)), float(part.regularization)
+        stage = descent.ac_sa(
+            hessian + added, float(part.smoothness), float(part.strong_convexity), part.stage_length
+        )
+        response = stage
+        for _ in range(part.num_stages - 1):
+            response = response.then(stage)
+        response = response.pulled(hessian, added)
+        drawn = sampled(p, min(batch, part.num_users)) + shifted(p, batch, radius)
+        variance = float(part.noise_stddev) ** 2 + drawn
+        left = response.kept**2 * left + response.noise * variance
+    return model.excess(left) + flattened(p, radius)
+
+
+def _parts(plan: Any) -> tuple[Any, ...]:
+    """The phases of a plan, of all of its blocks in order."""
+    parts = getattr(plan, "parts", None)
+    return (plan,) if parts is None else tuple(phase for part in parts for phase in _parts(part))
 
 
 def output_perturbation(p: Setting, plan: Any) -> float:
     """Prediction for ``output_perturbation``."""
-    assert p.objective.smoothness is not None
-    curvature = p.objective.smoothness + p.objective.ridge
-    bias = float(plan.regularization) * p.distance**2 / 2
-    return bias + curvature * p.dim * plan.noise_stddev**2 / 2
-
-
-def preconditioned_sgd(p: Setting, plan: Any) -> float:
-    """Prediction for ``preconditioned_sgd``."""
-    model = p.objective.linear_model
-    assert model is not None
-    assert p.objective.smoothness is not None
-    bend = p.objective.smoothness / model.feature_bound**2
-    width = p.columns_per_row or p.dim
-    radius = p.slope / model.feature_bound * math.sqrt(width / p.items_per_user)
-    stddev = float(plan.noise_multiplier) * 2 * radius / p.num_users
-    start = bend * float(plan.smoothness) * float(plan.margin_scale) ** 2
-    return (start + p.dim * stddev**2 / bend) / (2 * plan.num_steps)
+    model, added = p.nominal, float(plan.regularization)
+    off = added / (model.hessian() + added)
+    return model.excess(off**2 * model.starts + plan.noise_stddev**2)

@@ -218,11 +218,18 @@ def plan(
     )
 
 
-def smooth_linear_model(objective: Objective) -> tuple[LinearModel, float]:
-    """The linear model and the smoothness; ``ValueError`` if there is none of either."""
-    if objective.linear_model is None or objective.smoothness is None:
+def smooth_linear_model(objective: Objective, matrix: bool = False) -> tuple[LinearModel, float]:
+    """The linear model and the smoothness; ``ValueError`` if there is none of either.
+
+    Args:
+        objective: of the solver.
+        matrix: whether the parameters may be a matrix.
+    """
+    model = objective.linear_model if matrix else objective.vector_model
+    if model is None or objective.smoothness is None:
+        of_vectors = "" if matrix else " whose parameters are a vector"
         raise ValueError(
-            "objective must be a smooth linear model, got "
+            f"objective must be a smooth linear model{of_vectors}, got "
             f"linear_model = {objective.linear_model}, smoothness = {objective.smoothness}"
         )
-    return objective.linear_model, objective.smoothness
+    return model, objective.smoothness

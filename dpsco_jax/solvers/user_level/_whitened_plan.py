@@ -1,7 +1,7 @@
 """The plan of whitened SGD: sizes, shares of the budget, and noise.
 
-What it computes: how a budget is divided between the start, the moments, the radius and the two phases of
-steps, and whether the matrix of second moments can show anything at these sizes.
+What it computes: sizes, bounds and the noise of each release, from public numbers; how the budget is divided
+is in ``_whitened_budget``.
 
 Source: own; see ``whitened_sgd``.
 
@@ -21,21 +21,19 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.problems.objective import LinearModel
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
 from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers.user_level import _whitened_budget
 from dpsco_jax.solvers.user_level._preconditioned_plan import smooth_linear_model
 
-_SHARES = {
-    "start": 0.02,
-    "means": 0.02,
-    "squares": 0.02,
-    "matrix": 0.06,
-    "radius": 0.02,
-    "warm": 0.15,
-}
 _WARM_STEPS = 0.3  # of all steps
 _NOISE_AVERSION = 12.0  # of the default quantile
+# With a covariance, which knows nothing of a bias by clipping: a radius that leaves hardly anybody outside,
+# found from a quantile that noise cannot hide.
+_LARGEST_QUANTILE = 0.9
+_RADIUS_MULTIPLE = 1.6
 
 
 @pytree
@@ -45,21 +43,25 @@ class Plan(MadeFor):
     Attributes:
         num_users: N.
         dim: number of parameters.
-        intercept: which column is constant; ``None`` if none is.
+        outputs: columns of the matrix of parameters, such as classes; ``None`` if it is a vector.
+        intercept: which column is the constant 1; ``None`` if none is.
         start_steps: steps on the intercept alone; 0 without one.
-        radius_steps: steps that look for the opening radius.
+        radius_steps: steps that look for the radius, before each phase.
         warm_steps: steps of the first phase, which is not averaged.
         num_steps: steps of the second phase.
         chunk_size: users whose gradients are held at once.
-        entry_bound: no entry of a row is taken to be larger where the mean squares are clipped.
+        squares_bound: to which the vector of a user's mean squares is clipped.
         start_multiplier: σ over the ℓ2 sensitivity of a step on the intercept.
         means_multiplier: of the means of the columns; not used without an intercept.
         squares_multiplier: of their mean squares.
-        matrix_multiplier: of the second moments; ``None`` where they would show nothing.
+        matrix_multiplier: of each of two matrices of second moments; ``None`` where they would show nothing.
+        check_multiplier: of the mean squares after them; ``None`` without them.
         radius_multiplier: of a step that looks for the radius.
         warm_multiplier: of a step of the first phase.
         noise_multiplier: of a step of the second phase.
-        quantile: the share of users whose gradients are within the opening radius.
+        covariance_multiplier: of each of the two matrices that a covariance is made of; ``None`` without one.
+        quantile: the share of users whose gradients are within the radius found.
+        radius_multiple: of the radius found, to which gradients are clipped.
         margin_scale: typical size of ⟨w, x⟩ at a good w; sets the ridge against noise.
         epsilon: the budget that was planned for; what is spent follows from the multipliers.
         delta: δ of that budget; the certificate is for this δ.
@@ -67,21 +69,25 @@ class Plan(MadeFor):
 
     num_users: int = static()
     dim: int = static()
+    outputs: int | None = static()
     intercept: int | None = static()
     start_steps: int = static()
     radius_steps: int = static()
     warm_steps: int = static()
     num_steps: int = static()
     chunk_size: int = static()
-    entry_bound: Number
+    squares_bound: Number
     start_multiplier: Number
     means_multiplier: Number
     squares_multiplier: Number
     matrix_multiplier: Number
+    check_multiplier: Number
     radius_multiplier: Number
     warm_multiplier: Number
     noise_multiplier: Number
+    covariance_multiplier: Number
     quantile: Number
+    radius_multiple: Number
     margin_scale: Number
     epsilon: Number
     delta: Number
@@ -89,19 +95,26 @@ class Plan(MadeFor):
     excess_bound = math.inf  # none is proven
 
     @property
+    def columns(self) -> int:
+        """Numbers of a row of the data: parameters of one output."""
+        return self.dim // (self.outputs or 1)
+
+    @property
     def user_gradients(self) -> int:
         """User gradients of the whole run."""
-        steps = self.start_steps + self.radius_steps + self.warm_steps + self.num_steps
+        steps = self.start_steps + 2 * self.radius_steps + self.warm_steps + self.num_steps
         return steps * self.num_users
 
     @property
     def releases(self) -> tuple[tuple[Any, int], ...]:
         """Multiplier and number of each kind of release."""
-        found = [(self.squares_multiplier, 1), (self.radius_multiplier, self.radius_steps)]
+        found = [(self.squares_multiplier, 1), (self.radius_multiplier, 2 * self.radius_steps)]
         if self.intercept is not None:
             found += [(self.start_multiplier, self.start_steps), (self.means_multiplier, 1)]
         if self.matrix_multiplier is not None:
-            found.append((self.matrix_multiplier, 1))
+            found += [(self.matrix_multiplier, 2), (self.check_multiplier, 1)]
+        if self.covariance_multiplier is not None:
+            found.append((self.covariance_multiplier, 2))
         found += [(self.warm_multiplier, self.warm_steps), (self.noise_multiplier, self.num_steps)]
         return tuple((multiplier, count) for multiplier, count in found if count)
 
@@ -120,12 +133,18 @@ class Plan(MadeFor):
     @property
     def accounted(self) -> Any:
         """Whether the guarantee covers a run with these numbers; a bool, may be traced."""
-        good = positive_and_finite(self.entry_bound, self.margin_scale)
+        good = positive_and_finite(self.margin_scale, self.radius_multiple)
+        # Beyond these noise for squares is lost in float32.
+        good &= (self.squares_bound > 0.9e-18) & (self.squares_bound < 1.1e18)
         good = good & positive_and_finite(*(multiplier for multiplier, _ in self.releases))
         return good & (self.quantile > 0) & (self.quantile < 1)
 
     def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs, infinite where one is out of its range; may be traced."""
+        """What a run of these numbers costs, infinite where one is out of its range; may be traced.
+
+        Raises:
+            ValueError: a multiplier is known not to be positive, or is none where one is needed.
+        """
         losses = [privacy.scale(privacy.gaussian(s), count) for s, count in self.releases]
         return privacy.unbounded_unless(self.accounted, privacy.compose(*losses))
 
@@ -160,6 +179,7 @@ def plan(
     start_steps: int = 60,
     radius_steps: int = 30,
     matrix: bool | None = None,
+    covariance: bool = False,
     quantile: float | None = None,
     margin_scale: float = 0.5,
     accountant: str = "pld",
@@ -168,18 +188,20 @@ def plan(
     """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
-        problem: for the objective, which must be a smooth linear model, N, and the number of parameters. The
-            distance of the problem is not used.
+        problem: for the objective, which must be a smooth linear model, N, and the number of parameters: of a
+            matrix all of them. The distance of the problem is not used.
         budget: (ε, δ) of the run, δ > 0.
-        intercept: which column is constant, as declared, counted from 0; ``None`` if none is. With it
+        intercept: which column is the constant 1, as declared, counted from 0; ``None`` if none is. With it
             columns are centred, and it is fitted first, alone.
         entry_bound: no entry of a row is larger, as 1 for rows of ``tables.from_frame``; the feature bound if
             left out. Larger entries are not forbidden: where they matter they are clipped.
         num_steps: of both phases together, at least 2; three in ten are the first phase's.
         start_steps: steps on the intercept alone; without effect where there is none.
-        radius_steps: steps that look for the opening radius.
-        matrix: whether the second moments are released. If left out they are where their largest possible
-            eigenvalue is above the noise.
+        radius_steps: steps that look for the radius, before each phase.
+        matrix: whether second moments are released. If left out they are where their largest possible
+            eigenvalue is above the noise, and users have fewer than some thousands of items.
+        covariance: whether a covariance of the result is released too, for 6 % of the budget. Of a matrix of
+            parameters there is none: it would have (dim·(dim + 1)/2) numbers, all under noise.
         quantile: share of users whose gradients are within the opening radius, in (0, 1). If left out
             1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: where there is much
             noise a small radius pays, where there is little it only biases (a rule of thumb).
@@ -191,12 +213,15 @@ def plan(
         ValueError: an argument is out of range, or the objective is not a smooth linear model.
     """
     problem, budget = _arguments.require_request(problem, budget, least_users=1)
-    num_users, dim = problem.num_users, problem.dim
-    model, _ = smooth_linear_model(problem.objective)
+    model, _ = smooth_linear_model(problem.objective, matrix=True)
+    num_users, dim, columns = problem.num_users, problem.dim, _columns(model, problem.dim)
     if intercept is not None:
-        intercept = _checks.require_integer("intercept", intercept, 0, dim - 1)
+        intercept = _checks.require_integer("intercept", intercept, 0, columns - 1)
     entry_bound = model.feature_bound if entry_bound is None else entry_bound
     entry_bound = _checks.require_real("entry_bound", entry_bound, 0)
+    squares_bound = entry_bound * model.feature_bound
+    most = "such that its product with the feature bound is in [1e-18, 1e18], where float32 can square it"
+    _checks.require(1e-18 <= squares_bound <= 1e18, "entry_bound", entry_bound, most)
     num_steps = _checks.require_integer("num_steps", num_steps, 2)
     start_steps = _checks.require_count("start_steps", start_steps)
     radius_steps = _checks.require_count("radius_steps", radius_steps)
@@ -208,42 +233,50 @@ def plan(
     whole = once.noise_multiplier(budget.epsilon, budget.delta, accountant)
     if quantile is None:
         quantile = 1.0 / (1.0 + _NOISE_AVERSION * 2.0 * math.sqrt(dim) * whole / num_users)
+        quantile = min(quantile, _LARGEST_QUANTILE) if covariance else quantile
     quantile = _checks.require_real("quantile", quantile, 0, 1)
-    shares = dict(_SHARES)
-    if intercept is None:
-        del shares["start"], shares["means"]
-    # Eigenvalues within the edge of the noise cannot be told apart; all of them sum to about dim.
-    edge = 2.0 * math.sqrt(dim) * (dim * whole / math.sqrt(shares["matrix"]) / num_users)
-    if not (edge < dim if matrix is None else _checks.require_flag("matrix", matrix)):
-        del shares["matrix"]
+    matrix = _whitened_budget.shows(problem, columns, whole, matrix)
+    alone = "False for a model whose parameters are a matrix: the Hessian of all of them is not released"
+    _checks.require_flag("covariance", covariance)
+    _checks.require(not covariance or model.outputs is None, "covariance", covariance, alone)
     warm_steps = max(1, round(_WARM_STEPS * num_steps))
-    counts = {"start": start_steps, "radius": radius_steps, "warm": warm_steps}
-
-    def multiplier(share: float | None, count: int = 1) -> float | None:
-        # Gaussian releases compose to one: 1/σ² adds up.
-        return None if share is None else _planning.float32_above(whole * math.sqrt(count / share))
-
-    made = {k: multiplier(shares.get(k), counts.get(k, 1)) for k in _SHARES}
-    main = 1.0 - sum(shares.values())
+    counts = {"start": start_steps, "radius": 2 * radius_steps}
+    counts |= {"warm": warm_steps, "noise": num_steps - warm_steps}
+    made = _whitened_budget.multipliers(
+        whole, counts, intercept=intercept is not None, matrix=matrix, covariance=covariance
+    )
     return Plan(
         num_users=num_users,
         dim=dim,
+        outputs=model.outputs,
         intercept=intercept,
         start_steps=0 if intercept is None else start_steps,
         radius_steps=radius_steps,
         warm_steps=warm_steps,
         num_steps=num_steps - warm_steps,
         chunk_size=chunk_size,
-        entry_bound=entry_bound,
+        squares_bound=squares_bound,
         start_multiplier=made["start"],
         means_multiplier=made["means"],
         squares_multiplier=made["squares"],
         matrix_multiplier=made["matrix"],
+        check_multiplier=made["check"],
         radius_multiplier=made["radius"],
         warm_multiplier=made["warm"],
-        noise_multiplier=multiplier(main, num_steps - warm_steps),
+        noise_multiplier=made["noise"],
+        covariance_multiplier=made["covariance"],
         quantile=quantile,
+        radius_multiple=_RADIUS_MULTIPLE if covariance else 1.0,
         margin_scale=margin_scale,
         epsilon=budget.epsilon,
         delta=budget.delta,
     )
+
+
+def _columns(model: LinearModel, dim: int) -> int:
+    """Numbers of a row, from the number of parameters; ``ValueError`` if outputs do not divide it."""
+    outputs = model.outputs or 1
+    _checks.require(
+        dim % outputs == 0, "problem.dim", dim, f"a multiple of the {outputs} outputs of the model"
+    )
+    return dim // outputs

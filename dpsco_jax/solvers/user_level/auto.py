@@ -1,22 +1,25 @@
-"""Chooses a user-level solver from public numbers: it plans them all, and runs the best.
+"""Chooses a user-level solver from public numbers: it plans those that may be best, and runs the best.
 
 What it computes: the plan of every candidate for the same problem, budget and number of gradients; of
 each the proven bound on its excess risk and a prediction (see ``_auto_predictions``); and the choice.
 
 Source: own.
 
-Which rank serves better: ``"prediction"``, the default. On six synthetic problems (logistic regression,
-means, medians; 2000 to 4000 users with i.i.d. or moderately different items, ε from 0.5 to 2, 100 passes) its
-choice had 2 to 18 times less excess risk than that of ``"bound"`` in five, and the same in the sixth; on
-InstEval 0.028 and 0.015 at ε = 1 and 2, where ``"bound"`` did no better than no training, since all proven
-bounds are above the trivial one. But nothing is proven of most of what it likes: it counts on users'
-gradients being near each other, and where users differ by nature, clipping may bias the result. ``"bound"``
-is for those who need a theorem.
+Which rank serves better: ``"prediction"``, the default. Predictions follow each plan on one nominal problem
+(``_nominal_model``), a common yardstick; how near they come, and how good the choices are, is measured by the
+study ``auto-choice`` (docs/experiments.md). The model takes rows for what those of tables are like: with an
+intercept half of their size is common to all, and columns differ in scale. It prefers the solvers that mind
+neither (``whitened_sgd``, and ``preconditioned_sgd`` for one-hot rows); where rows are like those of a sphere
+others would do as well. But nothing is proven of most of what it likes: it counts on users' gradients being
+near each other, and where users differ by nature, clipping may bias the result. ``"bound"`` is for those who
+need a theorem.
 
 Formal guarantee: that of the chosen solver: (ε, δ)-DP for a user's whole data under REPLACE_ONE. Nothing
 here reads data, so choosing costs nothing; all candidates are planned for REPLACE_ONE.
 
-Cost: that of all plans, some seconds; then that of the chosen solver.
+Cost: 0.2 to 0.9 s for plans by prediction of smooth losses, since candidates that take long to plan and
+cannot win are left out (``_auto_rows``); 4 s for losses that are not smooth, of which fewer can be; 4 to 15 s
+by bound, where all are planned; then that of the chosen solver.
 
 Example:
     >>> import jax
@@ -34,48 +37,25 @@ Example:
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
-from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
-from dpsco_jax.solvers.user_level._auto_predictions import Setting
+from dpsco_jax.solvers.user_level._auto_rows import Row, planned_rows
+from dpsco_jax.solvers.user_level._auto_setting import Setting
 
 __all__ = ["CANDIDATES", "Candidate", "Plan", "Row", "plan", "solve"]
 
 _RANKS = ("bound", "prediction")
 _PASSES = 1000
-
-
-class Row(NamedTuple):
-    """What the table says of one candidate.
-
-    Attributes:
-        name: of the candidate.
-        bound: its plan's ``excess_bound``, ``inf`` where nothing is proven.
-        scope: what the bound is about: ``"population"``, the ``"data"`` at hand, or ``"nominal model"``,
-            where it holds only if users are as near to each other as that model says.
-        ranked: what ``rank_by="bound"`` compares: the bound on the data at hand.
-        prediction: expected excess risk on the data at hand, by the nominal model.
-        item_gradients: of the run.
-        reason: why the candidate is out; empty if it is not.
-    """
-
-    name: str
-    bound: float = math.inf
-    scope: str = "population"
-    ranked: float = math.inf
-    prediction: float = math.inf
-    item_gradients: float = math.inf
-    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,12 +115,14 @@ def plan(
     budget: privacy.Budget,
     *,
     columns_per_row: int | None = None,
+    intercept: int | None = None,
+    entry_bound: float | None = None,
     candidates: Sequence[Candidate] | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     gradient_budget: int | None = None,
     rank_by: str = "prediction",
 ) -> Plan:
-    """Plans all candidates and chooses one. All arguments are public.
+    """Plans the candidates and chooses one. All arguments are public.
 
     Args:
         problem: what every candidate is planned for: the constants, domain and ridge of the objective, n ≥ 2,
@@ -148,6 +130,9 @@ def plan(
             finite.
         budget: (ε, δ) of the run, δ > 0.
         columns_per_row: entries of a one-hot row; ``None`` for dense features.
+        intercept: which column of dense rows is the constant 1, counted from 0; ``None`` if none is.
+        entry_bound: no entry of a dense row is larger, as 1 for rows of ``tables.from_frame``; ``None`` if
+            that is not known.
         candidates: records to choose from; ``CANDIDATES``, all of them, if left out.
         settings: by name of a candidate, further arguments of its ``plan``: what is known of the problem
             beyond the numbers above, all of it public.
@@ -158,7 +143,8 @@ def plan(
             left out of both.
 
     Raises:
-        ValueError: an argument is out of range, R is not finite, or no candidate is possible (with
+        ValueError: an argument is out of range, ``intercept`` or ``entry_bound`` is given where rows are not
+            dense or there are none, R is not finite, or no candidate is possible (with
             ``rank_by="bound"``: none with a finite bound); the message has the reasons.
     """
     problem, budget = _arguments.require_request(problem, budget)
@@ -169,6 +155,7 @@ def plan(
     _checks.require_choice("rank_by", rank_by, _RANKS)
     if columns_per_row is not None:
         columns_per_row = _checks.require_integer("columns_per_row", columns_per_row, 1)
+    _require_form(problem, columns_per_row, intercept, entry_bound)
     one_pass = problem.num_users * problem.items_per_user
     if gradient_budget is None:
         gradient_budget = _PASSES * one_pass
@@ -176,14 +163,14 @@ def plan(
     unit = privacy.certified_noise_multiplier(
         privacy.FullBatch(), 1, budget.epsilon, budget.delta, NeighboringRelation.REPLACE_ONE
     )
-    setting = Setting(problem, budget, columns_per_row, gradient_budget // one_pass, unit)
+    passes = gradient_budget // one_pass
+    setting = Setting(problem, budget, columns_per_row, passes, unit, intercept, entry_bound)
 
     if unknown := set(settings) - {candidate.name for candidate in candidates}:
         raise ValueError(f"settings must be of candidates, got {sorted(unknown)}")
-    found = [
-        _planned(candidate, setting, gradient_budget, settings.get(candidate.name, {}))
-        for candidate in candidates
-    ]
+    found = planned_rows(
+        candidates, setting, gradient_budget, settings, only_hopeful=rank_by == "prediction"
+    )
     rows = tuple(row for row, _ in found)
 
     def rank(index: int) -> float:
@@ -228,6 +215,19 @@ def solve(
     return solvers[plan.choice].solve(key, plan.chosen, objective, data, params)
 
 
+def _require_form(problem: Problem, columns_per_row: Any, intercept: Any, entry_bound: Any) -> None:
+    """Refuses what is said of dense rows where there are none."""
+    dense = columns_per_row is None and problem.objective.vector_model is not None
+    given = {"intercept": intercept, "entry_bound": entry_bound}
+    for name, value in given.items():
+        form = "None but for dense rows of a linear model"
+        _checks.require(dense or value is None, name, value, form)
+    if intercept is not None:
+        _checks.require_integer("intercept", intercept, 0, problem.dim - 1)
+    if entry_bound is not None:
+        _checks.require_real("entry_bound", entry_bound, 0)
+
+
 def _checked(candidates: Any) -> Sequence[Candidate]:
     """The candidates, all of them if left out."""
     if candidates is None:
@@ -236,55 +236,3 @@ def _checked(candidates: Any) -> Sequence[Candidate]:
     for candidate in candidates:
         _checks.require_instance("candidates", candidate, Candidate)
     return tuple(candidates)
-
-
-def _planned(
-    candidate: Candidate, setting: Setting, most: int, settings: Mapping[str, Any]
-) -> tuple[Row, Any]:
-    """The candidate's row and plan; a row with a reason, and no plan, if it cannot be.
-
-    Args:
-        candidate: to be planned.
-        setting: what for.
-        most: item gradients that a run may take.
-        settings: further arguments of its ``plan``.
-    """
-
-    def cost(made: Any) -> float:
-        user = getattr(made, "user_gradients", 0) * setting.items_per_user
-        return float(getattr(made, "item_gradients", user))
-
-    try:
-        given = candidate.settings(setting) | dict(settings)
-        made = candidate.solver.plan(setting.problem, setting.budget, **given)
-        if cost(made) > most and candidate.shorten:
-            given["num_steps"] = setting.passes
-            made = candidate.solver.plan(setting.problem, setting.budget, **given)
-        if cost(made) > most:
-            raise Infeasible(
-                f"gradient_budget must be at least {cost(made):.3g}, got {most}",
-                {"gradient_budget": cost(made)},
-            )
-    except ValueError as refusal:
-        # That a solver is not for this problem is a reason; that the caller's settings are bad is not.
-        if settings and not isinstance(refusal, Infeasible):
-            raise
-        return Row(candidate.name, reason=str(refusal)), None
-    bound = float(made.excess_bound)
-    predict = candidate.predict
-    prediction = bound if predict is None else float(predict(setting, made))
-    ranked, scope = bound, "data"
-    if candidate.nominal:
-        ranked, scope = math.inf, "nominal model"
-    elif candidate.population:
-        scope = "population"
-        if math.isfinite(bound):
-            ranked -= float(getattr(made, "stability_bound", 0.0))
-    return Row(
-        name=candidate.name,
-        bound=bound,
-        scope=scope,
-        ranked=ranked,
-        prediction=prediction,
-        item_gradients=cost(made),
-    ), made

@@ -6,11 +6,16 @@ What it computes, each stage from the releases of those before it:
 2. coordinates in which columns have mean zero, deviation one and, as far as it shows above the noise, no
    correlation (``_coordinates``);
 3. the radius within which a given share of the users' gradients lie, at the start;
-4. a first, cheap phase of gradient descent that brings the point near, and a second one whose iterates are
-   averaged, with gradients clipped to a radius that follows the quantile, but never above the opening one.
+4. a first, cheap phase of gradient descent that brings the point near;
+5. the radius again, there: where the fit is good gradients are smaller;
+6. a second phase whose iterates are averaged. In both phases gradients are clipped to a radius that follows
+   the quantile, but never above the one that was found.
 
-Steps are set by time constants: η = a/(T·curvature), at most one over the largest curvature: larger ones gain
-nothing from an average, and walk farther under the noise. A ridge balances noise against signal.
+The length of the steps and a ridge balance noise against signal (``_whitened_descent``).
+
+With K outputs, such as the classes of ``losses.softmax``, params is a matrix W = T·V, ``[columns, K]``:
+coordinates are of its rows, gradients are clipped in Frobenius norm, the intercept is K numbers, and time
+constants are those of the curvature at margins of zero (``_typical_link``).
 
 Source: own. Adaptive radius: Andrew, Thakkar, McMahan and Ramaswamy 2021; averaging: Polyak and Juditsky
 1992.
@@ -22,8 +27,8 @@ these releases and of public numbers. The loss is that of the noise that ran; it
 the plan is out of its range, or if coordinates or radii have left the numbers on the way. No bound on the
 risk is proven: clipping may bias.
 
-Cost: one pass over the data for each step of every stage and three more, memory of a copy of the features and
-of one chunk of user gradients.
+Cost: one pass over the data for each step of every stage and three more (four with a covariance), memory of a
+copy of the features and of one chunk of user gradients.
 
 Example:
     >>> import jax
@@ -44,27 +49,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax.oracles import Estimate, linear, preconditioned
-from dpsco_jax.oracles.preconditioned import Component, ScaledSums, TunedPoint
+from dpsco_jax.oracles.preconditioned import Component, TunedPoint
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, loop
 from dpsco_jax.solvers.solution import Solution, finished
-from dpsco_jax.solvers.user_level import _coordinates
+from dpsco_jax.solvers.user_level import (
+    _coordinates,
+    _covariance,
+    _typical_link,
+    _whitened_descent,
+    _whitening,
+)
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
+from dpsco_jax.solvers.user_level._whitened_descent import INSIDE_WEIGHT
 from dpsco_jax.solvers.user_level._whitened_plan import Plan, plan, smooth_linear_model
 
 __all__ = ["Plan", "plan", "solve"]
-
-_INSIDE_WEIGHT = 0.2  # 1 % more noise for the quantile
-_LARGEST_RATE = 0.2  # of the radius: a factor of 1.2 a step at most
-_RADIUS_VARIANCE = 0.03  # of log ρ, over the variance of the released share
-_CONSTANTS = (3.0, 20.0)  # time constants of the two phases
 
 
 def solve(
@@ -77,25 +83,30 @@ def solve(
         plan: of ``plan``.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users; dense features.
-        params: the starting point ``[dim]``; projected onto the domain.
+        params: the starting point, ``[dim]`` or ``[columns, outputs]``; projected onto the domain.
 
     Returns:
         The averaged point. ``unprivate["trace"]`` holds the radius of each step of the second phase (which is
-        private too).
+        private too). With a covariance planned, ``released`` holds ``"covariance"``, ``[dim, dim]``, that of
+        the params by noise and by the chance that drew the users, and ``"margin_variance"``, the mean over
+        rows of the variance of ⟨params, x⟩; what they rest on is in ``_covariance``.
 
     Raises:
         ValueError: if the data are not what was planned.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    model, smoothness = smooth_linear_model(objective)
-    prepared = linear.prepare(model, data, plan.dim)
+    model, smoothness = smooth_linear_model(objective, matrix=True)
+    shape = model.params_shape(plan.columns)
+    _checks.require(jnp.shape(params) == shape, "params", jnp.shape(params), f"of shape {shape}")
+    prepared = linear.prepare(model, data, plan.columns)
     dense = not jnp.issubdtype(prepared.features.dtype, jnp.integer)
     _checks.require(
         dense, "data", "one-hot rows", "dense rows; preconditioned_sgd takes the others"
     )
-    keys = jax.random.split(key, 5)
+    keys = jax.random.split(key, 5 if plan.covariance_multiplier is None else 6)
     curvature = smoothness / model.feature_bound**2
-    slope = _typical_slope(model, objective)
+    slope = _typical_link.slope(model, objective)
+    flatness = _typical_link.flatness(model, curvature)
 
     first = objective.domain.project(params)
     losses, counts = [], []
@@ -108,25 +119,31 @@ def solve(
         counts.append(count)
     coordinates, loss = _coordinates.released(keys[1], plan, model.feature_bound, prepared)
     losses.append(loss)
-    rows = _coordinates.transformed(prepared, coordinates.to_params)
-    guess = slope * jnp.sqrt(float(plan.dim))
+    rows = _whitening.transformed(prepared, coordinates.to_params)
+    guess = slope * jnp.sqrt(float(plan.columns))
     start = TunedPoint(coordinates.from_params @ first, jnp.log(guess))
-    opening, loss, count = _opening_radius(keys[2], plan, model, rows, start)
+    radius_keys = jax.random.split(keys[2])
+    opening, loss, count = _opening_radius(radius_keys[0], plan, model, rows, start)
     losses.append(loss)
     counts.append(count)
 
     centre = start.point
     start = start._replace(log_radius=opening)
     lengths = (plan.warm_steps, plan.num_steps)
-    multipliers = (plan.warm_multiplier, plan.noise_multiplier)
+    multipliers = _whitened_descent.multipliers(plan)
     for phase in (0, 1):
+        if phase == 1:
+            # Where the point is good gradients are smaller than they were at the start.
+            opening, loss, count = _opening_radius(radius_keys[1], plan, model, rows, start)
+            start = start._replace(log_radius=opening)
+            losses.append(loss)
+            counts.append(count)
         noise_key, oracle_key = jax.random.split(keys[3 + phase])
-        descend = _descent(
-            plan, objective, curvature, coordinates, centre, opening,
-            multipliers[phase], lengths[phase], _CONSTANTS[phase],
-        )  # fmt: skip
+        descend = _whitened_descent.descent(
+            plan, phase, objective, curvature, flatness, coordinates, centre, opening
+        )
         aggregate = transforms.summed_contributions(
-            preconditioned.joint_bound(0.0, _INSIDE_WEIGHT), plan.num_users
+            preconditioned.joint_bound(0.0, INSIDE_WEIGHT), plan.num_users
         )
         chain = optax.chain(
             transforms.privatize(aggregate, noise_key, multipliers[phase]),
@@ -134,14 +151,21 @@ def solve(
             transforms.average(),
         )
         end = loop.run(
-            oracle_key, _sums(plan, model, _INSIDE_WEIGHT), chain, start, rows, lengths[phase],
+            oracle_key, _sums(plan, model, INSIDE_WEIGHT), chain, start, rows, lengths[phase],
             lambda now, state, estimate: jnp.exp(now.log_radius),
         )  # fmt: skip
         start = end.params
         losses.append(privacy.privacy_spent(end.opt_state))
         counts.append(end.num_gradients)
-    point = transforms.average_eval_params(end.opt_state, end.params).point
-    point = objective.domain.project(coordinates.to_params @ point)
+    average = transforms.average_eval_params(end.opt_state, end.params).point
+    point = objective.domain.project(coordinates.to_params @ average)
+    extra = None
+    if plan.covariance_multiplier is not None:
+        extra, loss = _covariance_of(
+            keys[5], plan, objective, model, curvature, coordinates, rows,
+            TunedPoint(average, end.params.log_radius), end.trace,
+        )  # fmt: skip
+        losses.append(loss)
     gradients = plan.user_gradients * prepared.labels.shape[1]
     realized = sum(counts[1:], counts[0])
     solution = finished(point, end.opt_state, gradients, realized, end.trace)
@@ -150,17 +174,7 @@ def solve(
         jnp.isfinite(coordinates.from_params)
     )
     spent = privacy.compose(*losses)
-    return solution._replace(privacy=privacy.unbounded_unless(covered, spent))
-
-
-def _typical_slope(model: LinearModel, objective: Objective) -> jax.Array:
-    """The slope of the link that users may be expected to have; a public number, and no bound."""
-    largest = objective.lipschitz / model.feature_bound
-    known = objective.label_range
-    if known is None or not np.isfinite([known.low, known.high]).all():
-        return jnp.asarray(largest)
-    ends = jnp.asarray([known.low, known.high], jnp.float32)
-    return jnp.minimum(largest, 2.0 * jnp.max(jnp.abs(model.derivative(jnp.zeros(2), ends))))
+    return solution._replace(privacy=privacy.unbounded_unless(covered, spent), released=extra)
 
 
 def _intercept_first(
@@ -200,50 +214,41 @@ def _opening_radius(
         return found._replace(gradient=found.gradient.inside)
 
     steps = jnp.arange(plan.radius_steps)
-    rates = 2.0 / (1.0 + steps / 4.0)
+    rates = 1.0 / (1.0 + steps / 4.0)
+    spare = 1.0 - plan.quantile
     chain = optax.chain(
         transforms.privatize(
             transforms.summed_contributions(0.5, plan.num_users), noise_key, plan.radius_multiplier
         ),
-        optax.stateless(lambda share, now: -(jnp.clip(share + 0.5, -0.5, 1.5) - plan.quantile)),
+        optax.stateless(
+            lambda share, now: jnp.clip((plan.quantile - share - 0.5) / spare, -1.0, 1.0)
+        ),
         optax.scale_by_schedule(lambda t: rates[t]),
     )
+    # Of ρ a fraction of which holds the share that is planned.
     end = loop.run(oracle_key, inside, chain, start.log_radius, data, plan.radius_steps)
     return end.params, privacy.privacy_spent(end.opt_state), end.num_gradients
 
 
 def _sums(plan: Plan, model: LinearModel, inside_weight: float) -> Any:
     """The oracle of clipped sums in the coordinates that the data are in."""
-    nothing = Component(jnp.zeros(plan.dim), 1.0, 0.0)
+    nothing = Component(jnp.zeros(model.params_shape(plan.columns)), 1.0, 0.0)
     return preconditioned.scaled_sums(
-        model, jnp.ones(plan.dim), nothing, inside_weight, chunk_size=plan.chunk_size
-    )
+        model, jnp.ones(plan.columns), nothing, inside_weight,
+        chunk_size=plan.chunk_size, inside_fraction=1.0 / plan.radius_multiple,
+    )  # fmt: skip
 
 
-def _descent(
-    plan: Plan, objective: Objective, curvature: float, coordinates: Coordinates,
-    centre: jax.Array, opening: jax.Array, multiplier: Any, num_steps: int, constants: float,
-) -> Any:  # fmt: skip
-    """What a phase does with its released sums."""
-    per_radius = 2.0 * preconditioned.joint_bound(0.0, _INSIDE_WEIGHT) / plan.num_users
-    share_stddev = multiplier * per_radius / _INSIDE_WEIGHT
-    rate = jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE / share_stddev**2)
-    # Of the average of the second phase, for a radius of one.
-    stddev = plan.noise_multiplier * per_radius / plan.num_steps**0.5
-    longest = jnp.minimum(constants / num_steps, 1.0 / coordinates.largest) / curvature
-
-    def descend(sums: ScaledSums, now: TunedPoint) -> TunedPoint:
-        radius = jnp.exp(now.log_radius)
-        params = coordinates.to_params @ now.point
-        # The ridge under which v is the most probable if a priori ⟨v, z⟩ ~ N(0, margin_scale²).
-        ridge = (stddev * radius / plan.margin_scale) ** 2 * plan.dim
-        gradient = radius * sums.rest + ridge * (now.point - centre)
-        gradient += objective.ridge * (coordinates.to_params.T @ params)
-        point = now.point - gradient * longest / (1.0 + longest * ridge)
-        projected = objective.domain.project(coordinates.to_params @ point)
-        moved = coordinates.from_params @ projected - now.point
-        inside = jnp.clip(sums.inside / _INSIDE_WEIGHT + 0.5, 0.0, 1.0)
-        log_radius = jnp.minimum(now.log_radius - rate * (inside - plan.quantile), opening)
-        return TunedPoint(moved, log_radius - now.log_radius)
-
-    return descend
+def _covariance_of(
+    key: jax.Array, plan: Plan, objective: Objective, model: LinearModel, curvature: float,
+    coordinates: Coordinates, rows: linear.LinearData, at: TunedPoint, radii: jax.Array,
+) -> tuple[dict[str, jax.Array], privacy.PrivacyLoss]:  # fmt: skip
+    """What ``solve`` returns as released, and what it cost."""
+    to_params = coordinates.to_params
+    variance = jnp.mean(jnp.square(radii)) * _whitened_descent.average_stddev(plan) ** 2
+    ridge = variance * plan.dim / plan.margin_scale**2 * jnp.eye(plan.dim)
+    ridge += objective.ridge * to_params.T @ to_params
+    found, loss = _covariance.released(key, plan, model, curvature, rows, at, ridge, variance)
+    # Rows have second moments of about the identity in these coordinates.
+    made = {"covariance": to_params @ found @ to_params.T, "margin_variance": jnp.trace(found)}
+    return made, loss

@@ -47,6 +47,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "oracles.row_moments.means": {"bound": kinds.POSITIVE},
     "oracles.row_moments.mean_squares": {"bound": kinds.POSITIVE},
     "oracles.row_moments.second_moments": {"bound": kinds.POSITIVE},
+    "oracles.row_moments.rounding_covered": {"items": kinds.COUNT(3), "dim": kinds.COUNT(3)},
     "oracles.row_moments.triangle": {"matrix": kinds.ANY(np.eye(3, dtype=np.float32))},
     "oracles.row_moments.from_triangle": {
         "entries": kinds.ANY(np.ones(6, np.float32)),
@@ -56,9 +57,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "component_weight": kinds.NONNEGATIVE,
         "inside_weight": kinds.NONNEGATIVE,
     },
+    "oracles.sandwich.sandwich_sums": {"curvature": kinds.POSITIVE(0.25), "bound": kinds.POSITIVE},
     "oracles.preconditioned.scaled_sums": {
         "component": kinds.OBJECT(preconditioned.Component(np.zeros(DIM, np.float32), 1.0, 0.0)),
         "inside_weight": kinds.NONNEGATIVE,
+        "inside_fraction": kinds.POSITIVE,
     },
     "oracles.resque.log_weight": {"shift": VECTOR, "smoothing_radius": kinds.POSITIVE},
     "oracles.resque.log_weights": _POOL,

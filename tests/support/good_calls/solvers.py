@@ -77,6 +77,7 @@ _CLIPPED = {
     "mean": kinds.CHOICE.but(None)(Clipped),
     "smoothing_radius": kinds.NONNEGATIVE,
 }
+_INTERCEPT = Kind("integer in [0, dim - 1]", (-1, 10**6, *kinds.INTEGER.bad))(0)
 _RANGE = {
     "problem": _PROBLEM(dataclasses.replace(PROBLEM, objective=_NO_RIDGE)),
     "budget": _PURE(BUDGET),
@@ -175,6 +176,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.user_level.accelerated_strongly_convex.plan": _CLIPPED | {"num_blocks": 1},
     "solvers.user_level.auto.plan": {
         **_asked(),
+        "columns_per_row": None,
+        "intercept": _INTERCEPT,
+        "entry_bound": kinds.POSITIVE,
         "candidates": Kind("candidates", ("nonsense", 7, ()))(auto.CANDIDATES[:1]),
         "settings": Kind("settings by name", ("nonsense", 7))({}),
     },
@@ -208,12 +212,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.user_level.whitened_sgd.plan": {
         **_asked(),
         "problem": _PROBLEM(PROBLEM),
-        "intercept": Kind("integer in [0, dim - 1]", (-1, 10**6, *kinds.INTEGER.bad))(0),
+        "intercept": _INTERCEPT,
         "entry_bound": kinds.POSITIVE,
         "num_steps": Kind("integer >= 2", (1, *kinds.COUNT.bad))(4),
         "start_steps": kinds.COUNT(2),
         "radius_steps": kinds.COUNT(2),
         "matrix": kinds.FLAG(True),
+        "covariance": kinds.FLAG(True),
         "margin_scale": kinds.POSITIVE,
     },
     "solvers.user_level.sgd.plan": {

@@ -1,0 +1,99 @@
+"""How far the result of whitened SGD may be off, by noise and by chance: a sandwich from two releases.
+
+What it computes: in the coordinates of ``_coordinates``, with H the mean Hessian of the clipped loss at the
+result, ρ²G the mean square of the users' clipped gradients, λ the ridge (of the objective and against noise)
+and s²·I the covariance of the mean noise of the averaged steps,
+
+    (H + λ)⁻¹·(ρ²G/N + s²·I)·(H + λ)⁻¹,
+
+carried back to the parameters. The first term of the middle is chance: N users were drawn from all the
+world; the second is the noise of privacy. H and G are released once each with Gaussian noise, and lose it
+again as far as can be told (``shrunk``).
+
+Source: own; the sandwich of Huber 1967 and White 1980, and for averaged SGD with noise of covariance s²·T on
+a step Polyak and Juditsky 1992.
+
+Formal guarantee: two Gaussian releases of sums of positive semi-definite matrices (``oracles.sandwich``),
+each with the multiplier of the plan; the rest is post-processing of what was released. That intervals cover
+is not proven: it rests on averaged steps that have forgotten their start, on a bias by clipping and ridge
+that is small, and on matrices that are larger than their noise.
+
+Cost: one pass over the features, dim² products a row; dim³ once.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dpsco_jax import privacy, transforms
+from dpsco_jax.oracles import row_moments, sandwich
+from dpsco_jax.oracles.linear import LinearData
+from dpsco_jax.oracles.preconditioned import TunedPoint
+from dpsco_jax.problems.objective import LinearModel
+
+
+def released(
+    key: jax.Array, plan: Any, model: LinearModel, curvature: float, rows: LinearData,
+    at: TunedPoint, ridge: Float[Array, "dim dim"], noise_variance: Float[Array, ""],
+) -> tuple[Float[Array, "dim dim"], privacy.PrivacyLoss]:  # fmt: skip
+    """The covariance of the result in the coordinates of ``rows``, and what it costs.
+
+    Args:
+        key: of the noise; used once.
+        plan: of the solver.
+        model: of the objective.
+        curvature: bound on the second derivative of the link.
+        rows: the data in the coordinates.
+        at: the result and the radius there.
+        ridge: λ, in the coordinates, positive semi-definite.
+        noise_variance: s².
+    """
+    dim, users = plan.dim, plan.num_users
+    # A whitened row has ‖z‖² = dim on average, and a Gaussian one stays below this in 19 of 20 cases.
+    bound = curvature * (dim + 2.0 * (2.0 * dim) ** 0.5)
+    sums = sandwich.sandwich_sums(model, curvature, bound, plan.chunk_size)(at, rows)
+    keys = jax.random.split(key, 2)
+
+    def noisy(key: jax.Array, total: Array, bound: float) -> tuple[Array, Any, Any]:
+        aggregate = transforms.summed_contributions(bound, users, nonnegative=True)
+        release = transforms.privatize(aggregate, key, plan.covariance_multiplier)
+        entries, state = release.update(total, release.init(jnp.zeros_like(total)))
+        # Of an entry off the diagonal: the triangle holds it times √2.
+        stddev = plan.covariance_multiplier * aggregate.sensitivity / 2.0**0.5
+        return row_moments.from_triangle(entries, dim), stddev, privacy.privacy_spent(state)
+
+    noisy_hessian, stddev, first = noisy(keys[0], sums.hessian, bound)
+    hessian = shrunk(noisy_hessian, stddev, (0.003 * curvature, curvature))
+    noisy_gradients, stddev, second = noisy(keys[1], sums.gradients, 1.0)
+    gradients = shrunk(noisy_gradients, stddev, (0.01 / dim, 1.0 / dim))
+    middle = jnp.exp(2.0 * at.log_radius) * gradients / users + noise_variance * jnp.eye(dim)
+    inverse = jnp.linalg.inv(hessian + ridge)
+    return inverse @ middle @ inverse, privacy.compose(first, second)
+
+
+def shrunk(
+    noisy: Float[Array, "dim dim"], stddev: ArrayLike, mean_range: tuple[ArrayLike, ArrayLike]
+) -> Float[Array, "dim dim"]:
+    """A matrix with noise, moved towards a multiple of the identity by as much as is noise.
+
+    The noise has N(0, s²) off the diagonal and N(0, 2s²) on it, so that its squared Frobenius norm is
+    s²·dim·(dim + 1) on average: the share of it in the spread around the identity's multiple is taken away.
+
+    Args:
+        noisy: symmetric.
+        stddev: s.
+        mean_range: least and largest that the mean eigenvalue can be.
+
+    Returns:
+        A symmetric matrix whose eigenvalues are at least a tenth of their mean.
+    """
+    dim = len(noisy)
+    identity = jnp.eye(dim)
+    mean = jnp.clip(jnp.trace(noisy) / dim, *mean_range)
+    spread = noisy - mean * identity
+    noise = jnp.square(stddev) * dim * (dim + 1)
+    kept = jnp.maximum(0.0, 1.0 - noise / jnp.sum(jnp.square(spread)))
+    values, vectors = jnp.linalg.eigh(mean * identity + kept * spread)
+    return (vectors * jnp.maximum(values, 0.1 * mean)) @ vectors.T

@@ -1,0 +1,44 @@
+"""What slopes and curvatures of a link may be expected, from public numbers: where bounds are too far off.
+
+What it computes: the slope that users may be expected to have, which is where the search for a radius starts
+and to which gradients of the intercept are clipped; and by how much the link's largest curvature is above the
+curvature at margins of zero, by which steps are longer in time constants. A softmax of K classes bends by at
+most ½, and by 1/K at even odds; a link of one margin counts with its largest curvature.
+
+Source: own; Böhning 1992 for the curvature of softmax.
+
+Formal guarantee: none needed: no data are read, and neither number bounds anything.
+
+Cost: none.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax.problems.objective import LinearModel, Objective
+
+
+def slope(model: LinearModel, objective: Objective) -> jax.Array:
+    """The slope of the link that users may be expected to have; a public number, and no bound."""
+    largest = objective.lipschitz / model.feature_bound
+    known = objective.label_range
+    if model.outputs is not None or known is None or not np.isfinite([known.low, known.high]).all():
+        return jnp.asarray(largest)
+    ends = jnp.asarray([known.low, known.high], jnp.float32)
+    return jnp.minimum(largest, 2.0 * jnp.max(jnp.abs(model.derivative(jnp.zeros(2), ends))))
+
+
+def flatness(model: LinearModel, curvature: float) -> Any:
+    """The largest curvature over that at margins of zero, from 1 to the number of outputs; 1 for a vector.
+
+    Args:
+        model: of the objective.
+        curvature: the largest of the link.
+    """
+    if model.outputs is None:
+        return 1.0
+    bends = jax.jacfwd(model.derivative)(jnp.zeros(model.outputs), jnp.zeros(()))
+    return jnp.clip(curvature / jnp.linalg.norm(bends, 2), 1.0, model.outputs)

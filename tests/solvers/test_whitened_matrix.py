@@ -1,0 +1,225 @@
+"""Whitened SGD where parameters are a matrix: its limit without noise, its shapes, its guarded stages."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+from dpsco_jax import Budget, Problem, privacy
+from dpsco_jax.geometry import domains
+from dpsco_jax.oracles import linear
+from dpsco_jax.problems import gaussian_smoothing, losses, reference
+from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.users import UserData, mean_loss
+from dpsco_jax.solvers import Status
+from dpsco_jax.solvers.convex import ac_sa
+from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.user_level import (
+    _typical_link,
+    auto,
+    preconditioned_sgd,
+    sgd,
+    whitened_sgd,
+    winsorized_erm,
+)
+
+USERS, ITEMS, DIM = 300, 2, 6
+BUDGET = Budget(4.0, 1e-5)
+QUIET = ("start", "means", "squares", "matrix", "radius", "warm", "noise")
+
+
+def _objective(classes, ridge=1e-3):
+    return losses.softmax(DIM**0.5, classes, ridge=ridge)
+
+
+def _table(classes, users=USERS):
+    """A column of ones and correlated ones in [-1, 1]; classes of different size."""
+    rng = np.random.default_rng(0)
+    apart = np.abs(np.subtract.outer(*[np.arange(DIM - 1)] * 2))
+    rows = 0.3 * rng.normal(size=(users, ITEMS, DIM - 1)) @ np.linalg.cholesky(0.9**apart).T
+    rows = np.concatenate([np.ones((users, ITEMS, 1)), np.clip(rows, -1, 1)], axis=2)
+    logits = rows @ (3.0 * rng.normal(size=(DIM, classes))) + np.linspace(0, 2, classes)
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    levels = np.cumsum(odds / odds.sum(-1, keepdims=True), axis=-1)
+    labels = np.argmax(levels > rng.random((users, ITEMS, 1)), axis=-1)
+    return UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)))
+
+
+def _plan(objective, classes, **settings):
+    problem = Problem(objective, num_users=USERS, items_per_user=ITEMS, dim=DIM * classes)
+    return whitened_sgd.plan(problem, BUDGET, **{"intercept": 0, "entry_bound": 1.0} | settings)
+
+
+def _least(objective, data, classes):
+    """The minimum of the mean loss and the ridge, by a quasi-Newton method in double precision."""
+    rows = np.asarray(data.items.features, np.float64).reshape(-1, DIM)
+    truth = np.eye(classes)[np.asarray(data.items.label, int).ravel()]
+
+    def both(flat):
+        logits = rows @ flat.reshape(DIM, classes)
+        logits = logits - logits.max(1, keepdims=True)
+        logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        slopes = rows.T @ (np.exp(logs) - truth) / len(rows)
+        value = -np.sum(truth * logs) / len(rows) + objective.ridge / 2 * flat @ flat
+        return value, slopes.ravel() + objective.ridge * flat
+
+    start = np.zeros(DIM * classes)
+    return scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", tol=1e-12).fun
+
+
+@pytest.mark.parametrize("classes", [3, 5])
+def test_without_noise_less_than_two_percent_of_the_start_is_left(classes):
+    data, objective = _table(classes), _objective(classes)
+    plan = _plan(objective, classes, num_steps=600, quantile=0.995, margin_scale=1.0)
+    plan = dataclasses.replace(plan, **{f"{name}_multiplier": 1e-4 for name in QUIET})
+    start = jnp.zeros((DIM, classes))
+    run = jax.jit(lambda key: whitened_sgd.solve(key, plan, objective, data, start).params)
+    least = _least(objective, data, classes)
+    value, before = (
+        float(mean_loss(objective)(w, data)) - least for w in (run(jax.random.key(0)), start)
+    )
+    assert -1e-5 <= value < 0.02 * before
+
+
+def test_the_budget_is_met_and_the_ledger_of_a_run_is_that_of_the_plan():
+    data, objective = _table(3), _objective(3)
+    plan = _plan(objective, 3, num_steps=10)
+    assert 0.999 * 4.0 < plan.certificate().epsilon <= 4.0
+    assert (plan.dim, plan.outputs, plan.columns) == (DIM * 3, 3, DIM)
+    run = jax.jit(lambda k: whitened_sgd.solve(k, plan, objective, data, jnp.zeros((DIM, 3))))
+    solution = run(jax.random.key(0))
+    spent = float(privacy.epsilon(solution.privacy, 1e-5))
+    assert plan.ledger_epsilon() * (1 - 1e-5) <= spent <= plan.ledger_epsilon() * (1 + 1e-3)
+    assert solution.status == Status.OK
+    assert solution.params.shape == (DIM, 3)
+
+
+def test_an_edited_plan_that_is_out_of_range_costs_infinity():
+    data, objective = _table(3), _objective(3)
+    plan = _plan(objective, 3, num_steps=4)
+    start = jnp.zeros((DIM, 3))
+
+    @jax.jit
+    def run(plan):
+        return whitened_sgd.solve(jax.random.key(0), plan, objective, data, start).privacy.rdp
+
+    assert np.isfinite(run(plan)).any()
+    for edit in ({"quantile": 1.5}, {"noise_multiplier": -1.0}, {"radius_multiple": np.nan}):
+        edited = dataclasses.replace(plan, **edit)
+        assert not np.isfinite(run(edited)).any(), edit
+        assert edited.certificate().epsilon == np.inf
+
+
+def test_the_default_quantile_counts_all_parameters():
+    """As many numbers, as much noise: 12 parameters of a vector or of a matrix."""
+    vector = losses.logistic(DIM**0.5)
+    problem = Problem(vector, num_users=USERS, items_per_user=ITEMS, dim=DIM * 3)
+    assert _plan(_objective(3), 3).quantile == whitened_sgd.plan(problem, BUDGET).quantile
+
+
+@pytest.mark.parametrize("items", [1, 3])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, sign):
+    """Slopes above the clip, and a column that is not the constant 1: one user moves by the clip, in all."""
+    classes, few, slope = 4, 5, 0.2
+    objective = losses.softmax(2.0, classes)
+    problem = Problem(objective, num_users=few, items_per_user=items, dim=classes)
+    plan = whitened_sgd.plan(problem, BUDGET, intercept=0, start_steps=1)
+    plan = dataclasses.replace(plan, start_multiplier=1e-6)
+    rows = jnp.zeros((few, items, 1)).at[0].set(2.0 * sign)
+    model = objective.linear_model
+    data = linear.prepare(model, UserData(Example(rows, jnp.zeros((few, items)))), 1)
+    found, _, _ = whitened_sgd._intercept_first(
+        jax.random.key(0), plan, model, jnp.asarray(slope), 1.0, data, jnp.zeros((1, classes))
+    )
+    assert float(jnp.linalg.norm(found)) == pytest.approx(slope / few, rel=1e-3)
+    expected = sign * slope / few * (4 * np.eye(classes)[0] - 1) / np.sqrt(12)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-3)
+
+
+def test_steps_are_longer_by_what_softmax_bends_less_than_its_bound():
+    for classes in (2, 3, 10):
+        model = losses.softmax(1.0, classes).linear_model
+        assert float(_typical_link.flatness(model, 0.5)) == pytest.approx(classes / 2, rel=1e-5)
+    assert _typical_link.flatness(losses.logistic(1.0).linear_model, 0.25) == 1.0
+    straight = losses.softmax(1.0, 3).linear_model._replace(derivative=lambda m, y: 0.0 * m)
+    assert float(_typical_link.flatness(straight, 0.5)) == 3.0
+
+
+@pytest.mark.parametrize("shape", [(DIM * 3,), (3, DIM), (DIM, 1, 3)])
+def test_a_start_of_another_shape_is_refused(shape):
+    data, objective = _table(3), _objective(3)
+    start = jnp.zeros(shape)
+    with pytest.raises(ValueError, match="params must be"):
+        whitened_sgd.solve(jax.random.key(0), _plan(objective, 3), objective, data, start)
+
+
+def test_plans_for_what_does_not_fit_are_refused():
+    objective = _objective(3)
+    with pytest.raises(ValueError, match=r"covariance must be False .* a matrix.*, got True"):
+        _plan(objective, 3, covariance=True)
+    with pytest.raises(ValueError, match=r"problem\.dim must be a multiple of the 3 outputs"):
+        whitened_sgd.plan(Problem(objective, num_users=USERS, dim=16), BUDGET)
+    with pytest.raises(ValueError, match="intercept"):
+        _plan(objective, 3, intercept=DIM)
+    rows = OneHot(np.zeros((USERS, ITEMS, 2), np.int32))
+    data = UserData(Example(rows, jnp.zeros((USERS, ITEMS))))
+    plan, start = _plan(objective, 3), jnp.zeros((DIM, 3))
+    with pytest.raises(ValueError, match="preconditioned_sgd takes the others"):
+        whitened_sgd.solve(jax.random.key(0), plan, objective, data, start)
+
+
+def test_what_needs_a_vector_of_parameters_says_so():
+    objective, data = _objective(3), _table(3)
+    problem = Problem(objective, num_users=USERS, items_per_user=ITEMS, dim=DIM * 3, distance=1.0)
+    link = gaussian_smoothing.by_quadrature(objective.linear_model.link)
+    for ask in (
+        lambda: preconditioned_sgd.plan(problem, BUDGET),
+        lambda: reference.solve(objective, data, DIM),
+        lambda: gaussian_smoothing.smoothed(objective, link, 0.1),
+        lambda: auto.plan(problem, BUDGET, gradient_budget=10**6, intercept=0),
+    ):
+        with pytest.raises(ValueError, match=r"vector|None but for dense rows"):
+            ask()
+
+
+def test_auto_predicts_for_a_matrix_what_it_did_without_a_linear_model():
+    def choice(objective):
+        problem = Problem(
+            objective, num_users=USERS, items_per_user=ITEMS, dim=DIM * 3, distance=1.0
+        )
+        plan = auto.plan(problem, BUDGET, gradient_budget=10**6, rank_by="prediction")
+        return plan.choice, [row.prediction for row in plan.rows]
+
+    objective = _objective(3)._replace(domain=domains.ball(2.0))
+    assert repr(choice(objective)) == repr(choice(objective._replace(linear_model=None)))
+
+
+@pytest.mark.parametrize("items", [1, 3])
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_other_solvers_take_the_same_steps_with_the_closed_form(items, smoothed):
+    """And where a point is shifted under smoothing they take the automatic gradient, as before."""
+    objective = _objective(3)._replace(domain=domains.ball(2.0))
+    if smoothed:
+        objective = objective._replace(smoothness=None)
+    data = jax.tree.map(lambda leaf: leaf[:20, :1].repeat(items, 1), _table(3))
+    problem = Problem(objective, num_users=20, items_per_user=items, dim=DIM * 3, distance=1.0)
+    start, key = jnp.zeros((DIM, 3)), 0
+    plans = {
+        private_ac_sa: private_ac_sa.plan(problem, BUDGET, num_steps=5, batch_size=20),
+        sgd: sgd.plan(problem, BUDGET, num_steps=5, sampling="full", clip_norm=0.3),
+        ac_sa: ac_sa.plan(problem, num_steps=5, batch_size=20),
+    }
+    if not smoothed:
+        plans[winsorized_erm] = winsorized_erm.plan(problem, BUDGET, num_steps=2)
+    for solver, plan in plans.items():
+        found = [
+            jax.jit(lambda k, s=solver, p=plan, o=one: s.solve(k, p, o, data, start).params)(
+                jax.random.key(key)
+            )
+            for one in (objective, objective._replace(linear_model=None))
+        ]
+        np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4, err_msg=solver.__name__)

@@ -1,0 +1,80 @@
+"""Single stages of whitened SGD where it matters that they are guarded: far slopes, radii at their ends."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import Budget, Problem
+from dpsco_jax.oracles import linear
+from dpsco_jax.oracles.preconditioned import ScaledSums, TunedPoint
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.user_level import _whitened_descent, whitened_sgd
+from dpsco_jax.solvers.user_level._coordinates import Coordinates
+
+FEW, FAR = 5, losses.squared(2.0, 1.0, 100.0)  # slopes of up to 201, expected ones of 2
+
+
+def _far_plan(items=1, **settings):
+    problem = Problem(FAR, num_users=FEW, items_per_user=items, dim=1)
+    settings = {"intercept": 0, "start_steps": 1, "radius_steps": 1, "num_steps": 2} | settings
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), **settings)
+    names = ("start", "means", "squares", "radius", "warm", "noise")
+    return dataclasses.replace(plan, **{f"{name}_multiplier": 1e-6 for name in names})
+
+
+@pytest.mark.parametrize("items", [1, 3])
+@pytest.mark.parametrize("column", [1.0, 2.0])
+def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, column):
+    """Slopes far above the expected one, and a column that is not the constant 1."""
+    plan, slope = _far_plan(items), 2.0
+
+    def one(where):
+        rows = jnp.zeros((FEW, items, 1)).at[0].set(column)
+        data = linear.prepare(
+            FAR.linear_model, UserData(Example(rows, jnp.zeros((FEW, items))), None), 1
+        )
+        found = whitened_sgd._intercept_first(
+            jax.random.key(0),
+            plan,
+            FAR.linear_model,
+            jnp.asarray(slope),
+            1.0,
+            data,
+            jnp.full(1, where),
+        )
+        return float(found[0][0]) - where
+
+    # The whole clip, and no more: one user moves the mean by slope / N.
+    assert one(100.0) == pytest.approx(-slope / FEW, rel=1e-3)
+    assert one(-100.0) == pytest.approx(slope / FEW, rel=1e-3)
+
+
+def test_the_radius_stays_below_the_opening_one():
+    plan = _far_plan()
+    opening = jnp.asarray(0.3)
+    same = Coordinates(jnp.eye(1), jnp.eye(1), jnp.ones(()))
+    descend = _whitened_descent.descent(plan, 0, FAR, 1.0, 1.0, same, jnp.zeros(1), opening)
+    nobody = ScaledSums(jnp.zeros(1), jnp.zeros(()), jnp.asarray(-0.1))
+    update = descend(nobody, TunedPoint(jnp.zeros(1), opening))
+    assert update.log_radius == 0.0
+
+
+def test_a_radius_that_leaves_the_numbers_costs_infinity():
+    """Nobody has an item: everybody is within every radius, and it shrinks to nothing."""
+    plan = _far_plan(intercept=None, num_steps=1000, quantile=0.005, matrix=False)
+    data = UserData(Example(jnp.zeros((FEW, 1, 1)), jnp.zeros((FEW, 1))), None)
+    run = jax.jit(lambda key: whitened_sgd.solve(key, plan, FAR, data, jnp.zeros(1)))
+    assert np.isfinite(plan.loss().rdp).any()
+    assert not np.isfinite(run(jax.random.key(0)).privacy.rdp).any()
+
+
+@pytest.mark.parametrize("entry_bound", [1e38, 1e-44])
+def test_bounds_that_leave_float32_are_refused(entry_bound):
+    problem = Problem(FAR, num_users=FEW, items_per_user=1, dim=1)
+    with pytest.raises(ValueError, match="entry_bound"):
+        whitened_sgd.plan(problem, Budget(1.0, 1e-5), entry_bound=entry_bound)

@@ -1,6 +1,7 @@
 """The table of experiments: to add one, write its file and add a line here."""
 
 from dpsco_jax.sweeps.experiment import Experiment
+from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.gradients_to_floor import GradientsToFloor
@@ -33,6 +34,7 @@ _ALL: tuple[type[Experiment], ...] = (
     ResqueDrift,
     PrivateNonsmooth,
     ProximalBias,
+    AutoChoice,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

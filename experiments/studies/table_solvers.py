@@ -96,6 +96,7 @@ class TableSolvers:
         compared.to_csv(folder / "ratios.csv", index=False)
         for table, rows in summary.groupby("table", sort=False):
             print_results(str(table), rows)
+        # Without the tuned DP-SGD among the methods there is nothing to compare with.
         for table, rows in compared.groupby("table", sort=False):
             print_ratios(str(table), rows)
         draw(summary, folder / "table_solvers", self.delta)
@@ -120,7 +121,7 @@ def ratios(frame: pd.DataFrame) -> pd.DataFrame:
                     "high": found.high,
                 }
             )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["table", "epsilon", "method", "ratio", "low", "high"])
 
 
 def print_results(table: str, rows: pd.DataFrame) -> None:

@@ -1,10 +1,11 @@
-"""Eight tables as tasks with users: four to choose settings on, four to report.
+"""Twelve tables as tasks with users: four to choose settings on, eight to report, four of them held back.
 
 What it computes: dense rows from public bounds and levels, a fixed split of the users, and the objective of
 each task; the minimum of the training objective (Newton, no privacy) and what is measured of a model.
 
 Source: ``docs/experiments.md``, "Tables to design with and tables to report", which was written before the
-first run; ``tables_to_design`` and ``tables_to_report`` say what is public.
+first run on any of them; ``tables_to_design``, ``tables_to_report`` and ``tables_held_back`` say what is
+public.
 
 Formal guarantee: a row's features and label are functions of that row and of declared numbers; see
 ``dpsco_jax.problems.encoding``. A column that can be missing is 0 where it is, and a column of its own is 1
@@ -34,14 +35,15 @@ from dpsco_jax._checks import require_choice
 from dpsco_jax.problems import losses, reference, tables
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, mean_loss
-from experiments.studies import tables_to_design, tables_to_report
+from experiments.studies import tables_held_back, tables_to_design, tables_to_report
 from experiments.studies.metrics import roc_auc
 from experiments.studies.table_declarations import Declaration
 
-DECLARATIONS = tables_to_design.TABLES | tables_to_report.TABLES
+DECLARATIONS = tables_to_design.TABLES | tables_to_report.TABLES | tables_held_back.TABLES
 NAMES = tuple(DECLARATIONS)
 DESIGN = tuple(name for name in NAMES if DECLARATIONS[name].purpose == "design")
 REPORT = tuple(name for name in NAMES if DECLARATIONS[name].purpose == "report")
+HELD_BACK = tuple(name for name in NAMES if DECLARATIONS[name].purpose == "held back")
 RIDGE = 1e-4
 HUBER_DELTA = 0.1
 RADIUS = 5.0
@@ -60,7 +62,7 @@ class TableTask(NamedTuple):
         objective: with a ridge of 1e-4, on the whole space; for squared loss on a ball of radius 5.
         feature_names: ``dim`` of them.
         kind: "logistic", "huber" or "squared".
-        purpose: "design" or "report".
+        purpose: "design", "report" or "held back".
         max_items_per_user: public bound on the rows of a user, and number of slots.
         num_features: columns before encoding, the intercept not counted.
     """

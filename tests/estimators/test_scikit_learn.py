@@ -35,9 +35,10 @@ from dpsco_jax.estimators import (
 )
 from tests.estimators.support import TABLE, UNION, WHO, fitted, made, replaced_solver
 
-# The checks fit clones on tables of their own, whose rows are nobody's.
+# The checks fit clones on tables of their own, whose rows are nobody's. One of them reads predictions after a
+# fit of ten rows: at epsilon = 20 they are wrong in 18 draws of 300, at 100 in none.
 PUBLIC = {
-    "epsilon": 20.0,
+    "epsilon": 1000.0,
     "delta": 1e-5,
     "bounds": (-10.0, 10.0),
     "user_level": False,

@@ -19,7 +19,26 @@ _COORDINATES = "solvers/user_level/_coordinates.py"
 _WHITENING = "solvers/user_level/_whitening.py"
 _WHITENED = "solvers/user_level/whitened_sgd.py"
 
+_DESCENT = "solvers/user_level/_whitened_descent.py"
+
 FAULTS = (
+    Fault(
+        "whitened: a ball is met by its nearest point in ℓ2, from which a descent ends elsewhere",
+        _DESCENT,
+        "if objective.domain.radius is not None:",
+        "if False:",
+        (
+            "tests/solvers/test_whitened_sgd.py"
+            "::test_without_noise_it_ends_at_the_minimizer_over_a_ball",
+        ),
+    ),
+    Fault(
+        "whitened: the multiplier of a ball is one Newton step",
+        _DESCENT,
+        "_NEWTON_STEPS = 10",
+        "_NEWTON_STEPS = 1",
+        ("tests/solvers/test_whitened_stages.py",),
+    ),
     Fault(
         "whitened: the second matrix is free",
         _WHITENING,
@@ -142,29 +161,29 @@ FAULTS = (
     Fault(
         "whitened: one matrix of the covariance is free",
         _COVARIANCE,
-        "return inverse @ middle @ inverse, privacy.compose(first, second)",
-        "return inverse @ middle @ inverse, first",
+        "return inverse @ middle @ inverse, privacy.compose(first.loss, second.loss)",
+        "return inverse @ middle @ inverse, first.loss",
         _SOLVER_COVARIANCE,
     ),
     Fault(
         "whitened: covariance from the true Hessian",
         _COVARIANCE,
-        "return row_moments.from_triangle(entries, dim), stddev",
-        "return row_moments.from_triangle(total / users, dim), stddev",
+        "hessian = shrunk(*_matrix(first, dim), (0.003 * curvature, curvature))",
+        "hessian = row_moments.from_triangle(sums.hessian / users, dim)",
         _PUBLIC,
     ),
     Fault(
         "whitened: sensitivity of the matrices of the covariance halved",
         _COVARIANCE,
-        "transforms.summed_contributions(bound, users, nonnegative=True)",
-        "transforms.summed_contributions(0.5 * bound, users, nonnegative=True)",
+        "sums.hessian, bound, multiplier",
+        "sums.hessian, 0.5 * bound, multiplier",
         _ROW,
     ),
     Fault(
         "whitened: both matrices of the covariance have one key",
         _COVARIANCE,
-        "noisy(keys[1], sums.gradients, 1.0)",
-        "noisy(keys[0], sums.gradients, 1.0)",
+        "released(keys[1], users, sums.gradients",
+        "released(keys[0], users, sums.gradients",
         _ROW,
     ),
     Fault(

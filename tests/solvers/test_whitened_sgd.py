@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import Budget, Problem, privacy
+from dpsco_jax.geometry import ball
 from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses, reference
 from dpsco_jax.problems.objective import Example, OneHot
@@ -87,6 +88,39 @@ def test_without_noise_less_than_two_percent_of_the_start_is_left(kind, dim):
     value = mean_loss(objective)(run(jax.random.key(0)).params, data)
     start = mean_loss(objective)(jnp.zeros(dim), data) - optimum.value
     assert -1e-5 <= value - optimum.value < 0.02 * start
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_without_noise_it_ends_at_the_minimizer_over_a_ball(share):
+    """Whose border is met aslant in the coordinates: against projected gradient descent in NumPy."""
+    data, _ = _table("correlated", 12)
+    rows = np.asarray(data.items.features, float).reshape(-1, 12)
+    labels = np.asarray(data.items.label, float).ravel()
+    radius = share * np.linalg.norm(_least_over_a_ball(rows, labels, np.inf))
+    objective = losses.logistic(12**0.5, ball(radius), ridge=1e-3)
+    plan = _plan(objective, 12, num_steps=600, quantile=0.995, margin_scale=1.0)
+    run = jax.jit(lambda k: whitened_sgd.solve(k, _quiet(plan), objective, data, jnp.zeros(12)))
+    found = np.asarray(run(jax.random.key(0)).params, float)
+    assert np.linalg.norm(found) <= radius * (1 + 1e-5)
+    least = _risk(rows, labels, _least_over_a_ball(rows, labels, radius))
+    start = _risk(rows, labels, np.zeros(12)) - least
+    assert -1e-6 * start <= _risk(rows, labels, found) - least < 0.02 * start
+
+
+def _risk(rows, labels, point):
+    margins = rows @ point
+    return np.mean(np.logaddexp(0, margins) - labels * margins) + 0.5e-3 * point @ point
+
+
+def _least_over_a_ball(rows, labels, radius, steps=800):
+    point = ahead = np.zeros(rows.shape[1])
+    length = 1 / (0.25 * np.linalg.eigvalsh(rows.T @ rows / len(rows))[-1] + 1e-3)
+    for count in range(steps):
+        slopes = 1 / (1 + np.exp(-rows @ ahead)) - labels
+        wanted = ahead - length * (rows.T @ slopes / len(rows) + 1e-3 * ahead)
+        wanted *= min(1.0, radius / np.linalg.norm(wanted))
+        point, ahead = wanted, wanted + count / (count + 3) * (wanted - point)
+    return point
 
 
 def test_it_beats_scaling_alone_on_correlated_columns():

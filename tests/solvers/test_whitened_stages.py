@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import Budget, Problem
+from dpsco_jax.geometry import ball
 from dpsco_jax.oracles import linear
 from dpsco_jax.oracles.preconditioned import ScaledSums, TunedPoint
 from dpsco_jax.problems import losses
@@ -78,3 +79,61 @@ def test_bounds_that_leave_float32_are_refused(entry_bound):
     problem = Problem(FAR, num_users=FEW, items_per_user=1, dim=1)
     with pytest.raises(ValueError, match="entry_bound"):
         whitened_sgd.plan(problem, Budget(1.0, 1e-5), entry_bound=entry_bound)
+
+
+@pytest.mark.parametrize("outputs", [None, 3])
+@pytest.mark.parametrize("share", [0.02, 0.9, 1.5])
+def test_a_step_ends_at_the_nearest_point_of_the_ball_in_the_coordinates(share, outputs):
+    """v is nearest to u iff ⟨u - v, v'⟩ is largest at v among all v' of the ball."""
+    rng, shape = np.random.default_rng(0), (4,) if outputs is None else (4, outputs)
+    to_params = rng.normal(size=(4, 4)) * 10.0 ** rng.uniform(-1, 1, 4)
+    wanted = rng.normal(size=shape)
+    radius = float(share * np.linalg.norm(to_params @ wanted))
+    objective = losses.logistic(1.0, ball(radius))
+    there = Coordinates(*(jnp.asarray(m) for m in (to_params, np.linalg.inv(to_params), 1.0)))
+    plan = dataclasses.replace(_far_plan(), margin_scale=1e18)  # no ridge
+    opening = jnp.zeros(())
+    descend = _whitened_descent.descent(
+        plan, 0, objective, 1.0, 1.0, there, jnp.zeros(shape), opening
+    )
+    nobody = ScaledSums(jnp.zeros(shape), jnp.zeros(()), jnp.zeros(()))
+    update = descend(nobody, TunedPoint(jnp.asarray(wanted, jnp.float32), opening))
+    found = wanted + np.asarray(update.point, float)
+    if share > 1:
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        return
+    assert np.linalg.norm(to_params @ found) == pytest.approx(radius, rel=1e-4)
+    residual = wanted - found
+    farthest = radius * np.linalg.norm(np.linalg.solve(to_params.T, residual))
+    assert np.sum(residual * found) == pytest.approx(farthest, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("intercept", 99),
+        ("intercept", -1),
+        ("intercept", 1.0),
+        ("start_steps", 0),
+        ("radius_steps", 0),
+        ("warm_steps", -1),
+        ("num_steps", 0),
+        ("chunk_size", 0),
+        ("outputs", 2),
+    ],
+)
+def test_sizes_that_a_run_cannot_have_are_refused_by_name(name, value):
+    data = UserData(Example(jnp.zeros((FEW, 1, 1)), jnp.zeros((FEW, 1))), None)
+    edited = dataclasses.replace(_far_plan(), **{name: value})
+    with pytest.raises(ValueError, match=rf"plan\.{name} must be .*, got {value}"):
+        whitened_sgd.solve(jax.random.key(0), edited, FAR, data, jnp.zeros(1))
+
+
+def test_a_covariance_of_a_matrix_is_refused_in_an_edited_plan():
+    objective = losses.softmax(2.0, 3)
+    problem = Problem(objective, num_users=FEW, items_per_user=1, dim=6)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), num_steps=2)
+    edited = dataclasses.replace(plan, covariance_multiplier=1.0)
+    data = UserData(Example(jnp.zeros((FEW, 1, 2)), jnp.zeros((FEW, 1))), None)
+    with pytest.raises(ValueError, match="covariance_multiplier"):
+        whitened_sgd.solve(jax.random.key(0), edited, objective, data, jnp.zeros((2, 3)))

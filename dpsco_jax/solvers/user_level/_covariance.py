@@ -27,11 +27,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import privacy
 from dpsco_jax.oracles import row_moments, sandwich
 from dpsco_jax.oracles.linear import LinearData
 from dpsco_jax.oracles.preconditioned import TunedPoint
 from dpsco_jax.problems.objective import LinearModel
+from dpsco_jax.solvers.user_level import _noisy_sums
 
 
 def released(
@@ -56,21 +57,20 @@ def released(
     sums = sandwich.sandwich_sums(model, curvature, bound, plan.chunk_size)(at, rows)
     keys = jax.random.split(key, 2)
 
-    def noisy(key: jax.Array, total: Array, bound: float) -> tuple[Array, Any, Any]:
-        aggregate = transforms.summed_contributions(bound, users, nonnegative=True)
-        release = transforms.privatize(aggregate, key, plan.covariance_multiplier)
-        entries, state = release.update(total, release.init(jnp.zeros_like(total)))
-        # Of an entry off the diagonal: the triangle holds it times √2.
-        stddev = plan.covariance_multiplier * aggregate.sensitivity / 2.0**0.5
-        return row_moments.from_triangle(entries, dim), stddev, privacy.privacy_spent(state)
-
-    noisy_hessian, stddev, first = noisy(keys[0], sums.hessian, bound)
-    hessian = shrunk(noisy_hessian, stddev, (0.003 * curvature, curvature))
-    noisy_gradients, stddev, second = noisy(keys[1], sums.gradients, 1.0)
-    gradients = shrunk(noisy_gradients, stddev, (0.01 / dim, 1.0 / dim))
+    multiplier = plan.covariance_multiplier
+    first = _noisy_sums.released(keys[0], users, sums.hessian, bound, multiplier, True)
+    second = _noisy_sums.released(keys[1], users, sums.gradients, 1.0, multiplier, True)
+    hessian = shrunk(*_matrix(first, dim), (0.003 * curvature, curvature))
+    gradients = shrunk(*_matrix(second, dim), (0.01 / dim, 1.0 / dim))
     middle = jnp.exp(2.0 * at.log_radius) * gradients / users + noise_variance * jnp.eye(dim)
     inverse = jnp.linalg.inv(hessian + ridge)
-    return inverse @ middle @ inverse, privacy.compose(first, second)
+    return inverse @ middle @ inverse, privacy.compose(first.loss, second.loss)
+
+
+def _matrix(found: _noisy_sums.Release, dim: int) -> tuple[Array, Any]:
+    """The matrix, and the deviation of the noise on an entry off its diagonal."""
+    # The triangle holds these entries times √2.
+    return row_moments.from_triangle(found.mean, dim), found.stddev / 2.0**0.5
 
 
 def shrunk(

@@ -34,6 +34,7 @@ _NOISE_AVERSION = 12.0  # of the default quantile
 # found from a quantile that noise cannot hide.
 _LARGEST_QUANTILE = 0.9
 _RADIUS_MULTIPLE = 1.6
+_NO_COVARIANCE = "none where parameters are a matrix: the Hessian of all of them is not released"
 
 
 @pytree
@@ -236,9 +237,9 @@ def plan(
         quantile = min(quantile, _LARGEST_QUANTILE) if covariance else quantile
     quantile = _checks.require_real("quantile", quantile, 0, 1)
     matrix = _whitened_budget.shows(problem, columns, whole, matrix)
-    alone = "False for a model whose parameters are a matrix: the Hessian of all of them is not released"
     _checks.require_flag("covariance", covariance)
-    _checks.require(not covariance or model.outputs is None, "covariance", covariance, alone)
+    possible = not covariance or model.outputs is None
+    _checks.require(possible, "covariance", covariance, _NO_COVARIANCE)
     warm_steps = max(1, round(_WARM_STEPS * num_steps))
     counts = {"start": start_steps, "radius": 2 * radius_steps}
     counts |= {"warm": warm_steps, "noise": num_steps - warm_steps}
@@ -271,6 +272,20 @@ def plan(
         epsilon=budget.epsilon,
         delta=budget.delta,
     )
+
+
+def require_sizes(plan: Plan, model: LinearModel) -> None:
+    """``ValueError``, by the name of the field, unless a run can have the plan's sizes, edited or not."""
+    _checks.require(plan.outputs == model.outputs, "plan.outputs", plan.outputs, str(model.outputs))
+    columns = _columns(model, plan.dim)
+    if plan.intercept is not None:
+        _checks.require_integer("plan.intercept", plan.intercept, 0, columns - 1)
+    _checks.require_integer("plan.start_steps", plan.start_steps, int(plan.intercept is not None))
+    for name in ("radius_steps", "warm_steps", "num_steps", "chunk_size"):
+        _checks.require_count(f"plan.{name}", getattr(plan, name))
+    covariance = plan.covariance_multiplier
+    possible = covariance is None or model.outputs is None
+    _checks.require(possible, "plan.covariance_multiplier", covariance, _NO_COVARIANCE)
 
 
 def _columns(model: LinearModel, dim: int) -> int:

@@ -68,7 +68,12 @@ from dpsco_jax.solvers.user_level import (
 )
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
 from dpsco_jax.solvers.user_level._whitened_descent import INSIDE_WEIGHT
-from dpsco_jax.solvers.user_level._whitened_plan import Plan, plan, smooth_linear_model
+from dpsco_jax.solvers.user_level._whitened_plan import (
+    Plan,
+    plan,
+    require_sizes,
+    smooth_linear_model,
+)
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -96,6 +101,7 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     model, smoothness = smooth_linear_model(objective, matrix=True)
+    require_sizes(plan, model)
     shape = model.params_shape(plan.columns)
     _checks.require(jnp.shape(params) == shape, "params", jnp.shape(params), f"of shape {shape}")
     prepared = linear.prepare(model, data, plan.columns)

@@ -177,7 +177,7 @@ FAULTS = (
         _COVARIANCE,
         "sums.hessian, bound, multiplier",
         "sums.hessian, 0.5 * bound, multiplier",
-        _ROW,
+        ("tests/solvers/test_whitening_bounds.py",),
     ),
     Fault(
         "whitened: both matrices of the covariance have one key",

@@ -133,7 +133,7 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, sign)
     model = objective.linear_model
     data = linear.prepare(model, UserData(Example(rows, jnp.zeros((few, items)))), 1)
     found, _, _ = whitened_sgd._intercept_first(
-        jax.random.key(0), plan, model, jnp.asarray(slope), 1.0, data, jnp.zeros((1, classes))
+        jax.random.key(0), plan, model, jnp.asarray(slope), 1.0, 1.0, data, jnp.zeros((1, classes))
     )
     assert float(jnp.linalg.norm(found)) == pytest.approx(slope / few, rel=1e-3)
     expected = sign * slope / few * (4 * np.eye(classes)[0] - 1) / np.sqrt(12)

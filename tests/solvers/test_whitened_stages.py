@@ -45,6 +45,7 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, colum
             FAR.linear_model,
             jnp.asarray(slope),
             1.0,
+            1.0,
             data,
             jnp.full(1, where),
         )
@@ -53,6 +54,33 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, colum
     # The whole clip, and no more: one user moves the mean by slope / N.
     assert one(100.0) == pytest.approx(-slope / FEW, rel=1e-3)
     assert one(-100.0) == pytest.approx(slope / FEW, rel=1e-3)
+
+
+def test_the_intercept_is_drawn_to_the_start_by_as_much_as_noise_hides():
+    """Squared loss, all labels c: with noise of deviation t on the mean slope and b ~ N(b₀, 1) a priori.
+
+    The mean of b given what is released is b₀ + (c - b₀)/(1 + t²), and its deviation t/√(1 + t²) at most.
+    """
+    start, label, runs = 0.25, 0.75, 400
+    problem = Problem(FAR, num_users=FEW, items_per_user=1, dim=1)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0)
+    plan, slope = dataclasses.replace(plan, start_multiplier=0.1), 50.0  # which nobody reaches
+    # Steps are averaged with weights that grow as k²: 9/5 of the variance.
+    stddev = 0.1 * (2.0 * slope / FEW) * (1.8 / plan.start_steps) ** 0.5
+    rows = UserData(Example(jnp.ones((FEW, 1, 1)), jnp.full((FEW, 1), label)), None)
+    data = linear.prepare(FAR.linear_model, rows, 1)
+
+    @jax.jit
+    def one(key):
+        given = (jnp.asarray(slope), 1.0, 1.0, data, jnp.full(1, start))
+        return whitened_sgd._intercept_first(key, plan, FAR.linear_model, *given)[0][0]
+
+    found = jax.lax.map(one, jax.random.split(jax.random.key(5), runs), batch_size=50)
+    kept = 1 / (1 + stddev**2)
+    assert 0.2 < stddev < 1.0
+    expected = start + (label - start) * kept
+    assert np.mean(found) == pytest.approx(expected, abs=5 * stddev * kept / runs**0.5)
+    assert np.std(found) == pytest.approx(stddev * kept, rel=0.15)
 
 
 def test_the_radius_stays_below_the_opening_one():

@@ -7,11 +7,13 @@ import pytest
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.oracles import linear
+from dpsco_jax.oracles.preconditioned import TunedPoint
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import (
     _coordinates,
+    _covariance,
     _noisy_sums,
     _whitening,
     whitened_sgd,
@@ -21,8 +23,8 @@ USERS, ITEMS, DIM = 20, 3, 4
 OBJECTIVE = losses.huber(1e6, 0.1)
 
 
-@pytest.mark.parametrize("release", ["matrix", "second round", "check"])
-def test_a_user_far_above_the_clip_adds_the_bound_that_the_noise_is_made_for(monkeypatch, release):
+def _recorded(monkeypatch):
+    """The norm of the sum, the bound that its noise is made for, the number of users, of each release."""
     seen = []
 
     def recorded(key, num_users, total, bound, *rest, **named):
@@ -31,6 +33,12 @@ def test_a_user_far_above_the_clip_adds_the_bound_that_the_noise_is_made_for(mon
 
     kept = _noisy_sums.released
     monkeypatch.setattr(_noisy_sums, "released", recorded)
+    return seen
+
+
+@pytest.mark.parametrize("release", ["matrix", "second round", "check"])
+def test_a_user_far_above_the_clip_adds_the_bound_that_the_noise_is_made_for(monkeypatch, release):
+    seen = _recorded(monkeypatch)
     problem = Problem(OBJECTIVE, num_users=USERS, items_per_user=ITEMS, dim=DIM)
     plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), matrix=True)
     rows = np.zeros((USERS, ITEMS, DIM), np.float32)
@@ -47,6 +55,29 @@ def test_a_user_far_above_the_clip_adds_the_bound_that_the_noise_is_made_for(mon
     ((norm, bound, users),) = seen
     assert 0.98 * bound < norm <= bound
     assert users == USERS
+
+
+def test_a_user_far_above_the_clip_adds_the_bounds_that_a_covariance_is_paid_for(monkeypatch):
+    """One row of many times the norm that whitened ones have, with a label that is far off."""
+    seen = _recorded(monkeypatch)
+    problem = Problem(OBJECTIVE, num_users=USERS, items_per_user=1, dim=DIM)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), covariance=True)
+    rows = np.zeros((USERS, 1, DIM), np.float32)
+    rows[0] = 1e4
+    data = UserData(Example(jnp.asarray(rows), jnp.zeros((USERS, 1))), None)
+    prepared = linear.prepare(OBJECTIVE.linear_model, data, DIM)
+    same = jnp.eye(DIM)
+    for seed, point in enumerate(
+        (jnp.zeros(DIM), jnp.ones(DIM))
+    ):  # where the loss bends, where it is steep
+        _covariance.released(
+            jax.random.key(seed), plan, OBJECTIVE.linear_model, 1.0, prepared,
+            TunedPoint(point, jnp.zeros(())), same, jnp.ones(()),
+        )  # fmt: skip
+    (hessian, _, _, gradients) = seen
+    for norm, bound, users in (hessian, gradients):
+        assert 0.98 * bound < norm <= bound
+        assert users == USERS
 
 
 def test_a_row_of_which_one_entry_leaves_the_numbers_counts_as_zero():

@@ -9,9 +9,9 @@ each direction, then after t = τ/s all that is left to find lies where the nois
 first phase half of this, in the second all; τ is the planned margin over the root of the number of columns.
 No time is shorter than some multiples of 1/curvature, and no step longer than one over the largest curvature.
 
-A ball around the origin is met by a multiplier μ, as a further ridge: the nearest point of the ball in these
-coordinates, from which a descent ends at the minimizer over the ball; steps that were brought back to the
-nearest point in ℓ2 would end elsewhere on its border. For other sets that have no such form the latter is done.
+A ball around the origin is met by a multiplier μ, as a further ridge, at its nearest point in these
+coordinates: such a descent ends at the minimizer over the ball, and one that is brought back to the nearest
+point in ℓ2 ends elsewhere on its border. The latter is done for sets that have no such form.
 
 Source: own.
 
@@ -39,6 +39,7 @@ _RADIUS_VARIANCE = 0.06  # of log ρ, about, by the noise of the share inside
 _SHARES = (0.5, 1.0)  # of the time τ/s, by phase
 _LEAST_TIMES = (3.0, 20.0)  # over the curvature, by phase
 _NEWTON_STEPS = 10
+_INTERCEPT_MARGINS = 2.0  # typical size of an intercept over that of a margin
 
 
 def multipliers(plan: Plan) -> tuple[Any, Any]:
@@ -80,8 +81,8 @@ def descent(
 
     def descend(sums: ScaledSums, now: TunedPoint) -> TunedPoint:
         radius = jnp.exp(now.log_radius)
-        # The ridge under which v is the most probable if a priori ⟨v, z⟩ ~ N(0, margin_scale²).
-        ridge = (stddev * radius / plan.margin_scale) ** 2 * plan.columns
+        # The ridge under which v is the most probable if a priori ⟨v, z⟩ ~ N(0, margin_scale²·flatness).
+        ridge = (stddev * radius / plan.margin_scale) ** 2 * plan.columns / flatness
         wanted = now.point - longest * (radius * sums.rest - ridge * centre)
         scales = 1.0 + longest * (ridge + objective.ridge * bends)
         scales = jnp.expand_dims(scales, tuple(range(1, wanted.ndim)))
@@ -114,6 +115,23 @@ def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: A
         return jnp.where(size > radius, multiplier + further, multiplier)
 
     return jnp.asarray(jax.lax.fori_loop(0, _NEWTON_STEPS, nearer, jnp.zeros(())))
+
+
+def intercept_ridge(plan: Plan, slope: Any, curvature: Any) -> Any:
+    """λ under which the descent on the intercept ends at the most probable one, given its noise.
+
+    A priori b ~ N(start, s²), s of twice the planned margin, and the gradient at the start is h·(start - b)
+    with noise of variance t²: the mean of b is found where b is drawn to the start by λ = t²/(s²·h).
+
+    Args:
+        plan: of the solver.
+        slope: to which slopes are clipped.
+        curvature: h, the typical one.
+    """
+    sensitivity = 2.0 * slope / plan.num_users
+    # Of an average of steps whose weights grow as k²: 9/5 of the variance of one with equal weights.
+    stddev = plan.start_multiplier * sensitivity * (1.8 / plan.start_steps) ** 0.5
+    return jnp.square(stddev / (_INTERCEPT_MARGINS * plan.margin_scale)) / curvature
 
 
 def step(

@@ -34,7 +34,7 @@ _NOISE_AVERSION = 12.0  # of the default quantile
 # found from a quantile that noise cannot hide.
 _LARGEST_QUANTILE = 0.9
 _RADIUS_MULTIPLE = 1.6
-_NO_COVARIANCE = "none where parameters are a matrix: the Hessian of all of them is not released"
+_NO_COVARIANCE = "where parameters are a matrix: the Hessian of all of them is not released"
 
 
 @pytree
@@ -239,7 +239,7 @@ def plan(
     matrix = _whitened_budget.shows(problem, columns, whole, matrix)
     _checks.require_flag("covariance", covariance)
     possible = not covariance or model.outputs is None
-    _checks.require(possible, "covariance", covariance, _NO_COVARIANCE)
+    _checks.require(possible, "covariance", covariance, f"False {_NO_COVARIANCE}")
     warm_steps = max(1, round(_WARM_STEPS * num_steps))
     counts = {"start": start_steps, "radius": 2 * radius_steps}
     counts |= {"warm": warm_steps, "noise": num_steps - warm_steps}
@@ -285,7 +285,7 @@ def require_sizes(plan: Plan, model: LinearModel) -> None:
         _checks.require_count(f"plan.{name}", getattr(plan, name))
     covariance = plan.covariance_multiplier
     possible = covariance is None or model.outputs is None
-    _checks.require(possible, "plan.covariance_multiplier", covariance, _NO_COVARIANCE)
+    _checks.require(possible, "plan.covariance_multiplier", covariance, f"None {_NO_COVARIANCE}")
 
 
 def _columns(model: LinearModel, dim: int) -> int:

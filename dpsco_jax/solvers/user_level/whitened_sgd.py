@@ -2,7 +2,8 @@
 
 What it computes, each stage from the releases of those before it:
 
-1. the intercept alone, by noisy gradient descent on one number;
+1. the intercept alone, by noisy gradient descent on one number, drawn to where it starts by as much as noise
+   hides of it;
 2. coordinates in which columns have mean zero, deviation one and, as far as it shows above the noise, no
    correlation (``_coordinates``);
 3. the radius within which a given share of the users' gradients lie, at the start;
@@ -118,7 +119,7 @@ def solve(
     losses, counts = [], []
     if plan.intercept is not None:
         first, loss, count = _intercept_first(
-            keys[0], plan, model, slope, curvature, prepared, first
+            keys[0], plan, model, slope, curvature, flatness, prepared, first
         )
         first = objective.domain.project(first)
         losses.append(loss)
@@ -185,7 +186,7 @@ def solve(
 
 def _intercept_first(
     key: jax.Array, plan: Plan, model: LinearModel, slope: jax.Array, curvature: float,
-    data: linear.LinearData, params: jax.Array,
+    flatness: Any, data: linear.LinearData, params: jax.Array,
 ) -> tuple[jax.Array, privacy.PrivacyLoss, jax.Array]:  # fmt: skip
     """Descent along the intercept alone: the point, the cost, the number of gradients."""
     noise_key, oracle_key = jax.random.split(key)
@@ -195,14 +196,17 @@ def _intercept_first(
     lengths = jnp.maximum(jnp.abs(feature[..., 0]), 1e-6 * model.feature_bound)
     chosen = data._replace(features=feature, row_norms=lengths / linear.HEAD_ROOM)
     inner = linear.clipped_gradient_sum(model, slope, None, plan.chunk_size)
+    start = params[column : column + 1]
+    ridge = _whitened_descent.intercept_ridge(plan, slope, curvature / flatness)
     chain = optax.chain(
         transforms.privatize(
             transforms.summed_contributions(slope, plan.num_users), noise_key, plan.start_multiplier
         ),
-        optax.scale(-1.0 / curvature),
+        optax.stateless(
+            lambda slopes, now: -(slopes + ridge * (now - start)) / (curvature + ridge)
+        ),
         transforms.average(2.0),
     )
-    start = params[column : column + 1]
     end = loop.run(oracle_key, inner, chain, start, chosen, plan.start_steps)
     found = transforms.average_eval_params(end.opt_state, end.params)
     return params.at[column].set(found[0]), privacy.privacy_spent(end.opt_state), end.num_gradients

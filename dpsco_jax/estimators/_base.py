@@ -244,7 +244,9 @@ class PrivateEstimator(BaseEstimator):
 
     def _keep(self, run: _solving.Run, encoding: Encoding, records: int, named: bool) -> None:
         """Keeps what was released, if all of it is covered."""
-        if not np.isfinite(privacy.epsilon(run.solution.privacy, float(self.delta))):
+        # Once on the host, where no operation is compiled.
+        spent = jax.tree.map(np.asarray, run.solution.privacy)
+        if not np.isfinite(privacy.epsilon(spent, float(self.delta))):
             raise RuntimeError(
                 "the run has left the numbers for which its guarantee is proven (scales or radii that are "
                 "not finite): nothing of it is kept, and nothing of it must be used"
@@ -254,7 +256,7 @@ class PrivateEstimator(BaseEstimator):
             warnings.warn(f"the run of {run.solver} ended as {self.status_}", stacklevel=3)
         self.plan_, self.solver_ = run.plan, run.solver
         self.certificate_ = run.plan.certificate()
-        self.privacy_ = jax.tree.map(np.asarray, run.solution.privacy)
+        self.privacy_ = spent
         self.n_records_ = records
         self._fits = getattr(self, "_fits", 0) + 1
         self._seeded = self.random_state is not None

@@ -195,7 +195,8 @@ class Encoding:
                 )
             kept &= known
         features = np.concatenate(blocks, axis=1)
-        return Rows(np.where(kept[:, None], features, np.float32(0)), label, kept)
+        features[~kept] = 0.0
+        return Rows(features, label, kept)
 
     def in_units(self, prediction: Any) -> Any:
         """A prediction of a label with bounds, in the units of the label's column.
@@ -215,8 +216,11 @@ class Encoding:
         """``[rows, 1]`` in [-1, 1]; NaN where the value is missing."""
         require_numeric(column)
         low, high = map(float, self.bounds[column.name])
-        value = np.full(len(column), np.nan)
-        value[~absent] = column[~absent].to_numpy(np.float64)
+        if absent.any():
+            value = np.full(len(column), np.nan)
+            value[~absent] = column[~absent].to_numpy(np.float64)
+        else:  # which copies nothing
+            value = column.to_numpy(np.float64)
         # Clipped first: nothing can overflow then, and infinities become bounds.
         unit = (np.clip(value, low, high) - low) / (high - low)
         return np.clip(2.0 * unit - 1.0, -1.0, 1.0).astype(np.float32)[:, None]

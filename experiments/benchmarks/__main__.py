@@ -19,6 +19,7 @@ SUITES = (
     "accelerated_erm",
     "resque",
     "resque_erm",
+    "fits",
 )
 
 

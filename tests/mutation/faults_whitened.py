@@ -56,8 +56,8 @@ FAULTS = (
     Fault(
         "whitened: a matrix is clipped to twice what its noise is for",
         _WHITENING,
-        "row_moments.second_moments(bound, plan.chunk_size)",
-        "row_moments.second_moments(2.0 * bound, plan.chunk_size)",
+        "row_moments.second_moments(bound, plan.matrices_at_once)",
+        "row_moments.second_moments(2.0 * bound, plan.matrices_at_once)",
         _ROW,
     ),
     Fault(

@@ -54,7 +54,7 @@ def released(
     dim, users = plan.dim, plan.num_users
     # A whitened row has ‖z‖² = dim on average, and a Gaussian one stays below this in 19 of 20 cases.
     bound = curvature * (dim + 2.0 * (2.0 * dim) ** 0.5)
-    sums = sandwich.sandwich_sums(model, curvature, bound, plan.chunk_size)(at, rows)
+    sums = sandwich.sandwich_sums(model, curvature, bound, plan.matrices_at_once)(at, rows)
     keys = jax.random.split(key, 2)
 
     multiplier = plan.covariance_multiplier

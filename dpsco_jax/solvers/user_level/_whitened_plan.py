@@ -21,11 +21,10 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
-from dpsco_jax.problems.objective import LinearModel
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
 from dpsco_jax.solvers._made_for import MadeFor
-from dpsco_jax.solvers.user_level import _whitened_budget
+from dpsco_jax.solvers.user_level import _whitened_budget, _whitened_sizes
 from dpsco_jax.solvers.user_level._preconditioned_plan import smooth_linear_model
 
 _WARM_STEPS = 0.3  # of all steps
@@ -34,7 +33,6 @@ _NOISE_AVERSION = 12.0  # of the default quantile
 # found from a quantile that noise cannot hide.
 _LARGEST_QUANTILE = 0.9
 _RADIUS_MULTIPLE = 1.6
-_NO_COVARIANCE = "where parameters are a matrix: the Hessian of all of them is not released"
 
 
 @pytree
@@ -99,6 +97,11 @@ class Plan(MadeFor):
     def columns(self) -> int:
         """Numbers of a row of the data: parameters of one output."""
         return self.dim // (self.outputs or 1)
+
+    @property
+    def matrices_at_once(self) -> int:
+        """Users whose matrices of second moments are held at once."""
+        return min(self.chunk_size, _whitened_sizes.SMALL_CHUNK)
 
     @property
     def user_gradients(self) -> int:
@@ -184,7 +187,7 @@ def plan(
     quantile: float | None = None,
     margin_scale: float = 0.5,
     accountant: str = "pld",
-    chunk_size: int = 64,
+    chunk_size: int | None = None,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -208,14 +211,19 @@ def plan(
             noise a small radius pays, where there is little it only biases (a rule of thumb).
         margin_scale: typical size of ⟨w, x⟩ at a good w.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
-        chunk_size: users whose gradients are held at once.
+        chunk_size: users whose gradients are held at once. If left out all where they have at most 16 million
+            numbers (64 MB), which is fastest, and 64 otherwise.
 
     Raises:
         ValueError: an argument is out of range, or the objective is not a smooth linear model.
     """
     problem, budget = _arguments.require_request(problem, budget, least_users=1)
     model, _ = smooth_linear_model(problem.objective, matrix=True)
-    num_users, dim, columns = problem.num_users, problem.dim, _columns(model, problem.dim)
+    num_users, dim, columns = (
+        problem.num_users,
+        problem.dim,
+        _whitened_sizes.columns_of(model, problem.dim),
+    )
     if intercept is not None:
         intercept = _checks.require_integer("intercept", intercept, 0, columns - 1)
     entry_bound = model.feature_bound if entry_bound is None else entry_bound
@@ -226,7 +234,7 @@ def plan(
     num_steps = _checks.require_integer("num_steps", num_steps, 2)
     start_steps = _checks.require_count("start_steps", start_steps)
     radius_steps = _checks.require_count("radius_steps", radius_steps)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
+    chunk_size = _whitened_sizes.chunk(chunk_size, num_users, dim)
     margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
     _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
 
@@ -239,7 +247,7 @@ def plan(
     matrix = _whitened_budget.shows(problem, columns, whole, matrix)
     _checks.require_flag("covariance", covariance)
     possible = not covariance or model.outputs is None
-    _checks.require(possible, "covariance", covariance, f"False {_NO_COVARIANCE}")
+    _checks.require(possible, "covariance", covariance, f"False {_whitened_sizes.NO_COVARIANCE}")
     warm_steps = max(1, round(_WARM_STEPS * num_steps))
     counts = {"start": start_steps, "radius": 2 * radius_steps}
     counts |= {"warm": warm_steps, "noise": num_steps - warm_steps}
@@ -272,26 +280,3 @@ def plan(
         epsilon=budget.epsilon,
         delta=budget.delta,
     )
-
-
-def require_sizes(plan: Plan, model: LinearModel) -> None:
-    """``ValueError``, by the name of the field, unless a run can have the plan's sizes, edited or not."""
-    _checks.require(plan.outputs == model.outputs, "plan.outputs", plan.outputs, str(model.outputs))
-    columns = _columns(model, plan.dim)
-    if plan.intercept is not None:
-        _checks.require_integer("plan.intercept", plan.intercept, 0, columns - 1)
-    _checks.require_integer("plan.start_steps", plan.start_steps, int(plan.intercept is not None))
-    for name in ("radius_steps", "warm_steps", "num_steps", "chunk_size"):
-        _checks.require_count(f"plan.{name}", getattr(plan, name))
-    covariance = plan.covariance_multiplier
-    possible = covariance is None or model.outputs is None
-    _checks.require(possible, "plan.covariance_multiplier", covariance, f"None {_NO_COVARIANCE}")
-
-
-def _columns(model: LinearModel, dim: int) -> int:
-    """Numbers of a row, from the number of parameters; ``ValueError`` if outputs do not divide it."""
-    outputs = model.outputs or 1
-    _checks.require(
-        dim % outputs == 0, "problem.dim", dim, f"a multiple of the {outputs} outputs of the model"
-    )
-    return dim // outputs

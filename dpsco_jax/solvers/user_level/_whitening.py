@@ -109,7 +109,7 @@ def _matrix(
     key: jax.Array, plan: Any, data: LinearData, to_params: Array, bound: Any
 ) -> tuple[Array, Any, privacy.PrivacyLoss]:
     """Second moments in some coordinates, and the deviation of the noise of the vector of them."""
-    total = row_moments.second_moments(bound, plan.chunk_size)(transformed(data, to_params))
+    total = row_moments.second_moments(bound, plan.matrices_at_once)(transformed(data, to_params))
     found = _noisy_sums.released(
         key, plan.num_users, total, bound, plan.matrix_multiplier, nonnegative=True
     )

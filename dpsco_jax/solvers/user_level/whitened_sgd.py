@@ -65,6 +65,7 @@ from dpsco_jax.solvers.user_level import (
     _covariance,
     _typical_link,
     _whitened_descent,
+    _whitened_sizes,
     _whitening,
 )
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
@@ -72,7 +73,6 @@ from dpsco_jax.solvers.user_level._whitened_descent import INSIDE_WEIGHT
 from dpsco_jax.solvers.user_level._whitened_plan import (
     Plan,
     plan,
-    require_sizes,
     smooth_linear_model,
 )
 
@@ -102,7 +102,7 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     model, smoothness = smooth_linear_model(objective, matrix=True)
-    require_sizes(plan, model)
+    _whitened_sizes.require_sizes(plan, model)
     shape = model.params_shape(plan.columns)
     _checks.require(jnp.shape(params) == shape, "params", jnp.shape(params), f"of shape {shape}")
     prepared = linear.prepare(model, data, plan.columns)

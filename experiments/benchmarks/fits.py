@@ -1,7 +1,7 @@
 """A private fit of a large table through the estimators, beside the fit of scikit-learn without privacy.
 
-What it computes: seconds of ``PrivateLogisticRegression.fit`` for 50,000 users with 8 rows of 50 numbers each,
-planning, encoding and compilation included, and again in the same process, where nothing is compiled. Both
+What it computes: seconds of ``PrivateLogisticRegression.fit`` for 50,000 users with 8 rows of 50 numbers,
+planning, encoding and compilation included; and again in the same process, where nothing is compiled. Both
 with one column of the model for each number, and with a second one that says whether it is missing, which is
 the default. Of scikit-learn the second fit counts.
 

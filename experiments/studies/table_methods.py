@@ -30,19 +30,24 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import preconditioned_sgd, whitened_sgd
 from experiments.studies import table_dp_sgd, table_search, table_tuning
-from experiments.studies.peers import ada_ssp, amp, dp_newton
+from experiments.studies.peers import ada_ssp, amp, dp_ftrl, dp_newton
 from experiments.studies.table_search import bench
 from experiments.studies.table_tasks import RADIUS, TableTask, load_table
 
 TUNED, WHITENED = "DP-SGD, tuned", "whitened SGD"
 PRECONDITIONED, AC_SA = "preconditioned SGD", "private AC-SA"
 NEWTON, ADA_SSP, AMP = "DP-Newton, tuned", "AdaSSP", "AMP, tuned"
-METHODS = (TUNED, WHITENED, PRECONDITIONED, AC_SA, NEWTON, ADA_SSP, AMP)
+FTRL = "DP-FTRL, tuned"
+METHODS = (TUNED, WHITENED, PRECONDITIONED, AC_SA, NEWTON, ADA_SSP, AMP, FTRL)
 _STEPS = 100
 _NEWTON_STEPS = (8, 16)
 _NEWTON_CLIPS = (0.5, 1.0, 2.0)
 _NEWTON_SHIFTS = (0.1, 10.0**-0.5, 1.0)
 _AMP_SHARES = (0.6, 0.8, 0.9, 0.95, 0.98)
+_FTRL_SHAPES = ((1, 16), (4, 8), (16, 4), (16, 16), (64, 4))  # passes, batches
+_FTRL_CLIPS = (0.25, 0.5, 1.0)
+_FTRL_SIZES = tuple(2.0**k for k in range(-2, 6))
+_FTRL_MOMENTA = (0.0, 0.9)
 _SEARCH_SEEDS = 2
 
 
@@ -130,6 +135,21 @@ def prepare(name: str, method: str, epsilon: float, delta: float) -> Prepared:
             for share in _AMP_SHARES
         ]
         return Prepared(_best(name, method, [_arrays(plan) for plan in made]), epsilon)
+    if method == FTRL:
+        users = len(ready.flat.rows)
+        grid = itertools.product(_FTRL_SHAPES, _FTRL_CLIPS, _FTRL_SIZES, _FTRL_MOMENTA)
+        chances = [
+            (
+                _arrays(
+                    dp_ftrl.plan(
+                        epsilon, delta, shape, users, task.dim, clip * ready.unit, size, momentum
+                    )
+                ),
+                np.zeros(shape, bool),
+            )
+            for shape, clip, size, momentum in grid
+        ]
+        return Prepared(_best(name, method, chances), epsilon)
     combinations = itertools.product(_NEWTON_STEPS, _NEWTON_CLIPS, _NEWTON_SHIFTS)
     candidates = [
         (
@@ -164,6 +184,10 @@ def runner(name: str, method: str) -> Callable[[Shared, jax.Array, Any], jax.Arr
     if method == NEWTON:
         return lambda data, key, numbers: dp_newton.solve(
             key, numbers[0], data.flat, objective, kind, numbers[1].shape[0]
+        )
+    if method == FTRL:
+        return lambda data, key, numbers: dp_ftrl.solve(
+            key, numbers[0], data.flat, objective, *numbers[1].shape
         )
     if method == TUNED:
         return lambda data, key, given: table_dp_sgd.run(

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from dpsco_jax.problems import losses
 from experiments.studies import table_dp_sgd
-from experiments.studies.peers import ada_ssp, amp, dp_newton
+from experiments.studies.peers import ada_ssp, amp, dp_ftrl, dp_newton
 from tests.experiments.test_table_dp_sgd import OBJECTIVES, flat_of
 
 
@@ -126,3 +126,42 @@ def test_the_exact_minimum_of_amp_is_private(epsilon, share):
 def test_amp_refuses_what_its_proof_does_not_cover():
     with pytest.raises(ValueError, match="epsilon"):
         amp.plan(20.0, 1e-5, 10, 1.0, 0.25, 0.0)
+
+
+def test_ftrl_without_noise_finds_the_minimum():
+    flat, objective = flat_of(3), OBJECTIVES["logistic"]
+    plan = dp_ftrl.Plan(0.0, 1e6, 0.3, 0.9)
+    found = dp_ftrl.solve(jax.random.key(0), plan, flat, objective, 1500, 1)
+    gradient = jax.grad(lambda w: table_dp_sgd.excess(flat, w, objective))(found)
+    assert float(jnp.linalg.norm(gradient)) < 1e-3
+
+
+def test_a_pass_of_ftrl_reads_every_user_once_and_clips_each():
+    """Four batches of 30 users, the last one short; steps so small that the point stays at zero."""
+    flat, objective, clip, small = flat_of(3), OBJECTIVES["logistic"], 0.3, 1e-6
+    plan = dp_ftrl.Plan(0.0, clip, small, 0.0)
+    found = dp_ftrl.solve(jax.random.key(0), plan, flat, objective, 1, 4)
+    rows, labels = np.asarray(flat.rows, float), np.asarray(flat.labels, float)
+    slopes = np.asarray(flat.weights, float) * (0.5 - labels)
+    gradients = np.einsum("uk,ukd->ud", slopes, rows)
+    lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+    assert 0.1 < np.mean(lengths > clip) < 1.0
+    gradients *= np.minimum(1.0, clip / np.maximum(lengths, 1e-30))
+    parts = [np.sum(gradients[8 * k : 8 * k + 8], axis=0) * 4 / 30 for k in range(4)]
+    # The average of the points after three and after four steps.
+    expected = -small * (parts[0] + parts[1] + parts[2] + parts[3] / 2)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-9)
+
+
+def test_the_noise_of_ftrl_is_that_of_its_stream():
+    """Two batches, rows of zeros: the point is the sum of both noises, in a third way by hand."""
+    flat, objective = flat_of(2), OBJECTIVES["squared"]
+    empty = flat._replace(rows=jnp.zeros_like(flat.rows))
+    plan = dp_ftrl.Plan(3.0, 0.5, 1.0, 0.0)
+    keys = jax.random.split(jax.random.key(1), 3000)
+    run = lambda key: dp_ftrl.solve(key, plan, empty, objective._replace(ridge=0.0), 1, 2)  # noqa: E731
+    found = jax.vmap(run)(keys)
+    # z1 + (z2 - z1/2) for unit draws; a user in the first batch moves C = [[1, 0], [1/2, 1]] by √(1 + 1/4).
+    stretch, summed = 1.25**0.5, (0.5**2 + 1) ** 0.5
+    expected = 3.0 * stretch * summed * 2 * 0.5 * 2 / 30
+    np.testing.assert_allclose(np.std(found, axis=0), expected, rtol=0.05)

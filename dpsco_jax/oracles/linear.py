@@ -6,7 +6,8 @@ gradient is link'(<w, x>, label)·x. No automatic differentiation, and no gradie
 - one item per user: the norm is |link'|·‖x‖ with ‖x‖ known beforehand, so a step is one product with the
   features and one with their transpose, and nothing of size users × dim is formed;
 - dense items: one product per chunk gives the user gradients Σ_j c_j·x_j;
-- one-hot items: margins are gathered, and the c_j scattered into the user gradients of a chunk.
+- one-hot items: margins are gathered, and the c_j scattered into the user gradients of a chunk; of users who
+  have few of the columns only the numbers at these (``_local_columns``).
 
 Source: the closed form of per-example norms of generalized linear models (Goodfellow 2015, for one layer).
 
@@ -37,8 +38,9 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import norms
 from dpsco_jax.geometry.smoothing import ball_coordinate
-from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
+from dpsco_jax.oracles import Estimate, Oracle, _linear_rows, _local_columns
 from dpsco_jax.oracles._linear_rows import FULL
+from dpsco_jax.oracles._local_columns import LocalColumns
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, column_indices
@@ -58,6 +60,7 @@ class LinearData(NamedTuple):
         weights: 1 / (the user's number of items), zero where there is no item, ``[users, items]``.
         row_norms: proven upper bounds of the norms of the rows, ``[users, items]``.
         num_items: items of each user, ``[users]``.
+        local: the different columns of each user, where they are few of all; ``None`` otherwise.
     """
 
     features: Any
@@ -65,6 +68,7 @@ class LinearData(NamedTuple):
     weights: Float[Array, "users items"]
     row_norms: Float[Array, "users items"]
     num_items: Int[Array, "users"]
+    local: LocalColumns | None = None
 
 
 def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
@@ -95,7 +99,8 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
         norm = _linear_rows.one_hot_value(model, features.columns.shape[-1]) * jnp.sqrt(
             jnp.sum(rows < dim, -1, dtype=float)
         )
-        return LinearData(rows, labels, weights, norm / HEAD_ROOM, count)
+        local = _local_columns.found(rows, dim) if items > 1 else None
+        return LinearData(rows, labels, weights, norm / HEAD_ROOM, count, local)
     if features.shape[-1] != dim:
         raise ValueError(f"features must have length dim = {dim}, got shape {features.shape}")
     bounded = jax.vmap(jax.vmap(lambda row: bounded_row(row, model.feature_bound)))(features)
@@ -151,6 +156,10 @@ def clipped_gradient_sum(
                     lengths = lengths * _norm_bounds(slopes, 1.0)
                 factor = jnp.minimum(1.0, limit / lengths)
                 total = _weighted_rows(jnp.expand_dims(unit * factor, axes) * slopes, rows)
+            elif rows.local is not None:
+                gradients = _local_columns.row_sums(relative, rows.local, dim)
+                factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
+                total = _local_columns.total(unit * factor, gradients, rows.local, dim)
             else:
                 gradients = _linear_rows.row_sums(relative, rows, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)

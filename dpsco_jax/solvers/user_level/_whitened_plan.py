@@ -209,7 +209,8 @@ def plan(
         quantile: share of users whose gradients are within the opening radius, in (0, 1). If left out
             1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: where there is much
             noise a small radius pays, where there is little it only biases (a rule of thumb).
-        margin_scale: typical size of ⟨w, x⟩ at a good w.
+        margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start, to
+            which what noise hides is drawn. Smaller where the start is known to be near.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once. If left out all where they have at most 16 million
             numbers (64 MB), which is fastest, and 64 otherwise.

@@ -12,7 +12,9 @@ What it computes, each stage from the releases of those before it:
 6. a second phase whose iterates are averaged. In both phases gradients are clipped to a radius that follows
    the quantile, but never above the one that was found.
 
-The length of the steps and a ridge balance noise against signal (``_whitened_descent``).
+The length of the steps and ridges balance noise against signal (``_whitened_descent``): the less of the
+parameters noise lets see, the nearer to the start they stay. So what is known beforehand, from public data or
+another study, belongs into ``params``, the mean of a prior whose scale is the plan's ``margin_scale``.
 
 With K outputs, such as the classes of ``losses.softmax``, params is a matrix W = T·V, ``[columns, K]``:
 coordinates are of its rows, gradients are clipped in Frobenius norm, the intercept is K numbers, and time
@@ -89,7 +91,8 @@ def solve(
         plan: of ``plan``.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users; dense features.
-        params: the starting point, ``[dim]`` or ``[columns, outputs]``; projected onto the domain.
+        params: the starting point, ``[dim]`` or ``[columns, outputs]``; projected onto the domain. Zeros, or
+            public prior knowledge.
 
     Returns:
         The averaged point. ``unprivate["trace"]`` holds the radius of each step of the second phase (which is

@@ -3,6 +3,7 @@
 import math
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting import (
     ComposedDpEvent,
@@ -158,3 +159,9 @@ def test_parallel_costs_as_much_as_its_worst_part():
         compositions(events.repeated(parts, 2), REPLACE)
     with pytest.raises(ValueError, match="more than"):
         compositions(events.composed(*[events.ParallelDpEvent((cheap, dear))] * 12), REPLACE)
+
+
+def test_events_of_arrays_without_axes_can_be_hashed():
+    event = events.ApproximateDpEvent(np.array(1.0), np.float32(0.25))
+    assert hash(event) == hash(events.ApproximateDpEvent(1.0, 0.25))
+    assert event == events.ApproximateDpEvent(1.0, 0.25)

@@ -350,6 +350,14 @@ def test_other_data_are_refused():
             phased_sgd.solve(jax.random.key(0), _plan(), QUADRATIC, bad, jnp.zeros(DIM))
 
 
+@pytest.mark.parametrize("name", ["radii", "clip_norms", "step_sizes"])
+def test_numbers_of_fewer_phases_than_run_are_refused(name):
+    plan = _plan(num_phases=2)
+    edited = dataclasses.replace(plan, **{name: getattr(plan, name)[:1]})
+    with pytest.raises(ValueError, match=rf"plan\.{name} must be of shape \(2,\), got \(1,\)"):
+        phased_sgd.solve(jax.random.key(0), edited, QUADRATIC, _data(), jnp.zeros(2))
+
+
 def test_a_linear_model_with_a_ridge_and_missing_items():
     """The general path: examples, masks, a ridge in every step; the risk falls."""
     objective = losses.logistic(feature_bound=1.0, domain=domains.ball(3.0), ridge=0.05)

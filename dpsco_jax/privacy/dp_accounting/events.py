@@ -47,8 +47,9 @@ class ApproximateDpEvent(DpEvent):
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        require_real("epsilon", self.epsilon, 0.0, closed=True)
-        require_real("delta", self.delta, 0.0, 1.0, closed=True)
+        # Numbers of other kinds, such as arrays without axes, cannot be hashed as events must be.
+        object.__setattr__(self, "epsilon", require_real("epsilon", self.epsilon, 0.0, closed=True))
+        object.__setattr__(self, "delta", require_real("delta", self.delta, 0.0, 1.0, closed=True))
 
 
 @dataclasses.dataclass(frozen=True)

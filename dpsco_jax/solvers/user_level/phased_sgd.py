@@ -192,8 +192,9 @@ def solve(
             f"data must have plan.items_per_user = {plan.items_per_user} slots, got {slots}"
         )
     for name in ("radii", "clip_norms", "step_sizes"):
-        found, count = jnp.shape(getattr(plan, name)), len(plan.group_users)
-        _checks.require(found == (count,), f"plan.{name}", found, f"of shape ({count},)")
+        numbers, count = getattr(plan, name), len(plan.group_users)
+        found = len(numbers) if isinstance(numbers, tuple | list) else jnp.size(numbers)
+        _checks.require(found == count, f"plan.{name}", numbers, f"{count} numbers, one a phase")
     phases = [_Phase(users, plan, i) for i, users in enumerate(plan.phase_users)]
     return _sequence.run(key, phases, _solve_phase, objective, data, params)
 

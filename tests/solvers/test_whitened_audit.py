@@ -113,7 +113,8 @@ def _intercept(weaker):
 
     def mechanism(key, data):
         rows, slope = _prepared(data), jnp.asarray(0.4)
-        return whitened_sgd._intercept_first(key, plan, MODEL, slope, 0.25, rows, jnp.zeros(1))[0]
+        given = (slope, 0.25, 1.0, rows, jnp.zeros(1))
+        return whitened_sgd._intercept_first(key, plan, MODEL, *given)[0]
 
     return mechanism, lambda params: params[0], [_data([BOUND], [0.0], y) for y in (0.0, 1.0)]
 
@@ -134,7 +135,7 @@ def _intercept_of_classes(weaker):
     def mechanism(key, data):
         rows, slope, start = _prepared(data), jnp.asarray(0.4), jnp.zeros((1, 2))
         return whitened_sgd._intercept_first(
-            key, plan, SOFTMAX.linear_model, slope, 0.5, rows, start
+            key, plan, SOFTMAX.linear_model, slope, 0.5, 1.0, rows, start
         )[0]
 
     pair = [_data([x], [0.0], 0.0) for x in (-BOUND, BOUND)]

@@ -98,6 +98,20 @@ def test_no_point_is_longer_than_the_norm_and_some_point_nearly_is(name):
     assert lengths.max() * (1 - 1e-6) <= domain.norm <= lengths.max() * 1.002
 
 
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e6, 1e12])
+def test_far_points_come_to_rest_on_the_l1_ball(size):
+    """Against the threshold found by bisection in float64; float32 sums of far entries would lose it."""
+    point = np.float32(size * np.random.default_rng(3).standard_normal(20))
+    found = np.asarray(domains.l1_ball(1.5).project(jnp.asarray(point)), np.float64)
+    lengths = np.abs(point.astype(np.float64))
+    low, high = 0.0, lengths.max()
+    for _ in range(200):
+        middle = (low + high) / 2
+        outside = np.maximum(lengths - middle, 0).sum() > 1.5
+        low, high = (middle, high) if outside else (low, middle)
+    np.testing.assert_allclose(found, np.sign(point) * np.maximum(lengths - high, 0), atol=1e-5)
+
+
 def test_of_all_of_space_and_of_foreign_sets_no_norm_is_known():
     assert domains.whole_space().norm == np.inf
     assert domains.Domain(lambda w: w, 1.0, lambda w, tol: True).norm == np.inf

@@ -90,34 +90,34 @@ def test_without_noise_less_than_two_percent_of_the_start_is_left(kind, dim):
     assert -1e-5 <= value - optimum.value < 0.02 * start
 
 
-@pytest.mark.parametrize("share", [0.2, 0.6])
-def test_without_noise_it_ends_at_the_minimizer_over_a_ball(share):
+@pytest.mark.parametrize(("share", "ridge"), [(0.2, 1e-3), (0.6, 1e-3), (0.6, 0.1)])
+def test_without_noise_it_ends_at_the_minimizer_over_a_ball(share, ridge):
     """Whose border is met aslant in the coordinates: against projected gradient descent in NumPy."""
     data, _ = _table("correlated", 12)
     rows = np.asarray(data.items.features, float).reshape(-1, 12)
     labels = np.asarray(data.items.label, float).ravel()
-    radius = share * np.linalg.norm(_least_over_a_ball(rows, labels, np.inf))
-    objective = losses.logistic(12**0.5, ball(radius), ridge=1e-3)
+    radius = share * np.linalg.norm(_least_over_a_ball(rows, labels, ridge, np.inf))
+    objective = losses.logistic(12**0.5, ball(radius), ridge=ridge)
     plan = _plan(objective, 12, num_steps=600, quantile=0.995, margin_scale=1.0)
     run = jax.jit(lambda k: whitened_sgd.solve(k, _quiet(plan), objective, data, jnp.zeros(12)))
     found = np.asarray(run(jax.random.key(0)).params, float)
     assert np.linalg.norm(found) <= radius * (1 + 1e-5)
-    least = _risk(rows, labels, _least_over_a_ball(rows, labels, radius))
-    start = _risk(rows, labels, np.zeros(12)) - least
-    assert -1e-6 * start <= _risk(rows, labels, found) - least < 0.02 * start
+    least = _risk(rows, labels, ridge, _least_over_a_ball(rows, labels, ridge, radius))
+    start = _risk(rows, labels, ridge, np.zeros(12)) - least
+    assert -1e-6 * start <= _risk(rows, labels, ridge, found) - least < 0.02 * start
 
 
-def _risk(rows, labels, point):
+def _risk(rows, labels, ridge, point):
     margins = rows @ point
-    return np.mean(np.logaddexp(0, margins) - labels * margins) + 0.5e-3 * point @ point
+    return np.mean(np.logaddexp(0, margins) - labels * margins) + 0.5 * ridge * point @ point
 
 
-def _least_over_a_ball(rows, labels, radius, steps=800):
+def _least_over_a_ball(rows, labels, ridge, radius, steps=800):
     point = ahead = np.zeros(rows.shape[1])
-    length = 1 / (0.25 * np.linalg.eigvalsh(rows.T @ rows / len(rows))[-1] + 1e-3)
+    length = 1 / (0.25 * np.linalg.eigvalsh(rows.T @ rows / len(rows))[-1] + ridge)
     for count in range(steps):
         slopes = 1 / (1 + np.exp(-rows @ ahead)) - labels
-        wanted = ahead - length * (rows.T @ slopes / len(rows) + 1e-3 * ahead)
+        wanted = ahead - length * (rows.T @ slopes / len(rows) + ridge * ahead)
         wanted *= min(1.0, radius / np.linalg.norm(wanted))
         point, ahead = wanted, wanted + count / (count + 3) * (wanted - point)
     return point

@@ -83,6 +83,64 @@ def test_the_intercept_is_drawn_to_the_start_by_as_much_as_noise_hides():
     assert np.std(found) == pytest.approx(stddev * kept, rel=0.15)
 
 
+def test_an_intercept_far_beyond_the_prior_is_found_where_noise_does_not_hide_it():
+    """b is 40 times the prior's deviation, and 20 times that of the noise."""
+    start, label, runs = 0.0, 40.0, 100
+    objective = losses.squared(2.0, 50.0, 100.0)
+    problem = Problem(objective, num_users=FEW, items_per_user=1, dim=1)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0, margin_scale=0.5)
+    stddev, slope = 2.0, 150.0
+    multiplier = stddev / ((2.0 * slope / FEW) * (1.8 / plan.start_steps) ** 0.5)
+    plan = dataclasses.replace(plan, start_multiplier=multiplier)
+    rows = UserData(Example(jnp.ones((FEW, 1, 1)), jnp.full((FEW, 1), label)), None)
+    data = linear.prepare(objective.linear_model, rows, 1)
+
+    @jax.jit
+    def one(key):
+        given = (jnp.asarray(slope), 1.0, 1.0, data, jnp.full(1, start))
+        return whitened_sgd._intercept_first(key, plan, objective.linear_model, *given)[0][0]
+
+    found = jax.lax.map(one, jax.random.split(jax.random.key(6), runs), batch_size=50)
+    assert np.sqrt(np.mean((np.asarray(found) - label) ** 2)) < 1.3 * stddev
+
+
+def test_units_of_labels_do_not_matter():
+    """Labels and everything else a hundred times as large: so is the result, to float32."""
+    found = []
+    rng = np.random.default_rng(0)
+    rows = np.clip(0.4 * rng.normal(size=(30, 1, 3)), -1, 1).astype(np.float32)
+    rows[..., 0] = 1.0
+    labels = (0.5 + 0.3 * rows[..., 1]).astype(np.float32)
+    for unit in (1.0, 128.0):
+        objective = losses.squared(3.0**0.5, unit, 2.0 * unit)
+        problem = Problem(objective, num_users=30, items_per_user=1, dim=3)
+        plan = whitened_sgd.plan(problem, Budget(8.0, 1e-5), intercept=0, num_steps=40)
+        assert plan.margin_scale == pytest.approx(0.5 * unit)
+        data = UserData(Example(jnp.asarray(rows), jnp.asarray(unit * labels)), None)
+        run = whitened_sgd.solve(jax.random.key(0), plan, objective, data, jnp.zeros(3))
+        found.append(np.asarray(run.params) / unit)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e9])
+def test_a_ball_is_met_in_columns_of_any_unit(unit):
+    plan, there = dataclasses.replace(_far_plan(), margin_scale=1e18), np.diag([1.0, 0.5, 2.0])
+    wanted, opening = np.array([1.0, 2.0, 0.5]), jnp.zeros(())
+    found = []
+    for size in (1.0, unit):
+        radius = 0.3 * np.linalg.norm(there @ wanted) / size
+        same = Coordinates(
+            jnp.asarray(there / size), jnp.asarray(np.linalg.inv(there) * size), jnp.ones(())
+        )
+        descend = _whitened_descent.descent(
+            plan, 0, losses.logistic(size, ball(radius)), 1.0, 1.0, same, jnp.zeros(3), opening
+        )
+        nobody = ScaledSums(jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
+        update = descend(nobody, TunedPoint(jnp.asarray(wanted, jnp.float32), opening))
+        found.append(wanted + np.asarray(update.point))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
 def test_the_radius_stays_below_the_opening_one():
     plan = _far_plan()
     opening = jnp.asarray(0.3)

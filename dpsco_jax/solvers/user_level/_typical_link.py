@@ -20,6 +20,8 @@ import numpy as np
 
 from dpsco_jax.problems.objective import LinearModel, Objective
 
+_MARGIN = 0.5
+
 
 def slope(model: LinearModel, objective: Objective) -> jax.Array:
     """The slope of the link that users may be expected to have; a public number, and no bound."""
@@ -42,3 +44,24 @@ def flatness(model: LinearModel, curvature: float) -> Any:
         return 1.0
     bends = jax.jacfwd(model.derivative)(jnp.zeros(model.outputs), jnp.zeros(()))
     return jnp.clip(curvature / jnp.linalg.norm(bends, 2), 1.0, model.outputs)
+
+
+def margin_scale(model: LinearModel, objective: Objective) -> float:
+    """Half of the largest margin that a label asks for, in the units of labels; 0.5 where none asks for one.
+
+    A label asks for the margin at which its loss is flat: with the squared loss for itself. Classes ask for
+    infinite ones, and of labels whose range the objective does not say nothing is known.
+    """
+    known = objective.label_range
+    curvature = (objective.smoothness or 0.0) / model.feature_bound**2
+    if model.outputs is not None or known is None or curvature == 0.0:
+        return _MARGIN
+    ends = np.asarray([known.low, known.high], np.float32)
+    if not np.isfinite(ends).all():
+        return _MARGIN
+    steep = np.asarray(model.derivative(jnp.zeros(2), jnp.asarray(ends)))
+    asked = -steep / np.float32(curvature)
+    left = np.asarray(model.derivative(jnp.asarray(asked), jnp.asarray(ends)))
+    largest = float(np.max(np.abs(asked)))
+    flat = bool(np.all(np.abs(left) <= 1e-3 * np.max(np.abs(steep))))
+    return _MARGIN * largest if flat and largest > 0.0 else _MARGIN

@@ -20,7 +20,7 @@ Formal guarantee: post-processing of released sums, coordinates, radii and point
 Cost: two products of a dim × dim matrix with the point.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,11 @@ def descent(
     longest = step(plan, phase, curvature, flatness, coordinates.largest, jnp.exp(opening))
 
     # Steps are implicit in the ridges: in some direction T may be as large as columns are small.
-    bends, directions = jnp.linalg.eigh(coordinates.to_params.T @ coordinates.to_params)
+    # By singular values of T: those of TᵀT lose what is small, and its sign, in float32.
+    _, lengths, rotated = jnp.linalg.svd(coordinates.to_params)
+    bends, directions = jnp.square(lengths), rotated.T
+    # In units of the largest, so that no unit of columns leaves float32.
+    units = bends / bends[0]
 
     def descend(sums: ScaledSums, now: TunedPoint) -> TunedPoint:
         radius = jnp.exp(now.log_radius)
@@ -88,8 +92,9 @@ def descent(
         scales = jnp.expand_dims(scales, tuple(range(1, wanted.ndim)))
         along = directions.T @ wanted
         if objective.domain.radius is not None:
-            weights = jnp.expand_dims(bends, tuple(range(1, wanted.ndim)))
-            scales += weights * _multiplier(along, scales, weights, objective.domain.radius)
+            weights = jnp.expand_dims(units, tuple(range(1, wanted.ndim)))
+            border = objective.domain.radius / lengths[0]
+            scales += weights * _multiplier(along, scales, weights, border)
         point = directions @ (along / scales)
         projected = objective.domain.project(coordinates.to_params @ point)
         moved = coordinates.from_params @ projected - now.point
@@ -111,17 +116,48 @@ def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: A
         square = jnp.sum(bends * jnp.square(along / whole))
         slope = jnp.sum(jnp.square(bends * along / whole) / whole)
         size = jnp.sqrt(square)
-        further = square / jnp.maximum(slope, 1e-30) * (size - radius) / radius
-        return jnp.where(size > radius, multiplier + further, multiplier)
+        further = square / slope * (size - radius) / radius
+        return jnp.where((size > radius) & (slope > 0.0), multiplier + further, multiplier)
 
     return jnp.asarray(jax.lax.fori_loop(0, _NEWTON_STEPS, nearer, jnp.zeros(())))
 
 
-def intercept_ridge(plan: Plan, slope: Any, curvature: Any) -> Any:
-    """λ under which the descent on the intercept ends at the most probable one, given its noise.
+class InterceptPrior(NamedTuple):
+    """What is known of an intercept b before anything is released, beside the noise of its descent.
 
-    A priori b ~ N(start, s²), s of twice the planned margin, and the gradient at the start is h·(start - b)
-    with noise of variance t²: the mean of b is found where b is drawn to the start by λ = t²/(s²·h).
+    A priori b ~ N(start, s²), s of twice the planned margin. If the gradient at the start is h·(start - b)
+    with noise of variance t², then the descent ends at the mean of b given what was released where b is drawn
+    to the start by λ = t²/(s²·h): noise does not carry it far beyond s, whatever the link is there.
+
+    Attributes:
+        variance: s².
+        noise: (t/h)², what the estimate without λ has.
+        curvature: h, the typical one.
+    """
+
+    variance: Any
+    noise: Any
+    curvature: Any
+
+    @property
+    def ridge(self) -> Any:
+        """λ."""
+        return self.curvature * self.noise / self.variance
+
+    def weighed(self, moved: jax.Array) -> jax.Array:
+        """The way from the start that the descent has found, longer where it is too long for the prior.
+
+        s² is the prior's, or what the square of the estimate without λ has above four times its noise: an
+        intercept that is seen beyond doubt is not drawn back.
+        """
+        free = moved * (1.0 + self.noise / self.variance)
+        seen = jnp.mean(jnp.square(free)) - 4.0 * self.noise
+        variance = jnp.maximum(self.variance, seen)
+        return free * variance / (variance + self.noise)
+
+
+def intercept_prior(plan: Plan, slope: Any, curvature: Any) -> InterceptPrior:
+    """The prior of a run.
 
     Args:
         plan: of the solver.
@@ -131,7 +167,8 @@ def intercept_ridge(plan: Plan, slope: Any, curvature: Any) -> Any:
     sensitivity = 2.0 * slope / plan.num_users
     # Of an average of steps whose weights grow as k²: 9/5 of the variance of one with equal weights.
     stddev = plan.start_multiplier * sensitivity * (1.8 / plan.start_steps) ** 0.5
-    return jnp.square(stddev / (_INTERCEPT_MARGINS * plan.margin_scale)) / curvature
+    variance = jnp.square(_INTERCEPT_MARGINS * plan.margin_scale)
+    return InterceptPrior(variance, jnp.square(stddev / curvature), curvature)
 
 
 def step(

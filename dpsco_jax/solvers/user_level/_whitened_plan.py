@@ -24,7 +24,7 @@ from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
 from dpsco_jax.solvers._made_for import MadeFor
-from dpsco_jax.solvers.user_level import _whitened_budget, _whitened_sizes
+from dpsco_jax.solvers.user_level import _typical_link, _whitened_budget, _whitened_sizes
 from dpsco_jax.solvers.user_level._preconditioned_plan import smooth_linear_model
 
 _WARM_STEPS = 0.3  # of all steps
@@ -185,7 +185,7 @@ def plan(
     matrix: bool | None = None,
     covariance: bool = False,
     quantile: float | None = None,
-    margin_scale: float = 0.5,
+    margin_scale: float | None = None,
     accountant: str = "pld",
     chunk_size: int | None = None,
 ) -> Plan:
@@ -210,7 +210,8 @@ def plan(
             1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: where there is much
             noise a small radius pays, where there is little it only biases (a rule of thumb).
         margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start, to
-            which what noise hides is drawn. Smaller where the start is known to be near.
+            which what noise hides is drawn. Smaller where the start is known to be near. If left out half
+            of the largest margin that a label asks for (with the squared loss the largest label), or 0.5.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once. If left out all where they have at most 16 million
             numbers (64 MB), which is fastest, and 64 otherwise.
@@ -236,6 +237,8 @@ def plan(
     start_steps = _checks.require_count("start_steps", start_steps)
     radius_steps = _checks.require_count("radius_steps", radius_steps)
     chunk_size = _whitened_sizes.chunk(chunk_size, num_users, dim)
+    if margin_scale is None:
+        margin_scale = _typical_link.margin_scale(model, problem.objective)
     margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
     _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
 

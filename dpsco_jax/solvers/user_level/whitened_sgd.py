@@ -200,7 +200,8 @@ def _intercept_first(
     chosen = data._replace(features=feature, row_norms=lengths / linear.HEAD_ROOM)
     inner = linear.clipped_gradient_sum(model, slope, None, plan.chunk_size)
     start = params[column : column + 1]
-    ridge = _whitened_descent.intercept_ridge(plan, slope, curvature / flatness)
+    prior = _whitened_descent.intercept_prior(plan, slope, curvature / flatness)
+    ridge = prior.ridge
     chain = optax.chain(
         transforms.privatize(
             transforms.summed_contributions(slope, plan.num_users), noise_key, plan.start_multiplier
@@ -212,6 +213,7 @@ def _intercept_first(
     )
     end = loop.run(oracle_key, inner, chain, start, chosen, plan.start_steps)
     found = transforms.average_eval_params(end.opt_state, end.params)
+    found = start + prior.weighed(found - start)
     return params.at[column].set(found[0]), privacy.privacy_spent(end.opt_state), end.num_gradients
 
 

@@ -165,3 +165,60 @@ def test_the_noise_of_ftrl_is_that_of_its_stream():
     stretch, summed = 1.25**0.5, (0.5**2 + 1) ** 0.5
     expected = 3.0 * stretch * summed * 2 * 0.5 * 2 / 30
     np.testing.assert_allclose(np.std(found, axis=0), expected, rtol=0.05)
+
+
+def _ftrl_by_hand(flat, objective, plan, passes, batches, users):
+    """Points of DP-FTRL without noise, in NumPy, by the formula of momentum."""
+    rows, labels = np.asarray(flat.rows, float), np.asarray(flat.labels, float)
+    weights, held, steps = np.asarray(flat.weights, float), -(-users // batches), passes * batches
+    point, velocity, points = np.zeros(rows.shape[2]), 0.0, []
+    for t in range(steps):
+        part = slice((t % batches) * held, (t % batches + 1) * held)
+        margins = rows[part] @ point
+        slopes = weights[part] * (1 / (1 + np.exp(-margins)) - labels[part])
+        gradients = np.einsum("uk,ukd->ud", slopes, rows[part])
+        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+        gradients = gradients * np.minimum(1.0, plan.clip / np.maximum(lengths, 1e-30))
+        gradient = gradients.sum(0) * batches / users + objective.ridge * point
+        velocity = plan.momentum * velocity + (1 - plan.momentum) * gradient
+        point = point - plan.step * velocity
+        points.append(point)
+    return np.mean(points[steps // 2 :], axis=0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_ftrl_returns_to_its_batches_in_one_order(momentum):
+    flat, objective = flat_of(3), OBJECTIVES["logistic"]
+    plan = dp_ftrl.Plan(0.0, 0.3, 0.5, momentum)
+    found = dp_ftrl.solve(jax.random.key(0), plan, flat, objective, 3, 4)
+    expected = _ftrl_by_hand(flat, objective, plan, 3, 4, 30)
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
+
+
+def test_the_noise_of_ftrl_pays_for_a_user_who_returns():
+    """Rows of zeros, three passes over two batches: the covariance of the mean of the last points, by hand.
+
+    A user is in steps 0, 2, 4 or 1, 3, 5: C moves by the norm of the sum of its columns, at most.
+    """
+    flat, objective, passes, batches = flat_of(2), OBJECTIVES["squared"], 3, 2
+    steps = passes * batches
+    empty = flat._replace(rows=jnp.zeros_like(flat.rows))
+    plan = dp_ftrl.Plan(3.0, 0.5, 1.0, 0.0)
+    back = np.ones(steps)
+    for j in range(1, steps):
+        back[j] = back[j - 1] * (j - 1.5) / j
+    taken = np.array([[back[t - s] if s <= t else 0.0 for s in range(steps)] for t in range(steps)])
+    moves = np.linalg.inv(taken)
+    stretch = max(np.linalg.norm(moves[:, first::batches].sum(1)) for first in range(batches))
+    # The mean of the last three of the points, each the sum of all noise so far.
+    weights = np.array([1.0, 1, 1, 1, 2 / 3, 1 / 3])
+    expected = 3.0 * stretch * np.linalg.norm(weights @ taken) * 2 * 0.5 * batches / 30
+    keys = jax.random.split(jax.random.key(2), 3000)
+    free = objective._replace(ridge=0.0)
+    found = jax.vmap(lambda key: dp_ftrl.solve(key, plan, empty, free, passes, batches))(keys)
+    np.testing.assert_allclose(np.std(found, axis=0), expected, rtol=0.05)
+
+
+def test_ftrl_refuses_batches_without_users():
+    with pytest.raises(ValueError, match="shape"):
+        dp_ftrl.plan(1.0, 1e-5, (1, 31), 30, 4, 1.0, 1.0, 0.0)

@@ -11,7 +11,8 @@ Henzinger and Upadhyay 2023.
 
 Formal guarantee: (ε, δ)-DP under REPLACE_ONE with the certified multiplier of one Gaussian release: a user is
 in one batch, takes part E times, S steps apart, and moves the mean of the batch by at most 2·C·S/n each time
-(docs/privacy/correlated_noise.md).
+(docs/privacy/correlated_noise.md). Where users have few rows norms are those of ``table_dp_sgd``, from inner
+products in float32, which cancel where a user's rows do; nobody's model comes from here.
 
 Cost: E passes over the rows; memory of 31 copies of the parameters.
 """
@@ -22,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpsco_jax._checks import require
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation, banded_square_root
 from experiments.studies import table_dp_sgd
 from experiments.studies.table_dp_sgd import Flat, clipped_sum
@@ -59,8 +61,12 @@ def plan(
         clip: C.
         size: of a step, in units of the one that suits independent noise with the same sum.
         momentum: in [0, 1).
+
+    Raises:
+        ValueError: if there are more batches than users.
     """
     passes, batches = shape
+    require(batches <= num_users, "shape", shape, f"of at most {num_users} batches")
     steps = passes * batches
     multiplier = table_dp_sgd.multiplier(1, epsilon, delta)
     whole = multiplier * correlation(passes, batches).prefix_stddev()[-1]

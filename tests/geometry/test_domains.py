@@ -112,6 +112,17 @@ def test_far_points_come_to_rest_on_the_l1_ball(size):
     np.testing.assert_allclose(found, np.sign(point) * np.maximum(lengths - high, 0), atol=1e-5)
 
 
+def test_a_radius_is_known_of_balls_around_the_origin_alone():
+    assert domains.ball(1.5).radius == 1.5
+    others = [
+        domains.ball(1.5, CENTER),
+        domains.l1_ball(1.5),
+        domains.simplex(),
+        domains.whole_space(),
+    ]
+    assert all(other.radius is None for other in others)
+
+
 def test_of_all_of_space_and_of_foreign_sets_no_norm_is_known():
     assert domains.whole_space().norm == np.inf
     assert domains.Domain(lambda w: w, 1.0, lambda w, tol: True).norm == np.inf

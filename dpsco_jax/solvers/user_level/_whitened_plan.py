@@ -214,7 +214,8 @@ def plan(
             of the largest margin that a label asks for (with the squared loss the largest label), or 0.5.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once. If left out all where they have at most 16 million
-            numbers (64 MB), which is fastest, and 64 otherwise.
+            numbers, which is fastest, and 64 otherwise. Some three copies are held (200 MB), for
+            each of the runs that are mapped at once: give a number where that is too much.
 
     Raises:
         ValueError: an argument is out of range, or the objective is not a smooth linear model.

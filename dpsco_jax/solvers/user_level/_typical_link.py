@@ -3,11 +3,12 @@
 What it computes: the slope that users may be expected to have, which is where the search for a radius starts
 and to which gradients of the intercept are clipped; and by how much the link's largest curvature is above the
 curvature at margins of zero, by which steps are longer in time constants. A softmax of K classes bends by at
-most ½, and by 1/K at even odds; a link of one margin counts with its largest curvature.
+most ½, and by 1/K at even odds; a link of one margin counts with its largest curvature. And the margins that
+labels ask for, which set the scale of a prior.
 
 Source: own; Böhning 1992 for the curvature of softmax.
 
-Formal guarantee: none needed: no data are read, and neither number bounds anything.
+Formal guarantee: none needed: no data are read, and none of the numbers bounds anything.
 
 Cost: none.
 """

@@ -213,7 +213,7 @@ def _intercept_first(
     )
     end = loop.run(oracle_key, inner, chain, start, chosen, plan.start_steps)
     found = transforms.average_eval_params(end.opt_state, end.params)
-    found = start + prior.weighed(found - start)
+    found = (start + prior.weighed(found - start)).astype(params.dtype)
     return params.at[column].set(found[0]), privacy.privacy_spent(end.opt_state), end.num_gradients
 
 

@@ -6,6 +6,7 @@ shapes, dtypes), so that it works on tracers, depends on no value, and costs not
 Cost: none but on the host.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number
 from dpsco_jax._shown import Words
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.problem import Problem
@@ -70,7 +72,7 @@ def require_problem(made: type, plan: Any, objective: Any, data: Any, params: An
             items must be floating, since losses project them onto a norm, or ``OneHot`` of integers; the
             mask must be booleans ``[users, items]``.
         params: must be a tree of real floating leaves, with as many entries as the plan states in ``dim``,
-            if it does.
+            if it does; a single array if the objective is a linear model.
     """
     require_plan(made, plan)
     _checks.require_instance("objective", objective, Objective)
@@ -79,6 +81,10 @@ def require_problem(made: type, plan: Any, objective: Any, data: Any, params: An
     if hasattr(plan, "num_users"):
         _planning.require_users("data", plan.num_users, data)
     _checks.require_real_leaves("params", params)
+    if objective.linear_model is not None and jax.tree.leaves(params):
+        one = jax.tree.structure(params) == jax.tree.structure(0)
+        shapes = jax.tree.map(np.shape, params)
+        _checks.require(one, "params", shapes, "one array, of a linear model")
     if hasattr(plan, "dim"):
         _planning.require_params("params", plan.dim, params)
 
@@ -104,11 +110,17 @@ def require_asked(made: type, key: Any, plan: Any, gradient: Any, start: Any, st
 
 
 def require_plan(made: type, plan: Any) -> None:
-    """``ValueError`` unless the plan is one that this solver's ``plan`` has made, of numbers wide enough."""
+    """``ValueError`` unless the plan is of this solver's class, has all its numbers, and wide enough ones.
+
+    An edited plan may lack a number: one whose field is not declared to be ``None`` where there is none.
+    """
     found = f"{type(plan).__module__}.{type(plan).__qualname__}"
     _checks.require(
         type(plan) is made, "plan", Words(found), f"a {made.__module__}.{made.__name__}"
     )
+    for field in dataclasses.fields(plan):
+        missing = field.type is Number and getattr(plan, field.name) is None
+        _checks.require(not missing, f"plan.{field.name}", None, "a number")
     _checks.require_wide_numbers("plan", plan)
 
 

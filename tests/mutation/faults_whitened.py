@@ -21,7 +21,51 @@ _WHITENED = "solvers/user_level/whitened_sgd.py"
 
 _DESCENT = "solvers/user_level/_whitened_descent.py"
 
+_RARE = ("tests/solvers/test_rare_class.py",)
+
 FAULTS = (
+    Fault(
+        "whitened: a rare class is at the quantile's border, not in its midst",
+        "solvers/user_level/_rare_class.py",
+        "1.0 - 0.5 * jnp.min(",
+        "1.0 - 1.0 * jnp.min(",
+        _RARE,
+    ),
+    Fault(
+        "whitened: room for a class that noise hides",
+        "solvers/user_level/_rare_class.py",
+        "rare &= shares * (1.0 - shares) > least",
+        "rare &= shares > 0.0",
+        _RARE,
+    ),
+    Fault(
+        "whitened: users of several items are rare as items are",
+        "solvers/user_level/_rare_class.py",
+        "0.0, 1.0)) ** items",
+        "0.0, 1.0))",
+        _RARE,
+    ),
+    Fault(
+        "whitened: room for a rare class in place of a larger quantile that was planned",
+        "solvers/user_level/_rare_class.py",
+        "jnp.where(jnp.any(rare), jnp.maximum(planned, roomy), planned)",
+        "jnp.where(jnp.any(rare), roomy, planned)",
+        _RARE,
+    ),
+    Fault(
+        "whitened: the radius is searched at the planned quantile where a class is rare",
+        _WHITENED,
+        "spare = 1.0 - quantile",
+        "quantile = plan.quantile; spare = 1.0 - quantile",
+        _RARE,
+    ),
+    Fault(
+        "whitened: a quantile that was asked for is replaced where a class is rare",
+        "solvers/user_level/_whitened_plan.py",
+        "2.0 * math.sqrt(dim) * whole / num_users, 1.0\n",
+        "2.0 * math.sqrt(dim) * whole / num_users, 0.0\n",
+        _RARE,
+    ),
     Fault(
         "whitened: a ball is met by its nearest point in ℓ2, from which a descent ends elsewhere",
         _DESCENT,
@@ -267,8 +311,8 @@ FAULTS = (
     Fault(
         "matrix: the quantile is that of the columns alone",
         "solvers/user_level/_whitened_plan.py",
-        "_NOISE_AVERSION * 2.0 * math.sqrt(dim)",
-        "_NOISE_AVERSION * 2.0 * math.sqrt(columns)",
+        "least_class = 2.0 * math.sqrt(dim)",
+        "least_class = 2.0 * math.sqrt(columns)",
         _SOLVER_MATRIX,
     ),
 )

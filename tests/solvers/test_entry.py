@@ -1,5 +1,6 @@
 """Every private solver refuses a start of the wrong size, and every plan an unknown distance, by name."""
 
+import dataclasses
 import importlib
 import pkgutil
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from dpsco_jax._pytrees import Number
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
@@ -58,6 +60,26 @@ def test_a_start_of_the_wrong_size_is_refused_by_name(name):
                 ),
                 wrong,
             )
+
+
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"finite_class"}))
+def test_a_start_in_pieces_is_refused_where_the_model_is_linear(name):
+    row = BY_NAME[name]
+    with pytest.raises(ValueError, match=r"params must be one array, of a linear model, got \["):
+        row.solver.solve(jax.random.key(0), row.plan(), row.objective, row.data(), [0.0] * DIM)
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_a_plan_that_lacks_a_number_is_refused_by_the_name_of_the_field(name):
+    row = BY_NAME[name]
+    plan, users = row.plan(), row.data()
+    start = jnp.zeros(DIM) if row.params is None else row.params
+    found = [field.name for field in dataclasses.fields(plan) if field.type is Number]
+    assert found
+    for missing in found:
+        edited = dataclasses.replace(plan, **{missing: None})
+        with pytest.raises(ValueError, match=rf"plan\.{missing} must be a number, got None"):
+            row.solver.solve(jax.random.key(0), edited, row.objective, users, start)
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))

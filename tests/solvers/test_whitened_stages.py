@@ -133,7 +133,15 @@ def test_a_ball_is_met_in_columns_of_any_unit(unit):
             jnp.asarray(there / size), jnp.asarray(np.linalg.inv(there) * size), jnp.ones(())
         )
         descend = _whitened_descent.descent(
-            plan, 0, losses.logistic(size, ball(radius)), 1.0, 1.0, same, jnp.zeros(3), opening
+            plan,
+            0,
+            plan.quantile,
+            losses.logistic(size, ball(radius)),
+            1.0,
+            1.0,
+            same,
+            jnp.zeros(3),
+            opening,
         )
         nobody = ScaledSums(jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
         update = descend(nobody, TunedPoint(jnp.asarray(wanted, jnp.float32), opening))
@@ -145,7 +153,9 @@ def test_the_radius_stays_below_the_opening_one():
     plan = _far_plan()
     opening = jnp.asarray(0.3)
     same = Coordinates(jnp.eye(1), jnp.eye(1), jnp.ones(()))
-    descend = _whitened_descent.descent(plan, 0, FAR, 1.0, 1.0, same, jnp.zeros(1), opening)
+    descend = _whitened_descent.descent(
+        plan, 0, plan.quantile, FAR, 1.0, 1.0, same, jnp.zeros(1), opening
+    )
     nobody = ScaledSums(jnp.zeros(1), jnp.zeros(()), jnp.asarray(-0.1))
     update = descend(nobody, TunedPoint(jnp.zeros(1), opening))
     assert update.log_radius == 0.0
@@ -180,7 +190,7 @@ def test_a_step_ends_at_the_nearest_point_of_the_ball_in_the_coordinates(share, 
     plan = dataclasses.replace(_far_plan(), margin_scale=1e18)  # no ridge
     opening = jnp.zeros(())
     descend = _whitened_descent.descent(
-        plan, 0, objective, 1.0, 1.0, there, jnp.zeros(shape), opening
+        plan, 0, plan.quantile, objective, 1.0, 1.0, there, jnp.zeros(shape), opening
     )
     nobody = ScaledSums(jnp.zeros(shape), jnp.zeros(()), jnp.zeros(()))
     update = descend(nobody, TunedPoint(jnp.asarray(wanted, jnp.float32), opening))
@@ -233,7 +243,7 @@ def test_noise_draws_to_the_centre_by_less_where_the_link_is_flat(flatness):
     there = Coordinates(jnp.eye(3), jnp.eye(3), jnp.ones(()))
     opening, radius = jnp.asarray(0.3), np.exp(0.3)
     given = (losses.logistic(2.0), 0.25, flatness, there, jnp.zeros(3), opening)
-    descend = _whitened_descent.descent(plan, 1, *given)
+    descend = _whitened_descent.descent(plan, 1, plan.quantile, *given)
     nobody = ScaledSums(jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
     found = 1.0 + np.asarray(descend(nobody, TunedPoint(jnp.ones(3), opening)).point)
     noise = float(_whitened_descent.average_stddev(plan)) * radius

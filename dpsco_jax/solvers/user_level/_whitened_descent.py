@@ -54,7 +54,7 @@ def average_stddev(plan: Plan, phase: int = 1) -> Any:
 
 
 def descent(
-    plan: Plan, phase: int, objective: Objective, curvature: float, flatness: Any,
+    plan: Plan, phase: int, quantile: Any, objective: Objective, curvature: float, flatness: Any,
     coordinates: Coordinates, centre: jax.Array, opening: jax.Array,
 ) -> Any:  # fmt: skip
     """The function from released sums and the point to the move.
@@ -62,6 +62,7 @@ def descent(
     Args:
         plan: of the solver.
         phase: 0 or 1.
+        quantile: the share of users that is to be inside the radius.
         objective: for its domain and ridge.
         curvature: the largest of the link.
         flatness: the largest curvature over the typical one.
@@ -70,7 +71,7 @@ def descent(
         opening: the log ρ that it begins with.
     """
     share_stddev = multipliers(plan)[phase] * _PER_RADIUS / plan.num_users / INSIDE_WEIGHT
-    spare = 1.0 - plan.quantile
+    spare = 1.0 - quantile
     # Of what the share outside lacks or has too much, over the share that is to be outside.
     rate = jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE * jnp.square(spare / share_stddev))
     stddev = average_stddev(plan)
@@ -99,7 +100,7 @@ def descent(
         projected = objective.domain.project(coordinates.to_params @ point)
         moved = coordinates.from_params @ projected - now.point
         inside = jnp.clip(sums.inside / INSIDE_WEIGHT + 0.5, 0.0, 1.0)
-        log_radius = jnp.minimum(now.log_radius - rate * (inside - plan.quantile) / spare, opening)
+        log_radius = jnp.minimum(now.log_radius - rate * (inside - quantile) / spare, opening)
         return TunedPoint(moved, log_radius - now.log_radius)
 
     return descend

@@ -29,6 +29,7 @@ from dpsco_jax.solvers.user_level._preconditioned_plan import smooth_linear_mode
 
 _WARM_STEPS = 0.3  # of all steps
 _NOISE_AVERSION = 12.0  # of the default quantile
+_HIDDEN_BY = 1.5  # what hides a class: noise of its radius, over the slopes that it balances
 # With a covariance, which knows nothing of a bias by clipping: a radius that leaves hardly anybody outside,
 # found from a quantile that noise cannot hide.
 _LARGEST_QUANTILE = 0.9
@@ -59,7 +60,8 @@ class Plan(MadeFor):
         warm_multiplier: of a step of the first phase.
         noise_multiplier: of a step of the second phase.
         covariance_multiplier: of each of the two matrices that a covariance is made of; ``None`` without one.
-        quantile: the share of users whose gradients are within the radius found.
+        quantile: the share of users whose gradients are within the radius found, if no class is rare.
+        least_class: a rare class of a share p raises the quantile if p·(1 - p) is above this; 1 for never.
         radius_multiple: of the radius found, to which gradients are clipped.
         margin_scale: typical size of ⟨w, x⟩ at a good w; sets the ridge against noise.
         epsilon: the budget that was planned for; what is spent follows from the multipliers.
@@ -76,16 +78,17 @@ class Plan(MadeFor):
     num_steps: int = static()
     chunk_size: int = static()
     squares_bound: Number
-    start_multiplier: Number
-    means_multiplier: Number
+    start_multiplier: Number | None
+    means_multiplier: Number | None
     squares_multiplier: Number
-    matrix_multiplier: Number
-    check_multiplier: Number
+    matrix_multiplier: Number | None
+    check_multiplier: Number | None
     radius_multiplier: Number
     warm_multiplier: Number
     noise_multiplier: Number
-    covariance_multiplier: Number
+    covariance_multiplier: Number | None
     quantile: Number
+    least_class: Number
     radius_multiple: Number
     margin_scale: Number
     epsilon: Number
@@ -246,8 +249,11 @@ def plan(
 
     once = _planning.fixed_size(num_users, num_users, 1)
     whole = once.noise_multiplier(budget.epsilon, budget.delta, accountant)
+    # The norm of the noise of all steps' average, over the radius.
+    noise, least_class = 2.0 * math.sqrt(dim) * whole / num_users, 1.0
     if quantile is None:
-        quantile = 1.0 / (1.0 + _NOISE_AVERSION * 2.0 * math.sqrt(dim) * whole / num_users)
+        least_class = noise * math.sqrt(columns) / _HIDDEN_BY
+        quantile = 1.0 / (1.0 + _NOISE_AVERSION * noise)
         quantile = min(quantile, _LARGEST_QUANTILE) if covariance else quantile
     quantile = _checks.require_real("quantile", quantile, 0, 1)
     matrix = _whitened_budget.shows(problem, columns, whole, matrix)
@@ -281,6 +287,7 @@ def plan(
         noise_multiplier=made["noise"],
         covariance_multiplier=made["covariance"],
         quantile=quantile,
+        least_class=least_class,
         radius_multiple=_RADIUS_MULTIPLE if covariance else 1.0,
         margin_scale=margin_scale,
         epsilon=budget.epsilon,

@@ -6,7 +6,8 @@ What it computes, each stage from the releases of those before it:
    hides of it;
 2. coordinates in which columns have mean zero, deviation one and, as far as it shows above the noise, no
    correlation (``_coordinates``);
-3. the radius within which a given share of the users' gradients lie, at the start;
+3. the radius within which a given share of the users' gradients lie, at the start; the share follows the
+   intercept where it shows that a class is rare (``_rare_class``);
 4. a first, cheap phase of gradient descent that brings the point near;
 5. the radius again, there: where the fit is good gradients are smaller;
 6. a second phase whose iterates are averaged. In both phases gradients are clipped to a radius that follows
@@ -65,6 +66,7 @@ from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level import (
     _coordinates,
     _covariance,
+    _rare_class,
     _typical_link,
     _whitened_descent,
     _whitened_sizes,
@@ -119,7 +121,7 @@ def solve(
     flatness = _typical_link.flatness(model, curvature)
 
     first = objective.domain.project(params)
-    losses, counts = [], []
+    losses, counts, quantile = [], [], plan.quantile
     if plan.intercept is not None:
         first, loss, count = _intercept_first(
             keys[0], plan, model, slope, curvature, flatness, prepared, first
@@ -127,13 +129,21 @@ def solve(
         first = objective.domain.project(first)
         losses.append(loss)
         counts.append(count)
+        quantile = _rare_class.quantile(
+            quantile,
+            plan.least_class,
+            model,
+            objective,
+            first[plan.intercept],
+            prepared.labels.shape[1],
+        )
     coordinates, loss = _coordinates.released(keys[1], plan, model.feature_bound, prepared)
     losses.append(loss)
     rows = _whitening.transformed(prepared, coordinates.to_params)
     guess = slope * jnp.sqrt(float(plan.columns))
     start = TunedPoint(coordinates.from_params @ first, jnp.log(guess))
     radius_keys = jax.random.split(keys[2])
-    opening, loss, count = _opening_radius(radius_keys[0], plan, model, rows, start)
+    opening, loss, count = _opening_radius(radius_keys[0], plan, quantile, model, rows, start)
     losses.append(loss)
     counts.append(count)
 
@@ -144,13 +154,15 @@ def solve(
     for phase in (0, 1):
         if phase == 1:
             # Where the point is good gradients are smaller than they were at the start.
-            opening, loss, count = _opening_radius(radius_keys[1], plan, model, rows, start)
+            opening, loss, count = _opening_radius(
+                radius_keys[1], plan, quantile, model, rows, start
+            )
             start = start._replace(log_radius=opening)
             losses.append(loss)
             counts.append(count)
         noise_key, oracle_key = jax.random.split(keys[3 + phase])
         descend = _whitened_descent.descent(
-            plan, phase, objective, curvature, flatness, coordinates, centre, opening
+            plan, phase, quantile, objective, curvature, flatness, coordinates, centre, opening
         )
         aggregate = transforms.summed_contributions(
             preconditioned.joint_bound(0.0, INSIDE_WEIGHT), plan.num_users
@@ -218,9 +230,10 @@ def _intercept_first(
 
 
 def _opening_radius(
-    key: jax.Array, plan: Plan, model: LinearModel, data: linear.LinearData, start: TunedPoint
-) -> tuple[jax.Array, privacy.PrivacyLoss, jax.Array]:
-    """The log ρ at which the planned share of users is inside, by stochastic approximation."""
+    key: jax.Array, plan: Plan, quantile: Any, model: LinearModel, data: linear.LinearData,
+    start: TunedPoint,
+) -> tuple[jax.Array, privacy.PrivacyLoss, jax.Array]:  # fmt: skip
+    """The log ρ at which this share of users is inside, by stochastic approximation."""
     noise_key, oracle_key = jax.random.split(key)
     sums = _sums(plan, model, 1.0)
 
@@ -230,14 +243,12 @@ def _opening_radius(
 
     steps = jnp.arange(plan.radius_steps)
     rates = 1.0 / (1.0 + steps / 4.0)
-    spare = 1.0 - plan.quantile
+    spare = 1.0 - quantile
     chain = optax.chain(
         transforms.privatize(
             transforms.summed_contributions(0.5, plan.num_users), noise_key, plan.radius_multiplier
         ),
-        optax.stateless(
-            lambda share, now: jnp.clip((plan.quantile - share - 0.5) / spare, -1.0, 1.0)
-        ),
+        optax.stateless(lambda share, now: jnp.clip((quantile - share - 0.5) / spare, -1.0, 1.0)),
         optax.scale_by_schedule(lambda t: rates[t]),
     )
     # Of ρ a fraction of which holds the share that is planned.

@@ -82,7 +82,7 @@ def require_problem(made: type, plan: Any, objective: Any, data: Any, params: An
         _planning.require_users("data", plan.num_users, data)
     _checks.require_real_leaves("params", params)
     if objective.linear_model is not None and jax.tree.leaves(params):
-        one = jax.tree.structure(params) == jax.tree.structure(0)
+        one = jax.tree_util.treedef_is_leaf(jax.tree.structure(params))
         shapes = jax.tree.map(np.shape, params)
         _checks.require(one, "params", shapes, "one array, of a linear model")
     if hasattr(plan, "dim"):

@@ -19,6 +19,7 @@ _COORDINATES = "solvers/user_level/_coordinates.py"
 _WHITENING = "solvers/user_level/_whitening.py"
 _WHITENED = "solvers/user_level/whitened_sgd.py"
 
+_FIRST = "solvers/user_level/_first_intercept.py"
 _DESCENT = "solvers/user_level/_whitened_descent.py"
 
 _RARE = ("tests/solvers/test_rare_class.py",)
@@ -27,8 +28,8 @@ FAULTS = (
     Fault(
         "whitened: a rare class is at the quantile's border, not in its midst",
         "solvers/user_level/_rare_class.py",
-        "1.0 - 0.5 * jnp.min(",
-        "1.0 - 1.0 * jnp.min(",
+        "1.0 - 0.5 * holders",
+        "1.0 - 1.0 * holders",
         _RARE,
     ),
     Fault(
@@ -48,8 +49,43 @@ FAULTS = (
     Fault(
         "whitened: room for a rare class in place of a larger quantile that was planned",
         "solvers/user_level/_rare_class.py",
-        "jnp.where(jnp.any(rare), jnp.maximum(planned, roomy), planned)",
-        "jnp.where(jnp.any(rare), roomy, planned)",
+        "return jnp.maximum(planned, jnp.max(",
+        "return jnp.maximum(0.0, jnp.max(",
+        _RARE,
+    ),
+    Fault(
+        "whitened: steps for a rare class are as long as it is rare, whatever noise makes of its share",
+        "solvers/user_level/_rare_class.py",
+        "+ 3.0 * stddev",
+        "+ 0.0 * stddev",
+        _RARE,
+    ),
+    Fault(
+        "whitened: steps for a rare class have no limit",
+        "solvers/user_level/_rare_class.py",
+        "known.largest / _LONGER, known.largest",
+        "0.0, known.largest",
+        _RARE,
+    ),
+    Fault(
+        "whitened: other losses of two classes are taken to be as flat as the logistic one for a rare class",
+        "solvers/user_level/_rare_class.py",
+        "jnp.where(alike,",
+        "jnp.where(True,",
+        _RARE,
+    ),
+    Fault(
+        "whitened: steps on the intercept of a rare class are as long as curvature lets them",
+        _FIRST,
+        "jnp.maximum(bends.largest / _LONGER, noise / _MOVED)",
+        "jnp.maximum(bends.largest / _LONGER, 0.0)",
+        _RARE,
+    ),
+    Fault(
+        "whitened: the intercept of a rare class may be as far as noise carries it",
+        _FIRST,
+        "found = _rare_class.within_noise(objective, found, start, known.slope_stddev)",
+        "found = found + 0.0",
         _RARE,
     ),
     Fault(
@@ -183,9 +219,9 @@ FAULTS = (
     ),
     Fault(
         "whitened: the intercept is free",
-        _WHITENED,
-        "set(found[0]), privacy.privacy_spent(end.opt_state), end.num_gradients",
-        "set(found[0]), privacy.zero(), end.num_gradients",
+        _FIRST,
+        "        privacy.privacy_spent(end.opt_state),",
+        "        privacy.zero(),",
         _SOLVER,
     ),
     Fault(
@@ -239,14 +275,14 @@ FAULTS = (
     ),
     Fault(
         "whitened: the step on the intercept clips at twice the slope",
-        _WHITENED,
+        _FIRST,
         "inner = linear.clipped_gradient_sum(model, slope, None, plan.chunk_size)",
         "inner = linear.clipped_gradient_sum(model, 2.0 * slope, None, plan.chunk_size)",
         ("tests/solvers/test_whitened_stages.py",),
     ),
     Fault(
         "whitened: a column that is not the constant is taken for one",
-        _WHITENED,
+        _FIRST,
         "lengths = jnp.maximum(jnp.abs(feature[..., 0]), 1e-6 * model.feature_bound)",
         "lengths = jnp.ones(feature.shape[:2])",
         ("tests/solvers/test_whitened_stages.py",),
@@ -303,9 +339,9 @@ FAULTS = (
     ),
     Fault(
         "matrix: noise of the intercept for each class as if it were alone",
-        "solvers/user_level/whitened_sgd.py",
-        "transforms.summed_contributions(slope, plan.num_users), noise_key, plan.start_multiplier",
-        "transforms.summed_contributions(slope / 2.0, plan.num_users), noise_key, plan.start_multiplier",
+        _FIRST,
+        "transforms.summed_contributions(slope, plan.num_users), noise_key, multiplier",
+        "transforms.summed_contributions(slope / 2.0, plan.num_users), noise_key, multiplier",
         rows("whitened_sgd, matrix"),
     ),
     Fault(

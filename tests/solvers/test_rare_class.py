@@ -1,15 +1,19 @@
 """The quantile of whitened SGD where a class is rare: by hand, and what it is for."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpsco_jax import Budget, Problem
+from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses, reference
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.user_level import _rare_class, whitened_sgd
+from dpsco_jax.solvers.user_level import _first_intercept, _rare_class, whitened_sgd
+from dpsco_jax.solvers.user_level._typical_link import Bends
 
 LOGISTIC = losses.logistic(2.0)
 
@@ -19,8 +23,7 @@ def _logit(share):
 
 
 def _quantile(objective, intercept, items=1, least=0.001, planned=0.9):
-    model = objective.linear_model
-    return float(_rare_class.quantile(planned, least, model, objective, intercept, items))
+    return float(_rare_class.quantile(planned, least, objective, intercept, items))
 
 
 @pytest.mark.parametrize("other", [False, True])
@@ -68,6 +71,118 @@ def test_of_many_classes_the_rarest_that_is_seen_has_room(least):
 def test_numbers_are_no_classes():
     for objective in (losses.huber(2.0), losses.squared(2.0, 1.0, 1.0)):
         assert _quantile(objective, jnp.asarray(-3.9)) == pytest.approx(0.9, abs=1e-6)
+
+
+def _smooth_hinge():
+    """Two classes, curvature 1 between margins of 0 and 1 of each label and 0 elsewhere."""
+
+    def derivative(m, y):
+        sign = 2.0 * jnp.clip(y, 0.0, 1.0) - 1.0
+        return -sign * jnp.clip(1.0 - sign * m, 0.0, 1.0)
+
+    model = LOGISTIC.linear_model._replace(derivative=derivative)
+    return LOGISTIC._replace(linear_model=model, smoothness=4.0)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.02])
+def test_curvatures_are_those_at_the_intercept(share):
+    def found(objective, intercept, largest):
+        return float(_rare_class.curvature(largest, objective, intercept))
+
+    assert found(LOGISTIC, _logit(share), 0.25) == pytest.approx(share * (1 - share), rel=1e-4)
+    # Of diag(p) - ppᵀ: rows' absolute values sum to 2p(1 - p).
+    logits = jnp.log(jnp.asarray([share, (1 - share) / 2, (1 - share) / 2]))
+    worst = max(2 * p * (1 - p) for p in (share, (1 - share) / 2))
+    assert found(losses.softmax(2.0, 3), logits, 0.5) == pytest.approx(worst, rel=1e-4)
+    assert found(losses.huber(2.0), _logit(share), 1.0) == 1.0
+
+
+@pytest.mark.parametrize("intercept", [-4.0, -0.3, 0.5])
+def test_a_loss_whose_curvature_depends_on_the_label_counts_with_its_largest(intercept):
+    found = _rare_class.curvature(1.0, _smooth_hinge(), jnp.asarray(intercept))
+    assert float(found) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("share", "stddev", "mean"),
+    [
+        (0.5, 0.0, 0.25),
+        (0.03, 0.0, 4 * 0.03 * 0.97),
+        (0.03, 0.003, 4 * (0.03 * 0.97 + 0.009)),
+        (0.03, 0.02, 0.25),
+        (0.001, 0.0, 0.0625),
+    ],
+)
+def test_steps_are_longer_where_the_class_is_known_to_be_rare(share, stddev, mean):
+    known = Bends(0.25, 1.0, 0.25)
+    found = _rare_class.bends(known, LOGISTIC, _logit(share), stddev)
+    assert (found.largest, found.flatness) == (0.25, 1.0)
+    assert float(found.mean) == pytest.approx(mean, rel=1e-4)
+
+
+def test_an_intercept_is_no_farther_than_noise_could_make_it():
+    def found(intercept, start=0.0, objective=LOGISTIC):
+        return float(
+            _rare_class.within_noise(objective, jnp.asarray(intercept), jnp.asarray(start), 0.02)
+        )
+
+    furthest = float(_logit(0.98))
+    assert found(-9.0) == pytest.approx(-furthest, rel=1e-5)
+    assert found(9.0) == pytest.approx(furthest, rel=1e-5)
+    assert found(-3.0) == -3.0
+    # What was known beforehand is not taken back.
+    assert found(-9.0, start=-6.0) == -6.0
+    assert found(-9.0, objective=losses.huber(2.0)) == -9.0
+
+
+@pytest.mark.parametrize("share", [0.003, 0.05, 0.5])
+def test_sixty_steps_find_the_intercept_of_a_rare_class(share):
+    users = 1000
+    problem = Problem(LOGISTIC, num_users=users, items_per_user=1, dim=1)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0)
+    plan = dataclasses.replace(plan, start_multiplier=1e-6)
+    labels = (jnp.arange(users) < share * users).astype(jnp.float32)[:, None]
+    rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
+    data = linear.prepare(LOGISTIC.linear_model, rows, 1)
+    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.zeros(1))
+    found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
+    assert float(found[0]) == pytest.approx(float(_logit(share)), abs=0.05)
+
+
+def test_noise_of_a_step_on_the_intercept_moves_no_margin_by_more_than_a_half():
+    """From -6, where the link bends by 0.0025: one step of noise s over a curvature of at least 2s."""
+    users, runs = 1000, 200
+    problem = Problem(LOGISTIC, num_users=users, items_per_user=1, dim=1)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0, start_steps=1)
+    plan = dataclasses.replace(plan, start_multiplier=20.0, margin_scale=100.0)
+    labels = (jax.random.uniform(jax.random.key(1), (users, 1)) < jax.nn.sigmoid(-6.0)) + 0.0
+    rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
+    data = linear.prepare(LOGISTIC.linear_model, rows, 1)
+    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.full(1, -6.0))
+
+    @jax.jit
+    def one(key):
+        return _first_intercept.released(key, plan, LOGISTIC, *given)[0][0]
+
+    moved = np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(2), runs))) + 6.0
+    # Those that go further are brought back to the start.
+    assert 0.4 < np.sqrt(np.mean(np.square(moved[moved > 0]))) < 0.6
+
+
+def test_noise_does_not_make_a_class_rarer_than_it_could_show():
+    users = 1000
+    problem = Problem(LOGISTIC, num_users=users, items_per_user=1, dim=1)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0, start_steps=400)
+    plan = dataclasses.replace(plan, start_multiplier=30.0, margin_scale=100.0)
+    rows = UserData(Example(jnp.ones((users, 1, 1)), jnp.zeros((users, 1))), None)
+    data = linear.prepare(LOGISTIC.linear_model, rows, 1)
+    bends = Bends(0.25, 1.0, 0.25)
+    given = (jnp.asarray(1.0), bends, data, jnp.zeros(1))
+    # Of the average of 400 steps, each of which has 2·30/1000.
+    stddev = 0.06 * (1.8 / 400) ** 0.5
+    assert float(_first_intercept.prior(plan, 1.0, bends).slope_stddev) == pytest.approx(stddev)
+    found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
+    assert float(found[0]) == pytest.approx(float(_logit(stddev)), rel=1e-4)
 
 
 def test_the_bound_follows_noise_and_a_given_quantile_stays():

@@ -17,7 +17,13 @@ from dpsco_jax.oracles.preconditioned import TunedPoint
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.user_level import _coordinates, _whitening, whitened_sgd
+from dpsco_jax.solvers.user_level import (
+    _coordinates,
+    _first_intercept,
+    _whitening,
+    whitened_sgd,
+)
+from dpsco_jax.solvers.user_level._typical_link import Bends
 
 USERS, BOUND, RUNS, EPSILON, DELTA = 40, 2.0, 100_000, 1.0, 1e-2
 OBJECTIVE = losses.logistic(BOUND)
@@ -103,7 +109,9 @@ def _share(weaker):
     start = TunedPoint(jnp.zeros(1), jnp.log(0.1))
 
     def mechanism(key, data):
-        return whitened_sgd._opening_radius(key, plan, MODEL, _prepared(data), start)[0]
+        return whitened_sgd._opening_radius(
+            key, plan, plan.quantile, MODEL, _prepared(data), start
+        )[0]
 
     return mechanism, lambda radius: radius, [_data([x], [0.0], 1.0) for x in (0.0, BOUND)]
 
@@ -113,8 +121,8 @@ def _intercept(weaker):
 
     def mechanism(key, data):
         rows, slope = _prepared(data), jnp.asarray(0.4)
-        given = (slope, 0.25, 1.0, rows, jnp.zeros(1))
-        return whitened_sgd._intercept_first(key, plan, MODEL, *given)[0]
+        given = (slope, Bends(0.25, 1.0, 0.25), rows, jnp.zeros(1))
+        return _first_intercept.released(key, plan, OBJECTIVE, *given)[0]
 
     return mechanism, lambda params: params[0], [_data([BOUND], [0.0], y) for y in (0.0, 1.0)]
 
@@ -134,9 +142,8 @@ def _intercept_of_classes(weaker):
 
     def mechanism(key, data):
         rows, slope, start = _prepared(data), jnp.asarray(0.4), jnp.zeros((1, 2))
-        return whitened_sgd._intercept_first(
-            key, plan, SOFTMAX.linear_model, slope, 0.5, 1.0, rows, start
-        )[0]
+        given = (slope, Bends(0.5, 1.0, 0.5), rows, start)
+        return _first_intercept.released(key, plan, SOFTMAX, *given)[0]
 
     pair = [_data([x], [0.0], 0.0) for x in (-BOUND, BOUND)]
     return mechanism, lambda params: -params[0] @ APART, pair

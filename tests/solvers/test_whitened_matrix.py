@@ -18,6 +18,7 @@ from dpsco_jax.solvers import Status
 from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import (
+    _first_intercept,
     _typical_link,
     auto,
     preconditioned_sgd,
@@ -132,21 +133,25 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, sign)
     rows = jnp.zeros((few, items, 1)).at[0].set(2.0 * sign)
     model = objective.linear_model
     data = linear.prepare(model, UserData(Example(rows, jnp.zeros((few, items)))), 1)
-    found, _, _ = whitened_sgd._intercept_first(
-        jax.random.key(0), plan, model, jnp.asarray(slope), 1.0, 1.0, data, jnp.zeros((1, classes))
-    )
-    assert float(jnp.linalg.norm(found)) == pytest.approx(slope / few, rel=1e-3)
-    expected = sign * slope / few * (4 * np.eye(classes)[0] - 1) / np.sqrt(12)
+    bends = _typical_link.Bends(1.0, 1.0, 1.0)
+    given = (jnp.asarray(slope), bends, data, jnp.zeros((1, classes)))
+    found, _, _ = _first_intercept.released(jax.random.key(0), plan, objective, *given)
+    # At even odds rows of the Hessian sum to 2·¼·¾.
+    length = slope / few / 0.375
+    assert float(jnp.linalg.norm(found)) == pytest.approx(length, rel=1e-3)
+    expected = sign * length * (4 * np.eye(classes)[0] - 1) / np.sqrt(12)
     np.testing.assert_allclose(found[0], expected, rtol=1e-3)
 
 
 def test_steps_are_longer_by_what_softmax_bends_less_than_its_bound():
     for classes in (2, 3, 10):
         model = losses.softmax(1.0, classes).linear_model
-        assert float(_typical_link.flatness(model, 0.5)) == pytest.approx(classes / 2, rel=1e-5)
-    assert _typical_link.flatness(losses.logistic(1.0).linear_model, 0.25) == 1.0
+        assert float(_typical_link.bends(model, 0.5).flatness) == pytest.approx(
+            classes / 2, rel=1e-5
+        )
+    assert _typical_link.bends(losses.logistic(1.0).linear_model, 0.25).flatness == 1.0
     straight = losses.softmax(1.0, 3).linear_model._replace(derivative=lambda m, y: 0.0 * m)
-    assert float(_typical_link.flatness(straight, 0.5)) == 3.0
+    assert float(_typical_link.bends(straight, 0.5).flatness) == 3.0
 
 
 @pytest.mark.parametrize("shape", [(DIM * 3,), (3, DIM), (DIM, 1, 3)])

@@ -14,9 +14,11 @@ from dpsco_jax.oracles.preconditioned import ScaledSums, TunedPoint
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.user_level import _whitened_descent, whitened_sgd
+from dpsco_jax.solvers.user_level import _first_intercept, _whitened_descent, whitened_sgd
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
+from dpsco_jax.solvers.user_level._typical_link import Bends
 
+STRAIGHT = Bends(1.0, 1.0, 1.0)
 FEW, FAR = 5, losses.squared(2.0, 1.0, 100.0)  # slopes of up to 201, expected ones of 2
 
 
@@ -39,13 +41,12 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, colum
         data = linear.prepare(
             FAR.linear_model, UserData(Example(rows, jnp.zeros((FEW, items))), None), 1
         )
-        found = whitened_sgd._intercept_first(
+        found = _first_intercept.released(
             jax.random.key(0),
             plan,
-            FAR.linear_model,
+            FAR,
             jnp.asarray(slope),
-            1.0,
-            1.0,
+            STRAIGHT,
             data,
             jnp.full(1, where),
         )
@@ -72,8 +73,8 @@ def test_the_intercept_is_drawn_to_the_start_by_as_much_as_noise_hides():
 
     @jax.jit
     def one(key):
-        given = (jnp.asarray(slope), 1.0, 1.0, data, jnp.full(1, start))
-        return whitened_sgd._intercept_first(key, plan, FAR.linear_model, *given)[0][0]
+        given = (jnp.asarray(slope), STRAIGHT, data, jnp.full(1, start))
+        return _first_intercept.released(key, plan, FAR, *given)[0][0]
 
     found = jax.lax.map(one, jax.random.split(jax.random.key(5), runs), batch_size=50)
     kept = 1 / (1 + stddev**2)
@@ -97,8 +98,8 @@ def test_an_intercept_far_beyond_the_prior_is_found_where_noise_does_not_hide_it
 
     @jax.jit
     def one(key):
-        given = (jnp.asarray(slope), 1.0, 1.0, data, jnp.full(1, start))
-        return whitened_sgd._intercept_first(key, plan, objective.linear_model, *given)[0][0]
+        given = (jnp.asarray(slope), STRAIGHT, data, jnp.full(1, start))
+        return _first_intercept.released(key, plan, objective, *given)[0][0]
 
     found = jax.lax.map(one, jax.random.split(jax.random.key(6), runs), batch_size=50)
     assert np.sqrt(np.mean((np.asarray(found) - label) ** 2)) < 1.3 * stddev
@@ -137,8 +138,7 @@ def test_a_ball_is_met_in_columns_of_any_unit(unit):
             0,
             plan.quantile,
             losses.logistic(size, ball(radius)),
-            1.0,
-            1.0,
+            STRAIGHT,
             same,
             jnp.zeros(3),
             opening,
@@ -154,7 +154,7 @@ def test_the_radius_stays_below_the_opening_one():
     opening = jnp.asarray(0.3)
     same = Coordinates(jnp.eye(1), jnp.eye(1), jnp.ones(()))
     descend = _whitened_descent.descent(
-        plan, 0, plan.quantile, FAR, 1.0, 1.0, same, jnp.zeros(1), opening
+        plan, 0, plan.quantile, FAR, STRAIGHT, same, jnp.zeros(1), opening
     )
     nobody = ScaledSums(jnp.zeros(1), jnp.zeros(()), jnp.asarray(-0.1))
     update = descend(nobody, TunedPoint(jnp.zeros(1), opening))
@@ -190,7 +190,7 @@ def test_a_step_ends_at_the_nearest_point_of_the_ball_in_the_coordinates(share, 
     plan = dataclasses.replace(_far_plan(), margin_scale=1e18)  # no ridge
     opening = jnp.zeros(())
     descend = _whitened_descent.descent(
-        plan, 0, plan.quantile, objective, 1.0, 1.0, there, jnp.zeros(shape), opening
+        plan, 0, plan.quantile, objective, STRAIGHT, there, jnp.zeros(shape), opening
     )
     nobody = ScaledSums(jnp.zeros(shape), jnp.zeros(()), jnp.zeros(()))
     update = descend(nobody, TunedPoint(jnp.asarray(wanted, jnp.float32), opening))
@@ -242,12 +242,13 @@ def test_noise_draws_to_the_centre_by_less_where_the_link_is_flat(flatness):
     plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), margin_scale=0.7)
     there = Coordinates(jnp.eye(3), jnp.eye(3), jnp.ones(()))
     opening, radius = jnp.asarray(0.3), np.exp(0.3)
-    given = (losses.logistic(2.0), 0.25, flatness, there, jnp.zeros(3), opening)
+    bends = Bends(0.25, flatness, 0.25)
+    given = (losses.logistic(2.0), bends, there, jnp.zeros(3), opening)
     descend = _whitened_descent.descent(plan, 1, plan.quantile, *given)
     nobody = ScaledSums(jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
     found = 1.0 + np.asarray(descend(nobody, TunedPoint(jnp.ones(3), opening)).point)
     noise = float(_whitened_descent.average_stddev(plan)) * radius
-    length = float(_whitened_descent.step(plan, 1, 0.25, flatness, jnp.ones(()), radius))
+    length = float(_whitened_descent.step(plan, 1, bends, jnp.ones(()), radius))
     expected = 1 / (1 + length * 3 * (noise / 0.7) ** 2 / flatness)
     assert expected < 0.9
     np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -13,6 +13,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import _whitened_descent, _whitening, whitened_sgd
+from dpsco_jax.solvers.user_level._typical_link import Bends
 
 USERS, DIM, BOUND = 2000, 6, 50.0
 OBJECTIVE = losses.huber(BOUND, 0.1)
@@ -90,8 +91,11 @@ def test_steps_are_as_long_as_noise_lets_directions_be_told_apart(epsilon):
         # One user's sums are at most √(1 + 0.2²/4) long, two differ by twice that.
         noise = 2.0 * 2.0 * 1.01**0.5 * multiplier / USERS / steps**0.5
         expected = max(share * 0.5 / (noise * DIM**0.5), least / curvature) / steps
-        found = _whitened_descent.step(plan, phase, curvature, 1.0, largest, 2.0)
+        found = _whitened_descent.step(plan, phase, Bends(curvature, 1.0, curvature), largest, 2.0)
         assert found == pytest.approx(min(expected, 1 / (largest * curvature)), rel=1e-5)
+        known = Bends(curvature, 1.0, curvature / 4)
+        found = _whitened_descent.step(plan, phase, known, largest, 2.0)
+        assert found == pytest.approx(min(expected, 4 / (largest * curvature)), rel=1e-5)
 
 
 def test_noise_that_float32_cannot_draw_is_no_noise():

@@ -13,7 +13,7 @@ Formal guarantee: none needed: no data are read, and none of the numbers bounds 
 Cost: none.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,20 @@ import numpy as np
 from dpsco_jax.problems.objective import LinearModel, Objective
 
 _MARGIN = 0.5
+
+
+class Bends(NamedTuple):
+    """Curvatures of a link.
+
+    Attributes:
+        largest: at any margin and label.
+        flatness: the largest over that at margins of zero.
+        mean: the mean over rows may be taken to stay below this; at most ``largest``.
+    """
+
+    largest: Any
+    flatness: Any
+    mean: Any
 
 
 def slope(model: LinearModel, objective: Objective) -> jax.Array:
@@ -34,17 +48,18 @@ def slope(model: LinearModel, objective: Objective) -> jax.Array:
     return jnp.minimum(largest, 2.0 * jnp.max(jnp.abs(model.derivative(jnp.zeros(2), ends))))
 
 
-def flatness(model: LinearModel, curvature: float) -> Any:
-    """The largest curvature over that at margins of zero, from 1 to the number of outputs; 1 for a vector.
+def bends(model: LinearModel, largest: float) -> Bends:
+    """What is known before anything is released: flatness is from 1 to the number of outputs, 1 for a vector.
 
     Args:
         model: of the objective.
-        curvature: the largest of the link.
+        largest: curvature of the link.
     """
     if model.outputs is None:
-        return 1.0
-    bends = jax.jacfwd(model.derivative)(jnp.zeros(model.outputs), jnp.zeros(()))
-    return jnp.clip(curvature / jnp.linalg.norm(bends, 2), 1.0, model.outputs)
+        return Bends(largest, 1.0, largest)
+    found = jax.jacfwd(model.derivative)(jnp.zeros(model.outputs), jnp.zeros(()))
+    flatness = jnp.clip(largest / jnp.linalg.norm(found, 2), 1.0, model.outputs)
+    return Bends(largest, flatness, largest)
 
 
 def margin_scale(model: LinearModel, objective: Objective) -> float:

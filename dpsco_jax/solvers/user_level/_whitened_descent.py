@@ -7,7 +7,8 @@ Steps: a descent for a time t = η·T leaves e^(-h·t) of the way along a direct
 the noise of its average is s/h there, or about s·t where h·t < 1. If what is to be found has the size τ along
 each direction, then after t = τ/s all that is left to find lies where the noise is larger; so t is in the
 first phase half of this, in the second all; τ is the planned margin over the root of the number of columns.
-No time is shorter than some multiples of 1/curvature, and no step longer than one over the largest curvature.
+No time is shorter than some multiples of 1/curvature, and no step longer than one over the largest curvature
+that the mean over rows may be taken to have.
 
 A ball around the origin is met by a multiplier μ, as a further ridge, at its nearest point in these
 coordinates: such a descent ends at the minimizer over the ball, and one that is brought back to the nearest
@@ -20,7 +21,7 @@ Formal guarantee: post-processing of released sums, coordinates, radii and point
 Cost: two products of a dim × dim matrix with the point.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,7 @@ from dpsco_jax.oracles import preconditioned
 from dpsco_jax.oracles.preconditioned import ScaledSums, TunedPoint
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
+from dpsco_jax.solvers.user_level._typical_link import Bends
 from dpsco_jax.solvers.user_level._whitened_plan import Plan
 
 INSIDE_WEIGHT = 0.2  # 1 % more noise for the quantile
@@ -39,7 +41,6 @@ _RADIUS_VARIANCE = 0.06  # of log ρ, about, by the noise of the share inside
 _SHARES = (0.5, 1.0)  # of the time τ/s, by phase
 _LEAST_TIMES = (3.0, 20.0)  # over the curvature, by phase
 _NEWTON_STEPS = 10
-_INTERCEPT_MARGINS = 2.0  # typical size of an intercept over that of a margin
 
 
 def multipliers(plan: Plan) -> tuple[Any, Any]:
@@ -54,7 +55,7 @@ def average_stddev(plan: Plan, phase: int = 1) -> Any:
 
 
 def descent(
-    plan: Plan, phase: int, quantile: Any, objective: Objective, curvature: float, flatness: Any,
+    plan: Plan, phase: int, quantile: Any, objective: Objective, bends: Bends,
     coordinates: Coordinates, centre: jax.Array, opening: jax.Array,
 ) -> Any:  # fmt: skip
     """The function from released sums and the point to the move.
@@ -64,8 +65,7 @@ def descent(
         phase: 0 or 1.
         quantile: the share of users that is to be inside the radius.
         objective: for its domain and ridge.
-        curvature: the largest of the link.
-        flatness: the largest curvature over the typical one.
+        bends: of the link.
         coordinates: of the rows.
         centre: where the ridge draws to.
         opening: the log ρ that it begins with.
@@ -75,21 +75,21 @@ def descent(
     # Of what the share outside lacks or has too much, over the share that is to be outside.
     rate = jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE * jnp.square(spare / share_stddev))
     stddev = average_stddev(plan)
-    longest = step(plan, phase, curvature, flatness, coordinates.largest, jnp.exp(opening))
+    longest = step(plan, phase, bends, coordinates.largest, jnp.exp(opening))
 
     # Steps are implicit in the ridges: in some direction T may be as large as columns are small.
     # By singular values of T: those of TᵀT lose what is small, and its sign, in float32.
     _, lengths, rotated = jnp.linalg.svd(coordinates.to_params)
-    bends, directions = jnp.square(lengths), rotated.T
+    squares, directions = jnp.square(lengths), rotated.T
     # In units of the largest, so that no unit of columns leaves float32.
-    units = bends / bends[0]
+    units = squares / squares[0]
 
     def descend(sums: ScaledSums, now: TunedPoint) -> TunedPoint:
         radius = jnp.exp(now.log_radius)
         # The ridge under which v is the most probable if a priori ⟨v, z⟩ ~ N(0, margin_scale²·flatness).
-        ridge = (stddev * radius / plan.margin_scale) ** 2 * plan.columns / flatness
+        ridge = (stddev * radius / plan.margin_scale) ** 2 * plan.columns / bends.flatness
         wanted = now.point - longest * (radius * sums.rest - ridge * centre)
-        scales = 1.0 + longest * (ridge + objective.ridge * bends)
+        scales = 1.0 + longest * (ridge + objective.ridge * squares)
         scales = jnp.expand_dims(scales, tuple(range(1, wanted.ndim)))
         along = directions.T @ wanted
         if objective.domain.radius is not None:
@@ -123,70 +123,18 @@ def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: A
     return jnp.asarray(jax.lax.fori_loop(0, _NEWTON_STEPS, nearer, jnp.zeros(())))
 
 
-class InterceptPrior(NamedTuple):
-    """What is known of an intercept b before anything is released, beside the noise of its descent.
-
-    A priori b ~ N(start, s²), s of twice the planned margin. If the gradient at the start is h·(start - b)
-    with noise of variance t², then the descent ends at the mean of b given what was released where b is drawn
-    to the start by λ = t²/(s²·h): noise does not carry it far beyond s, whatever the link is there.
-
-    Attributes:
-        variance: s².
-        noise: (t/h)², what the estimate without λ has.
-        curvature: h, the typical one.
-    """
-
-    variance: Any
-    noise: Any
-    curvature: Any
-
-    @property
-    def ridge(self) -> Any:
-        """λ."""
-        return self.curvature * self.noise / self.variance
-
-    def weighed(self, moved: jax.Array) -> jax.Array:
-        """The way from the start that the descent has found, longer where it is too long for the prior.
-
-        s² is the prior's, or what the square of the estimate without λ has above four times its noise: an
-        intercept that is seen beyond doubt is not drawn back.
-        """
-        free = moved * (1.0 + self.noise / self.variance)
-        seen = jnp.mean(jnp.square(free)) - 4.0 * self.noise
-        variance = jnp.maximum(self.variance, seen)
-        return free * variance / (variance + self.noise)
-
-
-def intercept_prior(plan: Plan, slope: Any, curvature: Any) -> InterceptPrior:
-    """The prior of a run.
-
-    Args:
-        plan: of the solver.
-        slope: to which slopes are clipped.
-        curvature: h, the typical one.
-    """
-    sensitivity = 2.0 * slope / plan.num_users
-    # Of an average of steps whose weights grow as k²: 9/5 of the variance of one with equal weights.
-    stddev = plan.start_multiplier * sensitivity * (1.8 / plan.start_steps) ** 0.5
-    variance = jnp.square(_INTERCEPT_MARGINS * plan.margin_scale)
-    return InterceptPrior(variance, jnp.square(stddev / curvature), curvature)
-
-
-def step(
-    plan: Plan, phase: int, curvature: float, flatness: Any, largest: Any, radius: Any
-) -> jax.Array:
+def step(plan: Plan, phase: int, bends: Bends, largest: Any, radius: Any) -> jax.Array:
     """η of a phase.
 
     Args:
         plan: of the solver.
         phase: 0 or 1.
-        curvature: the largest of the link.
-        flatness: the largest curvature over the typical one.
+        bends: of the link.
         largest: about the largest eigenvalue of the second moments of rows.
         radius: to which users' gradients are clipped.
     """
     noise = average_stddev(plan, phase) * radius
     time = _SHARES[phase] * plan.margin_scale / (noise * plan.columns**0.5)
-    time = jnp.maximum(time, flatness * _LEAST_TIMES[phase] / curvature)
+    time = jnp.maximum(time, bends.flatness * _LEAST_TIMES[phase] / bends.largest)
     steps = (plan.warm_steps, plan.num_steps)[phase]
-    return jnp.minimum(time / steps, 1.0 / (largest * curvature))
+    return jnp.minimum(time / steps, 1.0 / (largest * bends.mean))

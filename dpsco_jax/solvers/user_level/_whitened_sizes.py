@@ -41,6 +41,9 @@ def require_sizes(plan: Any, model: LinearModel) -> None:
     columns = columns_of(model, plan.dim)
     if plan.intercept is not None:
         _checks.require_integer("plan.intercept", plan.intercept, 0, columns - 1)
+        for name in ("start_multiplier", "means_multiplier"):
+            given = getattr(plan, name) is not None
+            _checks.require(given, f"plan.{name}", None, "a number where there is an intercept")
     _checks.require_integer("plan.start_steps", plan.start_steps, int(plan.intercept is not None))
     for name in ("radius_steps", "warm_steps", "num_steps", "chunk_size"):
         _checks.require_count(f"plan.{name}", getattr(plan, name))

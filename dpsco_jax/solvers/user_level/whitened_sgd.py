@@ -66,6 +66,7 @@ from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level import (
     _coordinates,
     _covariance,
+    _first_intercept,
     _rare_class,
     _typical_link,
     _whitened_descent,
@@ -116,27 +117,25 @@ def solve(
         dense, "data", "one-hot rows", "dense rows; preconditioned_sgd takes the others"
     )
     keys = jax.random.split(key, 5 if plan.covariance_multiplier is None else 6)
-    curvature = smoothness / model.feature_bound**2
     slope = _typical_link.slope(model, objective)
-    flatness = _typical_link.flatness(model, curvature)
+    bends = _typical_link.bends(model, smoothness / model.feature_bound**2)
 
     first = objective.domain.project(params)
     losses, counts, quantile = [], [], plan.quantile
     if plan.intercept is not None:
-        first, loss, count = _intercept_first(
-            keys[0], plan, model, slope, curvature, flatness, prepared, first
+        first, loss, count = _first_intercept.released(
+            keys[0], plan, objective, slope, bends, prepared, first
         )
         first = objective.domain.project(first)
         losses.append(loss)
         counts.append(count)
-        quantile = _rare_class.quantile(
-            quantile,
-            plan.least_class,
-            model,
-            objective,
-            first[plan.intercept],
-            prepared.labels.shape[1],
-        )
+        common, items = first[plan.intercept], prepared.labels.shape[1]
+        quantile = _rare_class.quantile(plan.quantile, plan.least_class, objective, common, items)
+        stddev = _first_intercept.prior(plan, slope, bends).slope_stddev
+        informed = _rare_class.bends(bends, objective, common, stddev)
+        # Where the radius cannot be found a rare class is clipped, and longer descents go astray.
+        found = 1.0 - quantile > plan.radius_multiplier / plan.num_users
+        bends = bends._replace(mean=jnp.where(found, informed.mean, bends.mean))
     coordinates, loss = _coordinates.released(keys[1], plan, model.feature_bound, prepared)
     losses.append(loss)
     rows = _whitening.transformed(prepared, coordinates.to_params)
@@ -162,7 +161,7 @@ def solve(
             counts.append(count)
         noise_key, oracle_key = jax.random.split(keys[3 + phase])
         descend = _whitened_descent.descent(
-            plan, phase, quantile, objective, curvature, flatness, coordinates, centre, opening
+            plan, phase, quantile, objective, bends, coordinates, centre, opening
         )
         aggregate = transforms.summed_contributions(
             preconditioned.joint_bound(0.0, INSIDE_WEIGHT), plan.num_users
@@ -184,7 +183,7 @@ def solve(
     extra = None
     if plan.covariance_multiplier is not None:
         extra, loss = _covariance_of(
-            keys[5], plan, objective, model, curvature, coordinates, rows,
+            keys[5], plan, objective, model, bends.largest, coordinates, rows,
             TunedPoint(average, end.params.log_radius), end.trace,
         )  # fmt: skip
         losses.append(loss)
@@ -197,36 +196,6 @@ def solve(
     )
     spent = privacy.compose(*losses)
     return solution._replace(privacy=privacy.unbounded_unless(covered, spent), released=extra)
-
-
-def _intercept_first(
-    key: jax.Array, plan: Plan, model: LinearModel, slope: jax.Array, curvature: float,
-    flatness: Any, data: linear.LinearData, params: jax.Array,
-) -> tuple[jax.Array, privacy.PrivacyLoss, jax.Array]:  # fmt: skip
-    """Descent along the intercept alone: the point, the cost, the number of gradients."""
-    noise_key, oracle_key = jax.random.split(key)
-    column = plan.intercept
-    assert column is not None
-    feature = data.features[..., column : column + 1]
-    lengths = jnp.maximum(jnp.abs(feature[..., 0]), 1e-6 * model.feature_bound)
-    chosen = data._replace(features=feature, row_norms=lengths / linear.HEAD_ROOM)
-    inner = linear.clipped_gradient_sum(model, slope, None, plan.chunk_size)
-    start = params[column : column + 1]
-    prior = _whitened_descent.intercept_prior(plan, slope, curvature / flatness)
-    ridge = prior.ridge
-    chain = optax.chain(
-        transforms.privatize(
-            transforms.summed_contributions(slope, plan.num_users), noise_key, plan.start_multiplier
-        ),
-        optax.stateless(
-            lambda slopes, now: -(slopes + ridge * (now - start)) / (curvature + ridge)
-        ),
-        transforms.average(2.0),
-    )
-    end = loop.run(oracle_key, inner, chain, start, chosen, plan.start_steps)
-    found = transforms.average_eval_params(end.opt_state, end.params)
-    found = (start + prior.weighed(found - start)).astype(params.dtype)
-    return params.at[column].set(found[0]), privacy.privacy_spent(end.opt_state), end.num_gradients
 
 
 def _opening_radius(

@@ -3,8 +3,8 @@
 What it computes: for each name the data, the objective, the minimizer, and what is public: sizes, distance,
 budget, the form of the rows. Synthetic ones differ in sizes, noise, loss and in how unlike columns and users
 are; four are the tables to design with. Some were looked at while the predictions were made (``"fit"``), some
-were kept to report, of which three were looked at in the end; seven are ``"fresh"``, written down when the
-predictions were nearly done (docs/experiments.md).
+were kept to report, of which three were looked at in the end; nine are ``"fresh"``, written down when the
+predictions were nearly done, or, those with a rare class, after what was done for these (docs/experiments.md).
 
 Source: own; ``problems.synthetic`` and ``table_tasks``.
 
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import optimize, special
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax._checks import require_choice
@@ -118,12 +119,14 @@ def _table(name: str) -> Callable[[float], Case]:
 def _rows(
     kind: str, seed: int, num_users: int, items: int, numbers: int, levels: int = 0,
     tail: float = math.inf, alike: float = 0.5, bends: float = 1.0, ridge: float = _RIDGE,
+    share: float | None = None,
 ) -> Callable[[float], Case]:  # fmt: skip
     """Rows as tables have them: a constant 1, numbers in [-1, 1] off the middle, and levels.
 
     Numbers have means and deviations of their own and are correlated. ``levels`` is the number of columns
     of one factor; its levels differ in how frequent they are. ``tail`` is the number of degrees of freedom of
-    what makes the numbers, ``alike`` the share of their variance that the items of a user have in common.
+    what makes the numbers, ``alike`` the share of their variance that the items of a user have in common,
+    ``share`` the probability of the class 1 in the mean over rows, where it is not left to chance.
     """
 
     def make(epsilon: float) -> Case:
@@ -147,6 +150,8 @@ def _rows(
         slope[1 : 1 + numbers] /= 2 * spread
         margin = x @ slope - 0.5 * bends
         margin += 0.3 * rng.normal(size=(num_users, 1))
+        if share is not None:
+            margin += optimize.brentq(lambda b: special.expit(margin + b).mean() - share, -40, 40)
         bound = math.sqrt(2.0 if levels and not numbers else dim)
         objective, label = _labelled(kind, rng, margin, bound, ridge)
         data = UserData(Example(jnp.asarray(x, jnp.float32), jnp.asarray(label, jnp.float32)))
@@ -241,6 +246,8 @@ ENTRIES: dict[str, Entry] = {
     "one-hot, long": Entry("fresh", 1.0, _one_hot(24, 800, 30, (8, 12, 20), 0.8)),
     "mean, one item": Entry("fresh", 4.0, _library(synthetic.mean_estimation, 1.0, 25, 6000, 1, 100)),
     "median, wide": Entry("fresh", 4.0, _library(synthetic.geometric_median, 1.0, 26, 1000, 4, 40)),
+    "rare class": Entry("fresh", 2.0, _rows("logistic", 27, 20_000, 1, 10, share=0.02)),
+    "rarer class": Entry("fresh", 1.0, _rows("logistic", 28, 50_000, 2, 6, share=0.004)),
 }  # fmt: skip
 """By name: which half it belongs to, ε, and how it is made."""
 

@@ -53,6 +53,11 @@ TABLE = {
     "privacy.curves.closed_forms.laplace": {"scale": LAPLACE},
     "privacy.curves.closed_forms.pure_dp": {"epsilon": AMOUNT},
     "privacy.loss.scale": {"count": COUNT},
+    "privacy.variation.with_variation": {
+        "variation": {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: None, 1.5: BAD, 1e-12: None},
+        "horizon": {NAN: BAD, -1.0: BAD, INF: BAD, 3.0: None},
+        "delta": {NAN: BAD, -1.0: BAD, 0.0: BAD, 1.0: BAD, 1e-6: None},
+    },
     "privacy.curves.poisson.poisson_subsampled_gaussian": {
         "noise_multiplier": SAMPLED,
         "sampling_probability": PROBABILITY,

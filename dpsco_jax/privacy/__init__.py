@@ -29,6 +29,7 @@ from dpsco_jax.privacy.curves.subsampling import (
     subsampled_gaussian_without_replacement,
 )
 from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.iteration import last_iterate_gdp, last_iterate_noise_multiplier
 from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
 from dpsco_jax.privacy.loss import (
     PrivacyLoss,
@@ -49,6 +50,12 @@ from dpsco_jax.privacy.releases import (
     sequential_certificate,
 )
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
+from dpsco_jax.privacy.variation import (
+    gdp_within,
+    variation_delta,
+    variation_epsilon,
+    with_variation,
+)
 
 __all__ = [
     "ORDERS",
@@ -83,7 +90,10 @@ __all__ = [
     "events",
     "gaussian",
     "gdp",
+    "gdp_within",
     "laplace",
+    "last_iterate_gdp",
+    "last_iterate_noise_multiplier",
     "one_run_audit",
     "one_run_epsilon_lower_bound",
     "open_ledger",
@@ -98,5 +108,8 @@ __all__ = [
     "subsampled_gaussian_without_replacement",
     "unbounded",
     "unbounded_unless",
+    "variation_delta",
+    "variation_epsilon",
+    "with_variation",
     "zero",
 ]

@@ -19,7 +19,26 @@ _PAID = (
 )
 _PHASE = ("tests/privacy/test_mean_sensitivity.py", "tests/privacy/test_threshold_phase.py")
 
+_VARIATION = ("tests/privacy/test_variation.py",)
+_ITERATION = ("tests/privacy/test_iteration.py",)
+
 FAULTS = (
+    Fault("variation: the distance alone is charged", "privacy/variation.py",
+          "lost = variation * (1.0 + math.exp(min(epsilon, 700.0)))", "lost = variation * 1.0",
+          _VARIATION),
+    Fault("variation: what composes lacks the other law's share", "privacy/variation.py",
+          "(1.0 + xp.exp(xp.minimum(h, 700.0)))", "1.0", _VARIATION),
+    Fault("variation: what composes forgets its failure", "privacy/variation.py",
+          "xp.where(small, total, 0.0))\n    exact", "xp.where(small, 0.0, 0.0))\n    exact", _VARIATION),
+    Fault("variation: densities are taken to be exact where they are near", "privacy/variation.py",
+          "ratio * (xp.log1p(eta) - xp.log1p(-lost)) - xp.log1p(-eta)",
+          "ratio * (xp.log1p(0.0 * eta) - xp.log1p(-lost))", _VARIATION),
+    Fault("variation: a failure of the ideal loss counts once", "privacy/variation.py",
+          "tau - beyond - 2.0 * failure", "tau - beyond", _VARIATION),
+    Fault("iteration: noise of all steps adds up undamped", "privacy/iteration.py",
+          "* (1.0 + c) / (1.0 - c)", "/ (1.0 - c)", _ITERATION),
+    Fault("iteration: the limit of long runs, at all lengths", "privacy/iteration.py",
+          "math.tanh(-0.5 * log_power)", "0.5", _ITERATION),
     Fault("composition takes the largest loss", "privacy/loss.py",
           "total = PrivacyLoss(total.rdp + loss.rdp, total.delta + loss.delta)",
           "total = PrivacyLoss(np.maximum(total.rdp, loss.rdp), total.delta + loss.delta)", _LOSS),

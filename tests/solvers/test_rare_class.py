@@ -7,12 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import Budget, Problem
+from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses, reference
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.user_level import _first_intercept, _rare_class, whitened_sgd
+from dpsco_jax.solvers.user_level import (
+    _first_intercept,
+    _rare_class,
+    _whitened_descent,
+    whitened_sgd,
+)
 from dpsco_jax.solvers.user_level._typical_link import Bends
 
 LOGISTIC = losses.logistic(2.0)
@@ -22,8 +27,8 @@ def _logit(share):
     return jnp.asarray(np.log(share / (1 - share)), jnp.float32)
 
 
-def _quantile(objective, intercept, items=1, least=0.001, planned=0.9):
-    return float(_rare_class.quantile(planned, least, objective, intercept, items))
+def _quantile(objective, intercept, items=1, least=0.001, planned=0.9, stddev=0.0):
+    return float(_rare_class.quantile(planned, least, objective, intercept, items, stddev))
 
 
 @pytest.mark.parametrize("other", [False, True])
@@ -48,7 +53,11 @@ def test_a_class_that_noise_hides_has_no_room():
     """0.02·0.98 = 0.0196."""
     assert _quantile(LOGISTIC, _logit(0.02), least=0.0195) == pytest.approx(0.99, abs=1e-5)
     assert _quantile(LOGISTIC, _logit(0.02), least=0.0197) == pytest.approx(0.9, abs=1e-6)
+    assert _quantile(LOGISTIC, _logit(0.02), stddev=0.0195) == pytest.approx(0.99, abs=1e-5)
+    assert _quantile(LOGISTIC, _logit(0.02), stddev=0.0205) == pytest.approx(0.9, abs=1e-6)
     assert _quantile(LOGISTIC, jnp.asarray(-200.0)) == pytest.approx(0.9, abs=1e-6)
+    # A quantile of one would be out of range.
+    assert 0.999 < _quantile(LOGISTIC, jnp.asarray(-17.0), least=0.0) < 1.0
     assert _quantile(LOGISTIC, jnp.asarray(jnp.nan)) == pytest.approx(0.9, abs=1e-6)
 
 
@@ -90,17 +99,41 @@ def test_curvatures_are_those_at_the_intercept(share):
         return float(_rare_class.curvature(largest, objective, intercept))
 
     assert found(LOGISTIC, _logit(share), 0.25) == pytest.approx(share * (1 - share), rel=1e-4)
-    # Of diag(p) - ppᵀ: rows' absolute values sum to 2p(1 - p).
+    # Of diag(p) - ppᵀ: rows' absolute values sum to 2p(1 - p), at least the largest eigenvalue.
     logits = jnp.log(jnp.asarray([share, (1 - share) / 2, (1 - share) / 2]))
     worst = max(2 * p * (1 - p) for p in (share, (1 - share) / 2))
     assert found(losses.softmax(2.0, 3), logits, 0.5) == pytest.approx(worst, rel=1e-4)
+    shares = np.exp(np.asarray(logits, float))
+    assert worst >= np.linalg.eigvalsh(np.diag(shares) - np.outer(shares, shares))[-1]
     assert found(losses.huber(2.0), _logit(share), 1.0) == 1.0
 
 
 @pytest.mark.parametrize("intercept", [-4.0, -0.3, 0.5])
-def test_a_loss_whose_curvature_depends_on_the_label_counts_with_its_largest(intercept):
-    found = _rare_class.curvature(1.0, _smooth_hinge(), jnp.asarray(intercept))
-    assert float(found) == 1.0
+def test_other_losses_of_two_classes_are_left_alone(intercept):
+    """Of a hinge an intercept is no share, and the curvature at -4 says nothing of that at 0."""
+    hinge = _smooth_hinge()
+    assert not _rare_class.of_classes(hinge)
+    assert _rare_class.curvature(1.0, hinge, jnp.asarray(intercept)) == 1.0
+    assert _quantile(hinge, jnp.asarray(intercept)) == pytest.approx(0.9)
+
+
+def test_what_is_a_loss_of_classes_is_seen_inside_jit_too():
+    many = losses.softmax(2.0, 5)
+    straight = many.linear_model._replace(derivative=lambda m, y: m - y[..., None])
+
+    @jax.jit
+    def seen(x):
+        cases = LOGISTIC, many, many._replace(linear_model=straight), losses.huber(1.0)
+        return x, [jnp.asarray(_rare_class.of_classes(case)) for case in cases]
+
+    assert [bool(each) for each in seen(1.0)[1]] == [True, True, False, False]
+
+
+def test_many_classes_cost_no_matrix_of_them():
+    objective, classes = losses.softmax(2.0, 2000), 2000
+    lowered = jax.jit(lambda b: _rare_class.curvature(0.5, objective, b)).lower(jnp.zeros(classes))
+    memory = lowered.compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 100 * classes
 
 
 @pytest.mark.parametrize(
@@ -144,7 +177,7 @@ def test_sixty_steps_find_the_intercept_of_a_rare_class(share):
     labels = (jnp.arange(users) < share * users).astype(jnp.float32)[:, None]
     rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
     data = linear.prepare(LOGISTIC.linear_model, rows, 1)
-    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.zeros(1))
+    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.zeros(1), True)
     found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
     assert float(found[0]) == pytest.approx(float(_logit(share)), abs=0.05)
 
@@ -158,7 +191,7 @@ def test_noise_of_a_step_on_the_intercept_moves_no_margin_by_more_than_a_half():
     labels = (jax.random.uniform(jax.random.key(1), (users, 1)) < jax.nn.sigmoid(-6.0)) + 0.0
     rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
     data = linear.prepare(LOGISTIC.linear_model, rows, 1)
-    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.full(1, -6.0))
+    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.full(1, -6.0), True)
 
     @jax.jit
     def one(key):
@@ -177,12 +210,115 @@ def test_noise_does_not_make_a_class_rarer_than_it_could_show():
     rows = UserData(Example(jnp.ones((users, 1, 1)), jnp.zeros((users, 1))), None)
     data = linear.prepare(LOGISTIC.linear_model, rows, 1)
     bends = Bends(0.25, 1.0, 0.25)
-    given = (jnp.asarray(1.0), bends, data, jnp.zeros(1))
+    given = (jnp.asarray(1.0), bends, data, jnp.zeros(1), True)
     # Of the average of 400 steps, each of which has 2·30/1000.
     stddev = 0.06 * (1.8 / 400) ** 0.5
     assert float(_first_intercept.prior(plan, 1.0, bends).slope_stddev) == pytest.approx(stddev)
     found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
     assert float(found[0]) == pytest.approx(float(_logit(stddev)), rel=1e-4)
+
+
+@pytest.mark.parametrize("start", [-4.0, -3.0, 3.0, 5.0])
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_a_start_that_is_far_out_is_found_back_from(start, share):
+    """Where the link is flat a Newton step is far too long, and its end as far out on the other side."""
+    users = 1000
+    problem = Problem(LOGISTIC, num_users=users, items_per_user=1, dim=1)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0)
+    plan = dataclasses.replace(plan, start_multiplier=1e-3)
+    labels = (jnp.arange(users) < share * users).astype(jnp.float32)[:, None]
+    rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
+    data = linear.prepare(LOGISTIC.linear_model, rows, 1)
+    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.full(1, start), True)
+    found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
+    assert float(found[0]) == pytest.approx(float(_logit(share)), abs=0.1)
+
+
+def _received(monkeypatch, labels, constant=1.0, **edits):
+    """What the stages of a run are given, where the first one releases the intercept -4."""
+    users, items, seen = 40, 3, {}
+    problem = Problem(LOGISTIC, num_users=users, items_per_user=items, dim=2)
+    plan = whitened_sgd.plan(
+        problem, Budget(1.0, 1e-5), intercept=0, num_steps=4, radius_steps=2, start_steps=2
+    )
+    tiny = {f"{name}_multiplier": 1e-6 for name in ("means", "squares", "matrix", "check")}
+    plan = dataclasses.replace(plan, **({"least_class": 0.001} | tiny | edits))
+    rows = np.full((users, items, 2), constant, np.float32)
+    rows[..., 1] = np.random.default_rng(0).normal(size=(users, items)) * 0.1
+    data = UserData(Example(jnp.asarray(rows), jnp.asarray(labels(users, items))), None)
+
+    def first(key, plan, objective, slope, bends, data, params, constant):
+        return params.at[0].set(-4.0), privacy.zero(), jnp.zeros(())
+
+    def spied(module, name):
+        inner = getattr(module, name)
+
+        def outer(*args):
+            seen.setdefault(name, []).append(args)
+            return inner(*args)
+
+        monkeypatch.setattr(module, name, outer)
+
+    monkeypatch.setattr(_first_intercept, "released", first)
+    spied(_rare_class, "quantile")
+    spied(whitened_sgd, "_opening_radius")
+    spied(_whitened_descent, "descent")
+    whitened_sgd.solve(jax.random.key(0), plan, LOGISTIC, data, jnp.zeros(2))
+    return plan, seen
+
+
+def _labels(ones):
+    return lambda users, items: jnp.zeros((users, items)).at[: int(ones * users)].set(1.0)
+
+
+def test_stages_are_given_what_the_released_intercept_says(monkeypatch):
+    plan, seen = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=1e-3)
+    share = float(jax.nn.sigmoid(-4.0))
+    asked = seen["quantile"][0]
+    assert float(asked[3]) == -4.0
+    assert asked[4] == 3
+    expected = 1 - (1 - (1 - share) ** 3) / 2
+    for stage, place in (("_opening_radius", 2), ("descent", 2)):
+        assert len(seen[stage]) == 2
+        for args in seen[stage]:
+            assert float(args[place]) == pytest.approx(expected, abs=1e-5)
+    for args in seen["descent"]:
+        assert float(args[4].mean) == pytest.approx(4 * share * (1 - share), rel=1e-2)
+    # With the radius hidden by noise steps are not longer; with the share hidden nothing is done.
+    _, hidden = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=40.0)
+    assert float(hidden["descent"][0][4].mean) == 0.25
+    _, noisy = _received(monkeypatch, _labels(0.0), start_multiplier=10.0, radius_multiplier=1e-3)
+    assert float(noisy["descent"][0][2]) == pytest.approx(plan.quantile)
+    assert float(noisy["descent"][0][4].mean) == 0.25
+
+
+def test_the_labels_have_no_part_in_it_but_by_the_released_intercept(monkeypatch):
+    quiet = {"start_multiplier": 1e-3, "radius_multiplier": 1e-3}
+    one = _received(monkeypatch, _labels(0.0), **quiet)[1]
+    other = _received(monkeypatch, _labels(0.9), **quiet)[1]
+    # Spies are nested: the first run's have seen the second one too.
+    for mine, theirs in zip(one["descent"][:2], other["descent"], strict=True):
+        assert float(mine[2]) == float(theirs[2]) > 0.9
+        assert float(mine[4].mean) == float(theirs[4].mean) < 0.25
+
+
+def test_a_column_that_is_not_the_constant_one_says_nothing_of_classes(monkeypatch):
+    """Rows that were longer than their bound are made shorter, and the constant with them."""
+    quiet = {"start_multiplier": 1e-3, "radius_multiplier": 1e-3}
+    plan, seen = _received(monkeypatch, _labels(0.0), constant=0.3, **quiet)
+    for args in seen["descent"]:
+        assert float(args[2]) == pytest.approx(plan.quantile)
+        assert float(args[4].mean) == 0.25
+
+
+@pytest.mark.parametrize("name", ["start_multiplier", "means_multiplier"])
+def test_an_intercept_without_noise_for_it_is_refused_by_name(name):
+    problem = Problem(LOGISTIC, num_users=4, items_per_user=1, dim=2)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0)
+    edited = dataclasses.replace(plan, **{name: None})
+    data = UserData(Example(jnp.ones((4, 1, 2)), jnp.zeros((4, 1))), None)
+    with pytest.raises(ValueError, match=rf"plan\.{name} must be a number where"):
+        whitened_sgd.solve(jax.random.key(0), edited, LOGISTIC, data, jnp.zeros(2))
 
 
 def test_the_bound_follows_noise_and_a_given_quantile_stays():

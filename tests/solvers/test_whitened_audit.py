@@ -121,7 +121,7 @@ def _intercept(weaker):
 
     def mechanism(key, data):
         rows, slope = _prepared(data), jnp.asarray(0.4)
-        given = (slope, Bends(0.25, 1.0, 0.25), rows, jnp.zeros(1))
+        given = (slope, Bends(0.25, 1.0, 0.25), rows, jnp.zeros(1), True)
         return _first_intercept.released(key, plan, OBJECTIVE, *given)[0]
 
     return mechanism, lambda params: params[0], [_data([BOUND], [0.0], y) for y in (0.0, 1.0)]
@@ -142,7 +142,7 @@ def _intercept_of_classes(weaker):
 
     def mechanism(key, data):
         rows, slope, start = _prepared(data), jnp.asarray(0.4), jnp.zeros((1, 2))
-        given = (slope, Bends(0.5, 1.0, 0.5), rows, start)
+        given = (slope, Bends(0.5, 1.0, 0.5), rows, start, True)
         return _first_intercept.released(key, plan, SOFTMAX, *given)[0]
 
     pair = [_data([x], [0.0], 0.0) for x in (-BOUND, BOUND)]

@@ -134,7 +134,7 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, sign)
     model = objective.linear_model
     data = linear.prepare(model, UserData(Example(rows, jnp.zeros((few, items)))), 1)
     bends = _typical_link.Bends(1.0, 1.0, 1.0)
-    given = (jnp.asarray(slope), bends, data, jnp.zeros((1, classes)))
+    given = (jnp.asarray(slope), bends, data, jnp.zeros((1, classes)), True)
     found, _, _ = _first_intercept.released(jax.random.key(0), plan, objective, *given)
     # At even odds rows of the Hessian sum to 2·¼·¾.
     length = slope / few / 0.375

@@ -49,6 +49,7 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, colum
             STRAIGHT,
             data,
             jnp.full(1, where),
+            True,
         )
         return float(found[0][0]) - where
 
@@ -73,7 +74,7 @@ def test_the_intercept_is_drawn_to_the_start_by_as_much_as_noise_hides():
 
     @jax.jit
     def one(key):
-        given = (jnp.asarray(slope), STRAIGHT, data, jnp.full(1, start))
+        given = (jnp.asarray(slope), STRAIGHT, data, jnp.full(1, start), True)
         return _first_intercept.released(key, plan, FAR, *given)[0][0]
 
     found = jax.lax.map(one, jax.random.split(jax.random.key(5), runs), batch_size=50)
@@ -98,7 +99,7 @@ def test_an_intercept_far_beyond_the_prior_is_found_where_noise_does_not_hide_it
 
     @jax.jit
     def one(key):
-        given = (jnp.asarray(slope), STRAIGHT, data, jnp.full(1, start))
+        given = (jnp.asarray(slope), STRAIGHT, data, jnp.full(1, start), True)
         return _first_intercept.released(key, plan, objective, *given)[0][0]
 
     found = jax.lax.map(one, jax.random.split(jax.random.key(6), runs), batch_size=50)

@@ -25,6 +25,8 @@ from dpsco_jax.oracles import row_moments
 from dpsco_jax.oracles.linear import LinearData
 from dpsco_jax.solvers.user_level import _noisy_sums, _whitening
 
+_UNLIKE = 0.1  # how far the mean of a constant 1 may be off
+
 
 class Coordinates(NamedTuple):
     """A linear map of parameters and its inverse.
@@ -33,11 +35,14 @@ class Coordinates(NamedTuple):
         to_params: T, ``[dim, dim]``: w = T·v.
         from_params: T⁻¹, ``[dim, dim]``.
         largest: about the largest eigenvalue of the second moments in these coordinates.
+        constant: whether the intercept's column may be the constant 1, as far as noise shows; false without
+            one, or where rows were longer than their bound and were made shorter.
     """
 
     to_params: Float[Array, "dim dim"]
     from_params: Float[Array, "dim dim"]
     largest: Float[Array, ""]
+    constant: Any = False
 
 
 def released(
@@ -55,11 +60,14 @@ def released(
     means_key, squares_key, matrix_key = jax.random.split(key, 3)
     means = jnp.zeros(dim)
     spent, mean_stddev = privacy.zero(), jnp.zeros(())
+    constant: Any = False
     if plan.intercept is not None:
         total = row_moments.means(feature_bound, chunk)(data)
         means, mean_stddev, loss = _noisy_sums.released(
             means_key, users, total, feature_bound, plan.means_multiplier, nonnegative=False
         )
+        off = jnp.abs(means[plan.intercept] - 1.0)
+        constant = off <= jnp.maximum(_UNLIKE, 4.0 * mean_stddev)
         means, spent = means.at[plan.intercept].set(0.0), privacy.compose(spent, loss)
     bound = plan.squares_bound
     total = row_moments.mean_squares(bound, chunk)(data)
@@ -75,5 +83,5 @@ def released(
         centring = centring.at[plan.intercept].add(-means)
     found = _whitening.released(matrix_key, plan, data, centring * scales[None])
     inverse = jnp.linalg.inv(found.to_params)
-    made = Coordinates(found.to_params, inverse, found.largest)
+    made = Coordinates(found.to_params, inverse, found.largest, constant)
     return made, privacy.compose(spent, found.loss)

@@ -1,9 +1,9 @@
 """The first stage of whitened SGD: the intercept alone, before any column is looked at.
 
 What it computes: noisy gradient descent on one number (of a matrix of parameters, on one for each output),
-averaged with weights that grow as k². A ridge draws it to where it starts by as much as noise hides of it. Of
-two classes the link is nearly flat where one is rare: steps are then longer, but never so long that the noise
-of one moves a margin by more than a half.
+averaged with weights that grow as k². A ridge draws it to where it starts by as much as noise hides of it.
+Where a class is rare the link is nearly flat: steps are then longer, as long as the noise of one moves a
+margin by a half at most, in deviation.
 
 Source: own.
 
@@ -32,7 +32,8 @@ _SPREAD = (
 )
 _INTERCEPT_MARGINS = 2.0  # typical size of an intercept over that of a margin
 _LONGER = 16.0  # steps than those that the largest curvature allows, at most
-_MOVED = 0.5  # a margin, by the noise of one step
+_MOVED = 0.5  # a margin, by the noise of one step: its deviation
+_LONGEST = 2.0  # a step, in margins of classes
 
 
 class InterceptPrior(NamedTuple):
@@ -91,9 +92,20 @@ def prior(plan: Plan, slope: Any, bends: Bends) -> InterceptPrior:
 
 def released(
     key: jax.Array, plan: Plan, objective: Objective, slope: jax.Array, bends: Bends,
-    data: linear.LinearData, params: jax.Array,
+    data: linear.LinearData, params: jax.Array, constant: Any,
 ) -> tuple[jax.Array, privacy.PrivacyLoss, jax.Array]:  # fmt: skip
-    """Descent along the intercept alone: the point, the cost, the number of gradients."""
+    """Descent along the intercept alone: the point, the cost, the number of gradients.
+
+    Args:
+        key: of the noise; used once.
+        plan: of the solver, with an intercept.
+        objective: a linear model.
+        slope: to which slopes are clipped.
+        bends: of the link.
+        data: dense rows.
+        params: the start.
+        constant: whether the intercept's column may be the constant 1; may be traced.
+    """
     noise_key, oracle_key = jax.random.split(key)
     model, column = objective.linear_model, plan.intercept
     multiplier: Any = plan.start_multiplier
@@ -109,9 +121,16 @@ def released(
     noise = known.slope_stddev * (plan.start_steps / _SPREAD) ** 0.5
     least = jnp.minimum(jnp.maximum(bends.largest / _LONGER, noise / _MOVED), bends.largest)
 
+    classes = _rare_class.of_classes(objective)
+
     def descend(slopes: jax.Array, now: jax.Array) -> jax.Array:
-        bend = _rare_class.curvature(bends.largest, objective, now[0])
-        return -(slopes + ridge * (now - start)) / (jnp.maximum(bend, least) + ridge)
+        bend = bends.largest
+        if classes:
+            at = _rare_class.curvature(bends.largest, objective, now[0])
+            bend = jnp.where(constant, jnp.maximum(at, least), bends.largest)
+        moved = -(slopes + ridge * (now - start)) / (bend + ridge)
+        # Where it has gone too far a flat link would send it as far to the other side.
+        return jnp.clip(moved, -_LONGEST, _LONGEST) if classes else moved
 
     chain = optax.chain(
         transforms.privatize(
@@ -123,7 +142,8 @@ def released(
     end = loop.run(oracle_key, inner, chain, start, chosen, plan.start_steps)
     found = transforms.average_eval_params(end.opt_state, end.params)
     found = start + known.weighed(found - start)
-    found = _rare_class.within_noise(objective, found, start, known.slope_stddev)
+    bounded = _rare_class.within_noise(objective, found, start, known.slope_stddev)
+    found = jnp.where(constant, bounded, found)
     return (
         params.at[column].set(found[0].astype(params.dtype)),
         privacy.privacy_spent(end.opt_state),

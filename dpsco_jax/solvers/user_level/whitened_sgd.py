@@ -2,10 +2,10 @@
 
 What it computes, each stage from the releases of those before it:
 
-1. the intercept alone, by noisy gradient descent on one number, drawn to where it starts by as much as noise
-   hides of it;
-2. coordinates in which columns have mean zero, deviation one and, as far as it shows above the noise, no
+1. coordinates in which columns have mean zero, deviation one and, as far as it shows above the noise, no
    correlation (``_coordinates``);
+2. the intercept alone, by noisy gradient descent on one number, drawn to where it starts by as much as noise
+   hides of it;
 3. the radius within which a given share of the users' gradients lie, at the start; the share follows the
    intercept where it shows that a class is rare (``_rare_class``);
 4. a first, cheap phase of gradient descent that brings the point near;
@@ -121,23 +121,20 @@ def solve(
     bends = _typical_link.bends(model, smoothness / model.feature_bound**2)
 
     first = objective.domain.project(params)
-    losses, counts, quantile = [], [], plan.quantile
+    coordinates, loss = _coordinates.released(keys[1], plan, model.feature_bound, prepared)
+    losses, counts, quantile = [loss], [], plan.quantile
     if plan.intercept is not None:
         first, loss, count = _first_intercept.released(
-            keys[0], plan, objective, slope, bends, prepared, first
+            keys[0], plan, objective, slope, bends, prepared, first, coordinates.constant
         )
         first = objective.domain.project(first)
         losses.append(loss)
         counts.append(count)
-        common, items = first[plan.intercept], prepared.labels.shape[1]
-        quantile = _rare_class.quantile(plan.quantile, plan.least_class, objective, common, items)
         stddev = _first_intercept.prior(plan, slope, bends).slope_stddev
-        informed = _rare_class.bends(bends, objective, common, stddev)
-        # Where the radius cannot be found a rare class is clipped, and longer descents go astray.
-        found = 1.0 - quantile > plan.radius_multiplier / plan.num_users
-        bends = bends._replace(mean=jnp.where(found, informed.mean, bends.mean))
-    coordinates, loss = _coordinates.released(keys[1], plan, model.feature_bound, prepared)
-    losses.append(loss)
+        quantile, bends = _informed(
+            plan, objective, bends, first[plan.intercept], prepared.labels.shape[1], stddev,
+            coordinates.constant,
+        )  # fmt: skip
     rows = _whitening.transformed(prepared, coordinates.to_params)
     guess = slope * jnp.sqrt(float(plan.columns))
     start = TunedPoint(coordinates.from_params @ first, jnp.log(guess))
@@ -196,6 +193,21 @@ def solve(
     )
     spent = privacy.compose(*losses)
     return solution._replace(privacy=privacy.unbounded_unless(covered, spent), released=extra)
+
+
+def _informed(
+    plan: Plan, objective: Objective, bends: _typical_link.Bends, intercept: jax.Array, items: int,
+    stddev: Any, constant: Any,
+) -> tuple[Any, _typical_link.Bends]:  # fmt: skip
+    """The quantile and the curvatures of the link by what the released intercept says of the classes."""
+    raised = _rare_class.quantile(
+        plan.quantile, plan.least_class, objective, intercept, items, stddev
+    )
+    quantile = jnp.where(constant, raised, plan.quantile)
+    flat = _rare_class.bends(bends, objective, intercept, stddev)
+    # Where noise hides the radius a rare class is clipped, and longer descents go astray.
+    found = constant & (1.0 - quantile > plan.radius_multiplier / plan.num_users)
+    return quantile, bends._replace(mean=jnp.where(found, flat.mean, bends.mean))
 
 
 def _opening_radius(

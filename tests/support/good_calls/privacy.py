@@ -45,6 +45,30 @@ _CORE = {
 }
 
 GOOD: dict[str, dict[str, Any]] = {
+    "privacy.iteration.last_iterate_gdp": {
+        "contraction": kinds.PROBABILITY(0.9),
+        "noise_multiplier": kinds.POSITIVE,
+    },
+    "privacy.iteration.last_iterate_noise_multiplier": {
+        "mu": kinds.POSITIVE,
+        "contraction": kinds.PROBABILITY(0.9),
+    },
+    "privacy.variation.gdp_within": {
+        "variation": Kind("below δ/(1 + e^ε)", (-1.0, 0.5, np.nan))(0.0)
+    },
+    "privacy.variation.variation_delta": {
+        "mu": kinds.NONNEGATIVE,
+        "variation": kinds.PROBABILITY(1e-9),
+        "epsilon": kinds.NONNEGATIVE(1.0),
+    },
+    "privacy.variation.variation_epsilon": {
+        "mu": kinds.NONNEGATIVE,
+        "variation": kinds.PROBABILITY(1e-9),
+    },
+    "privacy.variation.with_variation": {
+        "variation": kinds.PROBABILITY(1e-15),
+        "horizon": kinds.NONNEGATIVE(3.0),
+    },
     "privacy.budget.Budget": {"delta": kinds.SHARE(1e-5)},
     "privacy.accountants.closed_form": _RELEASES,
     "privacy.accountants.privacy_loss_distribution": _RELEASES,

@@ -77,8 +77,8 @@ FAULTS = (
     Fault(
         "whitened: a share that noise made has room",
         "solvers/user_level/_rare_class.py",
+        "& (_shares(found) > _SEEN * stddev)",
         "& (shares > _SEEN * stddev)",
-        "& (shares > 0.0 * stddev)",
         _RARE,
     ),
     Fault(
@@ -91,8 +91,8 @@ FAULTS = (
     Fault(
         "whitened: steps are longer where noise hides the radius",
         _WHITENED,
-        "found = constant & (1.0 - quantile > plan.radius_multiplier / plan.num_users)",
-        "found = constant",
+        "longer = constant & (1.0 - quantile > plan.radius_multiplier / plan.num_users)",
+        "longer = constant",
         _RARE,
     ),
     Fault(
@@ -125,8 +125,8 @@ FAULTS = (
     ),
     Fault(
         "whitened: the intercept of a rare class may be as far as noise carries it",
-        _FIRST,
-        "bounded = _rare_class.within_noise(objective, found, start, known.slope_stddev)",
+        _WHITENED,
+        "bounded = _rare_class.within_noise(objective, found, known.start, stddev)",
         "bounded = found",
         _RARE,
     ),

@@ -142,8 +142,6 @@ def released(
     end = loop.run(oracle_key, inner, chain, start, chosen, plan.start_steps)
     found = transforms.average_eval_params(end.opt_state, end.params)
     found = start + known.weighed(found - start)
-    bounded = _rare_class.within_noise(objective, found, start, known.slope_stddev)
-    found = jnp.where(constant, bounded, found)
     return (
         params.at[column].set(found[0].astype(params.dtype)),
         privacy.privacy_spent(end.opt_state),

@@ -35,14 +35,15 @@ from dpsco_jax.solvers.user_level._typical_link import Bends
 _ROOM = 4.0  # for columns by which the classes differ
 _LONGER = 4.0  # steps than those that the largest curvature allows
 _STEEP = 2.0  # slopes of a rare class, over the mean
-_SEEN = 1.01  # a share over the noise of it
+_SEEN = 0.5  # a share over the noise of it
 _LEAST_SHARE = 1.0  # over the noise of it
 _LARGEST_QUANTILE = 1.0 - 2.0**-20
 
 
 def quantile(
-    planned: Any, least: Any, objective: Objective, intercept: jax.Array, items: int, stddev: Any
-) -> Any:
+    planned: Any, least: Any, objective: Objective, intercept: jax.Array, items: int,
+    found: jax.Array, stddev: Any,
+) -> Any:  # fmt: skip
     """The planned quantile, or a larger one in which the rarest class that can be seen has its room.
 
     Args:
@@ -51,7 +52,8 @@ def quantile(
         objective: a linear model.
         intercept: the margin that all rows have in common, a number or one for each output.
         items: of a user, padding included: where there is much of it there is less room.
-        stddev: of the noise of a share; a share must be above a multiple of it.
+        found: the intercept before ``within_noise``: in it a class must be above a part of its noise.
+        stddev: of the noise of a share.
     """
     if not of_classes(objective):
         return planned
@@ -64,7 +66,7 @@ def quantile(
     # A user with one item of the class counts: for few items that is where slopes are steep.
     holders = 1.0 - (1.0 - jnp.clip(steeper, 0.0, 1.0)) ** items
     rare = slopes > _STEEP * (shares @ slopes)
-    rare &= (shares * (1.0 - shares) > least) & (shares > _SEEN * stddev)
+    rare &= (shares * (1.0 - shares) > least) & (_shares(found) > _SEEN * stddev)
     room = jnp.max(jnp.where(rare, 1.0 - 0.5 * holders, 0.0))
     return jnp.maximum(planned, jnp.minimum(room, _LARGEST_QUANTILE))
 

@@ -49,7 +49,7 @@ Example:
     ((3,), 0, True)
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -130,11 +130,13 @@ def solve(
         first = objective.domain.project(first)
         losses.append(loss)
         counts.append(count)
-        stddev = _first_intercept.prior(plan, slope, bends).slope_stddev
-        quantile, bends = _informed(
-            plan, objective, bends, first[plan.intercept], prepared.labels.shape[1], stddev,
+        known = _Classes(
+            first[plan.intercept], objective.domain.project(params)[plan.intercept],
+            prepared.labels.shape[1], _first_intercept.prior(plan, slope, bends).slope_stddev,
             coordinates.constant,
         )  # fmt: skip
+        common, quantile, bends = _informed(plan, objective, bends, known)
+        first = objective.domain.project(first.at[plan.intercept].set(common))
     rows = _whitening.transformed(prepared, coordinates.to_params)
     guess = slope * jnp.sqrt(float(plan.columns))
     start = TunedPoint(coordinates.from_params @ first, jnp.log(guess))
@@ -195,19 +197,39 @@ def solve(
     return solution._replace(privacy=privacy.unbounded_unless(covered, spent), released=extra)
 
 
+class _Classes(NamedTuple):
+    """What the first stage says of classes.
+
+    Attributes:
+        intercept: as it was found.
+        start: what it began with.
+        items: of a user.
+        stddev: of the noise of a share.
+        constant: whether the intercept's column may be the constant 1.
+    """
+
+    intercept: jax.Array
+    start: jax.Array
+    items: int
+    stddev: Any
+    constant: Any
+
+
 def _informed(
-    plan: Plan, objective: Objective, bends: _typical_link.Bends, intercept: jax.Array, items: int,
-    stddev: Any, constant: Any,
-) -> tuple[Any, _typical_link.Bends]:  # fmt: skip
-    """The quantile and the curvatures of the link by what the released intercept says of the classes."""
+    plan: Plan, objective: Objective, bends: _typical_link.Bends, known: _Classes
+) -> tuple[jax.Array, Any, _typical_link.Bends]:
+    """The intercept, the quantile and the curvatures of the link by what is known of the classes."""
+    found, stddev, constant = known.intercept, known.stddev, known.constant
+    bounded = _rare_class.within_noise(objective, found, known.start, stddev)
+    intercept = jnp.where(constant, bounded, found).astype(found.dtype)
     raised = _rare_class.quantile(
-        plan.quantile, plan.least_class, objective, intercept, items, stddev
+        plan.quantile, plan.least_class, objective, intercept, known.items, found, stddev
     )
     quantile = jnp.where(constant, raised, plan.quantile)
     flat = _rare_class.bends(bends, objective, intercept, stddev)
     # Where noise hides the radius a rare class is clipped, and longer descents go astray.
-    found = constant & (1.0 - quantile > plan.radius_multiplier / plan.num_users)
-    return quantile, bends._replace(mean=jnp.where(found, flat.mean, bends.mean))
+    longer = constant & (1.0 - quantile > plan.radius_multiplier / plan.num_users)
+    return intercept, quantile, bends._replace(mean=jnp.where(longer, flat.mean, bends.mean))
 
 
 def _opening_radius(

@@ -136,9 +136,9 @@ class PrivateEstimator(BaseEstimator):
         """Intervals of the coefficients that account for the noise of privacy and the chance of sampling.
 
         They are coefficient ± z·s, s its standard error and z the quantile of the normal law. On synthetic
-        data with 3,000 users or more 88 to 91 % of the intervals of level 0.9 held the truth. Where columns
-        are many for the number of users and ε, or gradients have heavy tails, they are too narrow: they cover
-        no bias by clipping or shrinkage. Each holds by itself.
+        data with 3,000 users or more 88 to 91 % of the intervals of level 0.9 held the truth, and 85 and 92 %
+        with a class of 1 and 3 %. Where columns are many for the number of users and ε, or gradients have
+        heavy tails, they are too narrow: they cover no bias by clipping or shrinkage. Each holds by itself.
 
         Args:
             level: the share of them that are to hold the coefficient of the population, in (0, 1).

@@ -1,4 +1,4 @@
-"""The first stage of whitened SGD: the intercept alone, before any column is looked at.
+"""A first intercept for whitened SGD: fitted alone, before the other parameters.
 
 What it computes: noisy gradient descent on one number (of a matrix of parameters, on one for each output),
 averaged with weights that grow as k². A ridge draws it to where it starts by as much as noise hides of it.

@@ -30,7 +30,8 @@ class Bends(NamedTuple):
     Attributes:
         largest: at any margin and label.
         flatness: the largest over that at margins of zero.
-        mean: the mean over rows may be taken to stay below this; at most ``largest``.
+        mean: what the mean over rows is taken to stay below, at most ``largest``: a guess from an intercept,
+            which lets steps be longer (``_rare_class``).
     """
 
     largest: Any

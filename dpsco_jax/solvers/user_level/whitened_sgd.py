@@ -198,7 +198,7 @@ def solve(
 
 
 class _Classes(NamedTuple):
-    """What the first stage says of classes.
+    """What the first intercept says of classes.
 
     Attributes:
         intercept: as it was found.

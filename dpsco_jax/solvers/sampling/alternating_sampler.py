@@ -256,7 +256,7 @@ def capped_trials(num_steps: int, acceptance: SupportsFloat, variation: Supports
 
     Example:
         >>> capped_trials(1000, 0.5, 1e-9)
-        2298
+        2309
     """
     variation = _checks.require_real("variation", variation, 0.0, 1.0)
 

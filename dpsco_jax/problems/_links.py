@@ -33,6 +33,7 @@ def objective(
     ridge: float,
     everywhere: bool = True,
     label_range: LabelRange = ANY_NUMBER,
+    remainder: Callable[[Any, Any, Any], Any] | None = None,
 ) -> Objective:
     """The objective of a convex link, from the suprema of its first and second derivative.
 
@@ -42,6 +43,7 @@ def objective(
     _checks.require_positive("feature_bound", feature_bound)
     _checks.require_nonnegative("ridge", ridge)
     link, derivative = for_any_label(link), for_any_label(derivative)
+    remainder = None if remainder is None else for_any_label(remainder)
 
     def loss(params: Float[Array, "dim"], item: Example) -> Any:
         require_one_label(item.label)
@@ -54,7 +56,7 @@ def objective(
             smoothness=None if curvature is None else curvature * feature_bound**2,
             domain=domain,
             ridge=ridge,
-            linear_model=LinearModel(link, derivative, feature_bound),
+            linear_model=LinearModel(link, derivative, feature_bound, remainder=remainder),
             globally_convex_lipschitz=everywhere,
             label_range=label_range,
         )

@@ -75,12 +75,16 @@ class LinearModel(NamedTuple):
             shape of the margin; elementwise.
         feature_bound: the ℓ2 norm onto which features are projected.
         outputs: K; ``None`` if the margin is one number and params is a vector.
+        remainder: ``remainder(margin, label, change)``, elementwise: link(margin + change) - link(margin) -
+            derivative(margin)·change, at least 0, with an error of a few roundings of the derivative's
+            largest value times the change; ``None`` where there is no such form.
     """
 
     link: Callable[[Any, Any], Any]
     derivative: Callable[[Any, Any], Any]
     feature_bound: float
     outputs: int | None = None
+    remainder: Callable[[Any, Any, Any], Any] | None = None
 
     def params_shape(self, dim: int) -> tuple[int, ...]:
         """The shape of params for rows of a length: ``[dim]``, or ``[dim, outputs]``."""

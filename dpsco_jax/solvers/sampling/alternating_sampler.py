@@ -1,9 +1,9 @@
 """The proximal sampler: a chain whose steps are exact, so that only their number decides how good a draw is.
 
-What it computes: from a point x, T times: y ← x + √η·N(0, I), and x ← a draw from the density in proportion to
-exp(-V(x) - ‖x - y‖²/(2η)). What draws it, by trials each of which may fail, is an ``Oracle``. All trials of all
-steps are made in one flat loop of at most N trips, so that lanes under ``vmap`` do not wait for one another
-in each step.
+What it computes: from a point x, T times: y ← x + √η·N(0, I), and x ← a draw from the density in proportion
+to exp(-V(x) - ‖x - y‖²/(2η)). What draws it, by trials each of which may fail, is an ``Oracle``. All trials of
+all steps are made in one flat loop of at most N trips, so that lanes under ``vmap`` do not wait for one
+another in each step.
 
 Source: T, Algorithm 13 (Lee, Shen and Tian 2021); the law of the loop is that of Theorem 3.5.2, with the
 number of steps that ``mixing_steps`` proves.
@@ -14,10 +14,10 @@ With exact draws the law of x_T is within total variation
     (1 + ηm)^{-(T-1)}·W/(2√η)
 
 of π (docs/privacy/proximal_sampler.md). If each trial succeeds with probability at least p, whatever came
-before, fewer than T of N succeed with probability at most Pr[Binomial(N, p) < T]; the loop then returns the last point
-that it has, and never says so. Privacy rests on these two numbers, not on the data. What the guarantee does
-not cover: how many trials were made (``Draw.num_trials``), and how long that took. ``constant_time=True``
-makes all N trips, and both branches of each.
+before, fewer than T of N succeed with probability at most Pr[Binomial(N, p) < T]; the loop then returns the
+last point that it has, and never says so. Privacy rests on these two numbers, not on the data. What the
+guarantee does not cover: how many trials were made (``Draw.num_trials``), and how long that took.
+``constant_time=True`` makes all N trips, and both branches of each.
 
 Cost: T steps of a Gaussian vector each, and what the oracle asks for. Memory of one state.
 
@@ -68,9 +68,9 @@ class Oracle(NamedTuple):
     Attributes:
         init: ``init(x) -> state``, of the starting point.
         diffuse: ``diffuse(key, state) -> state``: y ← x + √η·N(0, I), and all that is prepared once for a y.
-        trial: ``trial(key, state) -> (state, accepted)``: the state with a proposal for x, which counts only if
-            ``accepted``, and the bool whether it does. Conditioned on that, x has the law above. The y of
-            the state and what was prepared for it stay.
+        trial: ``trial(key, state) -> (state, accepted)``: the state with a proposal for x, which counts only
+            if ``accepted``, and the bool whether it does. Conditioned on that, x has the law above. The y
+            of the state and what was prepared for it stay.
         point: ``point(state) -> x``.
     """
 

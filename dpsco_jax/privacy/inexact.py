@@ -1,0 +1,129 @@
+"""What a draw by an inexact sampler costs: its certificate, and a loss that ledgers can add.
+
+What it computes: for one release that is μ-Gaussian DP up to a total variation distance τ (``variation``),
+its certificate at a δ, exactly, and a ``PrivacyLoss`` for plans, in numbers that may be traced. There are two
+such losses. The Rényi curve of the ideal mechanism, enlarged as ``with_variation`` says, composes well and is
+taken where τ is so small that its ε at δ is not much larger; that of an (ε, δ)-DP release needs no more than
+the certificate does.
+
+Source: as for ``variation``.
+
+Formal guarantee: as for ``variation``, in both directions of a pair of neighbours. The loss is infinite where
+neither is proven.
+
+Cost: none.
+"""
+
+from typing import Any, SupportsFloat
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax._checks import require_inside, require_number, require_probability, require_relation
+from dpsco_jax._numerics import Scalar, as_floats, special_namespace
+from dpsco_jax.privacy import curves
+from dpsco_jax.privacy.certificates import Certificate, accounted_by
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
+from dpsco_jax.privacy.loss import epsilon as epsilon_of
+from dpsco_jax.privacy.variation import variation_epsilon, with_variation
+
+_ENLARGED_SHARE = 0.5  # of δ: the failure probability of the enlarged curve
+_WHOLE_SHARE = 0.8  # and of the other loss: at δ itself its ε would be infinite
+_WORTH = 1.25  # what the ε of one release may be larger for a loss that composes
+_STRETCHES = 1.0 + np.arange(65) / 64.0
+
+
+def inexact_certificate(
+    mu: SupportsFloat,
+    variation: SupportsFloat,
+    delta: SupportsFloat,
+    relation: NeighboringRelation,
+    assumptions: tuple[str, ...] = (),
+) -> Certificate:
+    """The guarantee of one release that is μ-Gaussian DP up to a total variation distance.
+
+    Args:
+        mu: of the ideal mechanism, at least 0.
+        variation: τ, a bound for every data set, in [0, 1].
+        delta: in (0, 1).
+        relation: the neighbouring relation of μ.
+        assumptions: sentences to carry along.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> from dp_accounting import NeighboringRelation
+        >>> relation = NeighboringRelation.REPLACE_ONE
+        >>> inexact_certificate(0.2367, 1e-8, 1e-6, relation).epsilon < 1.01
+        True
+    """
+    require_relation("relation", relation)
+    bound = variation_epsilon(mu, variation, delta)
+    by = accounted_by("closed form with total variation")
+    return Certificate(bound, float(delta), relation, by, assumptions)
+
+
+def inexact_loss(mu: Scalar, variation: Scalar, epsilon: Scalar, delta: Scalar) -> PrivacyLoss:
+    """The loss of one release that is μ-Gaussian DP up to a total variation distance; it may be traced.
+
+    Args:
+        mu: of the ideal mechanism, of shape ``[...]``, at least 0.
+        variation: τ, a bound for every data set, in [0, 1].
+        epsilon: ε of the budget that the release was planned for, above 0: a hint, checked here.
+        delta: δ of that budget, in (0, 1).
+
+    Returns:
+        The loss. Its ε at δ is above that of the certificate, by less the smaller τ is. Infinite where τ is
+        too large for either, or a number is out of its range.
+
+    Raises:
+        ValueError: a concrete argument is out of range.
+
+    Example:
+        >>> from dpsco_jax import privacy
+        >>> float(privacy.epsilon(inexact_loss(0.2, 1e-9, 1.0, 1e-6), 1e-6)) < 1.0
+        True
+    """
+    for name, value in (("mu", mu), ("epsilon", epsilon)):
+        require_number(name, value)
+    require_probability("variation", variation)
+    require_inside("delta", delta)
+    xp, (shift, tau, eps, total) = as_floats(mu, variation, epsilon, delta)
+    valid = (shift >= 0) & (shift < xp.inf) & (eps > 0) & (eps < 700.0) & (total > 0) & (total < 1)
+    shift, eps = xp.where(valid, shift, 1.0), xp.where(valid, eps, 1.0)
+    total, tau = xp.where(valid, total, 0.5), xp.where(valid, tau, 0.0)
+
+    whole = _whole(xp, shift, tau, eps, _WHOLE_SHARE * total)
+    # At twice the ε an exact draw fails with far less than δ.
+    enlarged = with_variation(curves.gdp(shift), tau, 2.0 * eps, _ENLARGED_SHARE * total)
+    composes = epsilon_of(enlarged, total) <= _WORTH * epsilon_of(whole, total)
+    loss = PrivacyLoss(
+        xp.where(composes[..., None], enlarged.rdp, whole.rdp),
+        xp.where(composes, enlarged.delta, whole.delta),
+    )
+    return unbounded_unless(valid, loss)
+
+
+def _whole(xp: Any, mu: Any, tau: Any, eps: Any, failure: Any) -> PrivacyLoss:
+    """The loss of an (ε', δ')-DP release, δ' given, with the least ε' of several that is proven."""
+    tried = eps[..., None] * _STRETCHES.astype(eps.dtype)
+    ideal = xp.exp(_log_delta(xp, mu[..., None], tried))
+    spent = ideal + tau[..., None] * (1.0 + xp.exp(xp.minimum(tried, 700.0)))
+    slack = 1.0 - 64.0 * xp.finfo(spent.dtype).eps
+    proven = spent <= failure[..., None] * slack
+    least = xp.min(xp.where(proven, tried, tried[..., -1:]), axis=-1)
+    return unbounded_unless(xp.any(proven, axis=-1), curves.approximate_dp(least, failure))
+
+
+def _log_delta(xp: Any, mu: Any, eps: Any) -> Any:
+    """The logarithm of the privacy curve of a μ-Gaussian DP release, rounded up; -inf at μ = 0."""
+    ndtr = special_namespace(xp)
+    positive = xp.where(mu > 0, mu, 1.0)
+    first = ndtr.log_ndtr(0.5 * positive - eps / positive)
+    second = eps + ndtr.log_ndtr(-0.5 * positive - eps / positive)
+    unit = xp.finfo(first.dtype).eps
+    rounding = 16.0 * unit * (xp.abs(first) + xp.abs(second) + eps + 1.0)
+    gap = first - second + rounding
+    found = first + rounding + xp.log(-xp.expm1(-xp.minimum(gap, 700.0)))
+    return xp.where(mu > 0, found, -xp.inf)

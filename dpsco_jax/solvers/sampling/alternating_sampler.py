@@ -1,8 +1,8 @@
 """The proximal sampler: a chain whose steps are exact, so that only their number decides how good a draw is.
 
 What it computes: from a point x, T times: y ← x + √η·N(0, I), and x ← a draw from the density in proportion
-to exp(-V(x) - ‖x - y‖²/(2η)). What draws it, by trials each of which may fail, is an ``Oracle``. All trials of
-all steps are made in one flat loop of at most N trips, so that lanes under ``vmap`` do not wait for one
+to exp(-V(x) - ‖x - y‖²/(2η)). What draws it, by trials each of which may fail, is an ``Oracle``. All trials
+of all steps are made in one flat loop of at most N trips, so that lanes under ``vmap`` do not wait for one
 another in each step.
 
 Source: T, Algorithm 13 (Lee, Shen and Tian 2021); the law of the loop is that of Theorem 3.5.2, with the

@@ -127,6 +127,9 @@ def run(
         _, accepted, trips = carry
         return (accepted < num_steps) & (trips < num_trials)
 
+    def diffused(words: Array, held: Any) -> Any:
+        return oracle.diffuse(jax.random.wrap_key_data(words, impl=jax.random.key_impl(key)), held)
+
     def trip(i: Any, carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         state, accepted, trips = carry
         trial_key, next_key = jax.random.split(jax.random.fold_in(rest, i))
@@ -137,9 +140,9 @@ def run(
         if constant_time:
             state = _choose(going_on, oracle.diffuse(next_key, state), state)
         else:
-            state = jax.lax.cond(
-                going_on, lambda held: oracle.diffuse(next_key, held), lambda held: held, state
-            )
+            # Under vmap a branch selects what it is given; words may be, a key would count as used twice.
+            words = jax.random.key_data(next_key)
+            state = jax.lax.cond(going_on, diffused, lambda _, held: held, words, state)
         return state, accepted + counted, trips + pending(carry)
 
     none = jnp.zeros((), jnp.int32)

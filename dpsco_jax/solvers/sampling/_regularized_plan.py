@@ -34,7 +34,7 @@ from dpsco_jax.solvers.sampling.alternating_sampler import capped_trials, mixing
 REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-40
 _EACH = 0.02  # of δ/(1 + e^ε): what mixing and the cap on trials may take
-_FIRST = 0.05  # and all parts of τ, as a first guess
+_FIRST = 0.041  # and all parts of τ, as a first guess
 _TRIES = 40
 
 

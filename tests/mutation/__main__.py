@@ -28,6 +28,7 @@ from tests.mutation import Fault
 from tests.mutation.faults_mended import FAULTS as MENDED
 from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
+from tests.mutation.faults_proximal import FAULTS as PROXIMAL
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
 from tests.mutation.faults_whitened import FAULTS as WHITENED
@@ -35,7 +36,7 @@ from tests.mutation.fork_server import FAILED, PASSED, Run, Server
 from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED)
+FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL)
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 
 

@@ -175,6 +175,26 @@ def test_acceptance_and_gradients_stay_within_their_bounds(name, kind, relative_
     assert float(jnp.min(rates)) >= least - 4.0 * np.sqrt(least * (1 - least) / 400)
 
 
+@pytest.mark.parametrize("relative_step", [1.0, 3.0])
+def test_the_bound_on_acceptance_is_nearly_attained(relative_step):
+    # One row for each direction, within the threshold: the exponent hardly varies, at all its mean.
+    dim, k, mu = 64, 1e4, 1e-3
+    data = UserData(Example(jnp.eye(dim)[:, None], jnp.zeros((dim, 1))))
+    oracle = proximal_oracle(
+        losses.huber(1.0, 100.0),
+        data,
+        jnp.zeros(dim),
+        inverse_temperature=k,
+        convexity=mu,
+        relative_step=relative_step,
+        num_steps=100,
+    )
+    state = oracle.diffuse(jax.random.key(0), oracle.init(jnp.full(dim, 0.1)))
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    rate = float(jnp.mean(jax.jit(jax.vmap(lambda key: oracle.trial(key, state)[1]))(keys)))
+    assert np.exp(-0.625 * relative_step) <= rate <= 1.1 * np.exp(-0.5 * relative_step)
+
+
 def test_a_bound_on_gradients_is_needed():
     # Far from the anchor of before many are taken, and the bound is of the right size.
     data, center = worst_data("one label"), jnp.zeros(4)

@@ -88,11 +88,13 @@ class Draw(NamedTuple):
         params: the last point that was accepted; the start if none was.
         num_accepted: steps that were made, T unless the loop was capped. Depends on the data.
         num_trials: trials that were made. Depends on the data.
+        state: the last state of the oracle, with whatever it counts.
     """
 
     params: Any
     num_accepted: Int[Array, ""]
     num_trials: Int[Array, ""]
+    state: Any
 
 
 def run(
@@ -152,7 +154,7 @@ def run(
     else:
         end = jax.lax.while_loop(pending, lambda carry: trip(carry[2], carry), start)
     state, accepted, trips = end
-    return Draw(oracle.point(state), accepted, trips)
+    return Draw(oracle.point(state), accepted, trips, state)
 
 
 def mixing_variation(

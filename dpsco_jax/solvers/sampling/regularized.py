@@ -167,6 +167,8 @@ def solve(
     if found != plan.setting or float(objective.ridge) != plan.ridge:
         raise ValueError(f"objective must be that of plan.setting = {plan.setting}, got {found}")
 
+    # Numbers that were narrowed are those that run, and are reckoned with in float64.
+    plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
     numbers = plan.numbers
     convexity = plan.regularization + plan.ridge
     center = jnp.asarray(params, jnp.float64).ravel() * (plan.regularization / convexity)
@@ -195,10 +197,16 @@ def solve(
     near = jnp.linalg.norm(center) <= longest
     good = jnp.all(jnp.isfinite(draw))
     passes = jnp.asarray(plan.user_gradients, jnp.int64) * slots
+    realized = (end.state.evaluations + end.num_trials).astype(jnp.int64) * (users * slots)
     return Solution(
         params=draw,
         privacy=privacy.unbounded_unless(near, plan.loss()),
         status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
         gradients=passes,
-        unprivate={"trials": end.num_trials, "steps": end.num_accepted, "trace": None},
+        unprivate={
+            "gradients": realized,
+            "trials": end.num_trials,
+            "steps": end.num_accepted,
+            "trace": None,
+        },
     )

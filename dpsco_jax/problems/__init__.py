@@ -5,6 +5,7 @@
 
 from dpsco_jax.problems import (
     encoding,
+    envelopes,
     gaussian_smoothing,
     labels,
     losses,
@@ -25,6 +26,7 @@ __all__ = [
     "Problem",
     "UserData",
     "encoding",
+    "envelopes",
     "gaussian_smoothing",
     "labels",
     "losses",

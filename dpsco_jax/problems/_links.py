@@ -34,6 +34,7 @@ def objective(
     everywhere: bool = True,
     label_range: LabelRange = ANY_NUMBER,
     remainder: Callable[[Any, Any, Any], Any] | None = None,
+    kink: Callable[[Any], tuple[Any, Any, Any]] | None = None,
 ) -> Objective:
     """The objective of a convex link, from the suprema of its first and second derivative.
 
@@ -56,7 +57,9 @@ def objective(
             smoothness=None if curvature is None else curvature * feature_bound**2,
             domain=domain,
             ridge=ridge,
-            linear_model=LinearModel(link, derivative, feature_bound, remainder=remainder),
+            linear_model=LinearModel(
+                link, derivative, feature_bound, remainder=remainder, kink=kink
+            ),
             globally_convex_lipschitz=everywhere,
             label_range=label_range,
         )

@@ -75,6 +75,12 @@ def hinge(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0
     def sign(y):
         return 2.0 * jnp.clip(y, 0.0, 1.0) - 1.0
 
+    def kink(y):
+        s = sign(y)
+        # A label in the middle has no loss to speak of: it is one, everywhere.
+        place = jnp.where(s != 0.0, 1.0 / jnp.where(s != 0.0, s, 1.0), 0.0)
+        return place, jnp.minimum(-s, 0.0), jnp.maximum(-s, 0.0)
+
     return _links.objective(
         link=lambda m, y: jnp.maximum(0.0, 1.0 - sign(y) * m),
         derivative=lambda m, y: jnp.where(sign(y) * m < 1.0, -sign(y), 0.0),
@@ -84,6 +90,7 @@ def hinge(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0
         domain=domain,
         ridge=ridge,
         label_range=TWO_CLASSES,
+        kink=kink,
     )
 
 
@@ -124,6 +131,7 @@ def absolute(feature_bound: float, domain: Domain | None = None, ridge: float = 
         feature_bound=feature_bound,
         domain=domain,
         ridge=ridge,
+        kink=lambda y: (y, -1.0, 1.0),
     )
 
 
@@ -150,6 +158,7 @@ def quantile(
         feature_bound=feature_bound,
         domain=domain,
         ridge=ridge,
+        kink=lambda y: (y, -level, 1.0 - level),
     )
 
 

@@ -76,8 +76,10 @@ class LinearModel(NamedTuple):
         feature_bound: the ℓ2 norm onto which features are projected.
         outputs: K; ``None`` if the margin is one number and params is a vector.
         remainder: ``remainder(margin, label, change)``, elementwise: link(margin + change) - link(margin) -
-            derivative(margin)·change, at least 0, with an error of a few roundings of the derivative's
-            largest value times the change; ``None`` where there is no such form.
+            derivative(margin)·change, at least 0, in float64 as exact as ``_remainders`` says; ``None``
+            where there is no such form.
+        kink: ``kink(label) -> (place, low, high)``: the link is max(low·r, high·r), r = margin - place;
+            ``None`` where it is not of this form.
     """
 
     link: Callable[[Any, Any], Any]
@@ -85,6 +87,7 @@ class LinearModel(NamedTuple):
     feature_bound: float
     outputs: int | None = None
     remainder: Callable[[Any, Any, Any], Any] | None = None
+    kink: Callable[[Any], tuple[Any, Any, Any]] | None = None
 
     def params_shape(self, dim: int) -> tuple[int, ...]:
         """The shape of params for rows of a length: ``[dim]``, or ``[dim, outputs]``."""

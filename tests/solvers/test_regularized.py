@@ -153,6 +153,41 @@ def test_the_regularization_of_a_plan_is_the_best_of_many():
         assert other.predicted_excess >= 0.97 * best
 
 
+def test_a_loss_with_a_kink_is_drawn_from_by_its_envelope():
+    # One column, labels of both kinds: the law of the plan against quadrature.
+    rng = np.random.default_rng(3)
+    features, labels = rng.uniform(-1, 1, 30), rng.integers(0, 2, 30).astype(float)
+    objective = losses.hinge(1.0)
+    plan = regularized.plan(
+        problem(objective, num_users=30, dim=1),
+        Budget(6.0, 1e-3),
+        smoothing=0.5,
+        regularization=0.3,
+    )
+    assert plan.excess_bound == pytest.approx(
+        float(plan.regularization) * 9 / 2 + 1 / float(plan.inverse_temperature) + 0.25
+    )
+    data = UserData(Example(jnp.asarray(features)[:, None, None], jnp.asarray(labels)[:, None]))
+
+    def draw(key):
+        return regularized.solve(key, plan, objective, data, jnp.zeros(1)).params[0]
+
+    draws = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 3_000)))
+    k, mu = float(plan.inverse_temperature), float(plan.regularization)
+    spread = 1 / math.sqrt(k * mu)
+    grid = np.linspace(-8 * spread, 8 * spread, 20_001)
+    away = 1.0 - (2 * labels - 1) * features * grid[:, None]
+    # The envelope of max(0, x), by cases.
+    bent = np.where(away < 0, 0.0, np.where(away < 0.5, away**2, away - 0.25))
+    signs = 2 * labels - 1
+    assert set(signs) == {-1.0, 1.0}
+    density = np.exp(-k * (bent.mean(1) + mu / 2 * grid**2))
+    law = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1])))
+    at = np.interp(np.sort(draws), grid, law / law[-1])
+    places = np.arange(len(draws) + 1) / len(draws)
+    assert max(np.max(places[1:] - at), np.max(at - places[:-1])) <= 1.95 / math.sqrt(len(draws))
+
+
 def test_max_steps_lowers_what_is_released_and_not_the_guarantee():
     few = planned(max_steps=300)
     assert few.num_steps <= 300
@@ -254,7 +289,7 @@ def test_measured_risk_is_below_its_bound_and_near_its_prediction():
             lambda key: regularized.solve(key, plan, made.objective, made.data, jnp.zeros(3)).params
         )
     )
-    draws = np.asarray(run(jax.random.split(jax.random.key(1), 400)))
+    draws = np.asarray(run(jax.random.split(jax.random.key(1), 120)))
     features = np.array(made.data.items.features, np.float64)
     features /= np.maximum(1.0, np.linalg.norm(features, axis=-1, keepdims=True))
     labels = np.asarray(made.data.items.label, np.float64)
@@ -329,7 +364,9 @@ def test_a_start_too_far_away_for_exact_margins_costs_infinity():
 
 
 REFUSED = [
-    (losses.hinge(1.0), {}, "objective.smoothness"),
+    (losses.geometric_median(), {}, "with one kink"),
+    (losses.hinge(1.0), {"smoothing": 0.0}, "smoothing"),
+    (LOGISTIC, {"smoothing": 0.1}, "smoothing must be None for a smooth loss"),
     (losses.softmax(1.0, 3), {}, "linear model on vectors"),
     (losses.squared(1.0, 1.0, 1.0), {}, "globally_convex_lipschitz"),
     (losses.logistic(1.0, domain=domains.ball(1.0)), {}, "objective.domain"),

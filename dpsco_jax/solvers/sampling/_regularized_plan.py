@@ -45,6 +45,7 @@ class Plan(MadeFor):
     Attributes:
         setting: sizes of the data and proven constants of the loss.
         ridge: of the objective, centred at the origin.
+        smoothing: γ of the Moreau envelope that stands in for a loss with a kink; 0 for a smooth loss.
         constant_time: whether all trials are made, each with all gradients.
         regularization: μ, centred at the start, without the ridge.
         inverse_temperature: k.
@@ -53,12 +54,14 @@ class Plan(MadeFor):
         num_trials: N, of all steps.
         epsilon: the budget that was planned for; what is spent follows from the other numbers.
         delta: δ of that budget; the certificate is for this δ.
-        excess_bound: proven bound on the expected excess risk of an exact draw.
-        predicted_excess: what to expect where the loss is nearly quadratic around the minimizer.
+        excess_bound: proven bound on the expected excess risk of an exact draw, for the loss itself.
+        predicted_excess: what to expect where the loss is nearly quadratic around the minimizer, and half of
+            what an envelope may hide.
     """
 
     setting: Setting = static()
     ridge: float = static()
+    smoothing: float = static()
     constant_time: bool = static()
     regularization: Number
     inverse_temperature: Number
@@ -169,6 +172,8 @@ def planned(
     budget: privacy.Budget,
     *,
     ridge: float,
+    smoothing: float,
+    gap: float,
     regularization: float,
     relative_step: float,
     distance: float,
@@ -183,7 +188,7 @@ def planned(
     convexity = regularization + ridge
     room = delta / (1.0 + np.exp(min(epsilon, 700.0)))
     change = 2.0 * setting.lipschitz / setting.num_users
-    guess = _FIRST * room
+    guess, bias = _FIRST * room, regularization * distance**2 / 2
     for _ in range(_TRIES):
         # From the largest τ that may come out: the temperature that it leaves, and what τ is then.
         s = gdp_within(epsilon, delta, guess)
@@ -194,6 +199,7 @@ def planned(
         made = Plan(
             setting=setting,
             ridge=ridge,
+            smoothing=smoothing,
             constant_time=constant_time,
             regularization=regularization,
             inverse_temperature=k,
@@ -202,8 +208,8 @@ def planned(
             num_trials=float(trials),
             epsilon=epsilon,
             delta=delta,
-            excess_bound=regularization * distance**2 / 2 + setting.dim / k,
-            predicted_excess=regularization * distance**2 / 2 + setting.dim / (2 * k),
+            excess_bound=bias + setting.dim / k + gap,
+            predicted_excess=bias + setting.dim / (2 * k) + gap / 2,
         )
         if not made.accounted:
             raise Infeasible(

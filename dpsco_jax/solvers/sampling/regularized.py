@@ -1,7 +1,8 @@
 """The regularized exponential mechanism: one draw from exp(-k·(F + (μ/2)‖x - start‖²)), and no noise to tune.
 
-What it computes: a point of that law, F the mean user loss of a smooth linear model plus ridge, by the
-proximal sampler: T steps, each with an anchor by gradient steps and trials by rejection.
+What it computes: a point of that law, F the mean user loss of a linear model plus ridge, by the proximal
+sampler: T steps, each with an anchor by gradient steps and trials by rejection. A loss with a kink is
+replaced by its Moreau envelope.
 
 Source: T, Theorems 3.2.1, 3.6.2 and 3.6.4 (Gopi, Lee and Liu 2022), Algorithm 13 for the chain; the oracle
 and its certificate are this package's. Baseline of ``privacy.gdp``: an exact draw costs as much as Gaussian
@@ -15,7 +16,8 @@ the loss is never taken from the caller: losses, with their constants, are those
 made. One draw is all that is released: not the points before it, no average, and not how many trials were
 made, which ``Solution.unprivate`` tells, and the time that a run takes, unless ``constant_time``.
 Utility, R ≥ ‖start - minimizer‖: E F - F* ≤ μR²/2 + d/k for an exact draw; half of the second term where F is
-nearly quadratic. Where gradients are smooth and noise is small, averages of noisy gradient steps do better.
+nearly quadratic; what an envelope hides is added. Where gradients are smooth and noise is small, averages of
+noisy gradient steps do better.
 
 Cost: T = 1 + log(W/(2τ√η))/log(1 + c·(μ + ridge)/H) steps, free of n and d but for the logarithm; at most J
 passes over the users for a step, and about e^{5c/8} or fewer for its trials. Needs ``jax_enable_x64``.
@@ -40,6 +42,7 @@ import jax.numpy as jnp
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax.problems import envelopes
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -54,6 +57,7 @@ from dpsco_jax.solvers.solution import Solution, Status
 __all__ = ["Plan", "plan", "solve"]
 
 _MOST_DOUBLINGS = 12
+_HIDDEN = 0.3  # by an envelope, of what is lost anyway
 
 
 @_made_for.remembers
@@ -62,6 +66,7 @@ def plan(
     budget: privacy.Budget,
     *,
     regularization: float | None = None,
+    smoothing: float | None = None,
     relative_step: float = 3.0,
     max_steps: int | None = None,
     constant_time: bool = False,
@@ -69,11 +74,14 @@ def plan(
     """Checks all arguments and finds temperature, steps and trials. All of them are public.
 
     Args:
-        problem: for the objective, which must be a smooth loss of ``problems.losses`` with a remainder, on
-            the whole space (``logistic`` or ``huber``), n ≥ 2, the number of parameters, m, which is the most
-            items that a user may have, and R, the distance from the start to a minimizer.
+        problem: for the objective, which must have a loss of ``problems.losses`` that is smooth with a
+            remainder (``logistic`` or ``huber``) or has one kink (``hinge``, ``absolute`` or ``quantile``),
+            on the whole space, n ≥ 2, the number of parameters, m, which is the most items that a user may
+            have, and R, the distance from the start to a minimizer.
         budget: (ε, δ) of the draw, δ > 0.
         regularization: μ ≥ 0; the one with the smallest ``predicted_excess`` if left out.
+        smoothing: γ > 0 of the Moreau envelope that is drawn from in place of a loss with a kink; left out,
+            one that hides at most three tenths of what is lost anyway. Steps are as many as 1/γ.
         relative_step: c > 0, the step size over 1/(kH): longer steps are fewer, and accepted with
             probability e^{-5c/8}, at least.
         max_steps: the most steps T that are wanted; the regularization is then as large as they ask.
@@ -89,15 +97,25 @@ def plan(
     relative_step = _checks.require_real("relative_step", relative_step, 0.0)
     _checks.require_given(_checks.require_count, max_steps=max_steps)
     constant_time = _checks.require_flag("constant_time", constant_time)
-    objective = problem.objective
-    setting = proximal.sized(objective, problem.num_users, problem.items_per_user, problem.dim)
-    distance, ridge = problem.require_distance(), float(objective.ridge)
+    objective, distance = problem.objective, problem.require_distance()
+    ridge = float(objective.ridge)
+    # At this one both terms of the prediction are the same, without ridge and envelope.
+    slope = 2.0 * float(objective.lipschitz) / (problem.num_users * distance)
+    middle = slope * problem.dim**0.5 / privacy.gdp_within(budget.epsilon, budget.delta)
+    smoothing = _smoothing(objective, smoothing, middle * distance**2)
+    smooth, gap = objective, 0.0
+    if smoothing:
+        smooth = envelopes.moreau_envelope(objective, smoothing)
+        gap = envelopes.envelope_gap(objective, smoothing)
+    setting = proximal.sized(smooth, problem.num_users, problem.items_per_user, problem.dim)
 
     def under(added: float) -> Plan:
         made = planned(
             setting,
             budget,
             ridge=ridge,
+            smoothing=smoothing,
+            gap=gap,
             regularization=added,
             relative_step=relative_step,
             distance=distance,
@@ -105,8 +123,8 @@ def plan(
         )
         if max_steps is not None and made.num_steps > max_steps:
             raise Infeasible(
-                f"max_steps must be at least {made.num_steps} for regularization = {added:.6g}, got "
-                f"{max_steps}",
+                f"max_steps must be at least {made.num_steps:.0f} for regularization = {added:.6g} and "
+                f"smoothing = {smoothing:.6g}, got {max_steps}",
                 {"max_steps": made.num_steps},
             )
         return made
@@ -119,9 +137,6 @@ def plan(
             )
         return under(added)
 
-    # At this one both terms of the prediction are the same, without ridge.
-    slope = 2.0 * setting.lipschitz / (setting.num_users * distance)
-    middle = slope * setting.dim**0.5 / privacy.gdp_within(budget.epsilon, budget.delta)
     tried: list[Plan] = []
     refusal: Infeasible | None = None
     for doublings in range(-16, 4 * _MOST_DOUBLINGS + 1):
@@ -163,6 +178,8 @@ def solve(
     users, slots = jax.tree.leaves(data.items)[0].shape[:2]
     most = plan.setting.items_per_user
     _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
+    if plan.smoothing:
+        objective = envelopes.moreau_envelope(objective, plan.smoothing)
     found = proximal.sized(objective, users, most, plan.dim)
     if found != plan.setting or float(objective.ridge) != plan.ridge:
         raise ValueError(f"objective must be that of plan.setting = {plan.setting}, got {found}")
@@ -210,3 +227,13 @@ def solve(
             "trace": None,
         },
     )
+
+
+def _smoothing(objective: Objective, smoothing: float | None, lost: float) -> float:
+    """γ of the envelope; 0 where none is needed."""
+    if objective.smoothness is not None:
+        _checks.require(smoothing is None, "smoothing", smoothing, "None for a smooth loss")
+        return 0.0
+    if smoothing is not None:
+        return _checks.require_real("smoothing", smoothing, 0.0)
+    return _HIDDEN * lost / envelopes.envelope_gap(objective, 1.0)

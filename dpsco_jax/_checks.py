@@ -113,6 +113,14 @@ def require_real(
     return float(value)
 
 
+def require_share(name: str, value: Any) -> float:
+    """The value as a ``float``; ``ValueError`` unless it is one number in [0, 1]."""
+    require_number(name, value, "in [0, 1]")
+    require(np.ndim(value) == 0, name, value, "one number in [0, 1]")
+    require_probability(name, value)
+    return float(value)
+
+
 def require_integer(name: str, value: Any, lower: int, upper: int | None = None) -> int:
     """The value as an ``int``; ``ValueError`` unless it is an integer in [lower, upper].
 

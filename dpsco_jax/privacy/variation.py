@@ -24,8 +24,6 @@ import sys
 from collections.abc import Callable
 from typing import SupportsFloat
 
-import jax
-import numpy as np
 from scipy import special
 
 from dpsco_jax._checks import (
@@ -37,7 +35,7 @@ from dpsco_jax._checks import (
     require_within,
 )
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax._numerics import Scalar, as_floats, round_up
+from dpsco_jax._numerics import Scalar, as_floats, known_zero, round_up
 from dpsco_jax.privacy.curves.composition import log_gaussian_delta
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.loss import delta as delta_of
@@ -132,8 +130,7 @@ def gdp_within(
 
     Raises:
         ValueError: an argument is out of range.
-        Infeasible: τ is so large that there is no such μ; ``needed`` has one, just below that limit, for which
-            there is.
+        Infeasible: τ is so large that there is no such μ; ``needed`` has a τ just below that limit.
 
     Example:
         >>> round(gdp_within(1.0, 1e-6), 4), gdp_within(1.0, 1e-6, 1e-7) < gdp_within(1.0, 1e-6)
@@ -195,8 +192,7 @@ def with_variation(
     require_within("horizon", horizon, 0.0, math.inf, open_high=True)
     require_inside("delta", delta)
     beyond = delta_of(loss, horizon)
-    # Below the least normal number JAX computes with zero.
-    exact = np.asarray(not isinstance(variation, jax.Array) and np.equal(variation, 0))
+    exact = known_zero(variation)
     xp, (rdp, failure, tau, h, total, beyond) = as_floats(*loss, variation, horizon, delta, beyond)
     valid = (tau >= 0) & (tau <= 1) & (h >= 0) & (h < xp.inf) & (total > 0) & (total < 1)
     floats = xp.finfo(rdp.dtype)

@@ -128,7 +128,7 @@ def test_the_inverse_is_as_exact_as_is_said(epsilon, delta):
 
 
 def test_how_much_the_closed_form_loses():
-    """T Lemma 3.6.3: 1.07 to 2.96 times smaller for ε in [0.1, 10] and δ in [1e-12, 0.01], more for larger δ."""
+    """T Lemma 3.6.3: 1.07 to 2.96 times smaller for ε in [0.1, 10] and δ in [1e-12, 0.01]."""
     lost = [
         privacy.gdp_within(epsilon, delta)
         / (

@@ -127,12 +127,12 @@ def _furthest(xp: Any, like: Any) -> float:
 def _whole(xp: Any, mu: Any, tau: Any, eps: Any, failure: Any) -> PrivacyLoss:
     """The loss of an (ε', δ')-DP release, δ' given, with the least ε' of several that is proven."""
     tried = eps[..., None] * _STRETCHES.astype(eps.dtype)
-    furthest, floats = _furthest(xp, eps), xp.finfo(eps.dtype)
-    # What underflows is below the least normal number.
+    floats = xp.finfo(eps.dtype)
+    # What underflows is below the least normal number; at the largest exponential τ alone is above 1.
     ideal = xp.exp(_log_delta(xp, mu[..., None], tried)) + floats.tiny
-    spent = ideal + tau[..., None] * (1.0 + xp.exp(xp.minimum(tried, furthest)))
+    spent = ideal + tau[..., None] * (1.0 + xp.exp(xp.minimum(tried, _furthest(xp, eps))))
     slack = 1.0 - 64.0 * floats.eps
-    proven = (spent <= failure[..., None] * slack) & (tried <= furthest)
+    proven = spent <= failure[..., None] * slack
     least = xp.min(xp.where(proven, tried, tried[..., -1:]), axis=-1)
     return unbounded_unless(xp.any(proven, axis=-1), curves.approximate_dp(least, failure))
 

@@ -200,10 +200,10 @@ def with_variation(
     room = total * (1.0 - 2.0**-20) - tau - beyond - 2.0 * failure - 4.0 * float(floats.tiny)
     roomy = room > 0
     furthest = math.log(float(floats.max)) - 1.0
-    # A horizon may have been rounded down to its dtype.
+    # A horizon may have been rounded down to its dtype. At the furthest η is above 1, whatever τ is.
     grown = 1.0 + xp.exp(round_up(xp.minimum(h, furthest), 1.0))
     eta = round_up(2.0 * tau * grown / xp.where(roomy, room, 1.0), _ROUNDING_ULPS)
-    small = roomy & (eta < 1) & (h <= furthest)
+    small = roomy & (eta < 1)
     eta = xp.where(small, eta, 0.0)[..., None]
     lost = xp.where(small, total, 0.0)[..., None]
     ratio = (ORDERS / (ORDERS - 1.0)).astype(rdp.dtype)

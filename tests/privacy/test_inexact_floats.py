@@ -102,7 +102,7 @@ def test_one_program_serves_all_numbers():
 
 @pytest.mark.parametrize("tau", [0.0, 1e-40, 1e-38])
 def test_a_distance_that_is_flushed_counts(tau):
-    """At ε = 84 the largest that reads as zero is 0.04 of δ(ε)."""
+    """At ε = 84 the largest τ that reads as zero adds 0.04 to δ."""
     mu = privacy.gdp_within(84.0, 1e-4)
     for spent in (privacy.inexact_loss, jax.jit(privacy.inexact_loss)):
         assert np.all(np.isinf(spent(mu, jnp.float32(tau), 84.0, 1e-3).rdp))

@@ -30,8 +30,8 @@ def _worst(p, q, at, tau):
     gained[np.argmin(np.where(inside, p, 2.0))] += tau
     gained[left] -= tau
     lost[left] += tau
-    assert 0.5 * np.abs(gained - p).sum() <= tau * (1 + 1e-9) + 1e-19
-    assert 0.5 * np.abs(lost - q).sum() <= tau * (1 + 1e-9) + 1e-19
+    assert 0.5 * np.abs(gained - p).sum() <= tau * (1 + 1e-9) + 5e-16
+    assert 0.5 * np.abs(lost - q).sum() <= tau * (1 + 1e-9) + 5e-16
     return gained, lost
 
 

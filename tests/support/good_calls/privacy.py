@@ -69,6 +69,17 @@ GOOD: dict[str, dict[str, Any]] = {
         "variation": kinds.PROBABILITY(1e-15),
         "horizon": kinds.NONNEGATIVE(3.0),
     },
+    "privacy.inexact.inexact_certificate": {
+        "mu": kinds.NONNEGATIVE(0.2),
+        "variation": kinds.PROBABILITY(1e-9),
+        "relation": kinds.RELATION(_REPLACE),
+        "assumptions": kinds.ANY(()),
+    },
+    "privacy.inexact.inexact_loss": {
+        "mu": kinds.NONNEGATIVE(0.2),
+        "variation": kinds.PROBABILITY(1e-9),
+        "epsilon": kinds.POSITIVE(1.0),
+    },
     "privacy.budget.Budget": {"delta": kinds.SHARE(1e-5)},
     "privacy.accountants.closed_form": _RELEASES,
     "privacy.accountants.privacy_loss_distribution": _RELEASES,

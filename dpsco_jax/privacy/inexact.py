@@ -15,6 +15,7 @@ Cost: none.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any, SupportsFloat
 
 import jax
@@ -27,6 +28,7 @@ from dpsco_jax._checks import (
     require_positive,
     require_probability,
     require_relation,
+    require_sentences,
 )
 from dpsco_jax._numerics import Scalar, as_floats, known_zero, special_namespace
 from dpsco_jax.privacy import curves
@@ -46,7 +48,7 @@ def inexact_certificate(
     variation: SupportsFloat,
     delta: SupportsFloat,
     relation: NeighboringRelation,
-    assumptions: tuple[str, ...] = (),
+    assumptions: Iterable[str] = (),
 ) -> Certificate:
     """The guarantee of one release that is μ-Gaussian DP up to a total variation distance.
 
@@ -67,9 +69,10 @@ def inexact_certificate(
         True
     """
     require_relation("relation", relation)
+    carried = require_sentences("assumptions", assumptions)
     bound = variation_epsilon(mu, variation, delta)
     by = accounted_by("closed form with total variation")
-    return Certificate(bound, float(delta), relation, by, assumptions)
+    return Certificate(bound, float(delta), relation, by, carried)
 
 
 def inexact_loss(mu: Scalar, variation: Scalar, epsilon: Scalar, delta: Scalar) -> PrivacyLoss:

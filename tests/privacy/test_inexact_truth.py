@@ -58,29 +58,31 @@ WHOLE = [(1.0, 1e-6, 0.1), (0.3, 1e-5, 0.3), (2.0, 1e-4, 0.02), (4.0, 1e-4, 0.05
 COMPOSING = [(0.5, 1e-6, 1e-9), (1.0, 1e-6, 1e-10), (2.0, 1e-6, 1e-11), (1.0, 1e-3, 1e-7)]
 
 
-def _loss(epsilon, delta, share):
+def _loss(epsilon, delta, share, hint=1.0):
     tau = share * delta / (1 + math.exp(epsilon))
     mu = privacy.gdp_within(epsilon, 0.799 * delta, tau)
-    return mu, tau, privacy.inexact_loss(mu, tau, epsilon, delta)
+    return mu, tau, privacy.inexact_loss(mu, tau, hint * epsilon, delta)
 
 
 def _is_whole(loss, delta):
     return float(loss.delta) > 0.7 * delta
 
 
+@pytest.mark.parametrize("hint", [1.0, 0.8])
 @pytest.mark.parametrize(("epsilon", "delta", "share"), WHOLE)
-def test_a_draw_that_attains_the_bound(epsilon, delta, share):
-    """The whole is claimed at ε and 0.8·δ: there the worst pair is as far apart."""
-    mu, tau, loss = _loss(epsilon, delta, share)
+def test_a_draw_that_attains_the_bound(epsilon, delta, share, hint):
+    """The whole is claimed at ε and 0.8·δ, whatever the hint was: there the worst pair is as far apart."""
+    mu, tau, loss = _loss(epsilon, delta, share, hint)
     assert _is_whole(loss, delta)
     p, q = _pair(mu, np.linspace(-9.0, 9.0 + mu, 20_000))
     closest = 0.0
-    for at in epsilon * np.linspace(0.0, 1.1, 12):
+    near = [0.985, 0.99, 0.995, 1.0, 1.005]
+    for at in epsilon * np.array([*np.linspace(0.0, 1.1, 12), *near]):
         laws = _worst(p, q, at, tau)
         if laws is None:
             continue
         for first, second in (laws, laws[::-1]):
-            for asked in epsilon * np.linspace(0.0, 1.5, 31):
+            for asked in epsilon * np.array([*np.linspace(0.0, 1.5, 31), *near]):
                 found, claimed = _delta(first, second, asked), privacy.delta(loss, asked)
                 assert found <= claimed, (at, asked)
                 if asked > epsilon * 1.01:

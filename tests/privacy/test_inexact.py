@@ -171,10 +171,17 @@ def test_any_numbers_cost_at_least_the_certificate():
 def test_a_small_distance_composes():
     """Sixteen draws of ε = 1: √16 and not 16 of it, if τ is far below δ/e^(2ε)."""
     delta = 1e-6
-    for share, least, most in ((1e-9, 4.0, 6.5), (0.1, 16.0, 17.0)):
+    for share, least, most in ((1e-9, 4.4, 4.6), (0.1, 16.1, 16.3)):
         mu, tau = _planned(1.0, delta, share)
         loss = privacy.scale(privacy.inexact_loss(mu, tau, 1.0, delta), 16)
         assert least < _spent(loss, 16 * delta) < most
+
+
+def test_a_large_distance_leaves_only_the_certificate():
+    for (epsilon, delta), share in [((8.0, 1e-6), 0.5), *((each, 0.8) for each in BUDGETS)]:
+        mu, tau = _planned(epsilon, delta, share)
+        assert _spent(privacy.inexact_loss(mu, tau, epsilon, delta), delta) == math.inf
+        assert privacy.inexact_certificate(mu, tau, delta, REPLACE).epsilon < 1.001 * epsilon
 
 
 def test_no_size_or_no_distance():

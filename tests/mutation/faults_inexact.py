@@ -58,7 +58,7 @@ FAULTS = (
     Fault("inexact: the worse of both", _INEXACT,
           "epsilon_of(enlarged, total) <= _WORTH", "epsilon_of(enlarged, total) > _WORTH", _LOSS),
     Fault("inexact: composing is worth ten times the ε", _INEXACT,
-          "_WORTH = 1.25", "_WORTH = 10.0", _LOSS),
+          "_WORTH = 1.24", "_WORTH = 10.0", _LOSS),
     Fault("inexact: a horizon that is exceeded", _INEXACT,
           "off, 2.0 * eps,", "off, 0.5 * eps,", _LOSS),
     Fault("variation: e^ε is cut off", _VARIATION,

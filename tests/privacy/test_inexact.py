@@ -139,7 +139,7 @@ def test_the_loss_is_the_one_that_composes_or_the_whole(epsilon, delta):
             mu, tau, epsilon, delta
         )
         loss = privacy.inexact_loss(mu, tau, epsilon, delta)
-        taken = enlarged if enlarged_epsilon <= 1.25 * whole_epsilon else whole
+        taken = enlarged if enlarged_epsilon <= 1.24 * whole_epsilon else whole
         if taken is None:
             assert np.all(np.isinf(loss.rdp)), share
             continue

@@ -46,15 +46,13 @@ def test_traced_numbers_out_of_range_cost_infinitely_much():
 
 @pytest.mark.parametrize("name", BAD)
 def test_concrete_numbers_out_of_range_are_refused(name):
-    for value in (*BAD[name], "1", None, True, 1j):
+    for value in (*BAD[name], True):
         with pytest.raises(ValueError, match=rf"^{name} must be"):
             privacy.inexact_loss(**GOOD | {name: value})
         if name != "epsilon" and value not in (INF, -INF):
             certified = {key: GOOD[key] for key in ("mu", "variation", "delta")} | {name: value}
             with pytest.raises(ValueError, match=rf"^{name} must be"):
                 privacy.inexact_certificate(**certified, relation=NeighboringRelation.REPLACE_ONE)
-    with pytest.raises(ValueError, match=r"^relation must be"):
-        privacy.inexact_certificate(0.2, 1e-9, 1e-5, "REPLACE_ONE")
 
 
 def _rows():

@@ -99,7 +99,7 @@ def test_the_size_is_refused_by_its_name(call, bad):
         lambda bad: privacy.gdp_within(1.0, 1e-6, bad),
     ],
 )
-@pytest.mark.parametrize("bad", [np.zeros(2), np.zeros(1), [0.0], jnp.zeros(2), 1.5, math.nan])
+@pytest.mark.parametrize("bad", [np.zeros(2), np.zeros(1), jnp.zeros(2), 1.5, math.nan])
 def test_the_distance_is_one_number(call, bad):
     with pytest.raises(ValueError, match=r"^variation must be"):
         call(bad)

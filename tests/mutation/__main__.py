@@ -29,6 +29,7 @@ from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_mended import FAULTS as MENDED
 from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
+from tests.mutation.faults_proximal import FAULTS as PROXIMAL
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
 from tests.mutation.faults_whitened import FAULTS as WHITENED
@@ -36,7 +37,9 @@ from tests.mutation.fork_server import FAILED, PASSED, Run, Server
 from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *INEXACT)
+FAULTS: tuple[Fault, ...] = (
+    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *INEXACT
+)  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 
 

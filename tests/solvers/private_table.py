@@ -3,9 +3,11 @@
 A new solver gets all properties by one row: its module, the arguments of its ``plan``, and what is special:
 
 - ``groups``: how many sets of releases are claimed to see disjoint users (blocks, phases);
+- ``float64``: whether the solver asks for ``jax_enable_x64``;
 - ``kind``: ``"gaussian"``, where all sensitivities are declared and everything is counted (privatized and
   winsorized releases); ``"tested"``, where a mean is bounded only once a test has passed; ``"pure"``, for
-  selections; ``"resque"``, where a user counts with a random weight;
+  selections; ``"resque"``, where a user counts with a random weight; ``"drawn"``, where a draw is released,
+  as private as its potential's slope with Gaussian noise, and a little less;
 - ``above``: how far the certificate's ε may be above the one that is counted independently. What is tight
   says 1.02, so that a charge made twice is seen; every larger number says why;
 - ``share``: how near some pair of neighbours must come to the declared sensitivity;
@@ -41,6 +43,7 @@ from dpsco_jax.solvers.resque import (
     resque_erm_high_probability,
     resque_prox,
 )
+from dpsco_jax.solvers.sampling import regularized
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,
@@ -65,6 +68,7 @@ from tests.support.planned import planned
 
 ITEMS, DIM, DELTA = 2, 3, 1e-3
 OBJECTIVE = losses.huber(1.0, domain=domains.ball(2.0))
+WHOLE = losses.huber(1.0)
 RIDGED = losses.huber(1.0, domain=domains.ball(2.0), ridge=0.2)
 
 
@@ -85,6 +89,7 @@ class Row(NamedTuple):
     items: int = ITEMS
     seams: tuple[int, ...] = ()
     spread: float = math.inf
+    float64: bool = False
 
     def plan(self) -> Any:
         """The plan of the row; those of the table itself are made once, for all tests of a process."""
@@ -274,6 +279,10 @@ ROWS: tuple[Row, ...] = (
         lower=-1.0, upper=1.0, points_per_axis=2, failure=0.9,
     ),
     _row("auto", AUTO, 8),
+    _row(
+        "regularized", regularized, 8, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
+        regularization=1.0, above=1.1,
+    ),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(
         "resque_erm_high_probability", resque_erm_high_probability, 40, num_runs=2,

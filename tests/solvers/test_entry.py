@@ -12,7 +12,7 @@ from dpsco_jax._pytrees import Number
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, item_level, resque, user_level
+from dpsco_jax.solvers import _planning, item_level, resque, sampling, user_level
 from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.item_level import erm
 from tests.solvers.private_table import DIM, OBJECTIVE, ROWS
@@ -28,7 +28,7 @@ NO_DISTANCE = {
 
 
 def solvers():
-    for package in (item_level, resque, user_level):
+    for package in (item_level, resque, sampling, user_level):
         for found in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{found.name}")
             if hasattr(module, "plan") and hasattr(module, "solve"):
@@ -91,7 +91,7 @@ def test_another_objective_than_that_of_the_plan_is_refused_by_name(name):
         {"lipschitz": 2 * row.objective.lipschitz},
         {"ridge": row.objective.ridge + 0.1},
         {"smoothness": None},
-        {"domain": domains.whole_space()},
+        {"domain": domains.ball(7.0)},
     ):
         other = row.objective._replace(**changed)
         with pytest.raises(

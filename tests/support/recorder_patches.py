@@ -19,6 +19,8 @@ from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
+from dpsco_jax.problems.users import mean_loss
+from dpsco_jax.solvers.sampling import alternating_sampler, proximal_oracle
 from tests.support.tape import Declared, Draw, Tape
 
 
@@ -149,6 +151,31 @@ def _noisy_argmax(tape: Tape, right: Any) -> Any:
     return argmax
 
 
+def _proximal_oracle(tape: Tape, right: Any) -> Any:
+    """A draw is the release: what data move is the slope of its potential, over the root of the curvature."""
+
+    def oracle(objective: Any, data: Any, center: Any, **given: Any) -> Any:
+        k, convexity = given["inverse_temperature"], given["convexity"]
+        plain = objective._replace(ridge=0.0)
+        # Of the loss as it is written, not of the rows that the sampler makes.
+        slope = jax.grad(mean_loss(plain))(center, data)
+        statistic = jnp.sqrt(k / convexity) * slope
+        change = 2.0 * objective.lipschitz / len(data.items.label)
+        declared = Declared(change * jnp.sqrt(k / convexity), jnp.sqrt(convexity / k) / change)
+        tape.draw_of = (statistic, declared)
+        return right(objective, _zeros(data) if tape.freeze else data, center, **given)
+
+    return oracle
+
+
+def _sampler_run(tape: Tape, right: Any) -> Any:
+    def run(key: Any, *args: Any, **kwargs: Any) -> Any:
+        tape.write("gaussian", key, tape.draw_of[0], jnp.ones(()), tape.draw_of[1])
+        return right(key, *args, **kwargs)
+
+    return run
+
+
 def _charge(tape: Tape, right: Any) -> Any:
     def charge(ledger: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
         tape.charged(loss)
@@ -215,6 +242,8 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (sparse_vector, "_sparse_vector", _sparse_vector),
     (private_range, "private_range", _private_range),
     (selection, "_noisy_argmax", _noisy_argmax),
+    (proximal_oracle, "proximal_oracle", _proximal_oracle),
+    (alternating_sampler, "run", _sampler_run),
     (privacy, "charge", _charge),
     (sampling, "poisson", _sampler),
     (sampling, "without_replacement", _sampler),

@@ -83,6 +83,8 @@ class Tape:
         # Keys as bytes: of samples of users, of all that gave random bits, and of all that were split.
         self.keys: dict[str, list[bytes]] = {"samples": [], "used": [], "parents": []}
         self.forced: Any = None
+        # Of a draw: what its potential says of the data, and what is declared of that.
+        self.draw_of: Any = None
         self._declared: list[list[Declared]] = []
         self._silent = 0
 

@@ -45,6 +45,7 @@ from jaxtyping import Array, Int
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._numerics import Scalar, as_floats
 
 __all__ = [
     "Draw",
@@ -56,7 +57,7 @@ __all__ = [
     "trials_variation",
 ]
 
-_UP = 1.0 + 2.0**-40
+_ULPS = 16.0
 _MOST_TRIALS = 2**31 - 1
 
 
@@ -87,11 +88,13 @@ class Draw(NamedTuple):
         params: the last point that was accepted; the start if none was.
         num_accepted: steps that were made, T unless the loop was capped. Depends on the data.
         num_trials: trials that were made. Depends on the data.
+        state: the last state of the oracle, with whatever it counts.
     """
 
     params: Any
     num_accepted: Int[Array, ""]
     num_trials: Int[Array, ""]
+    state: Any
 
 
 def run(
@@ -99,7 +102,7 @@ def run(
     oracle: Oracle,
     params: Any,
     num_steps: Any,
-    num_trials: int,
+    num_trials: Any,
     constant_time: bool = False,
 ) -> Draw:
     """Runs the chain. Pure JAX.
@@ -109,7 +112,7 @@ def run(
         oracle: of the target and η.
         params: the starting point.
         num_steps: T, at least 1; may be traced.
-        num_trials: N, static, at least 1.
+        num_trials: N, at least 1 and below 2³¹; may be traced.
         constant_time: static; whether all N trips are made, whatever happens.
 
     Raises:
@@ -118,12 +121,16 @@ def run(
     _checks.require_key(key)
     _checks.require_instance("oracle", oracle, Oracle)
     _checks.require_whole("num_steps", num_steps, 1)
-    num_trials = _checks.require_integer("num_trials", num_trials, 1, _MOST_TRIALS)
+    _checks.require_whole("num_trials", num_trials, 1)
+    _checks.require_within("num_trials", num_trials, 1, _MOST_TRIALS)
     first, rest = jax.random.split(key)
 
     def pending(carry: tuple[Any, Array, Array]) -> Array:
         _, accepted, trips = carry
         return (accepted < num_steps) & (trips < num_trials)
+
+    def diffused(words: Array, held: Any) -> Any:
+        return oracle.diffuse(jax.random.wrap_key_data(words, impl=jax.random.key_impl(key)), held)
 
     def trip(i: Any, carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         state, accepted, trips = carry
@@ -135,31 +142,28 @@ def run(
         if constant_time:
             state = _choose(going_on, oracle.diffuse(next_key, state), state)
         else:
-            state = jax.lax.cond(
-                going_on, lambda held: oracle.diffuse(next_key, held), lambda held: held, state
-            )
+            # Under vmap a branch selects what it is given; words may be, a key would count as used twice.
+            words = jax.random.key_data(next_key)
+            state = jax.lax.cond(going_on, diffused, lambda _, held: held, words, state)
         return state, accepted + counted, trips + pending(carry)
 
     none = jnp.zeros((), jnp.int32)
     start = (oracle.diffuse(first, oracle.init(params)), none, none)
     if constant_time:
-        end = jax.lax.fori_loop(0, num_trials, trip, start)
+        end = jax.lax.fori_loop(0, jnp.asarray(num_trials, jnp.int32), trip, start)
     else:
         end = jax.lax.while_loop(pending, lambda carry: trip(carry[2], carry), start)
     state, accepted, trips = end
-    return Draw(oracle.point(state), accepted, trips)
+    return Draw(oracle.point(state), accepted, trips, state)
 
 
 def mixing_variation(
-    num_steps: int,
-    step_size: SupportsFloat,
-    convexity: SupportsFloat,
-    start_distance: SupportsFloat,
-) -> float:
+    num_steps: Scalar, step_size: Scalar, convexity: Scalar, start_distance: Scalar
+) -> Any:
     """How far the law of x_T is at most from the target, in total variation, if every step is exact.
 
     Args:
-        num_steps: T, at least 1.
+        num_steps: T, at least 1; may be traced, as all the others.
         step_size: η, above 0.
         convexity: m, above 0: V is m-strongly convex, on every data set.
         start_distance: W, at least 0: √E‖x_0 - x‖² is at most W for x of the target, on every data set.
@@ -168,16 +172,23 @@ def mixing_variation(
         (1 + ηm)^{-(T-1)}·W/(2√η), rounded up, at most 1.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: a concrete argument is out of range.
 
     Example:
-        >>> round(mixing_variation(20, 1.0, 1.0, 0.5) * 2**21, 9)
+        >>> round(float(mixing_variation(20, 1.0, 1.0, 0.5)) * 2**21, 9)
         1.0
     """
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    log_gap = _log_first(step_size, convexity, start_distance)
-    rate = math.log1p(float(step_size) * float(convexity))
-    return min(1.0, _UP * math.exp(min(log_gap - (num_steps - 1) * rate, 1.0)))
+    _checks.require_whole("num_steps", num_steps, 1)
+    _checks.require_positive("step_size", step_size)
+    _checks.require_positive("convexity", convexity)
+    _checks.require_nonnegative("start_distance", start_distance)
+    xp, (steps, eta, m, start) = as_floats(num_steps, step_size, convexity, start_distance)
+    lost = (steps - 1.0) * xp.log1p(eta * m)
+    least, unit = xp.finfo(eta.dtype).tiny, xp.finfo(eta.dtype).eps
+    first = xp.log(xp.maximum(start, least)) - xp.log(2.0 * xp.sqrt(eta))
+    rounding = _ULPS * unit * (xp.abs(first) + lost + 1.0)
+    bound = xp.exp(xp.minimum(first - lost + rounding, 0.0))
+    return xp.minimum(xp.maximum(bound, least), 1.0)
 
 
 def mixing_steps(
@@ -202,44 +213,49 @@ def mixing_steps(
         2356
     """
     variation = _checks.require_real("variation", variation, 0.0, 1.0)
-    log_gap = _log_first(step_size, convexity, start_distance)
-    rate = math.log1p(float(step_size) * float(convexity))
-    steps = 1 + max(0, math.ceil((log_gap - math.log(variation)) / rate))
-    while mixing_variation(steps, step_size, convexity, start_distance) > variation:
+    eta = _checks.require_real("step_size", step_size, 0.0)
+    m = _checks.require_real("convexity", convexity, 0.0)
+    start = _checks.require_real("start_distance", start_distance, 0.0, closed=True)
+    log_first = math.log(max(start, 1e-300)) - math.log(2.0 * math.sqrt(eta))
+    steps = 1 + max(0, math.floor((log_first - math.log(variation)) / math.log1p(eta * m)) - 1)
+    while mixing_variation(steps, eta, m, start) > variation:
         steps += 1
     return steps
 
 
-def trials_variation(num_steps: int, num_trials: int, acceptance: SupportsFloat) -> float:
+def trials_variation(num_steps: Scalar, num_trials: Scalar, acceptance: Scalar) -> Any:
     """The probability, at most, that fewer than T of N trials succeed, by Chernoff's bound.
 
     Args:
-        num_steps: T, at least 1.
+        num_steps: T, at least 1; may be traced, as the others.
         num_trials: N, at least 1.
         acceptance: p, in (0, 1], whatever came before.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: a concrete argument is out of range.
 
     Example:
-        >>> 0.5**100 < trials_variation(1, 100, 0.5) < 1e-27
+        >>> bool(0.5**100 < trials_variation(1, 100, 0.5) < 1e-27)
         True
     """
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    num_trials = _checks.require_integer("num_trials", num_trials, 1)
-    p = _checks.require_real("acceptance", acceptance, 0.0)
-    _checks.require(p <= 1.0, "acceptance", p, "in (0, 1]")
-    share = num_steps / num_trials
-    if share > p or num_trials < num_steps:
-        return 1.0
-    if p == 1.0:
-        return 0.0
-    # Chernoff: Pr[Binomial(N, p) <= T - 1] <= exp(-N * KL(T/N || p)), which no rounding can spoil.
-    away = (1.0 - share) * math.log((1.0 - share) / (1.0 - p)) if share < 1.0 else 0.0
-    return min(1.0, _UP * math.exp(-num_trials * (share * math.log(share / p) + away)))
+    _checks.require_whole("num_steps", num_steps, 1)
+    _checks.require_whole("num_trials", num_trials, 1)
+    _checks.require_within("acceptance", acceptance, 0.0, 1.0, open_low=True)
+    xp, (steps, trials, p) = as_floats(num_steps, num_trials, acceptance)
+    share = steps / trials
+    covered = share <= p
+    # Chernoff: Pr[Binomial(N, p) <= T - 1] <= exp(-N·KL(T/N, p)).
+    least, unit = xp.finfo(p.dtype).tiny, xp.finfo(p.dtype).eps
+    there = xp.where(covered, share, 0.5 * p)
+    failing, left = xp.maximum(1.0 - p, least), xp.maximum(1.0 - there, least)
+    met, missed = there * xp.log(there / p), (1.0 - there) * xp.log(left / failing)
+    rounding = _ULPS * unit * (xp.abs(met) + xp.abs(missed) + unit)
+    bound = xp.exp(-trials * xp.maximum(met + missed - rounding, 0.0))
+    bound = xp.where(p >= 1.0, 0.0, xp.maximum(bound, least))
+    return xp.where(covered, xp.minimum(bound, 1.0), 1.0)
 
 
-def capped_trials(num_steps: int, acceptance: SupportsFloat, variation: SupportsFloat) -> int:
+def capped_trials(num_steps: int, acceptance: float, variation: SupportsFloat) -> int:
     """A number of trials of which fewer than T succeed with at most the given probability.
 
     Args:
@@ -274,16 +290,6 @@ def capped_trials(num_steps: int, acceptance: SupportsFloat, variation: Supports
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def _log_first(
-    step_size: SupportsFloat, convexity: SupportsFloat, start_distance: SupportsFloat
-) -> float:
-    """log(W/(2√η))."""
-    step = _checks.require_real("step_size", step_size, 0.0)
-    _checks.require_real("convexity", convexity, 0.0)
-    start = _checks.require_real("start_distance", start_distance, 0.0, closed=True)
-    return math.log(max(start, 1e-300)) - math.log(2.0 * math.sqrt(step))
 
 
 def _choose(condition: Array, yes: Any, no: Any) -> Any:

@@ -121,8 +121,9 @@ def _second_account(mu, tau, epsilon, delta):
     """ε at δ of both losses, and both; what the library has is one of them."""
     with mpmath.workdps(40):
         tried = [epsilon * (1 + k / 64) for k in range(65)]
-        fits = [each for each in tried if _bound(mu, tau, each) <= 0.8 * delta * (1 - 1e-13)]
-        whole = _of_whole(min(fits), 0.8 * delta) if fits else None
+        fits = (each for each in tried if _bound(mu, tau, each) <= 0.8 * delta * (1 - 1e-13))
+        first = next(fits, None)
+        whole = None if first is None else _of_whole(first, 0.8 * delta)
         enlarged = _enlarged(mu, tau, 2 * epsilon, 0.5 * delta) if tau else (0.0, _ideal(mu))
         return (_epsilon_of(whole, delta), whole), (_epsilon_of(enlarged, delta), enlarged)
 
@@ -133,7 +134,7 @@ def _ideal(mu):
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_the_loss_is_the_one_that_composes_or_the_whole(epsilon, delta):
-    for share in (*SHARES, 0.7, 0.9):
+    for share in (*SHARES, 0.7):
         mu, tau = _planned(epsilon, delta, share)
         (whole_epsilon, whole), (enlarged_epsilon, enlarged) = _second_account(
             mu, tau, epsilon, delta

@@ -8,7 +8,7 @@ with a traced number out of its range is decided where the loss is formed (``pri
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -110,6 +110,14 @@ def require_real(
     require_number(name, value, working_range)
     require(np.ndim(value) == 0, name, value, f"one number {working_range}")
     require_within(name, value, lower, upper, open_low=not closed, open_high=True)
+    return float(value)
+
+
+def require_share(name: str, value: Any) -> float:
+    """The value as a ``float``; ``ValueError`` unless it is one number in [0, 1]."""
+    require_number(name, value, "in [0, 1]")
+    require(np.ndim(value) == 0, name, value, "one number in [0, 1]")
+    require_probability(name, value)
     return float(value)
 
 
@@ -276,6 +284,16 @@ def require_instances(name: str, values: Any, kind: Any) -> None:
     good = listed and all(isinstance(value, kind) for value in values)
     if not good:
         require(False, name, described(values), f"a sequence of type {called}")
+
+
+def require_sentences(name: str, value: Any) -> tuple[str, ...]:
+    """The value as a tuple; ``ValueError`` unless it is several texts, and no single one."""
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    require(several, name, value, "sentences, in a tuple or a list")
+    sentences = tuple(value)
+    for sentence in sentences:
+        require_instance(name, sentence, str)
+    return sentences
 
 
 def require_counted(name: str, values: Any, kind: Any) -> None:

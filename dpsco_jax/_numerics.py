@@ -41,6 +41,11 @@ def as_floats(*values: Any) -> tuple[ModuleType, list[Any]]:
     return xp, [jnp.asarray(v, dtype) for v in values]
 
 
+def known_zero(value: Any) -> np.ndarray:
+    """Which numbers are zero for certain: none in JAX, which reads what is below its normal ones as zero."""
+    return np.asarray(not isinstance(value, jax.Array) and np.equal(value, 0), bool)
+
+
 def round_up(value: Any, ulps: float) -> Any:
     """A nonnegative value moved up by ``ulps`` units of its own relative precision.
 

@@ -38,6 +38,7 @@ def test_numbers_of_all_libraries_are_numbers(value):
         _checks.require_integers,
         lambda name, value: _checks.require_whole(name, value, 0),
         lambda name, value: _checks.require_real(name, value, 0.0),
+        _checks.require_share,
     ],
 )
 def test_what_is_no_number_is_refused_wherever_one_is_asked_for(check, value):
@@ -50,6 +51,7 @@ RANGES = {
     "require_nonnegative": ([0.0, 5.0], [-1e-300, NAN, INF]),
     "require_multiplier": ([0.0, 5.0, INF], [-1.0, NAN, -INF]),
     "require_probability": ([0.0, 0.5, 1.0], [-0.1, 1.0 + 1e-12, NAN]),
+    "require_share": ([0, 0.5, 1.0], [-0.1, 1.0 + 1e-12, NAN, np.array([0.5]), [0.5]]),
     "require_inside": ([1e-300, 0.5], [0.0, 1.0, NAN]),
     "require_finite": ([-1e300, 0.0], [NAN, INF, -INF]),
     "require_count": ([1, np.int32(7), 2**70], [0, -1, 1.0, 2.99, NAN]),
@@ -129,6 +131,11 @@ def test_keys_masks_words_flags_functions_and_classes():
     for bad in (None, 7, "len"):
         with pytest.raises(ValueError, match="f must be a function"):
             _checks.require_callable("f", bad)
+    assert _checks.require_sentences("s", ["a", "b"]) == ("a", "b")
+    for bad in ("ab", 7, None, ("a", 7)):
+        with pytest.raises(ValueError, match="s must be"):
+            _checks.require_sentences("s", bad)
+    assert type(_checks.require_share("s", np.asarray(jnp.float32(0.5)))) is float
     _checks.require_instance("o", (1,), tuple | list)
     with pytest.raises(ValueError, match="o must be of type dict, got 7"):
         _checks.require_instance("o", 7, dict)

@@ -52,6 +52,12 @@ TABLE = {
     "privacy.curves.closed_forms.gdp": {"mu": AMOUNT},
     "privacy.curves.closed_forms.laplace": {"scale": LAPLACE},
     "privacy.curves.closed_forms.pure_dp": {"epsilon": AMOUNT},
+    "privacy.inexact.inexact_loss": {
+        "mu": {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: None, 0.3: None, 9.0: INFINITE},
+        "variation": {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: None, 1.5: BAD, 1e-3: INFINITE},
+        "epsilon": {**POSITIVE, 1000.0: INFINITE},
+        "delta": {NAN: BAD, -1.0: BAD, 0.0: BAD, 1.0: BAD, 1.5: BAD, 1e-5: None},
+    },
     "privacy.loss.scale": {"count": COUNT},
     "privacy.variation.with_variation": {
         "variation": {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: None, 1.5: BAD, 1e-12: None},

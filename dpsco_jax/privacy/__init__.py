@@ -29,6 +29,7 @@ from dpsco_jax.privacy.curves.subsampling import (
     subsampled_gaussian_without_replacement,
 )
 from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.privacy.iteration import last_iterate_gdp, last_iterate_noise_multiplier
 from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
 from dpsco_jax.privacy.loss import (
@@ -91,6 +92,8 @@ __all__ = [
     "gaussian",
     "gdp",
     "gdp_within",
+    "inexact_certificate",
+    "inexact_loss",
     "laplace",
     "last_iterate_gdp",
     "last_iterate_noise_multiplier",

@@ -20,7 +20,13 @@ from typing import NamedTuple, SupportsFloat
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import __version__
-from dpsco_jax._checks import require, require_instance, require_real, require_relation
+from dpsco_jax._checks import (
+    require,
+    require_instance,
+    require_real,
+    require_relation,
+    require_sentences,
+)
 from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy._kinds import Composition
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
@@ -136,12 +142,7 @@ def accounted_by(accountant: str) -> str:
 
 def _checked(delta: SupportsFloat, assumptions: Iterable[str]) -> tuple[float, tuple[str, ...]]:
     delta = require_real("delta", delta, 0.0, 1.0)
-    single = isinstance(assumptions, str) or not isinstance(assumptions, Iterable)
-    require(not single, "assumptions", assumptions, "sentences, in a tuple or a list")
-    assumptions = tuple(assumptions)
-    for assumption in assumptions:
-        require_instance("assumptions", assumption, str)
-    return delta, assumptions
+    return delta, require_sentences("assumptions", assumptions)
 
 
 def _tightest(releases: Composition, delta: float) -> tuple[float, str]:

@@ -28,7 +28,7 @@ Cost: none.
 import math
 from typing import SupportsFloat
 
-from dpsco_jax._checks import require_integer, require_probability, require_real
+from dpsco_jax._checks import require_integer, require_real, require_share
 
 _UP = 1.0 + 2.0**-40
 
@@ -43,6 +43,9 @@ def last_iterate_gdp(
         contraction: c, in [0, 1]: φ is c-Lipschitz on every data set.
         noise_multiplier: ν/Δ, the noise of a step over how far apart the steps of neighbours may be.
 
+    Returns:
+        μ; ``inf`` where it is beyond the floats.
+
     Raises:
         ValueError: an argument is out of range.
 
@@ -51,9 +54,9 @@ def last_iterate_gdp(
         (True, True)
     """
     num_steps = require_integer("num_steps", num_steps, 1)
-    require_probability("contraction", contraction)
+    factor = require_share("contraction", contraction)
     multiplier = require_real("noise_multiplier", noise_multiplier, 0.0)
-    return _UP * math.sqrt(_squared_growth(num_steps, float(contraction))) / multiplier
+    return _UP * _growth(num_steps, factor) / multiplier
 
 
 def last_iterate_noise_multiplier(
@@ -76,13 +79,20 @@ def last_iterate_noise_multiplier(
     """
     mu = require_real("mu", mu, 0.0)
     num_steps = require_integer("num_steps", num_steps, 1)
-    require_probability("contraction", contraction)
-    return _UP * _UP * math.sqrt(_squared_growth(num_steps, float(contraction))) / mu
+    return _UP * _UP * _growth(num_steps, require_share("contraction", contraction)) / mu
 
 
-def _squared_growth(num_steps: int, c: float) -> float:
-    """(1 - c^T)(1 + c)/((1 + c^T)(1 - c)), without cancellation near c = 1."""
-    if c in (0.0, 1.0):
-        return float(num_steps if c == 1.0 else 1)
-    log_power = num_steps * math.log(c)
-    return math.tanh(-0.5 * log_power) * (1.0 + c) / (1.0 - c)
+def _growth(num_steps: int, c: float) -> float:
+    """√((1 - c^T)(1 + c)/((1 + c^T)(1 - c))), without cancellation near c = 1; T may be beyond the floats."""
+    if c == 0.0:
+        return 1.0
+    if c == 1.0:
+        root = math.isqrt(num_steps - 1) + 1
+        return math.sqrt(num_steps) if num_steps < 2**1000 else _float_above(root)
+    log_power = _float_above(num_steps) * math.log(c)
+    return math.sqrt(math.tanh(-0.5 * log_power) * (1.0 + c) / (1.0 - c))
+
+
+def _float_above(whole: int) -> float:
+    """The integer as a float, ``inf`` where it is beyond the floats."""
+    return float(whole) if whole < 2**1023 else math.inf

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
+from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_mended import FAULTS as MENDED
 from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
@@ -36,7 +37,9 @@ from tests.mutation.fork_server import FAILED, PASSED, Run, Server
 from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL)
+FAULTS: tuple[Fault, ...] = (
+    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *INEXACT
+)  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 
 

@@ -184,6 +184,20 @@ def test_no_distance_changes_nothing_and_what_is_out_of_range_is_unbounded():
     assert np.isinf(batched[1])
 
 
+@pytest.mark.parametrize("mu", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("tau", [1e-15, 1e-12])
+def test_the_horizon_that_is_advised_is_near_the_best(mu, tau):
+    ideal = privacy.gdp(mu)
+
+    def spent(horizon):
+        return privacy.epsilon(privacy.with_variation(ideal, tau, horizon, 1e-8), 1e-6)
+
+    advised = float(privacy.epsilon(ideal, 1e-9))
+    best = min(spent(each) for each in advised * np.linspace(0.5, 2.0, 61))
+    assert best < math.inf
+    assert spent(advised) <= 1.02 * best
+
+
 def test_a_loss_that_may_fail_fails_twice():
     ideal = privacy.PrivacyLoss(privacy.gdp(0.3).rdp, np.asarray(1e-10))
     assert np.isfinite(privacy.epsilon(privacy.with_variation(ideal, 1e-18, 3.0, 1e-9), 1e-6))

@@ -15,6 +15,7 @@ Cost: microseconds; the optimal composition is linear in the number of releases.
 """
 
 import math
+import sys
 from typing import SupportsFloat
 
 import numpy as np
@@ -86,7 +87,7 @@ def optimal_composition(
 
 
 def log_gaussian_delta(mu: SupportsFloat, epsilon: SupportsFloat) -> float:
-    """The logarithm of δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ), for any real ε, rounded up.
+    """The logarithm of δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ), for any real ε, rounded up; it is finite.
 
     Args:
         mu: distance of the two Gaussians in standard deviations, above 0.
@@ -94,6 +95,9 @@ def log_gaussian_delta(mu: SupportsFloat, epsilon: SupportsFloat) -> float:
     """
     shift, eps = require_real("mu", mu, 0.0), _real("epsilon", epsilon)
     first = float(special.log_ndtr(0.5 * shift - eps / shift))
+    if first == -math.inf:
+        # Beyond the floats, and δ is below it.
+        return -sys.float_info.max
     second = eps + float(special.log_ndtr(-0.5 * shift - eps / shift))
     rounding = 8.0 * _MACHINE * (abs(first) + abs(second) + abs(eps) + 1.0)
     gap = first - second + rounding

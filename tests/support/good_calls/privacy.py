@@ -18,6 +18,7 @@ _ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 _REPLACE = NeighboringRelation.REPLACE_ONE
 _CALL = resque.ResqueCall(num_queries=8, beta=0.01, radius_ratio=4.0, population=100)
 _PAIRS = Kind("pairs with counts", ("nonsense", 7, None))
+_SENTENCES = Kind("sentences", (7, None, (7,), "nonsense"))(())
 _CALLS = Kind("calls with counts", ("nonsense", 7, None, [(_CALL, 1.5)], [(_CALL, -1)], [(7, 1)]))
 _HALF = Kind("in (0, 1/2]", (0.0, 0.6, *kinds.PROBABILITY.bad))
 _RELEASES = {"releases": kinds.ANY(compositions.compositions(events.gaussian(2.0), _REPLACE)[0])}
@@ -69,6 +70,17 @@ GOOD: dict[str, dict[str, Any]] = {
         "variation": kinds.PROBABILITY(1e-15),
         "horizon": kinds.NONNEGATIVE(3.0),
     },
+    "privacy.inexact.inexact_certificate": {
+        "mu": kinds.NONNEGATIVE(0.2),
+        "variation": kinds.PROBABILITY(1e-9),
+        "relation": kinds.RELATION(_REPLACE),
+        "assumptions": _SENTENCES,
+    },
+    "privacy.inexact.inexact_loss": {
+        "mu": kinds.NONNEGATIVE(0.2),
+        "variation": kinds.PROBABILITY(1e-9),
+        "epsilon": kinds.POSITIVE(1.0),
+    },
     "privacy.budget.Budget": {"delta": kinds.SHARE(1e-5)},
     "privacy.accountants.closed_form": _RELEASES,
     "privacy.accountants.privacy_loss_distribution": _RELEASES,
@@ -104,12 +116,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.calibration.calibrate_sampling_probability": _STEPS,
     "privacy.calibration.calibrate_num_steps": {"sampling_probability": kinds.PROBABILITY},
     "privacy.certificates.accounted_by": {"accountant": kinds.WORDS("closed form")},
-    "privacy.certificates.certificate": {
-        "assumptions": Kind("sentences", (7, None, (7,), "nonsense"))(())
-    },
+    "privacy.certificates.certificate": {"assumptions": _SENTENCES},
     "privacy.certificates.certificate_of": {
         "alternatives": kinds.ANY((_RELEASES["releases"].value,)),
-        "assumptions": Kind("sentences", (7, None, (7,), "nonsense"))(()),
+        "assumptions": _SENTENCES,
     },
     "privacy.certified_noise.certified_noise_multiplier": {
         "sampling": kinds.OBJECT(privacy.FullBatch()),

@@ -120,7 +120,9 @@ def _epsilon_of(account, delta):
 def _second_account(mu, tau, epsilon, delta):
     """ε at δ of both losses, and both; what the library has is one of them."""
     with mpmath.workdps(40):
-        tried = [epsilon * (1 + k / 64) for k in range(65)]
+        fine = [1 + k / 64 for k in range(65)]
+        coarse = [2 ** (k / 8) for k in range(-48, 49)]
+        tried = [epsilon * stretch for stretch in sorted(fine + coarse)]
         fits = (each for each in tried if _bound(mu, tau, each) <= 0.8 * delta * (1 - 1e-13))
         first = next(fits, None)
         whole = None if first is None else _of_whole(first, 0.8 * delta)

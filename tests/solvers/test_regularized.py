@@ -118,8 +118,7 @@ def test_edited_plans_are_accounted_as_they_are(name):
         assert epsilons == [math.inf, math.inf]
         return
     assert epsilons[1] == pytest.approx(epsilons[0], rel=2e-3)
-    # Losses are made for the budget, and are not much better than it.
-    assert all(found <= epsilon <= max(1.4 * found, 1.15) for epsilon in epsilons)
+    assert all(found <= epsilon <= 1.4 * found for epsilon in epsilons)
     if expected == "more":
         assert 1.3 < found < 1.6
     else:

@@ -44,7 +44,9 @@ def _private(row: Row) -> Case:
     wider.settings["epsilon"] = 2 * wider.settings["epsilon"]
 
     def run(plan: Any) -> Any:
-        solution = jax.jit(lambda data: row.solve(jax.random.key(KEY), plan, data))(row.data())
+        with jax.enable_x64(row.float64):
+            solve = jax.jit(lambda data: row.solve(jax.random.key(KEY), plan, data))
+            solution = solve(row.data())
         return {
             "params": solution.params,
             "rdp": solution.privacy.rdp[::16],
@@ -54,10 +56,17 @@ def _private(row: Row) -> Case:
             "realized": solution.unprivate["gradients"],
         }
 
+    def planned_for(what: Row) -> Callable[[], Any]:
+        def make() -> Any:
+            with jax.enable_x64(row.float64):
+                return what.plan()
+
+        return make
+
     plans = {
-        "plan": row.plan,
-        "twice epsilon": wider.plan,
-        "twice the users": row._replace(num_users=2 * row.num_users).plan,
+        "plan": planned_for(row),
+        "twice epsilon": planned_for(wider),
+        "twice the users": planned_for(row._replace(num_users=2 * row.num_users)),
     }
     return Case(row.name, plans, run)
 

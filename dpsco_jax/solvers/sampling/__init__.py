@@ -1,1 +1,5 @@
-"""Private optimization by drawing a point from a density: samplers that come with a certificate."""
+"""Private optimization by sampling: one draw from exp(-k·(F + regularizer)) is all that is released."""
+
+from dpsco_jax.solvers.sampling import alternating_sampler, proximal_oracle, regularized
+
+__all__ = ["alternating_sampler", "proximal_oracle", "regularized"]

@@ -118,6 +118,7 @@ def proximal_oracle(
     _checks.require_positive("convexity", convexity)
     _checks.require_positive("relative_step", relative_step)
     _checks.require_whole("num_steps", num_steps, 1)
+    all_gradients = _checks.require_flag("all_gradients", all_gradients)
     numbers = numbers_of(
         setting, inverse_temperature, convexity, relative_step, num_steps, num_steps
     )

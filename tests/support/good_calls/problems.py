@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpsco_jax.problems import losses
 from dpsco_jax.problems.datasets import task
 from dpsco_jax.problems.objective import OneHot
 from tests.support import kinds
@@ -18,6 +19,7 @@ _TABLE = task.Table(
 _FRAME = pd.DataFrame({"user": [1, 1, 2], "x": [0.1, 0.2, 0.3], "y": [0.0, 1.0, 1.0]})
 _SYNTHETIC = {"num_users": 12, "heterogeneity": kinds.NONNEGATIVE}
 _EVEN = Kind("even number", (3, *kinds.COUNT_FROM_TWO.bad))(12)
+_KINK = {"objective": kinds.OBJECT(losses.hinge(1.0)), "smoothing": kinds.POSITIVE(0.1)}
 _ROWS = {"rows": kinds.COUNT(20)}
 _TEXT = {"name": kinds.WORDS("field")}
 
@@ -43,6 +45,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "ridge": kinds.POSITIVE,
         "description": kinds.WORDS("text"),
     },
+    "problems.envelopes.envelope_gap": _KINK,
+    "problems.envelopes.moreau_envelope": _KINK,
     "problems.gaussian_smoothing.smoothed": {
         "link": kinds.FUNCTION(lambda margin, label, spread: margin),
         "smoothing_radius": kinds.NONNEGATIVE,

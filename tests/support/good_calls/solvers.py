@@ -20,6 +20,7 @@ from tests.support.kinds import Kind
 from tests.support.objects import BUDGET, DATA, OBJECTIVE, PROBLEM, USERS, VECTOR
 
 _LINEAR = losses.absolute(1.0, domains.ball(1.0))
+_WHOLE = losses.huber(1.0)
 _NO_RIDGE = OBJECTIVE._replace(ridge=0.0)
 _PURE = Kind("budget", (*kinds.OBJECT.bad, OBJECTIVE, 1.0, (1.0, 1e-5)))
 _BUDGET = Kind("budget with a positive delta", (*_PURE.bad, Budget(1.0)))
@@ -159,6 +160,25 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "solvers.resque.ball_accelerated_sco.plan": {**_BALL_ERM, "num_blocks": 1},
     "solvers.item_level.private_ac_sa.plan": _asked(),
+    "solvers.sampling.proximal_oracle.proximal_oracle": {
+        "objective": kinds.OBJECT(_WHOLE),
+        "center": Kind("float64 array [dim]", ("nonsense", 7, None, VECTOR, np.ones((2, 2))))(
+            VECTOR.astype(np.float64)
+        ),
+        "inverse_temperature": kinds.POSITIVE(30.0),
+        "convexity": kinds.POSITIVE(0.5),
+        "relative_step": kinds.POSITIVE(2.0),
+        "num_steps": kinds.COUNT(5),
+        "all_gradients": kinds.FLAG.but(None)(False),
+    },
+    "solvers.sampling.regularized.plan": {
+        **_asked(_WHOLE),
+        "regularization": kinds.NONNEGATIVE(0.5),
+        "smoothing": kinds.POSITIVE.but(None)(None),
+        "relative_step": kinds.POSITIVE(3.0),
+        "max_steps": kinds.COUNT.but(None)(None),
+        "constant_time": kinds.FLAG.but(None)(False),
+    },
     "solvers.item_level.erm.plan": _asked(),
     "solvers.resque.resque_erm.plan": _RESQUE,
     "solvers.resque.resque_erm_high_probability.plan": {**_RESQUE, "num_runs": 2},

@@ -187,6 +187,47 @@ def test_a_loss_with_a_kink_is_drawn_from_by_its_envelope():
     assert max(np.max(places[1:] - at), np.max(at - places[:-1])) <= 1.95 / math.sqrt(len(draws))
 
 
+@functools.cache
+def of_the_population(regularization=None):
+    return regularized.plan(
+        problem(losses.huber(1.0), num_users=60),
+        BUDGET,
+        risk="population",
+        regularization=regularization,
+    )
+
+
+def test_the_risk_of_the_population_asks_for_more_regularization():
+    best = of_the_population()
+    k, mu = float(best.inverse_temperature), float(best.regularization)
+    assert best.excess_bound == pytest.approx(mu * 9 / 2 + 5 / k + 2 / (60 * mu))
+    empirical = regularized.plan(problem(losses.huber(1.0), num_users=60), BUDGET)
+    assert mu > float(empirical.regularization)
+    for factor in (0.5, 0.8, 1.25, 2.0):
+        assert of_the_population(factor * mu).predicted_excess >= 0.97 * best.predicted_excess
+
+
+def test_what_is_overfitted_is_half_of_its_bound_on_coins():
+    # Linear losses ±⟨u, x⟩ by a fair coin: an exact draw overfits by L²/(nμ), the bound says 2L²/(nμ).
+    n, k, mu = 4, 8.0, 2.0
+    objective = losses.huber(1.0)
+    plan = dataclasses.replace(
+        regularized.plan(problem(objective, num_users=n, dim=1), Budget(8.0, 1e-3)),
+        **{"inverse_temperature": k, "regularization": mu, "num_steps": 9.0, "num_trials": 200.0},
+    )
+
+    def overfitted(key):
+        coin_key, key = jax.random.split(key)
+        signs = jnp.where(jax.random.bernoulli(coin_key, 0.5, (n, 1)), 1.0, -1.0)
+        data = UserData(Example(jnp.ones((n, 1, 1)), 1e9 * signs))
+        draw = regularized.solve(key, plan, objective, data, jnp.zeros(1)).params[0]
+        # Of the population the slope is zero; of these users it is minus the mean of the signs.
+        return draw * jnp.mean(signs)
+
+    found = np.asarray(jax.jit(jax.vmap(overfitted))(jax.random.split(jax.random.key(2), 20_000)))
+    assert np.mean(found) == pytest.approx(1 / (n * mu), abs=4 * np.std(found) / math.sqrt(20_000))
+
+
 def test_max_steps_lowers_what_is_released_and_not_the_guarantee():
     few = planned(max_steps=300)
     assert few.num_steps <= 300

@@ -54,7 +54,8 @@ class Plan(MadeFor):
         num_trials: N, of all steps.
         epsilon: the budget that was planned for; what is spent follows from the other numbers.
         delta: δ of that budget; the certificate is for this δ.
-        excess_bound: proven bound on the expected excess risk of an exact draw, for the loss itself.
+        excess_bound: proven bound on the expected excess risk of an exact draw, for the loss itself; of the
+            population's risk if that was asked for.
         predicted_excess: what to expect where the loss is nearly quadratic around the minimizer, and half of
             what an envelope may hide.
     """
@@ -174,6 +175,7 @@ def planned(
     ridge: float,
     smoothing: float,
     gap: float,
+    population: bool,
     regularization: float,
     relative_step: float,
     distance: float,
@@ -189,6 +191,9 @@ def planned(
     room = delta / (1.0 + np.exp(min(epsilon, 700.0)))
     change = 2.0 * setting.lipschitz / setting.num_users
     guess, bias = _FIRST * room, regularization * distance**2 / 2
+    # Neighbours' laws are 2L/(nμ) apart in the Wasserstein distance, and losses L-Lipschitz.
+    stability = 2.0 * setting.lipschitz**2 / (setting.num_users * convexity)
+    generalization = stability if population else 0.0
     for _ in range(_TRIES):
         # From the largest τ that may come out: the temperature that it leaves, and what τ is then.
         s = gdp_within(epsilon, delta, guess)
@@ -208,8 +213,8 @@ def planned(
             num_trials=float(trials),
             epsilon=epsilon,
             delta=delta,
-            excess_bound=bias + setting.dim / k + gap,
-            predicted_excess=bias + setting.dim / (2 * k) + gap / 2,
+            excess_bound=bias + setting.dim / k + gap + generalization,
+            predicted_excess=bias + setting.dim / (2 * k) + gap / 2 + generalization,
         )
         if not made.accounted:
             raise Infeasible(

@@ -4,9 +4,9 @@ What it computes: a point of that law, F the mean user loss of a linear model pl
 sampler: T steps, each with an anchor by gradient steps and trials by rejection. A loss with a kink is
 replaced by its Moreau envelope.
 
-Source: T, Theorems 3.2.1, 3.6.2 and 3.6.4 (Gopi, Lee and Liu 2022), Algorithm 13 for the chain; the oracle
-and its certificate are this package's. Baseline of ``privacy.gdp``: an exact draw costs as much as Gaussian
-noise, whatever the dimension.
+Source: T, Theorems 3.2.1, 3.6.2, 3.6.4, 3.6.8 and 3.6.9 (Gopi, Lee and Liu 2022), Algorithm 13 for the chain;
+the oracle and its certificate are this package's. An exact draw costs as much as Gaussian noise, whatever the
+dimension.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With L the Lipschitz constant of every
 user's loss an exact draw is s-Gaussian DP, s = 2L·√k/(n·√(μ + ridge)). The law of the draw is within τ of
@@ -16,8 +16,8 @@ the loss is never taken from the caller: losses, with their constants, are those
 made. One draw is all that is released: not the points before it, no average, and not how many trials were
 made, which ``Solution.unprivate`` tells, and the time that a run takes, unless ``constant_time``.
 Utility, R ≥ ‖start - minimizer‖: E F - F* ≤ μR²/2 + d/k for an exact draw; half of the second term where F is
-nearly quadratic; what an envelope hides is added. Where gradients are smooth and noise is small, averages of
-noisy gradient steps do better.
+nearly quadratic; what an envelope hides is added, and 2L²/(n·(μ + ridge)) for the risk of the population
+(Theorem 3.6.7). Where gradients are smooth and noise is small, averages of noisy gradient steps do better.
 
 Cost: T = 1 + log(W/(2τ√η))/log(1 + c·(μ + ridge)/H) steps, free of n and d but for the logarithm; at most J
 passes over the users for a step, and about e^{5c/8} or fewer for its trials. Needs ``jax_enable_x64``.
@@ -67,6 +67,7 @@ def plan(
     *,
     regularization: float | None = None,
     smoothing: float | None = None,
+    risk: str = "empirical",
     relative_step: float = 3.0,
     max_steps: int | None = None,
     constant_time: bool = False,
@@ -82,6 +83,8 @@ def plan(
         regularization: μ ≥ 0; the one with the smallest ``predicted_excess`` if left out.
         smoothing: γ > 0 of the Moreau envelope that is drawn from in place of a loss with a kink; left out,
             one that hides at most three tenths of what is lost anyway. Steps are as many as 1/γ.
+        risk: ``"empirical"``, of the users who are there, or ``"population"``, of the law that they were
+            drawn from, independently: what is predicted, and made small by the choice of μ.
         relative_step: c > 0, the step size over 1/(kH): longer steps are fewer, and accepted with
             probability e^{-5c/8}, at least.
         max_steps: the most steps T that are wanted; the regularization is then as large as they ask.
@@ -96,12 +99,15 @@ def plan(
     require_x64()
     relative_step = _checks.require_real("relative_step", relative_step, 0.0)
     _checks.require_given(_checks.require_count, max_steps=max_steps)
+    population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
     constant_time = _checks.require_flag("constant_time", constant_time)
     objective, distance = problem.objective, problem.require_distance()
     ridge = float(objective.ridge)
-    # At this one both terms of the prediction are the same, without ridge and envelope.
-    slope = 2.0 * float(objective.lipschitz) / (problem.num_users * distance)
-    middle = slope * problem.dim**0.5 / privacy.gdp_within(budget.epsilon, budget.delta)
+    # μR²/2 + a/μ is least at this one, without ridge and envelope.
+    change = 2.0 * float(objective.lipschitz) / problem.num_users
+    inverse = problem.dim * (change / privacy.gdp_within(budget.epsilon, budget.delta)) ** 2 / 2
+    inverse += float(objective.lipschitz) * change if population else 0.0
+    middle = (2.0 * inverse) ** 0.5 / distance
     smoothing = _smoothing(objective, smoothing, middle * distance**2)
     smooth, gap = objective, 0.0
     if smoothing:
@@ -116,6 +122,7 @@ def plan(
             ridge=ridge,
             smoothing=smoothing,
             gap=gap,
+            population=population,
             regularization=added,
             relative_step=relative_step,
             distance=distance,

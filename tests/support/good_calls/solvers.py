@@ -175,6 +175,7 @@ GOOD: dict[str, dict[str, Any]] = {
         **_asked(_WHOLE),
         "regularization": kinds.NONNEGATIVE(0.5),
         "smoothing": kinds.POSITIVE.but(None)(None),
+        "risk": kinds.CHOICE("population"),
         "relative_step": kinds.POSITIVE(3.0),
         "max_steps": kinds.COUNT.but(None)(None),
         "constant_time": kinds.FLAG.but(None)(False),

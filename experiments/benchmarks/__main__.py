@@ -20,6 +20,7 @@ SUITES = (
     "resque",
     "resque_erm",
     "fits",
+    "sampling",
 )
 
 

@@ -70,10 +70,10 @@ def test_margins_of_points_on_a_grid_are_exact(seed):
     rng = np.random.default_rng(seed)
     unit = 2.0**-26  # with rows of 2^20 units and points of 2^32: below 2^53
     points = np.round(rng.standard_normal((DIM, 2)) * 40 / unit) * unit
-    found = np.asarray(jax.jit(_rows.margins)(rows, jnp.asarray(points)))
-    for row, margins in zip(np.asarray(rows.features), found, strict=True):
-        for column in range(2):
-            assert Fraction(float(margins[column])) == exact(row, points[:, column])
+    for point in points.T:
+        found = np.asarray(jax.jit(_rows.margins)(rows, jnp.asarray(point)))
+        for row, margin in zip(np.asarray(rows.features), found, strict=True):
+            assert Fraction(float(margin)) == exact(row, point)
 
 
 def test_totals_of_coefficients_on_their_grid_are_exact():
@@ -102,8 +102,8 @@ def test_one_hot_rows_are_the_same_rows():
     full = _rows.prepare(
         MODEL, UserData(Example(jnp.asarray(dense.reshape(USERS, SLOTS, DIM)), labels)), DIM
     )
-    points = jnp.asarray(np.round(rng.standard_normal((DIM, 2)) * 2**20) * 2.0**-20)
-    np.testing.assert_array_equal(_rows.margins(sparse, points), _rows.margins(full, points))
+    point = jnp.asarray(np.round(rng.standard_normal(DIM) * 2**20) * 2.0**-20)
+    np.testing.assert_array_equal(_rows.margins(sparse, point), _rows.margins(full, point))
     coefficients = jnp.asarray(np.round(rng.uniform(-1, 1, (2, USERS * SLOTS)) * 2**20) * 2.0**-20)
     np.testing.assert_array_equal(
         _rows.total(sparse, coefficients, DIM), _rows.total(full, coefficients, DIM)

@@ -63,12 +63,11 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> Rows:
     )
 
 
-def margins(rows: Rows, points: Float[Array, "dim columns"]) -> Float[Array, "rows columns"]:
-    """⟨a_i, w⟩ for all rows and several points w."""
+def margins(rows: Rows, point: Float[Array, "dim"]) -> Float[Array, "rows"]:
+    """⟨a_i, w⟩ for all rows."""
     if rows.entry is None:
-        return jnp.matmul(rows.features, points, precision=jax.lax.Precision.HIGHEST)
-    padded = jnp.append(points, jnp.zeros((1, points.shape[1])), axis=0)
-    return rows.entry * jnp.sum(padded[rows.features], axis=1)
+        return jnp.matmul(rows.features, point, precision=jax.lax.Precision.HIGHEST)
+    return rows.entry * jnp.sum(jnp.append(point, 0.0)[rows.features], axis=1)
 
 
 def total(rows: Rows, coefficients: Float[Array, "columns rows"], dim: int) -> Array:

@@ -128,7 +128,7 @@ def proximal_oracle(
     rows = _rows.prepare(model, data, setting.dim)
     unit = numbers.anchor_unit * _rows.feature_unit(setting.feature_bound)
     # However they were rounded, these are margins of the same loss, moved once for all steps.
-    center_margins = _rows.on_grid(_rows.margins(rows, center[:, None])[:, 0], unit)
+    center_margins = _rows.on_grid(_rows.margins(rows, center), unit)
     k, n, slope_unit = inverse_temperature, setting.num_users, setting.slope_unit
     eta, precision = numbers.step_size, numbers.precision
     deviation = 1.0 / jnp.sqrt(precision)
@@ -139,7 +139,7 @@ def proximal_oracle(
 
     def at(anchor: Array) -> tuple[Array, Array]:
         """Margins and mean gradient; the margins are exact."""
-        found = center_margins + _rows.margins(rows, anchor[:, None])[:, 0]
+        found = center_margins + _rows.margins(rows, anchor)
         slopes = rows.weights * model.derivative(found, rows.labels)
         large = _rows.on_grid(slopes, slope_unit)
         parts = _rows.total(rows, jnp.stack([large, slopes - large]), len(anchor))
@@ -186,7 +186,7 @@ def proximal_oracle(
         step = deviation * jax.random.normal(normal_key, state.anchor.shape)
         offset = state.move + step
         large = _rows.on_grid(offset, numbers.offset_unit)
-        changes = jnp.sum(_rows.margins(rows, jnp.stack([large, offset - large], axis=1)), axis=1)
+        changes = _rows.margins(rows, large) + _rows.margins(rows, offset - large)
         remainders = remainder(state.margins, rows.labels, changes)
         exponent = _exact_sum((k / n) * (rows.weights * remainders))
         near = jnp.linalg.norm(offset) < LONGEST_OFFSET * deviation
@@ -202,5 +202,4 @@ def proximal_oracle(
 def _exact_sum(terms: Float[Array, "rows"]) -> Array:
     """The sum of terms that are not negative, to a rounding of the result where it is below 2^10."""
     large = _rows.on_grid(terms, _TERM_UNIT)
-    both = jnp.sum(jnp.stack([large, terms - large]), axis=1)
-    return both[0] + both[1]
+    return jnp.sum(large) + jnp.sum(terms - large)

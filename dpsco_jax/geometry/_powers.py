@@ -1,14 +1,14 @@
 """Sums of powers of entries: ℓp norms of one array, what attains them, and the nearest point of an ℓp ball.
 
 What it computes: for an array and a static p, with the largest entry factored out so that no power leaves the
-range of floats. The nearest point w of the unit ball to a point a outside, a >= 0, for 1 < p < inf: with the
-multiplier λ
+range of floats. The nearest point w of the ball of radius ρ to a point a outside, a >= 0, for 1 < p < inf:
+with the multiplier λ
 
-    w_i + λ·w_i^(p-1) = a_i,    Σ w_i^p = 1.
+    w_i + λ·w_i^(p-1) = a_i,    Σ w_i^p = ρ^p.
 
-λ is found by halving: ‖w‖_p falls in λ, and λ = ‖a - w‖_q (q dual to p, as ‖w^(p-1)‖_q = ‖w‖_p^(p-1) = 1),
-which is at most ‖a‖_q, and is taken for at least u·‖a‖_q, u the unit roundoff: below, w is a to the last
-place.
+λ is found by halving: ‖w‖_p falls in λ, and λ·ρ^(p-1) = ‖a - w‖_q (q dual to p, since ‖w^(p-1)‖_q =
+‖w‖_p^(p-1)), which is at most ‖a‖_q, and is taken for at least u·‖a‖_q, u the unit roundoff: below, w is a to
+the last place.
 
 Given λ, w = a·t with t + Λ·t^r = 1, Λ = λ·a^(p-2) and r = p - 1. Where r < 1, u = Λ·t^r solves the same with
 1/r and Λ^(-1/r), so r >= 1 and the left side is convex and increasing. With A = min(1, Λ^(-1/r)) and B =
@@ -70,25 +70,29 @@ def attaining(sizes: Vector, p: float) -> Vector:
 
 def nearest(sizes: Vector, radius: ArrayLike, p: float) -> Vector:
     """The nearest point of the ℓp ball, 1 < p < inf, to a point outside of it with entries >= 0."""
-    away = sizes / radius
-    top = jnp.log(norm(away, 1.0 / (1.0 - 1.0 / p)))
-    depth = math.log(4.0 / float(jnp.finfo(away.dtype).eps))
+    scale, unit = _scaled(sizes)
+    room = radius / scale
+    # From here on the largest entry is 1, so that logarithms are small.
+    top = (1.0 - p) * jnp.log(room) + jnp.log(norm(unit, 1.0 / (1.0 - 1.0 / p)))
+    depth = math.log(4.0 / float(jnp.finfo(unit.dtype).eps))
 
     def turn(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = low + 0.5 * (high - low)
-        outside = norm(_shrunk(away, middle, p), p) > 1.0
+        outside = norm(_shrunk(unit, middle, p), p) > room
         return jnp.where(outside, middle, low), jnp.where(outside, high, middle)
 
-    halvings = jnp.finfo(away.dtype).nmant + 8
+    halvings = jnp.finfo(unit.dtype).nmant + 8
     _, high = lax.fori_loop(0, halvings, turn, (top - depth, top))
-    return radius * _shrunk(away, high, p)
+    found = _shrunk(unit, high, p)
+    # What rounding has left outside.
+    return radius * (found / jnp.maximum(norm(found, p), room))
 
 
-def _shrunk(away: Vector, log_multiplier: Array, p: float) -> Vector:
+def _shrunk(point: Vector, log_multiplier: Array, p: float) -> Vector:
     """The w with w + λ·w^(p-1) = a."""
-    positive = away > 0
-    sizes = jnp.where(positive, away, 1.0)
+    positive = point > 0
+    sizes = jnp.where(positive, point, 1.0)
     log_weight = log_multiplier + (p - 2.0) * jnp.log(sizes)
     power = max(p - 1.0, 1.0 / (p - 1.0))
     if p < 2.0:
@@ -106,7 +110,7 @@ def _shrunk(away: Vector, log_multiplier: Array, p: float) -> Vector:
     if p < 2.0:
         # Near 1 the difference is precise, near 0 the power.
         share = jnp.where(share < 0.5, 1.0 - share, bent * tau**power)
-    return jnp.where(positive, sizes * share, away)
+    return jnp.where(positive, sizes * share, point)
 
 
 def _scaled(sizes: Vector) -> tuple[Array, Vector]:

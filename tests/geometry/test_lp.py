@@ -231,7 +231,7 @@ def test_gradients_at_the_center_and_of_matrices():
         assert jax.tree.map(lambda x: (x.shape, x.dtype), slope) == jax.tree.map(
             lambda x: (x.shape, x.dtype), tree
         )
-        tiny = jax.grad(r.value)(jnp.full(SIZE, 1e-30))
+        tiny = r.gradient(jnp.full(SIZE, 1e-30))
         assert np.all(np.isfinite(tiny))
         assert np.all(np.asarray(tiny) > 0)
 
@@ -240,7 +240,7 @@ def test_at_two_it_is_the_euclidean_regularizer_to_the_last_place():
     r = lp.Regularizer(2.0, SIZE)
     assert (r.exponent, r.weight, r.range(1.5)) == (2.0, 1.0, 0.5 * 1.5**2)
     np.testing.assert_allclose(
-        jax.vmap(r.value)(SPECIAL), 0.5 * np.sum(SPECIAL**2, axis=1), rtol=4e-16
+        jax.vmap(r.value)(SPECIAL), 0.5 * np.sum(SPECIAL**2, axis=1), rtol=1e-15
     )
     np.testing.assert_allclose(jax.vmap(r.gradient)(SPECIAL), SPECIAL, rtol=4e-16)
 
@@ -249,35 +249,34 @@ FAR = np.concatenate([4.0 * SPECIAL, SPECIAL, 0.1 * SPECIAL, 1e6 * SPECIAL[-3:]]
 BALLS = [1.0, 1.01, 1.2, 1.5, 2.0, 2.5, 4.0, 30.0, INF]
 
 
-def _nearest(point, radius, p):
-    """The projection by nested bisections on λ and on each w, w + λw^(p-1) = |z|, in NumPy."""
-    sizes = np.abs(point) / radius
-    if norm(sizes, p) <= 1:
-        return point
+def _nearest(points, radius, p):
+    """Projections by nested bisections on λ and on each w, w + λw^(p-1) = |z|, in NumPy."""
+    sizes = np.abs(points) / radius
 
     def shrunk(multiplier):
         low, high = np.zeros_like(sizes), sizes.copy()
-        for _ in range(200):
+        for _ in range(80):
             middle = (low + high) / 2
             with np.errstate(over="ignore"):
-                above = middle + multiplier * middle ** (p - 1) > sizes
+                above = middle + multiplier[:, None] * middle ** (p - 1) > sizes
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         return low
 
-    low, high = 0.0, norm(sizes, 1)
-    for _ in range(200):
+    low, high = np.zeros(len(points)), norm(sizes, 1)
+    for _ in range(110):
         middle = (low + high) / 2
         outside = norm(shrunk(middle), p) > 1
-        low, high = (middle, high) if outside else (low, middle)
-    return np.sign(point) * radius * shrunk(high)
+        low, high = np.where(outside, middle, low), np.where(outside, high, middle)
+    moved = np.sign(points) * radius * shrunk(high)
+    return np.where(norm(sizes, p)[:, None] <= 1, points, moved)
 
 
 @pytest.mark.parametrize("p", [p for p in BALLS if 1 < p < INF])
 def test_projection_against_bisections_in_numpy(p):
     ball = lp_balls.lp_ball(1.5, p, SIZE)
     found = np.asarray(jax.jit(jax.vmap(ball.project))(FAR))
-    known = np.stack([_nearest(point, 1.5, p) for point in FAR])
-    np.testing.assert_allclose(found, known, rtol=0, atol=2e-13 * 1e2)
+    known = _nearest(FAR, 1.5, p)
+    np.testing.assert_allclose(found, known, rtol=0, atol=1e-12 if p > 1.1 else 1e-10)
 
 
 @pytest.mark.parametrize("p", BALLS)
@@ -294,7 +293,7 @@ def test_projection_is_the_nearest_point(p):
     size = norm(FAR, 2)[~inside]
     assert np.all(np.abs(np.sum(away * found[~inside], axis=1) - support) <= 1e-10 * size)
     # No two points are brought further apart.
-    first, second = _pairs(np.concatenate([FAR, found]))
+    first, second = _pairs(np.concatenate([FAR[::3], found[::4]]))
     apart = norm(first - second, 2)
     images = np.asarray(jax.jit(jax.vmap(ball.project))(np.concatenate([first, second])))
     images = images[: len(first)] - images[len(first) :]
@@ -324,8 +323,8 @@ def test_projection_in_float32_far_out_batched_and_of_trees(p):
         ball = lp_balls.lp_ball(0.5, p, SIZE)
         found = np.asarray(jax.jit(jax.vmap(ball.project))(points), np.float64)
         assert np.all(norm(found, p) <= 0.5 * (1 + 1e-5))
-        known = np.stack([_nearest(np.float64(point), 0.5, p) for point in points[:5]])
-        np.testing.assert_allclose(found[:5], known, atol=2e-5 if p > 1.01 else 2e-3)
+        known = _nearest(np.float64(points[:5]), 0.5, p)
+        np.testing.assert_allclose(found[:5], known, atol=2e-6 if p > 1.01 else 3e-4)
         tree = {"a": jnp.ones((2, 2), jnp.float16), "b": jnp.full(5, 2.0)}
         moved = jax.jit(ball.project)(tree)
         assert jax.tree.map(lambda x: (x.shape, x.dtype), moved) == jax.tree.map(

@@ -1,5 +1,27 @@
 """The closed forms of the papers' tables: predicted risks, costs and lower bounds, as plain numbers."""
 
-from dpsco_jax.rates import accelerated, norms, parallel, stability, user_level, winsorized
+from dpsco_jax.rates import (
+    accelerated,
+    bounded_losses,
+    norms,
+    parallel,
+    sampling,
+    sampling_tables,
+    stability,
+    user_level,
+    value_queries,
+    winsorized,
+)
 
-__all__ = ["accelerated", "norms", "parallel", "stability", "user_level", "winsorized"]
+__all__ = [
+    "accelerated",
+    "bounded_losses",
+    "norms",
+    "parallel",
+    "sampling",
+    "sampling_tables",
+    "stability",
+    "user_level",
+    "value_queries",
+    "winsorized",
+]

@@ -14,6 +14,7 @@ from dpsco_jax.problems import (
     synthetic,
     tables,
     users,
+    value_instances,
 )
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.problem import Problem
@@ -34,4 +35,5 @@ __all__ = [
     "synthetic",
     "tables",
     "users",
+    "value_instances",
 ]

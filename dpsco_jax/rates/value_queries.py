@@ -42,7 +42,7 @@ from dpsco_jax._checks import (
     require_positive,
     require_within,
 )
-from dpsco_jax.rates.norms import require_exponent
+from dpsco_jax.rates.norms import dual_exponent, require_exponent
 
 DIRECTIONS = ("signs", "axis")
 
@@ -87,7 +87,7 @@ def hard_scales(
         (0.1767767, 0.1767767, 0.0441942)
     """
     p, dim, ratio = _checked(queries, dim, lipschitz, p, direction, num_users)
-    q = dualrequire_p(p)
+    q = dual_exponent(p)
     power = _best_power(dim, ratio if direction == "signs" else 0.0, q)
     spread = (power - 1.0) * dim ** (2.0 / power)
     length = dim ** (2.0 / power) if direction == "signs" else 1.0

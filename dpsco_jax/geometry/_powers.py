@@ -86,7 +86,7 @@ def nearest(sizes: Vector, radius: ArrayLike, p: float) -> Vector:
     _, high = lax.fori_loop(0, halvings, turn, (top - depth, top))
     found = _shrunk(unit, high, p)
     # What rounding has left outside.
-    return radius * (found / jnp.maximum(norm(found, p), room))
+    return jnp.asarray(radius * (found / jnp.maximum(norm(found, p), room)))
 
 
 def _shrunk(point: Vector, log_multiplier: Array, p: float) -> Vector:

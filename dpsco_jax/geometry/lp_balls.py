@@ -75,7 +75,7 @@ def lp_ball(radius: ArrayLike, p: float, dim: int) -> Domain:
         # A term λ‖w‖₁ lowers entries until they vanish; the multiplier of a ball that is symmetric in every
         # coordinate then shrinks what is left, and that is what the projection does.
         thresholds=True,
-        moves=_moves.box(-radius, radius) if p == math.inf else None,
+        moves=_moves.box(-1.0 * radius, radius) if p == math.inf else None,
         norm=farthest,
     )
     return domains.enter_moves(domain) if p == math.inf else domain
@@ -131,5 +131,5 @@ def _project(vector: Array, radius: ArrayLike, p: float) -> Array:
     if p == 1.0:
         return domains.l1_ball(radius).project(vector)
     if p == math.inf:
-        return jnp.clip(vector, -radius, radius)
+        return jnp.clip(vector, -1.0 * radius, radius)
     return jnp.sign(vector) * _powers.nearest(jnp.abs(vector), radius, p)

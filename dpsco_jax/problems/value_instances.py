@@ -41,7 +41,6 @@ from dpsco_jax._checks import (
     require_choice,
     require_count,
     require_flag,
-    require_given,
     require_key,
     require_positive,
 )
@@ -137,9 +136,7 @@ def hard_linear_instance(
     num_users, dim = require_count("num_users", num_users), require_count("dim", dim)
     require_positive("diameter", diameter)
     require_flag("bounded", bounded)
-    given = (queries, dim, lipschitz, p)
-    law = _best_law(given, num_users, bounded, direction)
-    word, scales = law
+    word, scales = _law(queries, dim, lipschitz, p, direction, num_users, bounded)
     direction_key, data_key = jax.random.split(key)
     v = _signs(direction_key, dim) if word == "signs" else _axis(direction_key, dim)
     bound = scales.bound if isinstance(scales, bounded_losses.BoundedScales) else None
@@ -203,18 +200,23 @@ def hard_sampling_instance(
     )
 
 
-def _best_law(
-    given: tuple[Any, ...], num_users: int, bounded: bool, direction: str | None
-) -> tuple[str, Any]:
+def _law(
+    queries: int,
+    dim: int,
+    lipschitz: float,
+    p: float,
+    direction: str | None,
+    num_users: int,
+    bounded: bool,
+) -> tuple[str, bounded_losses.BoundedScales | value_queries.Scales]:
     """The direction, and the scales of its law."""
-    require_given(
-        lambda name, word: require_choice(name, word, value_queries.DIRECTIONS), direction=direction
-    )
-    words = value_queries.DIRECTIONS if direction is None else (direction,)
-    if bounded and direction is None and given[-1] == 1.0:
+    words: tuple[str, ...] = value_queries.DIRECTIONS
+    if direction is not None:
+        words = (require_choice("direction", direction, words),)
+    elif bounded and p == 1.0:
         words = ("axis",)
     scales = bounded_losses.bounded_scales if bounded else value_queries.hard_scales
-    laws = [(word, scales(*given, word, num_users)) for word in words]
+    laws = [(word, scales(queries, dim, lipschitz, p, word, num_users)) for word in words]
     return max(laws, key=lambda law: law[1].risk)
 
 

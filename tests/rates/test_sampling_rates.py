@@ -1,0 +1,429 @@
+"""Risks of draws, tables, lower bounds of sampling: against minimization, quadrature and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize, stats
+
+from dpsco_jax.rates import bounded_losses, norms, sampling, sampling_tables, value_queries
+
+SETTINGS = [
+    # s, n, d, G, G_Δ, Θ
+    (0.311, 100, 10, 1.0, 2.0, 0.5),
+    (1.0, 1000, 3, 2.0, 1.0, 4.0),
+    (0.05, 30, 200, 0.3, 0.6, 0.1),
+]
+
+
+def risk_at(k, s, n, d, g, slope, theta, population):
+    """μΘ + d/k (+ G_Δ·min(G, G_Δ)/(nμ)) at the least μ that keeps s = G_Δ√k/(n√μ)."""
+    mu = slope**2 * k / (s * n) ** 2
+    return mu * theta + d / k + (slope * min(g, slope) / (n * mu) if population else 0.0)
+
+
+@pytest.mark.parametrize("population", [False, True])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_parameters_are_the_best_for_their_bound(setting, population):
+    s, n, d, g, slope, theta = setting
+    best = optimize.minimize_scalar(
+        lambda log_k: math.log(risk_at(math.exp(log_k), *setting, population)),
+        bounds=(-10, 20),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    if population:
+        draw = sampling.sco(s, n, d, g, slope, theta)
+        two = 2 * slope * math.sqrt(d * theta) / (s * n)
+        assert draw.risk <= two + 2 * math.sqrt(slope * min(g, slope) * theta / n)
+    else:
+        draw = sampling.erm(s, n, d, slope, theta)
+        assert draw.risk == pytest.approx(2 * slope * math.sqrt(d * theta) / (s * n), rel=1e-14)
+        assert draw.generalization_risk == 0.0
+    assert draw.risk == pytest.approx(math.exp(best.fun), rel=1e-10)
+    assert math.log(draw.inverse_temperature) == pytest.approx(best.x, abs=1e-4)
+    assert draw.gdp == s
+    assert sampling.gdp_of_draw(*draw[:2], n, slope) == pytest.approx(s, rel=1e-14)
+    assert draw.risk == pytest.approx(sum(draw[3:]), rel=1e-15)
+
+
+def test_plans_of_the_sheet():
+    # n, d, s, k, μ, risk; G = 1, G_Δ = 2, Θ = 1/2.
+    for n, d, s, k, mu, risk in (
+        (100, 2, 0.311, 31.1, 0.129, 0.128),
+        (100, 10, 0.311, 69.6, 0.287, 0.287),
+        (300, 10, 0.266, 179, 0.112, 0.112),
+        (1000, 10, 0.2355, 527, 0.0380, 0.0380),
+    ):
+        draw = sampling.erm(s, n, d, 2.0, 0.5)
+        np.testing.assert_allclose((*draw[:2], draw.risk), (k, mu, risk), rtol=6e-3)
+    for n, d, s, spent, k, mu in (
+        (100, 2, 0.311, 0.2, 28.3, 0.283),
+        (1000, 10, 0.2355, 0.1414, 447, 0.0894),
+        (10_000, 10, 0.2128, 0.0447, 1414, 0.0283),
+    ):
+        draw = sampling.thrifty_sco(s, n, d, 1.0, 2.0, 0.5)
+        np.testing.assert_allclose((draw.gdp, *draw[:2], draw.risk), (spent, k, mu, mu), rtol=2e-3)
+    assert sampling.thrifty_sco(0.1, 100, 2, 1, 2, 0.5) == sampling.sco(0.1, 100, 2, 1, 2, 0.5)
+
+
+def test_thrift_costs_a_constant_factor_and_saves_queries():
+    for n in (100, 10_000, 10**6):
+        for d in (1, 30, 1000):
+            plain, thrifty = (
+                f(0.5, n, d, 1.0, 2.0, 0.5) for f in (sampling.sco, sampling.thrifty_sco)
+            )
+            assert plain.risk <= thrifty.risk <= 2.0 * plain.risk
+            queries = [draw.inverse_temperature / draw.regularization for draw in (plain, thrifty)]
+            least = min((0.5 * n) ** 2, 2 * n * d) / 4
+            assert queries[1] == pytest.approx(least, rel=1e-12)
+            assert queries[0] == pytest.approx((0.5 * n) ** 2 / 4, rel=1e-12)
+
+
+def test_strongly_convex_and_pure():
+    draw = sampling.strongly_convex(0.7, 200, 5, 2.0, 0.3)
+    assert sampling.gdp_of_draw(*draw[:2], 200, 2.0) == pytest.approx(0.7, rel=1e-14)
+    assert draw.risk == pytest.approx(5 * 4 / (0.49 * 200**2 * 0.3))
+    both = sampling.strongly_convex(0.7, 200, 5, 2.0, 0.3, lipschitz=1.5)
+    assert both.risk - draw.risk == pytest.approx(2 * 1.5 / (200 * 0.3))
+    # Mean estimation, μ = 1: the draw is N(mean, I/k), a Gaussian mechanism of noise G_Δ/(sn).
+    gauss = sampling.strongly_convex(0.7, 200, 5, 2.0, 1.0)
+    assert gauss.inverse_temperature**-0.5 == pytest.approx(2.0 / (0.7 * 200))
+    # Pure: k = εn/(G_Δ·D) makes k·(F - F') vary by at most ε over the domain.
+    assert sampling.pure_erm(0.5, 200, 5, 2.0, 3.0) == pytest.approx(5 / (0.5 * 200 / (2.0 * 3.0)))
+
+
+def test_half_of_the_temperature_is_what_a_quadratic_costs():
+    # k(F + μr) quadratic on all of space: E k(F + μr) - min = d/2, below d.
+    k, mu, rng = 30.0, 0.2, np.random.default_rng(0)
+    slope = rng.standard_normal(6)
+    mode = -slope / mu
+    points = mode + rng.standard_normal((200_000, 6)) / math.sqrt(k * mu)
+    potential = points @ slope + 0.5 * mu * np.sum(points**2, axis=1)
+    least = mode @ slope + 0.5 * mu * mode @ mode
+    assert np.mean(potential) - least == pytest.approx(6 / (2 * k), rel=0.02)
+
+
+def test_deviations_of_one_draw():
+    k, mu, g = 40.0, 0.1, 1.7
+    # A linear function is Gaussian under exp(-k(F + μr)), of deviation G/√(kμ): the tail is nearly attained.
+    for failure in (0.3, 0.05, 1e-3, 1e-9):
+        bound = sampling.deviation(g, k, mu, failure)
+        exact = g / math.sqrt(k * mu) * stats.norm.isf(failure)
+        assert exact <= bound
+        assert bound == pytest.approx(g * math.sqrt(2 * math.log(1 / failure) / (k * mu)))
+    assert sampling.deviation(g, k, mu, 1e-300) == pytest.approx(
+        g / math.sqrt(k * mu) * stats.norm.isf(1e-300), rel=0.01
+    )
+
+
+def exact_rate(p, n, d, epsilon, delta, slope, diameter, population, columns=None):
+    """2·G_Δ√(dΘ)/(sn) and its kin, from the exact curve at half of δ, with R = D."""
+    s = optimize.brentq(lambda s: gdp_delta(epsilon, s) - delta / 2, 1e-9, 50.0, xtol=1e-14)
+    side, entries = (d, d) if columns is None else (columns, d * columns)
+    theta = norms.regularizer_range(p, side, diameter)
+    if population:
+        return sampling.sco(s, n, entries, slope, slope, theta).risk
+    return sampling.erm(s, n, entries, slope, theta).risk
+
+
+def gdp_delta(epsilon, s):
+    normal = stats.norm.cdf
+    return normal(s / 2 - epsilon / s) - math.exp(epsilon) * normal(-s / 2 - epsilon / s)
+
+
+@pytest.mark.parametrize("population", [False, True])
+@pytest.mark.parametrize("p", [1.0, 1.1, 1.5, 1.9, 2.0, 3.0, 8.0, math.inf])
+def test_table_4_1_is_above_what_the_draw_promises(p, population):
+    for d in (3, 20, 5000):
+        for n, epsilon, delta in ((100, 0.3, 1e-3), (10**5, 0.1, 1e-9)):
+            rest = (n, d, epsilon, delta, 0.7, 3.0, population)
+            printed, exact = sampling_tables.general_norm_rate(p, *rest), exact_rate(p, *rest)
+            assert exact <= printed
+            printed = sampling_tables.general_norm_rate(p, *rest, columns=3)
+            assert exact_rate(p, *rest, columns=3) <= printed
+
+
+def test_table_4_1_constants_slopes_and_continuity():
+    n, epsilon, delta = 10**4, 0.2, 1e-6
+    log = math.log(1e6)
+
+    def rate(p, d, population=False, **kwargs):
+        return sampling_tables.general_norm_rate(
+            p, n, d, epsilon, delta, population=population, **kwargs
+        )
+
+    # R1: constants 2, 6, 2, with log(1/δ).
+    private = math.sqrt(50 * log) / (n * epsilon)
+    assert rate(1.5, 50) == pytest.approx(2 * private / math.sqrt(0.5))
+    assert rate(1.0, 50) == pytest.approx(6 * math.sqrt(math.log(50)) * private)
+    assert rate(4.0, 50) == pytest.approx(2 * 50**0.75 * math.sqrt(log) / (n * epsilon))
+    assert rate(1.5, 50, True) == pytest.approx(2 / math.sqrt(0.5) * (private + n**-0.5))
+    assert rate(4.0, 50, True) == pytest.approx(2 * 50**0.25 * (private + n**-0.5))
+    # Matrices: entries in the private part, the smaller side in the ratio of norms and in the logarithm.
+    assert rate(4.0, 50, columns=9) == pytest.approx(2 * 9**0.25 * 3 * private)
+    assert rate(1.0, 50, columns=9) == pytest.approx(6 * math.sqrt(math.log(9)) * 3 * private)
+    # Slopes in d.
+    for p, slope in ((1.2, 0.5), (2.0, 0.5), (3.0, 2 / 3), (8.0, 7 / 8), (math.inf, 1.0)):
+        found = math.log(rate(p, 10**6) / rate(p, 10**3)) / math.log(10**3)
+        assert found == pytest.approx(slope, abs=1e-9)
+    found = rate(1.0, 10**6) / rate(1.0, 10**3)
+    assert found == pytest.approx(10**1.5 * math.sqrt(2.0))
+    assert rate(2 - 1e-9, 50) == pytest.approx(rate(2.0, 50), rel=1e-8)
+    assert rate(2 + 1e-9, 50) == pytest.approx(rate(2.0, 50), rel=1e-8)
+
+
+def test_slopes_and_continuity_of_the_exact_form():
+    def risk(p, d):
+        return exact_rate(p, 10**4, d, 0.2, 1e-6, 1.0, 1.0, False)
+
+    for p, slope in ((1.5, 0.5), (2.0, 0.5), (3.0, 2 / 3), (8.0, 7 / 8)):
+        found = math.log(risk(p, 10**6) / risk(p, 10**4)) / math.log(100)
+        assert found == pytest.approx(slope, abs=1e-9)
+    # p = 1: √d times √Θ, and Θ/(e·log d) tends to 1, from below.
+    for d in (10**3, 10**6, 10**12):
+        growth = risk(1.0, d) / math.sqrt(d * math.e * math.log(d))
+        growth /= risk(2.0, 4) / math.sqrt(4 * 0.5)
+        assert 0.9 < growth < 1.0
+    for near in (2 - 1e-9, 2 + 1e-9):
+        assert risk(near, 50) == pytest.approx(risk(2.0, 50), rel=1e-8)
+    # At p = 2 the general formula is the Euclidean one, to the last place: Θ = D²/2.
+    assert norms.regularizer_range(2.0, 50, 1.7) == 0.5 * 1.7**2
+
+
+def test_figure_3_1():
+    grid = np.array([10.0, 1000.0])
+    found = {
+        method: sampling_tables.sampling_complexity(method, grid, 30.0, 0.1, 1e-3, 8.0)
+        for method in sampling_tables.QUERIES
+    }
+    np.testing.assert_array_equal(found["BST14"], np.inf)
+    np.testing.assert_array_equal(found["CDJB20"], np.inf)
+    np.testing.assert_allclose(found["JLLV21"], grid**3)
+    np.testing.assert_allclose(found["GT20"], 64 * 30.0**4 * grid * 100)
+    np.testing.assert_allclose(found["LC22"], 900 * 1000)
+    np.testing.assert_allclose(found["alternating"], 900)
+    plain = sampling_tables.sampling_complexity("CDJB20", grid, 1.0, 0.1)
+    np.testing.assert_allclose(plain, grid**2.5 * 1e4)
+    assert sampling_tables.sampling_complexity("BST14", 1) == 1.0
+    with pytest.raises(ValueError, match="method"):
+        sampling_tables.sampling_complexity("GT21", 10)
+
+
+# Lower bounds.
+
+EXPONENTS = [1.0, 1.05, 1.3, 1.7, 2.0]
+
+
+def test_theorem_3_7_1_with_its_constants():
+    for k in (1, 7, 100, 10**6):
+        for d in (1, 4, 30, 1000):
+            found = value_queries.minimax_lower_bound(k, d, 2.0, 3.0, direction="signs")
+            assert found == pytest.approx(6 / (16 * math.sqrt(1 + 4 * k / d)), rel=1e-14)
+            assert found >= 6 / (16 * math.sqrt(2)) * min(1, math.sqrt(d / (4 * k))) * (1 - 1e-14)
+            law = value_queries.hard_scales(k, d, 2.0)
+            assert law.stddev == pytest.approx(2 / math.sqrt(d + d**2 / (4 * k)), rel=1e-14)
+            assert law.mean == pytest.approx(
+                law.stddev * math.sqrt(d) / (2 * math.sqrt(k)), rel=1e-14
+            )
+            assert d * (law.mean**2 + law.stddev**2) == pytest.approx(4.0, rel=1e-14)
+            axis = value_queries.hard_scales(k, d, 2.0, direction="axis")
+            assert axis.mean**2 + d * axis.stddev**2 == pytest.approx(4.0, rel=1e-14)
+
+
+@pytest.mark.parametrize("direction", ["signs", "axis"])
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_the_law_has_the_moment_that_it_claims(p, direction):
+    """E‖s‖_q² ≤ G², with equality at p = 2; simulated to 1 %."""
+    rng, q = np.random.default_rng(0), norms.dual_exponent(p)
+    for d in (1, 3, 40, 300):
+        for k in (2, 50, 10**4):
+            law = value_queries.hard_scales(k, d, 2.0, p, direction)
+            v = np.ones(d) if direction == "signs" else np.eye(d)[0]
+            records = law.mean * v + law.stddev * rng.standard_normal((4000, d))
+            moment = np.mean(np.linalg.norm(records, q, axis=1) ** 2)
+            spread = np.std(np.linalg.norm(records, q, axis=1) ** 2) / math.sqrt(4000)
+            assert moment <= 4.0 + 4 * spread
+            if p == 2.0:
+                assert moment >= 4.0 - 4 * spread
+            # Not wasteful: the moment is within a factor of 6 (at q = 2 log d hypercontractivity loses that).
+            assert moment >= 4.0 / 6
+
+
+def test_the_power_of_the_moment_is_the_best():
+    for q in (2.0, 3.0, 50.0, math.inf):
+        for d in (1, 2, 5, 100, 10**5):
+            for ratio in (0.0, 0.3, 1.0, 20.0):
+                powers = np.linspace(2.0, min(q, 400.0), 40_001)
+                values = d ** (2 / powers) * (ratio**2 + powers - 1)
+                found = value_queries._best_power(d, ratio, q)
+                assert 2.0 <= found <= q
+                value = d ** (2 / found) * (ratio**2 + found - 1)
+                assert value <= values.min() * (1 + 1e-9)
+
+
+def test_more_queries_and_fewer_records():
+    bounds = [value_queries.minimax_lower_bound(k, 30, p=1.5) for k in (1, 10, 100, 1000)]
+    assert np.all(np.diff(bounds) < 0)
+    # Of 5 records there are 150 values to see and no more.
+    of_five = [value_queries.minimax_lower_bound(k, 30, num_users=5) for k in (100, 150, 10**6)]
+    assert of_five[0] == value_queries.minimax_lower_bound(100, 30)
+    assert of_five[2] == of_five[1] == value_queries.minimax_lower_bound(150, 30)
+    # Linear in G and D.
+    scaled = value_queries.minimax_lower_bound(100, 30, 4.0, 5.0, 1.2)
+    assert scaled == pytest.approx(20 * value_queries.minimax_lower_bound(100, 30, p=1.2))
+
+
+def test_the_bound_of_signs_by_the_best_test_there_is():
+    """All is seen of n records: the best estimate of a sign errs with Φ(-κ√n/σ), so h has mean d/4 or more."""
+    for n, d in ((1, 5), (20, 3), (100, 50)):
+        law = value_queries.hard_scales(n * d, d, num_users=n)
+        wrong = stats.norm.sf(law.mean * math.sqrt(n) / law.stddev)
+        assert wrong >= 0.25
+        # The excess of -R·sign-estimates/√d is 2Rκ√d·wrong: above the bound.
+        excess = law.mean * math.sqrt(d) * wrong
+        assert excess >= law.risk
+
+
+def test_rates_of_the_thesis():
+    d, k = 100, 10**4
+    log, seen = math.log(100), math.log(10**6)
+    found = sampling_tables.minimax_rate(k, d, 2.0, 3.0, 1.6)
+    assert found == pytest.approx(6 * 0.375 * math.sqrt(d / (k * log)))
+    found = sampling_tables.minimax_rate(k, d, 2.0, 3.0, 1.0, bounded=True)
+    assert found == pytest.approx(6 / log * math.sqrt(d / (k * seen)))
+    assert sampling_tables.minimax_rate(1, d) == 0.5
+    # Corollary 3.7.6: log(nd).
+    n, epsilon, delta = 1000, 0.5, 1e-5
+    found = sampling_tables.sco_lower_bound_rate(n, d, epsilon, delta, 2.0, 3.0)
+    reached = math.sqrt(d * math.log(1e5)) / (epsilon * n) + n**-0.5
+    assert found == pytest.approx(6 * reached / math.sqrt(1 + math.log(n * d) / d))
+    assert sampling_tables.sco_lower_bound_rate(2, 1, 1e-3, 0.1) == pytest.approx(
+        1 / math.sqrt(1 + math.log(2))
+    )
+    assert sampling_tables.sco_queries_rate(n, d, 1e-2, delta) == pytest.approx(100 / math.log(1e5))
+    assert sampling_tables.sco_queries_rate(n, d, 100.0, delta) == n * d
+    # Corollaries 3.7.7, 5.7.6.
+    assert sampling_tables.sampling_queries_rate(100.0, 0.1, 50) == pytest.approx(
+        1e5 / (1 + math.log(1e5) / 50)
+    )
+    assert sampling_tables.sampling_queries_rate(100.0, 0.1, 50, 1.5) == pytest.approx(
+        1e5 / math.log(50) ** 4
+    )
+    assert sampling_tables.sampling_distance_rate(k, 100.0, 0.1, 50) == pytest.approx(5**0.5 / 100)
+    assert sampling_tables.sampling_distance_rate(k, 0.1, 0.1, 50) == 0.5
+    assert sampling_tables.sampling_distance_rate(k, 1.0, 1.0, 50, 1.0) == pytest.approx(
+        math.sqrt(50 / (k * math.log(50 * k) ** 3))
+    )
+
+
+def test_constants_against_rates():
+    """Our bounds with constants are of the order of the printed rates: no log d is lost at p = 1."""
+    for p in EXPONENTS:
+        for d in (10, 10**3, 10**6):
+            ours = value_queries.minimax_lower_bound(10 * d, d, p=p)
+            rate = sampling_tables.minimax_rate(10 * d, d, p=p)
+            assert ours >= 0.02 * rate
+            assert ours <= 3 * math.log(d) * rate
+    # And no bound is above what is trivially true: half of the range of the risk.
+    for p in EXPONENTS:
+        assert value_queries.minimax_lower_bound(1, 20, p=p) <= 0.5
+
+
+@pytest.mark.parametrize("direction", ["signs", "axis"])
+@pytest.mark.parametrize("p", [1.0, 1.3, 2.0])
+def test_bounded_laws(p, direction):
+    """Share cut off and mean left against simulation; the bound against its own formula."""
+    if p == 1.0 and direction == "signs":
+        with pytest.raises(ValueError, match="p must be above 1"):
+            bounded_losses.bounded_scales(5, 4, p=1.0)
+        return
+    rng, q = np.random.default_rng(1), norms.dual_exponent(p)
+    for d, k in ((3, 2), (20, 40)):
+        law = bounded_losses.bounded_scales(k, d, 2.0, p, direction)
+        free = value_queries.hard_scales(k, d, 2.0, p, direction)
+        assert law.mean / law.stddev == pytest.approx(free.mean / free.stddev, rel=1e-14)
+        v = np.ones(d) if direction == "signs" else np.eye(d)[0]
+        records = law.mean * v + law.stddev * rng.standard_normal((400_000, d))
+        kept = np.linalg.norm(records, 2 if p == 2.0 else np.inf, axis=1) <= law.bound
+        assert np.mean(~kept) == pytest.approx(law.missing, rel=0.05, abs=4e-5)
+        means = np.mean(records * kept[:, None], axis=0)
+        error = 5 * law.stddev / math.sqrt(400_000)
+        np.testing.assert_allclose(means, law.kept_mean * v, atol=error)
+        assert law.kept_mean < law.mean
+        assert np.linalg.norm(records[kept], q, axis=1).max() <= 2.0 * (1 + 1e-12)
+        reach, share = value_queries.reach_and_share(p, d, direction)
+        assert law.risk == pytest.approx(law.kept_mean * reach * (share - k * law.missing))
+        assert k * law.missing == pytest.approx(share / 2, rel=1e-6)
+        assert law.risk <= free.risk
+
+
+def test_the_mean_left_by_a_strong_cut_against_quadrature():
+    """Cut at about the mean, where c is far below κ: an integral for the ball, and for each axis of the cube."""
+    width, ratio, d = 1.3, 0.8, 3
+
+    def cube(leading):
+        kept = [stats.norm.cdf(width - m) - stats.norm.cdf(-width - m) for m in (ratio, 0.0)]
+        one, _ = integrate.quad(lambda u: u * stats.norm.pdf(u - ratio), -width, width)
+        return one * kept[0] ** (leading - 1) * kept[1] ** (d - leading)
+
+    # In the ball: given the first entry, the mass of a disc around the rest.
+    def ball(leading):
+        def inner(u):
+            left, others = width**2 - u**2, (leading - 1) * ratio**2
+            return u * stats.norm.pdf(u - ratio) * stats.ncx2.cdf(left, d - 1, max(others, 1e-300))
+
+        return integrate.quad(inner, -width, width, epsabs=1e-12)[0]
+
+    for leading in (1, d):
+        found = bounded_losses._kept_mean(width, ratio, d, leading, False)
+        assert found == pytest.approx(cube(leading), rel=1e-10)
+        found = bounded_losses._kept_mean(width, ratio, d, leading, True)
+        assert found == pytest.approx(ball(leading), rel=1e-8)
+
+
+def test_sampling_needs_as_many_values_as_its_condition():
+    # Positive until k is of the order of G²/μ, zero from then on.
+    d = 30
+    for p in (1.0, 1.5, 2.0):
+        theta = norms.regularizer_range(p, d)
+        for condition in (1e6, 1e9):
+            g, mu = math.sqrt(condition), 1.0
+            few, many = int(condition / 10**5), int(condition)
+            assert bounded_losses.sampling_distance(few, d, g, mu, p) > 0
+            assert bounded_losses.sampling_distance(many, d, g, mu, p) == 0.0
+        # From the proof: no other diameter gives more.
+        risk = bounded_losses.bounded_lower_bound(100, d, 1e5, 1.0, p)
+        diameters = np.geomspace(0.1, 1e4, 4001)
+        by_hand = (risk * diameters - d - mu * theta * diameters**2 / 4) / (1e5 * diameters)
+        found = bounded_losses.sampling_distance(100, d, 1e5, mu, p)
+        assert found == pytest.approx(by_hand.max(), rel=1e-5)
+        best = diameters[np.argmax(by_hand)]
+        assert bounded_losses.sampling_diameter(mu, d, p) == pytest.approx(best, rel=3e-3)
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_u5_what_a_draw_promises_is_above_what_none_is_below(p):
+    """The bound of the best draw for any ε, n values of d each, against the bound for those values."""
+    for d in (2, 30, 1000):
+        for n in (10, 1000, 10**5):
+            for s in (0.01, 1.0, 100.0):
+                theta = norms.regularizer_range(p, d, 0.5)
+                promised = sampling.sco(s, n, d, 1.0, 2.0, theta).risk
+                bound = bounded_losses.bounded_lower_bound(n * d, d, 1.0, 1.0, p, num_users=n)
+                assert bound <= promised
+                free = value_queries.minimax_lower_bound(n * d, d, 1.0, 1.0, p, num_users=n)
+                assert bound <= free <= promised
+
+
+def test_bad_numbers_are_refused_by_name():
+    with pytest.raises(ValueError, match="lipschitz_diff must be at most"):
+        sampling.sco(1.0, 10, 2, 1.0, 2.1, 0.5)
+    with pytest.raises(ValueError, match="dim must be at least 3"):
+        sampling_tables.general_norm_rate(1.0, 10, 2, 0.1, 1e-3)
+    with pytest.raises(ValueError, match="columns must be at least 3"):
+        sampling_tables.general_norm_rate(1.0, 10, 9, 0.1, 1e-3, columns=2)
+    with pytest.raises(ValueError, match="columns must be at most dim"):
+        sampling_tables.general_norm_rate(1.5, 10, 9, 0.1, 1e-3, columns=10)
+    with pytest.raises(ValueError, match=r"p must be in \[1, 2\]"):
+        value_queries.minimax_lower_bound(10, 9, p=2.5)

@@ -139,7 +139,9 @@ def hard_linear_instance(
     word, scales = _law(queries, dim, lipschitz, p, direction, num_users, bounded)
     direction_key, data_key = jax.random.split(key)
     v = _signs(direction_key, dim) if word == "signs" else _axis(direction_key, dim)
-    bound = scales.bound if isinstance(scales, bounded_losses.BoundedScales) else None
+    bound, mean = None, scales.mean
+    if isinstance(scales, bounded_losses.BoundedScales):
+        bound, mean = scales.bound, scales.kept_mean
 
     def draw(key: Key[Array, ""]) -> UserData:
         records = scales.mean * v + scales.stddev * jax.random.normal(key, (num_users, 1, dim))
@@ -148,7 +150,6 @@ def hard_linear_instance(
             records = jnp.where(sizes <= bound, records, 0.0)
         return UserData(Example(records, jnp.zeros((num_users, 1))))
 
-    mean = scales.mean if bound is None else scales.kept_mean
     reach, _ = value_queries.reach_and_share(p, dim, word)
     where = np.asarray(v, np.float64)
     shrink = dim ** (-1.0 / p) if word == "signs" else 1.0
@@ -190,7 +191,7 @@ def hard_sampling_instance(
         >>> round(hard.diameter, 3), hard.distance > 5e-4
         (11.314, True)
     """
-    require_positive("regularization", regularization)
+    queries = require_count("queries", queries)
     diameter = bounded_losses.sampling_diameter(regularization, dim, p)
     return SamplingInstance(
         hard_linear_instance(key, queries, dim, queries, lipschitz, diameter, p, bounded=True),

@@ -35,7 +35,13 @@ import scipy.stats
 
 from dpsco_jax._checks import require_positive
 from dpsco_jax.rates import norms
-from dpsco_jax.rates.value_queries import DIRECTIONS, hard_scales, query_ratio, reach_and_share
+from dpsco_jax.rates.value_queries import (
+    DIRECTIONS,
+    hard_scales,
+    query_ratio,
+    reach_and_share,
+    require_p,
+)
 
 
 class BoundedScales(NamedTuple):
@@ -188,7 +194,7 @@ def sampling_diameter(regularization: SupportsFloat, dim: int, p: SupportsFloat 
         8.0
     """
     require_positive("regularization", regularization)
-    theta = norms.regularizer_range(p, dim)
+    theta = norms.regularizer_range(require_p(p), dim)
     return 2.0 * math.sqrt(dim / (float(regularization) * theta))
 
 

@@ -26,6 +26,7 @@ from dpsco_jax._checks import (
     require_choice,
     require_count,
     require_each,
+    require_flag,
     require_given,
     require_inside,
     require_positive,
@@ -71,6 +72,7 @@ def general_norm_rate(
     """
     p = require_exponent("p", p)
     dim = require_count("dim", dim)
+    require_flag("population", population)
     require_given(require_count, columns=columns)
     require(columns is None or columns <= dim, "columns", columns, f"at most dim = {dim}")
     require_each(
@@ -170,6 +172,7 @@ def minimax_rate(
         bounded: whether every loss is G-Lipschitz, not only on average.
     """
     require_each(require_positive, queries=queries, lipschitz=lipschitz, diameter=diameter)
+    require_flag("bounded", bounded)
     d, k = require_count("dim", dim), float(queries)
     p = require_p(p)
     log = max(math.log(d), 1.0)

@@ -275,7 +275,7 @@ def test_more_queries_and_fewer_records():
 
 
 def test_the_bound_of_signs_by_the_best_test_there_is():
-    """All is seen of n records: the best estimate of a sign errs with Φ(-κ√n/σ), so h has mean d/4 or more."""
+    """All is seen of n records: the best estimate of a sign errs with Φ(-κ√n/σ), so E h ≥ d/4."""
     for n, d in ((1, 5), (20, 3), (100, 50)):
         law = value_queries.hard_scales(n * d, d, num_users=n)
         wrong = stats.norm.sf(law.mean * math.sqrt(n) / law.stddev)
@@ -359,7 +359,7 @@ def test_bounded_laws(p, direction):
 
 
 def test_the_mean_left_by_a_strong_cut_against_quadrature():
-    """Cut at about the mean, where c is far below κ: an integral for the ball, and for each axis of the cube."""
+    """Cut at about the mean, where c is far below κ: integrals for the ball and for each axis."""
     width, ratio, d = 1.3, 0.8, 3
 
     def cube(leading):

@@ -154,7 +154,7 @@ def test_signs_are_no_lower_bound_near_one():
         for dim in (10**2, 10**4, 10**8)
     ]
     assert grown[0] < grown[1] < grown[2]
-    # Lemma 5.7.2 counts signs that are those of v: none at 0, where it claims d/4. A zero is no right sign either.
+    # Lemma 5.7.2 counts the signs that are those of v, none at 0, and claims d/4: a zero must count as well.
     assert np.sum(np.sign(np.zeros(d)) == 1.0) < d / 4 <= np.sum(np.zeros(d) >= 0)
     # At p = 1 the instances have an axis for direction.
     hard = value_instances.hard_linear_instance(jax.random.key(0), 5, d, k, p=1.0)

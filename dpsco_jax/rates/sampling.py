@@ -1,4 +1,4 @@
-"""What a draw from exp(-k(F + μr)) promises: parameters, risks, and the tables of the thesis.
+"""What a draw from exp(-k(F + μr)) promises: parameters, privacy and risk.
 
 What it computes: for n records, d parameters, losses that are G-Lipschitz in some norm with differences of
 two losses G_Δ-Lipschitz, r 1-strongly convex in that norm with range Θ over the domain, and a draw that is to
@@ -13,10 +13,9 @@ with μ = G_Δ²k/(s²n²) throughout, C₁ = G_Δ²Θ/(s²n²), C₂ = s²n·G'
 draw is above its mean. Figure 3.1 and Table 4.1 are in ``sampling_tables``, lower bounds in
 ``value_queries``.
 
-Source: T Lemma 3.6.1, Theorems 3.6.2 to 3.6.9, 4.1.3, 4.4.2, 4.4.6, 4.5.2, 4.5.3, Corollaries 4.4.10 to
-4.4.13, Lemma 4.4.14, Figure 3.1, Table 4.1, Proposition 5.5.6. Corrected where docs/corrections.md says so:
-privacy has G_Δ, which is 2G unless proved smaller; s comes from the exact curve; Table 4.1 has log(1/δ) for
-log(1/(2δ)) and no √(p - 1) at p = 1.
+Source: T Lemma 3.6.1, Theorems 3.6.2 to 3.6.9, 4.1.3, 4.4.2, 4.4.6, 4.5.2, 4.5.3, Lemma 4.4.14, Proposition
+5.5.6; to the letter they are in ``sampling_printed``. Corrected where docs/corrections.md says so: privacy
+has G_Δ, which is 2G unless proved smaller; s comes from the exact curve; generalization costs G_Δ·G'/(nμ).
 
 Formal guarantee: the draw is s-Gaussian DP with s = G_Δ·√k/(n·√μ), which is ``gdp_of_draw``, whatever k and μ
 are. Proof of the risks: E F(x) + μ·E r(x) <= min(F + μr) + d/k; replacing a record moves the law of x by at
@@ -190,7 +189,7 @@ def strongly_convex(
         num_users: n.
         dim: d.
         lipschitz_diff: G_Δ.
-        strong_convexity: μ, of every record's loss.
+        strong_convexity: μ, of every record's loss; on a domain of diameter D at most 2G/D.
         lipschitz: G; where it is given the risk is the population's, else the empirical one.
 
     Example:

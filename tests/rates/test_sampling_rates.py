@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from dpsco_jax.rates import bounded_losses, norms, sampling, sampling_tables, value_queries
+from dpsco_jax.rates import (
+    bounded_losses,
+    norms,
+    sampling,
+    sampling_printed,
+    sampling_tables,
+    value_queries,
+)
 
 SETTINGS = [
     # s, n, d, G, G_Δ, Θ
@@ -91,6 +98,56 @@ def test_strongly_convex_and_pure():
     assert gauss.inverse_temperature**-0.5 == pytest.approx(2.0 / (0.7 * 200))
     # Pure: k = εn/(G_Δ·D) makes k·(F - F') vary by at most ε over the domain.
     assert sampling.pure_erm(0.5, 200, 5, 2.0, 3.0) == pytest.approx(5 / (0.5 * 200 / (2.0 * 3.0)))
+
+
+@pytest.mark.parametrize("theorem", sampling_printed.THEOREMS)
+def test_printed_parameters_against_what_is_printed_of_their_risk(theorem):
+    """With G_Δ = G the risk is the printed one; what they spend is what the formula for s says."""
+    n, d, epsilon, delta, g, diameter = 400, 7, 0.09, 1e-5, 1.3, 2.0
+    theta, log = diameter**2 / 2, math.log(1 / (2 * delta))
+    draw = sampling_printed.printed(theorem, n, d, epsilon, delta, g, theta, g)
+    assert draw.gdp == pytest.approx(sampling.gdp_of_draw(*draw[:2], n, g), rel=1e-14)
+    root = math.sqrt(math.log(3 / (4 * delta)) + epsilon) - math.sqrt(math.log(3 / (4 * delta)))
+    private = math.sqrt(8 * d * log) / (n * epsilon)
+    printed = {
+        "3.6.4": g * diameter * math.sqrt(d) / (n * root),
+        "3.6.9": g
+        * diameter
+        * (2 * math.sqrt(math.log(1 / delta) * d) / (epsilon * n) + 2 * n**-0.5),
+        "4.4.2": g * math.sqrt(theta) * private,
+        "4.4.6": g * math.sqrt(theta) * (private + math.sqrt(8 / n)),
+        "5.5.6 ERM": g * math.sqrt(theta) * private,
+        "5.5.6 SCO": g * math.sqrt(theta) * (private + 4 * n**-0.5),
+    }[theorem]
+    exact = ("3.6.4", "4.4.2", "5.5.6 ERM")
+    assert draw.risk <= printed * (1 + 1e-12)
+    assert draw.risk >= printed * (1 - 1e-12 if theorem in exact else 0.5)
+    claims = {
+        "3.6.4": math.sqrt(2) * root,
+        "3.6.9": min(epsilon / math.sqrt(2 * math.log(3 / (4 * delta))), math.sqrt(2 * d / n)),
+        "5.5.6 SCO": min(epsilon / math.sqrt(log), math.sqrt(d / n)),
+    }
+    assert draw.gdp == pytest.approx(claims.get(theorem, epsilon / math.sqrt(2 * log)), rel=1e-12)
+
+
+def test_which_printed_parameters_are_private():
+    """δ(ε) of the true s over δ, at G_Δ = 2G and at G_Δ = G."""
+
+    def ratio(theorem, epsilon, delta, diff):
+        draw = sampling_printed.printed(theorem, 100, 10**4, epsilon, delta, 1.0, 0.5, diff)
+        return gdp_delta(epsilon, draw.gdp) / delta
+
+    for epsilon, delta in ((0.05, 1e-3), (0.09, 1e-6)):
+        for theorem in ("3.6.4", "3.6.9"):
+            assert ratio(theorem, epsilon, delta, None) <= 2 / 3
+    assert ratio("3.6.4", 10.0, 1e-6, None) <= 2 / 3
+    for theorem in ("4.4.2", "4.4.6", "5.5.6 ERM"):
+        assert ratio(theorem, 1.0, 1e-6, None) == pytest.approx(1050, rel=0.01)
+        assert ratio(theorem, 1.0, 1e-6, 1.0) <= 1.0
+        assert ratio(theorem, 10.0, 1e-6, 1.0) == pytest.approx(5.1, rel=0.02)
+        assert ratio(theorem, 10.0, 1e-2, 1.0) == pytest.approx(10.6, rel=0.02)
+    assert ratio("5.5.6 SCO", 1.0, 1e-6, None) == pytest.approx(1.2e4, rel=0.03)
+    assert ratio("5.5.6 SCO", 1.0, 1e-6, 1.0) == pytest.approx(16, rel=0.03)
 
 
 def test_half_of_the_temperature_is_what_a_quadratic_costs():

@@ -71,6 +71,11 @@ GOOD: dict[str, dict[str, Any]] = {
     **_of(_ANY_DIFF, "sampling", "deviation", "erm", "gdp_of_draw", "pure_erm"),
     **_of(_DRAW, "sampling", "sco", "thrifty_sco"),
     "rates.sampling.strongly_convex": _ANY_DIFF,
+    "rates.sampling_printed.printed": {
+        **_DRAW,
+        "theorem": kinds.CHOICE("4.4.2"),
+        "delta": kinds.Kind("in (0, 1/2)", (0.5, *kinds.OPEN_PROBABILITY.bad))(1e-6),
+    },
     "rates.sampling_tables.general_norm_rate": {
         **_NORM,
         "num_users": kinds.POSITIVE,

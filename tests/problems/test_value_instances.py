@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from dpsco_jax.problems import value_instances
-from dpsco_jax.rates import norms, sampling, value_queries
+from dpsco_jax.rates import bounded_losses, norms, sampling, value_queries
 
 DIM, USERS, QUERIES, RADIUS, LIPSCHITZ = 6, 40, 120, 1.5, 2.0
 KINDS = [
@@ -99,6 +99,21 @@ def test_the_objective_is_the_linear_loss(kind):
     wild = items._replace(features=1e3 * jnp.ones((USERS, DIM)))
     slope = jax.vmap(lambda item: jax.grad(objective.loss)(params, item))(wild)
     assert np.linalg.norm(slope, axis=1).max() <= objective.lipschitz * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind[1]])
+def test_a_strong_cut_shows_in_the_mean(kind):
+    """Where one value is seen, some percent of the records are cut off, and the mean is off by as much."""
+    p, _, direction = kind
+    hard = instance(kind, dim=2, queries=1, num_users=1)
+    law = bounded_losses.bounded_scales(1, 2, LIPSCHITZ, p, direction, 1)
+    records = records_of(hard, 60_000)
+    assert np.mean(np.all(records == 0, axis=1)) == pytest.approx(law.missing, rel=0.15)
+    error = records.std(axis=0).max() / math.sqrt(len(records))
+    np.testing.assert_allclose(records.mean(axis=0), hard.mean * hard.direction, atol=4 * error)
+    assert law.mean - law.kept_mean > 8 * error
+    assert hard.mean == law.kept_mean
+    assert hard.lower_bound == pytest.approx(2 * RADIUS * law.risk)
 
 
 def test_without_a_bound_there_is_no_lipschitz_constant():

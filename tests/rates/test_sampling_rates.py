@@ -331,15 +331,30 @@ def test_more_queries_and_fewer_records():
     assert scaled == pytest.approx(20 * value_queries.minimax_lower_bound(100, 30, p=1.2))
 
 
-def test_the_bound_of_signs_by_the_best_test_there_is():
-    """All is seen of n records: the best estimate of a sign errs with Φ(-κ√n/σ), so E h ≥ d/4."""
-    for n, d in ((1, 5), (20, 3), (100, 50)):
-        law = value_queries.hard_scales(n * d, d, num_users=n)
-        wrong = stats.norm.sf(law.mean * math.sqrt(n) / law.stddev)
-        assert wrong >= 0.25
-        # The excess of -R·sign-estimates/√d is 2Rκ√d·wrong: above the bound.
-        excess = law.mean * math.sqrt(d) * wrong
-        assert excess >= law.risk
+@pytest.mark.parametrize("direction", ["signs", "axis"])
+@pytest.mark.parametrize("p", [1.0, 1.4, 2.0])
+def test_the_best_algorithm_there_is_stays_above_and_near(p, direction):
+    """All nd values are seen. The Bayes risk is κ(D/2)·(‖v‖_q - E‖posterior mean of v‖_q)."""
+    rng, q = np.random.default_rng(3), norms.dual_exponent(p)
+    for n, d in ((1, 2), (25, 6), (9, 40)):
+        law = value_queries.hard_scales(n * d, d, p=p, direction=direction, num_users=n)
+        v = np.ones(d) if direction == "signs" else np.eye(d)[0]
+        means = law.mean * v + law.stddev / math.sqrt(n) * rng.standard_normal((20_000, d))
+        tilt = n * law.mean / law.stddev**2 * means
+        if direction == "signs":
+            posterior = np.tanh(tilt)
+        else:
+            posterior = np.sinh(tilt) / np.sum(np.cosh(tilt), axis=1, keepdims=True)
+        found = np.linalg.norm(posterior, q, axis=1)
+        error = law.mean * found.std() / math.sqrt(len(found))
+        best = 0.5 * law.mean * (np.linalg.norm(v, q) - found.mean())
+        assert best - 4 * error >= law.risk
+        # The bound of an axis loses a factor of 2 at most.
+        reach, share = value_queries.reach_and_share(p, d, direction)
+        assert best <= 0.5 * law.mean * reach
+        if direction == "axis":
+            assert best <= 2 * law.risk
+            assert share == 0.25
 
 
 def test_rates_of_the_thesis():

@@ -45,6 +45,8 @@ from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.rates import norms as by_numbers
 from dpsco_jax.rates.norms import require_exponent
 
+Matrix = Float[Array | np.ndarray, "rows columns"]
+
 
 def lp_norm(tree: PyTree, p: float) -> Float[Array, ""]:
     """‖x‖_p over all entries of all leaves together.
@@ -71,7 +73,7 @@ def lp_norm(tree: PyTree, p: float) -> Float[Array, ""]:
     return _powers.norm(_wide(ravel_pytree(tree)[0]), p)
 
 
-def schatten_norm(matrix: Float[Array | np.ndarray, "rows columns"], p: float) -> Float[Array, ""]:
+def schatten_norm(matrix: Matrix, p: float) -> Float[Array, ""]:
     """The ℓp norm of the singular values.
 
     Args:
@@ -119,9 +121,7 @@ def attaining(vector: Float[Array | np.ndarray, "dim"], p: float) -> Float[Array
     return jnp.sign(wide) * _powers.attaining(jnp.abs(wide), p)
 
 
-def attaining_matrix(
-    matrix: Float[Array | np.ndarray, "rows columns"], p: float
-) -> Float[Array, "rows columns"]:
+def attaining_matrix(matrix: Matrix, p: float) -> Float[Array, "rows columns"]:
     """The same for matrices: U of Schatten-p norm 1 with <U, matrix> equal to its dual Schatten norm.
 
     Args:
@@ -232,12 +232,14 @@ class SchattenRegularizer:
         """Θ over the ball of that radius around the center, in the Schatten-p norm."""
         return self.of_values.range(radius)
 
-    def value(self, matrix: Array, center: Array | None = None) -> Float[Array, ""]:
+    def value(self, matrix: Matrix, center: Matrix | None = None) -> Float[Array, ""]:
         """Its value at ``[rows, columns]``; the center is the zero matrix if it is ``None``."""
         arrow = self._checked(matrix, center)
         return self.of_values.value(jnp.linalg.svd(arrow, compute_uv=False))
 
-    def gradient(self, matrix: Array, center: Array | None = None) -> Float[Array, "rows columns"]:
+    def gradient(
+        self, matrix: Matrix, center: Matrix | None = None
+    ) -> Float[Array, "rows columns"]:
         """∇r at ``[rows, columns]``; zero at the center."""
         left, values, right = jnp.linalg.svd(self._checked(matrix, center), full_matrices=False)
         found = (left * self.of_values.gradient(values)) @ right

@@ -56,10 +56,10 @@ class ValueInstance(NamedTuple):
     """A hard law of linear losses, and records drawn from it.
 
     Attributes:
-        data: n users with one record each; features ``[n, 1, dim]``, labels zero. draw: ``draw(key)``: other
-        data of the same law, v included; works under ``jax.vmap``. objective: <params, features> on the ball,
-        with its ℓ2 Lipschitz constant; ``None`` unless bounded, since
-            then there is none.
+        data: n users with one record each; features ``[n, 1, dim]``, labels zero.
+        draw: ``draw(key)``: other data of the same law, v included; works under ``jax.vmap``.
+        objective: <params, features> on the ball, with its ℓ2 Lipschitz constant; ``None`` unless bounded, as
+            there is none otherwise.
         direction: v, ``[dim]``, float64 on the host.
         mean: the records' mean is ``mean``·v.
         minimizer: of the population's risk over the ball; ``[dim]``, float64 on the host.
@@ -89,9 +89,10 @@ class SamplingInstance(NamedTuple):
     """A density exp(-F - μr) on a ball that no sampler comes near to that sees few values.
 
     Attributes:
-        losses: F is their mean over the population. regularizer: r, around the origin. diameter: of the ball,
-        in the ℓp norm. distance: in variation: no sampler that sees the given number of values comes nearer,
-        on average over v.
+        losses: F is their mean over the population.
+        regularizer: r, around the origin.
+        diameter: of the ball, in the ℓp norm.
+        distance: in variation: no sampler that sees the given number of values comes nearer, on average over v.
     """
 
     losses: ValueInstance
@@ -231,12 +232,14 @@ def _axis(key: Any, dim: int) -> Array:
 
 
 def _linear(lipschitz: float, diameter: float, p: float, dim: int) -> Objective:
+    bound = lipschitz * dim ** (1.0 / p - 0.5)
     return _links.objective(
         link=lambda m, y: m,
         derivative=lambda m, y: jnp.ones_like(m),
         slope=1.0,
-        curvature=0.0,
-        feature_bound=lipschitz * dim ** (1.0 / p - 0.5),
+        # Zero would be true as well, but plans divide by the smoothness, which is G/D like this.
+        curvature=1.0 / (bound * diameter),
+        feature_bound=bound,
         domain=lp_ball(0.5 * diameter, p, dim),
         ridge=0.0,
         remainder=lambda m, y, change: jnp.zeros_like(change),

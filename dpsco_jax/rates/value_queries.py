@@ -10,10 +10,10 @@ average over an unknown direction v, s ~ N(κv, σ²·I) with κ = ρσ, ρ = �
 with E‖s‖_q² <= G². ``bounded_losses`` has the same for ‖s‖_q <= G; orders of growth are in
 ``sampling_tables``.
 
-Source: T Theorem 3.7.1, Proposition 5.7.4; Duchi, Jordan,
-Wainwright and Wibisono 2015. Corrected where docs/corrections.md says so: Theorem 3.7.1 ends in
-GD/(16·√(1 + 4k/d)), and min(1, √(d/4k)) costs a factor √2; for p near 1 the
-signs of Proposition 5.7.4 prove nothing, since one of them is enough: there the bound is that of ``axis``.
+Source: T Theorem 3.7.1, Proposition 5.7.4; Duchi, Jordan, Wainwright and Wibisono 2015. Corrected where
+docs/corrections.md says so: Theorem 3.7.1 ends in GD/(16·√(1 + 4k/d)), and min(1, √(d/4k)) costs a factor √2;
+for p near 1 the signs of Proposition 5.7.4 prove nothing, since one of them is enough: there the bound is that
+of ``axis``.
 
 Formal guarantee: both bounds are proved, with their constants:
 

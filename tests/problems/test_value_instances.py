@@ -92,6 +92,7 @@ def test_the_objective_is_the_linear_loss(kind):
     params = jnp.asarray(np.random.default_rng(1).standard_normal(DIM), jnp.float32)
     losses = jax.vmap(lambda item: objective.loss(params, item))(items)
     np.testing.assert_allclose(losses, np.asarray(items.features) @ np.asarray(params), atol=1e-5)
+    assert objective.smoothness == pytest.approx(objective.lipschitz / (2 * RADIUS))
     model = objective.linear_model
     np.testing.assert_array_equal(model.remainder(jnp.ones(3), jnp.zeros(3), jnp.ones(3)), 0.0)
     np.testing.assert_array_equal(model.derivative(jnp.ones(3), jnp.zeros(3)), 1.0)

@@ -92,7 +92,7 @@ class SamplingInstance(NamedTuple):
         losses: F is their mean over the population.
         regularizer: r, around the origin.
         diameter: of the ball, in the ℓp norm.
-        distance: in variation: no sampler that sees the given number of values comes nearer, on average over v.
+        distance: in variation: no sampler that sees as many values comes nearer, on average over v.
     """
 
     losses: ValueInstance

@@ -12,8 +12,8 @@ with E‖s‖_q² <= G². ``bounded_losses`` has the same for ‖s‖_q <= G; or
 
 Source: T Theorem 3.7.1, Proposition 5.7.4; Duchi, Jordan, Wainwright and Wibisono 2015. Corrected where
 docs/corrections.md says so: Theorem 3.7.1 ends in GD/(16·√(1 + 4k/d)), and min(1, √(d/4k)) costs a factor √2;
-for p near 1 the signs of Proposition 5.7.4 prove nothing, since one of them is enough: there the bound is that
-of ``axis``.
+for p near 1 the signs of Proposition 5.7.4 prove nothing, since one of them is enough: there the bound is
+that of ``axis``.
 
 Formal guarantee: both bounds are proved, with their constants:
 

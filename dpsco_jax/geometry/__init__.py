@@ -1,7 +1,8 @@
 """Where parameters live: norms, convex sets, composite terms, rotations, smoothing kernels."""
 
-from dpsco_jax.geometry import domains, norms, prox, rotations, smoothing, two_balls
+from dpsco_jax.geometry import domains, lp, lp_balls, norms, prox, rotations, smoothing, two_balls
 from dpsco_jax.geometry.domains import Domain, ball, box, l1_ball, simplex, whole_space
+from dpsco_jax.geometry.lp_balls import lp_ball, schatten_ball
 
 __all__ = [
     "Domain",
@@ -9,9 +10,13 @@ __all__ = [
     "box",
     "domains",
     "l1_ball",
+    "lp",
+    "lp_ball",
+    "lp_balls",
     "norms",
     "prox",
     "rotations",
+    "schatten_ball",
     "simplex",
     "smoothing",
     "two_balls",

@@ -15,6 +15,7 @@ from dpsco_jax.problems import (
     synthetic,
     tables,
     users,
+    value_instances,
 )
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.problem import Problem
@@ -36,4 +37,5 @@ __all__ = [
     "synthetic",
     "tables",
     "users",
+    "value_instances",
 ]

@@ -1,5 +1,29 @@
 """The closed forms of the papers' tables: predicted risks, costs and lower bounds, as plain numbers."""
 
-from dpsco_jax.rates import accelerated, parallel, stability, user_level, winsorized
+from dpsco_jax.rates import (
+    accelerated,
+    bounded_losses,
+    norms,
+    parallel,
+    sampling,
+    sampling_printed,
+    sampling_tables,
+    stability,
+    user_level,
+    value_queries,
+    winsorized,
+)
 
-__all__ = ["accelerated", "parallel", "stability", "user_level", "winsorized"]
+__all__ = [
+    "accelerated",
+    "bounded_losses",
+    "norms",
+    "parallel",
+    "sampling",
+    "sampling_printed",
+    "sampling_tables",
+    "stability",
+    "user_level",
+    "value_queries",
+    "winsorized",
+]

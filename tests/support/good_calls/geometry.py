@@ -9,6 +9,11 @@ from tests.support.objects import VECTORS
 
 _SIZE = kinds.NONNEGATIVE
 _CLIP = {"clip_norm": kinds.POSITIVE}
+_EXPONENT = {"p": kinds.Kind("in [1, inf]", (0.5, -1.0, kinds.NAN, "1", None, 1j, True))(1.5)}
+_SIDES = {"rows": kinds.COUNT(3), "columns": kinds.COUNT(2)}
+_MATRIX = kinds.Kind("matrix", ("nonsense", None, np.ones(3), np.array([[1j]])))(
+    np.ones((3, 2), np.float32)
+)
 
 GOOD: dict[str, dict[str, Any]] = {
     # Rows without a leaf, such as None, are an empty tree, as are their sums.
@@ -22,6 +27,15 @@ GOOD: dict[str, dict[str, Any]] = {
         "lower": kinds.TREE(-np.ones(4, np.float32)),
         "upper": kinds.TREE(np.ones(4, np.float32)),
     },
+    "geometry.lp.Regularizer": _EXPONENT,
+    "geometry.lp.SchattenRegularizer": {**_EXPONENT, **_SIDES},
+    "geometry.lp.attaining": {**_EXPONENT, "vector": kinds.NUMBERS(np.ones(4, np.float32))},
+    "geometry.lp.attaining_matrix": {**_EXPONENT, "matrix": _MATRIX},
+    "geometry.lp.flat_entries": {"tree": kinds.TREE(np.ones(4, np.float32)), "dim": 4},
+    "geometry.lp.lp_norm": {**_EXPONENT, "tree": kinds.TREE(np.ones(4, np.float32))},
+    "geometry.lp.schatten_norm": {**_EXPONENT, "matrix": _MATRIX},
+    "geometry.lp_balls.lp_ball": _EXPONENT,
+    "geometry.lp_balls.schatten_ball": {**_EXPONENT, **_SIDES},
     "geometry.prox.l1": {"weight": _SIZE},
     "geometry.prox.ridge": {"weight": _SIZE},
     "geometry.smoothing.ball_bias": {"radius": _SIZE, "lipschitz": _SIZE},
@@ -38,5 +52,6 @@ for _name in ("hadamard", "rotate", "rotate_back"):
     GOOD[f"geometry.rotations.{_name}"] = {"vectors": kinds.NUMBERS(np.ones((12, 4), np.float32))}
 
 EXEMPT: dict[tuple[str, str], str] = {
+    ("geometry.lp.require_matrix", "*"): "a check itself: tests/geometry/test_lp.py",
     ("geometry.norms.all_finite", "*"): "asks any tree whatever, also of what is no number",
 }

@@ -22,6 +22,13 @@ _EVEN = Kind("even number", (3, *kinds.COUNT_FROM_TWO.bad))(12)
 _KINK = {"objective": kinds.OBJECT(losses.hinge(1.0)), "smoothing": kinds.POSITIVE(0.1)}
 _ROWS = {"rows": kinds.COUNT(20)}
 _TEXT = {"name": kinds.WORDS("field")}
+_VALUES = {
+    "p": Kind("in [1, 2]", (0.5, 2.5, -1.0, kinds.NAN, kinds.INF, "1", None, 1j, True))(1.5),
+    "queries": kinds.COUNT(100),
+    "regularization": kinds.POSITIVE,
+    "bounded": kinds.FLAG(True),
+    "direction": kinds.CHOICE("axis"),
+}
 
 GOOD: dict[str, dict[str, Any]] = {
     "problems.concentration.trajectory_gradient_failure": {"gdp": kinds.NONNEGATIVE},
@@ -81,6 +88,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "num_users": _EVEN,
         "slope_norm": kinds.POSITIVE(1.0),
     },
+    "problems.value_instances.hard_linear_instance": _VALUES,
+    "problems.value_instances.hard_sampling_instance": _VALUES,
     "problems.users.subset": {"indices": kinds.INTEGERS(np.array([0, 1]))},
     "problems.tables.from_frame": {
         "frame": kinds.OBJECT(Fresh(_FRAME.copy)),

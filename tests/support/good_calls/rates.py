@@ -28,6 +28,24 @@ _STABILITY = {
 }
 _USER = {"s": kinds.OBJECT(user_level.Setting(1000, 3, 4)), "strong_convexity": kinds.POSITIVE}
 _EXPONENT = kinds.NONNEGATIVE(1)
+_DRAW = {
+    **dict.fromkeys(("num_users", "dim", "lipschitz", "strong_convexity"), kinds.POSITIVE),
+    **dict.fromkeys(("inverse_temperature", "regularization"), kinds.POSITIVE(1.0)),
+    "gdp": kinds.POSITIVE(1.0),
+    "lipschitz_diff": kinds.Kind("in (0, 2 * lipschitz]", (2.1, *kinds.POSITIVE.bad))(2.0),
+    "regularizer_range": kinds.POSITIVE(0.5),
+    "failure": kinds.OPEN_PROBABILITY,
+}
+_ANY_DIFF = _DRAW | {"lipschitz_diff": kinds.POSITIVE(2.0)}
+_P = (0.5, -1.0, kinds.NAN, "1", None, 1j, True)
+_NORM = {"p": kinds.Kind("in [1, inf]", _P)(1.5), "q": kinds.Kind("in [1, inf]", _P)(2.0)}
+_HARD = {
+    "p": kinds.Kind("in [1, 2]", (2.5, kinds.INF, *_P))(1.5),
+    "queries": kinds.COUNT(100),
+    "direction": kinds.CHOICE("signs"),
+    "regularization": kinds.POSITIVE(1.0),
+}
+_RATE = _HARD | {"queries": kinds.POSITIVE(100), "bounded": kinds.FLAG(False)}
 
 
 def _of(table: dict[str, Any], room: str, *names: str) -> dict[str, dict[str, Any]]:
@@ -48,6 +66,35 @@ GOOD: dict[str, dict[str, Any]] = {
         "epsilon_exponent": kinds.Kind("real <= 0", (1.0, *kinds.SIGNED.bad))(0),
     },
     **_of(_STABILITY, "stability", "generalization_gap", "iterate_stability", "sgd_excess_risk"),
+    **_of(_NORM, "norms", "best_exponent", "dual_exponent", "norm_ratio", "regularizer_range"),
+    **_of(_NORM, "norms", "regularizer_weight"),
+    **_of(_ANY_DIFF, "sampling", "deviation", "erm", "gdp_of_draw", "pure_erm"),
+    **_of(_DRAW, "sampling", "sco", "thrifty_sco"),
+    "rates.sampling.strongly_convex": _ANY_DIFF,
+    "rates.sampling_printed.printed": {
+        **_DRAW,
+        "theorem": kinds.CHOICE("4.4.2"),
+        "delta": kinds.Kind("in (0, 1/2)", (0.5, *kinds.OPEN_PROBABILITY.bad))(1e-6),
+    },
+    "rates.sampling_tables.general_norm_rate": {
+        **_NORM,
+        "num_users": kinds.POSITIVE,
+        "lipschitz_diff": kinds.POSITIVE(1.0),
+        "population": kinds.FLAG(False),
+        "columns": kinds.COUNT(2),
+    },
+    "rates.sampling_tables.sampling_complexity": {
+        "method": "GT20",
+        "dim": kinds.POSITIVE,
+        "order": kinds.POSITIVE(2.0),
+    },
+    **_of(_RATE, "sampling_tables", "minimax_rate", "sampling_distance_rate"),
+    **_of(_RATE, "sampling_tables", "sampling_queries_rate"),
+    **_of(_POSITIVE, "sampling_tables", "sco_lower_bound_rate", "sco_queries_rate"),
+    **_of(_HARD, "value_queries", "hard_scales", "minimax_lower_bound", "query_ratio"),
+    **_of(_HARD, "value_queries", "reach_and_share", "require_p"),
+    **_of(_HARD, "bounded_losses", "bounded_lower_bound", "bounded_scales", "sampling_diameter"),
+    **_of(_HARD, "bounded_losses", "sampling_distance"),
     **_of(_USER, "user_level", "lower_bound", "statistical", "strongly_convex"),
     "rates.user_level.table": _POSITIVE,
     **_of(
@@ -69,4 +116,6 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "rates.winsorized.heterogeneous_risk": {**_POSITIVE, "distance": kinds.NONNEGATIVE},
 }
-EXEMPT: dict[tuple[str, str], str] = {}
+EXEMPT: dict[tuple[str, str], str] = {
+    ("rates.norms.require_exponent", "*"): "a check itself, by whatever name it is given",
+}

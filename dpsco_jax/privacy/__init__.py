@@ -29,7 +29,12 @@ from dpsco_jax.privacy.curves.subsampling import (
     subsampled_gaussian_without_replacement,
 )
 from dpsco_jax.privacy.dp_accounting import events
-from dpsco_jax.privacy.iteration import last_iterate_gdp, last_iterate_noise_multiplier
+from dpsco_jax.privacy.iteration import (
+    last_iterate_gdp,
+    last_iterate_loss,
+    last_iterate_mu,
+    last_iterate_noise_multiplier,
+)
 from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
 from dpsco_jax.privacy.loss import (
     PrivacyLoss,
@@ -93,6 +98,8 @@ __all__ = [
     "gdp_within",
     "laplace",
     "last_iterate_gdp",
+    "last_iterate_loss",
+    "last_iterate_mu",
     "last_iterate_noise_multiplier",
     "one_run_audit",
     "one_run_epsilon_lower_bound",

@@ -17,7 +17,7 @@ Example:
     >>> import jax, jax.numpy as jnp
     >>> from dpsco_jax.mechanisms import noisy_iteration
     >>> point = noisy_iteration.last_point(
-    ...     jax.random.key(0), jnp.zeros(2), lambda x: -0.1 * x, lambda x: x, num_steps=50, stddev=0.1)
+    ...     jax.random.key(0), jnp.zeros(2), lambda x: -0.1 * x, lambda x: x, 50, 0.1, 2.0)
     >>> point.shape
     (2,)
 """
@@ -33,6 +33,7 @@ from dpsco_jax._checks import (
     require_count,
     require_key,
     require_nonnegative,
+    require_positive,
     require_real_leaves,
 )
 from dpsco_jax.mechanisms import additive
@@ -44,7 +45,8 @@ def last_point(
     move: Callable[[Any], Any],
     project: Callable[[Any], Any],
     num_steps: int,
-    stddev: jax.typing.ArrayLike,
+    sensitivity: jax.typing.ArrayLike,
+    noise_multiplier: jax.typing.ArrayLike,
 ) -> Any:
     """Runs the iteration. Pure JAX; one loop, compiled once.
 
@@ -54,7 +56,9 @@ def last_point(
         move: ``move(params)``, a tree like params: where a step goes, before noise.
         project: onto a convex set.
         num_steps: T, at least 1, static.
-        stddev: ν, of the noise on each entry in each step; nonnegative, may be traced.
+        sensitivity: Δ, how far apart the moves of neighbours are at most, at any point; nonnegative, may be
+            traced.
+        noise_multiplier: ν/Δ, positive; may be traced.
 
     Returns:
         The last point, in the structure and dtypes of ``params``.
@@ -67,7 +71,9 @@ def last_point(
     require_callable("move", move)
     require_callable("project", project)
     num_steps = require_count("num_steps", num_steps)
-    require_nonnegative("stddev", stddev)
+    require_nonnegative("sensitivity", sensitivity)
+    require_positive("noise_multiplier", noise_multiplier)
+    stddev = jnp.asarray(noise_multiplier, float) * jnp.asarray(sensitivity, float)
 
     def step(t: Any, point: Any) -> Any:
         # The move is small against the point, and is rounded together with its noise.

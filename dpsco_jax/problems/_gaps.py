@@ -9,11 +9,11 @@ Source: own.
 Formal guarantee: the gradient is affine in the label, so that its extremes have labels 0 and 1, and with
 v = x for label 1 and v = -x for label 0 it is -σ(-⟨w, v⟩)·v. Let θ be the angle between v and -w and S(θ) =
 σ(R·max(cos θ, 0)). The length of the gradient is σ(‖w‖·‖v‖·cos θ)·‖v‖ ≤ S(θ). So all gradients at w, their
-means, and zero are in the convex hull of the points τ·u, u a unit vector at the angle θ from -w, 0 ≤ τ ≤ S(θ).
-Two of these points are farthest apart at the ends of their segments, since a distance is convex, and, of given
-angles, on opposite sides of w: S(θ)² + S(θ')² - 2·S(θ)·S(θ')·cos(θ + θ'). A convex hull has the diameter of its
-points. The maximum over θ and θ' is taken on a grid; between its points the curve S(θ)·u moves by at most
-√(1 + R²/16) for a unit of angle, which is added.
+means, and zero are in the convex hull of the points τ·u, u a unit vector at the angle θ from -w and 0 ≤ τ ≤
+S(θ). Two of these points are farthest apart at the ends of their segments, since a distance is convex, and,
+of given angles, on opposite sides of w: S(θ)² + S(θ')² - 2·S(θ)·S(θ')·cos(θ + θ'). A convex hull has the
+diameter of its points. The maximum over θ and θ' is taken on a grid; between its points the curve S(θ)·u
+moves by at most √(1 + R²/16) for a unit of angle, which is added.
 
 Cost: some ten milliseconds, once for each R.
 """

@@ -34,8 +34,8 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import plans
-from dpsco_jax.solvers._schedules import langevin as schedule
 from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._schedules import langevin as schedule
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 CLIP_ROOM = 1.0 + 2.0**-12  # a float32 gradient of norm L is not clipped

@@ -239,7 +239,7 @@ def solve(
 
 def _require_kind(precision: str, params: Any) -> Any:
     """The one dtype of the parameters; ``ValueError`` if it is narrower than planned."""
-    if precision == "float64" and not jax.config.jax_enable_x64:
+    if precision == "float64" and jnp.result_type(float) != jnp.float64:
         raise ValueError("jax_enable_x64 must be on for a plan of precision 'float64', got False")
     kinds = {jnp.result_type(leaf) for leaf in jax.tree.leaves(params)}
     for kind in kinds:

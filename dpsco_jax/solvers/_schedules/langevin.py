@@ -154,22 +154,22 @@ def best(
     pulls = np.append(0.0, scale * 2.0 ** -(np.arange(_WEAKEST) / 2.0))
     if regularization is not None:
         pulls = np.array([regularization])
-    found = [
-        _best_of(p, steps, step_size, pulls, 2.0 ** -(np.arange(_FINEST) / 2.0))
-        for steps in lengths
-    ]
+
+    def of_length(steps: int) -> tuple[float, Numbers]:
+        coarse = _best_of(p, steps, step_size, pulls, 2.0 ** -(np.arange(_FINEST) / 2.0))
+        near, (_, step, pull) = 2.0 ** (np.arange(-3, 4) / 8.0), coarse[1]
+        finer = _best_of(
+            p,
+            steps,
+            step_size,
+            pull * near if regularization is None else pulls,
+            np.minimum(1.0, step / _longest_own(p, pull) * near),
+        )
+        return min(coarse, finer)
+
+    found = [of_length(steps) for steps in lengths]
     least = min(value for value, _ in found)
-    value, numbers = next(pair for pair in found if pair[0] <= _AS_GOOD * least)
-    near = 2.0 ** (np.arange(-3, 4) / 8.0)
-    longest = _longest_own(p, numbers.regularization)
-    finer = _best_of(
-        p,
-        numbers.num_steps,
-        step_size,
-        numbers.regularization * near if regularization is None else pulls,
-        np.minimum(1.0, numbers.step_size / longest * near),
-    )
-    return min((value, numbers), finer)[1]
+    return next(numbers for value, numbers in found if value <= _AS_GOOD * least)
 
 
 def _best_of(

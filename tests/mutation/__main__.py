@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
+from tests.mutation.faults_iteration import FAULTS as ITERATION
 from tests.mutation.faults_mended import FAULTS as MENDED
 from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
@@ -35,7 +36,7 @@ from tests.mutation.fork_server import FAILED, PASSED, Run, Server
 from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED)
+FAULTS: tuple[Fault, ...] = (*SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *ITERATION)
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 
 

@@ -1,4 +1,4 @@
-"""Faults in noisy gradient descent that releases its last point: sensitivity, contraction, noise, what leaves.
+"""Faults in noisy gradient descent that releases its last point: sensitivity, contraction, noise, average.
 
 Written down before any of them was run.
 """
@@ -40,7 +40,8 @@ FAULTS = (
           "jax.random.fold_in(key, t)", "jax.random.fold_in(key, 0)",
           ("tests/mechanisms/test_noisy_iteration.py", *_ROW)),
     Fault("last point: noise of half the size", _LOOP,
-          "stddev = jnp.asarray(noise_multiplier, float)", "stddev = 0.5 * jnp.asarray(noise_multiplier, float)",
+          "stddev = jnp.asarray(noise_multiplier, float)",
+          "stddev = 0.5 * jnp.asarray(noise_multiplier, float)",
           (*_ROW, "tests/mechanisms/test_noisy_iteration.py")),
     Fault("last point: steps shrink distances twice as fast", _STEPS,
           "slow / _OWN_ROUNDING", "2.0 * slow", (*_SOLVER, *_ROW)),

@@ -112,6 +112,19 @@ def test_the_chain_is_that_of_numpy_given_the_same_noise(name):
     assert found.released is None
 
 
+def test_points_stay_where_the_sensitivity_was_proven():
+    """With noise that would carry them ten times as far, from a start that is not the origin."""
+    objective, start = OBJECTIVES["whole space"], jnp.asarray([1.0, 0.0, -2.0])
+    plan = _plan(objective, num_steps=5, distance=0.5, step_size=1.0)
+    plan = _edit(plan, noise_multiplier=30 * float(plan.noise_multiplier))
+    data = _data(np.random.default_rng(0))
+    ends = jax.jit(
+        jax.vmap(lambda k: langevin.solve(k, plan, objective, data, start).params)
+    )(jax.random.split(jax.random.key(0), 50))  # fmt: skip
+    away = np.linalg.norm(np.asarray(ends) - np.asarray(start), axis=1)
+    np.testing.assert_allclose(away, 0.5, rtol=1e-5)
+
+
 def _far(sign, users=USERS):
     """Rows on one line and labels far away, where the loss is linear; one user pulls up or down."""
     labels = np.full((users, 1), -1e3, np.float32)

@@ -61,7 +61,7 @@ FAULTS = (
     Fault("last point: a negative regularization is accounted", _PLAN,
           "good = good & (added >= 0) & (added < math.inf)", "good = good & (added < math.inf)", _SOLVER),
     Fault("last point: no room for float32 sums", _PLAN,
-          'error = _BLOCKS if', 'error = 0.0 if', _SOLVER),
+          "(_BLOCKS, _MARGINS) if", "(0.0, 0.0) if", _SOLVER),
     Fault("traced iteration: the limit of long runs, at all lengths", "privacy/iteration.py",
           "-xp.expm1(log_power) / (2.0 + xp.expm1(log_power))", "xp.ones_like(log_power)", _TRACED),
     Fault("traced iteration: noise of all steps adds up undamped", "privacy/iteration.py",

@@ -14,9 +14,11 @@ data set a symmetric Jacobian with eigenvalues between 1 - η(M + m) and 1 - ηm
 Ridge and regularization are the same for neighbours, so that φ and φ' differ at a point by at most Δ =
 η·G_Δ/n, G_Δ how far apart the gradients of two users are: twice the Lipschitz constant, or what
 ``problems._gaps`` proves for points within R of the start, which is where the projection keeps them. A start
-w ≠ 0 adds at most 2M·‖w‖ to G_Δ. A mean gradient that is computed with the error E adds 2ηE to Δ: E = 2^-20·L
-for float32 (an allowance for sums in blocks, not a proof), and for float64 2^-52·L for each term of a sum, in
-whatever order it is taken. If c > 1 nothing is proven here and the loss is infinite.
+w ≠ 0 adds at most 2M·‖w‖ to G_Δ. A step that is computed with the error ηE adds 2ηE to Δ. Errors are those
+of sums over users, a share of L, and of margins and pulls, a share of (M + m)·D for points within D of the
+origin. In float32 these shares are 2^-20 and 2^-23, an allowance for sums in blocks, not a proof; in float64
+2^-52 for each term of a sum, in whatever order it is taken. If c > 1 nothing is proven here and the loss is
+infinite.
 
 Cost: none.
 """
@@ -40,8 +42,9 @@ from dpsco_jax.solvers._schedules import langevin as schedule
 REPLACE = NeighboringRelation.REPLACE_ONE
 CLIP_ROOM = 1.0 + 2.0**-12  # a float32 gradient of norm L is not clipped
 PRECISIONS = ("float32", "float64")
-_BLOCKS = 2.0**-20
-_EACH = 2.0**-52
+_BLOCKS = 2.0**-20  # of L: float32 sums over users
+_MARGINS = 2.0**-23  # of (M + m)·D: float32 margins and pulls
+_EACH = 2.0**-52  # of both, for each term of a sum in float64
 _OWN_ROUNDING = 1.0 + 2.0**-20  # of the numbers here, in float32
 
 
@@ -112,17 +115,16 @@ class Plan(MadeFor):
         own = self.proven_for
         return schedule.shrinkage(self.step_size, own.smoothness, own.ridge + self.regularization)
 
-    @property
-    def unit_move(self) -> float:
-        """κ: how far apart steps of length 1 are for neighbours, at most, of a run from the origin."""
-        return self._unit_move(self.proven_for.gap)
-
     def sensitivity_from(self, norm: Any) -> Any:
         """Δ of a run from a start of this norm, which may be traced."""
         own = self.proven_for
-        xp, (step, far) = as_floats(self.step_size, norm)
+        xp, (step, added, far) = as_floats(self.step_size, self.regularization, norm)
         gap = xp.minimum(own.gap + 2.0 * own.smoothness * far, 2.0 * own.lipschitz)
-        return step * self._unit_move(gap)
+        each = _EACH * (self.num_users * self.items_per_user + self.dim + 64)
+        sums, margins = (_BLOCKS, _MARGINS) if self.precision == "float32" else (each, each)
+        bend = (own.smoothness + own.ridge + added) * (self.radius + far)
+        error = sums * own.lipschitz + margins * bend
+        return step * (gap / self.num_users + 2.0 * error) * _OWN_ROUNDING
 
     @property
     def sensitivity(self) -> Any:
@@ -147,7 +149,7 @@ class Plan(MadeFor):
         """What the guarantee assumes."""
         if self.precision == "float64":
             return ()
-        return ("float32 sums over users are exact to 2^-20",)
+        return ("float32 sums over users are exact to 2^-20, margins to 2^-23",)
 
     @property
     def relation(self) -> NeighboringRelation:
@@ -187,12 +189,6 @@ class Plan(MadeFor):
             ("Gaussian privacy", f"{float(self.mu):.5g} (of all points {composed:.5g})"),
         ]
         return plans.describe("noisy gradient descent, last point", self, remarks)
-
-    def _unit_move(self, gap: Any) -> Any:
-        own = self.proven_for
-        terms = self.num_users * self.items_per_user + self.dim + 64
-        error = _BLOCKS if self.precision == "float32" else _EACH * terms
-        return (gap / self.num_users + 2.0 * error * own.lipschitz) * _OWN_ROUNDING
 
 
 def proven_constants(objective: Objective, radius: float) -> Constants:

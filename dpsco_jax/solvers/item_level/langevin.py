@@ -155,7 +155,7 @@ def plan(
         ridge=own.ridge,
         slope=problem.slope,
         distance=radius,
-        move=draft.unit_move,
+        move=float(draft.sensitivity),  # of a step of length 1
         mu=privacy.gdp_within(budget.epsilon, budget.delta),
         whole_space=math.isinf(own.diameter),
         exact_projection=math.isinf(own.diameter) or radius >= own.diameter,

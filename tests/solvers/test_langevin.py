@@ -415,7 +415,7 @@ def test_bad_arguments():
     longest = 2 / (1.0 + 2 * (0.1 + 0.3))
     for name, value in [
         ("num_users", 1), ("epsilon", 0.0), ("delta", 0.0), ("distance", math.inf),
-        ("regularization", -1.0), ("num_steps", 0), ("num_steps", 2.5), ("step_size", 0.0),
+        ("regularization", -1.0), ("num_steps", 0), ("step_size", 0.0),
         ("step_size", 2 / 1.2), ("columns_per_row", 0), ("gradient_budget", USERS - 1),
         ("precision", "float16"), ("chunk_size", 0),
     ]:  # fmt: skip

@@ -208,8 +208,8 @@ def solve(
         oracle_data,
     )
 
-    def move(point: Any) -> Any:
-        total = oracle(oracle_key, point, oracle_data).gradient
+    def move(t: Any, point: Any) -> Any:
+        total = oracle(jax.random.fold_in(oracle_key, t), point, oracle_data).gradient
 
         def one(g: Any, ridge: Any, w: Any, origin: Any) -> Any:
             slope = g / plan.num_users + ridge + plan.regularization * (w - origin)

@@ -45,7 +45,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "categories": kinds.INTEGERS(np.zeros((12, 3), np.int32)),
     },
     "mechanisms.noisy_iteration.last_point": {
-        "move": kinds.FUNCTION(lambda x: x),
+        "move": kinds.FUNCTION(lambda t, x: x),
         "project": kinds.FUNCTION(lambda x: x),
         "sensitivity": kinds.NONNEGATIVE,
         "noise_multiplier": kinds.POSITIVE,

@@ -179,7 +179,8 @@ class Plan(MadeFor):
         Raises:
             ValueError: ``delta`` is not in (0, 1), or numbers are arrays.
         """
-        event = privacy.events.gaussian(1.0 / float(self.mu))
+        multiplier = 1.0 / float(self.mu) if bool(self.accounted) else 0.0
+        event = privacy.events.gaussian(multiplier)
         return privacy.certificate(event, float(self.delta), REPLACE, self.assumes)
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ Written down before any of them was run.
 
 from tests.mutation import Fault, rows
 
-_SOLVER = ("tests/solvers/test_langevin.py",)
+_SOLVER = ("tests/solvers/test_langevin.py", "tests/solvers/test_langevin_proofs.py")
 _ROW = rows("langevin")
 _TRACED = ("tests/privacy/test_traced_iteration.py",)
 _PLAN, _RUN = "solvers/item_level/_langevin_plan.py", "solvers/item_level/langevin.py"

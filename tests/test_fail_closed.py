@@ -58,6 +58,11 @@ TABLE = {
         "epsilon": {**POSITIVE, 1000.0: INFINITE},
         "delta": {NAN: BAD, -1.0: BAD, 0.0: BAD, 1.0: BAD, 1.5: BAD, 1e-5: None},
     },
+    "privacy.iteration.last_iterate_loss": {
+        "num_steps": {NAN: BAD, -3.0: BAD, INF: BAD, 0.0: BAD, 2.99: BAD, 3.0: None},
+        "shrinkage": {NAN: BAD, -0.1: BAD, INF: BAD, 0.0: None, 1.5: BAD, 1.0: None},
+        "noise_multiplier": MULTIPLIER,
+    },
     "privacy.loss.scale": {"count": COUNT},
     "privacy.variation.with_variation": {
         "variation": {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: None, 1.5: BAD, 1e-12: None},

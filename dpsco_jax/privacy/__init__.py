@@ -30,7 +30,12 @@ from dpsco_jax.privacy.curves.subsampling import (
 )
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
-from dpsco_jax.privacy.iteration import last_iterate_gdp, last_iterate_noise_multiplier
+from dpsco_jax.privacy.iteration import (
+    last_iterate_gdp,
+    last_iterate_loss,
+    last_iterate_mu,
+    last_iterate_noise_multiplier,
+)
 from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
 from dpsco_jax.privacy.loss import (
     PrivacyLoss,
@@ -96,6 +101,8 @@ __all__ = [
     "inexact_loss",
     "laplace",
     "last_iterate_gdp",
+    "last_iterate_loss",
+    "last_iterate_mu",
     "last_iterate_noise_multiplier",
     "one_run_audit",
     "one_run_epsilon_lower_bound",

@@ -26,11 +26,23 @@ Cost: none.
 """
 
 import math
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
-from dpsco_jax._checks import require_integer, require_real, require_share
+from dpsco_jax._checks import (
+    require_integer,
+    require_multiplier,
+    require_probability,
+    require_real,
+    require_share,
+    require_whole,
+)
+from dpsco_jax._numerics import Scalar, array_namespace, as_floats, round_up
+from dpsco_jax.privacy.curves.closed_forms import gdp
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 
 _UP = 1.0 + 2.0**-40
+_ROUNDING_ULPS = 32.0  # of a logarithm, an exponential and a few products
+_SLOWEST = 1e-30  # below this share of a distance nothing is gained on composition
 
 
 def last_iterate_gdp(
@@ -80,6 +92,69 @@ def last_iterate_noise_multiplier(
     mu = require_real("mu", mu, 0.0)
     num_steps = require_integer("num_steps", num_steps, 1)
     return _UP * _UP * _growth(num_steps, require_share("contraction", contraction)) / mu
+
+
+def last_iterate_mu(num_steps: Scalar, shrinkage: Scalar, noise_multiplier: Scalar) -> Any:
+    """``last_iterate_gdp`` for numbers that may be traced, by how much φ shrinks distances; rounded up.
+
+    Args:
+        num_steps: T, at least 1, a whole number.
+        shrinkage: 1 - c, in [0, 1]: φ brings any two points closer by this share of their distance at least.
+            Asked for in place of c, which float32 could not tell from 1.
+        noise_multiplier: ν/Δ, at least 0.
+
+    Returns:
+        μ of shape ``[...]``; ``inf`` where there is no noise, or a traced number is out of its range.
+
+    Raises:
+        ValueError: a concrete number is out of its range.
+
+    Example:
+        >>> bool(0.99 < last_iterate_mu(100, 0.02, 2.0) / last_iterate_gdp(100, 0.98, 2.0) < 1.01)
+        True
+    """
+    require_whole("num_steps", num_steps, 1)
+    require_probability("shrinkage", shrinkage)
+    require_multiplier("noise_multiplier", noise_multiplier)
+    xp, (steps, q, sigma) = as_floats(num_steps, shrinkage, noise_multiplier)
+    valid = (steps >= 1) & (steps == xp.floor(steps)) & (steps < xp.inf)
+    valid = valid & (q >= 0) & (q <= 1) & (sigma > 0)
+    slow, known = q < _SLOWEST, valid & (q > 0)
+    share = xp.where(known & ~slow, q, 0.5)
+    full = share >= 1.0
+    log_power = steps * xp.log1p(-xp.where(full, 0.5, share))
+    met = xp.where(full, 1.0, -xp.expm1(log_power) / (2.0 + xp.expm1(log_power)))
+    # Never more than composition says, and that where c is 1 as far as can be computed.
+    growth = xp.where(slow, steps, xp.minimum(met * (2.0 - share) / share, steps))
+    mu = xp.sqrt(growth) / xp.where(valid, sigma, 1.0)
+    return xp.where(valid, round_up(mu, _ROUNDING_ULPS), xp.inf)[()]
+
+
+def last_iterate_loss(
+    num_steps: Scalar, shrinkage: Scalar, noise_multiplier: Scalar
+) -> PrivacyLoss:
+    """The loss of the last point of a noisy contraction, that of ``gdp``; the numbers may be traced.
+
+    Args:
+        num_steps: T, at least 1, a whole number.
+        shrinkage: 1 - c, in [0, 1]: φ brings any two points closer by this share of their distance at least.
+        noise_multiplier: ν/Δ, at least 0; no noise costs ``inf``.
+
+    Returns:
+        The loss, unbounded where a traced number is out of its range.
+
+    Raises:
+        ValueError: a concrete number is out of its range.
+
+    Example:
+        >>> from dpsco_jax import privacy
+        >>> loss = last_iterate_loss(10**6, 0.02, 8.0)
+        >>> bool(privacy.epsilon(loss, 1e-6) < privacy.epsilon(last_iterate_loss(10**6, 0.0, 8.0), 1e-6))
+        True
+    """
+    mu = last_iterate_mu(num_steps, shrinkage, noise_multiplier)
+    proven = mu < math.inf
+    return unbounded_unless(proven, gdp(array_namespace(mu).where(proven, mu, 0.0)))
 
 
 def _growth(num_steps: int, c: float) -> float:

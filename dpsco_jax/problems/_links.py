@@ -35,10 +35,12 @@ def objective(
     label_range: LabelRange = ANY_NUMBER,
     remainder: Callable[[Any, Any, Any], Any] | None = None,
     kink: Callable[[Any], tuple[Any, Any, Any]] | None = None,
+    gap: Callable[[float], float] | None = None,
 ) -> Objective:
     """The objective of a convex link, from the suprema of its first and second derivative.
 
     ``everywhere`` says whether the first is one over all margins, or over those of the domain alone.
+    ``gap(radius)`` bounds how far apart two gradients are for features of norm 1 (``_proofs.Proof``).
     """
     domain = or_whole_space(domain)
     _checks.require_positive("feature_bound", feature_bound)
@@ -62,7 +64,8 @@ def objective(
             ),
             globally_convex_lipschitz=everywhere,
             label_range=label_range,
-        )
+        ),
+        None if gap is None else lambda radius: feature_bound * gap(radius * feature_bound),
     )
 
 

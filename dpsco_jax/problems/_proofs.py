@@ -16,6 +16,7 @@ Cost: one look-up.
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpsco_jax.problems.objective import LinearModel, Objective
@@ -35,6 +36,8 @@ class Proof(NamedTuple):
         linear_model: the same loss as a link of a margin; ``None`` if it is no linear model.
         everywhere: whether ``lipschitz`` holds on the whole space.
         domain: where it holds otherwise.
+        gap: ``gap(radius)``: bound on the distance between the gradients of two items at one point of at most
+            this norm; ``None`` if nothing better is proven than twice ``lipschitz``.
     """
 
     lipschitz: float
@@ -43,15 +46,22 @@ class Proof(NamedTuple):
     linear_model: LinearModel | None
     everywhere: bool
     domain: Any
+    gap: Callable[[float], float] | None = None
+
+    def gradient_gap(self, radius: float) -> float:
+        """How far apart the gradients of two items are at most, at points of at most this norm."""
+        twice = 2.0 * self.lipschitz
+        return twice if self.gap is None else min(twice, self.gap(radius))
 
 
 _proofs: weakref.WeakKeyDictionary[Any, Proof] = weakref.WeakKeyDictionary()
 
 
-def register(objective: Objective) -> Objective:
+def register(objective: Objective, gap: Callable[[float], float] | None = None) -> Objective:
     """Enters the constants of a loss that was made for this objective, and returns the objective.
 
-    For constructors whose docstring derives the constants; there is no other proof.
+    For constructors whose docstring derives the constants; there is no other proof. ``gap`` is that of
+    ``Proof``.
     """
     everywhere = objective.globally_convex_lipschitz
     _proofs[objective.loss] = Proof(
@@ -61,6 +71,7 @@ def register(objective: Objective) -> Objective:
         linear_model=objective.linear_model,
         everywhere=everywhere,
         domain=None if everywhere else objective.domain,
+        gap=gap,
     )
     return objective
 

@@ -38,7 +38,7 @@ from jaxtyping import Array, Float, PyTree
 from dpsco_jax import _checks
 from dpsco_jax.geometry.domains import Domain, ball
 from dpsco_jax.geometry.norms import all_finite, clip_to_norm, global_norm
-from dpsco_jax.problems import _links, _proofs, _remainders
+from dpsco_jax.problems import _gaps, _links, _proofs, _remainders
 from dpsco_jax.problems.labels import TWO_CLASSES, LabelRange
 from dpsco_jax.problems.objective import Example, LinearModel, Objective, margin
 
@@ -66,6 +66,7 @@ def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 
         ridge=ridge,
         label_range=TWO_CLASSES,
         remainder=lambda m, y, change: _remainders.softplus(m, change),
+        gap=_gaps.logistic,
     )
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
 from tests.mutation.faults_inexact import FAULTS as INEXACT
+from tests.mutation.faults_iteration import FAULTS as ITERATION
 from tests.mutation.faults_mended import FAULTS as MENDED
 from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
@@ -38,7 +39,8 @@ from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
-    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *INEXACT
+    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *INEXACT,
+    *ITERATION,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

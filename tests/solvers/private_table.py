@@ -8,6 +8,7 @@ A new solver gets all properties by one row: its module, the arguments of its ``
   winsorized releases); ``"tested"``, where a mean is bounded only once a test has passed; ``"pure"``, for
   selections; ``"resque"``, where a user counts with a random weight; ``"drawn"``, where a draw is released,
   as private as its potential's slope with Gaussian noise, and a little less;
+  ``"last"``, where of all noisy points only the last leaves, so that it costs less than all of them;
 - ``above``: how far the certificate's ε may be above the one that is counted independently. What is tight
   says 1.02, so that a charge made twice is seen; every larger number says why;
 - ``share``: how near some pair of neighbours must come to the declared sensitivity;
@@ -33,7 +34,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import erm, private_ac_sa, sco, staged_ac_sa
+from dpsco_jax.solvers.item_level import erm, langevin, private_ac_sa, sco, staged_ac_sa
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
@@ -218,6 +219,10 @@ ROWS: tuple[Row, ...] = (
     _row("momentum_sgd, poisson", momentum_sgd, 8, num_steps=3, step_decay="none", removed=True, **SAMPLED),
     _row("staged_ac_sa, full", staged_ac_sa, 8, num_steps=3, num_stages=2),
     _row("staged_ac_sa, sampled", staged_ac_sa, 8, num_steps=3, num_stages=2, **SAMPLED),
+    _row(
+        "langevin", langevin, 8, num_steps=6, objective=RIDGED, regularization=0.3, step_size=0.7,
+        kind="last",
+    ),
     _row("output_perturbation", output_perturbation, 8, distance=1.0, share=0.5),
     _row("item_group_privacy, full", item_group_privacy, 8, num_steps=3),
     _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, above=2.5),

@@ -15,9 +15,9 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import FullBatch, certified_noise_multiplier
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers import first_order
+from dpsco_jax.solvers._schedules import nominal_descent as descent
+from dpsco_jax.solvers._schedules import nominal_model as model
 from dpsco_jax.solvers.user_level import _auto_predictions as predictions
-from dpsco_jax.solvers.user_level import _nominal_descent as descent
-from dpsco_jax.solvers.user_level import _nominal_model as model
 from dpsco_jax.solvers.user_level import auto
 from dpsco_jax.solvers.user_level._auto_rows import planned_row
 from dpsco_jax.solvers.user_level._auto_setting import Setting

@@ -156,7 +156,7 @@ def _check_noise(row: Row, found: Measured) -> None:
     for release in found.base.releases:
         assert np.all(np.isfinite(release.statistic)), f"{release.name} of a statistic not finite"
         assert release.noise > 0
-        if row.kind in ("gaussian", "tested", "drawn") and release.name != "interval":
+        if row.kind in ("gaussian", "tested", "drawn", "last") and release.name != "interval":
             expected = release.multiplier * release.sensitivity
             np.testing.assert_allclose(release.noise, expected, rtol=1e-5)
 
@@ -194,7 +194,7 @@ def _check_blocks(row: Row, found: Measured) -> None:
     assert len(groups) == row.groups
     missing = {release.key for release in found.base.releases}.difference(*groups)
     # Who is forced into a call of ReSQue enters its first phase; near vectors do not move a score.
-    if row.kind in ("gaussian", "pure", "drawn"):
+    if row.kind in ("gaussian", "pure", "drawn", "last"):
         assert not missing, f"nobody was seen to enter {len(missing)} releases"
 
 
@@ -282,6 +282,22 @@ def _check_charges(row: Row, found: Measured) -> None:
         return
     delta = float(certificate.delta)
     charged = float(privacy.epsilon(spent, delta))
+    if row.kind == "last":
+        # All steps are alike: of linear losses the means of neighbours drift apart while noise adds up.
+        plan, (multiplier,) = found.plan, {round(r.multiplier, 5) for r in releases.values()}
+        c = 1 - float(plan.step_size) * (float(plan.regularization) + row.objective.ridge)
+        powers = c ** np.arange(len(releases))
+        one = [(multiplier * np.sqrt(np.sum(powers**2)) / np.sum(powers), None)]
+        counted = account.epsilon(one, delta)
+        assert len(releases) == plan.num_steps
+        composed = account.epsilon([(multiplier, None)] * plan.num_steps, delta)
+        assert certificate.epsilon < 0.9 * composed
+        assert counted <= 1.005 * certificate.epsilon <= 1.005 * row.above * counted
+        assert certificate.epsilon <= charged <= 1.25 * certificate.epsilon
+        for place in (5, len(privacy.ORDERS) // 2, -20):
+            least = account.renyi_of(one, float(privacy.ORDERS[place]))
+            assert least <= float(spent.rdp[place]) * ROUNDING <= 1.001 * least
+        return
     if row.kind == "resque":
         made = sum(count * math.log2(call.num_queries) for call, count in _calls(found.plan))
         assert 0 < len(releases) <= made, "more phases than calls that are accounted for"

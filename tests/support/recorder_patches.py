@@ -14,7 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.mechanisms import additive, correlated_noise, selection, sparse_vector
+from dpsco_jax.mechanisms import (
+    additive,
+    correlated_noise,
+    noisy_iteration,
+    selection,
+    sparse_vector,
+)
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.oracles import sampling
@@ -57,6 +63,18 @@ def _privatize(tape: Tape, right: Any) -> Any:
         return chain._replace(update=update)
 
     return privatize
+
+
+def _last_point(tape: Tape, right: Any) -> Any:
+    """Every step is written down; that none but the last leaves is for the account to know."""
+
+    def last_point(
+        key: Any, params: Any, move: Any, project: Any, steps: int, far: Any, multiplier: Any
+    ) -> Any:
+        with tape.declaring(Declared(far, multiplier)):
+            return right(key, params, move, project, steps, far, multiplier)
+
+    return last_point
 
 
 def _winsorized_mean(tape: Tape, right: Any) -> Any:
@@ -235,6 +253,7 @@ DRAWN_BY = ("bernoulli", "bits", "normal", "permutation", "rademacher", "randint
 PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (additive, "gaussian", _additive("gaussian")),
     (additive, "laplace", _additive("laplace")),
+    (noisy_iteration, "last_point", _last_point),
     (transforms, "privatize", _privatize),
     (winsorized_mean, "winsorized_mean", _winsorized_mean),
     (transforms, "outlier_removed_mean", _outlier_removed_mean),

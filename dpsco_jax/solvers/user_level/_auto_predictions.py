@@ -1,10 +1,10 @@
 """What to expect of a plan: predictions of its excess risk on the nominal problem, for ``auto``.
 
 What it computes: for each solver the excess risk of its plan, with the plan's own noise, steps, batches and
-clip norm, on one and the same problem (``_nominal_model``), by the exact response of its method to errors and
-noise in each direction (``_nominal_descent``): a direction of curvature h that starts with the squared error
-e² ends with p(h)²·e² + c(h)·V, V the variance of a released gradient in this direction, that of the noise and
-of the draw of users.
+clip norm, on one and the same problem (``_schedules.nominal_model``), by the exact response of its method to
+errors and noise in each direction (``_schedules.nominal_descent``): a direction of curvature h that starts
+with the squared error e² ends with p(h)²·e² + c(h)·V, V the variance of a released gradient in this
+direction, that of the noise and of the draw of users.
 
 - ``sgd``, ``item_group_privacy``, ``multipass_sgd``, ``localized_sgd`` (its last block, from its distance):
   averages of equal steps; ``winsorized_erm``: of the steps of its schedule; ``momentum_sgd``: a heavy ball;
@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from dpsco_jax.solvers.user_level import _nominal_descent as descent
+from dpsco_jax.solvers._schedules import nominal_descent as descent
+from dpsco_jax.solvers._schedules.nominal_descent import Response
 from dpsco_jax.solvers.user_level._auto_setting import Setting
-from dpsco_jax.solvers.user_level._nominal_descent import Response
 
 
 def risk(p: Setting, response: Response, variance: Any, longest: float = math.inf) -> float:

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpsco_jax.problems.labels import TWO_CLASSES
-from dpsco_jax.solvers.user_level import _nominal_descent as descent
+from dpsco_jax.solvers._schedules import nominal_descent as descent
+from dpsco_jax.solvers._schedules.nominal_descent import Response
 from dpsco_jax.solvers.user_level import _typical_link, _whitened_descent, _whitening
 from dpsco_jax.solvers.user_level._auto_setting import Setting
-from dpsco_jax.solvers.user_level._nominal_descent import Response
 
 _NORMS = 0.3  # standard deviation of the logarithms of users' gradients' norms
 

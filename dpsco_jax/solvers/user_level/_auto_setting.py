@@ -15,8 +15,8 @@ from typing import NamedTuple
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers.user_level import _nominal_model
-from dpsco_jax.solvers.user_level._nominal_model import Nominal
+from dpsco_jax.solvers._schedules import nominal_model
+from dpsco_jax.solvers._schedules.nominal_model import Nominal
 
 
 class Setting(NamedTuple):
@@ -73,7 +73,7 @@ class Setting(NamedTuple):
     @property
     def nominal(self) -> Nominal:
         """The problem that predictions are made for."""
-        return _nominal_model.nominal(
+        return nominal_model.nominal(
             self.problem, self.columns_per_row, self.intercept, self.entry_bound
         )
 
@@ -83,7 +83,7 @@ class Setting(NamedTuple):
         if self.objective.vector_model is None:
             return self.slope
         bound = self.objective.vector_model.feature_bound
-        return min(self.slope, 2 * _nominal_model.at_zero(self.problem) * bound)
+        return min(self.slope, 2 * nominal_model.at_zero(self.problem) * bound)
 
     @property
     def statistical(self) -> float:

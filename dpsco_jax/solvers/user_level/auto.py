@@ -6,13 +6,13 @@ each the proven bound on its excess risk and a prediction (see ``_auto_predictio
 Source: own.
 
 Which rank serves better: ``"prediction"``, the default. Predictions follow each plan on one nominal problem
-(``_nominal_model``), a common yardstick; how near they come, and how good the choices are, is measured by the
-study ``auto-choice`` (docs/experiments.md). The model takes rows for what those of tables are like: with an
-intercept half of their size is common to all, and columns differ in scale. It prefers the solvers that mind
-neither (``whitened_sgd``, and ``preconditioned_sgd`` for one-hot rows); where rows are like those of a sphere
-others would do as well. But nothing is proven of most of what it likes: it counts on users' gradients being
-near each other, and where users differ by nature, clipping may bias the result. ``"bound"`` is for those who
-need a theorem.
+(``_schedules.nominal_model``), a common yardstick; how near they come, and how good the choices are, is
+measured by the study ``auto-choice`` (docs/experiments.md). The model takes rows for what those of tables are
+like: with an intercept half of their size is common to all, and columns differ in scale. It prefers the
+solvers that mind neither (``whitened_sgd``, and ``preconditioned_sgd`` for one-hot rows); where rows are like
+those of a sphere others would do as well. But nothing is proven of most of what it likes: it counts on users'
+gradients being near each other, and where users differ by nature, clipping may bias the result. ``"bound"``
+is for those who need a theorem.
 
 Formal guarantee: that of the chosen solver: (ε, δ)-DP for a user's whole data under REPLACE_ONE. Nothing
 here reads data, so choosing costs nothing; all candidates are planned for REPLACE_ONE.

@@ -44,6 +44,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "mechanisms.histograms.frequencies": {
         "categories": kinds.INTEGERS(np.zeros((12, 3), np.int32)),
     },
+    "mechanisms.noisy_iteration.last_point": {
+        "move": kinds.FUNCTION(lambda t, x: x),
+        "project": kinds.FUNCTION(lambda x: x),
+        "sensitivity": kinds.NONNEGATIVE,
+        "noise_multiplier": kinds.POSITIVE,
+    },
     "mechanisms.histograms.user_level_histogram": {
         "rows": kinds.NUMBERS(np.full((12, 4), 0.25, np.float32)),
         "releases": RELEASES,

@@ -50,6 +50,16 @@ GOOD: dict[str, dict[str, Any]] = {
         "contraction": kinds.PROBABILITY(0.9),
         "noise_multiplier": kinds.POSITIVE,
     },
+    "privacy.iteration.last_iterate_loss": {
+        "num_steps": Kind("whole number >= 1", (0, *kinds.WHOLE.bad))(10),
+        "shrinkage": kinds.PROBABILITY(0.1),
+        "noise_multiplier": kinds.NONNEGATIVE_OR_INF,
+    },
+    "privacy.iteration.last_iterate_mu": {
+        "num_steps": Kind("whole number >= 1", (0, *kinds.WHOLE.bad))(10),
+        "shrinkage": kinds.PROBABILITY(0.1),
+        "noise_multiplier": kinds.NONNEGATIVE_OR_INF,
+    },
     "privacy.iteration.last_iterate_noise_multiplier": {
         "mu": kinds.POSITIVE,
         "contraction": kinds.PROBABILITY(0.9),

@@ -181,6 +181,13 @@ GOOD: dict[str, dict[str, Any]] = {
         "constant_time": kinds.FLAG.but(None)(False),
     },
     "solvers.item_level.erm.plan": _asked(),
+    "solvers.item_level.langevin.plan": {
+        **_asked(),
+        "columns_per_row": None,
+        "step_size": kinds.POSITIVE(0.1),
+        "gradient_budget": kinds.COUNT(1000),
+        "precision": kinds.CHOICE("float32"),
+    },
     "solvers.resque.resque_erm.plan": _RESQUE,
     "solvers.resque.resque_erm_high_probability.plan": {**_RESQUE, "num_runs": 2},
     "solvers.resque.resque_prox.plan": {

@@ -1,4 +1,4 @@
-"""The nominal problem: what ``auto`` takes the unknown data for, made of public numbers only.
+"""The nominal problem: what plans take the unknown data for, made of public numbers only.
 
 What it computes: a quadratic with as many directions as there are parameters. Of a linear model with the
 link ℓ(⟨w, x⟩, y), of curvature b and slope at most s, whose slope at w = 0 is typically g (that of the labels

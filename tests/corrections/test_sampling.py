@@ -61,14 +61,3 @@ def test_x3_a_root_that_ends_too_early_is_not_private():
         assert gaussian_delta(epsilon, meant) <= 0.78 * delta
         assert read == pytest.approx(2 * epsilon)
         assert gaussian_delta(epsilon, read) > 1000 * delta
-
-
-def test_x4_overfitting_grows_with_the_square_of_the_slope():
-    # ±G·⟨u, x⟩ by fair coins, an exact draw around -mean/μ: its users' risk is lower by Var(mean)/μ.
-    n, mu, slope = 5, 0.7, 3.0
-    means = np.array([slope * (2 * heads - n) / n for heads in range(n + 1)])
-    chances = np.array([math.comb(n, heads) / 2**n for heads in range(n + 1)])
-    overfitted = float(chances @ (means * means)) / mu
-    assert overfitted == pytest.approx(slope**2 / (n * mu))
-    assert overfitted > 2.9 * slope / (n * mu)
-    assert overfitted <= slope * (2 * slope) / (n * mu)

@@ -51,7 +51,7 @@ def spent(plan, epsilon):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"regularization": 0.05}, {"relative_step": 1.5}, {"max_steps": 300}]
+    "settings", [{}, {"regularization": 0.05}, {"relative_step": 1.5}, {"max_steps": 60}]
 )
 def test_plans_spend_the_budget_and_no_more(settings):
     plan = planned(**settings)
@@ -229,8 +229,8 @@ def test_what_is_overfitted_is_half_of_its_bound_on_coins():
 
 
 def test_max_steps_lowers_what_is_released_and_not_the_guarantee():
-    few = planned(max_steps=300)
-    assert few.num_steps <= 300
+    few = planned(max_steps=60)
+    assert few.num_steps <= 60
     assert few.certificate().epsilon <= 1.0
     assert few.predicted_excess > planned().predicted_excess
     with pytest.raises(Infeasible, match="max_steps must be at least") as refused:

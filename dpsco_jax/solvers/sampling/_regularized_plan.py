@@ -27,6 +27,7 @@ from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.privacy.variation import gdp_within
 from dpsco_jax.solvers import plans
 from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._schedules.nominal_model import Nominal
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
 from dpsco_jax.solvers.sampling._proximal_numbers import Numbers, Setting
 from dpsco_jax.solvers.sampling.alternating_sampler import capped_trials, mixing_steps
@@ -56,8 +57,8 @@ class Plan(MadeFor):
         delta: δ of that budget; the certificate is for this δ.
         excess_bound: proven bound on the expected excess risk of an exact draw, for the loss itself; of the
             population's risk if that was asked for.
-        predicted_excess: what to expect where the loss is nearly quadratic around the minimizer, and half of
-            what an envelope may hide.
+        predicted_excess: what a draw is expected to reach on the nominal problem, and half of what an
+            envelope may hide; no bound.
     """
 
     setting: Setting = static()
@@ -179,6 +180,7 @@ def planned(
     regularization: float,
     relative_step: float,
     distance: float,
+    nominal: Nominal,
     constant_time: bool,
 ) -> Plan:
     """The plan for one regularization.
@@ -214,7 +216,7 @@ def planned(
             epsilon=epsilon,
             delta=delta,
             excess_bound=bias + setting.dim / k + gap + generalization,
-            predicted_excess=bias + setting.dim / (2 * k) + gap / 2 + generalization,
+            predicted_excess=_expected(nominal, k, regularization) + gap / 2 + generalization,
         )
         if not made.accounted:
             raise Infeasible(
@@ -243,3 +245,11 @@ def _steps(
     start = setting.lipschitz / convexity + (setting.dim / (k * convexity)) ** 0.5
     _checks.require_positive("regularization", convexity)
     return mixing_steps(min(variation, 0.5), eta, k * convexity, start)
+
+
+def _expected(nominal: Nominal, k: float, regularization: float) -> float:
+    """The excess risk of a draw from a quadratic: in each direction a pull to the start, and a Gaussian."""
+    curvatures = nominal.hessian()
+    bent = curvatures + regularization
+    squares = (regularization / bent) ** 2 * nominal.starts + 1.0 / (k * bent)
+    return nominal.excess(squares)

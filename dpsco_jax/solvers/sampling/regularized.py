@@ -15,9 +15,10 @@ rounding of float64 is bounded and counted; docs/privacy/proximal_sampler.md has
 the loss is never taken from the caller: losses, with their constants, are those that ``problems.losses``
 made. One draw is all that is released: not the points before it, no average, and not how many trials were
 made, which ``Solution.unprivate`` tells, and the time that a run takes, unless ``constant_time``.
-Utility, R ≥ ‖start - minimizer‖: E F - F* ≤ μR²/2 + d/k for an exact draw; half of the second term where F is
-nearly quadratic; what an envelope hides is added, and 2L²/(n·(μ + ridge)) for the risk of the population
-(Theorem 3.6.7). Where gradients are smooth and noise is small, averages of noisy gradient steps do better.
+Utility, R ≥ ‖start - minimizer‖: E F - F* ≤ μR²/2 + d/k for an exact draw; what an envelope hides is added,
+and 2L²/(n·(μ + ridge)) for the risk of the population (Theorem 3.6.7). The plan is not chosen by that bound
+but by ``predicted_excess``, what a quadratic with nominal curvatures would reach. Where losses are smooth and
+noise is small, noisy gradient steps do better: ``routes`` compares.
 
 Cost: T = 1 + log(W/(2τ√η))/log(1 + c·(μ + ridge)/H) steps, free of n and d but for the logarithm; at most J
 passes over the users for a step, and about e^{5c/8} or fewer for its trials. Needs ``jax_enable_x64``.
@@ -37,6 +38,8 @@ Example:
     ((3,), 0, True)
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -47,6 +50,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
 from dpsco_jax.solvers.sampling import _rows, alternating_sampler
 from dpsco_jax.solvers.sampling._precision import require_x64
@@ -57,6 +61,7 @@ from dpsco_jax.solvers.solution import Solution, Status
 __all__ = ["Plan", "plan", "solve"]
 
 _MOST_DOUBLINGS = 12
+_WORSE = 4  # regularizations in a row, of which the first is the best, end the search
 _HIDDEN = 0.3  # by an envelope, of what is lost anyway
 
 
@@ -67,6 +72,7 @@ def plan(
     *,
     regularization: float | None = None,
     smoothing: float | None = None,
+    columns_per_row: int | None = None,
     risk: str = "empirical",
     relative_step: float = 3.0,
     max_steps: int | None = None,
@@ -83,6 +89,7 @@ def plan(
         regularization: μ ≥ 0; the one with the smallest ``predicted_excess`` if left out.
         smoothing: γ > 0 of the Moreau envelope that is drawn from in place of a loss with a kink; left out,
             one that hides at most three tenths of what is lost anyway. Steps are as many as 1/γ.
+        columns_per_row: entries of a one-hot row, which the prediction counts with; ``None`` for dense rows.
         risk: ``"empirical"``, of the users who are there, or ``"population"``, of the law that they were
             drawn from, independently: what is predicted, and made small by the choice of μ.
         relative_step: c > 0, the step size over 1/(kH): longer steps are fewer, and accepted with
@@ -98,7 +105,9 @@ def plan(
     problem, budget = _arguments.require_request(problem, budget)
     require_x64()
     relative_step = _checks.require_real("relative_step", relative_step, 0.0)
-    _checks.require_given(_checks.require_count, max_steps=max_steps)
+    _checks.require_given(
+        _checks.require_count, max_steps=max_steps, columns_per_row=columns_per_row
+    )
     population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
     constant_time = _checks.require_flag("constant_time", constant_time)
     objective, distance = problem.objective, problem.require_distance()
@@ -115,6 +124,8 @@ def plan(
         gap = envelopes.envelope_gap(objective, smoothing)
     setting = proximal.sized(smooth, problem.num_users, problem.items_per_user, problem.dim)
 
+    nominal = nominal_model.nominal(problem, columns_per_row)
+
     def under(added: float) -> Plan:
         made = planned(
             setting,
@@ -126,6 +137,7 @@ def plan(
             regularization=added,
             relative_step=relative_step,
             distance=distance,
+            nominal=nominal,
             constant_time=constant_time,
         )
         if max_steps is not None and made.num_steps > max_steps:
@@ -146,18 +158,18 @@ def plan(
 
     tried: list[Plan] = []
     refusal: Infeasible | None = None
-    for doublings in range(-16, 4 * _MOST_DOUBLINGS + 1):
+    for doublings in range(-4 * _MOST_DOUBLINGS, 4 * _MOST_DOUBLINGS + 1):
         try:
             tried.append(under(middle * 2.0 ** (doublings / 4)))
         except Infeasible as refused:
             refusal = refused
-        # Once one is possible, larger ones are, and beyond the middle they only get worse.
-        if tried and doublings >= 4:
+        # Once one is possible, larger ones are, and in the end they only get worse.
+        if len(tried) > _WORSE and min(tried[-_WORSE:], key=_prediction) is tried[-_WORSE]:
             break
     if not tried:
         assert refusal is not None
         raise refusal
-    return min(tried, key=lambda made: made.predicted_excess)
+    return min(tried, key=_prediction)
 
 
 def solve(
@@ -234,6 +246,10 @@ def solve(
             "trace": None,
         },
     )
+
+
+def _prediction(made: Plan) -> Any:
+    return made.predicted_excess
 
 
 def _smoothing(objective: Objective, smoothing: float | None, lost: float) -> float:

@@ -171,10 +171,15 @@ GOOD: dict[str, dict[str, Any]] = {
         "num_steps": kinds.COUNT(5),
         "all_gradients": kinds.FLAG.but(None)(False),
     },
+    "solvers.sampling.routes.compare": {
+        **_asked(_WHOLE),
+        "columns_per_row": kinds.COUNT.but(None)(None),
+    },
     "solvers.sampling.regularized.plan": {
         **_asked(_WHOLE),
         "regularization": kinds.NONNEGATIVE(0.5),
         "smoothing": kinds.POSITIVE.but(None)(None),
+        "columns_per_row": kinds.COUNT.but(None)(None),
         "risk": kinds.CHOICE("population"),
         "relative_step": kinds.POSITIVE(3.0),
         "max_steps": kinds.COUNT.but(None)(None),

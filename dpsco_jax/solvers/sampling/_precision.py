@@ -1,0 +1,30 @@
+"""Samplers need float64: a rounding that a test sees once is there in each of millions of tests."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax import _checks
+
+
+def require_x64(name: str) -> None:
+    """``ValueError`` unless float64 is switched on, for what the name says.
+
+    Args:
+        name: of what needs it, for the message.
+    """
+    if not jax.config.jax_enable_x64:
+        raise ValueError(
+            f"jax_enable_x64 must be True for {name}, which is exact up to roundings of float64, got False"
+        )
+
+
+def float64_vector(name: str, value: Any) -> jax.Array:
+    """The value as a vector of float64; ``ValueError`` for other shapes, and for numbers in fewer bits."""
+    _checks.require_number(name, value)
+    kind = jnp.result_type(value)
+    _checks.require(kind == jnp.float64, name, kind, "of float64")
+    shape = jnp.shape(value)
+    _checks.require(len(shape) == 1 and shape[0] >= 1, name, shape, "a vector [dim]")
+    return jnp.asarray(value)

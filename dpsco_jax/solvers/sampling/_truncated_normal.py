@@ -15,7 +15,7 @@ by Gauss's rule, and its integral inverted.
 Formal guarantee: t is the exact inverse of a uniform number within 1e-14 of the one that was drawn, which has 53
 bits. All points lie in the interval.
 
-Cost: twelve steps of Newton's method for each number, of which none is repeated.
+Cost: five steps of Newton's method for each number, of which none is repeated.
 """
 
 import math
@@ -25,8 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-_NEWTON_STEPS = 8
-_FRACTIONS = 24
+_NEWTON_STEPS = 5
+_NEAR = 6.5  # from which on the continued fraction is used
+_FRACTIONS = 16
 _SHORT = 0.05  # change of the log density
 _SHORT_STEPS = 4
 _NODES, _WEIGHTS = (0.5 * (part + shift) for part, shift in zip(np.polynomial.legendre.leggauss(6), (1, 0)))
@@ -71,7 +72,11 @@ def tail_depth(
     for _ in range(_NEWTON_STEPS):
         depth = depth - (lost(depth) - aim) * jnp.exp(_log_mills(low + depth))
     short = width * (low + 0.5 * width) < _SHORT
-    depth = jnp.where(short, _short_depth(uniform, low, jnp.where(short, width, 0.0)), depth)
+    depth = jax.lax.cond(
+        jnp.any(short),
+        lambda: jnp.where(short, _short_depth(uniform, low, jnp.where(short, width, 0.0)), depth),
+        lambda: depth,
+    )
     return jnp.clip(depth, 0.0, width)
 
 
@@ -91,10 +96,10 @@ def _short_depth(uniform: Array, low: Array, width: Array) -> Array:
 
 def _log_mills(at: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """log R(s) for s ≥ 0: by erfc where it is not small, by Laplace's continued fraction beyond."""
-    near = jnp.minimum(at, 5.0)
+    near = jnp.minimum(at, _NEAR)
     by_erfc = 0.5 * near * near + jnp.log(jax.lax.erfc(near / math.sqrt(2.0)))
-    far = jnp.maximum(at, 5.0)
+    far = jnp.maximum(at, _NEAR)
     fraction = far
     for k in range(_FRACTIONS, 0, -1):
         fraction = far + k / fraction
-    return jnp.where(at < 5.0, by_erfc + 0.5 * math.log(math.pi / 2.0), -jnp.log(fraction))
+    return jnp.where(at < _NEAR, by_erfc + 0.5 * math.log(math.pi / 2.0), -jnp.log(fraction))

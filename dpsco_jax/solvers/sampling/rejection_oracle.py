@@ -111,9 +111,9 @@ def oracle(
         return State(state.params, restricted.prepare(y))
 
     def trial(key: Array, state: State) -> tuple[State, Array]:
-        x_key, z_key, series_key, coin_key = jax.random.split(key, 4)
-        x, x_counts = restricted.attempt(x_key, state.prepared)
-        z, z_counts = restricted.attempt(z_key, state.prepared)
+        pair_key, series_key, coin_key = jax.random.split(key, 3)
+        attempt = jax.vmap(restricted.attempt, (0, None))
+        (x, z), counts = attempt(jax.random.split(pair_key), state.prepared)
 
         def term(j: Array) -> Array:
             record = jax.tree.map(lambda leaf: jnp.asarray(leaf)[j], data)
@@ -123,7 +123,7 @@ def oracle(
             series_key, term, num_records, num_terms, indices, constant_time
         )
         coin = _exponential_series.unit_interval(jax.random.bits(coin_key, (), jnp.uint64))
-        return State(x, state.prepared), x_counts & z_counts & (coin < 0.5 * series.value)
+        return State(x, state.prepared), jnp.all(counts) & (coin < 0.5 * series.value)
 
     def init(params: Any) -> State:
         start = float64_vector("params", params)

@@ -132,7 +132,18 @@ def box(
         _checks.require(sides > 0, "upper - lower", sides, "positive in every coordinate")
 
     def attempt(key: Array, mean: Array) -> tuple[Array, Array]:
-        return truncated_normal(key, lower, upper, mean, jnp.sqrt(variance)), jnp.array(True)
+        free_key, inside_key = jax.random.split(key)
+        free = mean + jnp.sqrt(variance) * _normal(free_key, center.shape)
+        fits = (lower <= free) & (free <= upper)
+        # What fits has the law already; what does not is drawn anew, from the law.
+        x = jax.lax.cond(
+            jnp.all(fits),
+            lambda: free,
+            lambda: jnp.where(
+                fits, free, truncated_normal(inside_key, lower, upper, mean, jnp.sqrt(variance))
+            ),
+        )
+        return x, jnp.array(True)
 
     return Restricted(step_size, prepare, attempt)
 
@@ -171,9 +182,14 @@ def convex_set(
         mean, nearest, normal, length = prepared
         across_key, depth_key = jax.random.split(key)
         free = _normal(across_key, center.shape)
-        depth = tail_depth(jax.random.uniform(depth_key, ()), length / stddev, jnp.array(jnp.inf))
-        across = free - jnp.dot(free, normal) * normal - depth * normal
-        x = jnp.where(length > 0, nearest, mean) + stddev * jnp.where(length > 0, across, free)
+
+        def on_half_space() -> Array:
+            uniform = jax.random.uniform(depth_key, (), jnp.float64)
+            depth = tail_depth(uniform, length / stddev, jnp.array(jnp.inf))
+            across = free - jnp.dot(free, normal) * normal - depth * normal
+            return nearest + stddev * across
+
+        x = jax.lax.cond(length > 0, on_half_space, lambda: mean + stddev * free)
         return x, domain.contains(x, 0.0)
 
     return Restricted(step_size, prepare, attempt)

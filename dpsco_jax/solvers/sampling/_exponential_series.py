@@ -13,7 +13,7 @@ Source: T, Algorithm 14 and (5.19); Algorithm 16 prints Pr[a ≥ b] = 1/b, corre
 
 Formal guarantee: Pr[a ≥ b] is 1/b! within 2^-53, an index is uniform within total variation n·2^-65.
 
-Cost: a differences, two loss values each; A and more with ``constant_time``, of which the rest is masked.
+Cost: a differences, two loss values each; those of A terms with ``constant_time``, of which the rest is masked.
 """
 
 import math
@@ -44,7 +44,9 @@ class Estimate(NamedTuple):
 
 def estimate(
     key: jax.Array,
-    difference: Callable[[Array], Any],
+    read: Callable[[Array, Array], Any],
+    parts: int,
+    scale: Any,
     num_records: int,
     num_terms: int,
     indices: str,
@@ -54,7 +56,10 @@ def estimate(
 
     Args:
         key: a typed key.
-        difference: ``difference(j) -> X_j``, a float64 scalar, for an index j in [0, n).
+        read: ``read(part, j)``, a float64 scalar for an index j in [0, n). X_j is read(1, j) - read(0, j), or
+            read(0, j) if there is one part. It is traced once, so that both values are of one function.
+        parts: 1 or 2.
+        scale: k, by which X_j is multiplied.
         num_records: n.
         num_terms: A, static.
         indices: ``"prefix"`` or ``"fresh"``.
@@ -63,25 +68,29 @@ def estimate(
     length_key, index_key = jax.random.split(key)
     # The term that each difference belongs to, and whether it is the last of that term.
     if indices == "prefix":
-        term, last = np.arange(1, num_terms + 1), np.ones(num_terms, bool)
+        last = np.ones(num_terms, bool)
     else:
-        term = np.repeat(np.arange(1, num_terms + 1), np.arange(1, num_terms + 1))
+        term = np.repeat(np.arange(num_terms), np.arange(1, num_terms + 1))
         last = np.append(term[1:] != term[:-1], True)
-    again = 0.0 if indices == "fresh" else 1.0
     length = draw_length(length_key, num_terms)
     needed = length if indices == "prefix" else length * (length + 1) // 2
-    drawn = draw_indices(index_key, len(term), num_records)
+    drawn = draw_indices(index_key, len(last), num_records)
 
-    def add(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        total, product = carry
-        product = product * difference(drawn[i])
-        ended = jnp.asarray(last)[i]
-        counted = ended & (i < needed)
-        total = total + jnp.where(counted, product, 0.0)
-        return total, jnp.where(ended, again * product + (1.0 - again), product)
+    def add(trip: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        total, product, held = carry
+        i, part = trip // parts, trip % parts
+        found = read(part, drawn[i])
+        whole = part == parts - 1
+        product = jnp.where(whole, product * (scale * (found - held)), product)
+        ended = whole & jnp.asarray(last)[i]
+        total = total + jnp.where(ended & (i < needed), product, 0.0)
+        if indices == "fresh":
+            product = jnp.where(ended, 1.0, product)
+        return total, product, jnp.where(whole, 0.0, found)
 
-    start = (jnp.ones((), jnp.float64), jnp.ones((), jnp.float64))
-    value, _ = jax.lax.fori_loop(0, len(term) if constant_time else needed, add, start)
+    one, zero = jnp.ones((), jnp.float64), jnp.zeros((), jnp.float64)
+    trips = parts * (len(last) if constant_time else needed)
+    value, _, _ = jax.lax.fori_loop(0, trips, add, (one, one, zero))
     return Estimate(value, length, needed)
 
 

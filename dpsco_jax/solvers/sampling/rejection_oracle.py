@@ -77,8 +77,9 @@ def oracle(
         num_terms: A, static, at least 3.
         indices: ``"prefix"`` or ``"fresh"``.
         constant_time: static; whether the differences of all A terms are computed in every trial.
-        difference: ``difference(z, x, record)``, equal to loss(z, record) - loss(x, record), computed without
-            the cancellation that is most of its rounding; two values of the loss if left out.
+        difference: ``difference(z, x, record)``, equal to loss(z, record) - loss(x, record), for losses whose
+            differences can be had without cancellation. If left out it is that of two values of one compiled
+            loss, whose roundings are then those of one function, which costs least.
 
     Raises:
         ValueError: an argument is out of range, the data have other leading axes, or jax_enable_x64 is off.
@@ -99,34 +100,37 @@ def oracle(
     if difference is not None:
         _checks.require_callable("difference", difference)
 
-    def between(z: Array, x: Array, record: Any) -> Array:
-        found = loss(z, record) - loss(x, record) if difference is None else difference(z, x, record)
-        kind = (jnp.shape(found), jnp.result_type(found))
-        _checks.require(kind == ((), jnp.float64), "loss", kind, "a float64 scalar")
-        return found
-
     def diffuse(key: Array, state: State) -> State:
         noise = jax.random.normal(key, state.params.shape, jnp.float64)
         y = state.params + jnp.sqrt(restricted.step_size) * noise
         return State(state.params, restricted.prepare(y))
 
     def trial(key: Array, state: State) -> tuple[State, Array]:
-        pair_key, series_key, coin_key = jax.random.split(key, 3)
-        attempt = jax.vmap(restricted.attempt, (0, None))
-        (x, z), counts = attempt(jax.random.split(pair_key), state.prepared)
+        x_key, z_key, series_key, coin_key = jax.random.split(key, 4)
+        x, x_counts = restricted.attempt(x_key, state.prepared)
+        z, z_counts = restricted.attempt(z_key, state.prepared)
 
-        def term(j: Array) -> Array:
+        def read(part: Array, j: Array) -> Array:
             record = jax.tree.map(lambda leaf: jnp.asarray(leaf)[j], data)
-            return scale * between(z, x, record)
+            if difference is None:
+                return _scalar("loss", loss(jnp.where(part == 1, z, x), record))
+            return _scalar("difference", difference(z, x, record))
 
+        parts = 2 if difference is None else 1
         series = _exponential_series.estimate(
-            series_key, term, num_records, num_terms, indices, constant_time
+            series_key, read, parts, scale, num_records, num_terms, indices, constant_time
         )
         coin = _exponential_series.unit_interval(jax.random.bits(coin_key, (), jnp.uint64))
-        return State(x, state.prepared), jnp.all(counts) & (coin < 0.5 * series.value)
+        return State(x, state.prepared), x_counts & z_counts & (coin < 0.5 * series.value)
 
     def init(params: Any) -> State:
         start = float64_vector("params", params)
         return State(start, restricted.prepare(start))
 
     return alternating_sampler.Oracle(init, diffuse, trial, lambda state: state.params)
+
+
+def _scalar(name: str, found: Any) -> Array:
+    kind = (jnp.shape(found), jnp.result_type(found))
+    _checks.require(kind == ((), jnp.float64), name, kind, "of a float64 scalar")
+    return jnp.asarray(found)

@@ -135,8 +135,13 @@ def run(
         if constant_time:
             state = _choose(going_on, oracle.diffuse(next_key, state), state)
         else:
+            # Under vmap a branch selects between an operand and itself, which no key may be: hence its bits.
+            bits, kind = jax.random.key_data(next_key), jax.random.key_impl(next_key)
             state = jax.lax.cond(
-                going_on, lambda held: oracle.diffuse(next_key, held), lambda held: held, state
+                going_on,
+                lambda held: oracle.diffuse(jax.random.wrap_key_data(bits, impl=kind), held),
+                lambda held: held,
+                state,
             )
         return state, accepted + counted, trips + pending(carry)
 

@@ -135,12 +135,13 @@ def box(
         free_key, inside_key = jax.random.split(key)
         free = mean + jnp.sqrt(variance) * _normal(free_key, center.shape)
         fits = (lower <= free) & (free <= upper)
+        again = _within_branches(inside_key)
         # What fits has the law already; what does not is drawn anew, from the law.
         x = jax.lax.cond(
             jnp.all(fits),
             lambda: free,
             lambda: jnp.where(
-                fits, free, truncated_normal(inside_key, lower, upper, mean, jnp.sqrt(variance))
+                fits, free, truncated_normal(again(), lower, upper, mean, jnp.sqrt(variance))
             ),
         )
         return x, jnp.array(True)
@@ -183,10 +184,12 @@ def convex_set(
         across_key, depth_key = jax.random.split(key)
         free = _normal(across_key, center.shape)
 
+        depth = _within_branches(depth_key)
+
         def on_half_space() -> Array:
-            uniform = jax.random.uniform(depth_key, (), jnp.float64)
-            depth = tail_depth(uniform, length / stddev, jnp.array(jnp.inf))
-            across = free - jnp.dot(free, normal) * normal - depth * normal
+            uniform = jax.random.uniform(depth(), (), jnp.float64)
+            below = tail_depth(uniform, length / stddev, jnp.array(jnp.inf))
+            across = free - jnp.dot(free, normal) * normal - below * normal
             return nearest + stddev * across
 
         x = jax.lax.cond(length > 0, on_half_space, lambda: mean + stddev * free)
@@ -278,3 +281,9 @@ def _quadratic(step_size: ArrayLike, convexity: ArrayLike, center: Any) -> tuple
 
 def _normal(key: Array, shape: tuple[int, ...]) -> Array:
     return jax.random.normal(key, shape, jnp.float64)
+
+
+def _within_branches(key: Array) -> Callable[[], Array]:
+    """The key, for one branch: under vmap a branch selects between an operand and itself, which no key may be."""
+    bits, kind = jax.random.key_data(key), jax.random.key_impl(key)
+    return lambda: jax.random.wrap_key_data(bits, impl=kind)

@@ -21,7 +21,9 @@ Example:
     (True, True)
 """
 
+import contextlib
 import math
+from collections.abc import Iterable
 from typing import NamedTuple, SupportsFloat
 
 from dpsco_jax import _checks
@@ -191,14 +193,15 @@ def planned(
     while steps < known:  # a larger T asks for a smaller δ, so for a smaller η and a larger T
         steps = known
         share = _SLACK * _INNER * tau / steps
-        c, terms = max((largest_c(share, a, indices), -a) for a in choices)
+        c, terms = _widest(share, choices, indices)
+        if num_terms is None:  # a smaller δ asks for more terms, never many
+            choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
         known = alternating_sampler.mixing_steps(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )
-        choices = (-terms,) if steps > 1 else choices
     escape = _ESCAPE * tau / 2.0
-    draft = certified(sizes, eta, -terms, known, _MOST_TRIALS, indices, escape)
+    draft = certified(sizes, eta, terms, known, _MOST_TRIALS, indices, escape)
     needed = draft.mixing + draft.inner + draft.rounding + draft.cap
     if draft.acceptance <= 0.0 or needed > (1.0 - _CAP) * tau:
         raise Infeasible(
@@ -206,7 +209,19 @@ def planned(
             f" with probability {draft.acceptance:.3g} or more, got {tau}"
         )
     trials = alternating_sampler.capped_trials(known, draft.acceptance, _SLACK * _CAP * tau)
-    return certified(sizes, eta, -terms, known, trials, indices, escape)
+    return certified(sizes, eta, terms, known, trials, indices, escape)
+
+
+def _widest(share: float, choices: Iterable[int], indices: str) -> tuple[float, int]:
+    """The largest c for which a draw is within the distance, and the least A that has it."""
+    found = []
+    for terms in choices:
+        with contextlib.suppress(Infeasible):
+            found.append((largest_c(share, terms, indices), -terms))
+    if not found:
+        raise Infeasible(f"variation must be larger: no step is within {share:.3g} of its law")
+    c, terms = max(found)
+    return c, -terms
 
 
 def _require(sizes: Sizes) -> None:

@@ -17,6 +17,7 @@ import functools
 import math
 from typing import SupportsFloat
 
+import numpy as np
 from scipy import special
 
 from dpsco_jax import _checks
@@ -28,7 +29,9 @@ MOST_TERMS = 18
 
 _UP = 1.0 + 2.0**-30
 _LEAST_C, _MOST_C = 1e-9, 0.25
-_BEYOND = 400
+_BEYOND = 100
+_B = np.arange(1, _BEYOND)
+_LOG_SHARES = np.append(0.0, np.log(_B) + special.gammaln(_B / 2.0) - special.gammaln(_B + 1.0))
 
 
 def inner_variation(c: SupportsFloat, num_terms: int, indices: str = "prefix") -> float:
@@ -52,15 +55,12 @@ def inner_variation(c: SupportsFloat, num_terms: int, indices: str = "prefix") -
         after = 0.0 if a == num_terms else 1.0 / math.factorial(a + 1)
         differences = a if indices == "prefix" else a * (a + 1) // 2
         clipped += (1.0 / math.factorial(a) - after) * _excess(c, a, differences)
-    cut, b = 0.0, num_terms + 1
-    term = moment(c, b) / math.factorial(b)
-    for b in range(num_terms + 1, num_terms + _BEYOND):
-        cut += term
-        # Γ((b+1)/2)/Γ(b/2) is at most √(b/2), so terms fall at least so fast.
-        term *= math.sqrt(2.0 * c / b)
-    ratio = math.sqrt(2.0 * c / b)
-    cut += term / (1.0 - ratio) if ratio < 1.0 else math.inf
-    return min(1.0, _UP * (clipped + cut) + 1e-300)
+    beyond = np.arange(num_terms + 1, _BEYOND)
+    terms = np.exp(0.5 * beyond * math.log(4.0 * c) + _LOG_SHARES[beyond])
+    # Γ((b+1)/2)/Γ(b/2) is at most √(b/2), so the rest falls at least so fast.
+    ratio = math.sqrt(2.0 * c / _BEYOND)
+    rest = terms[-1] * ratio / (1.0 - ratio) if ratio < 1.0 else math.inf
+    return min(1.0, _UP * (clipped + float(np.sum(terms)) + float(rest)) + 1e-300)
 
 
 def largest_c(variation: SupportsFloat, num_terms: int, indices: str = "prefix") -> float:
@@ -74,7 +74,7 @@ def largest_c(variation: SupportsFloat, num_terms: int, indices: str = "prefix")
     low, high = math.log(_LEAST_C), math.log(_MOST_C)
     if inner_variation(_LEAST_C, num_terms, indices) > variation:
         raise Infeasible(f"variation must be larger for {num_terms} terms, got {variation}")
-    for _ in range(50):
+    for _ in range(36):
         middle = 0.5 * (low + high)
         fits = inner_variation(math.exp(middle), num_terms, indices) <= variation
         low, high = (middle, high) if fits else (low, middle)

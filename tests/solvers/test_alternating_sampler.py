@@ -198,9 +198,8 @@ def test_the_least_number_of_steps_is_found():
         for step in (1e-4, 0.3, 20.0):
             steps = sampler.mixing_steps(variation, step, 2.0, 3.0)
             assert sampler.mixing_variation(steps, step, 2.0, 3.0) <= variation
-            assert (
-                steps == 1
-                or sampler.mixing_variation(steps - 1, step, 2.0, 3.0) > variation * (1 - 1e-9)
+            assert steps == 1 or sampler.mixing_variation(steps - 1, step, 2.0, 3.0) > variation * (
+                1 - 1e-9
             )
             printed = 3.0 / (2 * math.sqrt(step)) * (1 + 2.0 * step) ** -(steps - 1)
             assert sampler.mixing_variation(steps, step, 2.0, 3.0) == pytest.approx(
@@ -224,7 +223,12 @@ def test_trials_that_fall_short_are_as_rare_as_is_said(p, steps):
 
 
 def test_the_least_number_of_trials_is_found():
-    for steps, p, variation in ((1, 0.5, 1e-12), (1000, 0.4999, 1e-9), (37, 0.03, 0.2), (5, 1.0, 0.1)):
+    for steps, p, variation in (
+        (1, 0.5, 1e-12),
+        (1000, 0.4999, 1e-9),
+        (37, 0.03, 0.2),
+        (5, 1.0, 0.1),
+    ):
         trials = sampler.capped_trials(steps, p, variation)
         assert sampler.trials_variation(steps, trials, p) <= variation
         if trials > steps:

@@ -1,5 +1,6 @@
 """The oracle by rejection: its law at one y and in chains, and the certificate, against quadrature."""
 
+import itertools
 import math
 from functools import partial
 
@@ -44,7 +45,9 @@ def trials(oracle, y_start, count, seed=0):
     """Points that counted at the y that one step from a start leads to, and the share of those."""
     state = oracle.diffuse(jax.random.key(99), oracle.init(y_start))
     points, counts = lanes(
-        lambda key: (lambda end: (oracle.point(end[0]), end[1]))(oracle.trial(key, state)), count, seed
+        lambda key: (lambda end: (oracle.point(end[0]), end[1]))(oracle.trial(key, state)),
+        count,
+        seed,
     )
     return points[counts], counts.mean()
 
@@ -116,7 +119,9 @@ def test_the_scale_multiplies_differences_once():
     for scale, parts, expected in ((2.0, 2, math.exp(0.5)), (0.4e-3, 1, math.exp(0.4))):
         draw = partial(series.estimate, read=read, parts=parts, scale=scale, num_records=3)
         found = lanes(
-            lambda key, draw=draw: draw(key, num_terms=16, indices="prefix", constant_time=False).value,
+            lambda key, draw=draw: (
+                draw(key, num_terms=16, indices="prefix", constant_time=False).value
+            ),
             50_000,
         )
         assert abs(found.mean() - expected) <= 4 * found.std() / math.sqrt(len(found))
@@ -138,7 +143,9 @@ def test_losses_are_evaluated_twice_for_each_difference_and_all_of_them_in_const
     for constant_time in (False, True):
         oracle = make(num_terms=6, indices=indices, constant_time=constant_time)
         run = jax.jit(
-            lambda key, oracle=oracle: alternating_sampler.run(key, oracle, jnp.zeros(1), 10**6, 300)
+            lambda key, oracle=oracle: alternating_sampler.run(
+                key, oracle, jnp.zeros(1), 10**6, 300
+            )
         )
         end = run(jax.random.key(5))
         jax.block_until_ready(end)
@@ -364,7 +371,11 @@ def test_the_flat_loop_has_the_law_of_nested_loops_in_numpy():
         while len(waiting):
             mean = variance * y[waiting] / step
             new, other = mean + math.sqrt(variance) * rng.normal(size=(2, len(waiting)))
-            rho, product, going = np.ones(len(waiting)), np.ones(len(waiting)), np.ones(len(waiting), bool)
+            rho, product, going = (
+                np.ones(len(waiting)),
+                np.ones(len(waiting)),
+                np.ones(len(waiting), bool),
+            )
             for b in range(1, 13):
                 s = records[rng.integers(20, size=len(waiting))]
                 product *= scale * (np.abs(other - s) - np.abs(new - s))
@@ -442,7 +453,9 @@ def test_two_dimensions_in_a_hundred_cells():
     cells = np.zeros(chains, int)
     for i in (0, 1):
         cdf = quadrature(
-            lambda x, i=i: -scale * np.abs(x[:, None] - records[:, i]).mean(axis=1) - convexity * x**2 / 2,
+            lambda x, i=i: (
+                -scale * np.abs(x[:, None] - records[:, i]).mean(axis=1) - convexity * x**2 / 2
+            ),
             -4.0,
             4.0,
         )
@@ -500,7 +513,9 @@ def _true_variation(c, terms):
     return 0.5 * np.abs(found / found.sum() - ideal / ideal.sum()).sum()
 
 
-@pytest.mark.parametrize(("c", "known", "bound"), [(0.02, 1.39e-4, 9.3e-3), (0.01, 1.47e-6, 1.21e-4)])
+@pytest.mark.parametrize(
+    ("c", "known", "bound"), [(0.02, 1.39e-4, 9.3e-3), (0.01, 1.47e-6, 1.21e-4)]
+)
 def test_the_error_of_a_draw_is_above_the_true_one(c, known, bound):
     true = _true_variation(c, 8)
     assert true == pytest.approx(known, rel=0.05)
@@ -532,7 +547,7 @@ def test_the_error_rises_with_the_step_and_falls_with_the_terms_while_their_end_
     cs = np.geomspace(1e-6, 0.2, 60)
     for terms in (3, 9, 18):
         found = [error.inner_variation(c, terms) for c in cs]
-        assert all(a < b or b == 1.0 or b < 1e-299 for a, b in zip(found, found[1:], strict=False))
+        assert all(a < b or b == 1.0 or b < 1e-299 for a, b in itertools.pairwise(found))
     for c in (0.02, 0.01, 0.003):
         found = np.array([error.inner_variation(c, terms) for terms in range(3, 19)])
         least = int(np.argmin(found))
@@ -540,7 +555,9 @@ def test_the_error_rises_with_the_step_and_falls_with_the_terms_while_their_end_
         # More terms than that can be clipped, too, which the bound has to count.
         assert np.all(np.diff(found[least:]) >= 0)
         assert found[-1] < 1.3 * found[least] + 1e-300
-        assert np.all(found <= np.array([error.inner_variation(c, a, "fresh") for a in range(3, 19)]))
+        assert np.all(
+            found <= np.array([error.inner_variation(c, a, "fresh") for a in range(3, 19)])
+        )
 
 
 SHEET = [  # n, d, k, μ, δ, T in units of ten thousand, as printed
@@ -571,7 +588,9 @@ def test_plans_of_the_sheet(n, d, k, mu, delta, steps):
             chain.num_steps * error.inner_variation(c, chain.num_terms), rel=1e-4
         )
         bound = -(chain.num_steps - 1) * math.log1p(chain.step_size * k * mu)
-        assert math.log(chain.mixing * 2 * math.sqrt(chain.step_size)) == pytest.approx(bound, abs=1e-4)
+        assert math.log(chain.mixing * 2 * math.sqrt(chain.step_size)) == pytest.approx(
+            bound, abs=1e-4
+        )
         assert stats.binom.cdf(chain.num_steps - 1, chain.num_trials, chain.acceptance) <= chain.cap
         assert chain.acceptance <= 0.5
     assert certificate.planned(tau, sizes, indices="fresh").num_steps > chain.num_steps
@@ -608,7 +627,9 @@ def test_the_whole_space_is_certified_by_how_far_chains_go():
     largest = 0.0
     for _ in range(steps):
         y = x + math.sqrt(step) * rng.normal(size=x.shape)
-        x = y / (1 + step * convexity) + math.sqrt(step / (1 + step * convexity)) * rng.normal(size=x.shape)
+        x = y / (1 + step * convexity) + math.sqrt(step / (1 + step * convexity)) * rng.normal(
+            size=x.shape
+        )
         largest = max(largest, *(np.linalg.norm(p - [start, 0.0], axis=1).max() for p in (x, y)))
     assert start < largest < radius < 6 * largest
 
@@ -695,7 +716,9 @@ def test_computed_losses_have_a_target_near_that_of_exact_ones(error_of_each):
     assert 0.4 * target.variation < variation <= target.variation
     assert target.convexity < 2.0 < 2.0 * target.start_distance
     for t in (0.5, 0.7, 1.0):
-        assert math.exp(-((t - 2 * error_of_each) ** 2) / (4 * c)) <= math.exp(-(t**2) / (4 * target.c))
+        assert math.exp(-((t - 2 * error_of_each) ** 2) / (4 * c)) <= math.exp(
+            -(t**2) / (4 * target.c)
+        )
 
 
 def test_dot_products_are_rounded_by_no_more_than_is_said():
@@ -709,7 +732,9 @@ def test_dot_products_are_rounded_by_no_more_than_is_said():
         s /= np.linalg.norm(s)
         distance = rng.uniform(0, 10)
         x = start + move * distance / np.linalg.norm(move)
-        exact = abs(1 + math.fsum(np.longdouble(a) * np.longdouble(b) for a, b in zip(x, s, strict=True)))
+        exact = abs(
+            1 + math.fsum(np.longdouble(a) * np.longdouble(b) for a, b in zip(x, s, strict=True))
+        )
         computed = abs(1 + float(jnp.dot(jnp.asarray(x), jnp.asarray(s))))
         # Adding one to the product is the link, with one rounding.
         assert k * abs(exact - computed) <= rounding.within(distance) + 1e-18

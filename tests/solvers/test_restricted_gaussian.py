@@ -68,7 +68,9 @@ def test_tails_are_inverted_as_precisely_far_out_as_at_the_centre(low):
             if high == low:
                 continue
             found = np.asarray(
-                inverse(jnp.asarray(shares), jnp.full(len(shares), low), jnp.full(len(shares), high))
+                inverse(
+                    jnp.asarray(shares), jnp.full(len(shares), low), jnp.full(len(shares), high)
+                )
             )
             start = mpmath.mpf(low)
             whole = tail(start) - (tail(mpmath.mpf(high)) if high < math.inf else 0)
@@ -154,7 +156,9 @@ def test_balls_against_a_grid(outside):
 
     def density(at):
         inside = np.sum((at - middle) ** 2, axis=-1) <= radius**2
-        exact = convexity * np.sum((at - center) ** 2, axis=-1) + np.sum((at - y) ** 2, axis=-1) / step
+        exact = (
+            convexity * np.sum((at - center) ** 2, axis=-1) + np.sum((at - y) ** 2, axis=-1) / step
+        )
         return inside * np.exp(-0.5 * (exact - exact.min()))
 
     # In coordinates along and across the direction, too, in which proposals are made.
@@ -220,7 +224,9 @@ def test_tangents_against_a_grid(inside):
 
     def density(at):
         kept = np.sum(at**2, axis=-1) <= 0.64 if inside else 1.0
-        return kept * np.exp(-_power(at, p, weight, np) - np.sum((at - y) ** 2, axis=-1) / (2 * step))
+        return kept * np.exp(
+            -_power(at, p, weight, np) - np.sum((at - y) ** 2, axis=-1) / (2 * step)
+        )
 
     size = 0.8 if inside else 3.0
     for i, cdf in enumerate(marginals(density, np.full(2, -size), np.full(2, size))):
@@ -264,7 +270,9 @@ def test_attempts_end_with_the_first_that_counts_or_at_the_cap():
     assert attempt_bounds.attempts_variation(1.0, 1) == 0.0
 
 
-@pytest.mark.parametrize(("dim", "size"), [(1, 3.0), (2, 5.0), (10, 40.0), (10, 1000.0), (50, 60.0)])
+@pytest.mark.parametrize(
+    ("dim", "size"), [(1, 3.0), (2, 5.0), (10, 40.0), (10, 1000.0), (50, 60.0)]
+)
 def test_attempts_on_balls_count_at_least_so_often(dim, size):
     farthest = attempt_bounds.farthest_start(dim, 100, 1e-3)
     bound = attempt_bounds.ball_acceptance(dim, size, 1.0, farthest)

@@ -1,19 +1,20 @@
-"""An unbiased estimate of exp(F(z) - F(x)), F a mean of many losses, that reads two of them on average.
+"""An unbiased estimate of exp(F(z) - F(x)), F a mean of many losses, that reads fewer than two on average.
 
-What it computes: draw a with Pr[a ≥ b] = 1/b!, b = 1, 2, ..., and indices j uniformly; with X_j the difference
-f_j(z) - f_j(x) of one loss,
+What it computes: draw a with Pr[a ≥ b] = 1/b!, b = 1, 2, ..., and indices j uniformly; with X_j the
+difference f_j(z) - f_j(x) of one loss,
 
     ρ = 1 + Σ_{b=1..a} Π_{i=1..b} X.
 
-With ``"prefix"`` term b multiplies the first b of a indices, so a differences are read, e - 1 on average. With
-``"fresh"``, as printed, each term has indices of its own, a(a + 1)/2 differences, e on average. Either way the
-expectation given x and z is Σ_b (F(z) - F(x))^b/b!, up to b = A, at which a is cut off.
+With ``"prefix"`` term b multiplies the first b of a indices, so a differences are read, e - 1 on average.
+With ``"fresh"``, as printed, each term has indices of its own, a(a + 1)/2 differences, e on average. Either
+way the expectation given x and z is Σ_b (F(z) - F(x))^b/b!, up to b = A, at which a is cut off.
 
 Source: T, Algorithm 14 and (5.19); Algorithm 16 prints Pr[a ≥ b] = 1/b, corrected (docs/corrections.md).
 
 Formal guarantee: Pr[a ≥ b] is 1/b! within 2^-53, an index is uniform within total variation n·2^-65.
 
-Cost: a differences, two loss values each; those of A terms with ``constant_time``, of which the rest is masked.
+Cost: a differences, two loss values each; those of A terms with ``constant_time``, of which the rest is
+masked.
 """
 
 import math

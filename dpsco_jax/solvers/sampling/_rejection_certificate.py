@@ -8,9 +8,9 @@ or the other way round: step size, terms, steps and trials for a τ.
 
 Source: T, Algorithms 13 and 14, Theorem 3.5.2, with constants of our own (docs/corrections.md).
 
-Formal guarantee: docs/privacy/rejection_oracle.md derives each part. For every data set of n records whose losses
-are convex and G-Lipschitz the law of the last point is within total variation τ of the target. Normal numbers
-are taken for exact, and points for the real numbers that they are; whatever tests them is charged.
+Formal guarantee: docs/privacy/rejection_oracle.md derives each part. For every data set of n records whose
+losses are convex and G-Lipschitz the law of the last point is within total variation τ of the target. Normal
+numbers are taken for exact, and points for the real numbers that they are; whatever tests them is charged.
 
 Cost: some ten thousand incomplete gamma functions, on the host.
 
@@ -52,7 +52,8 @@ class Sizes(NamedTuple):
         convexity: κ of ψ, above 0: the target is κ-strongly log-concave.
         start_distance: W ≥ √E‖x_0 - x‖² for x of the target; the farthest point of K will do.
         rounding: of computed losses or differences.
-        reach: the largest distance of a point of K from x_0; ``None`` for the whole space.
+        reach: the largest distance of a point of K from x_0; ``None`` for the whole space, and then x_0 must
+            be the centre of ψ.
         ball_radius: of a ball K on which ``convex_set`` draws; ``None`` where every attempt counts.
     """
 
@@ -151,7 +152,7 @@ def certified(
         rounding = shifted + roundings.steps_rounding(
             wrong, counts, spread, drift, num_steps, contracts
         )
-        acceptance = _SLACK * (counts - wrong) if wrong > 1e-6 else counts - wrong
+        acceptance = counts - wrong
     if sizes.ball_radius is not None:
         stddev = math.sqrt(eta / (1.0 + eta * sizes.convexity))
         farthest = farthest_start(sizes.dim, num_steps, escape)

@@ -1,14 +1,16 @@
 """How far one draw by an estimated exponential is from its law: δ(c, A), and the c for a given δ.
 
 What it computes: x and z are drawn from a (1/η)-strongly log-concave law and every k·f(·; s) is kG-Lipschitz,
-so with c = η(kG)² a difference X of its values has Pr[|X| ≥ t] ≤ 2·exp(-t²/(4c)). The estimate ρ of a = 1, ..., A
-terms differs from its clip to [0, 2] by at most (h_a(M) - 0)₊, h_a(t) = t + ... + t^a - 1 and M the largest |X|; what
-comes after term A is at most Σ_{b > A} E|X|^b/b!. δ(c, A) is the sum of both expectations.
+so with c = η(kG)² a difference X of its values has Pr[|X| ≥ t] ≤ 2·exp(-t²/(4c)). The estimate ρ of a = 1,
+..., A terms differs from its clip to [0, 2] by at most (h_a(M) - 0)₊, h_a(t) = t + ... + t^a - 1 and M the
+largest |X|; what comes after term A is at most Σ_{b > A} E|X|^b/b!. δ(c, A) is the sum of both expectations.
 
-Source: replaces T, Lemmas 3.5.5, 5.4.5 and 5.4.6 (docs/corrections.md); proof in docs/privacy/rejection_oracle.md.
+Source: replaces T, Lemmas 3.5.5, 5.4.5 and 5.4.6 (docs/corrections.md); proof in
+docs/privacy/rejection_oracle.md.
 
-Formal guarantee: upper bounds, rounded up; no quadrature, all integrals are incomplete gamma functions. δ rises
-in c. In A it falls as long as what is cut off matters, and rises a little after that, as more terms may be clipped.
+Formal guarantee: upper bounds, rounded up; no quadrature, all integrals are incomplete gamma functions. δ
+rises in c. In A it falls as long as what is cut off matters, and rises a little after that, as more terms
+may be clipped.
 
 Cost: A incomplete gamma functions for each term.
 """

@@ -1,12 +1,12 @@
 """What float64 costs a chain of ``rejection_oracle``: roundings of losses, sums and uniform numbers.
 
-What it computes: e, how much the probability that a trial accepts x is off, in the mean square over x; what that
-adds to the total variation of T steps; and how far from its start a chain on the whole space ever is.
+What it computes: e, how much the probability that a trial accepts x is off, in the mean square over x; what
+that adds to the total variation of T steps; and how far from its start a chain on the whole space ever is.
 
 Source: ours; papers compute with real numbers.
 
-Formal guarantee: derived in docs/privacy/rejection_oracle.md, section 4. Normal numbers are taken for exact, and
-points for the real numbers that they are. If the computed loss is one function of point and record
+Formal guarantee: derived in docs/privacy/rejection_oracle.md, section 4. Normal numbers are taken for exact,
+and points for the real numbers that they are. If the computed loss is one function of point and record
 (``consistent``), its roundings change the target, once; otherwise they change every step.
 
 Cost: none.
@@ -59,9 +59,10 @@ class Target(NamedTuple):
 
 def computed_target(c: float, convexity: float, start_distance: float, error: float) -> Target:
     """The target of losses, times k, that are wrong by at most the given error."""
-    # Beyond this c the tails of the proof would not be those of (√c + error)².
-    if error > 1e-3 or c > 0.05:
-        return Target(1.0, convexity, start_distance, 1.0 if error > 0.0 else 0.0)
+    if error == 0.0:
+        return Target(c, convexity, start_distance, 0.0)
+    if error > 1e-3 or c > 0.05:  # where the tails of the proof are not those of (√c + error)²
+        return Target(1.0, convexity, start_distance, 1.0)
     return Target(
         (math.sqrt(c) + error) ** 2,
         convexity * math.exp(-4.0 * error),
@@ -121,7 +122,7 @@ def farthest_point(
     num_steps: int,
     variation: float,
 ) -> float:
-    """r with which no point of a chain, nor any proposal, is farther than r from x_0, but so likely."""
+    """The r with which no point of a chain, nor any proposal, is farther than r from x_0, but so likely."""
     lengths = 2.0 * start_distance + 2.0 * math.sqrt(step_size * dim)
     tail = math.sqrt(2.0 * math.log(4.0 * 2.0**31 * num_steps / variation))
     return _UP * (lengths + tail * math.sqrt(1.0 / convexity + 2.0 * step_size))

@@ -12,8 +12,8 @@ the solution without ever passing it.
 On intervals on which the density hardly changes H(t) is all rounding; there the density itself is integrated
 by Gauss's rule, and its integral inverted.
 
-Formal guarantee: t is the exact inverse of a uniform number within 1e-14 of the one that was drawn, which has 53
-bits. All points lie in the interval.
+Formal guarantee: t is the exact inverse of a uniform number within 1e-14 of the one that was drawn, which
+has 53 bits. All points lie in the interval.
 
 Cost: five steps of Newton's method for each number, of which none is repeated.
 """
@@ -30,7 +30,10 @@ _NEAR = 6.5  # from which on the continued fraction is used
 _FRACTIONS = 16
 _SHORT = 0.05  # change of the log density
 _SHORT_STEPS = 4
-_NODES, _WEIGHTS = (0.5 * (part + shift) for part, shift in zip(np.polynomial.legendre.leggauss(6), (1, 0)))
+_NODES, _WEIGHTS = (
+    0.5 * (part + shift)
+    for part, shift in zip(np.polynomial.legendre.leggauss(6), (1, 0), strict=True)
+)
 _FARTHEST = 1e3  # beyond it a tail that starts at zero has no mass in float64
 
 
@@ -95,7 +98,7 @@ def _short_depth(uniform: Array, low: Array, width: Array) -> Array:
 
 
 def _log_mills(at: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """log R(s) for s ≥ 0: by erfc where it is not small, by Laplace's continued fraction beyond."""
+    """The logarithm of R(s), s ≥ 0: by erfc near zero, by Laplace's continued fraction beyond."""
     near = jnp.minimum(at, _NEAR)
     by_erfc = 0.5 * near * near + jnp.log(jax.lax.erfc(near / math.sqrt(2.0)))
     far = jnp.maximum(at, _NEAR)

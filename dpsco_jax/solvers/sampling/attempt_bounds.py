@@ -1,4 +1,4 @@
-"""How likely an attempt to draw from a restricted Gaussian counts, at least, and what a cap on attempts costs.
+"""How likely attempts to draw from a restricted Gaussian count at least, and what a cap on them costs.
 
 What it computes: lower bounds p on the probability that an attempt of ``restricted_gaussian`` counts, and the
 probability (1 - p)^N that none of N does, which a certificate adds to the total variation distance.
@@ -58,9 +58,10 @@ def attempts_variation(acceptance: SupportsFloat, num_attempts: int) -> float:
 
 
 def farthest_start(dim: int, num_steps: int, variation: SupportsFloat) -> float:
-    """r with which no T steps y ← x + √η·N(0, I) are longer than r·√η, but with the given probability.
+    """The r with which no T steps y ← x + √η·N(0, I) are longer than r·√η, but with the given probability.
 
-    For x in K and x₀ in K the mean m is then within r·√v of K, since m - K is v/η times as far as y - K at most.
+    For x in K and x₀ in K the mean m is then within r·√v of K, since m - K is v/η times as far as y - K at
+    most.
 
     Args:
         dim: d, at least 1.
@@ -85,10 +86,10 @@ def ball_acceptance(
 ) -> float:
     """A lower bound on the probability that an attempt of ``convex_set`` on a ball counts.
 
-    For means m outside by at most ``farthest``·√v. Inside, or hardly outside, it is least where m is farthest out.
-    Outside by ρ√v the depth is T√v, T a standard normal number above ρ less ρ, and a point counts if a χ² number
-    of d - 1 degrees of freedom is at most 2TR/√v - T²; T falls with ρ, so the largest ρ is worst, but for the
-    points beyond the centre, which are more the smaller ρ is and are left out.
+    For means m outside by at most ``farthest``·√v. Inside, or hardly outside, it is least where m is
+    farthest out. Outside by ρ√v the depth is T√v, T a standard normal number above ρ less ρ, and a point
+    counts if a χ² number of d - 1 degrees of freedom is at most 2TR/√v - T²; T falls with ρ, so the largest
+    ρ is worst, but for the points beyond the centre, which are more the smaller ρ is and are left out.
 
     Args:
         dim: d, at least 1.

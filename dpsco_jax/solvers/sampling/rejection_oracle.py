@@ -1,22 +1,24 @@
-"""Rejection by an estimated exponential: exact steps of the proximal sampler from a few loss values each.
+"""Rejection by an estimated exponential: steps of the proximal sampler from a few loss values each.
 
-What it computes: draws x from exp(-k·F(x) - ψ(x) - ‖x - y‖²/(2η)) on K, F the mean of f over n records. One trial:
-x and z, independent, from exp(-ψ - ‖· - y‖²/(2η)) on K (``restricted_gaussian``); ρ, an estimate of
-exp(k·F(z) - k·F(x)) that reads e - 1 records on average (``_exponential_series``); x counts if u < ρ/2, u uniform.
-What ρ has below 0 or above 2 is thereby clipped, which is the only error; the other is that sums end at term A.
+What it computes: draws x from exp(-k·F(x) - ψ(x) - ‖x - y‖²/(2η)) on K, F the mean of f over n records. One
+trial: x and z, independent, from exp(-ψ - ‖· - y‖²/(2η)) on K (``restricted_gaussian``); ρ, an estimate of
+exp(k·F(z) - k·F(x)) that reads e - 1 records on average (``_exponential_series``); x counts if u < ρ/2, u
+uniform. What ρ has below 0 or above 2 is thereby clipped; that, and that sums end at term A, is the only
+error.
 
-Source: T, Algorithm 14, Lemmas 3.5.3 to 3.5.5; Algorithm 16 is the same in other norms. Corrected: the law of a,
-and the constants (docs/corrections.md).
+Source: T, Algorithm 14, Lemmas 3.5.3 to 3.5.5; Algorithm 16 is the same in other norms. Corrected: the law
+of a, and the constants (docs/corrections.md).
 
-Formal guarantee: let every f(·; s) be convex and G-Lipschitz. For c = η(kG)² the law of x given that it counts is
-within total variation ``inner_variation(c, A)`` of the target, for every y, and x counts with probability at
-least (1 - that)/2 (docs/privacy/rejection_oracle.md). x and z must both lie in K, and both are drawn anew in
-every trial; with either relaxed the law is another one. Privacy rests on this distance: a step size that is larger
-than the certified one, or a loss that is not what was declared, voids it, and no test of a run can tell. How many
-trials were made, and how many records were read, depends on the data and is never to be released;
-``constant_time`` reads the same number of records in every trial.
+Formal guarantee: let every f(·; s) be convex and G-Lipschitz. For c = η(kG)² the law of x given that it
+counts is within total variation ``inner_variation(c, A)`` of the target, for every y, and x counts with
+probability at least (1 - that)/2 (docs/privacy/rejection_oracle.md). x and z must both lie in K, and both
+are drawn anew in every trial; with either relaxed the law is another one. Privacy rests on this distance: a
+step size that is larger than the certified one, or a loss that is not what was declared, voids it, and no
+test of a run can tell. How many trials were made, and how many records were read, depends on the data and is
+never to be released; ``constant_time`` reads the same number of records in every trial.
 
-Cost: two trials a step on average, 2(e - 1) = 3.44 loss values each with ``"prefix"``, 2e = 5.44 with ``"fresh"``.
+Cost: two trials a step on average, 2(e - 1) = 3.44 loss values each with ``"prefix"``, 2e = 5.44 with
+``"fresh"``.
 
 Example:
     >>> import jax, jax.numpy as jnp

@@ -5,17 +5,17 @@ has exactly that law. For ψ(x) = κ‖x - x₀‖²/2 the law is N(m, v·I) on 
 - ``whole_space`` draws it, ``box`` draws each coordinate by an inversion that holds in far tails too
   (``_truncated_normal``): every attempt counts;
 - ``convex_set`` knows K by its projection and its membership test. If m lies in K, or hardly outside,
-  it proposes N(m, v·I). Otherwise K lies in the half-space {x : ⟨x - x̂, w⟩ ≤ 0}, x̂ the projection of m and w
-  the direction of m - x̂: it proposes N(m, v·I) on this half-space, in one dimension a tail and a free normal
-  across. What lies in K counts.
+  it proposes N(m, v·I). Otherwise K lies in the half-space {x : ⟨x - x̂, w⟩ ≤ 0}, x̂ the projection of m and
+  w the direction of m - x̂: it proposes N(m, v·I) on this half-space, in one dimension a tail and a free
+  normal across. What lies in K counts.
 ``tangent`` takes any convex ψ with its gradient g at y: it proposes N(y - ηg, η·I) and counts the point with
 probability exp(-(ψ(x) - ψ(y) - ⟨g, x - y⟩)), if it is in K.
 
 Source: T section 3.5 and Proposition 4.4.8, which leave these draws to general samplers.
 
-Formal guarantee: exact, in real arithmetic and for exact normal numbers. How likely an attempt counts is 1 for the
-first two; for balls and for tangents ``attempt_bounds`` proves bounds; for other sets none is known that holds for every y,
-so no cap on attempts can be certified there.
+Formal guarantee: exact, in real arithmetic and for exact normal numbers. How likely an attempt counts is 1
+for the first two; for balls and for tangents ``attempt_bounds`` proves bounds; for other sets none is known
+that holds for every y, so no cap on attempts can be certified there.
 
 Cost: O(dim) an attempt, and a projection.
 
@@ -39,9 +39,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from dpsco_jax import _checks
 from dpsco_jax.geometry.domains import Domain
-from dpsco_jax.solvers.sampling.attempt_bounds import OUTSIDE
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._truncated_normal import tail_depth, truncated_normal
+from dpsco_jax.solvers.sampling.attempt_bounds import OUTSIDE
 
 __all__ = [
     "Drawn",
@@ -52,7 +52,6 @@ __all__ = [
     "tangent",
     "whole_space",
 ]
-
 
 
 class Restricted(NamedTuple):
@@ -284,6 +283,6 @@ def _normal(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _within_branches(key: Array) -> Callable[[], Array]:
-    """The key, for one branch: under vmap a branch selects between an operand and itself, which no key may be."""
+    """The key, for one branch: under vmap branches select between operands, which no key may be."""
     bits, kind = jax.random.key_data(key), jax.random.key_impl(key)
     return lambda: jax.random.wrap_key_data(bits, impl=kind)

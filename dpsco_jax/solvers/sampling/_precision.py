@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpsco_jax import _checks
 
@@ -14,7 +15,7 @@ def require_x64(name: str) -> None:
     Args:
         name: of what needs it, for the message.
     """
-    if not jax.config.jax_enable_x64:
+    if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise ValueError(
             f"jax_enable_x64 must be True for {name}, which is exact up to roundings of float64, got False"
         )

@@ -25,7 +25,7 @@ Example:
     >>> with jax.enable_x64(True):
     ...     inside = restricted_gaussian.box(0.1, 1.0, jnp.zeros(2), -jnp.ones(2), jnp.ones(2))
     ...     drawn = restricted_gaussian.draw(jax.random.key(0), inside, jnp.array([9.0, 0.0]), num_attempts=1)
-    >>> bool(drawn.accepted), bool(0.5 < drawn.params[0] <= 1.0)
+    >>> bool(drawn.accepted), 0.5 < float(drawn.params[0]) <= 1.0
     (True, True)
 """
 

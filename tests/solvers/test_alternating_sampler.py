@@ -79,7 +79,8 @@ def test_a_capped_loop_returns_the_last_point_that_it_has():
 
 
 def test_trials_and_steps_have_keys_of_their_own():
-    end = sampler.run(jax.random.key(1), counting_oracle(1.1), jnp.array(0), 2, 5)
+    # Of one trip: its trial, and the y that follows.
+    end = sampler.run(jax.random.key(1), counting_oracle(1.1), jnp.array(0), 2, 1)
     assert len(set(np.asarray(end.params["keys"]).tolist())) == 2
     # Of the noise itself: x - y/2 and y - x' are independent, in a chain whose trials always succeed.
     oracle = gaussian_oracle(1.0, 1.0)

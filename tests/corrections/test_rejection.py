@@ -1,4 +1,4 @@
-"""Section X of docs/corrections.md, rejection by estimated exponentials: the printed claim fails, ours holds."""
+"""Section X of docs/corrections.md, estimated exponentials: the printed claim fails, ours holds."""
 
 import math
 

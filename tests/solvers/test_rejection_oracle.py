@@ -16,7 +16,12 @@ from dpsco_jax.solvers.sampling import _exponential_series as series
 from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
 from dpsco_jax.solvers.sampling import _rejection_error as error
 from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
-from dpsco_jax.solvers.sampling import alternating_sampler, rejection_oracle, restricted_gaussian
+from dpsco_jax.solvers.sampling import (
+    alternating_sampler,
+    attempt_bounds,
+    rejection_oracle,
+    restricted_gaussian,
+)
 from tests.support.compiled import OPTIMIZED
 
 CRITICAL = 1.95  # of Kolmogorov's statistic times the root of the number of draws: 1 in 1000
@@ -593,6 +598,10 @@ def test_plans_of_the_sheet(n, d, k, mu, delta, steps):
         )
         assert stats.binom.cdf(chain.num_steps - 1, chain.num_trials, chain.acceptance) <= chain.cap
         assert chain.acceptance <= 0.5
+    # x and z must both lie in the ball, which each does half of the time if y is on its sphere.
+    deviation = 1 / math.sqrt(1 / chain.step_size + k * mu)
+    far = (1 / deviation + attempt_bounds.OUTSIDE) ** 2
+    assert chain.acceptance <= 0.5 * stats.ncx2.cdf(deviation**-2, d, far) ** 2
     assert certificate.planned(tau, sizes, indices="fresh").num_steps > chain.num_steps
 
 
@@ -619,6 +628,14 @@ def test_the_whole_space_is_certified_by_how_far_chains_go():
     sizes = sizes_of(100, d, k, mu, reach=None, start_distance=far)
     chain = certificate.planned(2.7e-6, sizes)
     assert chain.variation <= 2.7e-6
+    # How likely a bound may fail is part of it, on the whole space and on balls.
+    for asked in (sizes, sizes._replace(reach=1.0, ball_radius=1.0)):
+        looser = certificate.certified(asked, *chain[:3], 2**31 - 1, escape=1e-3)
+        assert 1e-3 <= looser.cap < 1.001e-3
+    within = certificate.certified(sizes._replace(reach=1.0), *chain[:3], 2**31 - 1, escape=1e-3)
+    assert within.cap < 1e-9
+    # A target that is far away has all of its points there.
+    assert 5.0 < roundings.farthest_point(1, 1e-3, 1e4, 5.0, 10**6, 1e-9) < 11.0
     # Chains of a Gaussian target as far out as can be: none comes near the bound, which holds for all points.
     step, convexity, start, steps = 0.1, 2.0, 3.0, 50
     radius = roundings.farthest_point(2, step, convexity, start, steps, 1e-3)
@@ -674,7 +691,10 @@ def test_acceptance_is_wrong_by_no_more_than_is_said(c, off):
     if off > 0:
         assert bound <= 3 * measured
     else:
-        assert 2.0**-53 <= bound < 2.0**-50  # at least what the uniform number has
+        # At least what the uniform number and the last sum have.
+        assert 1.5 * 2.0**-53 <= bound < 2.0**-50
+        least = roundings.acceptance_error(1e-14, terms, 1, 0.0)
+        assert least == pytest.approx(1.01 * 1.5 * 2.0**-53, rel=1e-4)
 
 
 def test_sums_of_estimates_are_rounded_by_no_more_than_is_said():

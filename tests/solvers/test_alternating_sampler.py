@@ -204,7 +204,7 @@ def test_the_least_number_of_steps_is_found():
             )
             printed = 3.0 / (2 * math.sqrt(step)) * (1 + 2.0 * step) ** -(steps - 1)
             assert sampler.mixing_variation(steps, step, 2.0, 3.0) == pytest.approx(
-                min(1.0, printed), rel=1e-9
+                min(1.0, printed), rel=1e-9, abs=0
             )
 
 

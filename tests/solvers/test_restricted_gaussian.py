@@ -354,8 +354,8 @@ def test_bad_requests():
 
 
 def test_float64_is_asked_for():
-    zeros = np.zeros(2)
     with jax.enable_x64(False):
+        zeros = jnp.zeros(2)
         for made in (
             lambda: restricted.whole_space(1.0, 1.0, zeros),
             lambda: restricted.box(1.0, 1.0, zeros, zeros - 1, zeros + 1),

@@ -1,5 +1,21 @@
 """Private optimization by drawing a point from a density: samplers that come with a certificate."""
 
-from dpsco_jax.solvers.sampling import alternating_sampler, proximal_oracle, regularized, routes
+from dpsco_jax.solvers.sampling import (
+    alternating_sampler,
+    attempt_bounds,
+    proximal_oracle,
+    regularized,
+    rejection_oracle,
+    restricted_gaussian,
+    routes,
+)
 
-__all__ = ["alternating_sampler", "proximal_oracle", "regularized", "routes"]
+__all__ = [
+    "alternating_sampler",
+    "attempt_bounds",
+    "proximal_oracle",
+    "regularized",
+    "rejection_oracle",
+    "restricted_gaussian",
+    "routes",
+]

@@ -1,20 +1,37 @@
-"""Whether JAX computes in float64, without which no sampler here is exact enough to be private.
+"""Samplers need float64: a rounding that a test sees once is there in each of millions of tests.
 
 Formal guarantee: none.
 
 Cost: none.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 
-__all__ = ["require_x64"]
+from dpsco_jax import _checks
 
 
-def require_x64() -> None:
-    """``ValueError`` unless ``jax_enable_x64`` is on."""
-    if jnp.result_type(float) != jnp.float64:
+def require_x64(name: str) -> None:
+    """``ValueError`` unless float64 is switched on, for what the name says.
+
+    Args:
+        name: of what needs it, for the message.
+    """
+    if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise ValueError(
-            "jax_enable_x64 must be True for samplers: in float32 the rounding of their acceptance tests is "
-            "no small part of delta; got False. Call jax.config.update('jax_enable_x64', True), or run under "
-            "jax.enable_x64(True)"
+            f"jax_enable_x64 must be True for {name}, which is exact up to roundings of float64, got "
+            "False. Call jax.config.update('jax_enable_x64', True), or run under jax.enable_x64(True)"
         )
+
+
+def float64_vector(name: str, value: Any) -> jax.Array:
+    """The value as a vector of float64; ``ValueError`` for other shapes, and for numbers in fewer bits."""
+    _checks.require_number(name, value)
+    kind = jnp.result_type(value)
+    _checks.require(kind == jnp.float64, name, kind, "of float64")
+    shape = jnp.shape(value)
+    _checks.require(len(shape) == 1 and shape[0] >= 1, name, shape, "a vector [dim]")
+    return jnp.asarray(value)

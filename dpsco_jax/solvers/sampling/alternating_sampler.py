@@ -123,6 +123,7 @@ def run(
     _checks.require_whole("num_steps", num_steps, 1)
     _checks.require_whole("num_trials", num_trials, 1)
     _checks.require_within("num_trials", num_trials, 1, _MOST_TRIALS)
+    constant_time = _checks.require_flag("constant_time", constant_time)
     first, rest = jax.random.split(key)
 
     def pending(carry: tuple[Any, Array, Array]) -> Array:
@@ -274,6 +275,7 @@ def capped_trials(num_steps: int, acceptance: float, variation: SupportsFloat) -
         >>> capped_trials(1000, 0.5, 1e-9)
         2309
     """
+    num_steps = _checks.require_integer("num_steps", num_steps, 1)
     variation = _checks.require_real("variation", variation, 0.0, 1.0)
 
     def enough(trials: int) -> bool:

@@ -19,6 +19,23 @@ there.
 
 Cost: at most J gradients for a step, fewer where w is near before (a fact about the data), one pass over the
 rows for a trial. Memory of the rows in float64 and some vectors of their number.
+
+Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.sampling import alternating_sampler
+    >>> from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
+    >>> with jax.enable_x64(True):
+    ...     made = synthetic.logistic_regression(jax.random.key(0), num_users=50, items_per_user=1, dim=2)
+    ...     oracle = proximal_oracle(
+    ...         *(made.objective, made.data, jnp.zeros(2)),
+    ...         inverse_temperature=100.0, convexity=0.1, num_steps=20
+    ...     )
+    ...     draw = alternating_sampler.run(
+    ...         jax.random.key(1), oracle, jnp.zeros(2), num_steps=20, num_trials=200
+    ...     )
+    >>> draw.params.shape, draw.params.dtype, int(draw.num_accepted)
+    ((2,), dtype('float64'), 20)
 """
 
 from typing import Any, NamedTuple
@@ -95,24 +112,8 @@ def proximal_oracle(
 
     Raises:
         ValueError: an argument is of another kind or out of its range, or ``jax_enable_x64`` is off.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from dpsco_jax.problems import synthetic
-        >>> from dpsco_jax.solvers.sampling import alternating_sampler
-        >>> with jax.enable_x64(True):
-        ...     made = synthetic.logistic_regression(jax.random.key(0), num_users=50, items_per_user=1, dim=2)
-        ...     oracle = proximal_oracle(
-        ...         *(made.objective, made.data, jnp.zeros(2)),
-        ...         inverse_temperature=100.0, convexity=0.1, num_steps=20
-        ...     )
-        ...     draw = alternating_sampler.run(
-        ...         jax.random.key(1), oracle, jnp.zeros(2), num_steps=20, num_trials=200
-        ...     )
-        >>> draw.params.shape, draw.params.dtype, int(draw.num_accepted)
-        ((2,), dtype('float64'), 20)
     """
-    require_x64()
+    require_x64("proximal_oracle")
     setting = setting_of(objective, data, center)
     _checks.require_positive("inverse_temperature", inverse_temperature)
     _checks.require_positive("convexity", convexity)

@@ -103,7 +103,7 @@ def plan(
         Infeasible: no such draw is private enough, or none in ``max_steps``.
     """
     problem, budget = _arguments.require_request(problem, budget)
-    require_x64()
+    require_x64("regularized")
     relative_step = _checks.require_real("relative_step", relative_step, 0.0)
     _checks.require_given(
         _checks.require_count, max_steps=max_steps, columns_per_row=columns_per_row
@@ -193,7 +193,7 @@ def solve(
             have the proven constants that were planned for.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    require_x64()
+    require_x64("regularized")
     users, slots = jax.tree.leaves(data.items)[0].shape[:2]
     most = plan.setting.items_per_user
     _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")

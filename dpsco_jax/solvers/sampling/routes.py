@@ -31,7 +31,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.item_level import langevin, private_ac_sa
@@ -110,6 +110,7 @@ def compare(
         ValueError: an argument is of another kind.
     """
     problem, budget = _arguments.require_request(problem, budget)
+    _checks.require_given(_checks.require_count, columns_per_row=columns_per_row)
     made = [
         _route(
             "regularized",

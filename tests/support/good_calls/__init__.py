@@ -12,6 +12,7 @@ from tests.support.good_calls import (
     problems,
     rates,
     runs,
+    sampling,
     solvers,
     sweeps,
     transforms,
@@ -19,7 +20,7 @@ from tests.support.good_calls import (
 
 _ROOMS = (
     *(estimators, geometry, mechanisms, oracles, privacy, problems),
-    *(rates, runs, solvers, sweeps, transforms),
+    *(rates, runs, sampling, solvers, sweeps, transforms),
 )
 
 GOOD: dict[str, dict[str, Any]] = {

@@ -1,0 +1,110 @@
+"""How far one draw by an estimated exponential is from its law: δ(c, A), and the c for a given δ.
+
+What it computes: x and z are drawn from a (1/η)-strongly log-concave law and every k·f(·; s) is kG-Lipschitz,
+so with c = η(kG)² a difference X of its values has Pr[|X| ≥ t] ≤ 2·exp(-t²/(4c)). The estimate ρ of a = 1,
+..., A terms differs from its clip to [0, 2] by at most (h_a(M) - 0)₊, h_a(t) = t + ... + t^a - 1 and M the
+largest |X|; what comes after term A is at most Σ_{b > A} E|X|^b/b!. δ(c, A) is the sum of both expectations.
+
+Source: replaces T, Lemmas 3.5.5, 5.4.5 and 5.4.6 (docs/corrections.md); proof in
+docs/privacy/rejection_oracle.md.
+
+Formal guarantee: upper bounds, rounded up; no quadrature, all integrals are incomplete gamma functions. δ
+rises in c. In A it falls as long as what is cut off matters, and rises a little after that, as more terms
+may be clipped.
+
+Cost: A incomplete gamma functions for each term.
+"""
+
+import functools
+import math
+from typing import SupportsFloat
+
+import numpy as np
+from scipy import special
+
+from dpsco_jax import _checks
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax.solvers.sampling._exponential_series import INDICES
+
+MOST_TERMS = 18
+"""1/19! is below the resolution of a uniform number."""
+
+_UP = 1.0 + 2.0**-30
+_LEAST_C, _MOST_C = 1e-9, 0.25
+_BEYOND = 100
+_B = np.arange(1, _BEYOND)
+_LOG_SHARES = np.append(0.0, np.log(_B) + special.gammaln(_B / 2.0) - special.gammaln(_B + 1.0))
+
+
+def inner_variation(c: SupportsFloat, num_terms: int, indices: str = "prefix") -> float:
+    """δ(c, A): how far the law of an accepted point is at most from its target, rounded up.
+
+    Args:
+        c: η(kG)², at least 0.
+        num_terms: A, in [3, 18].
+        indices: ``"prefix"`` or ``"fresh"``.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    c = _checks.require_real("c", c, 0.0, closed=True)
+    num_terms = _checks.require_integer("num_terms", num_terms, 3, MOST_TERMS)
+    _checks.require_choice("indices", indices, INDICES)
+    if c == 0.0:
+        return 0.0
+    clipped = 0.0
+    for a in range(1, num_terms + 1):
+        after = 0.0 if a == num_terms else 1.0 / math.factorial(a + 1)
+        differences = a if indices == "prefix" else a * (a + 1) // 2
+        clipped += (1.0 / math.factorial(a) - after) * _excess(c, a, differences)
+    beyond = np.arange(num_terms + 1, _BEYOND)
+    terms = np.exp(0.5 * beyond * math.log(4.0 * c) + _LOG_SHARES[beyond])
+    # Γ((b+1)/2)/Γ(b/2) is at most √(b/2), so the rest falls at least so fast.
+    ratio = math.sqrt(2.0 * c / _BEYOND)
+    rest = terms[-1] * ratio / (1.0 - ratio) if ratio < 1.0 else math.inf
+    return min(1.0, _UP * (clipped + float(np.sum(terms)) + float(rest)) + 1e-300)
+
+
+def largest_c(variation: SupportsFloat, num_terms: int, indices: str = "prefix") -> float:
+    """The largest c, from below, for which ``inner_variation`` is at most the given one.
+
+    Raises:
+        ValueError: an argument is out of range.
+        Infeasible: even the smallest c that is tried has more.
+    """
+    variation = _checks.require_real("variation", variation, 0.0, 1.0)
+    low, high = math.log(_LEAST_C), math.log(_MOST_C)
+    if inner_variation(_LEAST_C, num_terms, indices) > variation:
+        raise Infeasible(f"variation must be larger for {num_terms} terms, got {variation}")
+    for _ in range(36):
+        middle = 0.5 * (low + high)
+        fits = inner_variation(math.exp(middle), num_terms, indices) <= variation
+        low, high = (middle, high) if fits else (low, middle)
+    return math.exp(low)
+
+
+def moment(c: float, b: int) -> float:
+    """A bound on E|X|^b where Pr[|X| ≥ t] ≤ 2·exp(-t²/(4c)): b·(4c)^{b/2}·Γ(b/2)."""
+    return b * (4.0 * c) ** (b / 2.0) * math.gamma(b / 2.0)
+
+
+def _excess(c: float, a: int, differences: int) -> float:
+    """E (h(M))₊ for h(t) = t + ... + t^a - 1 and Pr[M ≥ t] ≤ min(1, 2·differences·exp(-t²/(4c)))."""
+    start = max(_root(a), math.sqrt(4.0 * c * math.log(2.0 * differences)))
+    total = max(0.0, sum(start**b for b in range(1, a + 1)) - 1.0)
+    for b in range(1, a + 1):
+        # The integral of b·t^{b-1}·2·exp(-t²/(4c)) from `start` on, as a share of that from 0 on.
+        share = float(special.gammaincc(b / 2.0, start**2 / (4.0 * c)))
+        total += differences * moment(c, b) * share
+    return total
+
+
+@functools.cache
+def _root(a: int) -> float:
+    """Where t + ... + t^a is 1, from below."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        inside = sum(middle**b for b in range(1, a + 1)) <= 1.0
+        low, high = (middle, high) if inside else (low, middle)
+    return low

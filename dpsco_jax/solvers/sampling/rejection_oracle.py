@@ -1,0 +1,138 @@
+"""Rejection by an estimated exponential: steps of the proximal sampler from a few loss values each.
+
+What it computes: draws x from exp(-k·F(x) - ψ(x) - ‖x - y‖²/(2η)) on K, F the mean of f over n records. One
+trial: x and z, independent, from exp(-ψ - ‖· - y‖²/(2η)) on K (``restricted_gaussian``); ρ, an estimate of
+exp(k·F(z) - k·F(x)) that reads e - 1 records on average (``_exponential_series``); x counts if u < ρ/2, u
+uniform. What ρ has below 0 or above 2 is thereby clipped; that, and that sums end at term A, is the only
+error.
+
+Source: T, Algorithm 14, Lemmas 3.5.3 to 3.5.5; Algorithm 16 is the same in other norms. Corrected: the law
+of a, and the constants (docs/corrections.md).
+
+Formal guarantee: let every f(·; s) be convex and G-Lipschitz. For c = η(kG)² the law of x given that it
+counts is within total variation ``inner_variation(c, A)`` of the target, for every y, and x counts with
+probability at least (1 - that)/2 (docs/privacy/rejection_oracle.md). x and z must both lie in K, and both
+are drawn anew in every trial; with either relaxed the law is another one. Privacy rests on this distance: a
+step size that is larger than the certified one, or a loss that is not what was declared, voids it, and no
+test of a run can tell. How many trials were made, and how many records were read, depends on the data and is
+never to be released; ``constant_time`` reads the same number of records in every trial.
+
+Cost: two trials a step on average, 2(e - 1) = 3.44 loss values each with ``"prefix"``, 2e = 5.44 with
+``"fresh"``.
+
+Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from dpsco_jax.solvers.sampling import alternating_sampler, rejection_oracle, restricted_gaussian
+    >>> with jax.enable_x64(True):
+    ...     data = jnp.linspace(-1.0, 1.0, 20)[:, None]
+    ...     normal = restricted_gaussian.whole_space(1e-3, 1.0, jnp.zeros(1))
+    ...     oracle = rejection_oracle.oracle(
+    ...         lambda x, s: jnp.abs(x[0] - s[0]), data, normal, num_records=20, scale=4.0, num_terms=12)
+    ...     end = alternating_sampler.run(jax.random.key(0), oracle, jnp.zeros(1), 50, 400)
+    >>> end.params.shape, int(end.num_accepted)
+    ((1,), 50)
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dpsco_jax import _checks
+from dpsco_jax.solvers.sampling import _exponential_series, alternating_sampler
+from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
+from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted
+
+__all__ = ["State", "oracle"]
+
+
+class State(NamedTuple):
+    """x, and what was prepared for the y that was drawn from it."""
+
+    params: Float[Array, " dim"]
+    prepared: Any
+
+
+def oracle(
+    loss: Callable[[Any, Any], Any],
+    data: Any,
+    restricted: Restricted,
+    *,
+    num_records: int,
+    scale: ArrayLike,
+    num_terms: int,
+    indices: str = "prefix",
+    constant_time: bool = False,
+    difference: Callable[[Any, Any, Any], Any] | None = None,
+) -> alternating_sampler.Oracle:
+    """The oracle of ``alternating_sampler.run`` for one target.
+
+    Args:
+        loss: ``loss(params, record)``, a float64 scalar for params ``[dim]``: f, convex and G-Lipschitz in
+            params for every record. Privacy rests on both, and neither can be seen from values.
+        data: a pytree of arrays whose leading axis has n records.
+        restricted: ψ, K and η.
+        num_records: n.
+        scale: k, above 0; may be traced.
+        num_terms: A, static, at least 3.
+        indices: ``"prefix"`` or ``"fresh"``.
+        constant_time: static; whether the differences of all A terms are computed in every trial.
+        difference: ``difference(z, x, record)``, equal to loss(z, record) - loss(x, record), for losses whose
+            differences can be had without cancellation. If left out it is that of two values of one compiled
+            loss, whose roundings are then those of one function, which costs least.
+
+    Raises:
+        ValueError: an argument is out of range, the data have other leading axes, or jax_enable_x64 is off.
+            On use, losses are no float64 scalars.
+    """
+    require_x64("rejection_oracle")
+    _checks.require_callable("loss", loss)
+    _checks.require_tree("data", data)
+    _checks.require_instance("restricted", restricted, Restricted)
+    num_records = _checks.require_integer("num_records", num_records, 1, 2**31 - 1)
+    for leaf in jax.tree.leaves(data):
+        shape = jnp.shape(leaf)
+        _checks.require(shape[:1] == (num_records,), "num_records", num_records, f"that of {shape}")
+    _checks.require_positive("scale", scale)
+    num_terms = _checks.require_integer("num_terms", num_terms, 3, 18)
+    _checks.require_choice("indices", indices, _exponential_series.INDICES)
+    constant_time = _checks.require_flag("constant_time", constant_time)
+    if difference is not None:
+        _checks.require_callable("difference", difference)
+
+    def diffuse(key: Array, state: State) -> State:
+        noise = jax.random.normal(key, state.params.shape, jnp.float64)
+        y = state.params + jnp.sqrt(restricted.step_size) * noise
+        return State(state.params, restricted.prepare(y))
+
+    def trial(key: Array, state: State) -> tuple[State, Array]:
+        x_key, z_key, series_key, coin_key = jax.random.split(key, 4)
+        x, x_counts = restricted.attempt(x_key, state.prepared)
+        z, z_counts = restricted.attempt(z_key, state.prepared)
+
+        def read(part: Array, j: Array) -> Array:
+            record = jax.tree.map(lambda leaf: jnp.asarray(leaf)[j], data)
+            if difference is None:
+                return _scalar("loss", loss(jnp.where(part == 1, z, x), record))
+            return _scalar("difference", difference(z, x, record))
+
+        parts = 2 if difference is None else 1
+        series = _exponential_series.estimate(
+            series_key, read, parts, scale, num_records, num_terms, indices, constant_time
+        )
+        coin = _exponential_series.unit_interval(jax.random.bits(coin_key, (), jnp.uint64))
+        return State(x, state.prepared), x_counts & z_counts & (coin < 0.5 * series.value)
+
+    def init(params: Any) -> State:
+        start = float64_vector("params", params)
+        return State(start, restricted.prepare(start))
+
+    return alternating_sampler.Oracle(init, diffuse, trial, lambda state: state.params)
+
+
+def _scalar(name: str, found: Any) -> Array:
+    kind = (jnp.shape(found), jnp.result_type(found))
+    _checks.require(kind == ((), jnp.float64), name, kind, "of a float64 scalar")
+    return jnp.asarray(found)

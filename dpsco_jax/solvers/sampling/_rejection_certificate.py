@@ -17,7 +17,7 @@ Cost: some ten thousand incomplete gamma functions, on the host.
 Example:
     >>> losses = rounded_losses(69.6, 10, 1.0, start_norm=0.0, start_loss=1.0)
     >>> chain = planned(2.7e-6, Sizes(100, 10, 69.6, 20.0, 1.0, losses, reach=1.0))
-    >>> 1.6e6 < chain.num_steps < 1.9e6, chain.variation <= 2.7e-6
+    >>> 1.6e6 < chain.num_steps < 1.9e6, bool(chain.variation <= 2.7e-6)
     (True, True)
 """
 

@@ -33,7 +33,7 @@ def _float64():
         yield
 
 
-# --- constants ------------------------------------------------------------------------------------------------
+# --- constants ---
 
 SIZES = {
     "small": (Setting(50, 1, 4, 1.0, 0.25, 1.0), 2e3, 0.05, 3.0, 40, 400),
@@ -148,7 +148,7 @@ def test_what_is_not_proven_is_not_valid(name):
     assert not valid(**inside | OUTSIDE[name])
 
 
-# --- plans ----------------------------------------------------------------------------------------------------
+# --- plans ---
 
 
 @functools.cache
@@ -182,7 +182,7 @@ def test_passes_are_those_of_all_steps_and_trials():
     assert float(plan.user_gradients) == 4 * most
 
 
-# --- runs -----------------------------------------------------------------------------------------------------
+# --- runs ---
 
 
 def users(labels, mask=None):
@@ -267,7 +267,7 @@ def test_no_data_make_a_draw_that_is_no_number(name):
     np.testing.assert_allclose(solution.privacy.rdp, plan.loss().rdp, rtol=1e-13)
 
 
-# --- an inexact chain, in closed form ---------------------------------------------------------------------------
+# --- an inexact chain, in closed form ---
 
 
 def chain(num_steps, k, mu, eta, pull):

@@ -193,12 +193,12 @@ def users(labels, mask=None):
     return UserData(Example(jnp.asarray(features), jnp.asarray(labels)), mask)
 
 
-def test_another_ridge_than_planned_is_refused():
-    plan = planned()
+@pytest.mark.parametrize("remembered", [True, False])
+def test_another_ridge_than_planned_is_refused(remembered):
+    plan = planned() if remembered else dataclasses.replace(planned(), made_for=None)
+    other = losses.huber(1.0, ridge=1e-3)
     with pytest.raises(ValueError, match="objective must be"):
-        regularized.solve(
-            jax.random.key(0), plan, losses.huber(1.0, ridge=1e-3), users([0.0] * 4), jnp.zeros(2)
-        )
+        regularized.solve(jax.random.key(0), plan, other, users([0.0] * 4), jnp.zeros(2))
 
 
 def test_a_run_costs_what_its_plan_says_to_the_last_digits():

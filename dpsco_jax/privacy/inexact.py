@@ -41,7 +41,7 @@ _ENLARGED_SHARE = 0.5  # of δ: the failure probability of the enlarged curve
 _WHOLE_SHARE = 0.8  # and of the other loss: at δ itself its ε would be infinite
 _WORTH = 1.24  # what the ε of one release may be larger for a loss that composes: in all it stays below 1.3
 # Of the ε that is hinted at: finely where it was planned for, coarsely where it was not.
-_STRETCHES = np.union1d(1.0 + np.arange(65) / 64.0, 2.0 ** (np.arange(-48, 49) / 8.0))
+_STRETCHES = np.union1d(1.0 + np.arange(65) / 64.0, 2.0 ** (np.arange(-48, 129) / 8.0))
 
 
 def inexact_certificate(

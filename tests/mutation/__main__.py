@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
+from tests.mutation.faults_attacked import FAULTS as ATTACKED
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_iteration import FAULTS as ITERATION
 from tests.mutation.faults_mended import FAULTS as MENDED
@@ -39,8 +40,8 @@ from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
-    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *INEXACT,
-    *ITERATION,
+    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED,
+    *INEXACT, *ITERATION,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

@@ -121,7 +121,7 @@ def _second_account(mu, tau, epsilon, delta):
     """ε at δ of both losses, and both; what the library has is one of them."""
     with mpmath.workdps(40):
         fine = [1 + k / 64 for k in range(65)]
-        coarse = [2 ** (k / 8) for k in range(-48, 49)]
+        coarse = [2 ** (k / 8) for k in range(-48, 129)]
         tried = [epsilon * stretch for stretch in sorted(fine + coarse)]
         fits = (each for each in tried if _bound(mu, tau, each) <= 0.8 * delta * (1 - 1e-13))
         first = next(fits, None)

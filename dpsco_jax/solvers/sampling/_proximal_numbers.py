@@ -31,9 +31,11 @@ from dpsco_jax.solvers.sampling import _rows
 from dpsco_jax.solvers.sampling.alternating_sampler import mixing_variation, trials_variation
 
 MOST_PARAMETERS = 2**17
+MOST_ROWS = 2**32
 TOLERANCE = 0.5  # of an anchor: its distance from the mean of the proposal, over the deviation
 LONGEST_OFFSET = 512.0  # of a proposal from the anchor, over the deviation
 _UNIT = 2.0**-53
+_RELEASED = 32.0  # units of the released point's grid in a deviation of a proposal, at least
 _FAR_SHARE = 2.0**-20  # of the mixing part: the probability of leaving ``reach``
 _LESS = 1.0 - 2.0**-20
 _UP = 1.0 + 2.0**-40
@@ -150,6 +152,7 @@ class Numbers(NamedTuple):
         acceptance: p, at least, of a trial.
         anchor_unit: the grid of anchors.
         offset_unit: the grid of the large part of offsets.
+        release_unit: the grid of the point that leaves.
         reach: R, how far from the centre anchors may be.
         variation: the parts of τ.
         valid: whether all of this is proven.
@@ -163,6 +166,7 @@ class Numbers(NamedTuple):
     acceptance: Any
     anchor_unit: Any
     offset_unit: Any
+    release_unit: Any
     reach: Any
     variation: Variation
     valid: Any
@@ -191,6 +195,7 @@ def numbers(
     )
     slope, bend, dim = setting.lipschitz, setting.smoothness, setting.dim
     valid = positive_and_finite(k, mu, c) & (steps >= 1) & (trials >= steps) & (trials < 2.0**31)
+    valid = valid & (steps == xp.floor(steps)) & (trials == xp.floor(trials))
     k, mu, c = (xp.where(valid, value, 1.0) for value in (k, mu, c))
     steps, trials = xp.where(valid, steps, 1.0), xp.where(valid, trials, 1.0)
 
@@ -222,7 +227,7 @@ def numbers(
     spread = math.sqrt(dim) + tail
     shrunk = eta * m
     reach = slope / mu + spread * xp.sqrt(eta) * (1.0 + xp.sqrt(1.0 + shrunk)) / shrunk
-    reach = (reach + deviation) * _UP
+    reach = (reach + 2.0 * deviation) * _UP
     # Margins of anchors are exact up to 2^53 units; half of them are left for those of the centre.
     units = (
         setting.feature_bound * reach / (_rows.feature_unit(setting.feature_bound) * anchor_unit)
@@ -235,7 +240,11 @@ def numbers(
     summed = setting.items_per_user * 2.0 ** (2 * log_rows - 33)
     tilt = (13.0 + 0.5 * summed) * kappa + 5.0 * rho + 4.0 + math.sqrt(dim)
     tested = 32.0 + 2.0 * c + 6.5 * c * math.sqrt(dim + 1.0) + c * dim**2 * 2.0**-22
-    rounding = steps * _UNIT * (tilt + tested / acceptance)
+    tested += 2.0 ** (2 * log_rows - 44)
+    # (6) the last point, which is rounded to a grid of its own: it may fall on another place of it.
+    release_unit = _rows.power_below(xp.maximum(deviation / _RELEASED, anchor_unit))
+    released = (4.0 * dim + math.sqrt(dim)) * deviation / (release_unit * acceptance)
+    rounding = _UNIT * (steps * (tilt + tested / acceptance) + released)
 
     valid = valid & anchored & fits & (dim <= MOST_PARAMETERS) & (log_rows <= 32)
     return Numbers(
@@ -247,6 +256,7 @@ def numbers(
         acceptance=acceptance,
         anchor_unit=anchor_unit,
         offset_unit=_rows.power_below(deviation * 2.0**-22),
+        release_unit=release_unit,
         reach=reach,
         variation=Variation(mixing, capped, far, rounding),
         valid=valid,

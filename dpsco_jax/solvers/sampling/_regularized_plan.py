@@ -14,12 +14,13 @@ costs what ``privacy.inexact`` says.
 Cost: some thousand evaluations of closed forms.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -34,9 +35,14 @@ from dpsco_jax.solvers.sampling.alternating_sampler import capped_trials, mixing
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-40
-_EACH = 0.02  # of δ/(1 + e^ε): what mixing and the cap on trials may take
-_FIRST = 0.041  # and all parts of τ, as a first guess
-_TRIES = 40
+_SAMPLER = 0.2  # of δ: what τ may take of it, times 1 + e^ε
+_EACH = 0.02  # of δ/(1 + e^ε): what mixing and the cap on trials take where rounding takes less
+_FIRST = 2.05  # times that: τ, as a first guess
+_TRIES = 60
+_LARGEST = 700.0  # exponent that can be computed with
+_SMALLEST = 1e-100
+_LONGEST = 200.0  # of ηm, for anchors to be found on their grid
+_RAREST = 1e-4  # success of a trial
 
 
 @pytree
@@ -190,19 +196,25 @@ def planned(
     """
     epsilon, delta = budget.epsilon, budget.delta
     convexity = regularization + ridge
-    room = delta / (1.0 + np.exp(min(epsilon, 700.0)))
     change = 2.0 * setting.lipschitz / setting.num_users
-    guess, bias = _FIRST * room, regularization * distance**2 / 2
+    least = _EACH * delta / (1.0 + math.exp(min(epsilon, _LARGEST)))
+    guess, bias = _FIRST * least, regularization * distance**2 / 2
     # Neighbours' laws are 2L/(nμ) apart in the Wasserstein distance, and losses L-Lipschitz.
     stability = 2.0 * setting.lipschitz**2 / (setting.num_users * convexity)
     generalization = stability if population else 0.0
     for _ in range(_TRIES):
-        # From the largest τ that may come out: the temperature that it leaves, and what τ is then.
-        s = gdp_within(epsilon, delta, guess)
+        # From the largest τ that may come out: the ε at which it takes a part of δ, which may be less than
+        # what there is to spend, the temperature that it leaves, and what τ is then.
+        left = _SAMPLER * delta / guess - 1.0
+        if left <= _UP:
+            raise Infeasible(
+                "budget.delta must be far above the rounding of the sampler, a total variation of "
+                f"{guess:.3g}, got {delta:.6g}",
+                {"delta": delta},
+            )
+        s = gdp_within(min(epsilon, math.log(left)), delta, guess)
         k = (s / (_UP * _UP)) ** 2 * convexity / change**2
-        steps = _steps(setting, k, convexity, relative_step, _EACH * room)
-        acceptance = proximal.numbers(setting, k, convexity, relative_step, 1, 1).acceptance
-        trials = capped_trials(steps, acceptance, _EACH * room)
+        steps, trials = _counts(setting, k, convexity, relative_step, max(least, 0.1 * guess))
         made = Plan(
             setting=setting,
             ridge=ridge,
@@ -220,31 +232,44 @@ def planned(
         )
         if not made.accounted:
             raise Infeasible(
-                "regularization must be larger, or relative_step other, for the grids of the sampler to hold "
-                f"its points, got {regularization:.6g} and {relative_step:.6g}"
+                "regularization must be larger for the grids of the sampler to hold its points, got "
+                f"{regularization:.6g}"
             )
         spent = float(made.numbers.variation.total)
         if spent <= guess:
             return made
         guess = 1.02 * spent
-        if guess >= room:
-            # The least δ at which half of it is left for the exact draw.
-            least = 2.0 * spent * (1.0 + np.exp(min(epsilon, 700.0)))
-            raise Infeasible(
-                "budget.delta must leave room for the rounding of the sampler, (1 + exp(epsilon)) times "
-                f"{spent:.3g}; got {delta:.6g}, and delta = {least:.3g} would do",
-                {"delta": least},
-            )
     raise Infeasible(f"budget must leave room for the sampler, got ({epsilon}, {delta})")
 
 
-def _steps(
+def _counts(
     setting: Setting, k: float, convexity: float, relative_step: float, variation: float
-) -> int:
+) -> tuple[int, int]:
+    """Steps and trials that leave the given total variation each."""
+    larger = f"regularization must be larger, got {convexity:.6g} with the ridge"
+    if not _SMALLEST < k * setting.smoothness < 1.0 / _SMALLEST:
+        raise Infeasible(larger + ": the temperature is beyond what can be computed with")
     eta = relative_step / (k * setting.smoothness)
+    hardest = -1.6 * math.log(_RAREST)
+    if relative_step > hardest:
+        raise Infeasible(
+            f"relative_step must be {hardest:.3g} at most, for trials to succeed, got {relative_step:.6g}"
+        )
+    if eta * k * convexity > _LONGEST:
+        limit = _LONGEST * setting.smoothness / relative_step
+        raise Infeasible(
+            f"regularization must be smaller, {limit:.6g} at most with the ridge for this relative_step, got "
+            f"{convexity:.6g}"
+        )
+    acceptance = float(proximal.numbers(setting, k, convexity, relative_step, 1, 1).acceptance)
     start = setting.lipschitz / convexity + (setting.dim / (k * convexity)) ** 0.5
-    _checks.require_positive("regularization", convexity)
-    return mixing_steps(min(variation, 0.5), eta, k * convexity, start)
+    try:
+        steps = mixing_steps(min(variation, 0.5), eta, k * convexity, start)
+        return steps, capped_trials(steps, acceptance, variation)
+    except Infeasible as refusal:
+        raise Infeasible(
+            f"{larger}, or relative_step closer to 3, got {relative_step:.6g}: {refusal}"
+        ) from None
 
 
 def _expected(nominal: Nominal, k: float, regularization: float) -> float:

@@ -59,6 +59,7 @@ __all__ = [
 
 _ULPS = 16.0
 _MOST_TRIALS = 2**31 - 1
+_LEAST = 2.0**-1000
 
 
 class Oracle(NamedTuple):
@@ -201,24 +202,31 @@ def mixing_steps(
     """The least T for which ``mixing_variation`` is at most the given one.
 
     Args:
-        variation: in (0, 1).
+        variation: in (2^-1000, 1).
         step_size: η, above 0.
         convexity: m, above 0.
         start_distance: W, at least 0.
 
     Raises:
         ValueError: an argument is out of range.
+        Infeasible: that are more steps than a loop can count, 2³¹.
 
     Example:
         >>> mixing_steps(1e-9, 0.01, 1.0, 3.0)
         2356
     """
-    variation = _checks.require_real("variation", variation, 0.0, 1.0)
+    variation = _checks.require_real("variation", variation, _LEAST, 1.0)
     eta = _checks.require_real("step_size", step_size, 0.0)
     m = _checks.require_real("convexity", convexity, 0.0)
     start = _checks.require_real("start_distance", start_distance, 0.0, closed=True)
     log_first = math.log(max(start, 1e-300)) - math.log(2.0 * math.sqrt(eta))
-    steps = 1 + max(0, math.floor((log_first - math.log(variation)) / math.log1p(eta * m)) - 1)
+    rate = math.log1p(eta * m)
+    needed = (log_first - math.log(variation)) / rate if rate > 0 else math.inf
+    if needed > _MOST_TRIALS:
+        raise Infeasible(
+            f"step_size and convexity must be such that all steps are fewer than 2^31, got {eta} and {m}"
+        )
+    steps = 1 + max(0, math.floor(needed) - 1)
     while mixing_variation(steps, eta, m, start) > variation:
         steps += 1
     return steps

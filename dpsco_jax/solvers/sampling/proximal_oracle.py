@@ -120,9 +120,12 @@ def proximal_oracle(
     _checks.require_positive("relative_step", relative_step)
     _checks.require_whole("num_steps", num_steps, 1)
     all_gradients = _checks.require_flag("all_gradients", all_gradients)
-    numbers = numbers_of(
-        setting, inverse_temperature, convexity, relative_step, num_steps, num_steps
+    # Numbers that are narrower are those that run, and are reckoned with in float64.
+    k, mu, c, steps = (
+        jnp.asarray(number, jnp.float64)
+        for number in (inverse_temperature, convexity, relative_step, num_steps)
     )
+    numbers = numbers_of(setting, k, mu, c, steps, steps)
     model = model_of(objective)
     remainder = model.remainder
     assert remainder is not None
@@ -130,13 +133,14 @@ def proximal_oracle(
     unit = numbers.anchor_unit * _rows.feature_unit(setting.feature_bound)
     # However they were rounded, these are margins of the same loss, moved once for all steps.
     center_margins = _rows.on_grid(_rows.margins(rows, center), unit)
-    k, n, slope_unit = inverse_temperature, setting.num_users, setting.slope_unit
+    n, slope_unit = setting.num_users, setting.slope_unit
     eta, precision = numbers.step_size, numbers.precision
     deviation = 1.0 / jnp.sqrt(precision)
 
     def on_grid(anchor: Array) -> Array:
         inside = jnp.minimum(1.0, numbers.reach / jnp.maximum(jnp.linalg.norm(anchor), 1e-300))
-        return _rows.on_grid(anchor * inside, numbers.anchor_unit)
+        # One rounding for all that is computed from it.
+        return jax.lax.optimization_barrier(_rows.on_grid(anchor * inside, numbers.anchor_unit))
 
     def at(anchor: Array) -> tuple[Array, Array]:
         """Margins and mean gradient; the margins are exact."""
@@ -195,7 +199,10 @@ def proximal_oracle(
         return state._replace(offset=offset), accepted
 
     def point(state: State) -> Array:
-        return state.anchor + state.offset
+        # The last digits of the sum itself would be those of the offset, and tell of the anchor.
+        base = _rows.on_grid(state.anchor, numbers.release_unit)
+        rest = (state.anchor - base) + state.offset
+        return base + _rows.on_grid(rest, numbers.release_unit)
 
     return Oracle(init, diffuse, trial, point)
 

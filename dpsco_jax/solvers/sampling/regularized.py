@@ -38,15 +38,17 @@ Example:
     ((3,), 0, True)
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems import envelopes
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.objective import Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for
@@ -61,6 +63,7 @@ from dpsco_jax.solvers.solution import Solution, Status
 __all__ = ["Plan", "plan", "solve"]
 
 _MOST_DOUBLINGS = 12
+_SIZES = (1e-100, 1e100)
 _WORSE = 4  # regularizations in a row, of which the first is the best, end the search
 _HIDDEN = 0.3  # by an envelope, of what is lost anyway
 
@@ -112,6 +115,11 @@ def plan(
     constant_time = _checks.require_flag("constant_time", constant_time)
     objective, distance = problem.objective, problem.require_distance()
     ridge = float(objective.ridge)
+    _checks.require_integer("problem.dim", problem.dim, 1, proximal.MOST_PARAMETERS)
+    most = proximal.MOST_ROWS // problem.items_per_user
+    _checks.require_integer("problem.num_users", problem.num_users, 2, most)
+    _checks.require_real("problem.objective.lipschitz", objective.lipschitz, *_SIZES)
+    _checks.require_real("problem.distance", distance, *_SIZES)
     # μR²/2 + a/μ is least at this one, without ridge and envelope.
     change = 2.0 * float(objective.lipschitz) / problem.num_users
     inverse = problem.dim * (change / privacy.gdp_within(budget.epsilon, budget.delta)) ** 2 / 2
@@ -126,10 +134,10 @@ def plan(
 
     nominal = nominal_model.nominal(problem, columns_per_row)
 
-    def under(added: float) -> Plan:
+    def under(added: float, spent: privacy.Budget) -> Plan:
         made = planned(
             setting,
-            budget,
+            spent,
             ridge=ridge,
             smoothing=smoothing,
             gap=gap,
@@ -154,22 +162,8 @@ def plan(
             raise ValueError(
                 "regularization must be positive where the objective has no ridge, got 0"
             )
-        return under(added)
-
-    tried: list[Plan] = []
-    refusal: Infeasible | None = None
-    for doublings in range(-4 * _MOST_DOUBLINGS, 4 * _MOST_DOUBLINGS + 1):
-        try:
-            tried.append(under(middle * 2.0 ** (doublings / 4)))
-        except Infeasible as refused:
-            refusal = refused
-        # Once one is possible, larger ones are, and in the end they only get worse.
-        if len(tried) > _WORSE and min(tried[-_WORSE:], key=_prediction) is tried[-_WORSE]:
-            break
-    if not tried:
-        assert refusal is not None
-        raise refusal
-    return min(tried, key=_prediction)
+        return _naming_delta(lambda spent: under(added, spent), budget)
+    return _naming_delta(lambda spent: _best(lambda added: under(added, spent), middle), budget)
 
 
 def solve(
@@ -197,6 +191,11 @@ def solve(
     users, slots = jax.tree.leaves(data.items)[0].shape[:2]
     most = plan.setting.items_per_user
     _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
+    if not isinstance(data.items.features, OneHot):
+        width = np.shape(data.items.features)[-1]
+        _checks.require(
+            width == plan.dim, "data.items.features", width, f"of plan.dim = {plan.dim} columns"
+        )
     if plan.smoothing:
         objective = envelopes.moreau_envelope(objective, plan.smoothing)
     found = proximal.sized(objective, users, most, plan.dim)
@@ -260,3 +259,41 @@ def _smoothing(objective: Objective, smoothing: float | None, lost: float) -> fl
     if smoothing is not None:
         return _checks.require_real("smoothing", smoothing, 0.0)
     return _HIDDEN * lost / envelopes.envelope_gap(objective, 1.0)
+
+
+def _best(under: Callable[[float], Plan], middle: float) -> Plan:
+    """The plan with the least prediction, over regularizations around the one in the middle."""
+    tried: list[Plan] = []
+    refusal: Infeasible | None = None
+    for doublings in range(-4 * _MOST_DOUBLINGS, 4 * _MOST_DOUBLINGS + 1):
+        try:
+            tried.append(under(middle * 2.0 ** (doublings / 4)))
+        except Infeasible as refused:
+            # The last one that lacks δ says what is the matter, if any does.
+            refusal = refused if refusal is None or refused.needed else refusal
+        # Once one is possible, larger ones are, and in the end they only get worse.
+        if len(tried) > _WORSE and min(tried[-_WORSE:], key=_prediction) is tried[-_WORSE]:
+            break
+    if not tried:
+        assert refusal is not None
+        raise refusal
+    return min(tried, key=_prediction)
+
+
+def _naming_delta(plan: Callable[[privacy.Budget], Plan], budget: privacy.Budget) -> Plan:
+    """The plan; where δ is too small, the refusal names one that would do, if there is any."""
+    try:
+        return plan(budget)
+    except Infeasible as refusal:
+        if "delta" not in refusal.needed:
+            raise
+        said = str(refusal)
+    delta = 4.0 * budget.delta
+    while delta < 1.0:
+        try:
+            plan(privacy.Budget(budget.epsilon, delta))
+        except Infeasible:
+            delta *= 4.0
+        else:
+            raise Infeasible(f"{said}; delta = {delta!r} would do", {"delta": delta})
+    raise Infeasible(said)

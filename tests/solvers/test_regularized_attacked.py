@@ -55,7 +55,7 @@ def documented(setting, k, mu, c, num_steps):
     far = 2 * num_steps * math.exp(-t * t / 2)
     root = math.sqrt(1 + eta * m)
     reach = big_l / mu + (math.sqrt(d) + t) * math.sqrt(eta) * (1 + root) / (eta * m)
-    reach += 1 / math.sqrt(p_)
+    reach += 2 / math.sqrt(p_)
     acceptance = math.exp(-0.625 * c)
     kappa, rho = k * big_l / math.sqrt(p_), m * reach / math.sqrt(p_)
     close = 0.5 - root / 32
@@ -63,7 +63,11 @@ def documented(setting, k, mu, c, num_steps):
     sums = slots * 2.0 ** (2 * math.ceil(math.log2(n * slots)) - 33)
     tilts = (13 + 0.5 * sums) * kappa + 5 * rho + 4 + math.sqrt(d)
     tests = 32 + 2 * c + 6.5 * c * math.sqrt(d + 1) + c * d**2 * 2.0**-22
-    rounding = num_steps * 2.0**-53 * (tilts + tests / acceptance)
+    tests += 2.0 ** (2 * math.ceil(math.log2(n * slots)) - 44)
+    anchors = 2.0 ** math.floor(math.log2(math.sqrt(eta / d) / (16 * (1 + c) * (2 + c))))
+    released = 2.0 ** math.floor(math.log2(max(1 / (32 * math.sqrt(p_)), anchors)))
+    last = (8 * d + 2 * math.sqrt(d)) / (math.sqrt(p_) * released * acceptance)
+    rounding = 2.0**-53 * (num_steps * (tilts + tests / acceptance) + last)
     return mixing, far, reach, acceptance, gradients, rounding
 
 

@@ -243,7 +243,7 @@ def numbers(
     tested += 2.0 ** (2 * log_rows - 44)
     # (6) the last point, which is rounded to a grid of its own: it may fall on another place of it.
     release_unit = _rows.power_below(xp.maximum(deviation / _RELEASED, anchor_unit))
-    released = (4.0 * dim + math.sqrt(dim)) * deviation / (release_unit * acceptance)
+    released = (8.0 * dim + 2.0 * math.sqrt(dim)) * deviation / (release_unit * acceptance)
     rounding = _UNIT * (steps * (tilt + tested / acceptance) + released)
 
     valid = valid & anchored & fits & (dim <= MOST_PARAMETERS) & (log_rows <= 32)

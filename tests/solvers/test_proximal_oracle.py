@@ -233,6 +233,7 @@ def test_chains_have_the_law_of_the_target():
     assert kolmogorov(draws, grid, log_density) <= 1.95 / np.sqrt(len(draws))
 
 
+@pytest.mark.slow
 def test_quadratic_losses_have_the_gaussian_in_closed_form():
     # Within its threshold Huber's loss is a square, and the threshold is 60 deviations away.
     rng = np.random.default_rng(2)

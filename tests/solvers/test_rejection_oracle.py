@@ -220,6 +220,7 @@ def test_linear_losses_on_a_box_with_the_mean_six_deviations_outside():
         assert agrees(points[:, i], stats.truncnorm(*ends, loc=mean, scale=deviation).cdf)
 
 
+@pytest.mark.slow
 def test_linear_losses_on_a_ball_with_the_mean_six_deviations_outside():
     scale, c, radius, dim = 5.0, 0.03, 1.0, 3
     step = c / scale**2
@@ -301,6 +302,7 @@ def test_a_difference_without_cancellation_takes_the_place_of_two_values():
 # -- chains
 
 
+@pytest.mark.slow
 def test_a_gaussian_target_is_kept_and_forgotten_as_fast_as_is_known():
     """Start in the target, one step: mean, variance, and the correlation with the start."""
     step, scale, convexity, chains = 0.5, 0.2, 1.0, 30_000
@@ -387,6 +389,7 @@ def test_the_flat_loop_has_the_law_of_nested_loops_in_numpy():
     assert stats.ks_2samp(end.params[:, 0], x).statistic < CRITICAL * math.sqrt(2 / chains)
 
 
+@pytest.mark.slow
 def test_the_order_of_records_has_no_meaning_and_the_origin_has_none():
     records = np.random.default_rng(7).normal(size=(6, 2))
     step, scale, shift = 0.01, 2.0, np.array([3.0, -5.0])

@@ -14,6 +14,7 @@ _NUMBERS = "solvers/sampling/_proximal_numbers.py"
 _PLANNED = "solvers/sampling/_regularized_plan.py"
 _SOLVER = "solvers/sampling/regularized.py"
 _CHAIN = "solvers/sampling/alternating_sampler.py"
+_LENGTHS = "solvers/sampling/chain_lengths.py"
 _GRID = "solvers/sampling/_rows.py"
 _BENT = "problems/envelopes.py"
 _LEFT = "problems/_remainders.py"
@@ -110,9 +111,9 @@ FAULTS = (
     Fault("attacked: every move to y has the same key", _CHAIN,
           "oracle.diffuse(jax.random.wrap_key_data(words, impl=jax.random.key_impl(key)), held)",
           "oracle.diffuse(first, held)", _ORACLE),
-    Fault("attacked: Chernoff twice over", _CHAIN,
+    Fault("attacked: Chernoff twice over", _LENGTHS,
           "xp.exp(-trials * xp.maximum", "xp.exp(-2.0 * trials * xp.maximum", _PLAN),
-    Fault("attacked: a start half as far away", _CHAIN,
+    Fault("attacked: a start half as far away", _LENGTHS,
           "xp.log(2.0 * xp.sqrt(eta))", "xp.log(4.0 * xp.sqrt(eta))", _PLAN),
     Fault("attacked: an envelope that is too low", _BENT,
           "return g * r - 0.5 * smoothing * g * g", "return g * r - smoothing * g * g", _ENVELOPES),

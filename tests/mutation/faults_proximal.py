@@ -62,7 +62,7 @@ FAULTS = (
     Fault("sampler: the start is taken to be the mode", _NUMBERS,
           "start = slope / mu + xp.sqrt(dim / m)", "start = xp.sqrt(dim / m)", _PLAN),
     Fault("sampler: two steps more are counted than are made",
-          "solvers/sampling/alternating_sampler.py",
+          "solvers/sampling/chain_lengths.py",
           "lost = (steps - 1.0) * xp.log1p", "lost = (steps + 1.0) * xp.log1p", _PLAN),
     Fault("sampler: a trial that failed is taken", "solvers/sampling/alternating_sampler.py",
           "state = _choose(counted, proposed, state)", "state = _choose(counted | True, proposed, state)",

@@ -11,6 +11,7 @@ from scipy import stats
 
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.sampling import alternating_sampler as sampler
+from dpsco_jax.solvers.sampling import chain_lengths
 from tests.support.compiled import OPTIMIZED
 
 CRITICAL = 1.95  # of Kolmogorov's statistic times the root of the number of draws: 1 in 1000
@@ -187,7 +188,7 @@ def test_steps_are_enough_for_gaussian_chains_and_not_too_many(step, convexity, 
     for steps in (1, 2, 5, 20, 60, 200):
         deviation = math.sqrt((1 - r ** (-2 * steps)) / convexity)
         true = _gaussian_distance(start * r**-steps, deviation, convexity)
-        bound = sampler.mixing_variation(steps, step, convexity, far)
+        bound = chain_lengths.mixing_variation(steps, step, convexity, far)
         assert true <= bound
         # A start at the mean is within a distance that falls twice as fast.
         if start > 0 and 1e-9 < true < 0.1:
@@ -197,13 +198,13 @@ def test_steps_are_enough_for_gaussian_chains_and_not_too_many(step, convexity, 
 def test_the_least_number_of_steps_is_found():
     for variation in (0.3, 1e-3, 1e-9, 1e-30):
         for step in (1e-4, 0.3, 20.0):
-            steps = sampler.mixing_steps(variation, step, 2.0, 3.0)
-            assert sampler.mixing_variation(steps, step, 2.0, 3.0) <= variation
-            assert steps == 1 or sampler.mixing_variation(steps - 1, step, 2.0, 3.0) > variation * (
-                1 - 1e-9
-            )
+            steps = chain_lengths.mixing_steps(variation, step, 2.0, 3.0)
+            assert chain_lengths.mixing_variation(steps, step, 2.0, 3.0) <= variation
+            assert steps == 1 or chain_lengths.mixing_variation(
+                steps - 1, step, 2.0, 3.0
+            ) > variation * (1 - 1e-9)
             printed = 3.0 / (2 * math.sqrt(step)) * (1 + 2.0 * step) ** -(steps - 1)
-            assert sampler.mixing_variation(steps, step, 2.0, 3.0) == pytest.approx(
+            assert chain_lengths.mixing_variation(steps, step, 2.0, 3.0) == pytest.approx(
                 min(1.0, printed), rel=1e-9, abs=0
             )
 
@@ -214,13 +215,13 @@ def test_trials_that_fall_short_are_as_rare_as_is_said(p, steps):
     for more in (1.0, 1.01, 1.2, 2.0, 6.0):
         trials = math.ceil(more * steps / p)
         true = stats.binom.cdf(steps - 1, trials, p)
-        bound = sampler.trials_variation(steps, trials, p)
+        bound = chain_lengths.trials_variation(steps, trials, p)
         assert true <= bound
         # Chernoff's bound, which is that of T or fewer, loses a polynomial factor and no rate.
         if 1e-250 < true < 0.1:
             assert bound < 6 * math.sqrt(trials) * stats.binom.cdf(steps, trials, p)
     if steps > 1:
-        assert sampler.trials_variation(steps, steps - 1, p) == 1.0
+        assert chain_lengths.trials_variation(steps, steps - 1, p) == 1.0
 
 
 def test_the_least_number_of_trials_is_found():
@@ -230,20 +231,20 @@ def test_the_least_number_of_trials_is_found():
         (37, 0.03, 0.2),
         (5, 1.0, 0.1),
     ):
-        trials = sampler.capped_trials(steps, p, variation)
-        assert sampler.trials_variation(steps, trials, p) <= variation
+        trials = chain_lengths.capped_trials(steps, p, variation)
+        assert chain_lengths.trials_variation(steps, trials, p) <= variation
         if trials > steps:
-            assert sampler.trials_variation(steps, trials - 1, p) > variation
+            assert chain_lengths.trials_variation(steps, trials - 1, p) > variation
         assert stats.binom.cdf(steps - 1, trials, p) <= variation
 
 
 def test_impossible_requests():
     with pytest.raises(Infeasible, match=r"2\^31"):
-        sampler.capped_trials(10**9, 0.1, 1e-3)
+        chain_lengths.capped_trials(10**9, 0.1, 1e-3)
     with pytest.raises(ValueError, match="acceptance"):
-        sampler.trials_variation(3, 10, 1.5)
+        chain_lengths.trials_variation(3, 10, 1.5)
     with pytest.raises(ValueError, match="convexity"):
-        sampler.mixing_variation(3, 0.1, 0.0, 1.0)
+        chain_lengths.mixing_variation(3, 0.1, 0.0, 1.0)
     with pytest.raises(ValueError, match="num_steps"):
         sampler.run(jax.random.key(0), gaussian_oracle(1.0, 1.0), jnp.array(0.0), 0, 5)
     with pytest.raises(ValueError, match="num_trials"):

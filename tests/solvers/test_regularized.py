@@ -282,6 +282,37 @@ def test_neighbours_are_as_far_apart_as_is_said():
         ).statistic <= 1.95 / math.sqrt(count)
 
 
+@pytest.mark.slow
+def test_an_audit_finds_what_is_claimed_and_no_more():
+    # s = 1, attained: k = 2, μ = 2, L = 1, n = 2. The best test of means against each other is a threshold.
+    count, objective = 100_000, losses.huber(1.0)
+    plan = dataclasses.replace(
+        regularized.plan(problem(objective, num_users=2, dim=1), Budget(8.0, 1e-3)),
+        **{"inverse_temperature": 2.0, "regularization": 2.0},
+        **{"num_steps": 14.0, "num_trials": 400.0},
+    )
+    assert float(plan.gdp) == pytest.approx(1.0, rel=1e-9)
+    assert float(plan.numbers.variation.total) < 1e-5
+
+    def draws(second):
+        data = UserData(Example(jnp.ones((2, 1, 1)), 1e9 * jnp.array([[1.0], [second]])))
+
+        def draw(key):
+            return regularized.solve(key, plan, objective, data, jnp.zeros(1)).params[0]
+
+        keys = jax.random.split(jax.random.key(int(second) + 40), count)
+        return np.asarray(jax.jit(jax.vmap(draw))(keys))
+
+    one, other = draws(1.0), draws(-1.0)
+    apart = (one.mean() - other.mean()) / np.sqrt((one.var() + other.var()) / 2)
+    assert apart == pytest.approx(1.0, abs=0.02)
+    # Means are ½ and 0. Upper ends of both errors, at 99.9 % together.
+    errors = [int(np.sum(other > 0.25)), int(np.sum(one <= 0.25))]
+    above = [stats.beta.ppf(1 - 5e-4, wrong + 1, count - wrong) for wrong in errors]
+    learned = special.ndtri(1 - above[0]) - special.ndtri(above[1])
+    assert 0.95 <= learned <= 1.0
+
+
 def test_the_regularizer_is_centred_at_the_start():
     # Without labels there is no loss: N(start, 1/(kμ)).
     plan = linear_draws(1.0, 8_000)[1]

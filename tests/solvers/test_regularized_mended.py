@@ -15,7 +15,7 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import (
     _proximal_numbers,
-    alternating_sampler,
+    chain_lengths,
     proximal_oracle,
     regularized,
 )
@@ -134,7 +134,7 @@ def test_refusals_name_what_would_help(sizes, settings, named):
     [(1e-310, 1.0, 1.0, 1.0), (0.5, 1e-300, 1.0, 1.0), (0.1, 1e-20, 1e-20, 1e20)],
 )
 def test_counting_steps_ends(arguments, monkeypatch):
-    counted, plain = [], alternating_sampler.mixing_variation
+    counted, plain = [], chain_lengths.mixing_variation
 
     def counting(*given):
         counted.append(1)
@@ -142,9 +142,9 @@ def test_counting_steps_ends(arguments, monkeypatch):
             pytest.fail("it counts without end")
         return plain(*given)
 
-    monkeypatch.setattr(alternating_sampler, "mixing_variation", counting)
+    monkeypatch.setattr(chain_lengths, "mixing_variation", counting)
     with pytest.raises(ValueError, match="must be"):
-        alternating_sampler.mixing_steps(*arguments)
+        chain_lengths.mixing_steps(*arguments)
 
 
 # --- the oracle by itself ---

@@ -14,6 +14,7 @@ from dpsco_jax.solvers.sampling import _exponential_series as series
 from dpsco_jax.solvers.sampling import _rejection_error as error
 from dpsco_jax.solvers.sampling import (
     alternating_sampler,
+    chain_lengths,
     rejection_oracle,
     restricted_gaussian,
 )
@@ -332,9 +333,9 @@ def chain_of_distances(c, chains, tau, seed, constant_time=False):
     records = np.concatenate([np.linspace(0.2, 1.0, 15), np.linspace(-1.0, -0.8, 5)])
     scale, convexity = 4.0, 8.0
     step = c / scale**2
-    steps = alternating_sampler.mixing_steps(tau, step, convexity, 2.0)
+    steps = chain_lengths.mixing_steps(tau, step, convexity, 2.0)
     lost = error.inner_variation(c, 12)
-    cap = alternating_sampler.capped_trials(steps, (1 - lost) / 2, 1e-4 / chains)
+    cap = chain_lengths.capped_trials(steps, (1 - lost) / 2, 1e-4 / chains)
     normal = restricted_gaussian.whole_space(step, convexity, jnp.zeros(1))
     oracle = rejection_oracle.oracle(
         *(distances, jnp.asarray(records)[:, None], normal),
@@ -445,13 +446,13 @@ def test_two_dimensions_in_a_hundred_cells():
     records = np.random.default_rng(11).normal(size=(12, 2))
     scale, convexity, chains = 4.0, 8.0, 20_000
     step = 0.02 / (2 * scale**2)
-    steps = alternating_sampler.mixing_steps(1e-3, step, convexity, 2.0)
+    steps = chain_lengths.mixing_steps(1e-3, step, convexity, 2.0)
     normal = restricted_gaussian.whole_space(step, convexity, jnp.zeros(2))
     oracle = rejection_oracle.oracle(
         distances, jnp.asarray(records), normal, num_records=12, scale=scale, num_terms=12
     )
     run = partial(alternating_sampler.run, oracle=oracle, params=jnp.zeros(2))
-    cap = alternating_sampler.capped_trials(steps, 0.49, 1e-9)
+    cap = chain_lengths.capped_trials(steps, 0.49, 1e-9)
     end = lanes(lambda key: run(key, num_steps=steps, num_trials=cap).params, chains)
     cells = np.zeros(chains, int)
     for i in (0, 1):

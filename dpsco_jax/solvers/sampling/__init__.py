@@ -3,6 +3,7 @@
 from dpsco_jax.solvers.sampling import (
     alternating_sampler,
     attempt_bounds,
+    chain_lengths,
     proximal_oracle,
     regularized,
     rejection_oracle,
@@ -13,6 +14,7 @@ from dpsco_jax.solvers.sampling import (
 __all__ = [
     "alternating_sampler",
     "attempt_bounds",
+    "chain_lengths",
     "proximal_oracle",
     "regularized",
     "rejection_oracle",

@@ -28,7 +28,7 @@ from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _rows
-from dpsco_jax.solvers.sampling.alternating_sampler import mixing_variation, trials_variation
+from dpsco_jax.solvers.sampling.chain_lengths import mixing_variation, trials_variation
 
 MOST_PARAMETERS = 2**17
 MOST_ROWS = 2**32

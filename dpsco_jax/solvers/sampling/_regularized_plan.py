@@ -31,7 +31,7 @@ from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules.nominal_model import Nominal
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
 from dpsco_jax.solvers.sampling._proximal_numbers import Numbers, Setting
-from dpsco_jax.solvers.sampling.alternating_sampler import capped_trials, mixing_steps
+from dpsco_jax.solvers.sampling.chain_lengths import capped_trials, mixing_steps
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-40

@@ -29,7 +29,7 @@ from typing import NamedTuple, SupportsFloat
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
-from dpsco_jax.solvers.sampling import alternating_sampler
+from dpsco_jax.solvers.sampling import chain_lengths
 from dpsco_jax.solvers.sampling._rejection_error import MOST_TERMS, inner_variation, largest_c
 from dpsco_jax.solvers.sampling._rejection_rounding import Rounding, rounded_losses
 from dpsco_jax.solvers.sampling.attempt_bounds import ball_acceptance, farthest_start
@@ -160,8 +160,8 @@ def certified(
         cap += escape
     capped = 1.0
     if acceptance > 0.0:
-        capped = alternating_sampler.trials_variation(num_steps, num_trials, acceptance)
-    mixing = alternating_sampler.mixing_variation(num_steps, eta, convexity, distance)
+        capped = chain_lengths.trials_variation(num_steps, num_trials, acceptance)
+    mixing = chain_lengths.mixing_variation(num_steps, eta, convexity, distance)
     inner = min(1.0, num_steps * one)
     return Chain(
         *(eta, num_terms, num_steps, num_trials, indices),
@@ -198,7 +198,7 @@ def planned(
         if num_terms is None:  # a smaller δ asks for more terms, never many
             choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
-        known = alternating_sampler.mixing_steps(
+        known = chain_lengths.mixing_steps(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )
     escape = _ESCAPE * tau / 2.0
@@ -209,7 +209,7 @@ def planned(
             f"variation must be larger: in float64 {draft.rounding:.3g} of it is rounding, and trials succeed"
             f" with probability {draft.acceptance:.3g} or more, got {tau}"
         )
-    trials = alternating_sampler.capped_trials(known, draft.acceptance, _SLACK * _CAP * tau)
+    trials = chain_lengths.capped_trials(known, draft.acceptance, _SLACK * _CAP * tau)
     return certified(sizes, eta, terms, known, trials, indices, escape)
 
 

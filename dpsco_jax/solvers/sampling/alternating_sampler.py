@@ -6,7 +6,7 @@ of all steps are made in one flat loop of at most N trips, so that lanes under `
 another in each step.
 
 Source: T, Algorithm 13 (Lee, Shen and Tian 2021); the law of the loop is that of Theorem 3.5.2, with the
-number of steps that ``mixing_steps`` proves.
+number of steps that ``chain_lengths.mixing_steps`` proves.
 
 Formal guarantee: let V be m-strongly convex on a convex set and W ≥ √E‖x_0 - x‖² for x of the law π ∝ e^{-V}.
 With exact draws the law of x_T is within total variation
@@ -35,31 +35,17 @@ Example:
     ((2,), 20)
 """
 
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from dpsco_jax import _checks
-from dpsco_jax._infeasible import Infeasible
-from dpsco_jax._numerics import Scalar, as_floats
+from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
 
-__all__ = [
-    "Draw",
-    "Oracle",
-    "capped_trials",
-    "mixing_steps",
-    "mixing_variation",
-    "run",
-    "trials_variation",
-]
-
-_ULPS = 16.0
-_MOST_TRIALS = 2**31 - 1
-_LEAST = 2.0**-1000
+__all__ = ["Draw", "Oracle", "run"]
 
 
 class Oracle(NamedTuple):
@@ -123,7 +109,7 @@ def run(
     _checks.require_instance("oracle", oracle, Oracle)
     _checks.require_whole("num_steps", num_steps, 1)
     _checks.require_whole("num_trials", num_trials, 1)
-    _checks.require_within("num_trials", num_trials, 1, _MOST_TRIALS)
+    _checks.require_within("num_trials", num_trials, 1, MOST_TRIALS)
     constant_time = _checks.require_flag("constant_time", constant_time)
     first, rest = jax.random.split(key)
 
@@ -157,149 +143,6 @@ def run(
         end = jax.lax.while_loop(pending, lambda carry: trip(carry[2], carry), start)
     state, accepted, trips = end
     return Draw(oracle.point(state), accepted, trips, state)
-
-
-def mixing_variation(
-    num_steps: Scalar, step_size: Scalar, convexity: Scalar, start_distance: Scalar
-) -> Any:
-    """How far the law of x_T is at most from the target, in total variation, if every step is exact.
-
-    Args:
-        num_steps: T, at least 1; may be traced, as all the others.
-        step_size: η, above 0.
-        convexity: m, above 0: V is m-strongly convex, on every data set.
-        start_distance: W, at least 0: √E‖x_0 - x‖² is at most W for x of the target, on every data set.
-
-    Returns:
-        (1 + ηm)^{-(T-1)}·W/(2√η), rounded up, at most 1.
-
-    Raises:
-        ValueError: a concrete argument is out of range.
-
-    Example:
-        >>> round(float(mixing_variation(20, 1.0, 1.0, 0.5)) * 2**21, 9)
-        1.0
-    """
-    _checks.require_whole("num_steps", num_steps, 1)
-    _checks.require_positive("step_size", step_size)
-    _checks.require_positive("convexity", convexity)
-    _checks.require_nonnegative("start_distance", start_distance)
-    xp, (steps, eta, m, start) = as_floats(num_steps, step_size, convexity, start_distance)
-    lost = (steps - 1.0) * xp.log1p(eta * m)
-    least, unit = xp.finfo(eta.dtype).tiny, xp.finfo(eta.dtype).eps
-    first = xp.log(xp.maximum(start, least)) - xp.log(2.0 * xp.sqrt(eta))
-    rounding = _ULPS * unit * (xp.abs(first) + lost + 1.0)
-    bound = xp.exp(xp.minimum(first - lost + rounding, 0.0))
-    return xp.minimum(xp.maximum(bound, least), 1.0)
-
-
-def mixing_steps(
-    variation: SupportsFloat,
-    step_size: SupportsFloat,
-    convexity: SupportsFloat,
-    start_distance: SupportsFloat,
-) -> int:
-    """The least T for which ``mixing_variation`` is at most the given one.
-
-    Args:
-        variation: in (2^-1000, 1).
-        step_size: η, above 0.
-        convexity: m, above 0.
-        start_distance: W, at least 0.
-
-    Raises:
-        ValueError: an argument is out of range.
-        Infeasible: that are more steps than a loop can count, 2³¹.
-
-    Example:
-        >>> mixing_steps(1e-9, 0.01, 1.0, 3.0)
-        2356
-    """
-    variation = _checks.require_real("variation", variation, _LEAST, 1.0)
-    eta = _checks.require_real("step_size", step_size, 0.0)
-    m = _checks.require_real("convexity", convexity, 0.0)
-    start = _checks.require_real("start_distance", start_distance, 0.0, closed=True)
-    log_first = math.log(max(start, 1e-300)) - math.log(2.0 * math.sqrt(eta))
-    rate = math.log1p(eta * m)
-    needed = (log_first - math.log(variation)) / rate if rate > 0 else math.inf
-    if needed > _MOST_TRIALS:
-        raise Infeasible(
-            f"step_size and convexity must be such that all steps are fewer than 2^31, got {eta} and {m}"
-        )
-    steps = 1 + max(0, math.floor(needed) - 1)
-    while mixing_variation(steps, eta, m, start) > variation:
-        steps += 1
-    return steps
-
-
-def trials_variation(num_steps: Scalar, num_trials: Scalar, acceptance: Scalar) -> Any:
-    """The probability, at most, that fewer than T of N trials succeed, by Chernoff's bound.
-
-    Args:
-        num_steps: T, at least 1; may be traced, as the others.
-        num_trials: N, at least 1.
-        acceptance: p, in (0, 1], whatever came before.
-
-    Raises:
-        ValueError: a concrete argument is out of range.
-
-    Example:
-        >>> bool(0.5**100 < trials_variation(1, 100, 0.5) < 1e-27)
-        True
-    """
-    _checks.require_whole("num_steps", num_steps, 1)
-    _checks.require_whole("num_trials", num_trials, 1)
-    _checks.require_within("acceptance", acceptance, 0.0, 1.0, open_low=True)
-    xp, (steps, trials, p) = as_floats(num_steps, num_trials, acceptance)
-    share = steps / trials
-    covered = share <= p
-    # Chernoff: Pr[Binomial(N, p) <= T - 1] <= exp(-N·KL(T/N, p)).
-    least, unit = xp.finfo(p.dtype).tiny, xp.finfo(p.dtype).eps
-    there = xp.where(covered, share, 0.5 * p)
-    failing, left = xp.maximum(1.0 - p, least), xp.maximum(1.0 - there, least)
-    met, missed = there * xp.log(there / p), (1.0 - there) * xp.log(left / failing)
-    rounding = _ULPS * unit * (xp.abs(met) + xp.abs(missed) + unit)
-    bound = xp.exp(-trials * xp.maximum(met + missed - rounding, 0.0))
-    bound = xp.where(p >= 1.0, 0.0, xp.maximum(bound, least))
-    return xp.where(covered, xp.minimum(bound, 1.0), 1.0)
-
-
-def capped_trials(num_steps: int, acceptance: float, variation: SupportsFloat) -> int:
-    """A number of trials of which fewer than T succeed with at most the given probability.
-
-    Args:
-        num_steps: T, at least 1.
-        acceptance: p, in (0, 1]: each trial succeeds with at least this probability, whatever came before.
-        variation: that probability, in (0, 1).
-
-    Returns:
-        The least N for which ``trials_variation`` is at most ``variation``.
-
-    Raises:
-        ValueError: an argument is out of range.
-        Infeasible: that are more trials than a loop can count, 2³¹.
-
-    Example:
-        >>> capped_trials(1000, 0.5, 1e-9)
-        2309
-    """
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    variation = _checks.require_real("variation", variation, 0.0, 1.0)
-
-    def enough(trials: int) -> bool:
-        return trials_variation(num_steps, trials, acceptance) <= variation
-
-    low, high = num_steps - 1, num_steps
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > _MOST_TRIALS:
-            raise Infeasible(
-                f"num_steps must be such that all trials are fewer than 2^31, got {num_steps}"
-            )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 def _choose(condition: Array, yes: Any, no: Any) -> Any:

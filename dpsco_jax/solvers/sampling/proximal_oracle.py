@@ -60,9 +60,8 @@ from dpsco_jax.solvers.sampling.alternating_sampler import Oracle
 
 __all__ = ["State", "proximal_oracle"]
 
-_TERM_UNIT = (
-    2.0**-43
-)  # of a row in the test: sums below 2^10, where anything is accepted, are exact
+# Of a row in the test: sums below 2^10, where anything is accepted at all, are exact.
+_TERM_UNIT = 2.0**-43
 
 
 class State(NamedTuple):

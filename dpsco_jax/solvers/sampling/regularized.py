@@ -181,7 +181,8 @@ def solve(
         plan: of ``plan``, for this very objective.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users, of at most ``plan.setting.items_per_user`` slots.
-        params: the start, ``[dim]``: the centre of the regularization. It may not depend on the data.
+        params: the start, ``[dim]``: the centre of the regularization. It may not depend on the data. One so
+            far from the origin that margins there are not exact in float64 costs infinity.
 
     Raises:
         ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not

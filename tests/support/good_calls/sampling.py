@@ -21,16 +21,16 @@ GOOD: dict[str, dict[str, Any]] = {
         "num_trials": _TRIALS,
         "constant_time": kinds.FLAG.but(None)(False),
     },
-    "solvers.sampling.alternating_sampler.mixing_variation": _CHAIN,
-    "solvers.sampling.alternating_sampler.mixing_steps": {
+    "solvers.sampling.chain_lengths.mixing_variation": _CHAIN,
+    "solvers.sampling.chain_lengths.mixing_steps": {
         **_CHAIN,
         "variation": kinds.OPEN_PROBABILITY(1e-6),
     },
-    "solvers.sampling.alternating_sampler.trials_variation": {
+    "solvers.sampling.chain_lengths.trials_variation": {
         "num_trials": _TRIALS,
         "acceptance": _ACCEPTANCE,
     },
-    "solvers.sampling.alternating_sampler.capped_trials": {
+    "solvers.sampling.chain_lengths.capped_trials": {
         "acceptance": _ACCEPTANCE,
         "variation": kinds.OPEN_PROBABILITY(1e-6),
     },

@@ -190,6 +190,7 @@ def test_ends_of_the_range():
     assert np.all(is_exact(2.0, [0.0, 1.0]))
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_and_have_the_right_sign():
     def spent(sigma, q):
         return privacy.epsilon(privacy.scale(poisson_subsampled_gaussian(sigma, q), 100.0), 1e-5)

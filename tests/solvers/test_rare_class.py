@@ -185,7 +185,7 @@ def _fitted(share, start, multiplier):
     return float(_first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0][0])
 
 
-@pytest.mark.parametrize("share", [0.003, 0.05, 0.5])
+@pytest.mark.parametrize("share", [pytest.param(0.003, marks=pytest.mark.slow), 0.05, 0.5])
 def test_sixty_steps_find_the_intercept_of_a_rare_class(share):
     assert _fitted(share, 0.0, 1e-6) == pytest.approx(float(_logit(share)), abs=0.05)
 

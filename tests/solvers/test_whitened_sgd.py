@@ -79,7 +79,14 @@ def test_the_ledger_of_a_run_is_that_of_the_plan():
     assert solution.gradients == solution.unprivate["gradients"] == (60 + 60 + 20) * USERS * ITEMS
 
 
-@pytest.mark.parametrize(("kind", "dim"), [("correlated", 12), ("uncentred", 12), ("many", 110)])
+@pytest.mark.parametrize(
+    ("kind", "dim"),
+    [
+        ("correlated", 12),
+        pytest.param("uncentred", 12, marks=pytest.mark.slow),
+        pytest.param("many", 110, marks=pytest.mark.slow),
+    ],
+)
 def test_without_noise_less_than_two_percent_of_the_start_is_left(kind, dim):
     data, objective = _table(kind, dim)
     plan = _plan(objective, dim, num_steps=600, quantile=0.995, margin_scale=1.0)
@@ -90,7 +97,14 @@ def test_without_noise_less_than_two_percent_of_the_start_is_left(kind, dim):
     assert -1e-5 <= value - optimum.value < 0.02 * start
 
 
-@pytest.mark.parametrize(("share", "ridge"), [(0.2, 1e-3), (0.6, 1e-3), (0.6, 0.1)])
+@pytest.mark.parametrize(
+    ("share", "ridge"),
+    [
+        (0.2, 1e-3),
+        pytest.param(0.6, 1e-3, marks=pytest.mark.slow),
+        pytest.param(0.6, 0.1, marks=pytest.mark.slow),
+    ],
+)
 def test_without_noise_it_ends_at_the_minimizer_over_a_ball(share, ridge):
     """Whose border is met aslant in the coordinates: against projected gradient descent in NumPy."""
     data, _ = _table("correlated", 12)
@@ -123,6 +137,7 @@ def _least_over_a_ball(rows, labels, ridge, radius, steps=800):
     return point
 
 
+@pytest.mark.slow
 def test_it_beats_scaling_alone_on_correlated_columns():
     data, objective = _table("correlated", 12)
     risk = mean_loss(objective)

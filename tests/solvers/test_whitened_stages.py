@@ -119,8 +119,9 @@ def test_units_of_labels_do_not_matter():
         plan = whitened_sgd.plan(problem, Budget(8.0, 1e-5), intercept=0, num_steps=40)
         assert plan.margin_scale == pytest.approx(0.5 * unit)
         data = UserData(Example(jnp.asarray(rows), jnp.asarray(unit * labels)), None)
-        run = whitened_sgd.solve(jax.random.key(0), plan, objective, data, jnp.zeros(3))
-        found.append(np.asarray(run.params) / unit)
+        start = jnp.zeros(3)
+        run = jax.jit(lambda key: whitened_sgd.solve(key, plan, objective, data, start))  # noqa: B023
+        found.append(np.asarray(run(jax.random.key(0)).params) / unit)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-4)
 
 

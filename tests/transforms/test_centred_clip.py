@@ -163,6 +163,7 @@ def test_noise_follows_the_radius_and_the_ledger_does_not():
         np.testing.assert_allclose(spent[-1], privacy.ORDERS / (2 * multiplier**2), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_finds_users_who_agree_on_a_mean_that_is_not_zero(rng):
     users, dim, spread, steps = 2000, 20, 0.02, 40
     rows = jnp.float32(1.0 + spread * rng.normal(size=(users, dim)))
@@ -196,6 +197,7 @@ def test_the_radius_settles_where_the_noise_of_the_centre_lets_it(rng):
     assert np.mean(radii[20:]) == pytest.approx(0.3 / math.sqrt(0.81 - 0.25), rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_stable_rate_where_noise_is_larger_than_the_radius(rng):
     """k = 2: a rate of 1/2 runs away, the stable rate does not."""
     users, dim = 100, 100

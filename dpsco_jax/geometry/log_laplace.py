@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import _checks
@@ -47,7 +48,7 @@ from dpsco_jax.geometry._mixture_tables import MixtureTables, mixture_tables
 from dpsco_jax.geometry._power_laplace import log_power_laplace
 from dpsco_jax.geometry._stable_density import log_density
 
-__all__ = ["LpLogLaplace", "Mixture", "at_zero"]
+__all__ = ["LpLogLaplace", "Mixture", "at_zero", "rise_at_one"]
 
 _LEAST, _LARGEST = 1.05, 1.95
 
@@ -141,6 +142,11 @@ class LpLogLaplace:
         """∇²ψ(x), the covariance of D_x."""
         return jax.hessian(self.value)(self._point(x))
 
+    def divergence(self, x: Float[Array, " dim"], z: Float[Array, " dim"]) -> Float[Array, ""]:
+        """KL(D_x‖D_z) = ψ(z) - ψ(x) - <∇ψ(x), z - x>; where it is at most 1/4 the laws differ by at most 1/2."""
+        start, end = self._point(x), self._point(z)
+        return self.value(end) - self.value(start) - jnp.dot(self.gradient(start), end - start)
+
     def mixture(self, x: Float[Array, " dim"]) -> Mixture:
         """The law of λ under D_x: y ~ D_x is λ from it, then y_i ∝ exp(x_i·y_i - λ·a^(q/2)·|y_i|^q).
 
@@ -230,6 +236,35 @@ def at_zero(p: float, scale: float, dim: int) -> float:
     side = math.log(2.0) + math.lgamma(1.0 + inverse)
     volume = dim * side - math.lgamma(1.0 + dim * inverse) + math.lgamma(1.0 + 0.5 * dim)
     return volume - 0.5 * dim * math.log(scale)
+
+
+def rise_at_one(dim: int, radius: float = 1.0, scale: float = 1.0) -> float:
+    """ψ(t·e₁) - ψ(0) for p = 1, in closed form: how the range grows with d, like √(d/2).
+
+    Under D_0 the largest |y_i| is r, r² of a Gamma law with shape d/2 over a; y₁ is ±r with probability 1/d, else
+    uniform between. So it is the logarithm of E[cosh(tr)/d + (1 - 1/d)·sinh(tr)/(tr)], which are two series in t²/(4a).
+
+    Args:
+        dim: d, at least 1.
+        radius: t, at least 0.
+        scale: a, above 0.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> from dpsco_jax.geometry import log_laplace
+        >>> [round(log_laplace.rise_at_one(d), 6) for d in (1, 2, 100)]
+        [0.25, 0.328184, 4.563266]
+    """
+    dim = _checks.require_count("dim", dim)
+    radius = _checks.require_real("radius", radius, 0.0, closed=True)
+    scale = _checks.require_real("scale", scale, 0.0)
+    height = radius * radius / (4.0 * scale)
+    _checks.require_within("radius² / (4·scale)", height, 0.0, 500.0)
+    edge = float(scipy.special.hyp1f1(0.5 * dim, 0.5, height))
+    middle = float(scipy.special.hyp1f1(0.5 * dim, 1.5, height))
+    return math.log(edge / dim + (1.0 - 1.0 / dim) * middle)
 
 
 def _require_exponent(p: Any, dim: int) -> float:

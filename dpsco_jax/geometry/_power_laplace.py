@@ -52,13 +52,14 @@ def log_power_laplace(t: ArrayLike, q: float) -> Float[Array, "*shape"]:
     near = smooth + table(jnp.minimum(z, table.high))
     beyond = z > table.high
     size = jnp.where(beyond, jnp.abs(t), math.exp(0.5 * table.high))
-    power = (size / q) ** p
+    log_power = p * (jnp.log(size) - math.log(q))
+    power = jnp.exp(log_power)
     series = jnp.zeros_like(power)
     for coefficient in far[::-1]:
         series = (series + coefficient) / power
     # Half of log(2π/(q(q-1)P)), and log w* = log(P)/q.
     constant = 0.5 * math.log(2.0 * math.pi / (q * (q - 1.0)))
-    expansion = (q - 1.0) * power + constant + (1.0 / q - 0.5) * jnp.log(power) + series
+    expansion = (q - 1.0) * power + constant + (1.0 / q - 0.5) * log_power + series
     return jnp.where(beyond, expansion, near)
 
 

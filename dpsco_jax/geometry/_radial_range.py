@@ -54,9 +54,7 @@ def _one(t: np.ndarray, dim: int) -> np.ndarray:
         gap = peak * np.expm1(s)
         return dim * s + (t - 2.0 * peak) * gap - gap * gap
 
-    low = np.where(
-        peak > 8.0, np.log1p(-np.minimum(7.5 / peak, 0.97)), -(_DEPTH + 64.0) / dim
-    )
+    low = np.where(peak > 8.0, np.log1p(-np.minimum(7.5 / peak, 0.97)), -(_DEPTH + 64.0) / dim)
     high = np.log1p(8.0 / peak)
     s = low + (high - low) * np.linspace(0.0, 1.0, _NODES)
     total = np.exp(exponent(s)).sum(axis=1) * ((high - low)[:, 0] / (_NODES - 1))

@@ -33,9 +33,7 @@ def least_rate(c: float) -> float:
     return (1.0 - c) * c ** (c / (1.0 - c))
 
 
-def log_density(
-    log_lambda: ArrayLike, c: float, low: float, high: float
-) -> Float[Array, "*shape"]:
+def log_density(log_lambda: ArrayLike, c: float, low: float, high: float) -> Float[Array, "*shape"]:
     """The logarithm of the density of log λ, in JAX.
 
     Args:

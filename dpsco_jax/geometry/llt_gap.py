@@ -121,7 +121,9 @@ def _nodes(low: float, high: float, num: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _values(name: str, function: Potential, points: np.ndarray) -> np.ndarray:
     values = np.asarray(function(points), np.float64)
-    _checks.require(values.shape == points.shape, f"{name} by its shape", values.shape, "of a vector")
+    _checks.require(
+        values.shape == points.shape, f"{name} by its shape", values.shape, "of a vector"
+    )
     _checks.require_finite(f"values of {name}", values)
     return values
 

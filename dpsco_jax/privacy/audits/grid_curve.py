@@ -132,11 +132,17 @@ def _require_declared(
             bends.append((np.min(bend) + 4.0 * rounding) / length**2)
     seen = float(max(slopes))
     _checks.require(
-        seen <= largest * (1.0 + 1e-6), "lipschitz_diff", largest, f"at least {seen:.6g}, seen on the grid"
+        seen <= largest * (1.0 + 1e-6),
+        "lipschitz_diff",
+        largest,
+        f"at least {seen:.6g}, seen on the grid",
     )
     bent = float(min(bends))
     _checks.require(
-        bent >= least * (1.0 - 1e-6), "strong_convexity", least, f"at most {bent:.6g}, seen on the grid"
+        bent >= least * (1.0 - 1e-6),
+        "strong_convexity",
+        least,
+        f"at most {bent:.6g}, seen on the grid",
     )
 
 
@@ -155,7 +161,9 @@ def _axes(axes: Sequence[np.ndarray]) -> list[np.ndarray]:
         _checks.require_number("axes", axis)
         _checks.require_finite("axes", axis)
         vector = np.asarray(axis, np.float64)
-        _checks.require(vector.ndim == 1 and len(vector) >= 3, "axes", vector.shape, "of 3 or more points")
+        _checks.require(
+            vector.ndim == 1 and len(vector) >= 3, "axes", vector.shape, "of 3 or more points"
+        )
         gaps = np.diff(vector)
         even = bool(gaps[0] > 0.0 and np.allclose(gaps, gaps[0], rtol=1e-6, atol=0.0))
         _checks.require(even, "axes", vector, "increasing and equally spaced")

@@ -3,11 +3,12 @@
 What it computes: the grids of ``_mixture_grid``, the span that the table of the stable density has to cover,
 and the error of a value.
 
-Formal guarantee: the error is a sum of three. The rule over λ: proven. The tables: measured, against quadratures with
-other steps, between the points that the tables were made from, and doubled. An error of the weights' logarithms is
-averaged by the sum over λ; that of log Z is relative to 1 + (q-1)(|t|/q)^p, whose sum over the coordinates has, under
-the tilted law of λ, a mean of at most d + 2(q-1)/q·(N + d), N = ‖u‖_p²/4. Roundings: the terms of the sum are at
-most some multiples of N + d, each rounded a few times; 2^-49 of that is allowed for.
+Formal guarantee: the error is a sum of three. The rule over λ: proven. The tables: measured, against
+quadratures with other steps, between the points that the tables were made from, and doubled. An error of
+the weights' logarithms is averaged by the sum over λ; that of log Z is relative to 1 + (q-1)(|t|/q)^p,
+whose sum over the coordinates has, under the tilted law of λ, a mean of at most d + 2(q-1)/q·(N + d), N =
+‖u‖_p²/4. Roundings: the terms of the sum are at most some multiples of N + d, each rounded a few times;
+2^-49 of that is allowed for.
 
 Cost: a second on the host, once for each (p, d, shells).
 """

@@ -1,4 +1,4 @@
-"""The one-sided stable density: of the λ > 0 with E exp(-λs) = exp(-s^c), 0 < c < 1, on a scale of logarithms.
+"""The one-sided stable density, on a scale of logarithms: E exp(-λs) = exp(-s^c), λ > 0, 0 < c < 1.
 
 What it computes: with x = λ^(-c/(1-c)) and the increasing function
 

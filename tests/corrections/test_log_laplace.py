@@ -23,13 +23,13 @@ def log_sinh(x):
 
 
 def test_isoperimetry_of_weak_relative_convexity_is_not_of_order_root_m():
-    """Both φ are convex and self-concordant, mφ is m-strongly convex relative to φ; mφ is not self-concordant."""
+    """Both φ are convex and self-concordant, mφ is m-strongly convex relative to φ."""
     measured = [cut_at_zero(log_sinh, 1 / 3, m) / math.sqrt(m) for m in (1, 0.3, 0.1, 0.03, 0.01)]
     np.testing.assert_allclose(measured, [0.70, 0.58, 0.42, 0.27, 0.17], atol=6e-3)
     for m in (1e-3, 1e-4):
         assert cut_at_zero(log_sinh, 1 / 3, m) == pytest.approx(math.sqrt(3) * m, rel=0.03)
         assert cut_at_zero(lambda x: x - math.log1p(x), 1.0, m) == pytest.approx(m, rel=0.1)
-    # The chain that the lemma was for contracts at the rate claimed for it all the same: φ is uniform on [-1, 1].
+    # The chain that the lemma was for contracts at the rate claimed for it all the same, φ = 0 on [-1, 1].
     for m in (0.1, 0.01):
         chain = llt_gap_check(
             np.zeros_like, m, domain=(-60 / m, 60 / m), support=(-1.0, 1.0), num_nodes=160

@@ -42,7 +42,7 @@ def test_a_convex_potential_and_a_domain_only_help(phi, kappa):
 
 
 def test_a_gaussian_chain_with_a_quadratic_potential_in_closed_form():
-    """φ = y²/2 and F = b·x²/2: x given y has precision 1 + κ + b, y given x variance 1: σ₂² = 1/(1 + κ + b)."""
+    """φ = y²/2 and F = b·x²/2: x given y has precision 1 + κ + b, y given x variance 1."""
     found = llt_gap_check(
         lambda y: y**2 / 2,
         0.5,
@@ -63,10 +63,10 @@ def test_a_potential_that_is_not_convex_is_beyond_the_theorem():
 
 
 def test_refusals():
-    sides = {"domain": (-1.0, 1.0), "support": (-1.0, 1.0)}
+    sides = {"domain": (-1.0, 1.0), "support": (-1.0, 1.0), "num_nodes": 32}
     with pytest.raises(ValueError, match=r"domain\[1\]"):
         llt_gap_check(np.zeros_like, 1.0, domain=(1.0, 1.0), support=(-1.0, 1.0))
     with pytest.raises(ValueError, match="values of phi"):
         llt_gap_check(lambda y: y * np.inf, 1.0, **sides)
     with pytest.raises(ValueError, match="num_nodes must be even"):
-        llt_gap_check(np.zeros_like, 1.0, num_nodes=33, **sides)
+        llt_gap_check(np.zeros_like, 1.0, **{**sides, "num_nodes": 33})

@@ -23,13 +23,12 @@ def test_values_of_the_reference():
 
 
 def test_rise_is_that_of_a_weighted_sample_of_matrices():
-    """exp(ψ(X) - ψ(0)) = E exp<X, Y>·w / E w for Gaussian Y, which share no line with the Bessel functions."""
+    """exp(ψ(X) - ψ(0)) = E exp<X, Y>·w / E w for Gaussian Y."""
     y = np.random.default_rng(0).normal(size=(60_000, 2, 2))
     values = np.linalg.svd(y, compute_uv=False)
     for p in (4 / 3, 1.7):
         q = p / (p - 1)
         weights = np.exp(np.sum(values**2, 1) / 2 - 0.5 * np.sum(values**q, 1) ** (2 / q))
-        # Where q > 2 the Schatten norm is smaller than Frobenius', and weights are bounded by those of its ball.
         lean = np.exp(np.einsum("ij,nij->n", X, y)) * weights
         ratio = lean.mean() / weights.mean()
         spread = (lean - ratio * weights).std() / weights.mean() / math.sqrt(len(y))

@@ -57,7 +57,7 @@ def test_the_theorem_holds_in_general_norms(p):
 
 
 def test_both_directions_are_looked_at():
-    """B is A times 4: the worse direction alone is near the curve; exchanging the two laws changes nothing."""
+    """Exchanging the two laws changes nothing, and both sums are formed."""
 
     def wide(x):
         return x[:, 0] ** 2 / 2
@@ -94,7 +94,7 @@ def test_declarations_that_the_grid_refutes_are_refused():
     with pytest.raises(ValueError, match=r"strong_convexity must be at most 1,"):
         gdp_general_norm_check(curved, moved, grid, **{**good, "strong_convexity": 1.1})
     # In ℓ1 a square of ℓ2 bends least along a diagonal.
-    with pytest.raises(ValueError, match="strong_convexity must be at most 0.5"):
+    with pytest.raises(ValueError, match=r"strong_convexity must be at most 0\.5,"):
         gdp_general_norm_check(
             curved, moved, [grid[0], grid[0]], **{**good, "p": 1.0, "strong_convexity": 0.9}
         )

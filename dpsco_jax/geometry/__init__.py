@@ -2,12 +2,14 @@
 
 from dpsco_jax.geometry import (
     domains,
+    llt_gap,
     log_laplace,
     lp,
     lp_balls,
     norms,
     prox,
     rotations,
+    schatten_laplace,
     smoothing,
     two_balls,
 )
@@ -20,6 +22,7 @@ __all__ = [
     "box",
     "domains",
     "l1_ball",
+    "llt_gap",
     "log_laplace",
     "lp",
     "lp_ball",
@@ -28,6 +31,7 @@ __all__ = [
     "prox",
     "rotations",
     "schatten_ball",
+    "schatten_laplace",
     "simplex",
     "smoothing",
     "two_balls",

@@ -13,7 +13,7 @@ Example:
     >>> import numpy as np
     >>> from dpsco_jax.geometry import _piecewise
     >>> table = _piecewise.fit(np.exp, 0.0, 1.0, 4)
-    >>> abs(float(table(0.3)) - np.exp(0.3)) < 1e-6
+    >>> bool(abs(table(0.3) - np.exp(0.3)) < 1e-6)
     True
 """
 

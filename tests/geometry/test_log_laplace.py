@@ -292,7 +292,9 @@ def test_steps_and_ends_of_the_grid_obey_the_proof_written_again(p, dim, shell):
         for g in np.linspace(0.02, 0.999, 400)
     )
     assert left < -39.4
-    # To the right: the weight itself, by the finest sum.
+    # To the right: for the inner end of the shell, and the weight itself, by a finer sum.
+    ends = grid.low + grid.step * (grid.size - 1)
+    assert np.all(ends >= _mixture_grid._right_end(p, dim, np.arange(shell + 1.0)) - 1e-12)
     q = p / (p - 1)
     v = np.arange(grid.low[shell] - 1.0, grid.low[shell] + h * (grid.size - 1) + 20.0, h / 3)
     u = np.zeros((dim, 1))

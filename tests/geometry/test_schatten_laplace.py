@@ -42,6 +42,9 @@ def test_range_bounds_rises_of_the_reference():
         0 * X, 4 / 3, 0.5
     )
     assert rise <= schatten.schatten_range(2.0, 4 / 3, 0.5, 2, 2) < 3 * rise
+    # That of rows·columns dimensions.
+    assert schatten.schatten_range(1.0, 1.5, 0.04, 1, 5) == pytest.approx(11.30, abs=5e-3)
+    assert schatten.schatten_range(1.0, 1.5, 0.0025, 5, 4) == pytest.approx(133.0, abs=0.05)
 
 
 def test_larger_matrices_are_an_open_question():

@@ -6,7 +6,11 @@ import pytest
 from tests.support import public
 from tests.support.good_calls import EXEMPT, GOOD
 
-FLOAT64 = ("solvers.sampling.proximal_oracle.", "solvers.sampling.regularized.")
+FLOAT64 = (
+    "geometry.log_laplace.",
+    "solvers.sampling.proximal_oracle.",
+    "solvers.sampling.regularized.",
+)
 FUNCTIONS = sorted(public.public_functions())
 
 

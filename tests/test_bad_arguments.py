@@ -6,7 +6,9 @@ import pytest
 from tests.support import public
 from tests.support.good_calls import EXEMPT, GOOD
 
-FLOAT64 = ("solvers.sampling.proximal_oracle.", "solvers.sampling.regularized.")
+FLOAT64 = tuple(
+    f"solvers.sampling.{name}." for name in ("exponential_mechanism", "proximal_oracle", "regularized")
+)
 FUNCTIONS = sorted(public.public_functions())
 
 

@@ -7,7 +7,8 @@ from tests.support import public
 from tests.support.good_calls import EXEMPT, GOOD
 
 FLOAT64 = tuple(
-    f"solvers.sampling.{name}." for name in ("exponential_mechanism", "proximal_oracle", "regularized")
+    f"solvers.sampling.{name}."
+    for name in ("exponential_mechanism", "proximal_oracle", "regularized")
 )
 FUNCTIONS = sorted(public.public_functions())
 

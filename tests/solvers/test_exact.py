@@ -44,7 +44,8 @@ def test_linear_losses_attain_the_bound_of_the_theorem():
     n, k, mu, slope = 7, 3.0, 0.4, 2.5
     center, key = jnp.array([10.0]), jax.random.key(3)
     one, other = (
-        exact.linear(key, jnp.array([sign * slope / n]), center, k, mu).params[0] for sign in (1, -1)
+        exact.linear(key, jnp.array([sign * slope / n]), center, k, mu).params[0]
+        for sign in (1, -1)
     )
     s = 2 * slope * math.sqrt(k) / (n * math.sqrt(mu))
     assert abs(float(other - one)) * math.sqrt(k * mu) == pytest.approx(s, rel=1e-12)
@@ -206,7 +207,9 @@ def test_bad_arguments():
         "mean": lambda: exact.linear(key, jnp.zeros(3), zero, 1.0, 1.0),
         "convexity": lambda: exact.linear(key, zero, zero, 1.0, -1.0),
         "domain": lambda: exact.mean_estimation(key, zero, 1.0, "ball"),
-        "numbers": lambda: target_rejection.draw(key, 3, zero, 1.0, 1.0, gradient=abs, remainder=max),
+        "numbers": lambda: target_rejection.draw(
+            key, 3, zero, 1.0, 1.0, gradient=abs, remainder=max
+        ),
         "gradient": lambda: target_rejection.draw(
             key, numbers, zero, 1.0, 1.0, gradient=3, remainder=max
         ),

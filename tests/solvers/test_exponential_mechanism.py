@@ -198,9 +198,7 @@ def test_cells_outside_of_a_ball_are_never_drawn_and_points_stay_in_it():
     plan = planned(objective, 2, epsilon=0.01, cells=8)
     run = jax.jit(
         jax.vmap(
-            lambda key: exponential_mechanism.solve(
-                key, plan, objective, data, jnp.zeros(2)
-            ).params
+            lambda key: exponential_mechanism.solve(key, plan, objective, data, jnp.zeros(2)).params
         )
     )
     found = np.asarray(run(jax.random.split(jax.random.key(1), 2000)))
@@ -225,9 +223,11 @@ def test_linear_losses_on_a_box_have_truncated_exponential_coordinates():
     assert plan.cells == 600 // 5 * 2  # 5nε/d
     run = jax.jit(
         jax.vmap(
-            lambda key: exponential_mechanism.solve(
-                key, plan, objective, users(rows), jnp.zeros(dim)
-            ).params
+            lambda key: (
+                exponential_mechanism.solve(
+                    key, plan, objective, users(rows), jnp.zeros(dim)
+                ).params
+            )
         )
     )
     found = np.asarray(run(jax.random.split(jax.random.key(2), number)))
@@ -251,9 +251,9 @@ def test_a_plan_reaches_its_bound_on_the_risk(monkeypatch):
                 x, law = centers(plan), law_of(plan, objective, data, monkeypatch)
                 mean = jax.vmap(
                     lambda w, data=data, objective=objective: jnp.mean(
-                        jax.vmap(lambda item: objective.loss(w, jax.tree.map(lambda a: a[0], item)))(
-                            data.items
-                        )
+                        jax.vmap(
+                            lambda item: objective.loss(w, jax.tree.map(lambda a: a[0], item))
+                        )(data.items)
                     )
                 )
                 values = np.asarray(mean(jnp.asarray(x)))
@@ -329,7 +329,7 @@ def test_a_chain_runs_on_the_mean_loss_and_the_set_that_were_planned(monkeypatch
         rows = np.asarray(data.items.features)[:, 0]
         rows = rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
         margins, labels = rows @ np.asarray(x), np.asarray(data.items.label)[:, 0]
-        found = jax.vmap(lambda row: seen["loss"](x, row))(seen["data"])
+        found = jax.vmap(lambda row, x=x: seen["loss"](x, row))(seen["data"])
         np.testing.assert_allclose(found, np.logaddexp(0, margins) - labels * margins, atol=1e-5)
         # The quadratic is around the centre of the set, and as steep as planned.
         eta, bend = chain.step_size, float(plan.inverse_temperature * plan.regularization)
@@ -348,9 +348,7 @@ def test_the_chain_has_the_law_of_its_target():
     number = 300
     draw = jax.jit(
         jax.vmap(
-            lambda key: exponential_mechanism.solve(
-                key, plan, objective, data, jnp.zeros(1)
-            ).params
+            lambda key: exponential_mechanism.solve(key, plan, objective, data, jnp.zeros(1)).params
         )
     )
     found = np.asarray(draw(jax.random.split(jax.random.key(3), number)))[:, 0]
@@ -393,12 +391,14 @@ def test_edited_grids_cost_what_they_run():
     spent = plan.certificate().epsilon
     for name, factor in (("inverse_temperature", 3.0), ("cells", 2), ("num_users", 2)):
         edited = dataclasses.replace(plan, **{name: getattr(plan, name) * factor})
-        expected = {"inverse_temperature": 3.0, "cells": (1 - 1 / 18) / (1 - 1 / 9), "num_users": 0.5}
+        expected = {
+            "inverse_temperature": 3.0,
+            "cells": (1 - 1 / 18) / (1 - 1 / 9),
+            "num_users": 0.5,
+        }
         assert edited.certificate().epsilon == pytest.approx(spent * expected[name], rel=1e-6)
     wide = dataclasses.replace(plan, upper=plan.upper + np.array([2.0, 0.0]))
-    assert wide.certificate().epsilon == pytest.approx(
-        spent * math.sqrt(17 / 5), rel=1e-6
-    )
+    assert wide.certificate().epsilon == pytest.approx(spent * math.sqrt(17 / 5), rel=1e-6)
     for change in (
         {"upper": plan.lower}, {"inverse_temperature": -1.0}, {"inverse_temperature": math.nan},
         {"cells": 1}, {"route": "chain"}, {"regularization": 0.5},
@@ -418,7 +418,9 @@ def test_refusals():
     with pytest.raises(Infeasible, match=r"rounding.*delta = .* would do"):
         chain_plan(delta=1e-15)
     calls = {
-        "problem.dim": lambda: planned(losses.logistic(1.0, domain=domains.ball(1.0)), 3, route="grid"),
+        "problem.dim": lambda: planned(
+            losses.logistic(1.0, domain=domains.ball(1.0)), 3, route="grid"
+        ),
         "problem.objective.ridge": lambda: planned(losses.logistic(1.0, domain=BOX, ridge=0.1), 2),
         "domain": lambda: planned(losses.logistic(1.0), 2),
         "problem.objective.domain": lambda: planned(losses.logistic(1.0, domain=BOX), 3),
@@ -430,7 +432,9 @@ def test_refusals():
         "labels are bounded": lambda: planned(
             losses.huber(1.0, domain=BOX), 2, delta=1e-3, route="chain"
         ),
-        "losses of|problems.losses": lambda: planned(linear(1.0, BOX), 2, delta=1e-3, route="chain"),
+        "losses of|problems.losses": lambda: planned(
+            linear(1.0, BOX), 2, delta=1e-3, route="chain"
+        ),
         "lipschitz": lambda: planned(
             logistic._replace(lipschitz=0.5), 2, delta=1e-3, route="chain"
         ),
@@ -442,7 +446,9 @@ def test_refusals():
         with pytest.raises(ValueError, match=said):
             call()
     plan = chain_plan()
-    one_hot = UserData(Example(OneHot(np.zeros((USERS, 1, 1), np.int32)), np.zeros((USERS, 1), np.float32)))
+    one_hot = UserData(
+        Example(OneHot(np.zeros((USERS, 1, 1), np.int32)), np.zeros((USERS, 1), np.float32))
+    )
     with pytest.raises(ValueError, match="dense rows"):
         exponential_mechanism.solve(jax.random.key(0), plan, logistic, one_hot, jnp.zeros(2))
     with jax.enable_x64(False), pytest.raises(ValueError, match="jax_enable_x64"):

@@ -1,4 +1,4 @@
-"""Chains under a log-Sobolev constant: against Gaussian chains in closed form, and a double well on a grid."""
+"""Chains under a log-Sobolev constant: against Gaussian chains in closed form, and wells on a grid."""
 
 import math
 

@@ -7,10 +7,10 @@ cells at the price of p·d of them. The point is uniform in the cell.
 Source: T (3.2) and Theorem 6.4.8, with the range of docs/corrections.md, B4.
 
 Formal guarantee: with c the centre of the box, what a user adds to the score of a centre is clipped to
-L·‖centre - c‖, and cut off to a grid of powers of two on which sums over users are exact. So replacing a user
-moves log-weights by a function that ranges over (k/n)·4L·r at most, r the largest distance of a centre from
-c: the cell has bounded range, and pure privacy, of that ε, for any losses at all. The point in the cell is
-drawn from the cell alone. Roundings of log-weights are in ``range_of``; that random numbers are finite is
+L·‖centre - c‖, and cut off to a grid of powers of two on which sums over users are exact. So replacing a
+user moves log-weights by a function that ranges over (k/n)·4L·r at most, r the largest distance of a centre
+from c: the cell has bounded range, and pure privacy, of that ε, for any losses at all. The point in the cell
+is drawn from the cell alone. Roundings of log-weights are in ``range_of``; that random numbers are finite is
 treated as in ``mechanisms.selection``. What a regularizer adds to k·F is public and cancels: the law keeps
 this ε, but is not known to be Gaussian DP (docs/privacy/exact_draws.md, section 2).
 
@@ -114,7 +114,7 @@ def draw_linear(
     lipschitz: float,
     cells: int,
 ) -> Int[Array, "dim"]:
-    """``draw_cell`` for losses that are linear, in any dimension; of others it takes the tangents at the centre.
+    """``draw_cell`` for linear losses in any dimension; of others it takes the tangents at the centre.
 
     A truncated exponential law in each coordinate, on p cells: of linear scores the mechanism on all p^d
     cells is a product. Arguments as there.

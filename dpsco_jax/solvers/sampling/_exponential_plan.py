@@ -1,18 +1,17 @@
 """The plan of one draw from the exponential mechanism: what it costs by its route, from the numbers that run.
 
-Formal guarantee: on the routes "grid" and "linear" what ``_cells`` draws has the bounded range ``range``, pure
-privacy. On the route "chain" replacing a user changes k·F by a (k·2L/n)-Lipschitz function, which ranges over at
-most k·2L·D/n on a set of diameter D, whatever public r is added to it: the target has bounded range, hence is
-ε-DP, and the last point of the chain is within τ of it, hence (ε, (1 + e^ε)·τ)-DP
-(docs/privacy/exact_draws.md, section 4). τ is computed from the numbers that the chain runs with; a plan whose
-k, μ or set is another one than the one it was certified for costs infinity.
+Formal guarantee: on the routes "grid" and "linear" what ``_cells`` draws has the bounded range ``range``,
+pure privacy. On the route "chain" replacing a user changes k·F by a (k·2L/n)-Lipschitz function, which
+ranges over at most k·2L·D/n on a set of diameter D, whatever public r is added to it: the target has bounded
+range, hence is ε-DP, and the last point of the chain is within τ of it, hence (ε, (1 + e^ε)·τ)-DP
+(docs/privacy/exact_draws.md, section 4). τ is computed from the numbers that the chain runs with; a plan
+whose k, μ or set is another one than the one it was certified for costs infinity.
 
 Cost: none, but for the certificate of a chain, a second.
 """
 
-import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -23,82 +22,11 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.solvers import plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.sampling import _cells
-from dpsco_jax.solvers.sampling import _rejection_certificate as rejection
+from dpsco_jax.solvers.sampling._exponential_chain import TOLERANCE, Chain, variation_of
 
 REPLACE = NeighboringRelation.REPLACE_ONE
-_LINK_ULPS = 12.0  # of log(1 + e^m) - y·m and of a hinge, over the largest of what is added up
 _UP = 1.0 + 2.0**-30
 _FURTHEST = 700.0
-_TOLERANCE = 2.0**-20
-
-
-class Chain(NamedTuple):
-    """What a chain runs with, and what it was certified for.
-
-    Attributes:
-        step_size: η.
-        num_terms: A.
-        num_steps: T.
-        num_trials: N.
-        escape: how likely points may be farther out than roundings are bounded for.
-        inverse_temperature: k.
-        regularization: μ.
-        radius: of the set, a ball; half of the diagonal of a box.
-        center_norm: how far its centre is from the origin.
-    """
-
-    step_size: float
-    num_terms: int
-    num_steps: int
-    num_trials: int
-    escape: float
-    inverse_temperature: float
-    regularization: float
-    radius: float
-    center_norm: float
-
-
-def sizes_of(
-    k: float, mu: float, radius: float, norm: float, users: int, dim: int, slope: float, ball: bool
-) -> rejection.Sizes:
-    """What the certificate of a chain has to know, for numbers that are off by as much as float32 rounds them."""
-    above, below = 1.0 + _TOLERANCE, 1.0 - _TOLERANCE
-    # Labels of two classes are clipped: |loss at the centre| ≤ 1 + L·‖centre‖.
-    farther = norm * above
-    rounding = rejection.rounded_losses(
-        k * above, dim, slope, farther, 1.0 + slope * farther, _LINK_ULPS
-    )
-    return rejection.Sizes(
-        num_records=users,
-        dim=dim,
-        lipschitz=k * slope * above,
-        convexity=k * mu * below**2,
-        start_distance=radius * above,
-        rounding=rounding,
-        reach=radius * above,
-        ball_radius=radius * below if ball else None,
-    )
-
-
-def escape_of(variation: float) -> float:
-    """How likely points of a chain with this τ may be farther out than is counted with."""
-    return variation / 32.0
-
-
-@functools.lru_cache(maxsize=64)
-def _variation(chain: Chain, users: int, dim: int, slope: float, ball: bool) -> float:
-    """τ of the chain."""
-    k, mu, radius, norm = chain[5:]
-    sizes = sizes_of(k, mu, radius, norm, users, dim, slope, ball)
-    found = rejection.certified(
-        sizes,
-        chain.step_size,
-        chain.num_terms,
-        chain.num_steps,
-        chain.num_trials,
-        escape=chain.escape,
-    )
-    return float(found.variation)
 
 
 @pytree
@@ -169,11 +97,11 @@ class Plan(MadeFor):
         """τ: how far the law of a chain's last point is from its target; 0 for the other routes."""
         if self.chain is None:
             return 0.0
-        return _variation(self.chain, self.num_users, self.dim, self.lipschitz, self.ball)
+        return variation_of(self.chain, self.num_users, self.dim, self.lipschitz, self.ball)
 
     @property
     def user_gradients(self) -> int:
-        """n of the tangents of the route "linear"; the others evaluate losses."""
+        """As many as users, of the tangents of the route "linear"; the others evaluate losses."""
         return self.num_users if self.route == "linear" else 0
 
     @property
@@ -209,14 +137,19 @@ class Plan(MadeFor):
         found = (
             (k, self.chain.inverse_temperature),
             (mu, self.chain.regularization),
-            (half[..., 0] if self.ball else xp.sqrt(xp.sum(half * half, axis=-1)), self.chain.radius),
+            (
+                half[..., 0] if self.ball else xp.sqrt(xp.sum(half * half, axis=-1)),
+                self.chain.radius,
+            ),
         )
         # A batch may hold numbers of its own; no other than those that were certified will do.
-        good = (self.route == "chain") & (self.variation < 1.0) & (spent < _FURTHEST) & (delta >= 0.0)
+        good = (
+            (self.route == "chain") & (self.variation < 1.0) & (spent < _FURTHEST) & (delta >= 0.0)
+        )
         for number, certified in found:
-            good = good & (abs(number - certified) <= 0.25 * _TOLERANCE * certified)
+            good = good & (abs(number - certified) <= 0.25 * TOLERANCE * certified)
         norm = xp.sqrt(xp.sum(middle * middle, axis=-1))
-        good = good & (norm <= self.chain.center_norm * (1.0 + 0.25 * _TOLERANCE))
+        good = good & (norm <= self.chain.center_norm * (1.0 + 0.25 * TOLERANCE))
         even = xp.all(half == half[..., :1], axis=-1) if self.ball else True
         return good & even
 

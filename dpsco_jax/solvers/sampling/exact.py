@@ -11,9 +11,8 @@ Formal guarantee: exact, in real arithmetic. If the points s of two users are at
 moves the Gaussian of the whole space by Δ/n, or Δ/(nμ), and it is s-Gaussian DP with s = Δ·√k/n, or
 Δ·√k/(n·√μ), exactly: no larger k will do. On a convex set it is no less private (Theorem 3.2.1). The bound Δ
 is the caller's, who has to clip the points; what floating point adds to a Gaussian is outside of this, as it
-is in ``mechanisms.additive``. On the cells of a grid a draw is
-private to the last digit: ``exponential_mechanism``.
-Utility: E F - min F = d/(2k) for ``mean_estimation``.
+is in ``mechanisms.additive``. On the cells of a grid a draw is private to the last digit:
+``exponential_mechanism``. Utility: E F - min F = d/(2k) for ``mean_estimation``.
 
 Cost: that of the mean, and O(dim).
 

@@ -3,19 +3,19 @@
 What it computes: a point of a box or ball, by one of three routes:
 - "grid", d ≤ 2: a cell by the exponential mechanism on all of them, and a uniform point in it (``_cells``);
 - "linear", a box of any dimension: the same for linear losses, a truncated exponential in each coordinate;
-- "chain": the proximal sampler by ``rejection_oracle``, for exp(-k·(F + (μ/2)‖x - centre‖²)): a small public μ
-  makes it mix. It reads a few records in each of many steps.
+- "chain": the proximal sampler by ``rejection_oracle``, for exp(-k·(F + (μ/2)‖x - centre‖²)): a small public
+  μ makes it mix. It reads a few records in each of many steps.
 
 Source: T (3.2), Algorithms 13 and 14. With docs/corrections.md, B4: what replaces a user ranges over 2L·D/n.
 
-Formal guarantee: for a user's whole data under REPLACE_ONE. "grid" and "linear" are pure ε-DP, of bounded range
-even, for any losses, which are clipped; ε = 4L·k·r/n, r the radius of the centres of cells. No draw of a chain is:
-it is (ε, δ)-DP with δ = (1 + e^ε)·τ, τ its distance from its target in total variation, on every data set. That
-is cheap (T grows like log²(1/δ)) down to the rounding of float64, where the plan names a δ that would do. What it
-needs of the loss is proven, not declared: losses of ``problems.losses`` for two classes, convex and Lipschitz. A
-public regularizer changes no ε, as it cancels. Only the point is released; how long a chain runs, and how many
-trials it makes, tell of the data, but for ``constant_time``.
-Utility, convex F: d/k for the law itself, so 2L·D·d/(nε). That is not small: at n = 20,000, d = 58, ε = 1, a ball of
+Formal guarantee: for a user's whole data under REPLACE_ONE. "grid" and "linear" are pure ε-DP, of bounded
+range even, for any losses, which are clipped; ε = 4L·k·r/n, r the radius of the centres of cells. No draw of
+a chain is: it is (ε, δ)-DP with δ = (1 + e^ε)·τ, τ its distance from its target in total variation, on every
+data set. That is cheap (T grows like log²(1/δ)) down to the rounding of float64, where the plan names a δ
+that would do. What it needs of the loss is proven, not declared: losses of ``problems.losses`` for two
+classes, convex and Lipschitz. A public regularizer changes no ε, as it cancels. Only the point is released;
+how long a chain runs, and how many trials it makes, tell of the data, but for ``constant_time``. Utility,
+convex F: d/k for the law itself, so 2L·D·d/(nε). That is not small: at n = 20,000, d = 58, ε = 1, a ball of
 radius 4 and logistic loss on unit rows it is 0.0464, and output perturbation proves 0.123 at its best ridge.
 
 Cost: n·p^d values, n gradients, or about 13·log(1/τ)·(kL)²/(kμ)·log(1/τ) steps of 7 values.
@@ -45,24 +45,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, privacy
-from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry.domains import Domain, ball, proven_diameter
-from dpsco_jax.problems import _proofs
-from dpsco_jax.problems.labels import TWO_CLASSES
-from dpsco_jax.problems.objective import Objective, OneHot
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for
-from dpsco_jax.solvers.sampling import (
-    _cells,
-    _rejection_certificate,
-    _rows,
-    alternating_sampler,
-    rejection_oracle,
-    restricted_gaussian,
-)
-from dpsco_jax.solvers.sampling import _exponential_plan as made_of
-from dpsco_jax.solvers.sampling._exponential_plan import Chain, Plan
+from dpsco_jax.solvers.sampling import _cells, _exponential_chain
+from dpsco_jax.solvers.sampling._exponential_plan import Plan
 from dpsco_jax.solvers.sampling._precision import require_x64
 from dpsco_jax.solvers.solution import Solution, Status
 
@@ -71,7 +60,6 @@ __all__ = ["Plan", "plan", "solve"]
 ROUTES = ("grid", "linear", "chain")
 _MOST_CELLS = {1: 2**14, 2: 2**8}
 _LINEAR_CELLS = 2**10
-_SHARE = 0.8  # of δ: what a chain takes of it, so that its loss at δ is not far from ε
 _DOWN = 1.0 - 2.0**-30
 
 
@@ -113,12 +101,36 @@ def plan(
     route = _checks.require_choice("route", route, ROUTES)
     constant_time = _checks.require_flag("constant_time", constant_time)
     other = ("cells", cells) if route == "chain" else ("regularization", regularization)
-    _checks.require(other[1] is None, *other, f"None on the route {route!r}")
+    name, value = other
+    _checks.require(value is None, name, value, f"None on the route {route!r}")
     if regularization is not None:
         regularization = _checks.require_real("regularization", regularization, 0.0)
+    common: dict[str, Any] = {
+        "num_users": problem.num_users,
+        "dim": dim,
+        "lipschitz": slope,
+        "route": route,
+        "ball": is_ball,
+        "constant_time": constant_time,
+        "lower": lower,
+        "upper": upper,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+    }
     if route == "chain":
-        return _with_chain(
-            problem, budget, slope, lower, upper, is_ball, regularization, constant_time
+        chain = _exponential_chain.planned(
+            problem, budget, slope, lower, upper, is_ball, regularization
+        )
+        k, mu, radius = chain.inverse_temperature, chain.regularization, chain.radius
+        # Beside the law itself: what a set of probability τ may lose.
+        lost = 2.0 * slope * radius * budget.delta
+        return Plan(
+            cells=0,
+            chain=chain,
+            inverse_temperature=k,
+            regularization=mu,
+            excess_bound=dim / k + 0.5 * mu * radius**2 + lost,
+            **common,
         )
     _checks.require(route == "linear" or dim <= 2, "problem.dim", dim, "at most 2 for a grid")
     _checks.require(route == "grid" or not is_ball, "problem.objective.domain", "a ball", "a box")
@@ -131,21 +143,12 @@ def plan(
     k = _DOWN * budget.epsilon * problem.num_users / (4.0 * slope * radius)
     k /= 1.0 + problem.num_users * 2.0**-47
     return Plan(
-        num_users=problem.num_users,
-        dim=dim,
-        lipschitz=slope,
-        route=route,
-        ball=is_ball,
         cells=count,
         chain=None,
-        constant_time=constant_time,
         inverse_temperature=k,
         regularization=0.0,
-        lower=lower,
-        upper=upper,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
         excess_bound=_excess(k, dim, slope, diagonal, count, is_ball),
+        **common,
     )
 
 
@@ -173,7 +176,12 @@ def solve(
     _checks.require(lower.shape == (plan.dim,), "plan.lower", lower.shape, "of shape (plan.dim,)")
     spent = {"gradients": jnp.asarray(plan.user_gradients, jnp.int64), "trace": None}
     if plan.route == "chain":
-        point, trials = _last_point(key, plan, objective, data)
+        _checks.require(plan.chain is not None, "plan.chain", None, "a chain on this route")
+        assert plan.chain is not None
+        point, trials = _exponential_chain.last_point(
+            *(key, plan.chain, objective, data, lower, upper, plan.ball),
+            *(plan.inverse_temperature, plan.regularization, plan.constant_time),
+        )
         spent["trials"] = trials
     else:
         _checks.require_integer("plan.cells", plan.cells, 2)
@@ -192,7 +200,7 @@ def solve(
             places = _cells.draw_linear(cell_key, objective, data, lower, upper, **given)
         point = _cells.point_in(point_key, places, lower, upper, plan.cells)
         if plan.ball:  # which cells stick out of
-            point = _set_of(plan).project(point)
+            point = ball(0.5 * (upper - lower)[0], 0.5 * (lower + upper)).project(point)
     point = point.reshape(params.shape).astype(params.dtype)
     good = jnp.all(jnp.isfinite(point))
     return Solution(
@@ -204,61 +212,19 @@ def solve(
     )
 
 
-def _last_point(
-    key: jax.Array, plan: Plan, objective: Objective, data: UserData
-) -> tuple[jax.Array, jax.Array]:
-    """The end of a chain from the centre, and how many trials it made."""
-    chain = plan.chain
-    assert chain is not None
-    model = _proven_model(objective)
-    dense = not isinstance(data.items.features, OneHot)
-    _checks.require(dense, "data.items.features", "one-hot", "dense rows for a chain")
-    slots = jax.tree.leaves(data.items)[0].shape[1]
-    _checks.require(slots == 1, "data", f"{slots} item slots", "of one item a user for a chain")
-    rows = _rows.prepare(model, data, plan.dim)
-
-    def loss(point: jax.Array, row: Any) -> jax.Array:
-        features, label, weight = row
-        return weight * model.link(jnp.dot(point, features), label)
-
-    center = 0.5 * (plan.lower + plan.upper)
-    bend = plan.inverse_temperature * plan.regularization
-    if plan.ball:
-        law = restricted_gaussian.convex_set(chain.step_size, bend, center, _set_of(plan))
-    else:
-        law = restricted_gaussian.box(chain.step_size, bend, center, plan.lower, plan.upper)
-    oracle = rejection_oracle.oracle(
-        loss,
-        (rows.features, rows.labels, rows.weights),
-        law,
-        num_records=plan.num_users,
-        scale=plan.inverse_temperature,
-        num_terms=chain.num_terms,
-        constant_time=plan.constant_time,
-    )
-    end = alternating_sampler.run(
-        key,
-        oracle,
-        center,
-        num_steps=chain.num_steps,
-        num_trials=chain.num_trials,
-        constant_time=plan.constant_time,
-    )
-    return end.params, end.num_trials
-
-
-def _set_of(plan: Plan) -> Domain:
-    return ball(0.5 * (plan.upper - plan.lower)[0], 0.5 * (plan.lower + plan.upper))
-
-
 def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """The box, or the one around a ball; and whether it is a ball."""
     proven_diameter(domain)
     if domain.radius is not None:
-        radius = _checks.require_real("problem.objective.domain.radius", float(domain.radius), 0.0)
+        radius = _checks.require_real(
+            "problem.objective.domain.radius", float(np.asarray(domain.radius)), 0.0
+        )
         return np.full(dim, -radius), np.full(dim, radius), dim > 1
     _checks.require(
-        domain.ends is not None, "problem.objective.domain", domain, "a box, or a ball at the origin"
+        domain.ends is not None,
+        "problem.objective.domain",
+        domain,
+        "a box, or a ball at the origin",
     )
     lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in domain.ends or ())
     _checks.require(
@@ -270,101 +236,6 @@ def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]
     sides = upper - lower
     _checks.require(np.all(sides > 0), "problem.objective.domain", sides, "a box with an inside")
     return lower, upper, False
-
-
-def _proven_model(objective: Objective) -> Any:
-    """The linear model of a loss that a chain may run on."""
-    _proofs.require_proven(objective)
-    everywhere = objective.globally_convex_lipschitz
-    what = "True: convex and Lipschitz on the whole space, which no clipping can make it"
-    _checks.require(everywhere, "objective.globally_convex_lipschitz", everywhere, what)
-    model = objective.vector_model
-    bounded = model is not None and objective.label_range == TWO_CLASSES
-    _checks.require(
-        bounded, "objective", objective.loss, "logistic or hinge, whose labels are bounded, for a chain"
-    )
-    return model
-
-
-def _with_chain(
-    problem: Problem,
-    budget: privacy.Budget,
-    slope: float,
-    lower: np.ndarray,
-    upper: np.ndarray,
-    is_ball: bool,
-    regularization: float | None,
-    constant_time: bool,
-) -> Plan:
-    _proven_model(problem.objective)
-    users, dim = problem.num_users, problem.dim
-    items = problem.items_per_user
-    _checks.require(items == 1, "problem.items_per_user", items, "1 for a chain")
-    half, middle = 0.5 * (upper - lower), 0.5 * (upper + lower)
-    radius = float(half[0] if is_ball else np.linalg.norm(half)) * (1.0 + 2.0**-40)
-    norm = float(np.linalg.norm(middle)) * (1.0 + 2.0**-40)
-    k = _DOWN * budget.epsilon * users / (4.0 * slope * radius * (1.0 + 1e-7))
-    k /= 1.0 + users * 2.0**-47
-    mu = 2.0 * dim / (k * radius**2) if regularization is None else regularization
-    sizes = made_of.sizes_of(k, mu, radius, norm, users, dim, slope, is_ball)
-    shrink = math.exp(-budget.epsilon) / (1.0 + math.exp(-budget.epsilon))
-
-    def found(delta: float) -> _rejection_certificate.Chain:
-        if delta <= 0.0:
-            raise Infeasible(
-                "budget.delta must be positive for a chain, which is not exact; pure privacy is had on a grid "
-                "for d <= 2, and for linear losses on a box, got 0.0",
-                {"delta": delta},
-            )
-        return _rejection_certificate.planned(_SHARE * delta * shrink, sizes)
-
-    tau, planned = _SHARE * budget.delta * shrink, _naming_delta(found, budget)
-    chain = Chain(
-        step_size=planned.step_size,
-        num_terms=planned.num_terms,
-        num_steps=planned.num_steps,
-        num_trials=planned.num_trials,
-        escape=made_of.escape_of(tau),
-        inverse_temperature=k,
-        regularization=mu,
-        radius=radius,
-        center_norm=norm,
-    )
-    lost = float(planned.variation) * 2.0 * slope * radius
-    return Plan(
-        num_users=users,
-        dim=dim,
-        lipschitz=slope,
-        route="chain",
-        ball=is_ball,
-        cells=0,
-        chain=chain,
-        constant_time=constant_time,
-        inverse_temperature=k,
-        regularization=mu,
-        lower=lower,
-        upper=upper,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        excess_bound=dim / k + 0.5 * mu * radius**2 + lost,
-    )
-
-
-def _naming_delta(found: Any, budget: privacy.Budget) -> Any:
-    """The chain; where δ is too small, the refusal names one that would do, if there is any."""
-    try:
-        return found(budget.delta)
-    except Infeasible as refusal:
-        said = str(refusal)
-    delta = max(4.0 * budget.delta, 1e-16)
-    while delta < 1.0:
-        try:
-            found(delta)
-        except Infeasible:
-            delta *= 4.0
-        else:
-            raise Infeasible(f"{said}; delta = {delta!r} would do", {"delta": delta})
-    raise Infeasible(said)
 
 
 def _excess(k: float, dim: int, slope: float, diagonal: float, count: int, is_ball: bool) -> float:

@@ -1,8 +1,8 @@
 """Rejection at the target itself: a draw from exp(-k·(F + (μ/2)‖x - x₀‖²)) without a chain.
 
-What it computes: from x₀ some gradient steps lead to an anchor w near the minimizer of F + (μ/2)‖x - x₀‖². The
-tangent of F at w in place of F makes a Gaussian of the target; what it proposes is accepted with probability
-exp(-k·D(x)), D(x) = F(x) - F(w) - ⟨∇F(w), x - w⟩. This is exact for convex F and any w.
+What it computes: from x₀ some gradient steps lead to an anchor w near the minimizer of F + (μ/2)‖x - x₀‖².
+The tangent of F at w in place of F makes a Gaussian of the target; what it proposes is accepted with
+probability exp(-k·D(x)), D(x) = F(x) - F(w) - ⟨∇F(w), x - w⟩. This is exact for convex F and any w.
 
 Source: T, Proposition 4.4.8 for a regularizer; the bound is derived in docs/privacy/exact_draws.md.
 
@@ -11,12 +11,12 @@ planned gradients a trial succeeds with probability at least
 
     p = exp(-(H/(2μ))·(e + θ²)),    θ = ½,
 
-e = 1 if F is a mean of losses of linear models, and e = d otherwise; none of N does with probability (1 - p)^N at
-most, which is in τ. k, and with it n, is not in p: but it is small where H/μ is large, and then a chain needs
-less. Without smoothness no bound holds for every data set, as where all kinks lie at the minimizer, and there
-is no plan. What leaves lies on a public grid around x₀, whose places are so wide that digits of the sum of
-anchor and offset, which would tell of the anchor, are gone. Roundings of D are for the caller to count: an error of
-e in the acceptance, in the mean, costs e/p. Trial counts depend on the data.
+e = 1 if F is a mean of losses of linear models, and e = d otherwise; none of N does with probability (1 -
+p)^N at most, which is in τ. k, and with it n, is not in p: but it is small where H/μ is large, and then a
+chain needs less. Without smoothness no bound holds for every data set, as where all kinks lie at the
+minimizer, and there is no plan. What leaves lies on a public grid around x₀, whose places are so wide that
+digits of the sum of anchor and offset, which would tell of the anchor, are gone. Roundings of D are for the
+caller to count: an error of e in the acceptance, in the mean, costs e/p. Trial counts depend on the data.
 
 Cost: J gradients and 1/p remainders, on average, or fewer.
 
@@ -114,7 +114,8 @@ def planned(
     if acceptance < _RAREST:
         enough = mu * exponent / -math.log(_RAREST / _DOWN**2)
         raise Infeasible(
-            f"convexity must be at least {enough:.6g} for trials to succeed with probability {_RAREST}, got {mu}",
+            f"convexity must be at least {enough:.6g} for trials to succeed with probability {_RAREST}, "
+            f"got {mu}",
             {"convexity": enough},
         )
     # ‖q - w‖ = ‖∇V(w)‖/μ ≤ (1 + H/μ)·ρ^J·L/μ; half of θ is left for the grid of w.

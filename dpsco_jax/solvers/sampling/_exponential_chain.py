@@ -39,6 +39,7 @@ TOLERANCE = 2.0**-20
 _LINK_ULPS = 12.0  # of log(1 + e^m) - y·m and of a hinge, over the largest of what is added up
 _SHARE = 0.8  # of δ: what a chain takes of it, so that its loss at δ is not far from ε
 _DOWN = 1.0 - 2.0**-30
+_LEAST_DELTA = 1e-12  # for which a chain has ever been planned
 
 
 class Chain(NamedTuple):
@@ -234,7 +235,7 @@ def _naming_delta(found: Any, budget: privacy.Budget) -> Any:
         return found(budget.delta)
     except Infeasible as refusal:
         said = str(refusal)
-    delta = max(4.0 * budget.delta, 1e-16)
+    delta = max(4.0 * budget.delta, _LEAST_DELTA)
     while delta < 1.0:
         try:
             found(delta)

@@ -313,6 +313,8 @@ def test_a_chain_runs_on_the_mean_loss_and_the_set_that_were_planned(monkeypatch
     monkeypatch.setattr(rejection_oracle, "oracle", keep)
     for domain in (BOX, domains.ball(1.0)):
         objective, data = losses.logistic(1.0, domain=domain), some(8)
+        # A user without an item counts, with the loss zero.
+        data = data._replace(mask=jnp.arange(USERS)[:, None] > 0)
         plan = chain_plan(domain, delta=0.5, epsilon=0.1, constant_time=domain is not BOX)
         solution = exponential_mechanism.solve(
             jax.random.key(5), plan, objective, data, jnp.zeros(2, jnp.float32)
@@ -330,7 +332,8 @@ def test_a_chain_runs_on_the_mean_loss_and_the_set_that_were_planned(monkeypatch
         rows = rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
         margins, labels = rows @ np.asarray(x), np.asarray(data.items.label)[:, 0]
         found = jax.vmap(lambda row, x=x: seen["loss"](x, row))(seen["data"])
-        np.testing.assert_allclose(found, np.logaddexp(0, margins) - labels * margins, atol=1e-5)
+        expected = (np.logaddexp(0, margins) - labels * margins) * (np.arange(USERS) > 0)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
         # The quadratic is around the centre of the set, and as steep as planned.
         eta, bend = chain.step_size, float(plan.inverse_temperature * plan.regularization)
         center = np.array([0.0, 0.5]) if domain is BOX else np.zeros(2)
@@ -374,6 +377,8 @@ def test_edited_chains_cost_infinity_unless_they_are_certified_anew(domain):
             edited = dataclasses.replace(plan, lower=plan.lower - 0.01)
         assert edited.certificate().epsilon == math.inf, name
         assert not np.any(np.isfinite(edited.loss().rdp)), name
+    away = dataclasses.replace(plan, lower=plan.lower + 0.01, upper=plan.upper + 0.01)
+    assert away.certificate().epsilon == math.inf
     # Fewer steps or trials, and longer steps, are reckoned with.
     for name, factor in (("num_steps", 0.5), ("num_trials", 0.4), ("step_size", 2.0)):
         value = getattr(plan.chain, name) * factor

@@ -171,11 +171,12 @@ def test_values_are_clipped_whatever_the_loss_is(monkeypatch):
                 (np.tile([[0.5, 0.5]], (USERS, 1)), 1.0),
                 (np.concatenate([np.tile([[0.5, 0.5]], (USERS - 1, 1)), [[-3.0, 1.0]]]), 1.0),
                 (np.concatenate([np.tile([[0.5, 0.5]], (USERS - 1, 1)), [[math.inf, 1.0]]]), 1.0),
+                (np.concatenate([np.tile([[0.5, 0.5]], (USERS - 1, 1)), [[-0.5, -0.5]]]), 1.0),
             )
         ]
         for one in laws:
             for other in laws:
-                assert np.max(np.abs(np.log(one / other))) <= float(plan.range)
+                assert np.ptp(np.log(one / other)) <= float(plan.range)
         assert np.max(np.abs(np.log(laws[0] / laws[1]))) > 0.01
 
 
@@ -403,7 +404,7 @@ def test_edited_grids_cost_what_they_run():
     assert wide.certificate().epsilon == pytest.approx(spent * math.sqrt(17 / 5), rel=1e-6)
     for change in (
         {"upper": plan.lower}, {"inverse_temperature": -1.0}, {"inverse_temperature": math.nan},
-        {"cells": 1}, {"route": "chain"}, {"regularization": 0.5},
+        {"cells": 1}, {"cells": 0}, {"route": "chain"}, {"regularization": 0.5},
     ):  # fmt: skip
         edited = dataclasses.replace(plan, **change)
         assert edited.certificate().epsilon == math.inf, change

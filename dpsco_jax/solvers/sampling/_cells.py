@@ -35,10 +35,10 @@ _BLOCK = 64  # cells that are evaluated at once
 
 
 def farthest(lower: Any, upper: Any, cells: int) -> Any:
-    """r: how far from the centre of the box the centre of a cell is at most."""
+    """r: how far from the centre of the box the centre of a cell is at most; 0 for fewer than two cells."""
     xp = array_namespace(lower, upper)
     sides = xp.asarray(upper) - xp.asarray(lower)
-    return 0.5 * (1.0 - 1.0 / cells) * xp.sqrt(xp.sum(sides * sides, axis=-1))
+    return 0.5 * (1.0 - 1.0 / max(cells, 1)) * xp.sqrt(xp.sum(sides * sides, axis=-1))
 
 
 def range_of(inverse_temperature: Any, lipschitz: float, offset: Any, num_users: int) -> Any:

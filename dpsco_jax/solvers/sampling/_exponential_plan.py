@@ -85,7 +85,6 @@ class Plan(MadeFor):
         found = (self.inverse_temperature, self.offset, self._least_side > 0)
         xp, (k, r, ordered) = as_floats(*found)
         good = (k > 0) & (k < xp.inf) & (r > 0) & (r < xp.inf) & (ordered > 0)
-        good = good & (self.cells >= 2 if self.chain is None else True)
         return xp.where(good, _cells.range_of(k, self.lipschitz, r, self.num_users), xp.inf)
 
     @property

@@ -18,6 +18,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _cells, exponential_mechanism, rejection_oracle
+from dpsco_jax.solvers.sampling._rejection_error import inner_variation
 
 BOX = domains.box(np.array([-1.0, 0.0]), np.array([1.0, 1.0]))
 LINE = domains.box(np.array([-1.0]), np.array([2.0]))
@@ -298,6 +299,11 @@ def test_a_chain_is_epsilon_delta_and_its_parts_add_up():
     assert k == pytest.approx(USERS / (4 * radius), rel=1e-6)
     assert mu == pytest.approx(4 / (k * radius**2), rel=1e-6)
     assert plan.excess_bound == pytest.approx(4 / k, rel=1e-3)
+    # Mixing takes most of τ, and steps that are off a good quarter, for these k and μ.
+    eta, terms, steps = plan.chain[:3]
+    mixing = radius / (2 * math.sqrt(eta)) * (1 + eta * k * mu) ** -(steps - 1)
+    assert 0.45 * tau < mixing < 0.7 * tau
+    assert 0.2 * tau < steps * inner_variation(eta * k**2, terms) < 0.4 * tau
 
 
 def test_a_chain_runs_on_the_mean_loss_and_the_set_that_were_planned(monkeypatch):

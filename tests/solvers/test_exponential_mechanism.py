@@ -213,6 +213,22 @@ def test_cells_outside_of_a_ball_are_never_drawn_and_points_stay_in_it(monkeypat
     assert abs(quarter - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 2000)
 
 
+def test_nothing_but_the_cell_depends_on_data(monkeypatch):
+    """With the cell frozen two data sets give the same solution, to the last bit."""
+    monkeypatch.setattr(
+        selection, "exponential_mechanism", lambda *given, **named: jnp.ones((), jnp.int32)
+    )
+    objective = losses.logistic(1.0, domain=BOX)
+    for route in ("grid", "linear"):
+        plan = planned(objective, 2, cells=4, route=route)
+        one, other = (
+            exponential_mechanism.solve(jax.random.key(4), plan, objective, data, jnp.zeros(2))
+            for data in (some(9), users(np.full((USERS, 2), math.nan), np.ones(USERS)))
+        )
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
 def test_linear_losses_on_a_box_have_truncated_exponential_coordinates():
     dim, number = 5, 2000
     box = domains.box(-np.ones(dim), np.array([1.0, 2.0, 1.0, 1.0, 3.0]))

@@ -31,8 +31,8 @@ FAULTS = (
     Fault(
         "exact: half the radius",
         _CELLS,
-        "return 0.5 * (1.0 - 1.0 / max(cells, 1))",
-        "return 0.25 * (1.0 - 1.0 / max(cells, 1))",
+        "corner = 0.5 * (1.0 - 1.0 / max(cells, 1))",
+        "corner = 0.25 * (1.0 - 1.0 / max(cells, 1))",
         _MECHANISM,
     ),
     Fault(
@@ -171,8 +171,8 @@ FAULTS = (
     Fault(
         "exact: k of the plan twice",
         _SOLVER,
-        "/ (4.0 * slope * radius)",
-        "/ (2.0 * slope * radius)",
+        "k = _DOWN * budget.epsilon * problem.num_users / (4.0 * slope * radius)",
+        "k = _DOWN * budget.epsilon * problem.num_users / (2.0 * slope * radius)",
         _MECHANISM,
     ),
     Fault(

@@ -137,6 +137,19 @@ WORST = [
 ]  # fmt: skip
 
 
+def test_on_a_ball_the_worst_pair_lies_along_a_diameter(monkeypatch):
+    objective = linear(1.0, domains.ball(1.5))
+    plan = planned(objective, 2, epsilon=0.7, cells=41)
+    rest = np.asarray(some(2).items.features)[:-1, 0]
+    one, other = (
+        law_of(plan, objective, users(np.concatenate([rest, [[sign, 0.0]]])), monkeypatch)
+        for sign in (1.0, -1.0)
+    )
+    ratio = np.log(one[one > 0] / other[one > 0])
+    assert 0.97 * float(plan.range) < np.ptp(ratio) <= float(plan.range) <= 0.7
+    assert float(plan.offset) == 1.5
+
+
 @pytest.mark.parametrize("route", ["grid", "linear"])
 def test_the_worst_pair_has_the_epsilon_that_is_planned_and_no_pair_has_more(route, monkeypatch):
     """Linear losses along the diagonal attain the range of log-weights, from end to end."""

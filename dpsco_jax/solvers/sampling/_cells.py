@@ -34,11 +34,15 @@ _BITS = 51
 _BLOCK = 64  # cells that are evaluated at once
 
 
-def farthest(lower: Any, upper: Any, cells: int) -> Any:
-    """r: how far from the centre of the box the centre of a cell is at most; 0 for fewer than two cells."""
+def farthest(lower: Any, upper: Any, cells: int, ball: bool = False) -> Any:
+    """r: how far from the centre of the set a centre of a cell in it is at most; 0 for fewer than two cells.
+
+    The set is the box, or the largest ball in it.
+    """
     xp = array_namespace(lower, upper)
     sides = xp.asarray(upper) - xp.asarray(lower)
-    return 0.5 * (1.0 - 1.0 / max(cells, 1)) * xp.sqrt(xp.sum(sides * sides, axis=-1))
+    corner = 0.5 * (1.0 - 1.0 / max(cells, 1)) * xp.sqrt(xp.sum(sides * sides, axis=-1))
+    return xp.minimum(corner, 0.5 * xp.max(sides, axis=-1)) if ball else corner
 
 
 def range_of(inverse_temperature: Any, lipschitz: float, offset: Any, num_users: int) -> Any:
@@ -96,7 +100,7 @@ def draw_cell(
     if radius is not None:
         inside = jnp.sum(offsets * offsets, axis=1) <= radius * radius
         scores = jnp.where(inside, scores, -jnp.inf)
-    sensitivity = 2.0 * lipschitz * farthest(lower, upper, cells)
+    sensitivity = 2.0 * lipschitz * farthest(lower, upper, cells, radius is not None)
     chosen = selection.exponential_mechanism(
         key, scores, 2.0 * sensitivity * inverse_temperature / users, sensitivity
     )

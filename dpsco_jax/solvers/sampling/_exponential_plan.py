@@ -27,6 +27,7 @@ from dpsco_jax.solvers.sampling._exponential_chain import TOLERANCE, Chain, vari
 REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-30
 _FURTHEST = 700.0
+_MANY = 10**9  # cells, of which centres are as far out as the set
 
 
 @pytree
@@ -71,13 +72,10 @@ class Plan(MadeFor):
     @property
     def offset(self) -> Any:
         """r: how far from the centre what is drawn, or the centre of its cell, is at most."""
-        # One who edits a chain may say that there are cells, or the other way round.
-        exact = self.chain is None
-        radius = _cells.farthest(self.lower, self.upper, self.cells if exact else 10**9)
-        if self.ball:
-            # Centres of cells in the corners of the box are left out, whose values are clipped alike.
-            radius = radius if exact else 0.5 * (self.upper - self.lower)[..., 0]
-        return radius if exact else radius * (1.0 + 1e-8)
+        if self.chain is None:
+            return _cells.farthest(self.lower, self.upper, self.cells, self.ball)
+        # A little farther out, for what the draws round.
+        return _cells.farthest(self.lower, self.upper, _MANY, self.ball) * (1.0 + 1e-8)
 
     @property
     def range(self) -> Any:

@@ -11,14 +11,15 @@ Source: T (3.2), Algorithms 13 and 14. With docs/corrections.md, B4: what replac
 Formal guarantee: for a user's whole data under REPLACE_ONE. "grid" and "linear" are pure ε-DP, of bounded
 range even, for any losses, which are clipped; ε = 4L·k·r/n, r the radius of the centres of cells. No draw of
 a chain is: it is (ε, δ)-DP with δ = (1 + e^ε)·τ, τ its distance from its target in total variation, on every
-data set. That is cheap (T grows like log²(1/δ)) down to the rounding of float64, where the plan names a δ
-that would do. What it needs of the loss is proven, not declared: losses of ``problems.losses`` for two
-classes, convex and Lipschitz. A public regularizer changes no ε, as it cancels. Only the point is released;
-how long a chain runs, and how many trials it makes, tell of the data, but for ``constant_time``. Utility,
-convex F: d/k for the law itself, so 2L·D·d/(nε). That is not small: at n = 20,000, d = 58, ε = 1, a ball of
-radius 4 and logistic loss on unit rows it is 0.0464, and output perturbation proves 0.123 at its best ridge.
+data set. That is cheap (T is about log²(1/δ)) down to the rounding of float64, where the plan names a δ that
+would do. What it needs of the loss is proven, not declared: losses of ``problems.losses`` for two classes,
+convex and Lipschitz. A public regularizer changes no ε, as it cancels. Only the point is released; how long
+a chain runs, and how many trials it makes, tell of the data, but for ``constant_time``.
+Utility, convex F: d/k for the law itself, so 2L·D·d/(nε). That is not small: at n = 20,000, d = 58, ε = 1, a
+ball of radius 4 and logistic loss on unit rows it is 0.0464, and output perturbation proves 0.123 at its
+best ridge.
 
-Cost: n·p^d values, n gradients, or about 13·log(1/τ)·(kL)²/(kμ)·log(1/τ) steps of 7 values.
+Cost: n·p^d values, n gradients, or about 13·log(T/τ)·log(1/τ)·(kL)²/(kμ) steps of 7 values.
 
 Example:
     >>> import jax
@@ -139,7 +140,7 @@ def plan(
     most = _LINEAR_CELLS if route == "linear" else _MOST_CELLS[dim]
     count = int(min(max(wanted, 16.0), most)) if cells is None else cells
     count = _checks.require_integer("cells", count, 2, 2**20)
-    radius = 0.5 * (1.0 - 1.0 / count) * diagonal
+    radius = float(_cells.farthest(lower, upper, count, is_ball))
     k = _DOWN * budget.epsilon * problem.num_users / (4.0 * slope * radius)
     k /= 1.0 + problem.num_users * 2.0**-47
     return Plan(

@@ -8,6 +8,7 @@ from tests.support.good_calls import EXEMPT, GOOD
 
 FLOAT64 = (
     "geometry.log_laplace.",
+    "solvers.sampling.exponential_mechanism.",
     "solvers.sampling.proximal_oracle.",
     "solvers.sampling.regularized.",
 )

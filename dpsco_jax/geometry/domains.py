@@ -57,6 +57,7 @@ class Domain(NamedTuple):
             such form is known.
         norm: the largest ℓ2 norm of a point, which bounds the slope of a ridge; ``inf`` where not known.
         radius: of a ball around the origin; ``None`` for all other sets. Nothing that is proven rests on it.
+        ends: the lower and the upper corner of a box; ``None`` for all other sets. Likewise.
     """
 
     project: Callable[[PyTree], PyTree]
@@ -66,6 +67,7 @@ class Domain(NamedTuple):
     moves: Callable[[Any], Callable[[Any], Any]] | None = None
     norm: ArrayLike = math.inf
     radius: ArrayLike | None = None
+    ends: tuple[PyTree, PyTree] | None = None
 
 
 _moves_of_sets: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -221,7 +223,8 @@ def box(lower: PyTree, upper: PyTree) -> Domain:
     moves = _moves.box(lower, upper)
     outermost = jax.tree.map(lambda *ends: jnp.maximum(*map(jnp.abs, ends)), lower, upper)
     norm = _number(_above(outermost))
-    return Domain(project, diameter, contains, thresholds=True, moves=moves, norm=norm)
+    ends = (lower, upper)
+    return Domain(project, diameter, contains, thresholds=True, moves=moves, norm=norm, ends=ends)
 
 
 @_entered

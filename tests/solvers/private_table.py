@@ -8,6 +8,7 @@ A new solver gets all properties by one row: its module, the arguments of its ``
   winsorized releases); ``"tested"``, where a mean is bounded only once a test has passed; ``"pure"``, for
   selections; ``"resque"``, where a user counts with a random weight; ``"drawn"``, where a draw is released,
   as private as its potential's slope with Gaussian noise, and a little less;
+  ``"chosen"``, where an exponential mechanism over cells is drawn from, a coordinate at a time;
   ``"last"``, where of all noisy points only the last leaves, so that it costs less than all of them;
 - ``above``: how far the certificate's ε may be above the one that is counted independently. What is tight
   says 1.02, so that a charge made twice is seen; every larger number says why;
@@ -44,7 +45,7 @@ from dpsco_jax.solvers.resque import (
     resque_erm_high_probability,
     resque_prox,
 )
-from dpsco_jax.solvers.sampling import regularized
+from dpsco_jax.solvers.sampling import exponential_mechanism, regularized
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,
@@ -70,6 +71,7 @@ from tests.support.planned import planned
 ITEMS, DIM, DELTA = 2, 3, 1e-3
 OBJECTIVE = losses.huber(1.0, domain=domains.ball(2.0))
 WHOLE = losses.huber(1.0)
+BOXED = losses.huber(1.0, domain=domains.box(-np.ones(DIM), np.ones(DIM)))
 RIDGED = losses.huber(1.0, domain=domains.ball(2.0), ridge=0.2)
 
 
@@ -287,6 +289,11 @@ ROWS: tuple[Row, ...] = (
     _row(
         "regularized", regularized, 8, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
         regularization=1.0, above=1.1,
+    ),
+    _row(
+        # All coordinates are paid for together, and none moves by more than its share.
+        "exponential_mechanism", exponential_mechanism, 8, kind="chosen", float64=True, objective=BOXED,
+        route="linear", cells=16, share=0.8, above=2.2,
     ),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(

@@ -22,6 +22,7 @@ USERS = 30
 # No distance enters the noise or the steps, or strong convexity bounds it.
 NO_DISTANCE = {
     *("finite_class", "metric_entropy", "preconditioned_sgd", "ball_accelerated_regularized_erm"),
+    "exponential_mechanism",
     "whitened_sgd",
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }

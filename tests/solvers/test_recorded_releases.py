@@ -22,6 +22,7 @@ import pytest
 from dpsco_jax import privacy
 from dpsco_jax.solvers import item_level, resque, sampling, user_level
 from tests.solvers.private_table import DIM, ROWS, Row
+from tests.support import drawn
 from tests.support import independent_account as account
 from tests.support.recorder import Draw, Recorded, Release, Run
 
@@ -194,7 +195,7 @@ def _check_blocks(row: Row, found: Measured) -> None:
     assert len(groups) == row.groups
     missing = {release.key for release in found.base.releases}.difference(*groups)
     # Who is forced into a call of ReSQue enters its first phase; near vectors do not move a score.
-    if row.kind in ("gaussian", "pure", "drawn", "last"):
+    if row.kind in ("gaussian", "pure", "drawn", "chosen", "last"):
         assert not missing, f"nobody was seen to enter {len(missing)} releases"
 
 
@@ -279,6 +280,18 @@ def _check_charges(row: Row, found: Measured) -> None:
         assert counted <= float(spent.rdp[-1]) * 1.01
         assert float(spent.rdp[-1]) <= row.above * counted * ROUNDING
         assert certificate.epsilon <= row.above * counted
+        return
+    if row.kind == "chosen":
+        # Scores are odd about the centre: their differences range over twice what one of them moves by.
+        counted = max(2 * found.moved[r.key] / r.noise for r in releases.values())
+        assert len(releases) == DIM
+        assert counted <= certificate.epsilon * ROUNDING
+        assert certificate.epsilon <= row.above * counted
+        assert certificate.delta == 0.0
+        divergence = drawn.range_divergence([certificate.epsilon])
+        place = int(np.argmin(np.abs(privacy.ORDERS - drawn.ORDER)))
+        assert privacy.ORDERS[place] == drawn.ORDER
+        assert divergence <= float(spent.rdp[place]) * ROUNDING <= 1.001 * divergence
         return
     delta = float(certificate.delta)
     charged = float(privacy.epsilon(spent, delta))

@@ -4,20 +4,28 @@ from dpsco_jax.solvers.sampling import (
     alternating_sampler,
     attempt_bounds,
     chain_lengths,
+    exact,
+    exponential_mechanism,
+    log_sobolev,
     proximal_oracle,
     regularized,
     rejection_oracle,
     restricted_gaussian,
     routes,
+    target_rejection,
 )
 
 __all__ = [
     "alternating_sampler",
     "attempt_bounds",
     "chain_lengths",
+    "exact",
+    "exponential_mechanism",
+    "log_sobolev",
     "proximal_oracle",
     "regularized",
     "rejection_oracle",
     "restricted_gaussian",
     "routes",
+    "target_rejection",
 ]

@@ -34,6 +34,31 @@ GOOD: dict[str, dict[str, Any]] = {
         "acceptance": _ACCEPTANCE,
         "variation": kinds.OPEN_PROBABILITY(1e-6),
     },
+    "solvers.sampling.log_sobolev.log_sobolev_variation": {
+        "log_sobolev": kinds.POSITIVE(1.0),
+        "start_distance": kinds.NONNEGATIVE(2.0),
+    },
+    "solvers.sampling.log_sobolev.log_sobolev_steps": {
+        "log_sobolev": kinds.POSITIVE(1.0),
+        "start_distance": kinds.NONNEGATIVE(2.0),
+        "variation": kinds.OPEN_PROBABILITY(1e-6),
+    },
+    "solvers.sampling.log_sobolev.bounded_perturbation": {
+        "log_sobolev": kinds.POSITIVE(1.0),
+        "oscillation": kinds.NONNEGATIVE(2.0),
+    },
+    "solvers.sampling.log_sobolev.lipschitz_perturbation": {
+        "convexity": kinds.POSITIVE(1.0),
+        "lipschitz": kinds.NONNEGATIVE(2.0),
+    },
+    "solvers.sampling.target_rejection.planned": {
+        "variation": kinds.OPEN_PROBABILITY(1e-6),
+        "inverse_temperature": kinds.POSITIVE(10.0),
+        "convexity": kinds.POSITIVE(1.0),
+        "lipschitz": kinds.POSITIVE(1.0),
+        "smoothness": kinds.POSITIVE(1.0),
+        "linear_model": kinds.FLAG(False),
+    },
     "solvers.sampling.attempt_bounds.attempts_variation": {
         "acceptance": _ACCEPTANCE,
         "num_attempts": kinds.COUNT(5),
@@ -52,11 +77,14 @@ _DOUBLE = "asks for float64, which the common calls do not have: see its own tes
 EXEMPT: dict[tuple[str, str], str] = {
     (f"solvers.sampling.{name}", "*"): _DOUBLE
     for name in (
+        "exact.linear",
+        "exact.mean_estimation",
         "rejection_oracle.oracle",
         "restricted_gaussian.box",
         "restricted_gaussian.convex_set",
         "restricted_gaussian.draw",
         "restricted_gaussian.tangent",
         "restricted_gaussian.whole_space",
+        "target_rejection.draw",
     )
 }

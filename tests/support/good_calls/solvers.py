@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import Budget
+from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.ball import ball_oracles
@@ -170,6 +170,16 @@ GOOD: dict[str, dict[str, Any]] = {
         "relative_step": kinds.POSITIVE(2.0),
         "num_steps": kinds.COUNT(5),
         "all_gradients": kinds.FLAG.but(None)(False),
+    },
+    "solvers.sampling.exponential_mechanism.plan": {
+        "problem": _USERS_FROM_TWO(
+            Problem(losses.logistic(1.0, domain=domains.ball(1.0)), num_users=USERS, dim=2)
+        ),
+        "budget": _PURE(BUDGET),
+        "route": kinds.CHOICE("grid"),
+        "cells": kinds.COUNT_FROM_TWO.but(None)(4),
+        "regularization": None,
+        "constant_time": kinds.FLAG.but(None)(False),
     },
     "solvers.sampling.routes.compare": {
         **_asked(_WHOLE),

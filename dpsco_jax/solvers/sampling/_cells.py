@@ -1,0 +1,172 @@
+"""The exponential mechanism on the cells of a grid: an exact draw, private whatever the losses are.
+
+What it computes: a box is cut into p^d cells, and a cell is drawn with probability in proportion to
+exp(-k·F) at its centre; or, for F that is linear, coordinate by coordinate, which is the same law on all p^d
+cells at the price of p·d of them. The point is uniform in the cell.
+
+Source: T (3.2) and Theorem 6.4.8, with the range of docs/corrections.md, B4.
+
+Formal guarantee: with c the centre of the box, what a user adds to the score of a centre is clipped to
+L·‖centre - c‖, and cut off to a grid of powers of two on which sums over users are exact. So replacing a
+user moves log-weights by a function that ranges over (k/n)·4L·r at most, r the largest distance of a centre
+from c: the cell has bounded range, and pure privacy, of that ε, for any losses at all. The point in the cell
+is drawn from the cell alone. Roundings of log-weights are in ``range_of``; that random numbers are finite is
+treated as in ``mechanisms.selection``. What a regularizer adds to k·F is public and cancels: the law keeps
+this ε, but is not known to be Gaussian DP (docs/privacy/exact_draws.md, section 2).
+
+Cost: n·p^d loss values; or one gradient a user and p·d numbers.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dpsco_jax._numerics import array_namespace, as_floats
+from dpsco_jax.mechanisms import selection
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData, user_loss
+from dpsco_jax.solvers.sampling._rows import power_below
+
+_ROUNDING = 2.0**-48  # for each user: of log-weights, over their range
+_BITS = 51
+_BLOCK = 64  # cells that are evaluated at once
+
+
+def farthest(lower: Any, upper: Any, cells: int, ball: bool = False) -> Any:
+    """r: how far from the centre of the set a centre of a cell in it is at most; 0 for fewer than two cells.
+
+    The set is the box, or the largest ball in it.
+    """
+    xp = array_namespace(lower, upper)
+    sides = xp.asarray(upper) - xp.asarray(lower)
+    corner = 0.5 * (1.0 - 1.0 / max(cells, 1)) * xp.sqrt(xp.sum(sides * sides, axis=-1))
+    return xp.minimum(corner, 0.5 * xp.max(sides, axis=-1)) if ball else corner
+
+
+def range_of(inverse_temperature: Any, lipschitz: float, offset: Any, num_users: int) -> Any:
+    """ε: over what log-weights of neighbours' laws range at most, with what float64 adds; may be traced."""
+    _, (k, r) = as_floats(inverse_temperature, offset)
+    return (4.0 * lipschitz * k * r / num_users) * (1.0 + num_users * _ROUNDING + 2.0**-40)
+
+
+def draw_cell(
+    key: jax.Array,
+    objective: Objective,
+    data: UserData,
+    lower: Float[Array, "dim"],
+    upper: Float[Array, "dim"],
+    *,
+    inverse_temperature: Any,
+    lipschitz: float,
+    cells: int,
+    radius: Any = None,
+) -> Int[Array, "dim"]:
+    """The cell drawn, by its place in each coordinate: one of p^d.
+
+    Args:
+        key: a typed key.
+        objective: whose user losses are evaluated.
+        data: of n users.
+        lower: float64.
+        upper: float64, above it.
+        inverse_temperature: k; may be traced.
+        lipschitz: L of what is clipped.
+        cells: p, static.
+        radius: cells whose centres are farther from that of the box are left out.
+    """
+    dim, users = lower.shape[0], jax.tree.leaves(data.items)[0].shape[0]
+    center = 0.5 * (lower + upper)
+    places = jnp.stack(jnp.meshgrid(*([jnp.arange(cells)] * dim), indexing="ij"), axis=-1)
+    places = places.reshape(-1, dim)
+    # From the centre, so that a box far away costs no digits.
+    offsets = 0.5 * (upper - lower) * ((2 * places + 1 - cells) / cells)
+    bounds = lipschitz * jnp.sqrt(jnp.sum(offsets * offsets, axis=1))
+    unit = power_below(lipschitz * farthest(lower, upper, cells)) * _unit(users)
+    one_user = user_loss(objective)
+    axes = (None, 0, None if data.mask is None else 0)
+
+    def values(point: Array) -> Array:
+        return jax.vmap(one_user, in_axes=axes)(point, data.items, data.mask).astype(jnp.float64)
+
+    at_center = values(center)
+
+    def score(place: tuple[Array, Array]) -> Array:
+        offset, bound = place
+        return -_total(values(center + offset) - at_center, bound, unit)
+
+    scores = jax.lax.map(score, (offsets, bounds), batch_size=min(_BLOCK, len(places)))
+    if radius is not None:
+        inside = jnp.sum(offsets * offsets, axis=1) <= radius * radius
+        scores = jnp.where(inside, scores, -jnp.inf)
+    sensitivity = 2.0 * lipschitz * farthest(lower, upper, cells, radius is not None)
+    chosen = selection.exponential_mechanism(
+        key, scores, 2.0 * sensitivity * inverse_temperature / users, sensitivity
+    )
+    return places[chosen]
+
+
+def draw_linear(
+    key: jax.Array,
+    objective: Objective,
+    data: UserData,
+    lower: Float[Array, "dim"],
+    upper: Float[Array, "dim"],
+    *,
+    inverse_temperature: Any,
+    lipschitz: float,
+    cells: int,
+) -> Int[Array, "dim"]:
+    """``draw_cell`` for linear losses in any dimension; of others it takes the tangents at the centre.
+
+    A truncated exponential law in each coordinate, on p cells: of linear scores the mechanism on all p^d
+    cells is a product. Arguments as there.
+    """
+    dim, users = lower.shape[0], jax.tree.leaves(data.items)[0].shape[0]
+    center, half = 0.5 * (lower + upper), 0.5 * (upper - lower)
+    axes = (None, 0, None if data.mask is None else 0)
+    slopes = jax.vmap(jax.grad(user_loss(objective)), in_axes=axes)(center, data.items, data.mask)
+    slopes = jnp.asarray(slopes, jnp.float64)
+    there = jnp.all(jnp.isfinite(slopes), axis=1, keepdims=True)
+    slopes = jnp.where(there, slopes, 0.0)
+    largest = jnp.maximum(jnp.max(jnp.abs(slopes), axis=1, keepdims=True), 1e-300)
+    norms = largest * jnp.linalg.norm(slopes / largest, axis=1, keepdims=True)
+    # A little below the bound, so that what the clip rounds does not exceed it.
+    slopes = slopes * jnp.minimum(1.0, lipschitz * (1.0 - 2.0**-40) / norms)
+    unit = power_below(jnp.asarray(lipschitz, jnp.float64)) * _unit(users)
+    total = _total(slopes, lipschitz, unit)
+    marks = (2 * jnp.arange(cells) + 1 - cells) / cells
+    sensitivity = 2.0 * lipschitz * half * (1.0 - 1.0 / cells)
+
+    def one(given: tuple[Array, Array, Array, Array]) -> Array:
+        own, slope, width, moves = given
+        epsilon = 2.0 * moves * inverse_temperature / users
+        return selection.exponential_mechanism(own, -slope * (width * marks), epsilon, moves)
+
+    return jax.vmap(lambda *each: one(each))(
+        jax.random.split(key, dim), total, half, sensitivity
+    ).astype(jnp.int32)
+
+
+def point_in(
+    key: jax.Array,
+    places: Int[Array, "dim"],
+    lower: Float[Array, "dim"],
+    upper: Float[Array, "dim"],
+    cells: int,
+) -> Float[Array, "dim"]:
+    """A uniform point of the cell: a function of the cell and of fresh randomness."""
+    within = jax.random.uniform(key, places.shape, jnp.float64)
+    return jnp.clip(lower + (upper - lower) * ((places + within) / cells), lower, upper)
+
+
+def _unit(users: int) -> float:
+    """Over a bound: the grid on which the sum of so many numbers within it is exact."""
+    return float(2.0 ** ((users - 1).bit_length() - _BITS))
+
+
+def _total(each: Array, bound: Any, unit: Any) -> Array:
+    """The sum over users of what they may add: clipped, cut off towards zero, and then exact."""
+    kept = jnp.clip(jnp.where(jnp.isfinite(each), each, 0.0), -bound, bound)
+    return jnp.sum(jnp.trunc(kept / unit) * unit, axis=0)

@@ -1,0 +1,246 @@
+"""The chain of the exponential mechanism: its numbers for a budget, what they prove, and its last point.
+
+What it computes: the proximal sampler by ``rejection_oracle`` for exp(-k·(F + (μ/2)‖x - c‖²)) on a box or
+ball with centre c, where it starts; its steps and trials for a share of δ; and τ, its distance from that
+law.
+
+Formal guarantee: that of ``_rejection_certificate``, for k, μ and a set that are off by no more than float32
+rounds them. Losses are proven to be convex and Lipschitz, and labels are clipped, so that roundings are
+bounded.
+
+Cost: that of the certificate, about a second.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax.geometry.domains import ball
+from dpsco_jax.problems import _proofs
+from dpsco_jax.problems.labels import TWO_CLASSES
+from dpsco_jax.problems.objective import Objective, OneHot
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.sampling import _rejection_certificate as rejection
+from dpsco_jax.solvers.sampling import (
+    _rows,
+    alternating_sampler,
+    rejection_oracle,
+    restricted_gaussian,
+)
+
+TOLERANCE = 2.0**-20
+_LINK_ULPS = 12.0  # of log(1 + e^m) - y·m and of a hinge, over the largest of what is added up
+_SHARE = 0.8  # of δ: what a chain takes of it, so that its loss at δ is not far from ε
+_DOWN = 1.0 - 2.0**-30
+_LEAST_DELTA = 1e-12  # for which a chain has ever been planned
+
+
+class Chain(NamedTuple):
+    """What a chain runs with, and what it was certified for.
+
+    Attributes:
+        step_size: η.
+        num_terms: A.
+        num_steps: T.
+        num_trials: N.
+        escape: how likely points may be farther out than roundings are bounded for.
+        inverse_temperature: k.
+        regularization: μ.
+        radius: of the set, a ball; half of the diagonal of a box.
+        center_norm: how far its centre is from the origin.
+    """
+
+    step_size: float
+    num_terms: int
+    num_steps: int
+    num_trials: int
+    escape: float
+    inverse_temperature: float
+    regularization: float
+    radius: float
+    center_norm: float
+
+
+def sizes_of(
+    k: float, mu: float, radius: float, norm: float, users: int, dim: int, slope: float, ball: bool
+) -> rejection.Sizes:
+    """What the certificate of a chain has to know; its numbers may be off by what float32 rounds them."""
+    above, below = 1.0 + TOLERANCE, 1.0 - TOLERANCE
+    # Labels of two classes are clipped: |loss at the centre| ≤ 1 + L·‖centre‖.
+    farther = norm * above
+    rounding = rejection.rounded_losses(
+        k * above, dim, slope, farther, 1.0 + slope * farther, _LINK_ULPS
+    )
+    return rejection.Sizes(
+        num_records=users,
+        dim=dim,
+        lipschitz=k * slope * above,
+        convexity=k * mu * below**2,
+        start_distance=radius * above,
+        rounding=rounding,
+        reach=radius * above,
+        ball_radius=radius * below if ball else None,
+    )
+
+
+def escape_of(variation: float) -> float:
+    """How likely points of a chain with this τ may be farther out than is counted with."""
+    return variation / 32.0
+
+
+@functools.lru_cache(maxsize=64)
+def variation_of(chain: Chain, users: int, dim: int, slope: float, ball: bool) -> float:
+    """τ of the chain."""
+    k, mu, radius, norm = chain[5:]
+    sizes = sizes_of(k, mu, radius, norm, users, dim, slope, ball)
+    found = rejection.certified(
+        sizes,
+        chain.step_size,
+        chain.num_terms,
+        chain.num_steps,
+        chain.num_trials,
+        escape=chain.escape,
+    )
+    return float(found.variation)
+
+
+def planned(
+    problem: Problem,
+    budget: privacy.Budget,
+    slope: float,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    is_ball: bool,
+    regularization: float | None,
+) -> Chain:
+    """The chain for a budget.
+
+    Raises:
+        ValueError: the problem is not one for chains.
+        Infeasible: no chain is private enough; ``needed`` has a δ that would do, if there is any.
+    """
+    proven_model(problem.objective)
+    users, dim = problem.num_users, problem.dim
+    items = problem.items_per_user
+    _checks.require(items == 1, "problem.items_per_user", items, "1 for a chain")
+    half, middle = 0.5 * (upper - lower), 0.5 * (upper + lower)
+    radius = float(half[0] if is_ball else np.linalg.norm(half)) * (1.0 + 2.0**-40)
+    norm = float(np.linalg.norm(middle)) * (1.0 + 2.0**-40)
+    k = _DOWN * budget.epsilon * users / (4.0 * slope * radius * (1.0 + 1e-7))
+    k /= 1.0 + users * 2.0**-47
+    mu = 2.0 * dim / (k * radius**2) if regularization is None else regularization
+    sizes = sizes_of(k, mu, radius, norm, users, dim, slope, is_ball)
+    shrink = math.exp(-budget.epsilon) / (1.0 + math.exp(-budget.epsilon))
+
+    def found(delta: float) -> rejection.Chain:
+        if delta <= 0.0:
+            raise Infeasible(
+                "budget.delta must be positive for a chain, which is not exact; pure privacy is had on a "
+                "grid for d <= 2, and for linear losses on a box, got 0.0",
+                {"delta": delta},
+            )
+        return rejection.planned(_SHARE * delta * shrink, sizes)
+
+    made = _naming_delta(found, budget)
+    return Chain(
+        step_size=float(made.step_size),
+        num_terms=made.num_terms,
+        num_steps=int(made.num_steps),
+        num_trials=int(made.num_trials),
+        escape=escape_of(_SHARE * budget.delta * shrink),
+        inverse_temperature=k,
+        regularization=mu,
+        radius=radius,
+        center_norm=norm,
+    )
+
+
+def last_point(
+    key: jax.Array,
+    chain: Chain,
+    objective: Objective,
+    data: UserData,
+    lower: jax.Array,
+    upper: jax.Array,
+    is_ball: bool,
+    inverse_temperature: jax.Array,
+    regularization: jax.Array,
+    constant_time: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """The end of a chain from the centre, and how many trials it made."""
+    model = proven_model(objective)
+    dense = not isinstance(data.items.features, OneHot)
+    _checks.require(dense, "data.items.features", "one-hot", "dense rows for a chain")
+    users, slots = jax.tree.leaves(data.items)[0].shape[:2]
+    _checks.require(slots == 1, "data", f"{slots} item slots", "of one item a user for a chain")
+    rows = _rows.prepare(model, data, lower.shape[0])
+
+    def loss(point: jax.Array, row: Any) -> Any:
+        features, label, weight = row
+        return weight * model.link(jnp.dot(point, features), label)
+
+    center, bend = 0.5 * (lower + upper), inverse_temperature * regularization
+    if is_ball:
+        domain = ball(0.5 * (upper - lower)[0], center)
+        law = restricted_gaussian.convex_set(chain.step_size, bend, center, domain)
+    else:
+        law = restricted_gaussian.box(chain.step_size, bend, center, lower, upper)
+    oracle = rejection_oracle.oracle(
+        loss,
+        (rows.features, rows.labels, rows.weights),
+        law,
+        num_records=users,
+        scale=inverse_temperature,
+        num_terms=chain.num_terms,
+        constant_time=constant_time,
+    )
+    end = alternating_sampler.run(
+        key,
+        oracle,
+        center,
+        num_steps=chain.num_steps,
+        num_trials=chain.num_trials,
+        constant_time=constant_time,
+    )
+    return end.params, end.num_trials
+
+
+def proven_model(objective: Objective) -> Any:
+    """The linear model of a loss that a chain may run on."""
+    _proofs.require_proven(objective)
+    everywhere = objective.globally_convex_lipschitz
+    what = "True: convex and Lipschitz on the whole space, which no clipping can make it"
+    _checks.require(everywhere, "objective.globally_convex_lipschitz", everywhere, what)
+    model = objective.vector_model
+    bounded = model is not None and objective.label_range == TWO_CLASSES
+    _checks.require(
+        bounded,
+        "objective",
+        objective.loss,
+        "logistic or hinge, whose labels are bounded, for a chain",
+    )
+    return model
+
+
+def _naming_delta(found: Any, budget: privacy.Budget) -> Any:
+    """The chain; where δ is too small, the refusal names one that would do, if there is any."""
+    try:
+        return found(budget.delta)
+    except Infeasible as refusal:
+        said = str(refusal)
+    delta = max(4.0 * budget.delta, _LEAST_DELTA)
+    while delta < 1.0:
+        try:
+            found(delta)
+        except Infeasible:
+            delta *= 4.0
+        else:
+            raise Infeasible(f"{said}; delta = {delta!r} would do", {"delta": delta})
+    raise Infeasible(said)

@@ -1,0 +1,250 @@
+"""The exponential mechanism: one draw from exp(-k·F) on a bounded set, under pure privacy where it is exact.
+
+What it computes: a point of a box or ball, by one of three routes:
+- "grid", d ≤ 2: a cell by the exponential mechanism on all of them, and a uniform point in it (``_cells``);
+- "linear", a box of any dimension: the same for linear losses, a truncated exponential in each coordinate;
+- "chain": the proximal sampler by ``rejection_oracle``, for exp(-k·(F + (μ/2)‖x - centre‖²)): a small public
+  μ makes it mix. It reads a few records in each of many steps.
+
+Source: T (3.2), Algorithms 13 and 14. With docs/corrections.md, B4: what replaces a user ranges over 2L·D/n.
+
+Formal guarantee: for a user's whole data under REPLACE_ONE. "grid" and "linear" are pure ε-DP, of bounded
+range even, for any losses, which are clipped; ε = 4L·k·r/n, r the radius of the centres of cells. No draw of
+a chain is: it is (ε, δ)-DP with δ = (1 + e^ε)·τ, τ its distance from its target in total variation, on every
+data set. That is cheap (T is about log²(1/δ)) down to the rounding of float64, where the plan names a δ that
+would do. What it needs of the loss is proven, not declared: losses of ``problems.losses`` for two classes,
+convex and Lipschitz. A public regularizer changes no ε, as it cancels. Only the point is released; how long
+a chain runs, and how many trials it makes, tell of the data, but for ``constant_time``.
+Utility, convex F: d/k for the law itself, so 2L·D·d/(nε). That is not small: at n = 20,000, d = 58, ε = 1, a
+ball of radius 4 and logistic loss on unit rows it is 0.0464, and output perturbation proves 0.123 at its
+best ridge.
+
+Cost: n·p^d values, n gradients, or about 13·log(T/τ)·log(1/τ)·(kL)²/(kμ) steps of 7 values.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget, Problem, geometry
+    >>> from dpsco_jax.problems import losses, synthetic
+    >>> from dpsco_jax.solvers.sampling import exponential_mechanism
+    >>> with jax.enable_x64(True):
+    ...     made = synthetic.logistic_regression(jax.random.key(0), num_users=500, items_per_user=1, dim=2)
+    ...     objective = losses.logistic(1.0, domain=geometry.ball(3.0))
+    ...     problem = Problem(objective, num_users=500, dim=2)
+    ...     plan = exponential_mechanism.plan(problem, Budget(1.0), cells=32)
+    ...     start = jax.numpy.zeros(2)
+    ...     run = jax.jit(lambda key: exponential_mechanism.solve(key, plan, objective, made.data, start))
+    ...     solution = run(jax.random.key(1))
+    >>> plan.route, solution.params.shape, plan.certificate().epsilon <= 1.0, plan.certificate().delta
+    ('grid', (2,), True, 0.0)
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax.geometry.domains import Domain, ball, proven_diameter
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers.sampling import _cells, _exponential_chain
+from dpsco_jax.solvers.sampling._exponential_plan import Plan
+from dpsco_jax.solvers.sampling._precision import require_x64
+from dpsco_jax.solvers.solution import Solution, Status
+
+__all__ = ["Plan", "plan", "solve"]
+
+ROUTES = ("grid", "linear", "chain")
+_MOST_CELLS = {1: 2**14, 2: 2**8}
+_LINEAR_CELLS = 2**10
+_DOWN = 1.0 - 2.0**-30
+
+
+@_made_for.remembers
+def plan(
+    problem: Problem,
+    budget: privacy.Budget,
+    *,
+    route: str | None = None,
+    cells: int | None = None,
+    regularization: float | None = None,
+    constant_time: bool = False,
+) -> Plan:
+    """Checks all arguments and finds the temperature. All of them are public.
+
+    Args:
+        problem: for an objective without a ridge whose domain is a box, or a ball around the origin. The
+            routes "grid" and "linear" clip any loss; a chain needs one item a user and a loss of
+            ``problems.losses`` that is convex and Lipschitz on the whole space, for two classes.
+        budget: ε; δ = 0 for pure privacy, in which a chain has no part.
+        route: "grid" where d ≤ 2 and otherwise "chain" if left out. "linear" has to be asked for: of losses
+            that are not linear it takes the tangents at the centre, which is private, but of no use.
+        cells: p ≥ 2, of each coordinate; so many that their size costs little, if they can be had.
+        regularization: μ > 0 of a chain; the one that costs at most d/k if left out.
+        constant_time: whether a chain makes all its trials.
+
+    Raises:
+        ValueError: an argument is out of range, or ``jax_enable_x64`` is off.
+        Infeasible: no chain is private enough. δ may be what is missing; the refusal names one that would do.
+    """
+    problem, budget = _arguments.require_request(problem, budget, pure=True)
+    require_x64("exponential_mechanism")
+    objective, dim = problem.objective, problem.dim
+    _checks.require(objective.ridge == 0.0, "problem.objective.ridge", objective.ridge, "0")
+    slope = _checks.require_real("problem.objective.lipschitz", objective.lipschitz, 1e-100, 1e100)
+    lower, upper, is_ball = _box_around(objective.domain, dim)
+    if route is None:
+        route = "grid" if dim <= 2 else "chain"
+    route = _checks.require_choice("route", route, ROUTES)
+    constant_time = _checks.require_flag("constant_time", constant_time)
+    other = ("cells", cells) if route == "chain" else ("regularization", regularization)
+    name, value = other
+    _checks.require(value is None, name, value, f"None on the route {route!r}")
+    if regularization is not None:
+        regularization = _checks.require_real("regularization", regularization, 0.0)
+    common: dict[str, Any] = {
+        "num_users": problem.num_users,
+        "dim": dim,
+        "lipschitz": slope,
+        "route": route,
+        "ball": is_ball,
+        "constant_time": constant_time,
+        "lower": lower,
+        "upper": upper,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+    }
+    if route == "chain":
+        chain = _exponential_chain.planned(
+            problem, budget, slope, lower, upper, is_ball, regularization
+        )
+        k, mu, radius = chain.inverse_temperature, chain.regularization, chain.radius
+        # Beside the law itself: what a set of probability τ may lose.
+        lost = 2.0 * slope * radius * budget.delta
+        return Plan(
+            cells=0,
+            chain=chain,
+            inverse_temperature=k,
+            regularization=mu,
+            excess_bound=dim / k + 0.5 * mu * radius**2 + lost,
+            **common,
+        )
+    _checks.require(route == "linear" or dim <= 2, "problem.dim", dim, "at most 2 for a grid")
+    _checks.require(route == "grid" or not is_ball, "problem.objective.domain", "a ball", "a box")
+    diagonal = float(np.linalg.norm(upper - lower))
+    wanted = 5.0 * problem.num_users * budget.epsilon / dim
+    most = _LINEAR_CELLS if route == "linear" else _MOST_CELLS[dim]
+    count = int(min(max(wanted, 16.0), most)) if cells is None else cells
+    count = _checks.require_integer("cells", count, 2, 2**20)
+    radius = float(_cells.farthest(lower, upper, count, is_ball))
+    k = _DOWN * budget.epsilon * problem.num_users / (4.0 * slope * radius)
+    k /= 1.0 + problem.num_users * 2.0**-47
+    return Plan(
+        cells=count,
+        chain=None,
+        inverse_temperature=k,
+        regularization=0.0,
+        excess_bound=_excess(k, dim, slope, diagonal, count, is_ball),
+        **common,
+    )
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: jax.Array
+) -> Solution:
+    """Makes the draw. Pure JAX: jit and map over key, the plan's numbers and data.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``, for this very objective.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: ``[dim]``, for its shape and dtype. No route starts there.
+
+    Raises:
+        ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or a chain is to run on a
+            loss that is not proven to be convex and Lipschitz.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    require_x64("exponential_mechanism")
+    _checks.require_choice("plan.route", plan.route, ROUTES)
+    plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
+    lower, upper = plan.lower, plan.upper
+    _checks.require(lower.shape == (plan.dim,), "plan.lower", lower.shape, "of shape (plan.dim,)")
+    spent = {"gradients": jnp.asarray(plan.user_gradients, jnp.int64), "trace": None}
+    if plan.route == "chain":
+        _checks.require(plan.chain is not None, "plan.chain", None, "a chain on this route")
+        assert plan.chain is not None
+        point, trials = _exponential_chain.last_point(
+            *(key, plan.chain, objective, data, lower, upper, plan.ball),
+            *(plan.inverse_temperature, plan.regularization, plan.constant_time),
+        )
+        spent["trials"] = trials
+    else:
+        _checks.require_integer("plan.cells", plan.cells, 2)
+        cell_key, point_key = jax.random.split(key)
+        given: dict[str, Any] = {
+            "inverse_temperature": plan.inverse_temperature,
+            "lipschitz": plan.lipschitz,
+            "cells": plan.cells,
+        }
+        if plan.route == "grid":
+            radius = 0.5 * (upper - lower)[0] if plan.ball else None
+            places = _cells.draw_cell(
+                cell_key, objective, data, lower, upper, radius=radius, **given
+            )
+        else:
+            places = _cells.draw_linear(cell_key, objective, data, lower, upper, **given)
+        point = _cells.point_in(point_key, places, lower, upper, plan.cells)
+        if plan.ball:  # which cells stick out of
+            point = ball(0.5 * (upper - lower)[0], 0.5 * (lower + upper)).project(point)
+    point = point.reshape(params.shape).astype(params.dtype)
+    good = jnp.all(jnp.isfinite(point))
+    return Solution(
+        params=point,
+        privacy=plan.loss(),
+        status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
+        gradients=jnp.asarray(plan.user_gradients, jnp.int64),
+        unprivate=spent,
+    )
+
+
+def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """The box, or the one around a ball; and whether it is a ball."""
+    proven_diameter(domain)
+    if domain.radius is not None:
+        radius = _checks.require_real(
+            "problem.objective.domain.radius", float(np.asarray(domain.radius)), 0.0
+        )
+        return np.full(dim, -radius), np.full(dim, radius), dim > 1
+    _checks.require(
+        domain.ends is not None,
+        "problem.objective.domain",
+        domain,
+        "a box, or a ball at the origin",
+    )
+    lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in domain.ends or ())
+    _checks.require(
+        lower.shape == (dim,) == upper.shape,
+        "problem.objective.domain",
+        lower.shape,
+        f"of shape ({dim},) of problem.dim",
+    )
+    sides = upper - lower
+    _checks.require(np.all(sides > 0), "problem.objective.domain", sides, "a box with an inside")
+    return lower, upper, False
+
+
+def _excess(k: float, dim: int, slope: float, diagonal: float, count: int, is_ball: bool) -> float:
+    """docs/privacy/exact_draws.md, section 3."""
+    cell = slope * diagonal / count  # what F moves by along the diagonal of a cell, at most
+    finite = dim * math.log(count) / k + (1.5 if is_ball else 1.0) * cell
+    if is_ball:
+        return finite
+    steep = max(k * slope * diagonal / dim, 1.0)
+    averaged = (dim / k) * (1.0 + math.log(steep)) + cell
+    return min(finite, averaged, math.exp(min(k * cell, 700.0)) * dim / k)

@@ -45,6 +45,7 @@ _UP = 1.0 + 2.0**-30
 _MOST_TRIALS = 2**31 - 1
 _MIXING, _INNER, _CAP, ESCAPE = 0.5, 0.25, 0.0625, 0.0625  # of τ; rounding has what is left
 _SLACK = 1.0 - 2.0**-10
+_OFTEN = 0.55  # of attempts by tangents: steps are as 1/η, and a trial needs two that count
 
 
 class Sizes(NamedTuple):
@@ -233,6 +234,8 @@ def planned(
         if num_terms is None:  # a smaller δ asks for more terms, never many
             choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
+        if sizes.tangent is not None:
+            eta = _tangent_step(sizes, eta, max(steps, 1), ESCAPE * tau / 2.0)
         known = chain_lengths.mixing_steps(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )
@@ -246,6 +249,32 @@ def planned(
         )
     trials = chain_lengths.capped_trials(known, draft.acceptance, _SLACK * _CAP * tau)
     return certified(sizes, eta, terms, known, trials, indices, escape)
+
+
+def _tangent_step(sizes: Sizes, step_size: float, num_steps: int, escape: float) -> float:
+    """The step size, or a smaller one at which attempts by tangents count often enough."""
+
+    def often(log_step: float) -> bool:
+        eta = math.exp(log_step)
+        convexity, distance = float(sizes.convexity), float(sizes.start_distance)
+        reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, num_steps, escape)
+        assert sizes.tangent is not None
+        found = tangents.attempts(sizes.tangent, sizes.dim, eta, reach)
+        return bool(found.acceptance >= _OFTEN)
+
+    high = math.log(step_size)
+    if often(high):
+        return step_size
+    low = high - 60.0
+    if not often(low):
+        raise Infeasible(
+            "norm must be closer to 2, or dim smaller: roundings of the regularizer are too large for "
+            f"exponent = {sizes.tangent.exponent:.4g} and dim = {sizes.dim}"
+        )
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if often(middle) else (low, middle)
+    return math.exp(low)
 
 
 def _widest(share: float, choices: Iterable[int], indices: str) -> tuple[float, int]:

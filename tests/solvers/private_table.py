@@ -289,12 +289,12 @@ ROWS: tuple[Row, ...] = (
         regularization=1.0, above=1.1,
     ),
     _row(
-        "value_queries", value_queries, 8, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
-        epsilon=0.5, above=1.1,
+        "value_queries", value_queries, 2, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
+        epsilon=0.25, above=1.1,
     ),
     _row(
-        "value_queries, on a ball", value_queries, 4, kind="drawn", float64=True,
-        objective=OBJECTIVE, distance=1.0, epsilon=0.5, above=1.1,
+        "value_queries, on a ball", value_queries, 2, kind="drawn", float64=True,
+        objective=OBJECTIVE, distance=1.0, epsilon=0.25, above=1.1,
     ),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(

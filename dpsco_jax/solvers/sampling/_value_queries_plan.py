@@ -16,6 +16,7 @@ Cost: that of the certificate, some ten milliseconds.
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -97,7 +98,7 @@ class Plan(MadeFor):
     @property
     def chain(self) -> Chain:
         """The chain with the parts of τ, all of them 1 where a number is none that can run."""
-        xp, numbers = as_floats(
+        xp, numbers = _wide(
             *(self.inverse_temperature, self.regularization, self.step_size),
             *(self.num_steps, self.num_trials, self.escape),
         )
@@ -123,7 +124,7 @@ class Plan(MadeFor):
         good = (steps >= 1) & (steps == xp.floor(steps)) & (escape > 0) & (escape < 1) & (mu >= 0)
         good = good & (trials >= steps) & (trials == xp.floor(trials)) & (trials <= _MOST)
         for value in (k, eta, convexity, k * convexity, eta * k * convexity):
-            good = good & (value > 1e-100) & (value < 1e100)
+            good = good & (value > 1e-30) & (value < 1e30)
         # In float32 the parts are no bounds.
         return good & (xp is np or k.dtype == jnp.float64)
 
@@ -207,12 +208,20 @@ class Plan(MadeFor):
         return plans.describe("regularized exponential mechanism by value queries", self, remarks)
 
 
+def _wide(*values: Any) -> tuple[Any, list[Any]]:
+    """The values as they are, in float64 where there is one; numbers of Python may be read as narrower ones."""
+    xp, floats = as_floats(*values)
+    if xp is jnp:
+        floats = [jnp.asarray(v, jax.dtypes.canonicalize_dtype(np.float64)) for v in values]
+    return xp, floats
+
+
 _PARTS = ("mixing", "inner", "rounding", "cap")
 
 
 def gdp(setting: Setting, k: Any, mu: Any) -> Any:
     """The s of an exact draw, rounded up."""
-    xp, (k, mu) = as_floats(k, mu)
+    xp, (k, mu) = _wide(k, mu)
     convexity = setting.convexity(mu)
     good = (k > 0) & (convexity > 0) & (k < xp.inf) & (mu >= 0)
     ratio = xp.where(good, k, 1.0) / xp.where(good, convexity, 1.0)

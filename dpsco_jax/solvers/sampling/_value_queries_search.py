@@ -18,7 +18,7 @@ Cost: that of a few certificates; of some ten with ``max_steps``.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpsco_jax import privacy
 from dpsco_jax._infeasible import Infeasible
@@ -37,7 +37,8 @@ _LESS = 1.0 - 2.0**-10
 _DOWN = 1.0 - 2.0**-30
 _FARTHEST = 1000.0  # distances that a start may be from the origin
 _LARGEST = 700.0
-_HALVINGS = 10
+_TRIES = 6
+_LEAST = 1e-6  # s
 
 
 class Request(NamedTuple):
@@ -94,23 +95,31 @@ def tight(asked: Request, budget: privacy.Budget) -> Plan:
     s = gdp_within(epsilon, delta, tau) * _DOWN
     if asked.thrifty:
         s = min(s, math.sqrt(2.0 * asked.setting.dim / asked.setting.num_users))
-    found = _with_gdp(asked, budget, s, tau)
+    while True:
+        try:
+            found = _with_gdp(asked, budget, s, tau)
+            break
+        except Infeasible:
+            if asked.max_steps is None or s < _LEAST:
+                raise
+            s *= 0.5
     if asked.max_steps is None or found.num_steps <= asked.max_steps:
         return _private(found, budget)
-    # Steps are as s², but for logarithms.
-    high, low = s, 0.5 * s * math.sqrt(asked.max_steps / float(found.num_steps))
-    found = _with_gdp(asked, budget, low, tau)
-    if found.num_steps > asked.max_steps:
+    # Steps are as s², but for logarithms: what fits best of a few.
+    best: Plan | None = None
+    for _ in range(_TRIES):
+        s *= math.sqrt(asked.max_steps / float(found.num_steps))
+        found = _with_gdp(asked, budget, s, tau)
+        if found.num_steps > asked.max_steps:
+            s *= 1.0 - 1e-3
+        elif best is None or found.gdp > best.gdp:
+            best = found
+    if best is None:
         raise Infeasible(
-            f"max_steps must be at least {found.num_steps:.0f} for s = {low:.3g}, got {asked.max_steps}",
+            f"max_steps must be at least {found.num_steps:.0f} for s = {s:.3g}, got {asked.max_steps}",
             {"max_steps": float(found.num_steps)},
         )
-    for _ in range(_HALVINGS):
-        middle = math.sqrt(low * high)
-        tried = _with_gdp(asked, budget, middle, tau)
-        fits = tried.num_steps <= asked.max_steps
-        low, high, found = (middle, high, tried) if fits else (low, middle, found)
-    return _private(found, budget)
+    return _private(best, budget)
 
 
 def printed(asked: Request, budget: privacy.Budget) -> Plan:
@@ -169,7 +178,13 @@ def _made(asked: Request, budget: privacy.Budget, k: float, mu: float, tau: floa
     lost = mu * asked.reach if mu > 0 else 0.0
     generalization = asked.generalization / convexity
     sizes = _sizes(asked, k, convexity)
-    fields = numbers_for(setting, sizes, k, mu, _LESS * tau)
+    try:
+        fields = numbers_for(setting, sizes, k, mu, _LESS * tau)
+    except Infeasible as refusal:
+        raise Infeasible(
+            "problem.num_users or budget.epsilon must be smaller, or max_steps given, for steps as many as "
+            f"their squares, got {setting.num_users} and {budget.epsilon:g}: {refusal}"
+        ) from None
     predicted = math.nan
     if setting.norm == 2.0 and math.isfinite(problem.farthest):
         nominal = nominal_model.nominal(problem, asked.columns_per_row)
@@ -197,6 +212,3 @@ def _sizes(asked: Request, k: float, convexity: float) -> _user_losses.Sizes:
         start_norm = max(start_norm, float(problem.objective.domain.norm))
     bound = _user_losses.label_bound(setting.feature_bound, start_norm, 8.0 * max(usual, distance))
     return _user_losses.Sizes(start_norm, max(bound, _user_losses.label_bound(1.0, setting.slope, 0.0)))
-
-
-__all__: list[Any] = ["Request", "printed", "tight"]

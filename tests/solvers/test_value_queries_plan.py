@@ -1,4 +1,4 @@
-"""The plan by value queries: the sheet's table, what edits cost, printed constants, norms, rounding of links."""
+"""The plan by value queries: known plans, what edits cost, printed constants, norms, rounding of links."""
 
 import dataclasses
 import functools
@@ -186,9 +186,7 @@ def test_printed_constants_that_happen_to_be_private_are_taken():
     # √(2d/n) of T Theorem 3.6.9, and G_Δ is twice what it takes it for.
     assert float(plan.gdp) == pytest.approx(2 * math.sqrt(2 / 400), rel=1e-6)
     with pytest.raises(ValueError, match="delta"):
-        value_queries.plan(
-            asked, Budget(0.5, 0.6), constants="paper", regularization=0.1
-        )
+        value_queries.plan(asked, Budget(0.5, 0.6), constants="paper", regularization=0.1)
 
 
 def test_parameters_are_those_of_the_theorems():
@@ -252,7 +250,9 @@ def test_slopes_in_the_norm_of_the_regularizer_are_those_of_the_worst_rows(p, di
 
 
 def test_two_is_two():
-    plain, named = (value_queries.plan(problem(), Budget(1.0, 1e-2), **kw) for kw in ({}, {"norm": 2.0}))
+    plain, named = (
+        value_queries.plan(problem(), Budget(1.0, 1e-2), **kw) for kw in ({}, {"norm": 2.0})
+    )
     assert plain == named
     bounded = value_queries.plan(problem(), Budget(1.0, 1e-2), row_bound=1.0)
     assert bounded.inverse_temperature == plain.inverse_temperature
@@ -345,7 +345,9 @@ def test_softmax_is_rounded_by_no_more_than_is_said():
     found = np.asarray(jax.jit(model.link)(jnp.asarray(logits), jnp.asarray(labels, jnp.float64)))
     with mpmath.workdps(60):
         for row, label, value in zip(logits, labels, found, strict=True):
-            exact = mpmath.log(sum(mpmath.exp(mpmath.mpf(float(z))) for z in row)) - float(row[label])
+            exact = mpmath.log(sum(mpmath.exp(mpmath.mpf(float(z))) for z in row)) - float(
+                row[label]
+            )
             off = abs(mpmath.mpf(float(value)) - exact)
             assert off <= (_user_losses.LINK_ULPS + 20) * UNIT * (1 + 2 * np.abs(row).max())
 

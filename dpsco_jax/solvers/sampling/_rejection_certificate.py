@@ -183,28 +183,6 @@ def certified(
     )
 
 
-def _attempts(
-    sizes: Sizes, steps: Any, eta: Any, deviation: Any, reach: Any, escape: Any
-) -> tuple[tangents.Attempts, Any]:
-    """What is known of attempts, and the probability that it is not so."""
-    xp, (steps, deviation) = as_floats(steps, deviation)
-    zero = xp.zeros_like(deviation)
-    if sizes.tangent is not None:
-        return tangents.attempts(sizes.tangent, sizes.dim, eta, reach), zero
-    if sizes.ball_radius is None:
-        return tangents.Attempts(zero + 1.0, zero, zero), zero
-    if sizes.ball_bounds is None:
-        farthest = farthest_start(sizes.dim, int(steps), escape)
-        likely = ball_acceptance(sizes.dim, sizes.ball_radius, deviation, farthest)
-        return tangents.Attempts(zero + likely, zero, zero), zero + escape
-    # The wider the proposal is the less likely it stays in the ball.
-    widest, farthest = sizes.ball_bounds
-    likely = ball_acceptance(sizes.dim, sizes.ball_radius, widest, farthest)
-    longer = _UP * float(special.gammaincc(sizes.dim / 2.0, farthest**2 / 2.0))
-    within = xp.where(deviation <= widest, likely, 0.0)
-    return tangents.Attempts(within, zero, zero), xp.minimum(1.0, steps * longer)
-
-
 def planned(
     variation: SupportsFloat,
     sizes: Sizes,
@@ -249,32 +227,6 @@ def planned(
         )
     trials = chain_lengths.capped_trials(known, draft.acceptance, _SLACK * _CAP * tau)
     return certified(sizes, eta, terms, known, trials, indices, escape)
-
-
-def _tangent_step(sizes: Sizes, step_size: float, num_steps: int, escape: float) -> float:
-    """The step size, or a smaller one at which attempts by tangents count often enough."""
-
-    def often(log_step: float) -> bool:
-        eta = math.exp(log_step)
-        convexity, distance = float(sizes.convexity), float(sizes.start_distance)
-        reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, num_steps, escape)
-        assert sizes.tangent is not None
-        found = tangents.attempts(sizes.tangent, sizes.dim, eta, reach)
-        return bool(found.acceptance >= _OFTEN)
-
-    high = math.log(step_size)
-    if often(high):
-        return step_size
-    low = high - 60.0
-    if not often(low):
-        raise Infeasible(
-            "norm must be closer to 2, or dim smaller: roundings of the regularizer are too large for "
-            f"exponent = {sizes.tangent.exponent:.4g} and dim = {sizes.dim}"
-        )
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if often(middle) else (low, middle)
-    return math.exp(low)
 
 
 def _widest(share: float, choices: Iterable[int], indices: str) -> tuple[float, int]:

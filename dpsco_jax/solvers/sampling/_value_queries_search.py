@@ -167,7 +167,9 @@ def _with_gdp(asked: Request, budget: privacy.Budget, s: float, tau: float) -> P
     mu = asked.regularization
     if mu is None:
         lost = setting.dim / cold + asked.generalization
-        least = math.sqrt(lost * setting.modulus / asked.reach)  # 0 where nothing bounds the distance
+        least = math.sqrt(
+            lost * setting.modulus / asked.reach
+        )  # 0 where nothing bounds the distance
         mu = max(0.0, least - setting.ridge) / setting.modulus
     return _made(asked, budget, cold * setting.convexity(mu), mu, tau)
 
@@ -211,4 +213,6 @@ def _sizes(asked: Request, k: float, convexity: float) -> _user_losses.Sizes:
     if setting.set_name != "whole_space":
         start_norm = max(start_norm, float(problem.objective.domain.norm))
     bound = _user_losses.label_bound(setting.feature_bound, start_norm, 8.0 * max(usual, distance))
-    return _user_losses.Sizes(start_norm, max(bound, _user_losses.label_bound(1.0, setting.slope, 0.0)))
+    return _user_losses.Sizes(
+        start_norm, max(bound, _user_losses.label_bound(1.0, setting.slope, 0.0))
+    )

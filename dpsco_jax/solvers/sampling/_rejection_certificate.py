@@ -27,17 +27,15 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, SupportsFloat
 
-from scipy import special
-
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import Scalar, as_floats
 from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
 from dpsco_jax.solvers.sampling import _tangent_numbers as tangents
 from dpsco_jax.solvers.sampling import chain_lengths
+from dpsco_jax.solvers.sampling._counted_attempts import counted, tangent_step
 from dpsco_jax.solvers.sampling._rejection_error import MOST_TERMS, inner_variation, largest_c
 from dpsco_jax.solvers.sampling._rejection_rounding import Rounding, rounded_losses
-from dpsco_jax.solvers.sampling.attempt_bounds import ball_acceptance, farthest_start
 
 __all__ = ["Chain", "Rounding", "Sizes", "certified", "planned", "rounded_losses"]
 
@@ -45,7 +43,6 @@ _UP = 1.0 + 2.0**-30
 _MOST_TRIALS = 2**31 - 1
 _MIXING, _INNER, _CAP, ESCAPE = 0.5, 0.25, 0.0625, 0.0625  # of τ; rounding has what is left
 _SLACK = 1.0 - 2.0**-10
-_OFTEN = 0.55  # of attempts by tangents: steps are as 1/η, and a trial needs two that count
 
 
 class Sizes(NamedTuple):
@@ -151,8 +148,11 @@ def certified(
     if reach is None:
         reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, steps, escape)
     deviation = xp.sqrt(eta / (1.0 + drift))
-    counted, failing = _attempts(sizes, steps, eta, deviation, reach, escape)
-    error = sizes.rounding.within(reach) + counted.potential
+    found, failing = counted(
+        *(sizes.dim, sizes.tangent, sizes.ball_radius, sizes.ball_bounds),
+        *(steps, eta, deviation, reach, escape),
+    )
+    error = sizes.rounding.within(reach) + found.potential
     shifted = 0.0
     if sizes.rounding.consistent:
         c, convexity, distance, shifted = roundings.computed_target(c, convexity, distance, error)
@@ -160,17 +160,17 @@ def certified(
         farther = escape * xp.exp(xp.minimum(700.0, 2.0 * error * steps))
 
     # A density within e^{±2h} has tails that are e^{4h} as heavy at most, for x and for z.
-    one = inner_variation(c, num_terms, indices) * xp.exp(8.0 * xp.minimum(counted.potential, 1.0))
+    one = inner_variation(c, num_terms, indices) * xp.exp(8.0 * xp.minimum(found.potential, 1.0))
     counts = 0.5 * (1.0 - xp.minimum(one, 1.0))
     left = 0.0 if sizes.rounding.consistent else error
-    wrong = roundings.acceptance_error(c, num_terms, sizes.num_records, left) + 2.0 * counted.error
+    wrong = roundings.acceptance_error(c, num_terms, sizes.num_records, left) + 2.0 * found.error
     proven = (wrong < counts) & (shifted < 1.0)
     wrong, counts = xp.where(proven, wrong, 0.0), xp.where(proven, counts, 0.5)
     norms = roundings.power_norms(c, num_terms, 0.0)
     spread = sum(norm / math.factorial(b) for b, norm in enumerate(norms)) - 1.0
     contracts = not everywhere and not sizes.rounding.consistent
     rounding = shifted + roundings.steps_rounding(wrong, counts, spread, drift, steps, contracts)
-    acceptance = xp.where(proven, (counts - wrong) * counted.acceptance**2, 0.0)
+    acceptance = xp.where(proven, (counts - wrong) * found.acceptance**2, 0.0)
     possible = acceptance > 0.0
     capped = chain_lengths.trials_variation(steps, trials, xp.where(possible, acceptance, 0.5))
     return Chain(
@@ -213,7 +213,10 @@ def planned(
             choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
         if sizes.tangent is not None:
-            eta = _tangent_step(sizes, eta, max(steps, 1), ESCAPE * tau / 2.0)
+            eta = tangent_step(
+                *(sizes.tangent, sizes.dim, eta, float(sizes.convexity)),
+                *(float(sizes.start_distance), max(steps, 1), ESCAPE * tau / 2.0),
+            )
         known = chain_lengths.mixing_steps(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )

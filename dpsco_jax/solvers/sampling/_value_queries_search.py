@@ -20,6 +20,8 @@ Cost: that of a few certificates; of some ten with ``max_steps``.
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from dpsco_jax import privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy.variation import gdp_within
@@ -211,7 +213,7 @@ def _sizes(asked: Request, k: float, convexity: float) -> _user_losses.Sizes:
     distance = usual if math.isinf(far) else far
     start_norm = _FARTHEST * max(distance, 1.0)
     if setting.set_name != "whole_space":
-        start_norm = max(start_norm, float(problem.objective.domain.norm))
+        start_norm = max(start_norm, float(np.asarray(problem.objective.domain.norm)))
     bound = _user_losses.label_bound(setting.feature_bound, start_norm, 8.0 * max(usual, distance))
     return _user_losses.Sizes(
         start_norm, max(bound, _user_losses.label_bound(1.0, setting.slope, 0.0))

@@ -87,12 +87,12 @@ def law_1d(plan, value, start, ends):
     return lambda at: np.interp(at, grid, law / law[-1])
 
 
-def check_1d(link, where, num_users, count, seed):
+def check_1d(link, where, num_users, count, seed, epsilon=1.0):
     make, exact = LINKS[link]
     domain, start, ends = SETS[where]
     features, labels, mask = rows_1d(num_users)
     objective = make(1.0, domain)
-    plan = planned(objective, num_users, 1, items=2, distance=0.5)
+    plan = planned(objective, num_users, 1, epsilon, items=2, distance=0.5)
     data = UserData(Example(jnp.asarray(features)[..., None], jnp.asarray(labels)), mask)
     draws = drawn(plan, objective, data, [start], count, seed)[:, 0]
     assert np.all((ends[0] <= draws) & (draws <= ends[1]))
@@ -111,7 +111,7 @@ def test_draws_in_one_dimension_against_quadrature():
 @pytest.mark.parametrize("where", SETS)
 @pytest.mark.parametrize("link", LINKS)
 def test_many_draws_in_one_dimension_against_quadrature(link, where):
-    apart = check_1d(link, where, 3, 100_000, 4)
+    apart = check_1d(link, where, 2, 100_000, 4, epsilon=0.5)
     assert where == "ball" or apart > 2 * CRITICAL
 
 
@@ -142,7 +142,7 @@ def cells(plan, value, start, draws, inside=lambda x: True, side=6):
     ).pvalue
 
 
-def check_plane(which, count, num_users, seed):
+def check_plane(which, count, num_users, seed, epsilon=1.0):
     """Hinge losses: on a ball, or for p = 1 with entries bounded by 1."""
     rng = np.random.default_rng(8)
     features = rng.uniform(-1.4, 1.4, (num_users, 2))
@@ -156,7 +156,7 @@ def check_plane(which, count, num_users, seed):
         objective, start = losses.hinge(2.0), np.array([0.4, 0.0])
         settings, inside = {"norm": 1.0, "row_bound": 1.0}, lambda x: True
         rows = features / np.maximum(1, np.abs(features).max(1, keepdims=True))
-    plan = planned(objective, num_users, 2, distance=0.5, **settings)
+    plan = planned(objective, num_users, 2, epsilon, distance=0.5, **settings)
     data = UserData(Example(jnp.asarray(features)[:, None], jnp.asarray(labels)[:, None]))
     draws = drawn(plan, objective, data, start, count, seed)
     signs = 2 * labels - 1
@@ -175,7 +175,7 @@ def test_draws_in_the_plane_in_cells():
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["ball", "l1"])
 def test_many_draws_in_the_plane_in_cells(which):
-    assert check_plane(which, 100_000, 3, 6) > 1e-3
+    assert check_plane(which, 100_000, 2, 6, epsilon=0.5) > 1e-3
 
 
 def short(objective, num_users=2, dim=2, k=8.0, mu=2.0, steps=60.0, trials=400.0, eta=0.01, **kw):
@@ -221,7 +221,7 @@ def test_a_ridge_has_its_own_centre():
 @pytest.mark.slow
 def test_without_losses_the_law_in_another_norm_is_a_gamma_law():
     # exp(-(a/2)·‖x‖_q²): a·‖x‖_q² is χ² of d degrees, and |x_1|^q/‖x‖_q^q a beta variable.
-    dim, count = 9, 10_000
+    dim, count = 9, 4_000
     objective = losses.hinge(3.0)
     made = planned(objective, 2, dim, norm=1.0, row_bound=1.0, epsilon=0.3)
     plan = dataclasses.replace(
@@ -380,13 +380,11 @@ def test_an_audit_finds_what_is_claimed_and_no_more():
     # n = 1, G = 1, G_Δ = 2, k = 1, μ = 4: s = 1, attained by linear losses of slopes ±1.
     count, objective = 100_000, losses.absolute(1.0)
     made = planned(objective, 1, 1, epsilon=3.0, regularization=4.0)
-    s = float(made.gdp)
-    plan = planned(objective, 1, 1, epsilon=3.0, regularization=4.0 * s * s)
-    plan = dataclasses.replace(plan, inverse_temperature=1.0, regularization=4.0)
-    eta = 1 / 300.0
-    plan = dataclasses.replace(plan, step_size=eta, num_steps=900.0, num_trials=2600.0)
+    plan = dataclasses.replace(made, inverse_temperature=1.0, regularization=4.0)
+    eta = 1 / 160.0
+    plan = dataclasses.replace(plan, step_size=eta, num_steps=300.0, num_trials=900.0)
     assert float(plan.gdp) == pytest.approx(1.0, rel=1e-9)
-    assert float(plan.chain.variation) < 1e-3
+    assert float(plan.chain.variation) < 1e-2
     assert plan.sizes.label_bound >= 64.0
     one, other = (
         drawn(plan, objective, linear_pair(sign), [0.0], count, seed)[:, 0]
@@ -403,11 +401,11 @@ def test_an_audit_finds_what_is_claimed_and_no_more():
 @pytest.mark.slow
 def test_the_route_by_gradients_and_the_route_by_values_agree():
     rng, count, objective = np.random.default_rng(2), 20_000, losses.logistic(1.0)
-    features = rng.uniform(-1, 1, (3, 1, 2))
-    data = UserData(Example(jnp.asarray(features), jnp.asarray([[1.0], [0.0], [1.0]])))
-    values = planned(objective, 3, 2)
+    features = rng.uniform(-1, 1, (2, 1, 2))
+    data = UserData(Example(jnp.asarray(features), jnp.asarray([[1.0], [0.0]])))
+    values = planned(objective, 2, 2, epsilon=0.5)
     k, mu = float(values.inverse_temperature), float(values.regularization)
-    asked = Problem(objective, num_users=3, dim=2, distance=1.0)
+    asked = Problem(objective, num_users=2, dim=2, distance=1.0)
     steps = dataclasses.replace(
         regularized.plan(asked, Budget(1.0, 1e-2), regularization=mu),
         **{"inverse_temperature": k, "regularization": mu, "num_steps": 14.0, "num_trials": 400.0},
@@ -432,7 +430,7 @@ def test_risks_are_below_their_bounds():
     labels = np.array([1.0, 0.0, 1.0, 1.0])
     data = UserData(Example(jnp.asarray(features)[:, None], jnp.asarray(labels)[:, None]))
     objective = losses.hinge(1.0, domains.ball(1.0))
-    plan = planned(objective, 4, 2, distance=None)
+    plan = planned(objective, 4, 2, epsilon=0.5, distance=None)
     draws = drawn(plan, objective, data, [0.0, 0.0], 4_000)
 
     def risk(points):

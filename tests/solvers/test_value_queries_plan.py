@@ -448,9 +448,11 @@ def test_what_runs_has_the_step_that_was_certified():
         assert float(made.step_size) == float(plan.step_size)
         if not settings:
             # The variance of a proposal in the middle: 1/(1/η + kμ).
-            prepared = made.prepare(start)
-            keys = jax.random.split(jax.random.key(0), 4000)
-            attempt = functools.partial(made.attempt, prepared=prepared)
-            moves = np.asarray(jax.vmap(attempt)(keys)[0])
+            moves = np.asarray(_proposals(made, start))
             eta, curved = plan.step_size, plan.inverse_temperature * plan.regularization
             assert moves.var() * (1 / eta + curved) == pytest.approx(1.0, abs=4 * (2 / 8000) ** 0.5)
+
+
+def _proposals(made, y):
+    keys, prepared = jax.random.split(jax.random.key(0), 4000), made.prepare(y)
+    return jax.vmap(lambda key: made.attempt(key, prepared)[0])(keys)

@@ -170,13 +170,13 @@ class Plan(MadeFor):
         return privacy.unbounded_unless(good, found)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of a run of these numbers, infinite where the proof does not cover them.
+        """The (ε, δ) of a run of these numbers, infinite where ``loss`` is.
 
         Raises:
             ValueError: ``delta`` is not in (0, 1), or the plan is a batch of plans.
         """
         s, tau = float(self.gdp), float(self.chain.variation)
-        good = math.isfinite(s) and tau < 1.0
+        good = math.isfinite(s) and tau < 1.0 and bool(np.any(np.isfinite(self.loss().rdp)))
         return inexact_certificate(
             s if good else 1.0, tau if good else 1.0, self.delta, REPLACE, self.assumes
         )

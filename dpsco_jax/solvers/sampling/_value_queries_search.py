@@ -24,7 +24,7 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.privacy.variation import gdp_within
+from dpsco_jax.privacy.variation import gdp_within, variation_epsilon
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.rates import sampling_printed
 from dpsco_jax.rates.norms import norm_ratio, regularizer_range
@@ -154,7 +154,7 @@ def _log_half(delta: float) -> float:
 
 
 def _private(made: Plan, budget: privacy.Budget, which: str = "") -> Plan:
-    spent = made.certificate().epsilon
+    spent = variation_epsilon(float(made.gdp), float(made.chain.variation), budget.delta)
     if spent > budget.epsilon:
         raise ValueError(
             f"constants must be 'tight': {which} a draw for epsilon = {budget.epsilon:g}, delta = "

@@ -282,7 +282,7 @@ def test_a_start_that_is_not_covered_costs_infinity():
     few = dataclasses.replace(plan, num_trials=plan.num_trials)
     assert cost(few, HINGE, [0.0, 900.0]) < 1.1
     assert cost(few, HINGE, [0.0, 1100.0]) == math.inf
-    on_ball = losses.hinge(1.0, domains.ball(2.0))
+    on_ball = losses.hinge(1.0, domains.ball(2.0, jnp.zeros(2)))
     there = planned(on_ball, 2, 2)
     assert cost(there, on_ball, [0.0, 0.0]) < 1.1
     assert cost(there, on_ball, [0.0, 0.01]) == math.inf

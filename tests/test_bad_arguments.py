@@ -11,6 +11,7 @@ FLOAT64 = (
     "solvers.sampling.exponential_mechanism.",
     "solvers.sampling.proximal_oracle.",
     "solvers.sampling.regularized.",
+    "solvers.sampling.value_queries.",
 )
 FUNCTIONS = sorted(public.public_functions())
 

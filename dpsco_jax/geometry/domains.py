@@ -15,6 +15,7 @@ Cost: one pass over the parameters; a sort for simplex and ℓ1 ball.
 """
 
 import functools
+import inspect
 import math
 import weakref
 from collections.abc import Callable
@@ -99,6 +100,7 @@ def enter_moves(domain: Domain) -> Domain:
 
 
 _diameters: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+_makers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def proven_diameter(domain: Domain) -> float:
@@ -118,6 +120,17 @@ def proven_diameter(domain: Domain) -> float:
     return found
 
 
+def proven_maker(domain: Domain) -> tuple[str, dict[str, Any]]:
+    """Which function of this file made a set, by name, and from which arguments.
+
+    Raises:
+        ValueError: as for ``proven_diameter``.
+    """
+    proven_diameter(domain)
+    name, given = _makers[domain.project]
+    return name, given
+
+
 def _entered(make: Callable[_Arguments, Domain]) -> Callable[_Arguments, Domain]:
     """Enters what the function makes for ``proven_diameter``, unless its diameter is traced."""
 
@@ -126,6 +139,8 @@ def _entered(make: Callable[_Arguments, Domain]) -> Callable[_Arguments, Domain]
         domain = enter_moves(make(*args, **kwargs))
         if not isinstance(domain.diameter, jax.core.Tracer) and np.ndim(domain.diameter) == 0:
             _diameters[domain.project] = float(np.asarray(domain.diameter))
+            given = inspect.signature(make).bind(*args, **kwargs).arguments
+            _makers[domain.project] = (make.__name__, dict(given))
         return domain
 
     return made

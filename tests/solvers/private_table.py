@@ -45,7 +45,7 @@ from dpsco_jax.solvers.resque import (
     resque_erm_high_probability,
     resque_prox,
 )
-from dpsco_jax.solvers.sampling import exponential_mechanism, regularized
+from dpsco_jax.solvers.sampling import exponential_mechanism, regularized, value_queries
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,
@@ -294,6 +294,14 @@ ROWS: tuple[Row, ...] = (
         # All coordinates are paid for together, and none moves by more than its share.
         "exponential_mechanism", exponential_mechanism, 8, kind="chosen", float64=True, objective=BOXED,
         route="linear", cells=16, share=0.8, above=2.2,
+    ),
+    _row(
+        "value_queries", value_queries, 2, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
+        epsilon=0.15, above=1.1,
+    ),
+    _row(
+        "value_queries, on a ball", value_queries, 2, kind="drawn", float64=True,
+        objective=OBJECTIVE, distance=1.0, epsilon=0.15, above=1.1,
     ),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(

@@ -13,6 +13,7 @@ from dpsco_jax.solvers.sampling import (
     restricted_gaussian,
     routes,
     target_rejection,
+    value_queries,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "restricted_gaussian",
     "routes",
     "target_rejection",
+    "value_queries",
 ]

@@ -1,6 +1,6 @@
 """Where parameters live: norms, convex sets, composite terms, rotations, smoothing kernels."""
 
-from dpsco_jax.geometry import domains, lp, lp_balls, norms, prox, rotations, smoothing, two_balls
+from dpsco_jax.geometry import domains, log_laplace, lp, lp_balls, norms, prox, rotations, smoothing, two_balls
 from dpsco_jax.geometry.domains import Domain, ball, box, l1_ball, simplex, whole_space
 from dpsco_jax.geometry.lp_balls import lp_ball, schatten_ball
 
@@ -10,6 +10,7 @@ __all__ = [
     "box",
     "domains",
     "l1_ball",
+    "log_laplace",
     "lp",
     "lp_ball",
     "lp_balls",

@@ -6,7 +6,13 @@ import pytest
 from tests.support import public
 from tests.support.good_calls import EXEMPT, GOOD
 
-FLOAT64 = ("solvers.sampling.proximal_oracle.", "solvers.sampling.regularized.")
+FLOAT64 = (
+    "geometry.log_laplace.",
+    "solvers.sampling.llt_sampler.",
+    "solvers.sampling.proximal_oracle.",
+    "solvers.sampling.regularized.",
+    "solvers.sampling.zeroth_order.",
+)
 FUNCTIONS = sorted(public.public_functions())
 
 

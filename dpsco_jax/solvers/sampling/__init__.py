@@ -4,20 +4,24 @@ from dpsco_jax.solvers.sampling import (
     alternating_sampler,
     attempt_bounds,
     chain_lengths,
+    llt_sampler,
     proximal_oracle,
     regularized,
     rejection_oracle,
     restricted_gaussian,
     routes,
+    zeroth_order,
 )
 
 __all__ = [
     "alternating_sampler",
     "attempt_bounds",
     "chain_lengths",
+    "llt_sampler",
     "proximal_oracle",
     "regularized",
     "rejection_oracle",
     "restricted_gaussian",
     "routes",
+    "zeroth_order",
 ]

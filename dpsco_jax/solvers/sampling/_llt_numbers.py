@@ -299,7 +299,3 @@ def _height(xp: Any, dim: int, p: float, drift: Any, inside: Any, rare: Any) -> 
     rise = inside * math.sqrt(0.5 * dim) + 0.25 * inside * inside
     return rare + 1.0 + covered + drift * rise
 
-
-def range_above(radius: float, dim: int) -> float:
-    """ψ(x) - ψ(0) at most, for ‖x‖_p ≤ radius: log E exp(radius·r), r² of χ²_d over 2."""
-    return _UP * (radius * math.sqrt(0.5 * dim) + 0.25 * radius * radius)

@@ -13,6 +13,7 @@ Cost: of a draw one evaluation of ψ, and d coordinates by rejection. Tables tak
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from jaxtyping import Array
 
 from dpsco_jax import _checks
 from dpsco_jax.geometry import log_laplace
+from dpsco_jax.geometry._power_laplace import log_power_laplace
 
 REACH = 16.0
 _UNIT = 2.0**-52  # of a sum of weights, for each of them, and of the uniform number
@@ -46,8 +48,7 @@ class Transform(NamedTuple):
         exponent: p.
         gaussian: whether ψ is ‖x‖²/4 and a constant.
         value: ``value(x) -> ψ(x)``.
-        gradient: of ψ.
-        hessian: of ψ.
+        local: ``local(x) -> (∇ψ(x), ∇²ψ(x))``, mean and covariance of D_x.
         draw: ``draw(key, x) -> y``.
         errors: of values and of draws.
     """
@@ -55,8 +56,7 @@ class Transform(NamedTuple):
     exponent: float
     gaussian: bool
     value: Callable[[Any], Any]
-    gradient: Callable[[Any], Any]
-    hessian: Callable[[Any], Any]
+    local: Callable[[Any], Any]
     draw: Callable[[Array, Any], Any]
     errors: Errors
 
@@ -80,12 +80,25 @@ def transform(p: float, dim: int, reach: float = REACH) -> Transform:
     """
     dim = _checks.require_count("dim", dim)
     reach = _checks.require_real("reach", reach, 0.0)
-    return _transform(_checks.require_real("p", p, 1.0, 2.0, closed=True), dim, reach)
+    return _transform(_checks.require_real("p", p, 1.0, math.nextafter(2.0, 3.0)), dim, reach)
 
 
 @functools.lru_cache(maxsize=32)
 def _transform(p: float, dim: int, reach: float) -> Transform:
     psi = log_laplace.LpLogLaplace(p, scale=1.0, dim=dim, reach=reach)
+
+    def flat(x: Array) -> tuple[Array, Array]:
+        return 0.5 * x, 0.5 * jnp.eye(dim, dtype=jnp.float64)
+
+    def moments(x: Array) -> tuple[Array, Array]:
+        # Given λ the coordinates are independent: the law of total covariance.
+        log_lambda, log_weights = psi.mixture(x)
+        weights, shrink = jnp.exp(log_weights), jnp.exp(-log_lambda / psi.q)
+        mean, variance = _log_derivatives(x[:, None] * shrink, psi.q)
+        mean, variance = mean * shrink, variance * shrink * shrink
+        center = mean @ weights
+        apart = mean - center[:, None]
+        return center, (apart * weights) @ apart.T + jnp.diag(variance @ weights)
 
     def gaussian(key: Array, x: Array) -> Array:
         return 0.5 * x + jax.random.normal(key, x.shape, jnp.float64) / 2.0**0.5
@@ -103,8 +116,17 @@ def _transform(p: float, dim: int, reach: float) -> Transform:
         exponent=p,
         gaussian=p == 2.0,
         value=psi.value,
-        gradient=psi.gradient,
-        hessian=psi.hessian,
+        local=flat if p == 2.0 else moments,
         draw=gaussian if p == 2.0 else mixed,
         errors=Errors(float(psi.error), 0.0 if p == 2.0 else float(psi.draw_error) + psi.size * _UNIT),
     )
+
+
+def _log_derivatives(t: Array, q: float) -> tuple[Array, Array]:
+    """The first two derivatives of log Z, elementwise: mean and variance of the density ∝ exp(tw - |w|^q)."""
+    ones = jnp.ones_like(t)
+
+    def first(at: Array) -> Array:
+        return jax.jvp(lambda z: log_power_laplace(z, q), (at,), (ones,))[1]
+
+    return jax.jvp(first, (t,), (ones,))

@@ -91,8 +91,7 @@ def newton_steps(height: Any, xp: Any = np) -> Any:
 
 def prepare(
     value: Callable[[Array], Array],
-    gradient: Callable[[Array], Array],
-    hessian: Callable[[Array], Array],
+    moments: Callable[[Array], tuple[Array, Array]],
     power: Any,
     tilt: Float[Array, " dim"],
     start: Float[Array, " dim"],
@@ -103,8 +102,7 @@ def prepare(
 
     Args:
         value: ψ.
-        gradient: of ψ.
-        hessian: of ψ.
+        moments: gradient and Hessian of ψ.
         power: b, at least 1.
         tilt: y.
         start: where Newton's method begins.
@@ -113,8 +111,9 @@ def prepare(
     """
 
     def local(point: Array) -> tuple[Array, Array, Array, Array]:
-        slope = power * gradient(point) - tilt
-        factor = jnp.linalg.cholesky(power * hessian(point))
+        gradient, hessian = moments(point)
+        slope = power * gradient - tilt
+        factor = jnp.linalg.cholesky(power * hessian)
         half = jax.scipy.linalg.solve_triangular(factor, slope, lower=True)
         step = jax.scipy.linalg.solve_triangular(factor, half, lower=True, trans=1)
         return point, factor, step, jnp.sqrt(jnp.sum(half * half))

@@ -26,8 +26,9 @@ from dpsco_jax import privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.geometry.log_laplace import LpLogLaplace
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
-from dpsco_jax.privacy.variation import gdp_within
+from dpsco_jax.privacy.variation import gdp_within, variation_delta
 from dpsco_jax.solvers import plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.sampling import _llt_numbers as llt
@@ -37,11 +38,11 @@ from dpsco_jax.solvers.sampling.chain_lengths import capped_trials
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-40
-_SAMPLER = 0.2  # of δ: what τ may take of it, times 1 + e^ε
 _EACH = 0.02  # of δ/(1 + e^ε): what each of mixing, estimates and the cap on trials takes
 _FIRST = 3.1  # times that: τ, as a first guess
-_TRIES = 60
-_ROOM = 1.25  # of reach and radius over what the planned numbers need
+_FURTHEST = 4096.0
+_TRIES = 30
+_ROOM = 1.05  # of reach and radius over what the planned numbers need
 
 
 @pytree
@@ -216,30 +217,48 @@ def planned(
     """
     epsilon, delta = budget.epsilon, budget.delta
     least = _EACH * delta / (1.0 + math.exp(min(epsilon, 700.0)))
-    guess = _FIRST * least
     trivial = setting.lipschitz * distance
+    limit = distance**2 / (2.0 * (setting.exponent - 1.0))
     blank = {"setting": setting, "norm": norm, "constant_time": constant_time}
     blank |= {"epsilon": epsilon, "delta": delta}
-    for _ in range(_TRIES):
-        left = _SAMPLER * delta / guess - 1.0
-        if left <= _UP:
-            raise Infeasible(
-                f"budget.delta must be far above what the sampler is off, a total variation of {guess:.3g}, got "
-                f"{delta:.6g}",
-                {"delta": delta},
-            )
-        s = min(gdp_within(min(epsilon, math.log(left)), delta, guess), largest_gdp) / _UP
-        ideal = parameters(s, distance**2 / (2.0 * (setting.exponent - 1.0)))
-        if not draw_anyway and ideal.risk >= trivial:
-            return _start(blank, trivial)
-        made = _of_gdp(blank, s, distance, parameters, ideal, max(least, 0.05 * guess))
-        spent = float(made.variation)
+    s = min(gdp_within(epsilon, delta, _FIRST * least), largest_gdp) / _UP
+    if not draw_anyway and parameters(s, limit).risk >= trivial:
+        return _start(blank, trivial)
+
+    def under(s: float) -> Plan:
+        return _of_gdp(blank, s, distance, parameters, parameters(s, limit), least)
+
+    def fits(made: Plan) -> bool:
         if not bool(made.accounted):
-            raise Infeasible("budget must leave room for the sampler, got " + repr(budget))
-        if spent <= guess:
-            return made
-        guess = 1.05 * spent
-    raise Infeasible(f"budget must leave room for the sampler, got ({epsilon}, {delta})")
+            return False
+        return variation_delta(float(made.gdp), float(made.variation), epsilon) <= delta
+
+    best = under(s)
+    if not fits(best):
+        best = _largest(under, fits, s)
+    if not draw_anyway and best.excess_bound >= trivial:
+        return _start(blank, trivial)
+    return best
+
+
+def _largest(under: Callable[[float], Plan], fits: Callable[[Plan], bool], high: float) -> Plan:
+    """The plan with the largest s that fits, within a fiftieth."""
+    low, best, refusal = 0.0, None, ""
+    for _ in range(_TRIES):
+        middle = 0.5 * (low + high)
+        try:
+            made = under(middle)
+        except (Infeasible, ValueError) as refused:
+            made, refusal = None, str(refused)
+        if made is not None and fits(made):
+            low, best = middle, made
+        else:
+            high = middle
+        if high - low < 0.02 * high or high < 1e-6:
+            break
+    if best is None:
+        raise Infeasible(f"budget.delta must be far above what the sampler is off. {refusal}")
+    return best
 
 
 def _start(blank: dict[str, Any], bound: float) -> Plan:
@@ -274,7 +293,7 @@ def _of_gdp(
         eta = (1.0 - 2.0**-10) * inner / (ideal.inverse_temperature * setting.lipschitz) ** 2
         unit = math.sqrt(0.5 * eta * (setting.exponent - 1.0))
         # Θ of ηψ, a little more than its limit; η stays, and c only falls.
-        theta = eta * llt.range_above(distance / unit, setting.dim)
+        theta = eta * LpLogLaplace(setting.exponent, 1.0, setting.dim).range(distance / unit)
         draw = parameters(s, theta)
         k, mu = draw.inverse_temperature, draw.regularization
         drift = eta * k * mu
@@ -287,8 +306,11 @@ def _of_gdp(
         known = steps
     unbounded = setting._replace(inner=inner, farthest=math.inf, reach=math.inf)
     draft = llt.numbers(unbounded._replace(farthest=1.0), nothing, k, mu, eta, known, 2.0**31 - 1)
-    reach = math.ceil(_ROOM * float(draft.radius))
-    found = unbounded._replace(farthest=_ROOM * float(draft.radius) * unit, reach=float(reach))
+    # Of a few sizes, for which tables are made once.
+    reach = 2.0 ** (math.ceil(4.0 * math.log2(_ROOM * float(draft.radius))) / 4.0)
+    found = unbounded._replace(farthest=_ROOM * float(draft.radius) * unit, reach=reach)
+    if setting.exponent < 2.0 and reach > _FURTHEST:
+        raise Infeasible(f"budget must ask for a chain that goes at most {_FURTHEST:g} units far, got {reach:.4g}")
     made = Plan(
         **(blank | {"setting": found}),
         draws=True,

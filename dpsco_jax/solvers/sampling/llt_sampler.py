@@ -305,7 +305,7 @@ def _family(
 
     def prepare(tilt: Array, start: Array) -> Prepared:
         return _self_concordant.prepare(
-            psi.value, psi.gradient, psi.hessian, power, tilt, start, num_newton, constant_time
+            psi.value, psi.local, power, tilt, start, num_newton, constant_time
         )
 
     def attempts(key: Array, prepared: Prepared) -> Attempted:

@@ -61,7 +61,7 @@ from dpsco_jax.solvers.solution import Solution, Status
 __all__ = ["Plan", "plan", "solve"]
 
 _SIZES = (1e-100, 1e100)
-_LEAST_NORM = 1.1
+_LEAST_NORM, _LARGEST_NORM = 1.1, math.nextafter(2.0, 3.0)
 _HALVINGS = 40
 _START_NORMS = 16.0
 
@@ -200,25 +200,14 @@ def solve(
         return _solution(plan, params, jnp.array(True), jnp.zeros((), jnp.int64), counted)
 
     numbers, psi = plan.numbers, plan.transform
-    sizes = {"drift": numbers.start_convexity, "radius": numbers.radius}
-    moves = llt_sampler.oracle(
-        _bounded_rows.user_loss(model, numbers.unit),
-        _bounded_rows.records(model, data, start, setting.label_bound),
-        psi,
-        **sizes,
-        num_records=setting.num_users,
-        scale=plan.inverse_temperature,
-        num_terms=setting.num_terms,
-        num_attempts=setting.num_attempts,
-        num_newton=numbers.newton,
-        constant_time=plan.constant_time,
-    )
+    moves = _moves(plan, objective, data, start)
     end = llt_sampler.alternate(
         key,
         moves,
         psi,
         setting.dim,
-        **sizes,
+        drift=numbers.start_convexity,
+        radius=numbers.radius,
         num_steps=plan.num_steps,
         num_trials=plan.num_trials,
         num_starts=setting.num_starts,
@@ -232,6 +221,26 @@ def solve(
     realized = end.num_trials.astype(jnp.int64) * (2 * setting.num_terms * slots)
     counted |= {"gradients": realized, "trials": end.num_trials, "steps": end.num_accepted}
     return _solution(plan, draw, near, most_values, counted)
+
+
+def _moves(
+    plan: Plan, objective: Objective, data: UserData, start: Any
+) -> alternating_sampler.Oracle:
+    """The moves of the chain, for points in units around the start. All that is read of the data is read here."""
+    setting, numbers, model = plan.setting, plan.numbers, _model(objective)
+    return llt_sampler.oracle(
+        _bounded_rows.user_loss(model, numbers.unit),
+        _bounded_rows.records(model, data, start, setting.label_bound),
+        plan.transform,
+        drift=numbers.start_convexity,
+        radius=numbers.radius,
+        num_records=setting.num_users,
+        scale=plan.inverse_temperature,
+        num_terms=setting.num_terms,
+        num_attempts=setting.num_attempts,
+        num_newton=numbers.newton,
+        constant_time=plan.constant_time,
+    )
 
 
 def _solution(plan: Plan, draw: Any, near: Any, values: Any, counted: dict[str, Any]) -> Solution:
@@ -253,7 +262,7 @@ def _exponent(norm: Any) -> float:
             "as an open question. Take the route of value_queries, which works in ℓ2; geometry.lp has the Schatten "
             "norms, and their regularizers"
         )
-    return _checks.require_real("norm", norm, _LEAST_NORM, 2.0, closed=True)
+    return _checks.require_real("norm", norm, _LEAST_NORM, _LARGEST_NORM, closed=True)
 
 
 def _working_exponent(p: float, dim: int) -> float:

@@ -1,6 +1,18 @@
 """Where parameters live: norms, convex sets, composite terms, rotations, smoothing kernels."""
 
-from dpsco_jax.geometry import domains, log_laplace, lp, lp_balls, norms, prox, rotations, smoothing, two_balls
+from dpsco_jax.geometry import (
+    domains,
+    llt_gap,
+    log_laplace,
+    lp,
+    lp_balls,
+    norms,
+    prox,
+    rotations,
+    schatten_laplace,
+    smoothing,
+    two_balls,
+)
 from dpsco_jax.geometry.domains import Domain, ball, box, l1_ball, simplex, whole_space
 from dpsco_jax.geometry.lp_balls import lp_ball, schatten_ball
 
@@ -10,6 +22,7 @@ __all__ = [
     "box",
     "domains",
     "l1_ball",
+    "llt_gap",
     "log_laplace",
     "lp",
     "lp_ball",
@@ -18,6 +31,7 @@ __all__ = [
     "prox",
     "rotations",
     "schatten_ball",
+    "schatten_laplace",
     "simplex",
     "smoothing",
     "two_balls",

@@ -1,32 +1,38 @@
 """Which λ stand for the mixture exp(-S^c) = ∫ μ(λ)·exp(-λS) dλ: a trapezoidal rule in log λ, with its proof.
 
-What it computes: for each shell k <= ‖u‖_p < k + 1 the first log λ and the step of a grid of one size, so that
+What it computes: for each shell k <= ‖u‖_p < k + 1 the first log λ and the step of a grid of one size, so
+that
 
     T(S) = h·Σ_j μ(λ_j)·λ_j·exp(-λ_j·S),    S = Σ|y_i|^q = ‖y‖_q^q,
 
-may take the place of exp(-S^c) = exp(-‖y‖_q²), c = 2/q, under exp(<u, y>). Write ψ for the log-Laplace transform
-of ‖y‖_q², N = ‖u‖_p²/4, and E for ∫|T(S) - exp(-S^c)|·exp(<u, y>) dy over exp ψ(u). A ψ computed by T is wrong by
-at most -log(1 - E), and a y drawn with λ among the λ_j alone has its law up to a total variation of E.
+may take the place of exp(-S^c) = exp(-‖y‖_q²), c = 2/q, under exp(<u, y>). Write ψ for the log-Laplace
+transform of ‖y‖_q², N = ‖u‖_p²/4, and E for ∫|T(S) - exp(-S^c)|·exp(<u, y>) dy over exp ψ(u). A ψ computed
+by T is wrong by at most -log(1 - E), and a y drawn with λ among the λ_j alone has its law up to a total
+variation of E.
 
 Formal guarantee: E <= 3·exp(-39.5) for every u in the shell. Facts used, for γ in (0, 1]:
-(0) Δ(γ) = ψ(u/√γ) - ψ(u) <= log E exp(‖u‖_p·r/√γ) - max(0, N - (d/2)·log(1/(p-1))), r² of a Gamma law with shape
-    d/2 (``_radial_range``): Hölder above; below, ψ(u) >= ψ(0), and by the (2/(p-1))-smoothness of ‖y‖_q², expanded
-    at the y where <u, y> - ‖y‖_q² = N is largest, ψ(u) >= N + ψ(0) + (d/2)·log(p-1). It increases with ‖u‖_p.
-(1) *Step.* The density of log λ is an integral of exp(-x·B), x = λ^(-c/(1-c)) (``_stable_density``). On the line
-    Im log λ = b, with θ = bc/(1-c) < π/2 and b < π/2, |μ(λ)λ·exp(-λS)| is at most 1/cos(θ) times its own value with λ
-    moved by cos(θ)^(-(1-c)/c) and S multiplied by cos(b)·cos(θ)^((1-c)/c): its integral is exp(-γS^c)/cos(θ),
-    γ = cos(b)^c·cos(θ)^(1-c). So the whole sum is wrong by at most 2·exp(-γS^c)/(cos(θ)·(exp(2πb/h) - 1)), wherever
-    the grid begins (Trefethen and Weideman 2014, Theorem 5.1); under exp(<u, y>), by γ^(-d/2)·exp(Δ(γ)) times that.
-(2) *To the left.* Where λ <= Λ and 0 < g < 1, exp(-xB) <= exp(-(1-g)·B(0)·X)·exp(-gxB), X = Λ^(-c/(1-c)): the terms
-    there are at most exp(-(1-g)·B(0)·X)/g times those of a moved grid for S·g^((1-c)/c), whose sum is, by (1), at most
-    twice exp(-γS^c), γ = g^(1-c): a relative error of 2·exp(-(1-g)·B(0)·X)·γ^(-d/2)·exp(Δ(γ))/g. It increases with
-    ‖u‖_p. (That (1) is at most 1 at u/√γ is computed.)
-(3) *To the right.* The law of λ under u is μ(λ)·λ^(-d/q)·Π Z(u_i·λ^(-1/q)), whose last factor decreases along λ, and
-    the more so the larger u is along its ray: the weight beyond Λ is largest at the inner end of the shell. There it
-    is summed over slices [Λ_i, Λ_(i+1)]: the grid's weight of λ <= Λ is at most
-    min over s of exp(sΛ)·T(s) <= 2·exp(-B(0)·Λ^(-c/(1-c))), that of λ >= Λ at most 2·(T(0) - T(1/Λ)) <= 4·Λ^(-c), and
-    log Π Z <= d·log Z(0) + (q-1)·(‖u‖_p·Λ_i^(-1/q)/q)^p (``_power_laplace``). The slices begin at the λ* where the two
-    exponents balance, beyond which (1) is at most 1 at every s used.
+(0) Δ(γ) = ψ(u/√γ) - ψ(u) <= log E exp(‖u‖_p·r/√γ) - max(0, N - (d/2)·log(1/(p-1))), r² of a Gamma law with
+    shape d/2 (``_radial_range``): Hölder above; below, ψ(u) >= ψ(0), and by the (2/(p-1))-smoothness of
+    ‖y‖_q², expanded at the y where <u, y> - ‖y‖_q² = N is largest, ψ(u) >= N + ψ(0) + (d/2)·log(p-1). It
+    increases with ‖u‖_p.
+(1) *Step.* The density of log λ is an integral of exp(-x·B), x = λ^(-c/(1-c)) (``_stable_density``). On the
+    line Im log λ = b, with θ = bc/(1-c) < π/2 and b < π/2, |μ(λ)λ·exp(-λS)| is at most 1/cos(θ) times its
+    own value with λ moved by cos(θ)^(-(1-c)/c) and S multiplied by cos(b)·cos(θ)^((1-c)/c): its integral is
+    exp(-γS^c)/cos(θ), γ = cos(b)^c·cos(θ)^(1-c). So the whole sum is wrong by at most
+    2·exp(-γS^c)/(cos(θ)·(exp(2πb/h) - 1)), wherever the grid begins (Trefethen and Weideman 2014, Theorem
+    5.1); under exp(<u, y>), by γ^(-d/2)·exp(Δ(γ)) times that.
+(2) *To the left.* Where λ <= Λ and 0 < g < 1, exp(-xB) <= exp(-(1-g)·B(0)·X)·exp(-gxB), X = Λ^(-c/(1-c)):
+    the terms there are at most exp(-(1-g)·B(0)·X)/g times those of a moved grid for S·g^((1-c)/c), whose
+    sum is, by (1), at most twice exp(-γS^c), γ = g^(1-c): a relative error of
+    2·exp(-(1-g)·B(0)·X)·γ^(-d/2)·exp(Δ(γ))/g. It increases with ‖u‖_p. (That (1) is at most 1 at u/√γ is
+    computed.)
+(3) *To the right.* The law of λ under u is μ(λ)·λ^(-d/q)·Π Z(u_i·λ^(-1/q)), whose last factor decreases
+    along λ, and the more so the larger u is along its ray: the weight beyond Λ is largest at the inner end
+    of the shell. There it is summed over slices [Λ_i, Λ_(i+1)]. The grid's weight of λ <= Λ is at most
+    min over s of exp(sΛ)·T(s) <= 2·exp(-B(0)·Λ^(-c/(1-c))); that of λ >= Λ at most
+    2·(T(0) - T(1/Λ)) <= 4·(Λ^(-c) + exp(-39.5)); and log Π Z is at most
+    d·log Z(0) + (q-1)·(‖u‖_p·Λ_i^(-1/q)/q)^p (``_power_laplace``). The slices begin at the λ* where the two
+    exponents balance, s^c = N: from there on (1), of which Δ(γ) >= N/γ - N, is at most 1 at every s used.
 
 Cost: on the host, some milliseconds for a hundred shells.
 """
@@ -92,7 +98,7 @@ def _growth(p: float, dim: int, norm: np.ndarray, shrink: np.ndarray) -> np.ndar
 
 @functools.lru_cache(maxsize=8)
 def _chords(dim: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
-    """log E exp(t·r) at points t that cover four times the largest norm, 1/4 apart."""
+    """Log E exp(t·r) at points t that cover four times the largest norm, 1/4 apart."""
     points = np.arange(0.0, 4.0 * largest + 64.0, 0.25)
     return points, _radial_range.log_moment(points, dim)
 
@@ -143,14 +149,16 @@ def _right_end(p: float, dim: int, norm: np.ndarray) -> np.ndarray:
     start, stop = ends[:, :-1], ends[:, 1:]
     inside = np.minimum(
         math.log(2.0) - least_rate(c) * np.exp(-stop * c / (1.0 - c)),
-        np.minimum(math.log(4.0) - c * start, math.log(2.0)),
+        np.minimum(math.log(4.0) + np.logaddexp(-c * start, _PART), math.log(2.0)),
     )
     rise = (q - 1.0) * (norm[:, None] / q) ** p * np.exp(-start * p / q)
     zero = _at_zero(p, dim)
     below = zero + np.maximum(0.0, 0.25 * norm**2 + 0.5 * dim * math.log(p - 1.0))
     terms = inside + rise + dim * log_at_zero(q) - start * dim / q - below[:, None]
-    # All beyond the last slice, whose product only falls: 4·Λ^(-c)·Λ^(-d/q)·Π Z.
-    last = math.log(4.0) - c * stop[:, -1] + rise[:, -1] + dim * log_at_zero(q)
+    # All beyond the last slice, whose product only falls.
+    last = (
+        math.log(4.0) + np.logaddexp(-c * stop[:, -1], _PART) + rise[:, -1] + dim * log_at_zero(q)
+    )
     last = last - stop[:, -1] * dim / q - below
     tails = np.logaddexp.accumulate(
         np.concatenate([terms, last[:, None]], axis=1)[:, ::-1], axis=1

@@ -3,11 +3,12 @@
 What it computes: the grids of ``_mixture_grid``, the span that the table of the stable density has to cover,
 and the error of a value.
 
-Formal guarantee: the error is a sum of three. The rule over λ: proven. The tables: measured, against quadratures with
-other steps, between the points that the tables were made from, and doubled. An error of the weights' logarithms is
-averaged by the sum over λ; that of log Z is relative to 1 + (q-1)(|t|/q)^p, whose sum over the coordinates has, under
-the tilted law of λ, a mean of at most d + 2(q-1)/q·(N + d), N = ‖u‖_p²/4. Roundings: the terms of the sum are at
-most some multiples of N + d, each rounded a few times; 2^-49 of that is allowed for.
+Formal guarantee: the error is a sum of three. The rule over λ: proven. The tables: measured, against
+quadratures with other steps, between the points that the tables were made from, and doubled. An error of
+the weights' logarithms is averaged by the sum over λ; that of log Z is relative to 1 + (q-1)(|t|/q)^p,
+whose sum over the coordinates has, under the tilted law of λ, a mean of at most d + 2(q-1)/q·(N + d), N =
+‖u‖_p²/4. Roundings: the terms of the sum are at most some multiples of N + d, each rounded a few times;
+2^-49 of that is allowed for.
 
 Cost: a second on the host, once for each (p, d, shells).
 """
@@ -16,6 +17,7 @@ import functools
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -71,7 +73,8 @@ def _density_error(c: float, first: float, last: float) -> float:
     v = np.random.default_rng(1).uniform(first, last, _PROBES)
     known = _stable_density.log_density_by_quadrature(v, c, refined=True)
     known = known - _stable_density.least_rate(c) * np.exp(-v * (c / (1.0 - c)))
-    found = np.asarray(_stable_density.log_density(jnp.asarray(v), c, first, last))
+    with jax.ensure_compile_time_eval():
+        found = np.asarray(_stable_density.log_density(jnp.asarray(v), c, first, last))
     # Where the exponent is huge its own rounding is, which is counted with the roundings.
     size = 1.0 + _stable_density.least_rate(c) * np.exp(-v * (c / (1.0 - c)))
     return float(np.max(np.abs(found - known) / size))
@@ -82,5 +85,6 @@ def _power_error(q: float) -> float:
     t = np.expm1(np.random.default_rng(2).uniform(0.0, math.log(1e4), _PROBES))
     leading = (q - 1.0) * (t / q) ** (q / (q - 1.0))
     known = _power_laplace.log_ratio_by_quadrature(t, q, refined=True) + leading
-    found = np.asarray(_power_laplace.log_power_laplace(jnp.asarray(t), q))
+    with jax.ensure_compile_time_eval():
+        found = np.asarray(_power_laplace.log_power_laplace(jnp.asarray(t), q))
     return float(np.max(np.abs(found - known) / (1.0 + leading)))

@@ -1,13 +1,14 @@
 """Draws of w with density proportional to exp(tw - |w|^q), by rejection.
 
-What it computes: with m = sign(t)·(|t|/q)^(1/(q-1)), the mode, and M the density there, every log-concave density
-lies below M·min(1, exp(1 - M|w - m|)) (Devroye 1986, section VII.2.3): half of the proposals are uniform within 1/M
-of m, the others exponential beyond. A trial is accepted with probability 1/4.
+What it computes: with m = sign(t)·(|t|/q)^(1/(q-1)), the mode, and M the density there, every log-concave
+density lies below M·min(1, exp(1 - M|w - m|)) (Devroye 1986, section VII.2.3): half of the proposals are
+uniform within 1/M of m, the others exponential beyond. A trial is accepted with probability 1/4.
 
 Source: T section 5.5.3 asks for these draws and leaves them to general samplers.
 
-Formal guarantee: exact in real arithmetic: an M that is too small leaves the envelope one, and M is taken 1e-9 below
-its table. All of 256 trials fail with probability (3/4)^256 < 1.1e-32; the last proposal is returned then.
+Formal guarantee: exact in real arithmetic: an M that is too small leaves the envelope one, and M is taken
+1e-9 below its table. All of 256 trials fail with probability (3/4)^256 < 1.1e-32; the last proposal is
+returned then.
 
 Cost: 4 trials on average, a few dozen for the last of many. How many depends on chance alone, not on t.
 """

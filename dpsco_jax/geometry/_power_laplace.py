@@ -1,7 +1,7 @@
 """log Z(t), Z(t) = ∫ exp(t·w - |w|^q) dw on the line, q > 2: the only function of one variable that ψ needs.
 
-What it computes: log Z is even, convex and smooth. With p = q/(q - 1), w* = (|t|/q)^(1/(q-1)) the largest point
-of the exponent and P = w*^q = (|t|/q)^p, it is about (q - 1)P. A table holds
+What it computes: log Z is even, convex and smooth. With p = q/(q - 1), w* = (|t|/q)^(1/(q-1)) the largest
+point of the exponent and P = w*^q = (|t|/q)^p, it is about (q - 1)P. A table holds
 
     log Z(t) - (q - 1)·((1 + t²)^(1/2)/q)^p     as a function of z = log(1 + t²),
 
@@ -38,7 +38,7 @@ _NODES = 6144
 
 
 def log_power_laplace(t: ArrayLike, q: float) -> Float[Array, "*shape"]:
-    """log Z(t), in JAX, differentiable at every t.
+    """Log Z(t), in JAX, differentiable at every t.
 
     Args:
         t: float64, of any shape.
@@ -52,18 +52,19 @@ def log_power_laplace(t: ArrayLike, q: float) -> Float[Array, "*shape"]:
     near = smooth + table(jnp.minimum(z, table.high))
     beyond = z > table.high
     size = jnp.where(beyond, jnp.abs(t), math.exp(0.5 * table.high))
-    power = (size / q) ** p
+    log_power = p * (jnp.log(size) - math.log(q))
+    power = jnp.exp(log_power)
     series = jnp.zeros_like(power)
     for coefficient in far[::-1]:
         series = (series + coefficient) / power
     # Half of log(2π/(q(q-1)P)), and log w* = log(P)/q.
     constant = 0.5 * math.log(2.0 * math.pi / (q * (q - 1.0)))
-    expansion = (q - 1.0) * power + constant + (1.0 / q - 0.5) * jnp.log(power) + series
+    expansion = (q - 1.0) * power + constant + (1.0 / q - 0.5) * log_power + series
     return jnp.where(beyond, expansion, near)
 
 
 def log_at_zero(q: float) -> float:
-    """log Z(0) = log(2Γ(1 + 1/q))."""
+    """Log Z(0) = log(2Γ(1 + 1/q))."""
     return math.log(2.0) + math.lgamma(1.0 + 1.0 / q)
 
 
@@ -88,7 +89,7 @@ def _table(q: float) -> _piecewise.Piecewise:
 
 
 def log_ratio_by_quadrature(t: np.ndarray, q: float, refined: bool = False) -> np.ndarray:
-    """log Z(t) - (q - 1)(t/q)^p by the trapezoidal rule in log w, on the host.
+    """Log Z(t) - (q - 1)(t/q)^p by the trapezoidal rule in log w, on the host.
 
     ∫ 2cosh(tw)·exp(-w^q) dw over w > 0 has, in s = log w, an analytic integrand with one peak; the rule
     converges geometrically.

@@ -1,4 +1,4 @@
-"""The one-sided stable density: of the λ > 0 with E exp(-λs) = exp(-s^c), 0 < c < 1, on a scale of logarithms.
+"""The one-sided stable density, on a scale of logarithms: E exp(-λs) = exp(-s^c), λ > 0, 0 < c < 1.
 
 What it computes: with x = λ^(-c/(1-c)) and the increasing function
 
@@ -33,9 +33,7 @@ def least_rate(c: float) -> float:
     return (1.0 - c) * c ** (c / (1.0 - c))
 
 
-def log_density(
-    log_lambda: ArrayLike, c: float, low: float, high: float
-) -> Float[Array, "*shape"]:
+def log_density(log_lambda: ArrayLike, c: float, low: float, high: float) -> Float[Array, "*shape"]:
     """The logarithm of the density of log λ, in JAX.
 
     Args:

@@ -1,18 +1,21 @@
-"""Does the chain x -> y -> x of a log-Laplace transform contract as the theorem says? In one dimension, by numbers.
+"""Does the chain x -> y -> x of a log-Laplace transform contract as it should? In one dimension.
 
 What it computes: for φ on the line, ψ(x) = log ∫ exp(xy - φ(y)) dy and F on an interval, the joint law
 
     (x, y) ∝ exp(-F(x) - (1 + κ)·ψ(x) + xy - φ(y)),    κ = ημ,
 
-whose two conditional laws are what the chain draws in turn. Its kernel over the root of the product of its marginals
-has singular values 1 = σ₁ > σ₂ >= ...; one step of the chain contracts variances by σ₂² = max corr(h(y), g(x))².
+whose two conditional laws are what the chain draws in turn. Its kernel over the root of the product of its
+marginals has singular values 1 = σ₁ > σ₂ >= ...; one step of the chain contracts variances by σ₂² = max
+corr(h(y), g(x))².
 
-Source: T Algorithm 15, Theorem 5.4.12; the bound is own, and takes the place of T Lemma 5.3.7 (correction X25).
+Source: T Algorithm 15, Theorem 5.4.12; the bound is own, and takes the place of T Lemma 5.3.7 (correction
+X25).
 
-Formal guarantee: for convex F, σ₂² <= 1/(1 + κ). For u(x) = E[h(y)|x] the derivative is the covariance of h and y under
-D_x; Brascamp and Lieb with the potential F + κψ give Var u <= E[Cov(h, y)²/ψ″]/κ <= E Var(h|x)/κ, as ψ″ is the
-variance of y; and Var h = Var u + E Var(h|x) >= (1 + κ)·Var u. Equality for F = 0 on the whole line. What is
-computed is the matrix on the nodes of two Gauss-Legendre rules; ``change`` says what half as many nodes would give.
+Formal guarantee: for convex F, σ₂² <= 1/(1 + κ). For u(x) = E[h(y)|x] the derivative is the covariance of h
+and y under D_x; Brascamp and Lieb with the potential F + κψ give Var u <= E[Cov(h, y)²/ψ″]/κ <= E
+Var(h|x)/κ, as ψ″ is the variance of y; and Var h = Var u + E Var(h|x) >= (1 + κ)·Var u. Equality for F = 0
+on the whole line. What is computed is the matrix on the nodes of two Gauss-Legendre rules; ``change`` says
+what half as many nodes would give.
 
 Cost: one singular value decomposition of ``num_nodes``² numbers, on the host.
 
@@ -121,7 +124,9 @@ def _nodes(low: float, high: float, num: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _values(name: str, function: Potential, points: np.ndarray) -> np.ndarray:
     values = np.asarray(function(points), np.float64)
-    _checks.require(values.shape == points.shape, f"{name} by its shape", values.shape, "of a vector")
+    _checks.require(
+        values.shape == points.shape, f"{name} by its shape", values.shape, "of a vector"
+    )
     _checks.require_finite(f"values of {name}", values)
     return values
 

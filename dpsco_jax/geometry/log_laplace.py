@@ -1,4 +1,4 @@
-"""The log-Laplace transform of a‖y‖_q²: what the sampler for ℓp geometries takes in place of a squared distance.
+"""The log-Laplace transform of a‖y‖_q²: for ℓp geometries in place of a squared distance.
 
 What it computes: for p in (1, 2], 1/p + 1/q = 1, a > 0 and d dimensions
 
@@ -10,10 +10,11 @@ stable law of index c (``_stable_density``), exp(-a‖y‖_q²) = E exp(-λ·a^(
 
     exp ψ(x) = a^(-d/2)·E Π_i λ^(-1/q)·Z(u_i·λ^(-1/q)),    u = x/√a,    Z(t) = ∫ exp(tw - |w|^q) dw:
 
-one integral over λ of products of one function of one variable (``_power_laplace``). Under D_x the law of λ is
-tilted by the product; given λ the coordinates are independent.
+one integral over λ of products of one function of one variable (``_power_laplace``). Under D_x the law of λ
+is tilted by the product; given λ the coordinates are independent.
 
-Source: T (5.25), (5.29), Lemmas 5.3.1 to 5.3.4, 5.5.2. Corrections X25 to X28 apply: λ is tilted, not stable.
+Source: T (5.25), (5.29), Lemmas 5.3.1 to 5.3.4, 5.5.2. Corrections X26 to X28 apply. T section 5.5.3
+draws λ from the stable law itself, which is the law of λ under no D_x.
 
 Formal guarantee: the integral over λ is a sum over a grid that depends on ‖u‖_p; it is wrong by at most 3e-17
 of itself, also as the law of λ under which y is drawn: proven in ``_mixture_grid``. The tables under it were
@@ -113,14 +114,14 @@ class LpLogLaplace:
 
     @property
     def error(self) -> float:
-        """A bound on |computed ψ - ψ| over ‖x‖_p <= ``reach``: proven for the sum over λ, measured for tables."""
+        """A bound on |computed ψ - ψ| over ‖x‖_p <= ``reach``: a sum's is proven, the tables' measured."""
         if self.p == 2.0:
             return 8.0 * 2.0**-53 * (1.0 + self._furthest**2 / 4.0 + self.dim * self._log_scale)
         return self._tables.error + 2.0**-50 * self.dim * self._log_scale
 
     @property
     def draw_error(self) -> float:
-        """A bound on the total variation between D_x and y drawn by ``mixture``, then coordinate by coordinate."""
+        """A bound on the total variation between D_x and a y drawn by ``mixture`` and ``coordinate_draw``."""
         if self.p == 2.0:
             return 0.0
         return 2.0 * self._tables.error + self.dim * _power_draw.FAILURE
@@ -143,7 +144,7 @@ class LpLogLaplace:
         return jax.hessian(self.value)(self._point(x))
 
     def divergence(self, x: Float[Array, " dim"], z: Float[Array, " dim"]) -> Float[Array, ""]:
-        """KL(D_x‖D_z) = ψ(z) - ψ(x) - <∇ψ(x), z - x>; where it is at most 1/4 the laws differ by at most 1/2."""
+        """KL(D_x‖D_z) = ψ(z) - ψ(x) - <∇ψ(x), z - x>; at most 1/4: laws within 1/2."""
         start, end = self._point(x), self._point(z)
         return self.value(end) - self.value(start) - jnp.dot(self.gradient(start), end - start)
 
@@ -160,7 +161,7 @@ class LpLogLaplace:
         return Mixture(log_lambda, log_terms - jax.nn.logsumexp(log_terms))
 
     def coordinate_draw(self, key: Array, t: ArrayLike) -> Float[Array, "*shape"]:
-        """w of density ∝ exp(tw - |w|^q), for each t: exact but for a probability of 1e-32 each.
+        """W of density ∝ exp(tw - |w|^q), for each t: exact but for a probability of 1e-32 each.
 
         With κ = λ·a^(q/2), y_i = κ^(-1/q)·w for t = x_i·κ^(-1/q).
         """
@@ -199,7 +200,7 @@ class LpLogLaplace:
         return jnp.asarray(x)
 
     def _terms(self, u: Array) -> tuple[Array, Array]:
-        """log λ, and the logarithms of the terms of the sum for a = 1."""
+        """Log λ, and the logarithms of the terms of the sum for a = 1."""
         tables, c = self._tables, 2.0 / self.q
         norm = jax.lax.stop_gradient(_powers.norm(u, self.p))
         shells = len(tables.low)
@@ -241,8 +242,9 @@ def at_zero(p: float, scale: float, dim: int) -> float:
 def rise_at_one(dim: int, radius: float = 1.0, scale: float = 1.0) -> float:
     """ψ(t·e₁) - ψ(0) for p = 1, in closed form: how the range grows with d, like √(d/2).
 
-    Under D_0 the largest |y_i| is r, r² of a Gamma law with shape d/2 over a; y₁ is ±r with probability 1/d, else
-    uniform between. So it is the logarithm of E[cosh(tr)/d + (1 - 1/d)·sinh(tr)/(tr)], which are two series in t²/(4a).
+    Under D_0 the largest |y_i| is r, r² of a Gamma law with shape d/2 over a; y₁ is ±r with probability
+    1/d, else uniform between. So it is the logarithm of E[cosh(tr)/d + (1 - 1/d)·sinh(tr)/(tr)], which are
+    two series in t²/(4a).
 
     Args:
         dim: d, at least 1.
@@ -261,7 +263,8 @@ def rise_at_one(dim: int, radius: float = 1.0, scale: float = 1.0) -> float:
     radius = _checks.require_real("radius", radius, 0.0, closed=True)
     scale = _checks.require_real("scale", scale, 0.0)
     height = radius * radius / (4.0 * scale)
-    _checks.require_within("radius² / (4·scale)", height, 0.0, 500.0)
+    furthest = math.sqrt(2000.0 * scale)
+    _checks.require(height <= 500.0, "radius", radius, f"at most {furthest:.4g} for this scale")
     edge = float(scipy.special.hyp1f1(0.5 * dim, 0.5, height))
     middle = float(scipy.special.hyp1f1(0.5 * dim, 1.5, height))
     return math.log(edge / dim + (1.0 - 1.0 / dim) * middle)

@@ -1,17 +1,19 @@
 """The log-Laplace transform of a squared Schatten norm, where it can be evaluated: 2×2 matrices, and p = 2.
 
-What it computes: ψ(X) = log ∫ exp(<X, Y> - a‖Y‖²_{S_q}) dY over real matrices, 1/p + 1/q = 1. For p = 2 it is that
-of a Gaussian. A real 2×2 matrix is a sum of a multiple of a rotation and of a reflection, with lengths ρ and τ:
-its singular values are ρ + τ and |ρ - τ|. With z and w the two parts of X,
+What it computes: ψ(X) = log ∫ exp(<X, Y> - a‖Y‖²_{S_q}) dY over real matrices, 1/p + 1/q = 1. For p = 2 it
+is that of a Gaussian. A real 2×2 matrix is a sum of a multiple of a rotation and of a reflection, with
+lengths ρ and τ: its singular values are ρ + τ and |ρ - τ|. With z and w the two parts of X,
 
     exp ψ(X) = 16π² ∬ ρτ·I₀(2ρ|z|)·I₀(2τ|w|)·exp(-a·((ρ+τ)^q + |ρ-τ|^q)^(2/q)) dρ dτ    over ρ, τ > 0.
 
-Source: T (5.25), (5.30), Corollary 5.5.4. For larger matrices and p < 2, T leaves the evaluation of (5.30) open; the
-vectors' decomposition over λ would need the integral of exp(<X, Y> - κ·Σσ_i^q), an integral over two orthogonal
-groups of an exponential for which no efficient formula is known when the two matrices differ in shape.
+Source: T (5.25), (5.30), Corollary 5.5.4. For larger matrices and p < 2, T leaves the evaluation of (5.30)
+open; the vectors' decomposition over λ would need the integral of exp(<X, Y> - κ·Σσ_i^q), an integral over
+two orthogonal groups of an exponential for which no efficient formula is known when the two matrices differ
+in shape.
 
-Formal guarantee: Gauss-Legendre rules in s = ρ + τ and in |ρ - τ|/s; the two evaluations of ``schatten_laplace`` with
-other numbers of nodes differ by less than 1e-10 on the cases of its test. A reference, not for a chain.
+Formal guarantee: Gauss-Legendre rules in s = ρ + τ and in |ρ - τ|/s; the two evaluations of
+``schatten_laplace`` with other numbers of nodes differ by less than 1e-10 on the cases of its test. A
+reference, not for a chain.
 
 Cost: a few ten thousand evaluations, on the host.
 
@@ -61,8 +63,9 @@ def schatten_laplace(
         return float(np.sum(X * X)) / (4.0 * scale) + 0.5 * X.size * math.log(math.pi / scale)
     if X.shape != (2, 2):
         raise NotImplementedError(
-            f"matrix of shape {X.shape} with p = {p}: an efficient evaluation of the integral (5.30) over matrices "
-            "is an open question; 2×2 matrices and p = 2 work, and geometry.lp.SchattenRegularizer for all"
+            f"matrix of shape {X.shape} with p = {p}: an efficient evaluation of the integral (5.30) "
+            "over matrices is an open question; 2×2 matrices and p = 2 work, and for all "
+            "matrices geometry.lp.SchattenRegularizer"
         )
     # For a = 1, as in the case of vectors.
     X = X / math.sqrt(scale)

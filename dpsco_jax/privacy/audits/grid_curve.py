@@ -1,15 +1,16 @@
 """Are two log-concave laws as close as a Gaussian pair? In one or two dimensions, by sums over a grid.
 
-What it computes: for potentials A and B on a grid, P ∝ exp(-A), Q ∝ exp(-B), the largest
-Q(S) - e^ε·P(S) and P(S) - e^ε·Q(S) over sets S of grid points, beside the curve of two Gaussians at distance H/√m.
+What it computes: for potentials A and B on a grid, P ∝ exp(-A), Q ∝ exp(-B), the largest Q(S) - e^ε·P(S)
+and P(S) - e^ε·Q(S) over sets S of grid points, beside the curve of two Gaussians at distance H/√m.
 
-Source: T Theorems 3.2.1 and 4.1.3, section 4.3: if both potentials are m-strongly convex in a norm in which B - A is
-H-Lipschitz, the pair is H/√m-GDP. For whoever wants to see it on potentials of their own.
+Source: T Theorems 3.2.1 and 4.1.3, section 4.3: if both potentials are m-strongly convex in a norm in which
+B - A is H-Lipschitz, the pair is H/√m-GDP. For whoever wants to see it on potentials of their own.
 
-Formal guarantee: of the theorem, above. What was declared is looked at on the grid and refused where it is seen to
-be false: differences of B - A between neighbours, and second differences of A and B along the axes and diagonals.
-That proves nothing of a potential between the points; a sum over a grid is the integral up to the grid's error, and
-mass beyond the grid is left out. Run it on public potentials: it is an experiment, not a mechanism.
+Formal guarantee: of the theorem, above. What was declared is looked at on the grid and refused where it is
+seen to be false: differences of B - A between neighbours, and second differences of A and B along the axes
+and diagonals. That proves nothing of a potential between the points; a sum over a grid is the integral up
+to the grid's error, and mass beyond the grid is left out. Run it on public potentials: it is an experiment,
+not a mechanism.
 
 Cost: a sort of the grid's points for each call.
 
@@ -132,11 +133,17 @@ def _require_declared(
             bends.append((np.min(bend) + 4.0 * rounding) / length**2)
     seen = float(max(slopes))
     _checks.require(
-        seen <= largest * (1.0 + 1e-6), "lipschitz_diff", largest, f"at least {seen:.6g}, seen on the grid"
+        seen <= largest * (1.0 + 1e-6),
+        "lipschitz_diff",
+        largest,
+        f"at least {seen:.6g}, seen on the grid",
     )
     bent = float(min(bends))
     _checks.require(
-        bent >= least * (1.0 - 1e-6), "strong_convexity", least, f"at most {bent:.6g}, seen on the grid"
+        bent >= least * (1.0 - 1e-6),
+        "strong_convexity",
+        least,
+        f"at most {bent:.6g}, seen on the grid",
     )
 
 
@@ -155,7 +162,9 @@ def _axes(axes: Sequence[np.ndarray]) -> list[np.ndarray]:
         _checks.require_number("axes", axis)
         _checks.require_finite("axes", axis)
         vector = np.asarray(axis, np.float64)
-        _checks.require(vector.ndim == 1 and len(vector) >= 3, "axes", vector.shape, "of 3 or more points")
+        _checks.require(
+            vector.ndim == 1 and len(vector) >= 3, "axes", vector.shape, "of 3 or more points"
+        )
         gaps = np.diff(vector)
         even = bool(gaps[0] > 0.0 and np.allclose(gaps, gaps[0], rtol=1e-6, atol=0.0))
         _checks.require(even, "axes", vector, "increasing and equally spaced")

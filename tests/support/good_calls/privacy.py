@@ -118,6 +118,17 @@ GOOD: dict[str, dict[str, Any]] = {
         "false_positives": kinds.WHOLE(10),
         "delta": kinds.SHARE(0.0),
     },
+    "privacy.audits.grid_curve.gdp_general_norm_check": {
+        "potential": kinds.FUNCTION(lambda x: np.sum(x**2, axis=1) / 2),
+        "other": kinds.FUNCTION(lambda x: np.sum((x - 1) ** 2, axis=1) / 2),
+        "axes": Kind("axes", ("nonsense", 7, None, [], [np.array([0.0, 1.0])]))(
+            [np.linspace(-3.0, 4.0, 29)]
+        ),
+        "p": Kind("in [1, inf]", (0.5, -1.0, kinds.NAN, "1", None, 1j, True))(2.0),
+        "lipschitz_diff": kinds.POSITIVE.also(0.5)(1.0),
+        "strong_convexity": kinds.POSITIVE.also(2.0)(1.0),
+        "epsilons": kinds.NONNEGATIVE(np.array([0.5, 1.0])),
+    },
     "privacy.calibration.calibrate": {
         "lower": kinds.POSITIVE(0.1),
         "upper": kinds.POSITIVE(100.0),

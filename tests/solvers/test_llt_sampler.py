@@ -61,7 +61,8 @@ def near(sample, mean, deviation, errors=4.0):
     assert abs(np.mean(sample) - mean) <= errors * deviation / math.sqrt(len(sample))
 
 
-# --- y given x -------------------------------------------------------------------------------------------------------
+# --- y given x
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [3000, pytest.param(60_000, marks=pytest.mark.slow)])
@@ -100,10 +101,11 @@ def test_moments_of_the_dual_law_are_the_derivatives_of_the_transform():
         np.testing.assert_allclose((ahead - behind) / (2 * step), covariance[i], rtol=1e-5)
 
 
-# --- x given y -------------------------------------------------------------------------------------------------------
+# --- x given y
+# -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [600, pytest.param(8000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, pytest.param(8000, marks=pytest.mark.slow)])
 def test_primal_draws_have_the_law_of_a_grid(count):
     y = jnp.asarray([3.5, 1.5])
     found = _primals()(jax.random.split(jax.random.key(2), count), y)
@@ -201,10 +203,11 @@ def test_newton_finds_an_anchor_in_the_steps_that_are_proven():
     assert not bool(ended.counts)
 
 
-# --- the start -------------------------------------------------------------------------------------------------------
+# --- the start
+# -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_the_start_has_the_law_of_the_regularizer(count):
     drift = 0.2
 
@@ -229,7 +232,8 @@ def test_the_start_has_the_law_of_the_regularizer(count):
     assert stats.kstest(np.asarray(found.params)[:, 1], law).pvalue > 1e-3
 
 
-# --- mixing ----------------------------------------------------------------------------------------------------------
+# --- mixing
+# ----------------------------------------------------------------------------------------------------------
 
 
 def discretized(phi, drift, loss, side=None):
@@ -245,6 +249,8 @@ def discretized(phi, drift, loss, side=None):
     start = np.exp(-drift * (transform - transform.min()))
     start /= start.sum()
     joint = target[:, None] * dual
+    there = joint.sum(axis=0) > 0  # in float64
+    joint, dual = joint[:, there], dual[:, there]
     back = joint / joint.sum(axis=0)
     return target, start, joint, dual @ back.T
 
@@ -281,7 +287,8 @@ def test_mixing_bounds_the_distance_of_a_chain_that_is_solved_exactly():
     assert distance >= 1e-4 * proven
 
 
-# --- the chain of the Gaussian case is that of the proximal sampler ---------------------------------------------------
+# --- the chain of the Gaussian case is that of the proximal sampler
+# ---------------------------------------------------
 
 
 def _chain(moves, steps, lanes, dim, drift, transform):
@@ -298,7 +305,9 @@ def _chain(moves, steps, lanes, dim, drift, transform):
 
 
 def test_the_quadratic_gives_the_proximal_sampler():
-    """A step from x: N(x/(1 + β), 2/(1 + β) + 2/(1 + β)²) in these units, as y = x + √η·N(0, I) and x | y have it."""
+    """A step from x: N(x/(1 + β), 2/(1 + β) + 2/(1 + β)²) in these units, as y = x + √η·N(0, I) and x | y
+    have it.
+    """
     drift, transform = 0.5, llt_sampler.transform(2.0, 2)
     moves = llt_sampler.oracle(
         lambda x, record: 0.0 * x[0] * record,
@@ -327,7 +336,7 @@ def test_the_quadratic_gives_the_proximal_sampler():
 
 @pytest.mark.parametrize(
     ("name", "lanes"),
-    [("gaussian", 4000), pytest.param("rejection", 1500, marks=pytest.mark.slow)],
+    [("gaussian", 2500), pytest.param("rejection", 1500, marks=pytest.mark.slow)],
 )
 def test_chains_end_in_the_law_of_quadrature(name, lanes):
     """f = k·|x - s| in one dimension, both ways of drawing x: Kolmogorov's distance to quadrature."""
@@ -346,7 +355,9 @@ def test_chains_end_in_the_law_of_quadrature(name, lanes):
     found = _chain(moves, 30, lanes, 1, drift, transform)
     assert np.all(found.num_accepted == 30)
     x = np.linspace(-14, 16, 20_001)
-    potential = scale * np.mean(np.abs(x[:, None] - np.asarray(records)), axis=1) + drift * x * x / 4
+    potential = (
+        scale * np.mean(np.abs(x[:, None] - np.asarray(records)), axis=1) + drift * x * x / 4
+    )
     ends = np.cumsum(np.exp(-potential))
     law = lambda at: np.interp(at, x, ends / ends[-1])  # noqa: E731
     assert stats.kstest(np.asarray(found.params)[:, 0], law).statistic <= 1.95 / math.sqrt(lanes)
@@ -413,10 +424,12 @@ def test_constant_time_makes_the_same_draws():
             constant_time=constant,
         )
         made.append((float(end.params[0]), int(end.num_accepted)))
-    assert made[0] == made[1]
+    assert math.isclose(made[0][0], made[1][0], rel_tol=1e-12)
+    assert made[0][1] == made[1][1] == 6
 
 
-# --- numbers ---------------------------------------------------------------------------------------------------------
+# --- numbers
+# ---------------------------------------------------------------------------------------------------------
 
 SETTING = llt.Setting(8, 1, 2, 1.5, 1.0, 1.0, 1.0, 1 / 260, 200.0, 16.0, 4000.0)
 RUN = (2.0, 0.6, 1 / 270 / 4, 9000.0, 20_000.0)
@@ -436,7 +449,9 @@ def test_the_numbers_of_a_chain_in_a_second_writing():
     cap = stats.binom.cdf(steps - 1, RUN[4], float(made.acceptance))
     assert cap <= float(made.variation.capped)
     # The set holds points as far as the target is likely to have them, and Gaussian tails beyond.
-    assert float(made.radius * made.unit) >= 1 / mu + math.sqrt(2 / (k * mu)) + 6 / math.sqrt(k * mu)
+    assert float(made.radius * made.unit) >= 1 / mu + math.sqrt(2 / (k * mu)) + 6 / math.sqrt(
+        k * mu
+    )
 
 
 @pytest.mark.parametrize(
@@ -458,7 +473,7 @@ def test_a_transform_that_is_too_rough_proves_nothing():
 
 def test_heights_are_as_rare_as_they_are_said_to_be():
     """V(x) - min V for y ~ D_x, against its bound at probability 1/50."""
-    found = drawn_duals(600)
+    found = drawn_duals(200)
     values = psi()
     inside = float(jnp.linalg.norm(POINT, ord=2) + 1.0)
     bound = float(llt._height(np, 2, 1.5, 0.0, inside, math.log(50.0)))

@@ -262,7 +262,16 @@ def _of_key(kind: str) -> Callable[[Tape, Any], Any]:
 
 
 # Of ``jax.random``, what the package draws by; a test reads the sources for others.
-DRAWN_BY = ("bernoulli", "bits", "gamma", "normal", "permutation", "rademacher", "randint", "uniform")
+DRAWN_BY = (
+    "bernoulli",
+    "bits",
+    "gamma",
+    "normal",
+    "permutation",
+    "rademacher",
+    "randint",
+    "uniform",
+)
 
 PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (additive, "gaussian", _additive("gaussian")),

@@ -1,14 +1,16 @@
 """Losses of users of a linear model as functions of the move from the start, of numbers of a known size.
 
-What it computes: the mean of link(⟨a, start⟩ + ⟨a, move⟩, label) over a user's items. Rows are put within their
-bound, what they say of the start is computed once, and labels are cut at a bound that is beyond all margins.
+What it computes: the mean of link(⟨a, start⟩ + ⟨a, move⟩, label) over a user's items. Rows are put within
+their bound, what they say of the start is computed once, and labels are cut at a bound that is beyond all
+margins.
 
 Source: none.
 
-Formal guarantee: a record is made of its own user's items alone, and its loss is one of the same kind: convex, and
-as Lipschitz as the loss of ``problems.losses`` that the link is of. It is that of these records that is drawn from,
-whatever the data are. A label that is cut changes the loss by a constant on all points of a run. Users without items,
-items whose label is not finite and rows that are not finite have no say, as in the losses themselves.
+Formal guarantee: a record is made of its own user's items alone, and its loss is one of the same kind:
+convex, and as Lipschitz as the loss of ``problems.losses`` that the link is of. It is that of these records
+that is drawn from, whatever the data are. A label that is cut changes the loss by a constant on all points
+of a run. Users without items, items whose label is not finite and rows that are not finite have no say, as
+in the losses themselves.
 
 Cost: one copy of the rows in float64.
 """

@@ -1,14 +1,16 @@
 """The numbers of a chain by log-Laplace transforms: how far it goes, and how exactly.
 
-What it computes: from sizes, constants and k, μ, η, T, N alone: the set on which the chain lives, the probability
-with which a trial succeeds at least, and the parts of the distance of its last point from the ideal law. Lengths
-are in units of √a, a = η(p-1)/2, in which ψ is that of exp(-‖y‖_q²) and 1/h-strongly convex in ℓp, h = 2/(p-1).
+What it computes: from sizes, constants and k, μ, η, T, N alone: the set on which the chain lives, the
+probability with which a trial succeeds at least, and the parts of the distance of its last point from the
+ideal law. Lengths are in units of √a, a = η(p-1)/2, in which ψ is that of exp(-‖y‖_q²) and 1/h-strongly
+convex in ℓp, h = 2/(p-1).
 
-Source: T, Theorem 5.4.12 and Proposition 5.4.7 with constants; docs/privacy/llt_sampler.md derives every line, and
-names it as the comments here do.
+Source: T, Theorem 5.4.12 and Proposition 5.4.7 with constants; docs/privacy/llt_sampler.md derives every
+line, and names it as the comments here do.
 
-Formal guarantee: the parts hold on every data set of the planned sizes, for float64 that is rounded to nearest,
-with ideal random numbers. ``valid`` is false where a derivation does not apply; nothing is proven then.
+Formal guarantee: the parts hold on every data set of the planned sizes, for float64 that is rounded to
+nearest, with ideal random numbers. ``valid`` is false where a derivation does not apply; nothing is proven
+then.
 
 Cost: none. k, μ, η, T and N may be traced.
 """
@@ -276,7 +278,9 @@ def start_acceptance(xp: Any, dim: int, p: float, drift: Any) -> Any:
 def _mixing(xp: Any, steps: Any, rate: Any, log_warm: Any) -> Any:
     """½·(1 + ηm)^{-T}·√χ², rounded up, at most 1."""
     lost = steps * rate
-    bound = 0.5 * xp.exp(xp.minimum(0.5 * log_warm - lost + 2.0**-44 * (lost + log_warm + 1.0), 1.0))
+    bound = 0.5 * xp.exp(
+        xp.minimum(0.5 * log_warm - lost + 2.0**-44 * (lost + log_warm + 1.0), 1.0)
+    )
     return xp.minimum(xp.maximum(bound, 1e-300), 1.0)
 
 
@@ -298,4 +302,3 @@ def _height(xp: Any, dim: int, p: float, drift: Any, inside: Any, rare: Any) -> 
     covered = dim * xp.log(4.0 * near * spread) - ball
     rise = inside * math.sqrt(0.5 * dim) + 0.25 * inside * inside
     return rare + 1.0 + covered + drift * rise
-

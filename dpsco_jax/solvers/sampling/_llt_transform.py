@@ -6,8 +6,8 @@ What it computes: for φ(y) = ‖y‖_q², 1/p + 1/q = 1, the transform ψ with 
 
 Source: T, section 5.5.3; corrected: λ has the law that x gives it, not μ (docs/corrections.md).
 
-Formal guarantee: the draw is within ``errors.draw`` of D_x in total variation for ‖x‖_p at most the reach, and values
-within ``errors.value`` of ψ there. docs/privacy/llt_sampler.md, section 3.
+Formal guarantee: the draw is within ``errors.draw`` of D_x in total variation for ‖x‖_p at most the reach,
+and values within ``errors.value`` of ψ there. docs/privacy/llt_sampler.md, section 3.
 
 Cost: of a draw one evaluation of ψ, and d coordinates by rejection. Tables take some seconds, once.
 """
@@ -118,7 +118,9 @@ def _transform(p: float, dim: int, reach: float) -> Transform:
         value=psi.value,
         local=flat if p == 2.0 else moments,
         draw=gaussian if p == 2.0 else mixed,
-        errors=Errors(float(psi.error), 0.0 if p == 2.0 else float(psi.draw_error) + psi.size * _UNIT),
+        errors=Errors(
+            float(psi.error), 0.0 if p == 2.0 else float(psi.draw_error) + psi.size * _UNIT
+        ),
     )
 
 

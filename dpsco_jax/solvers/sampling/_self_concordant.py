@@ -1,18 +1,19 @@
-"""Exact draws from exp(-b·ψ(x) + ⟨x, y⟩) on a convex set, ψ self-concordant: rejection that knows no constants.
+"""Exact draws from exp(-b·ψ(x) + ⟨x, y⟩) on a convex set, for a self-concordant ψ.
 
-What it computes: attempts, each of which gives a point and whether it counts; given that it does it has exactly
-that law. Let b ≥ 1, so that V = b·ψ - ⟨·, y⟩ is self-concordant, w any point, H = ∇²V(w), r = ‖x - w‖_H and
-λ = ‖∇V(w)‖ in the dual norm. Then
+What it computes: attempts, each of which gives a point and whether it counts; given that it does it has
+exactly that law. Let b ≥ 1, so that V = b·ψ - ⟨·, y⟩ is self-concordant, w any point, H = ∇²V(w), r = ‖x -
+w‖_H and λ = ‖∇V(w)‖ in the dual norm. Then
 
     V(w) - λr + ω(r) ≤ V(x) ≤ V(w) + λr + ω*(r),    ω(r) = r - log(1 + r), ω*(r) = -r - log(1 - r) for r < 1.
 
 A proposal has a direction that is uniform in the norm of H and a length of density r^(d-1)·exp(-ω(r) + ε·r),
-which is r^(d-1)·(1 + r)·e^(-(1-ε)r), a mixture of two gamma laws. It counts with probability exp(-(V(x) - V(w))
-+ ω(r) - ε·r), at most 1 while λ ≤ ε, if it is in the set. w comes from Newton's method: whatever w is, the
-law is the same, and only how likely a point counts changes.
+which is r^(d-1)·(1 + r)·e^(-(1-ε)r), a mixture of two gamma laws. It counts with probability exp(-(V(x) -
+V(w)) + ω(r) - ε·r), at most 1 while λ ≤ ε, if it is in the set. w comes from Newton's method: whatever w
+is, the law is the same, and only how likely a point counts changes.
 
-Source: ours; T section 5.5.3 leaves these draws open. The inequalities are Nesterov and Nemirovski 1994; that the
-log-Laplace transform of a convex function is self-concordant is T Lemma 5.3.2 (Bubeck and Eldan 2019).
+Source: ours; T section 5.5.3 leaves these draws open. The inequalities are Nesterov and Nemirovski 1994;
+that the log-Laplace transform of a convex function is self-concordant is T Lemma 5.3.2 (Bubeck and Eldan
+2019).
 
 Formal guarantee: exact, in real arithmetic. If the points with r < 1 lie in the set, an attempt counts with
 probability at least ``acceptance(d)``, which knows neither ψ nor y (docs/privacy/llt_sampler.md, section 4).
@@ -75,9 +76,7 @@ def acceptance(dim: int) -> float:
     e^{-ε}·∫ r^(d-1)·(1 - r)·e^r dr / (Γ(d)/(1-ε)^d + Γ(d+1)/(1-ε)^(d+1)).
     """
     # ∫ r^k·e^r = Σ_j 1/(j!·(k + j + 1)), all terms positive.
-    inside = sum(
-        (1.0 / (dim + j) - 1.0 / (dim + j + 1)) / math.factorial(j) for j in range(24)
-    )
+    inside = sum((1.0 / (dim + j) - 1.0 / (dim + j + 1)) / math.factorial(j) for j in range(24))
     low = 1.0 - SLOPE
     whole = math.gamma(dim) / low**dim + math.gamma(dim + 1) / low ** (dim + 1)
     return _DOWN * math.exp(-SLOPE) * inside / whole

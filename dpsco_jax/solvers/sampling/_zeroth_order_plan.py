@@ -1,15 +1,16 @@
 """The plan of one draw by values in an ℓp norm: what it costs, and the lengths of its chain for a budget.
 
-What it computes: the cost of the ideal mechanism, how far the sampler is from it, and k, μ, η, T and N for an (ε, δ).
+What it computes: the cost of the ideal mechanism, how far the sampler is from it, and k, μ, η, T and N for
+an (ε, δ).
 
-Source: T, Proposition 5.5.6, Theorem 5.5.8 and Corollary 5.5.9 for vectors, with the sensitivity 2G of a mean of
-G-Lipschitz losses, the factor 2 that the printed μ of SCO lacks, and constants for its Θ(·)
+Source: T, Proposition 5.5.6, Theorem 5.5.8 and Corollary 5.5.9 for vectors, with the sensitivity 2G of a
+mean of G-Lipschitz losses, the factor 2 that the printed μ of SCO lacks, and constants for its Θ(·)
 (docs/corrections.md); docs/privacy/llt_sampler.md for the sampler.
 
-Formal guarantee: replacing a user changes k·F by a (2kG/n)-Lipschitz function in ℓp, and the potential k·(F + μ·ηψ)
-is kμ-strongly convex in ℓp on every data set: an exact draw is s-Gaussian DP with s = 2G·√k/(n·√μ). A draw of the
-sampler is within τ of that in total variation, and costs what ``privacy.inexact`` says. A plan that does not draw
-releases the start, which costs nothing.
+Formal guarantee: replacing a user changes k·F by a (2kG/n)-Lipschitz function in ℓp, and the potential k·(F
++ μ·ηψ) is kμ-strongly convex in ℓp on every data set: an exact draw is s-Gaussian DP with s = 2G·√k/(n·√μ).
+A draw of the sampler is within τ of that in total variation, and costs what ``privacy.inexact`` says. A
+plan that does not draw releases the start, which costs nothing.
 
 Cost: some thousand evaluations of closed forms, and the tables of ψ.
 """
@@ -145,10 +146,12 @@ class Plan(MadeFor):
     @property
     def accounted(self) -> Any:
         """Whether the proof covers a run with these numbers; a bool, may be traced."""
-        return self.numbers.valid if self.draws else self.delta == self.delta
+        return self.numbers.valid if self.draws else np.bool_(True)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""
+        if not self.draws:
+            return privacy.zero()
         xp, (s, tau, good) = as_floats(self.gdp, self.variation, self.accounted)
         good = (good > 0) & (s < xp.inf)
         found = inexact_loss(
@@ -165,6 +168,8 @@ class Plan(MadeFor):
         Raises:
             ValueError: ``delta`` is not in (0, 1), or the plan is a batch of plans.
         """
+        if not self.draws:
+            return inexact_certificate(0.0, 0.0, self.delta, REPLACE, self.assumes)
         good = bool(np.asarray(self.accounted)) and bool(np.isfinite(self.gdp))
         s = float(self.gdp) if good else 1.0
         tau = min(float(self.variation), 1.0) if good else 1.0
@@ -310,7 +315,9 @@ def _of_gdp(
     reach = 2.0 ** (math.ceil(4.0 * math.log2(_ROOM * float(draft.radius))) / 4.0)
     found = unbounded._replace(farthest=_ROOM * float(draft.radius) * unit, reach=reach)
     if setting.exponent < 2.0 and reach > _FURTHEST:
-        raise Infeasible(f"budget must ask for a chain that goes at most {_FURTHEST:g} units far, got {reach:.4g}")
+        raise Infeasible(
+            f"budget must ask for a chain that goes at most {_FURTHEST:g} units far, got {reach:.4g}"
+        )
     made = Plan(
         **(blank | {"setting": found}),
         draws=True,

@@ -1,28 +1,31 @@
-"""The proximal sampler of ℓp norms: Gaussian steps give way to an exponential family with a log-Laplace transform.
+"""The proximal sampler of ℓp norms: an exponential family takes the place of Gaussian steps.
 
-What it computes: with ψ(x) = log ∫ exp(⟨x, y⟩ - ‖y‖_q²) dy, 1/p + 1/q = 1, a draw from exp(-k·F(x) - β·ψ(x)) on the
-ball X = {‖x‖_p ≤ r}, F the mean of f over n records. From a draw of exp(-β·ψ) on X, T times:
+What it computes: with ψ(x) = log ∫ exp(⟨x, y⟩ - ‖y‖_q²) dy, 1/p + 1/q = 1, a draw from exp(-k·F(x) -
+β·ψ(x)) on the ball X = {‖x‖_p ≤ r}, F the mean of f over n records. From a draw of exp(-β·ψ) on X, T times:
 
     y ← a draw from D_x ∝ exp(⟨x, ·⟩ - ‖·‖_q²)                           ``dual_draw``
     x ← a draw from exp(-k·F - (1 + β)·ψ + ⟨·, y⟩) on X                  by trials of ``oracle``
 
 A trial of the second: x and z, independent, from γ_y ∝ exp(-(1 + β)·ψ + ⟨·, y⟩) on X (``primal_draw``); ρ, an
-estimate of exp(k·F(z) - k·F(x)) from a few values; x counts if u < ρ/2 (``rejection_oracle``). A dual draw first
-takes the λ of the mixture exp(-‖y‖_q²) = ∫ μ(λ)·exp(-λ·Σ|y_i|^q) dλ from its law GIVEN x, and then each y_i.
-Lengths are in units in which ψ has this form: x = (point - start)/√a for exp(-a·‖y‖_q²). For p = 2 all of it is
-Gaussian, and the chain is that of ``alternating_sampler`` for N(0, ηI).
+estimate of exp(k·F(z) - k·F(x)) from a few values; x counts if u < ρ/2 (``rejection_oracle``). A dual draw
+first takes the λ of the mixture exp(-‖y‖_q²) = ∫ μ(λ)·exp(-λ·Σ|y_i|^q) dλ from its law GIVEN x, and then
+each y_i. Lengths are in units in which ψ has this form: x = (point - start)/√a for exp(-a·‖y‖_q²). For p =
+2 all of it is Gaussian, and the chain is that of ``alternating_sampler`` for N(0, ηI).
 
 Source: T, Algorithms 15 and 16, Theorem 5.4.12, Proposition 5.4.7, section 5.5.3, (5.28), (5.29). Corrected
-(docs/corrections.md): the number of steps, whose proof rests on a lemma that is false; the law of λ; the law of the
-estimate's length; its constants. The draw from γ_y is ours: T leaves it to general samplers of unknown cost.
+(docs/corrections.md): the number of steps, whose proof rests on a lemma that is false; the law of λ; the
+law of the estimate's length; its constants. The draw from γ_y is ours: T leaves it to general samplers of
+unknown cost.
 
-Formal guarantee: docs/privacy/llt_sampler.md. Exact steps leave ½·(1 + β)^{-T}·√χ² of total variation, χ² at most
-exp(min(kG·diam X, (kG)²·h/β)) - 1 for the start above, G the Lipschitz constant of f in ℓp and h = 2/(p-1). The
-primal draw is exact for any y and the dual draw up to ``Transform.error``. How likely an attempt and a trial
-succeed at least is known beforehand, so trials are capped. How many were made depends on the data.
+Formal guarantee: docs/privacy/llt_sampler.md. Exact steps leave ½·(1 + β)^{-T}·√χ² of total variation, χ²
+at most exp(min(kG·diam X, (kG)²·h/β)) - 1 for the start above, G the Lipschitz constant of f in ℓp and h =
+2/(p-1). The primal draw is exact for any y and the dual draw up to ``Transform.error``. How likely an
+attempt and a trial succeed at least is known beforehand, so trials are capped. How many were made depends
+on the data.
 
-Cost: a step makes two trials, each of two draws from γ_y. One of them takes some 1/acceptance values of ψ (3 for
-d = 1, 3 to 10 for d = 2, 5 to 50 for d = 3; ``_self_concordant.acceptance`` is the bound), of some hundred λ each.
+Cost: a step makes two trials, each of two draws from γ_y. One of them takes some 1/acceptance values of ψ
+(3 for d = 1, 3 to 10 for d = 2, 5 to 50 for d = 3; ``_self_concordant.acceptance`` is the bound), of some
+hundred λ each.
 
 Example:
     >>> import jax, jax.numpy as jnp
@@ -65,10 +68,8 @@ ATTEMPTS = 1000
 NEWTON_STEPS = 10_000
 
 
-def dual_draw(
-    key: jax.Array, psi: Transform, point: Float[Array, " dim"]
-) -> Float[Array, " dim"]:
-    """y from D_x ∝ exp(⟨x, y⟩ - ‖y‖_q²). Pure JAX.
+def dual_draw(key: jax.Array, psi: Transform, point: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """A y from D_x ∝ exp(⟨x, y⟩ - ‖y‖_q²). Pure JAX.
 
     Args:
         key: a typed key.
@@ -93,7 +94,7 @@ def primal_draw(
     radius: ArrayLike,
     num_attempts: int = ATTEMPTS,
 ) -> Attempted:
-    """x from γ_y ∝ exp(-b·ψ(x) + ⟨x, y⟩) on the ball ‖x‖_p ≤ r, exactly, if an attempt counts. Pure JAX.
+    """An x from γ_y ∝ exp(-b·ψ(x) + ⟨x, y⟩) on the ball ‖x‖_p ≤ r, exactly, if an attempt counts. Pure JAX.
 
     Args:
         key: a typed key.
@@ -123,7 +124,7 @@ def start_draw(
     num_attempts: int = ATTEMPTS,
     constant_time: bool = False,
 ) -> Attempted:
-    """x from exp(-β·ψ(x)) on the ball: rejection from exp(-(m/2)·‖x‖_p²), m = β(p-1)/2. Looks at no data.
+    """An x from exp(-β·ψ(x)) on the ball: rejection from exp(-(m/2)·‖x‖_p²), m = β(p-1)/2. Looks at no data.
 
     Args:
         key: a typed key.

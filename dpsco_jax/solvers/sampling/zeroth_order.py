@@ -1,28 +1,30 @@
 """Private optimization by values in ℓp norms: one draw from exp(-k·(F + μ·r)), r a log-Laplace transform.
 
-What it computes: a point of that law, F the mean user loss of a linear model and r = ηψ(· - start), ψ the log-Laplace
-transform of a·‖y‖_q², a = η(p-1)/2, 1/p + 1/q = 1, by the sampler of ``llt_sampler``: T steps, each with about two
-trials that read a few losses. r is 1-strongly convex in ℓp, and the number of steps does not know the norm: in ℓ2
-the same draw would take d^(2/p-1) times as many.
+What it computes: a point of that law, F the mean user loss of a linear model and r = ηψ(· - start), ψ the
+log-Laplace transform of a·‖y‖_q², a = η(p-1)/2, 1/p + 1/q = 1, by the sampler of ``llt_sampler``: T steps,
+each with about two trials that read a few losses. r is 1-strongly convex in ℓp, and the number of steps
+does not know the norm: in ℓ2 the same draw would take d^(2/p-1) times as many.
 
-Source: T, Proposition 5.5.6, Theorem 5.5.8 and Corollary 5.5.9 for vectors (Gopi, Lee, Liu, Shen and Tian 2023).
-Corrected (docs/corrections.md): losses that are G-Lipschitz each differ by 2G; μ for the population's risk is twice
-the printed one; near p = 1, where T takes p' = 1 + 1/log d in place of p, losses are d^(1/p - 1/p')·G-Lipschitz; r is
-centred at the start, and its range Θ comes from a certificate, not from a constant that is 10 to 33 times larger.
-For Schatten norms the transform has no known efficient evaluation (T (5.30), an open question).
+Source: T, Proposition 5.5.6, Theorem 5.5.8 and Corollary 5.5.9 for vectors (Gopi, Lee, Liu, Shen and Tian
+2023). Corrected (docs/corrections.md): losses that are G-Lipschitz each differ by 2G; μ for the
+population's risk is twice the printed one; near p = 1, where T takes p' = 1 + 1/log d in place of p, losses
+are d^(1/p - 1/p')·G-Lipschitz; r is centred at the start, and its range Θ comes from a certificate, not
+from a constant that is 10 to 33 times larger. For Schatten norms the transform has no known efficient
+evaluation (T (5.30), an open question).
 
-Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With G the Lipschitz constant of every user's
-loss in ℓp an exact draw is s-Gaussian DP, s = 2G·√k/(n·√μ). The law of the draw is within τ of that in total variation
-on every data set: steps, estimates, trials that run out, errors of ψ and roundings are bounded and counted;
-docs/privacy/llt_sampler.md has the proofs. The domain of the draw is a ball in ℓp around the start that is so large
-that the chain hardly sees its end. What the proofs need of the loss is never taken from the caller: losses, with their
-constants, are those that ``problems.losses`` made. One draw is all that is released; how many trials were made is in
-``Solution.unprivate``, and the time that a run takes depends on it, unless ``constant_time``. Where the bound is no
-better than the start's, the start is returned, which costs nothing.
-Utility, R ≥ ‖start - minimizer‖_p: E F - F* ≤ μΘ + d/k for an exact draw, and 2G²/(nμ) more for the population.
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With G the Lipschitz constant of
+every user's loss in ℓp an exact draw is s-Gaussian DP, s = 2G·√k/(n·√μ). The law of the draw is within τ of
+that in total variation on every data set: steps, estimates, trials that run out, errors of ψ and roundings
+are bounded and counted; docs/privacy/llt_sampler.md has the proofs. The domain of the draw is a ball in ℓp
+around the start that is so large that the chain hardly sees its end. What the proofs need of the loss is
+never taken from the caller: losses, with their constants, are those that ``problems.losses`` made. One draw
+is all that is released; how many trials were made is in ``Solution.unprivate``, and the time that a run
+takes depends on it, unless ``constant_time``. Where the bound is no better than the start's, the start is
+returned, which costs nothing. Utility, R ≥ ‖start - minimizer‖_p: E F - F* ≤ μΘ + d/k for an exact draw,
+and 2G²/(nμ) more for the population.
 
-Cost: T ≈ (s²n²/4c)·(s²n²/8 + log(1/(2τ))), 1/c about 250: thousands of steps at s·n = 3, 1e5 at 7. This is a reference
-for tiny sizes, n = 2 to 20 and d ≤ 3: on one CPU core MEASURED. For larger ones take
+Cost: T ≈ (s²n²/4c)·(s²n²/8 + log(1/(2τ))), 1/c about 250: thousands of steps at s·n = 3, 1e5 at 7. This is
+a reference for tiny sizes, n = 2 to 20 and d ≤ 3: on one CPU core MEASURED. For larger ones take
 ``value_queries`` or ``regularized``, which work in ℓ2. Needs ``jax_enable_x64``.
 
 Example:
@@ -81,21 +83,27 @@ def plan(
     """Checks all arguments and finds temperature, regularization, step size, steps and trials.
 
     Args:
-        problem: for the objective, a linear model of ``problems.losses`` on vectors with a Lipschitz constant on the
-            whole space and without ridge (``logistic``, ``hinge``, ``huber``, ``absolute``, ``quantile``), whose
-            domain is the whole space; for n ≥ 2, d ≤ 10, the most items that a user may have, and the distance.
-        budget: (ε, δ) of the draw, δ > 0. Where roundings would take too much of δ at this ε the draw is made for a
+        problem: for the objective, a linear model of ``problems.losses`` on vectors with a Lipschitz
+        constant on the
+            whole space and without ridge (``logistic``, ``hinge``, ``huber``, ``absolute``, ``quantile``),
+            whose domain is the whole space; for n ≥ 2, d ≤ 10, the most items that a user may have, and the
+            distance.
+        budget: (ε, δ) of the draw, δ > 0. Where roundings would take too much of δ at this ε the draw is
+        made for a
             smaller ε.
         norm: p in [1.1, 2]; or ``("schatten", p)``, which is refused.
         radius: R, a bound on ‖start - minimizer‖_p; d^(1/p - 1/2) times ``problem.distance`` if left out.
-        risk: ``"empirical"``, of the users who are there, or ``"population"``, of the law that they were drawn from.
+        risk: ``"empirical"``, of the users who are there, or ``"population"``, of the law that they were
+        drawn from.
         max_steps: the most steps T that are wanted: s is lowered until they do.
         draw_anyway: whether to draw where the bound is no better than that of the start, which is G·R.
-        constant_time: whether all trials and attempts are made, so that the time tells nothing: some thousand times
+        constant_time: whether all trials and attempts are made, so that the time tells nothing: some
+        thousand times
             as many.
 
     Raises:
-        ValueError: an argument is out of range, ``jax_enable_x64`` is off, or the loss is not of these kinds or
+        ValueError: an argument is out of range, ``jax_enable_x64`` is off, or the loss is not of these
+        kinds or
             claims more than is proven of it.
         NotImplementedError: the norm is a Schatten norm.
         Infeasible: δ is too small for what float64 can prove, or ``max_steps`` too few for any draw.
@@ -172,11 +180,13 @@ def solve(
         plan: of ``plan``, for this very objective.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users, of at most ``plan.setting.items_per_user`` slots.
-        params: the start, ``[dim]``: the centre of the regularizer. It may not depend on the data. One that is
+        params: the start, ``[dim]``: the centre of the regularizer. It may not depend on the data. One that
+        is
             longer than ``plan.setting.start_norm`` costs infinity.
 
     Raises:
-        ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not have
+        ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not
+        have
             the proven constants that were planned for.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
@@ -190,7 +200,9 @@ def solve(
     found *= norms.norm_ratio(plan.norm, setting.exponent, setting.dim)
     bounds = (float(model.feature_bound), float(objective.lipschitz) / float(model.feature_bound))
     if found != setting.lipschitz or bounds != (setting.feature_bound, setting.slope):
-        raise ValueError(f"objective must be that of plan.setting = {setting}, got {found}, {bounds}")
+        raise ValueError(
+            f"objective must be that of plan.setting = {setting}, got {found}, {bounds}"
+        )
     # Numbers that were narrowed are those that run, and are reckoned with in float64.
     plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
     start = jnp.asarray(params, jnp.float64).ravel()
@@ -226,7 +238,9 @@ def solve(
 def _moves(
     plan: Plan, objective: Objective, data: UserData, start: Any
 ) -> alternating_sampler.Oracle:
-    """The moves of the chain, for points in units around the start. All that is read of the data is read here."""
+    """The moves of the chain, for points in units around the start. All that is read of the data is read
+    here.
+    """
     setting, numbers, model = plan.setting, plan.numbers, _model(objective)
     return llt_sampler.oracle(
         _bounded_rows.user_loss(model, numbers.unit),
@@ -257,10 +271,10 @@ def _solution(plan: Plan, draw: Any, near: Any, values: Any, counted: dict[str, 
 def _exponent(norm: Any) -> float:
     if isinstance(norm, tuple) and norm[:1] == ("schatten",):
         raise NotImplementedError(
-            "norm must be that of vectors: for Schatten norms other than the Frobenius norm no efficient way is known "
-            "to compute the log-Laplace transform ∫ exp(<X, Y> - a‖Y‖²) dY, nor to draw from it, which T (5.30) poses "
-            "as an open question. Take the route of value_queries, which works in ℓ2; geometry.lp has the Schatten "
-            "norms, and their regularizers"
+            "norm must be that of vectors: for Schatten norms other than the Frobenius norm no efficient"
+            " way is known to compute the log-Laplace transform ∫ exp(<X, Y> - a‖Y‖²) dY, nor to draw from"
+            " it, which T (5.30) poses as an open question. Take the route of value_queries, which works in"
+            " ℓ2; geometry.lp has the Schatten norms, and their regularizers"
         )
     return _checks.require_real("norm", norm, _LEAST_NORM, _LARGEST_NORM, closed=True)
 

@@ -69,7 +69,7 @@ def test_the_printed_steps_of_the_tail_ask_for_a_smaller_step_size():
         )
 
     assert not holds(500, 864)
-    assert not holds(1700, 864)
+    assert not holds(1450, 864)
     assert holds(1728, 864)
     assert holds(500, 864 / 12)
 

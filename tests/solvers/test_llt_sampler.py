@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import integrate, linalg, special, stats
 
+from dpsco_jax.solvers.sampling import _llt_bounds as bounds
 from dpsco_jax.solvers.sampling import _llt_numbers as llt
 from dpsco_jax.solvers.sampling import _self_concordant as rejection
 from dpsco_jax.solvers.sampling import alternating_sampler, llt_sampler
@@ -32,7 +33,7 @@ def psi():
 @functools.cache
 def grid():
     """Points of a square that holds all mass of what is drawn, and ψ there."""
-    side = np.linspace(-14.0, 26.0, 161)
+    side = np.linspace(-14.0, 18.0, 129)
     points = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
     inside = np.linalg.norm(points, ord=1.5, axis=1) <= 40.0
     return points[inside], np.asarray(
@@ -92,13 +93,11 @@ def test_dual_draws_have_the_moments_of_the_law_they_are_of(count):
 
 
 def test_moments_of_the_dual_law_are_the_derivatives_of_the_transform():
-    mean, covariance = psi().local(POINT)
-    step = 1e-3
-    for i, move in enumerate(step * np.eye(2)):
-        up, down = (float(psi().value(POINT + sign * move)) for sign in (1.0, -1.0))
-        assert math.isclose((up - down) / (2 * step), float(mean[i]), rel_tol=1e-6)
-        ahead, behind = (psi().local(POINT + sign * move)[0] for sign in (1.0, -1.0))
-        np.testing.assert_allclose((ahead - behind) / (2 * step), covariance[i], rtol=1e-5)
+    moves = np.concatenate([np.zeros((1, 2)), 1e-3 * np.eye(2), -1e-3 * np.eye(2)])
+    both = jax.jit(jax.vmap(lambda x: (psi().value(x), *psi().local(x))))
+    values, means, covariances = both(POINT + moves)
+    np.testing.assert_allclose((values[1:3] - values[3:]) / 2e-3, means[0], rtol=1e-6)
+    np.testing.assert_allclose((means[1:3] - means[3:]) / 2e-3, covariances[0], rtol=1e-5)
 
 
 # --- x given y
@@ -167,17 +166,15 @@ def test_no_probability_is_above_one_and_none_below_what_is_proven():
                 assert above <= -r - math.log1p(-r) + 1e-9
 
 
-def test_the_acceptance_is_the_ratio_of_two_integrals():
-    for dim in (1, 2, 3, 6):
-        slope = rejection.SLOPE
-        top, _ = integrate.quad(
-            lambda r, d=dim: r ** (d - 1) * (1 - r) * math.exp(r - slope * r), 0, 1
-        )
-        whole, _ = integrate.quad(
-            lambda r, d=dim: r ** (d - 1) * (1 + r) * math.exp(-(1 - slope) * r), 0, 200
-        )
-        found = rejection.acceptance(dim)
-        assert (1 - 2e-3) * top / whole <= found <= top / whole
+@pytest.mark.parametrize("dim", [1, 2, 3, 6])
+def test_the_acceptance_is_the_ratio_of_two_integrals(dim):
+    slope = rejection.SLOPE
+    top, _ = integrate.quad(lambda r: r ** (dim - 1) * (1 - r) * math.exp(r - slope * r), 0, 1)
+    whole, _ = integrate.quad(
+        lambda r: r ** (dim - 1) * (1 + r) * math.exp(-(1 - slope) * r), 0, 200
+    )
+    found = rejection.acceptance(dim)
+    assert (1 - 2e-3) * top / whole <= found <= top / whole
 
 
 def test_newton_finds_an_anchor_in_the_steps_that_are_proven():
@@ -218,7 +215,7 @@ def test_the_start_has_the_law_of_the_regularizer(count):
 
     found = draw(jax.random.split(jax.random.key(4), count))
     assert np.all(found.counts)
-    assert count / np.sum(found.num_attempts) >= llt.start_acceptance(np, 2, 1.5, drift)
+    assert count / np.sum(found.num_attempts) >= bounds.start_acceptance(np, 2, 1.5, drift)
     points, values = grid()
     half = np.max(np.abs(points), axis=1) <= 14.0
     points, mass = points[half], np.exp(-drift * (values[half] - values.min()))
@@ -267,7 +264,7 @@ def test_the_gap_of_the_chain_is_what_the_proof_says(drift, power, slope):
     second = linalg.svdvals(scaled)[1] ** 2
     assert second <= 1 / (1 + drift) + 1e-6
     if slope == 0.0 and drift >= 0.3:
-        assert second >= (1 - 1e-2) / (1 + drift)
+        assert second >= 0.98 / (1 + drift)
 
 
 def test_mixing_bounds_the_distance_of_a_chain_that_is_solved_exactly():
@@ -280,7 +277,7 @@ def test_mixing_bounds_the_distance_of_a_chain_that_is_solved_exactly():
     for steps in range(1, 40):
         law = law @ step
         distance = 0.5 * np.sum(np.abs(law - target))
-        proven = float(llt._mixing(np, float(steps), math.log1p(drift), warm))
+        proven = float(bounds.mixing(np, float(steps), math.log1p(drift), warm))
         assert distance <= proven + 1e-12
         assert distance <= last
         last = distance
@@ -444,7 +441,7 @@ def test_the_numbers_of_a_chain_in_a_second_writing():
     warm = k / mu
     mixing = 0.5 * math.exp(0.5 * warm) / (1 + eta * k * mu) ** steps
     assert mixing <= float(made.variation.mixing) <= 1.0001 * mixing
-    assert float(made.variation.inner) >= steps * llt.least_error(SETTING.inner)[0]
+    assert float(made.variation.inner) >= steps * bounds.least_error(SETTING.inner)[0]
     assert 1e-13 * steps <= float(made.variation.transform)
     cap = stats.binom.cdf(steps - 1, RUN[4], float(made.acceptance))
     assert cap <= float(made.variation.capped)
@@ -476,7 +473,7 @@ def test_heights_are_as_rare_as_they_are_said_to_be():
     found = drawn_duals(200)
     values = psi()
     inside = float(jnp.linalg.norm(POINT, ord=2) + 1.0)
-    bound = float(llt._height(np, 2, 1.5, 0.0, inside, math.log(50.0)))
+    bound = float(bounds.height(np, 2, 1.5, 0.0, inside, math.log(50.0)))
 
     def height(y):
         anchored = rejection.prepare(values.value, values.local, 1.0, y, POINT, 200, False)

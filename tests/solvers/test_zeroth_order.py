@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _bounded_rows, zeroth_order
+from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
 
 ABSOLUTE = losses.absolute(1.0)
 
@@ -98,10 +100,10 @@ def test_a_plan_that_is_no_better_than_the_start_returns_it_for_nothing():
 
 def test_norms_near_one_are_worked_in_another_one_with_larger_slopes():
     """d = 3: p' = 1 + 1/log 3, and losses are d^(1/p - 1/p')·G-Lipschitz in it."""
-    assert zeroth_order._working_exponent(1.1, 3) == 1 + 1 / math.log(3)
-    assert zeroth_order._working_exponent(1.95, 3) == 1.95
-    assert zeroth_order._working_exponent(1.1, 2) == 1.1
-    assert zeroth_order._working_exponent(1.1, 1) == 2.0
+    assert constants.working_exponent(1.1, 3) == 1 + 1 / math.log(3)
+    assert constants.working_exponent(1.95, 3) == 1.95
+    assert constants.working_exponent(1.1, 2) == 1.1
+    assert constants.working_exponent(1.1, 1) == 2.0
     made = {}
 
     def held(setting, budget, **given):
@@ -245,15 +247,11 @@ def test_rows_are_those_of_the_losses():
         made = _bounded_rows.records(ABSOLUTE.linear_model, data, start, 8.0)
         loss = _bounded_rows.user_loss(ABSOLUTE.linear_model, 0.5)
         for user in range(4):
-            record = jax.tree.map(lambda leaf, user=user: leaf[user], made)
-            there = np.flatnonzero(mask[user])
+            record = jax.tree.map(operator.itemgetter(user), made)
+            mine = jax.tree.map(operator.itemgetter(user), data.items)
             items = [
-                float(
-                    ABSOLUTE.loss(
-                        start + 0.5 * move, jax.tree.map(lambda a: a[user][i], data.items)
-                    )
-                )
-                for i in there
+                float(ABSOLUTE.loss(start + 0.5 * move, jax.tree.map(operator.itemgetter(i), mine)))
+                for i in np.flatnonzero(mask[user])
             ]
             expected = np.mean(items) if items else 0.0
             assert math.isclose(float(loss(move, record)), expected, rel_tol=1e-7, abs_tol=1e-9)

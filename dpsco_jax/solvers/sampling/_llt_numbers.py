@@ -15,7 +15,6 @@ then.
 Cost: none. k, μ, η, T and N may be traced.
 """
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -23,10 +22,10 @@ import numpy as np
 
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import as_floats
+from dpsco_jax.solvers.sampling import _llt_bounds as bounds
 from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
 from dpsco_jax.solvers.sampling import _self_concordant as steps_of
 from dpsco_jax.solvers.sampling._llt_transform import Errors
-from dpsco_jax.solvers.sampling._rejection_error import MOST_TERMS, inner_variation
 from dpsco_jax.solvers.sampling.chain_lengths import trials_variation
 
 MOST_PARAMETERS = 10
@@ -73,7 +72,7 @@ class Setting(NamedTuple):
     @property
     def num_terms(self) -> int:
         """A, of the estimated exponential: the one with the least error for c̄."""
-        return least_error(self.inner)[1]
+        return bounds.least_error(self.inner)[1]
 
     @property
     def num_attempts(self) -> int:
@@ -88,7 +87,7 @@ class Setting(NamedTuple):
     @property
     def num_starts(self) -> int:
         """Attempts at the starting point."""
-        return math.ceil(_START / start_acceptance(np, self.dim, self.exponent, 0.1))
+        return math.ceil(_START / bounds.start_acceptance(np, self.dim, self.exponent, 0.1))
 
     @property
     def label_bound(self) -> float:
@@ -203,30 +202,30 @@ def numbers(
     # (3) mixing, from the law of the regularizer.
     warm = slope * slope / m
     rate = xp.log1p(drift * xp.exp(-8.0 * off)) * _DOWN
-    mixing = _mixing(xp, steps, rate, warm + 10.0 * off)
+    mixing = bounds.mixing(xp, steps, rate, warm + 10.0 * off)
     # (4) how far the chain goes, and how high it starts above the mode for a y.
     far = _FAR_SHARE * mixing
     rare = xp.log(4.0 * steps / xp.maximum(far, 1e-300))
     tail = xp.sqrt(4.0 / m * (0.5 * warm + 10.0 * off + rare))
     inside = slope / m + xp.sqrt(dim / m) + tail
-    height = _height(xp, dim, p, drift, inside, rare + math.log(dim))
+    height = bounds.height(xp, dim, p, drift, inside, rare + math.log(dim))
     apart = xp.sqrt(2.0 * stretch * height)
     radius = (inside + 2.0 * apart + 2.0 * math.sqrt(stretch)) * _UP
     newton = steps_of.newton_steps(height, xp)
     # The diameter bounds how warm the start is, too.
     warm = xp.minimum(warm, 2.0 * slope * radius)
-    mixing = xp.minimum(mixing, _mixing(xp, steps, rate, warm + 10.0 * off))
+    mixing = xp.minimum(mixing, bounds.mixing(xp, steps, rate, warm + 10.0 * off))
 
     # (5) a trial.
     slopes = (xp.sqrt(xp.maximum(stretch * slope * slope, 0.0)) + 2.0 * k * setting.loss_error) ** 2
     within = slopes <= setting.inner
-    one = least_error(setting.inner)[0] * (1.0 + 2.0**-20)
+    one = bounds.least_error(setting.inner)[0] * (1.0 + 2.0**-20)
     counts = 0.5 * (1.0 - one)
     attempt = setting.attempt
     missed = math.exp(setting.num_attempts * math.log1p(-attempt))
     wrong = roundings.acceptance_error(setting.inner, setting.num_terms, setting.num_users, 0.0)
     # (6) rounding of a step.
-    middle, outer = (_second_moment(xp, dim, p, r) ** 0.5 for r in (inside, radius))
+    middle, outer = (bounds.second_moment(xp, dim, p, r) ** 0.5 for r in (inside, radius))
     straight = math.sqrt(stretch) * (2.0 * (dim + 3.0) * middle + 7.0 * b * outer)
     bent = (dim + 3.0) * xp.sqrt(dim * stretch * b) * outer
     attempted = _UNIT * ((dim + 1.02) * (straight + bent + 10.0) + 20.0)
@@ -241,7 +240,7 @@ def numbers(
     crossing = 8.0 * dim * _UNIT * radius * (1.0 / release_unit + xp.sqrt(b) * outer)
     released = crossing / (attempt * acceptance)
     # (8) the start.
-    started = xp.exp(-setting.num_starts * start_acceptance(xp, dim, p, drift))
+    started = xp.exp(-setting.num_starts * bounds.start_acceptance(xp, dim, p, drift))
 
     known = (radius <= setting.reach) & (radius * unit <= setting.farthest) & (newton < 2.0**31)
     valid = valid & sound & within & steady & known & (dim <= MOST_PARAMETERS)
@@ -254,51 +253,3 @@ def numbers(
         rounding=steps * every + released,
     )
     return Numbers(unit, b, drift, radius, release_unit, acceptance, newton, variation, valid)
-
-
-@functools.cache
-def least_error(c: float) -> tuple[float, int]:
-    """δ(c, A) and A, for the A with the least."""
-    return min((inner_variation(c, terms), terms) for terms in range(3, MOST_TERMS + 1))
-
-
-def start_acceptance(xp: Any, dim: int, p: float, drift: Any) -> Any:
-    """Half of a lower bound on the probability that an attempt at the start counts: half for the set.
-
-    The proposal has the density of exp(-(m/2)‖x‖_p²), so that m‖x‖_p² is χ²_d distributed, and counts with
-    probability at least exp(-(α/2)·m‖x‖_p² - √(m)‖x‖_p·√(d·drift/(p-1))), α = (2-p)/(p-1); the square of the
-    second term over 2 and a half bound it, and χ² has a closed form.
-    """
-    ratio = (2.0 - p) / (p - 1.0)
-    pull = dim * drift / (p - 1.0)
-    # √(pull)·t ≤ (pull·t² + 1)/2.
-    return 0.5 * xp.exp(-0.5 * dim * xp.log1p(ratio + pull) - 0.5)
-
-
-def _mixing(xp: Any, steps: Any, rate: Any, log_warm: Any) -> Any:
-    """½·(1 + ηm)^{-T}·√χ², rounded up, at most 1."""
-    lost = steps * rate
-    bound = 0.5 * xp.exp(
-        xp.minimum(0.5 * log_warm - lost + 2.0**-44 * (lost + log_warm + 1.0), 1.0)
-    )
-    return xp.minimum(xp.maximum(bound, 1e-300), 1.0)
-
-
-def _second_moment(xp: Any, dim: int, p: float, radius: Any) -> Any:
-    """A bound on E‖y‖_q² under D_x, for ‖x‖_p at most ``radius``: by Jensen, with ψ of the scale θ = 0.8."""
-    share = 0.8
-    rise = radius * math.sqrt(0.5 * dim / share) + 0.25 * radius * radius * (1.0 / share - 1.0)
-    return (rise - 0.5 * dim * math.log(share * (p - 1.0))) / (1.0 - share)
-
-
-def _height(xp: Any, dim: int, p: float, drift: Any, inside: Any, rare: Any) -> Any:
-    """How far V(x) is above its minimum for y ~ D_x, x within ``inside``, but for a probability e^{-rare}."""
-    # All coordinates of y - E y, over their deviations, stay below this one.
-    stretch, tail = 2.0 / (p - 1.0), rare + 2.0 * xp.log1p(rare) + 1.0
-    near = xp.sqrt(dim * stretch * stretch * _second_moment(xp, dim, p, inside)) * tail
-    near = near + math.sqrt(stretch)
-    spread = xp.sqrt(_second_moment(xp, dim, p, inside + near))
-    ball = 0.5 * dim * math.log(math.pi) - math.lgamma(0.5 * dim + 1.0)
-    covered = dim * xp.log(4.0 * near * spread) - ball
-    rise = inside * math.sqrt(0.5 * dim) + 0.25 * inside * inside
-    return rare + 1.0 + covered + drift * rise

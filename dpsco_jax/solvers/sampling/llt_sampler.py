@@ -39,7 +39,7 @@ Example:
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import _checks
 from dpsco_jax.geometry import _powers
-from dpsco_jax.solvers.sampling import _self_concordant, alternating_sampler, rejection_oracle
+from dpsco_jax.solvers.sampling import alternating_sampler, rejection_oracle
+from dpsco_jax.solvers.sampling._llt_families import family as family_of
 from dpsco_jax.solvers.sampling._llt_transform import Transform, transform
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._self_concordant import Attempted, Prepared
@@ -110,7 +111,7 @@ def primal_draw(
     _checks.require_key(key)
     num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     tilt = float64_vector("tilt", tilt)
-    family = _family(psi, power, radius, num_attempts, NEWTON_STEPS, False)
+    family = family_of(psi, power, radius, num_attempts, NEWTON_STEPS, False)
     return family.attempts(key, family.prepare(tilt, jnp.zeros_like(tilt)))
 
 
@@ -208,7 +209,7 @@ def oracle(
     num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     _checks.require_whole("num_newton", num_newton, 1)
     constant_time = _checks.require_flag("constant_time", constant_time)
-    family = _family(psi, 1.0 + drift, radius, num_attempts, num_newton, constant_time)
+    family = family_of(psi, 1.0 + drift, radius, num_attempts, num_newton, constant_time)
 
     def attempt(key: Array, prepared: Prepared) -> tuple[Array, Array]:
         found = family.attempts(key, prepared)
@@ -278,63 +279,3 @@ def alternate(
         constant_time=constant_time,
     )
     return alternating_sampler.run(rest, moves, begun.params, num_steps, num_trials, constant_time)
-
-
-class _Family(NamedTuple):
-    """The laws γ_y for one ψ, b and set."""
-
-    prepare: Callable[[Array, Array], Any]
-    attempts: Callable[[Array, Any], Attempted]
-    blank: Callable[[Array], Any]
-
-
-def _family(
-    psi: Transform,
-    power: ArrayLike,
-    radius: ArrayLike,
-    num_attempts: int,
-    num_newton: Any,
-    constant_time: bool,
-) -> _Family:
-    _checks.require_instance("psi", psi, Transform)
-    _checks.require_positive("power", power)
-    _checks.require_positive("radius", radius)
-    require_x64("llt_sampler")
-
-    def contains(point: Array) -> Array:
-        return _powers.norm(point, psi.exponent) <= radius
-
-    def prepare(tilt: Array, start: Array) -> Prepared:
-        return _self_concordant.prepare(
-            psi.value, psi.local, power, tilt, start, num_newton, constant_time
-        )
-
-    def attempts(key: Array, prepared: Prepared) -> Attempted:
-        return _self_concordant.attempts(
-            *(key, prepared, psi.value, contains, power, 8.0 * psi.errors.value),
-            *(num_attempts, constant_time),
-        )
-
-    def blank(point: Array) -> Prepared:
-        dim = len(point)
-        square = jnp.zeros((dim, dim))
-        return Prepared(point, point, jnp.zeros(()), square, square, jnp.array(False))
-
-    def gaussian(key: Array, tilt: Array) -> Attempted:
-        # ψ is ‖x‖²/4 and a constant: N(2y/b, 2/b).
-        def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            held, counted, index = carry
-            free = jax.random.normal(jax.random.fold_in(key, index), tilt.shape, jnp.float64)
-            point = 2.0 * tilt / power + jnp.sqrt(2.0 / power) * free
-            return jnp.where(counted, held, point), counted | contains(point), index + 1
-
-        none = (tilt, jnp.array(False), jnp.zeros((), jnp.int32))
-        if constant_time:
-            every = jax.lax.fori_loop(0, num_attempts, lambda _, carry: once(carry), none)
-            return Attempted(*every)
-        pending = lambda carry: ~carry[1] & (carry[2] < num_attempts)  # noqa: E731
-        return Attempted(*jax.lax.while_loop(pending, once, none))
-
-    if psi.gaussian:
-        return _Family(lambda tilt, start: tilt, gaussian, lambda point: point)
-    return _Family(prepare, attempts, blank)

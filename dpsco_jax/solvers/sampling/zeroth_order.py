@@ -44,26 +44,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.problems import _proofs
-from dpsco_jax.problems.objective import LinearModel, Objective
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import norms, sampling
 from dpsco_jax.solvers import _arguments, _made_for
 from dpsco_jax.solvers.sampling import _bounded_rows, alternating_sampler, llt_sampler
+from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
 from dpsco_jax.solvers.sampling._llt_numbers import MOST_PARAMETERS, Setting
 from dpsco_jax.solvers.sampling._precision import require_x64
-from dpsco_jax.solvers.sampling._zeroth_order_plan import Plan, planned
+from dpsco_jax.solvers.sampling._zeroth_order_plan import Plan
+from dpsco_jax.solvers.sampling._zeroth_order_search import planned
 from dpsco_jax.solvers.solution import Solution, Status
 
 __all__ = ["Plan", "plan", "solve"]
 
 _SIZES = (1e-100, 1e100)
-_LEAST_NORM, _LARGEST_NORM = 1.1, math.nextafter(2.0, 3.0)
 _HALVINGS = 40
 _START_NORMS = 16.0
 
@@ -110,18 +109,20 @@ def plan(
     """
     problem, budget = _arguments.require_request(problem, budget)
     require_x64("zeroth_order")
-    exponent = _exponent(norm)
+    exponent = constants.exponent(norm)
     population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
     _checks.require_given(_checks.require_count, max_steps=max_steps)
     constant_time = _checks.require_flag("constant_time", constant_time)
     draw_anyway = _checks.require_flag("draw_anyway", draw_anyway)
     dim, users = problem.dim, problem.num_users
     _checks.require_integer("problem.dim", dim, 1, MOST_PARAMETERS)
-    model = _model(problem.objective)
+    model = constants.model(problem.objective)
     _checks.require_real("problem.objective.lipschitz", problem.objective.lipschitz, *_SIZES)
     # (1) The norm that is worked in, and the constants in it.
-    inner = _working_exponent(exponent, dim)
-    slope = _lipschitz(problem.objective, exponent) * norms.norm_ratio(exponent, inner, dim)
+    inner = constants.working_exponent(exponent, dim)
+    slope = constants.lipschitz(problem.objective, exponent) * norms.norm_ratio(
+        exponent, inner, dim
+    )
     if radius is None:
         reach = problem.require_distance()
         radius = norms.norm_ratio(inner, 2.0, dim) * reach
@@ -195,8 +196,8 @@ def solve(
     slots = jax.tree.leaves(data.items)[0].shape[1]
     most = setting.items_per_user
     _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
-    model = _model(objective)
-    found = _lipschitz(objective, plan.norm)
+    model = constants.model(objective)
+    found = constants.lipschitz(objective, plan.norm)
     found *= norms.norm_ratio(plan.norm, setting.exponent, setting.dim)
     bounds = (float(model.feature_bound), float(objective.lipschitz) / float(model.feature_bound))
     if found != setting.lipschitz or bounds != (setting.feature_bound, setting.slope):
@@ -238,10 +239,8 @@ def solve(
 def _moves(
     plan: Plan, objective: Objective, data: UserData, start: Any
 ) -> alternating_sampler.Oracle:
-    """The moves of the chain, for points in units around the start. All that is read of the data is read
-    here.
-    """
-    setting, numbers, model = plan.setting, plan.numbers, _model(objective)
+    """The moves of the chain, in units around the start; all that is read of the data is read here."""
+    setting, numbers, model = plan.setting, plan.numbers, constants.model(objective)
     return llt_sampler.oracle(
         _bounded_rows.user_loss(model, numbers.unit),
         _bounded_rows.records(model, data, start, setting.label_bound),
@@ -266,45 +265,6 @@ def _solution(plan: Plan, draw: Any, near: Any, values: Any, counted: dict[str, 
         gradients=values,
         unprivate=counted,
     )
-
-
-def _exponent(norm: Any) -> float:
-    if isinstance(norm, tuple) and norm[:1] == ("schatten",):
-        raise NotImplementedError(
-            "norm must be that of vectors: for Schatten norms other than the Frobenius norm no efficient"
-            " way is known to compute the log-Laplace transform ∫ exp(<X, Y> - a‖Y‖²) dY, nor to draw from"
-            " it, which T (5.30) poses as an open question. Take the route of value_queries, which works in"
-            " ℓ2; geometry.lp has the Schatten norms, and their regularizers"
-        )
-    return _checks.require_real("norm", norm, _LEAST_NORM, _LARGEST_NORM, closed=True)
-
-
-def _working_exponent(p: float, dim: int) -> float:
-    """p, or 1 + 1/log d where p is smaller; one entry has the same norm for every p."""
-    if dim == 1:
-        return 2.0
-    return p if dim < 3 else max(p, 1.0 + 1.0 / math.log(dim))
-
-
-def _lipschitz(objective: Objective, p: float) -> float:
-    """G in ℓp, p ≤ 2, of every item's loss: the dual norm of a row is at most its ℓ2 norm."""
-    del p
-    return float(objective.lipschitz)
-
-
-def _model(objective: Objective) -> LinearModel:
-    """The linear model; ``ValueError`` unless it is of a proven loss on vectors, on the whole space."""
-    _proofs.require_proven(objective)
-    everywhere = objective.globally_convex_lipschitz
-    what = "True: convex and Lipschitz on the whole space, which no clipping can make it"
-    _checks.require(everywhere, "objective.globally_convex_lipschitz", everywhere, what)
-    diameter = float(np.asarray(objective.domain.diameter))
-    _checks.require(math.isinf(diameter), "objective.domain", diameter, "the whole space")
-    _checks.require(objective.ridge == 0.0, "objective.ridge", objective.ridge, "0")
-    model = objective.vector_model
-    if model is None:
-        raise ValueError(f"objective must be a linear model on vectors, got {objective.loss!r}")
-    return model
 
 
 def _shortened(under: Any, gdp: float, max_steps: int) -> Plan:

@@ -485,3 +485,85 @@ def test_heights_are_as_rare_as_they_are_said_to_be():
     assert np.mean(heights > bound) <= 1 / 50
     # Of two parameters the mean is about one: half a χ² of two degrees.
     assert 0.7 <= np.mean(heights) <= 1.4
+
+
+# --- bad arguments
+# ---------------------------------------------------------------------------------------------------
+
+
+def _good_calls():
+    key, point, psi_of_two = jax.random.key(0), jnp.zeros(2), llt_sampler.transform(2.0, 2)
+    oracle = {
+        "loss": lambda x, record: x[0] * record,
+        "data": jnp.zeros(3),
+        "psi": psi_of_two,
+        "drift": 0.1,
+        "radius": 9.0,
+        "num_records": 3,
+        "scale": 1.0,
+        "num_terms": 3,
+        "num_attempts": 5,
+        "num_newton": 5,
+        "constant_time": False,
+    }
+    chain = {"key": key, "psi": psi_of_two, "dim": 2, "drift": 0.1, "radius": 9.0}
+    return {
+        "transform": {"p": 2.0, "dim": 2, "reach": 3.0},
+        "dual_draw": {"key": key, "psi": psi_of_two, "point": point},
+        "primal_draw": {
+            **{"key": key, "psi": psi_of_two, "tilt": point},
+            **{"power": 1.0, "radius": 9.0, "num_attempts": 5},
+        },
+        "start_draw": chain | {"num_attempts": 5, "constant_time": False},
+        "oracle": oracle,
+        "alternate": chain
+        | {
+            "moves": llt_sampler.oracle(**oracle),
+            "num_steps": 1,
+            "num_trials": 9,
+            "num_starts": 5,
+            "constant_time": False,
+        },
+    }
+
+
+_BAD = {
+    "p": (1.0, 2.5, "nonsense", None),
+    "reach": (0.0, math.nan, "nonsense"),
+    "dim": (0, 1.5, None),
+    "key": (None, 7, "nonsense"),
+    "psi": (None, 7, "nonsense"),
+    "point": (None, np.zeros(2, np.float32), np.zeros((2, 2))),
+    "tilt": (None, np.zeros(2, np.float32)),
+    "power": (0.0, -1.0, math.nan, "nonsense"),
+    "drift": (0.0, math.inf, "nonsense"),
+    "radius": (0.0, -1.0, "nonsense"),
+    "num_attempts": (0, 1.5, None),
+    "num_starts": (0, None),
+    "num_newton": (0, 1.5, "nonsense"),
+    "num_steps": (0, 0.5),
+    "num_trials": (0, 2**31),
+    "num_records": (0, 4, None),
+    "num_terms": (2, 19),
+    "scale": (0.0, "nonsense"),
+    "loss": (None, 7),
+    "moves": (None, 7),
+    "constant_time": (None, 7, "nonsense"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["transform", "dual_draw", "primal_draw", "start_draw", "oracle", "alternate"]
+)
+def test_bad_arguments_are_refused_by_name(name):
+    good = _good_calls()[name]
+    for argument in good.keys() & _BAD.keys():
+        for bad in _BAD[argument]:
+            with pytest.raises(ValueError, match=argument):
+                getattr(llt_sampler, name)(**(good | {argument: bad}))
+
+
+def test_float64_is_asked_for():
+    good = _good_calls()["dual_draw"]
+    with jax.enable_x64(False), pytest.raises(ValueError, match="jax_enable_x64"):
+        llt_sampler.dual_draw(**good)

@@ -52,6 +52,7 @@ from dpsco_jax.solvers.sampling._llt_families import family as family_of
 from dpsco_jax.solvers.sampling._llt_transform import Transform, transform
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._self_concordant import Attempted, Prepared
+from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
 from dpsco_jax.solvers.sampling.rejection_oracle import State
 from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted
 
@@ -268,6 +269,15 @@ def alternate(
         ValueError: an argument is of another kind or out of its range, or jax_enable_x64 is off.
     """
     _checks.require_key(key)
+    _checks.require_instance("moves", moves, alternating_sampler.Oracle)
+    _checks.require_whole("num_steps", num_steps, 1)
+    _checks.require_within("num_trials", num_trials, 1, MOST_TRIALS)
+    num_starts = _checks.require_integer("num_starts", num_starts, 1, 2**31 - 1)
+    constant_time = _checks.require_flag("constant_time", constant_time)
+    for name, value in (("drift", drift), ("radius", radius)):
+        _checks.require_positive(name, value)
+    _checks.require_instance("psi", psi, Transform)
+    dim = _checks.require_integer("dim", dim, 1)
     first, rest = jax.random.split(key)
     begun = start_draw(
         first,

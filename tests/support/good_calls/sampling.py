@@ -52,6 +52,12 @@ _DOUBLE = "asks for float64, which the common calls do not have: see its own tes
 EXEMPT: dict[tuple[str, str], str] = {
     (f"solvers.sampling.{name}", "*"): _DOUBLE
     for name in (
+        "llt_sampler.alternate",
+        "llt_sampler.dual_draw",
+        "llt_sampler.oracle",
+        "llt_sampler.primal_draw",
+        "llt_sampler.start_draw",
+        "llt_sampler.transform",
         "rejection_oracle.oracle",
         "restricted_gaussian.box",
         "restricted_gaussian.convex_set",

@@ -166,6 +166,23 @@ def test_no_probability_is_above_one_and_none_below_what_is_proven():
                 assert above <= -r - math.log1p(-r) + 1e-9
 
 
+def test_points_outside_of_the_set_do_not_count():
+    y = jnp.asarray([30.0, -4.0, 1.0])
+    keys = jax.random.split(jax.random.key(8), 200)
+    for transform in (_quadratic(3), llt_sampler.transform(2.0, 3)):
+        found = jax.jit(
+            jax.vmap(
+                lambda key, of=transform: llt_sampler.primal_draw(
+                    key, of, y, power=1.3, radius=46.0, num_attempts=400
+                )
+            )
+        )(keys)
+        sizes = np.linalg.norm(np.asarray(found.params)[np.asarray(found.counts)], axis=1)
+        assert len(sizes) >= 150
+        assert np.all(sizes <= 46.0)
+        assert np.mean(np.asarray(found.num_attempts) > 1) >= 0.3
+
+
 @pytest.mark.parametrize("dim", [1, 2, 3, 6])
 def test_the_acceptance_is_the_ratio_of_two_integrals(dim):
     slope = rejection.SLOPE

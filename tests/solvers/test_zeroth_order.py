@@ -257,6 +257,15 @@ def test_rows_are_those_of_the_losses():
             assert math.isclose(float(loss(move, record)), expected, rel_tol=1e-7, abs_tol=1e-9)
 
 
+def test_labels_are_cut_beyond_all_margins_of_a_run():
+    plan = planned()
+    bound = plan.setting.label_bound
+    made = _bounded_rows.records(ABSOLUTE.linear_model, users([1e30, -0.5]), jnp.zeros(1), bound)
+    assert made.labels.ravel().tolist() == [bound, -0.5]
+    assert bound >= 2 * plan.setting.largest_margin
+    assert plan.setting.farthest >= float(plan.numbers.radius * plan.numbers.unit)
+
+
 REFUSED = [
     ({"norm": 1.05}, {}, "norm"),
     ({"norm": 2.5}, {}, "norm"),

@@ -152,9 +152,11 @@ def start_draw(
     origin = jnp.zeros(dim)
     lowest = psi.value(origin)
 
-    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        held, counted, index = carry
-        keys = jax.random.split(jax.random.fold_in(key, index), 4)
+    def normal(at: Array) -> tuple[Array, Array]:
+        return jax.random.normal(at, (dim,), jnp.float64) / jnp.sqrt(convexity), jnp.array(True)
+
+    def rejected(at: Array) -> tuple[Array, Array]:
+        keys = jax.random.split(at, 4)
         # Of density exp(-|g|^p): a function of ‖g‖_p, so that its direction is that of the proposal.
         sizes = jax.random.gamma(keys[0], 1.0 / psi.exponent, (dim,), jnp.float64)
         signs = jnp.where(jax.random.bits(keys[1], (dim,), jnp.uint64) & 1, 1.0, -1.0)
@@ -162,9 +164,12 @@ def start_draw(
         length = jnp.linalg.norm(jax.random.normal(keys[2], (dim,), jnp.float64))
         point = free * (length / jnp.sqrt(convexity) / _powers.norm(free, psi.exponent))
         above = drift * (psi.value(point) - lowest) - 0.5 * length * length
-        coin = jax.random.uniform(keys[3], (), jnp.float64)
-        inside = _powers.norm(point, psi.exponent) <= radius
-        good = inside & (coin < jnp.exp(-above))
+        return point, jax.random.uniform(keys[3], (), jnp.float64) < jnp.exp(-above)
+
+    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        held, counted, index = carry
+        point, counts = (normal if psi.gaussian else rejected)(jax.random.fold_in(key, index))
+        good = counts & (_powers.norm(point, psi.exponent) <= radius)
         return jnp.where(good & ~counted, point, held), counted | good, index + 1
 
     none = (origin, jnp.array(False), jnp.zeros((), jnp.int32))

@@ -18,6 +18,7 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import LinearModel, Objective
+from dpsco_jax.rates import norms
 
 _LEAST_NORM, _LARGEST_NORM = 1.1, math.nextafter(2.0, 3.0)
 
@@ -45,6 +46,12 @@ def lipschitz(objective: Objective, p: float) -> float:
     """G in ℓp, p ≤ 2, of every item's loss: the dual norm of a row is at most its ℓ2 norm."""
     del p
     return float(objective.lipschitz)
+
+
+def working_lipschitz(objective: Objective, p: float, inner: float, dim: int) -> float:
+    """G in the norm that is worked in: its own, or that of ℓp times d^(1/p - 1/p')."""
+    moved = lipschitz(objective, p) * norms.norm_ratio(p, inner, dim)
+    return min(moved, lipschitz(objective, inner))
 
 
 def model(objective: Objective) -> LinearModel:

@@ -122,9 +122,7 @@ def plan(
     _checks.require_real("problem.objective.lipschitz", problem.objective.lipschitz, *_SIZES)
     # (1) The norm that is worked in, and the constants in it.
     inner = constants.working_exponent(exponent, dim)
-    slope = constants.lipschitz(problem.objective, exponent) * norms.norm_ratio(
-        exponent, inner, dim
-    )
+    slope = constants.working_lipschitz(problem.objective, exponent, inner, dim)
     if radius is None:
         reach = problem.require_distance()
         radius = norms.norm_ratio(inner, 2.0, dim) * reach
@@ -199,8 +197,7 @@ def solve(
     most = setting.items_per_user
     _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
     model = constants.model(objective)
-    found = constants.lipschitz(objective, plan.norm)
-    found *= norms.norm_ratio(plan.norm, setting.exponent, setting.dim)
+    found = constants.working_lipschitz(objective, plan.norm, setting.exponent, setting.dim)
     bounds = (float(model.feature_bound), float(objective.lipschitz) / float(model.feature_bound))
     if found != setting.lipschitz or bounds != (setting.feature_bound, setting.slope):
         raise ValueError(

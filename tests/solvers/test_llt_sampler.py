@@ -211,10 +211,11 @@ def test_newton_finds_an_anchor_in_the_steps_that_are_proven():
     assert bool(jax.jit(prepared)(enough).ready)
     short = jax.jit(prepared)(1)
     assert not bool(short.ready)
-    ended = rejection.attempts(
-        *(jax.random.key(0), short, psi().value, lambda x: jnp.array(True), POWER, 0.0, 50, False)
-    )
-    assert not bool(ended.counts)
+    always = lambda x: jnp.array(True)  # noqa: E731
+    for constant in (False, True):
+        given = (short, psi().value, always, POWER, 0.0, 50, constant)
+        ended = jax.jit(lambda key, of=given: rejection.attempts(key, *of))(jax.random.key(0))
+        assert not bool(ended.counts)
 
 
 # --- the start

@@ -75,7 +75,11 @@ def test_temperature_and_regularization_are_those_of_the_theorem_with_its_factor
     s, n, change = float(plan.gdp), 2, 2.0
     k, mu = float(plan.inverse_temperature), float(plan.regularization)
     theta = (s * n / change) ** 2 / k**2
-    assert 0.5 <= theta <= 0.6
+    # Of one parameter log E exp(R·r), r = |N(0, ½)| in units, in closed form.
+    far = 1.0 / math.sqrt(plan.step_size / 2)
+    range_of = far * far / 4 + math.log(2 * special.ndtr(far / math.sqrt(2)))
+    assert math.isclose(theta, plan.step_size * range_of, rel_tol=1e-6)
+    assert theta > 0.5
     assert math.isclose(mu, change**2 * k / (s * n) ** 2, rel_tol=1e-6)
     assert math.isclose(plan.excess_bound, 1 / k + mu * theta, rel_tol=1e-6)
     assert math.isclose(plan.excess_bound, 2 * change * math.sqrt(theta) / (s * n), rel_tol=1e-6)
@@ -145,7 +149,7 @@ def test_one_draw_leaves_and_its_counts_stay_behind():
     assert int(made.status) == 0
     assert int(made.unprivate["steps"]) == plan.num_steps
     assert int(made.unprivate["trials"]) >= plan.num_steps
-    assert int(made.unprivate["gradients"]) <= int(made.gradients)
+    assert int(made.unprivate["gradients"]) <= int(made.gradients) == int(plan.user_gradients)
     # Whoever has no items, or none that are numbers, has the loss zero.
     gone = data._replace(mask=np.array([[True], [False]]))
     lost = users([3.0, math.nan])

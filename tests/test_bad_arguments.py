@@ -9,9 +9,11 @@ from tests.support.good_calls import EXEMPT, GOOD
 FLOAT64 = (
     "geometry.log_laplace.",
     "solvers.sampling.exponential_mechanism.",
+    "solvers.sampling.llt_sampler.",
     "solvers.sampling.proximal_oracle.",
     "solvers.sampling.regularized.",
     "solvers.sampling.value_queries.",
+    "solvers.sampling.zeroth_order.",
 )
 FUNCTIONS = sorted(public.public_functions())
 

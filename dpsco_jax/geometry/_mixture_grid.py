@@ -91,7 +91,7 @@ def _growth(p: float, dim: int, norm: np.ndarray, shrink: np.ndarray) -> np.ndar
     """The bound on Δ(γ) of (0)."""
     slope = norm / np.sqrt(shrink)
     # A convex function lies below its chords; where there are none, the bound is given up.
-    points, values = _chords(dim, math.ceil(float(np.max(norm))))
+    points, values = _chords(dim, 1 << max(4, math.ceil(math.log2(float(np.max(norm))))))
     above = np.interp(slope, points, values, right=math.inf)
     return above - np.maximum(0.0, 0.25 * norm**2 + 0.5 * dim * math.log(p - 1.0))
 

@@ -45,7 +45,12 @@ from dpsco_jax.solvers.resque import (
     resque_erm_high_probability,
     resque_prox,
 )
-from dpsco_jax.solvers.sampling import exponential_mechanism, regularized, value_queries
+from dpsco_jax.solvers.sampling import (
+    exponential_mechanism,
+    regularized,
+    value_queries,
+    zeroth_order,
+)
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,
@@ -302,6 +307,10 @@ ROWS: tuple[Row, ...] = (
     _row(
         "value_queries, on a ball", value_queries, 2, kind="drawn", float64=True,
         objective=OBJECTIVE, distance=1.0, epsilon=0.15, above=1.1,
+    ),
+    _row(
+        "zeroth_order", zeroth_order, 2, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
+        norm=2.0, epsilon=0.5, draw_anyway=True, above=1.1,
     ),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(

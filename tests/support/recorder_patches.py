@@ -26,7 +26,12 @@ from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from dpsco_jax.problems.users import mean_loss
-from dpsco_jax.solvers.sampling import alternating_sampler, proximal_oracle, value_queries
+from dpsco_jax.solvers.sampling import (
+    alternating_sampler,
+    proximal_oracle,
+    value_queries,
+    zeroth_order,
+)
 from tests.support.tape import Declared, Draw, Tape
 
 
@@ -203,6 +208,20 @@ def _value_oracle(tape: Tape, right: Any) -> Any:
     return oracle
 
 
+def _value_moves(tape: Tape, right: Any) -> Any:
+    """As for ``_proximal_oracle``, in ℓ2, which is the norm of the rows that are run."""
+
+    def moves(plan: Any, objective: Any, data: Any, start: Any) -> Any:
+        k, convexity = plan.inverse_temperature, plan.regularization
+        slope = jax.grad(mean_loss(objective))(start, data)
+        change = 2.0 * plan.setting.lipschitz / plan.num_users
+        declared = Declared(change * jnp.sqrt(k / convexity), jnp.sqrt(convexity / k) / change)
+        tape.draw_of = (jnp.sqrt(k / convexity) * slope, declared)
+        return right(plan, objective, _zeros(data) if tape.freeze else data, start)
+
+    return moves
+
+
 def _sampler_run(tape: Tape, right: Any) -> Any:
     def run(key: Any, *args: Any, **kwargs: Any) -> Any:
         tape.write("gaussian", key, tape.draw_of[0], jnp.ones(()), tape.draw_of[1])
@@ -265,7 +284,16 @@ def _of_key(kind: str) -> Callable[[Tape, Any], Any]:
 
 
 # Of ``jax.random``, what the package draws by; a test reads the sources for others.
-DRAWN_BY = ("bernoulli", "bits", "normal", "permutation", "rademacher", "randint", "uniform")
+DRAWN_BY = (
+    "bernoulli",
+    "bits",
+    "gamma",
+    "normal",
+    "permutation",
+    "rademacher",
+    "randint",
+    "uniform",
+)
 
 PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (additive, "gaussian", _additive("gaussian")),
@@ -280,6 +308,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (selection, "_noisy_argmax", _noisy_argmax),
     (proximal_oracle, "proximal_oracle", _proximal_oracle),
     (value_queries, "_oracle", _value_oracle),
+    (zeroth_order, "_moves", _value_moves),
     (alternating_sampler, "run", _sampler_run),
     (privacy, "charge", _charge),
     (sampling, "poisson", _sampler),

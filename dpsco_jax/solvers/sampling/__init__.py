@@ -7,6 +7,7 @@ from dpsco_jax.solvers.sampling import (
     exact,
     exponential_mechanism,
     log_sobolev,
+    llt_sampler,
     proximal_oracle,
     regularized,
     rejection_oracle,
@@ -14,6 +15,7 @@ from dpsco_jax.solvers.sampling import (
     routes,
     target_rejection,
     value_queries,
+    zeroth_order,
 )
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "exact",
     "exponential_mechanism",
     "log_sobolev",
+    "llt_sampler",
     "proximal_oracle",
     "regularized",
     "rejection_oracle",
@@ -30,4 +33,5 @@ __all__ = [
     "routes",
     "target_rejection",
     "value_queries",
+    "zeroth_order",
 ]

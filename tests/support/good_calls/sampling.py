@@ -79,6 +79,12 @@ EXEMPT: dict[tuple[str, str], str] = {
     for name in (
         "exact.linear",
         "exact.mean_estimation",
+        "llt_sampler.alternate",
+        "llt_sampler.dual_draw",
+        "llt_sampler.oracle",
+        "llt_sampler.primal_draw",
+        "llt_sampler.start_draw",
+        "llt_sampler.transform",
         "rejection_oracle.oracle",
         "restricted_gaussian.box",
         "restricted_gaussian.convex_set",

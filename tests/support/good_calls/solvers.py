@@ -208,6 +208,15 @@ GOOD: dict[str, dict[str, Any]] = {
         "columns_per_row": kinds.COUNT.but(None)(None),
         "constant_time": kinds.FLAG.but(None)(False),
     },
+    "solvers.sampling.zeroth_order.plan": {
+        **_asked(_WHOLE, num_users=2, epsilon=0.5, delta=1e-3),
+        "norm": Kind("exponent", ("nonsense", None, 1.0, 3.0, float("nan")))(2.0),
+        "radius": kinds.POSITIVE.but(None)(None),
+        "risk": kinds.CHOICE("population"),
+        "max_steps": kinds.COUNT.but(None)(None),
+        "draw_anyway": kinds.FLAG.but(None)(True),
+        "constant_time": kinds.FLAG.but(None)(False),
+    },
     "solvers.item_level.erm.plan": _asked(),
     "solvers.item_level.langevin.plan": {
         **_asked(),

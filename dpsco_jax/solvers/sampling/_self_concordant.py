@@ -1,0 +1,208 @@
+"""Exact draws from exp(-b·ψ(x) + ⟨x, y⟩) on a convex set, for a self-concordant ψ.
+
+What it computes: attempts, each of which gives a point and whether it counts; given that it does it has
+exactly that law. Let b ≥ 1, so that V = b·ψ - ⟨·, y⟩ is self-concordant, w any point, H = ∇²V(w), r = ‖x -
+w‖_H and λ = ‖∇V(w)‖ in the dual norm. Then
+
+    V(w) - λr + ω(r) ≤ V(x) ≤ V(w) + λr + ω*(r),    ω(r) = r - log(1 + r), ω*(r) = -r - log(1 - r) for r < 1.
+
+A proposal has a direction that is uniform in the norm of H and a length of density r^(d-1)·exp(-ω(r) + ε·r),
+which is r^(d-1)·(1 + r)·e^(-(1-ε)r), a mixture of two gamma laws. It counts with probability exp(-(V(x) -
+V(w)) + ω(r) - ε·r), at most 1 while λ ≤ ε, if it is in the set. w comes from Newton's method: whatever w
+is, the law is the same, and only how likely a point counts changes.
+
+Source: ours; T section 5.5.3 leaves these draws open. The inequalities are Nesterov and Nemirovski 1994;
+that the log-Laplace transform of a convex function is self-concordant is T Lemma 5.3.2 (Bubeck and Eldan
+2019).
+
+Formal guarantee: exact, in real arithmetic. If the points with r < 1 lie in the set, an attempt counts with
+probability at least ``acceptance(d)``, which knows neither ψ nor y (docs/privacy/llt_sampler.md, section 4).
+Newton's method gets from w₀ to λ ≤ ε in at most ``newton_steps(V(w₀) - min V)`` steps.
+
+Cost: a Hessian for each step of Newton's method, one value for each attempt.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from scipy import special
+
+SLOPE = 2.0**-10
+"""ε: half of it bounds λ; the other half is for errors of the computed gradient and Hessian."""
+
+_DAMPED = 1.0 / 3.0  # Newton decrement below which full steps are taken
+_FULL_STEPS = 6  # 1/3, 1/4, 1/9, 1/64, 2.6e-4
+_DOWN = 1.0 - 2.0**-30
+
+
+class Prepared(NamedTuple):
+    """What all attempts for one y share.
+
+    Attributes:
+        tilt: y.
+        anchor: w.
+        value: ψ(w).
+        factor: L, with L·Lᵀ = H.
+        root: its transposed inverse.
+        ready: whether λ is small enough. If not, no attempt counts.
+    """
+
+    tilt: Float[Array, " dim"]
+    anchor: Float[Array, " dim"]
+    value: Float[Array, ""]
+    factor: Float[Array, "dim dim"]
+    root: Float[Array, "dim dim"]
+    ready: Bool[Array, ""]
+
+
+class Attempted(NamedTuple):
+    """The end of some attempts: the point, and whether it counts."""
+
+    params: Float[Array, " dim"]
+    counts: Bool[Array, ""]
+    num_attempts: Int[Array, ""]
+
+
+def acceptance(dim: int) -> float:
+    """A lower bound on the probability that an attempt counts, rounded down.
+
+    The integral of r^(d-1)·exp(-λr - ω*(r)) over r < 1, with λ ≤ ε, over that of the proposal's density:
+    e^{-ε}·∫ r^(d-1)·(1 - r)·e^r dr / (Γ(d)/(1-ε)^d + Γ(d+1)/(1-ε)^(d+1)).
+    """
+    # ∫ r^k·e^r = Σ_j 1/(j!·(k + j + 1)), all terms positive.
+    inside = sum((1.0 / (dim + j) - 1.0 / (dim + j + 1)) / math.factorial(j) for j in range(24))
+    low = 1.0 - SLOPE
+    whole = math.gamma(dim) / low**dim + math.gamma(dim + 1) / low ** (dim + 1)
+    return _DOWN * math.exp(-SLOPE) * inside / whole
+
+
+def newton_steps(height: Any, xp: Any = np) -> Any:
+    """Steps from a point that is at most so far above the minimum, in V: damped steps gain ω(1/3) each."""
+    gain = _DAMPED - math.log1p(_DAMPED)
+    return xp.ceil(height / gain) + _FULL_STEPS
+
+
+def prepare(
+    value: Callable[[Array], Array],
+    moments: Callable[[Array], tuple[Array, Array]],
+    power: Any,
+    tilt: Float[Array, " dim"],
+    start: Float[Array, " dim"],
+    most_steps: Any,
+    constant_time: bool,
+) -> Prepared:
+    """Finds w by Newton's method.
+
+    Args:
+        value: ψ.
+        moments: gradient and Hessian of ψ.
+        power: b, at least 1.
+        tilt: y.
+        start: where Newton's method begins.
+        most_steps: its steps at most.
+        constant_time: static; whether all of them are made.
+    """
+
+    def local(point: Array) -> tuple[Array, Array, Array, Array]:
+        gradient, hessian = moments(point)
+        slope = power * gradient - tilt
+        factor = jnp.linalg.cholesky(power * hessian)
+        half = jax.scipy.linalg.solve_triangular(factor, slope, lower=True)
+        step = jax.scipy.linalg.solve_triangular(factor, half, lower=True, trans=1)
+        return point, factor, step, jnp.sqrt(jnp.sum(half * half))
+
+    def far(carry: Any) -> Array:
+        (_, _, _, decrement), count = carry
+        return ~(decrement <= 0.5 * SLOPE) & (count < most_steps)
+
+    def once(carry: Any) -> Any:
+        found, count = carry
+        point, _, step, decrement = found
+        damping = jnp.where(decrement > _DAMPED, 1.0 / (1.0 + decrement), 1.0)
+        near = local(point - damping * step)
+        if constant_time:  # what is near enough stays
+            near = jax.tree.map(lambda new, old: jnp.where(far(carry), new, old), near, found)
+        return near, count + 1
+
+    first = (local(start), jnp.zeros((), jnp.int32))
+    if constant_time:
+        found, _ = jax.lax.fori_loop(0, most_steps, lambda _, carry: once(carry), first)
+    else:
+        found, _ = jax.lax.while_loop(far, once, first)
+    anchor, factor, _, decrement = found
+    identity = jnp.eye(len(anchor), dtype=anchor.dtype)
+    root = jax.scipy.linalg.solve_triangular(factor, identity, lower=True).T
+    return Prepared(tilt, anchor, value(anchor), factor, root, decrement <= 0.5 * SLOPE)
+
+
+def attempts(
+    key: Array,
+    prepared: Prepared,
+    value: Callable[[Array], Array],
+    contains: Callable[[Array], Array],
+    power: Any,
+    slack: float,
+    most: int,
+    constant_time: bool,
+) -> Attempted:
+    """Attempts until one counts, at most so many.
+
+    Args:
+        key: a typed key. Attempt i uses ``fold_in(key, i)``.
+        prepared: by ``prepare``.
+        value: ψ.
+        contains: whether a point is in the set.
+        power: b.
+        slack: by which exponents are raised, so that an error of ψ makes no probability larger than 1.
+        most: static.
+        constant_time: static; whether all attempts are made.
+    """
+    dim = len(prepared.anchor)
+    lengths = jnp.asarray(_length_share(dim))
+
+    def one(index: Array) -> tuple[Array, Array]:
+        direction_key, length_key, coin_key = jax.random.split(jax.random.fold_in(key, index), 3)
+        free = jax.random.normal(direction_key, (dim,), jnp.float64)
+        uniform = jax.random.uniform(length_key, (dim + 2,), jnp.float64)
+        waits = -jnp.log1p(-uniform[: dim + 1])
+        extra = jnp.where(uniform[dim + 1] < lengths, 0.0, waits[dim])
+        length = (jnp.sum(waits[:dim]) + extra) / (1.0 - SLOPE)
+        free = free / jnp.sqrt(jnp.sum(free * free))
+        point = prepared.anchor + prepared.root @ (length * free)
+        move = point - prepared.anchor
+        length = jnp.sqrt(jnp.sum(jnp.square(move @ prepared.factor)))
+        above = power * (value(point) - prepared.value) - jnp.dot(move, prepared.tilt)
+        above = above - (length - jnp.log1p(length)) + SLOPE * length + slack
+        coin = jax.random.uniform(coin_key, (), jnp.float64)
+        return point, prepared.ready & contains(point) & (coin < jnp.exp(-above))
+
+    def pending(carry: tuple[Array, Array, Array]) -> Array:
+        return ~carry[1] & (carry[2] < most)
+
+    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        point, counts = one(carry[2])
+        if constant_time:
+            open_still = ~carry[1]
+            point = jnp.where(open_still, point, carry[0])
+            counts = carry[1] | counts
+        return point, counts, carry[2] + 1
+
+    none = (prepared.anchor, jnp.array(False), jnp.zeros((), jnp.int32))
+    if constant_time:
+        return Attempted(*jax.lax.fori_loop(0, most, lambda _, carry: once(carry), none))
+    # Without an anchor that is near enough none will count.
+    none = (none[0], none[1], jnp.where(prepared.ready, none[2], most).astype(jnp.int32))
+    return Attempted(*jax.lax.while_loop(pending, once, none))
+
+
+@functools.cache
+def _length_share(dim: int) -> float:
+    """The weight of the gamma law of shape d, beside that of shape d + 1."""
+    low = 1.0 - SLOPE
+    return float(special.expit(math.log(low) - math.log(dim)))

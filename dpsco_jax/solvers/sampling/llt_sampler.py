@@ -1,0 +1,296 @@
+"""The proximal sampler of ℓp norms: an exponential family takes the place of Gaussian steps.
+
+What it computes: with ψ(x) = log ∫ exp(⟨x, y⟩ - ‖y‖_q²) dy, 1/p + 1/q = 1, a draw from exp(-k·F(x) -
+β·ψ(x)) on the ball X = {‖x‖_p ≤ r}, F the mean of f over n records. From a draw of exp(-β·ψ) on X, T times:
+
+    y ← a draw from D_x ∝ exp(⟨x, ·⟩ - ‖·‖_q²)                           ``dual_draw``
+    x ← a draw from exp(-k·F - (1 + β)·ψ + ⟨·, y⟩) on X                  by trials of ``oracle``
+
+A trial of the second: x and z, independent, from γ_y ∝ exp(-(1 + β)·ψ + ⟨·, y⟩) on X (``primal_draw``); ρ, an
+estimate of exp(k·F(z) - k·F(x)) from a few values; x counts if u < ρ/2 (``rejection_oracle``). A dual draw
+first takes the λ of the mixture exp(-‖y‖_q²) = ∫ μ(λ)·exp(-λ·Σ|y_i|^q) dλ from its law GIVEN x, and then
+each y_i. Lengths are in units in which ψ has this form: x = (point - start)/√a for exp(-a·‖y‖_q²). For p =
+2 all of it is Gaussian, and the chain is that of ``alternating_sampler`` for N(0, ηI).
+
+Source: T, Algorithms 15 and 16, Theorem 5.4.12, Proposition 5.4.7, section 5.5.3, (5.28), (5.29). Corrected
+(docs/corrections.md): the number of steps, whose proof rests on a lemma that is false; the law of λ; the
+law of the estimate's length; its constants. The draw from γ_y is ours: T leaves it to general samplers of
+unknown cost.
+
+Formal guarantee: docs/privacy/llt_sampler.md. Exact steps leave ½·(1 + β)^{-T}·√χ² of total variation, χ²
+at most exp(min(kG·diam X, (kG)²·h/β)) - 1 for the start above, G the Lipschitz constant of f in ℓp and h =
+2/(p-1). The primal draw is exact for any y and the dual draw up to ``Transform.error``. How likely an
+attempt and a trial succeed at least is known beforehand, so trials are capped. How many were made depends
+on the data.
+
+Cost: a step makes two trials, each of two draws from γ_y. One of them takes some 1/acceptance values of ψ
+(3 for d = 1, 3 to 10 for d = 2, 5 to 50 for d = 3; ``_self_concordant.acceptance`` is the bound), of some
+hundred λ each.
+
+Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from dpsco_jax.solvers.sampling import llt_sampler
+    >>> with jax.enable_x64(True):
+    ...     psi = llt_sampler.transform(1.5, dim=2)
+    ...     y = llt_sampler.dual_draw(jax.random.key(0), psi, jnp.array([3.0, 1.0]))
+    ...     x = llt_sampler.primal_draw(jax.random.key(1), psi, y, power=1.1, radius=100.0)
+    >>> y.shape, bool(x.counts)
+    ((2,), True)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from dpsco_jax import _checks
+from dpsco_jax.geometry import _powers
+from dpsco_jax.solvers.sampling import alternating_sampler, rejection_oracle
+from dpsco_jax.solvers.sampling._llt_families import family as family_of
+from dpsco_jax.solvers.sampling._llt_transform import Transform, transform
+from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
+from dpsco_jax.solvers.sampling._self_concordant import Attempted, Prepared
+from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
+from dpsco_jax.solvers.sampling.rejection_oracle import State
+from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted
+
+__all__ = [
+    "Transform",
+    "alternate",
+    "dual_draw",
+    "oracle",
+    "primal_draw",
+    "start_draw",
+    "transform",
+]
+
+ATTEMPTS = 1000
+NEWTON_STEPS = 10_000
+
+
+def dual_draw(key: jax.Array, psi: Transform, point: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """A y from D_x ∝ exp(⟨x, y⟩ - ‖y‖_q²). Pure JAX.
+
+    Args:
+        key: a typed key.
+        psi: by ``transform``.
+        point: x, float64.
+
+    Raises:
+        ValueError: an argument is of another kind, or jax_enable_x64 is off.
+    """
+    _checks.require_key(key)
+    _checks.require_instance("psi", psi, Transform)
+    require_x64("llt_sampler")
+    return psi.draw(key, float64_vector("point", point))
+
+
+def primal_draw(
+    key: jax.Array,
+    psi: Transform,
+    tilt: Float[Array, " dim"],
+    *,
+    power: ArrayLike,
+    radius: ArrayLike,
+    num_attempts: int = ATTEMPTS,
+) -> Attempted:
+    """An x from γ_y ∝ exp(-b·ψ(x) + ⟨x, y⟩) on the ball ‖x‖_p ≤ r, exactly, if an attempt counts. Pure JAX.
+
+    Args:
+        key: a typed key.
+        psi: by ``transform``.
+        tilt: y, float64.
+        power: b, at least 1.
+        radius: r, above 0.
+        num_attempts: static, at least 1.
+
+    Raises:
+        ValueError: an argument is of another kind or out of its range, or jax_enable_x64 is off.
+    """
+    _checks.require_key(key)
+    num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
+    tilt = float64_vector("tilt", tilt)
+    family = family_of(psi, power, radius, num_attempts, NEWTON_STEPS, False)
+    return family.attempts(key, family.prepare(tilt, jnp.zeros_like(tilt)))
+
+
+def start_draw(
+    key: jax.Array,
+    psi: Transform,
+    dim: int,
+    *,
+    drift: ArrayLike,
+    radius: ArrayLike,
+    num_attempts: int = ATTEMPTS,
+    constant_time: bool = False,
+) -> Attempted:
+    """An x from exp(-β·ψ(x)) on the ball: rejection from exp(-(m/2)·‖x‖_p²), m = β(p-1)/2. Looks at no data.
+
+    Args:
+        key: a typed key.
+        psi: by ``transform``.
+        dim: d.
+        drift: β, above 0.
+        radius: r, above 0.
+        num_attempts: static, at least 1. If none counts, the point is zero.
+        constant_time: static; whether all attempts are made.
+
+    Raises:
+        ValueError: an argument is of another kind or out of its range, or jax_enable_x64 is off.
+    """
+    _checks.require_key(key)
+    _checks.require_instance("psi", psi, Transform)
+    dim = _checks.require_integer("dim", dim, 1)
+    _checks.require_positive("drift", drift)
+    _checks.require_positive("radius", radius)
+    num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
+    constant_time = _checks.require_flag("constant_time", constant_time)
+    require_x64("llt_sampler")
+    convexity = 0.5 * drift * (psi.exponent - 1.0)
+    origin = jnp.zeros(dim)
+    lowest = psi.value(origin)
+
+    def normal(at: Array) -> tuple[Array, Array]:
+        return jax.random.normal(at, (dim,), jnp.float64) / jnp.sqrt(convexity), jnp.array(True)
+
+    def rejected(at: Array) -> tuple[Array, Array]:
+        keys = jax.random.split(at, 4)
+        # Of density exp(-|g|^p): a function of ‖g‖_p, so that its direction is that of the proposal.
+        sizes = jax.random.gamma(keys[0], 1.0 / psi.exponent, (dim,), jnp.float64)
+        signs = jnp.where(jax.random.bits(keys[1], (dim,), jnp.uint64) & 1, 1.0, -1.0)
+        free = signs * sizes ** (1.0 / psi.exponent)
+        length = jnp.linalg.norm(jax.random.normal(keys[2], (dim,), jnp.float64))
+        point = free * (length / jnp.sqrt(convexity) / _powers.norm(free, psi.exponent))
+        above = drift * (psi.value(point) - lowest) - 0.5 * length * length
+        return point, jax.random.uniform(keys[3], (), jnp.float64) < jnp.exp(-above)
+
+    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        held, counted, index = carry
+        point, counts = (normal if psi.gaussian else rejected)(jax.random.fold_in(key, index))
+        good = counts & (_powers.norm(point, psi.exponent) <= radius)
+        return jnp.where(good & ~counted, point, held), counted | good, index + 1
+
+    none = (origin, jnp.array(False), jnp.zeros((), jnp.int32))
+    if constant_time:
+        return Attempted(*jax.lax.fori_loop(0, num_attempts, lambda _, carry: once(carry), none))
+    pending = lambda carry: ~carry[1] & (carry[2] < num_attempts)  # noqa: E731
+    return Attempted(*jax.lax.while_loop(pending, once, none))
+
+
+def oracle(
+    loss: Callable[[Any, Any], Any],
+    data: Any,
+    psi: Transform,
+    *,
+    drift: ArrayLike,
+    radius: ArrayLike,
+    num_records: int,
+    scale: ArrayLike,
+    num_terms: int,
+    num_attempts: int = ATTEMPTS,
+    num_newton: Any = NEWTON_STEPS,
+    constant_time: bool = False,
+) -> alternating_sampler.Oracle:
+    """The two moves of the chain, for ``alternating_sampler.run`` (T Algorithm 16 is its trial).
+
+    Args:
+        loss: ``loss(x, record)``, a float64 scalar, convex and Lipschitz in x for every record.
+        data: a pytree of arrays whose leading axis has n records.
+        psi: by ``transform``.
+        drift: β, above 0; may be traced, as the next ones.
+        radius: r of X, above 0.
+        num_records: n.
+        scale: k, above 0.
+        num_terms: A, static.
+        num_attempts: J, static: at each of the two points of a trial.
+        num_newton: steps of Newton's method for a y, at most; may be traced.
+        constant_time: static; whether all attempts and steps are made.
+
+    Raises:
+        ValueError: an argument is out of range, or jax_enable_x64 is off.
+    """
+    _checks.require_positive("drift", drift)
+    num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
+    _checks.require_whole("num_newton", num_newton, 1)
+    constant_time = _checks.require_flag("constant_time", constant_time)
+    family = family_of(psi, 1.0 + drift, radius, num_attempts, num_newton, constant_time)
+
+    def attempt(key: Array, prepared: Prepared) -> tuple[Array, Array]:
+        found = family.attempts(key, prepared)
+        return found.params, found.counts
+
+    # The step size and the preparation of Gaussian moves are not used: y is drawn here.
+    inner = rejection_oracle.oracle(
+        loss,
+        data,
+        Restricted(1.0, lambda y: y, attempt),
+        num_records=num_records,
+        scale=scale,
+        num_terms=num_terms,
+        constant_time=constant_time,
+    )
+
+    def init(params: Any) -> State:
+        start = float64_vector("params", params)
+        return State(start, family.blank(start))
+
+    def diffuse(key: Array, state: State) -> State:
+        y = psi.draw(key, state.params)
+        return State(state.params, family.prepare(y, state.params))
+
+    return alternating_sampler.Oracle(init, diffuse, inner.trial, inner.point)
+
+
+def alternate(
+    key: jax.Array,
+    moves: alternating_sampler.Oracle,
+    psi: Transform,
+    dim: int,
+    *,
+    drift: ArrayLike,
+    radius: ArrayLike,
+    num_steps: Any,
+    num_trials: Any,
+    num_starts: int = ATTEMPTS,
+    constant_time: bool = False,
+) -> alternating_sampler.Draw:
+    """T Algorithm 15 from its start: a draw of exp(-β·ψ), then T steps. Pure JAX.
+
+    Args:
+        key: a typed key.
+        moves: by ``oracle``, for the same β and r.
+        psi: by ``transform``.
+        dim: d.
+        drift: β, above 0.
+        radius: r of X.
+        num_steps: T, at least 1; may be traced.
+        num_trials: N, of all steps; may be traced.
+        num_starts: static; attempts at the start.
+        constant_time: static.
+
+    Raises:
+        ValueError: an argument is of another kind or out of its range, or jax_enable_x64 is off.
+    """
+    _checks.require_key(key)
+    _checks.require_instance("moves", moves, alternating_sampler.Oracle)
+    _checks.require_whole("num_steps", num_steps, 1)
+    _checks.require_within("num_trials", num_trials, 1, MOST_TRIALS)
+    num_starts = _checks.require_integer("num_starts", num_starts, 1, 2**31 - 1)
+    constant_time = _checks.require_flag("constant_time", constant_time)
+    for name, value in (("drift", drift), ("radius", radius)):
+        _checks.require_positive(name, value)
+    _checks.require_instance("psi", psi, Transform)
+    dim = _checks.require_integer("dim", dim, 1)
+    first, rest = jax.random.split(key)
+    begun = start_draw(
+        first,
+        psi,
+        dim,
+        drift=drift,
+        radius=radius,
+        num_attempts=num_starts,
+        constant_time=constant_time,
+    )
+    return alternating_sampler.run(rest, moves, begun.params, num_steps, num_trials, constant_time)

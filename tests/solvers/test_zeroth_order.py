@@ -1,0 +1,309 @@
+"""Zeroth-order draws in ℓp norms: what a plan promises, what it costs, and draws against quadrature."""
+
+import dataclasses
+import functools
+import math
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpsco_jax import Budget, Infeasible, Problem, privacy
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.sampling import _bounded_rows, zeroth_order
+from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
+
+ABSOLUTE = losses.absolute(1.0)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def problem(objective=ABSOLUTE, num_users=2, dim=1, distance=1.0, **sizes):
+    return Problem(objective, num_users=num_users, dim=dim, distance=distance, **sizes)
+
+
+@functools.cache
+def planned(epsilon=0.5, delta=1e-3, sizes=(("dim", 1),), **settings):
+    settings = {"norm": 2.0, "draw_anyway": True} | settings
+    return zeroth_order.plan(problem(**dict(sizes)), Budget(epsilon, delta), **settings)
+
+
+def users(labels, rows=None):
+    labels = np.asarray(labels, float)[:, None]
+    rows = np.ones((*labels.shape, 1)) if rows is None else np.asarray(rows)[:, None, :]
+    return UserData(Example(rows, labels), np.ones(labels.shape, bool))
+
+
+def spent(plan, epsilon):
+    """δ at an ε from k, μ, G, n and τ, in a second writing."""
+    s = 2 * plan.setting.lipschitz / plan.num_users
+    s *= math.sqrt(plan.inverse_temperature / plan.regularization)
+    ideal = special.ndtr(s / 2 - epsilon / s) - math.exp(epsilon) * special.ndtr(
+        -s / 2 - epsilon / s
+    )
+    return ideal + (1 + math.exp(epsilon)) * float(plan.numbers.variation.total)
+
+
+@pytest.mark.parametrize("settings", [{}, {"risk": "population"}, {"max_steps": 60}])
+def test_plans_spend_the_budget_and_no_more(settings):
+    plan = planned(**settings)
+    delta = spent(plan, 0.5)
+    assert delta <= 1e-3
+    assert ("max_steps" in settings) != (delta >= 0.97e-3)
+    certificate = plan.certificate()
+    assert certificate.epsilon <= 0.5
+    assert abs(spent(plan, certificate.epsilon) - 1e-3) <= 1e-8
+    assert float(privacy.epsilon(plan.loss(), 1e-3)) >= certificate.epsilon
+    assert certificate.relation.name == "REPLACE_ONE"
+    assert plan.num_steps <= settings.get("max_steps", math.inf)
+    assert "total variation" in str(plan)
+
+
+def test_temperature_and_regularization_are_those_of_the_theorem_with_its_factors():
+    """ERM: k = (sn/G_Δ)·√(d/Θ), μ = G_Δ²k/(s²n²), Θ of the transform and not of its limit R²/(2(p-1))."""
+    plan = planned()
+    s, n, change = float(plan.gdp), 2, 2.0
+    k, mu = float(plan.inverse_temperature), float(plan.regularization)
+    theta = (s * n / change) ** 2 / k**2
+    # Of one parameter log E exp(R·r), r = |N(0, ½)| in units, in closed form.
+    far = 1.0 / math.sqrt(plan.step_size / 2)
+    range_of = far * far / 4 + math.log(2 * special.ndtr(far / math.sqrt(2)))
+    assert math.isclose(theta, plan.step_size * range_of, rel_tol=1e-6)
+    assert theta > 0.5
+    assert math.isclose(mu, change**2 * k / (s * n) ** 2, rel_tol=1e-6)
+    assert math.isclose(plan.excess_bound, 1 / k + mu * theta, rel_tol=1e-6)
+    assert math.isclose(plan.excess_bound, 2 * change * math.sqrt(theta) / (s * n), rel_tol=1e-6)
+
+
+def test_a_plan_that_is_no_better_than_the_start_returns_it_for_nothing():
+    plan = planned(draw_anyway=False)
+    assert not plan.draws
+    assert plan.certificate().epsilon == 0.0
+    assert float(plan.gdp) == 0.0
+    assert plan.excess_bound == 1.0
+    run = zeroth_order.solve(
+        jax.random.key(0), plan, ABSOLUTE, users([3.0, -3.0]), jnp.asarray([0.25])
+    )
+    assert run.params.tolist() == [0.25]
+    assert int(run.gradients) == 0
+    assert float(privacy.epsilon(run.privacy, 1e-3)) <= 1e-9
+    better = zeroth_order.plan(problem(num_users=20), Budget(2.0, 1e-2), norm=2.0)
+    assert better.draws
+    assert better.excess_bound < 1.0
+
+
+def test_norms_near_one_are_worked_in_another_one_with_larger_slopes(monkeypatch):
+    """d = 3: p' = 1 + 1/log 3, in which what is 1-Lipschitz in ℓp is d^(1/p - 1/p')-Lipschitz."""
+    assert constants.working_exponent(1.1, 3) == 1 + 1 / math.log(3)
+    assert constants.working_exponent(1.95, 3) == 1.95
+    assert constants.working_exponent(1.1, 2) == 1.1
+    assert constants.working_exponent(1.1, 1) == 2.0
+    inner, row = 1 + 1 / math.log(3), np.ones(3)
+    ratio = 3 ** (1 / 1.2 - 1 / inner)
+    # The sum of all entries is as steep as that.
+    steep = [np.linalg.norm(row, p / (p - 1)) for p in (1.2, inner)]
+    assert math.isclose(steep[1], ratio * steep[0])
+    # Rows are known in ℓ2 alone, where all these norms agree on the same bound.
+    assert constants.working_lipschitz(ABSOLUTE, 1.2, inner, 3) == 1.0
+    monkeypatch.setattr(constants, "lipschitz", lambda _, p: 1.0 if p == 1.2 else 9.0)
+    assert math.isclose(constants.working_lipschitz(ABSOLUTE, 1.2, inner, 3), ratio)
+
+
+def test_the_population_s_risk_takes_no_more_than_values_allow():
+    """s is at most √(2d/n), and μ = G_Δ²·k/(s²n²)."""
+    plan = zeroth_order.plan(
+        problem(num_users=40), Budget(4.0, 1e-2), norm=2.0, risk="population", draw_anyway=True
+    )
+    assert math.isclose(float(plan.gdp), math.sqrt(2 / 40), rel_tol=1e-6)
+    k, mu = float(plan.inverse_temperature), float(plan.regularization)
+    assert math.isclose(mu, 4 * k / (plan.gdp * 40) ** 2, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("leaf", ["inverse_temperature", "step_size"])
+def test_an_edited_plan_claims_nothing_where_its_bounds_do_not_reach(leaf):
+    plan = planned()
+    wide = dataclasses.replace(plan, **{leaf: 1.1 * getattr(plan, leaf)})
+    assert wide.certificate().epsilon == math.inf
+    few = dataclasses.replace(plan, num_steps=plan.num_steps - 20)
+    assert few.certificate().epsilon > plan.certificate().epsilon
+
+
+def test_one_draw_leaves_and_its_counts_stay_behind():
+    plan = planned()
+    run = jax.jit(
+        lambda key, data: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.zeros(1, jnp.float32))
+    )
+    data = users([3.0, -3.0])
+    made = run(jax.random.key(1), data)
+    assert made.params.dtype == jnp.float32
+    assert int(made.status) == 0
+    assert int(made.unprivate["steps"]) == plan.num_steps
+    assert int(made.unprivate["trials"]) >= plan.num_steps
+    assert int(made.unprivate["gradients"]) <= int(made.gradients) == int(plan.user_gradients)
+    # Whoever has no items, or none that are numbers, has the loss zero.
+    gone = data._replace(mask=np.array([[True], [False]]))
+    lost = users([3.0, math.nan])
+    one, two = (run(jax.random.key(2), other).params for other in (gone, lost))
+    assert one.tolist() == two.tolist()
+    far = jax.jit(lambda key: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.full(1, 1e3)))
+    assert float(privacy.epsilon(far(jax.random.key(1)).privacy, 1e-3)) == math.inf
+
+
+def test_the_point_that_leaves_is_on_a_public_grid():
+    plan = planned()
+    run = jax.jit(
+        lambda key: zeroth_order.solve(key, plan, ABSOLUTE, users([3.0, -3.0]), jnp.zeros(1))
+    )
+    numbers = plan.numbers
+    places = [
+        float(run(jax.random.key(i)).params[0]) / float(numbers.unit * numbers.release_unit)
+        for i in range(5)
+    ]
+    assert all(abs(place - round(place)) <= 1e-9 for place in places)
+    # Sixty-four places in √η.
+    assert math.isclose(float(numbers.unit * numbers.release_unit), plan.step_size**0.5 / 64)
+
+
+@pytest.mark.parametrize("lanes", [600, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_draws_have_the_law_of_quadrature(lanes):
+    """exp(-k(F + μ(x - start)²/2)) in one dimension, labels inside and far outside."""
+    plan = planned(epsilon=1.0)
+    start = 0.5
+    data = users([0.8, -1e9])
+    run = jax.jit(
+        jax.vmap(
+            lambda key: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.asarray([start])).params[
+                0
+            ]
+        )
+    )
+    found = np.asarray(run(jax.random.split(jax.random.key(3), lanes)))
+    k, mu = plan.inverse_temperature, plan.regularization
+    x = np.linspace(start - 12, start + 12, 40_001)
+    losses_at = 0.5 * (np.abs(x - 0.8) + x)
+    law = np.cumsum(np.exp(-k * (losses_at + 0.5 * mu * (x - start) ** 2)))
+    statistic = stats.kstest(found, lambda at: np.interp(at, x, law / law[-1])).statistic
+    assert statistic <= 1.95 / math.sqrt(lanes)
+
+
+@pytest.mark.slow
+def test_the_worst_pair_is_told_apart_as_well_as_is_claimed_and_no_better():
+    """Two users with labels beyond all margins, one of whom is replaced: d' of the draws, and the best
+    threshold.
+    """
+    plan = zeroth_order.plan(problem(), Budget(1.0, 1e-2), norm=2.0, draw_anyway=True)
+    objective = ABSOLUTE
+    lanes, found = 4000, []
+
+    @jax.jit
+    def run(keys, data):
+        return jax.vmap(
+            lambda key: zeroth_order.solve(key, plan, objective, data, jnp.zeros(1)).params[0]
+        )(keys)
+
+    for sign, key in ((1.0, 11), (-1.0, 12)):
+        data = users([sign * 1e6, 1e6])
+        found.append(np.asarray(run(jax.random.split(jax.random.key(key), lanes), data)))
+    apart = abs(found[0].mean() - found[1].mean()) / math.sqrt(
+        0.5 * (found[0].var() + found[1].var())
+    )
+    s = float(plan.gdp)
+    assert abs(apart - s) <= 4 * math.sqrt(2 / lanes) * (1 + s)
+    middle = 0.5 * (found[0].mean() + found[1].mean())
+    wrong = [np.sum(found[0] < middle), np.sum(found[1] > middle)]
+    high = [stats.beta.ppf(1 - 5e-4, w + 1, lanes - w) for w in wrong]
+    learned = stats.norm.ppf(1 - high[0]) - stats.norm.ppf(high[1])
+    assert 0.7 * s <= learned <= s
+
+
+def test_rows_are_those_of_the_losses():
+    """Losses of records and of ``problems.losses``, for dense and one-hot rows, up to a constant."""
+    rng = np.random.default_rng(0)
+    rows = 2.0 * rng.standard_normal((4, 2, 3))
+    labels = rng.standard_normal((4, 2))
+    mask = np.array([[True, True], [True, False], [False, False], [True, True]])
+    start, move = jnp.asarray([0.3, -0.2, 0.1]), jnp.asarray([1.0, 2.0, -1.0])
+    for features in (rows, OneHot(rng.integers(0, 4, (4, 2, 2)))):
+        data = UserData(Example(features, labels), mask)
+        made = _bounded_rows.records(ABSOLUTE.linear_model, data, start, 8.0)
+        loss = _bounded_rows.user_loss(ABSOLUTE.linear_model, 0.5)
+        for user in range(4):
+            record = jax.tree.map(operator.itemgetter(user), made)
+            mine = jax.tree.map(operator.itemgetter(user), data.items)
+            items = [
+                float(ABSOLUTE.loss(start + 0.5 * move, jax.tree.map(operator.itemgetter(i), mine)))
+                for i in np.flatnonzero(mask[user])
+            ]
+            expected = np.mean(items) if items else 0.0
+            assert math.isclose(float(loss(move, record)), expected, rel_tol=1e-7, abs_tol=1e-9)
+
+
+def test_labels_are_cut_beyond_all_margins_of_a_run():
+    plan = planned()
+    bound = plan.setting.label_bound
+    made = _bounded_rows.records(ABSOLUTE.linear_model, users([1e30, -0.5]), jnp.zeros(1), bound)
+    assert made.labels.ravel().tolist() == [bound, -0.5]
+    assert bound >= 2 * plan.setting.largest_margin
+    assert plan.setting.farthest >= float(plan.numbers.radius * plan.numbers.unit)
+
+
+REFUSED = [
+    ({"norm": 1.05}, {}, "norm"),
+    ({"norm": 2.5}, {}, "norm"),
+    ({}, {"dim": 11}, "problem.dim"),
+    ({}, {"objective": losses.absolute(1.0, domains.ball(1.0))}, "objective.domain"),
+    ({}, {"objective": losses.absolute(1.0, ridge=0.1)}, "objective.ridge"),
+    ({}, {"objective": ABSOLUTE._replace(lipschitz=0.5)}, "lipschitz"),
+    ({}, {"objective": losses.softmax(1.0, 3)}, "vectors"),
+    ({}, {"objective": losses.squared(1.0, 1.0, 1.0)}, "globally_convex_lipschitz"),
+    ({"radius": 0.0}, {}, "radius"),
+    ({}, {"distance": None}, "problem.distance"),
+    ({"risk": "both"}, {}, "risk"),
+    ({"max_steps": 0}, {}, "max_steps"),
+]
+
+
+@pytest.mark.parametrize(("settings", "sizes", "name"), REFUSED)
+def test_what_a_plan_does_not_take_is_refused_by_name(settings, sizes, name):
+    with pytest.raises(ValueError, match=name):
+        zeroth_order.plan(problem(**sizes), Budget(1.0, 1e-3), **({"norm": 2.0} | settings))
+
+
+def test_schatten_norms_are_an_open_question():
+    with pytest.raises(NotImplementedError, match="open question"):
+        zeroth_order.plan(problem(), Budget(1.0, 1e-3), norm=("schatten", 1.5))
+
+
+def test_float64_is_asked_for():
+    with jax.enable_x64(False), pytest.raises(ValueError, match="jax_enable_x64"):
+        zeroth_order.plan(problem(), Budget(1.0, 1e-3))
+
+
+def test_a_delta_that_float64_cannot_prove_is_refused():
+    with pytest.raises(Infeasible, match="delta"):
+        zeroth_order.plan(problem(), Budget(1.0, 1e-15), norm=2.0, draw_anyway=True)
+
+
+@pytest.mark.slow
+def test_a_norm_between_one_and_two_runs_whole():
+    """n = 2, d = 2, p = 1.5: a plan, a run of some lanes, and the mean of the draws by symmetry."""
+    plan = zeroth_order.plan(problem(dim=2), Budget(0.3, 1e-3), norm=1.5, draw_anyway=True)
+    assert plan.setting.exponent == 1.5
+    data = users([1.0, -1.0], [[0.6, 0.8], [0.6, 0.8]])
+    run = jax.jit(
+        jax.vmap(lambda key: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.zeros(2)).params)
+    )
+    found = np.asarray(run(jax.random.split(jax.random.key(4), 60)))
+    for i in (0, 1):
+        error = found[:, i].std() / math.sqrt(60)
+        assert abs(found[:, i].mean()) <= 4 * error

@@ -295,6 +295,25 @@ def test_a_plan_reaches_its_bound_on_the_risk(monkeypatch):
         assert plan.excess_bound < 3.0 * 2 * 3.0
 
 
+@pytest.mark.parametrize("cells", [2, 3, 5])
+def test_the_bound_on_a_ball_counts_what_its_cells_lose(cells):
+    """F = ⟨v, x⟩ at a huge ε, where the law is one cell: its points, projected, by sums."""
+    objective = linear(1.0, domains.ball(1.0))
+    plan = planned(objective, 2, epsilon=1e4, cells=cells)
+    x = centers(plan)
+    x = x[np.linalg.norm(x, axis=1) <= 1.0]
+    marks = (np.arange(40) + 0.5) / 40 - 0.5
+    inner = np.stack(np.meshgrid(marks, marks), axis=-1).reshape(-1, 2) * 2.0 / cells
+    worst = 0.0
+    for angle in np.linspace(0.0, 2 * math.pi, 33):
+        v = np.array([math.cos(angle), math.sin(angle)])
+        points = x[np.argmin(x @ v)] + inner
+        points = points / np.maximum(1.0, np.linalg.norm(points, axis=1, keepdims=True))
+        worst = max(worst, np.mean(points @ v) + 1.0)
+    finite = 2 * math.log(cells) / float(plan.inverse_temperature)
+    assert 5 * finite < worst < plan.excess_bound
+
+
 def test_bounds_against_output_perturbation_at_its_best_ridge():
     """n = 20,000, d = 58, ε = 1, rows of norm 1, logistic loss, R = 4: what either proves, by formulas."""
     n, d, radius = 20_000, 58, 4.0

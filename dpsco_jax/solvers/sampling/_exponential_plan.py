@@ -201,6 +201,7 @@ class Plan(MadeFor):
 def _wide(value: Any) -> Any:
     """In float64, in which ``solve`` runs: in fewer bits, or as integers, sides would be rounded or wrap."""
     traced = isinstance(value, jax.core.Tracer)
-    if traced or (isinstance(value, jax.Array) and jax.config.x64_enabled):
+    wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    if traced or (wide and isinstance(value, jax.Array)):
         return jnp.asarray(value, jnp.result_type(float))
     return np.asarray(value, np.float64)

@@ -115,7 +115,7 @@ def _gaussian(
         if domain.ends is None:
             law = restricted_gaussian.convex_set(variance, 0.0, origin, domain)
         else:
-            plain = jax.tree.structure(domain.ends) == jax.tree.structure((0, 0))
+            plain = jax.tree_util.all_leaves(domain.ends)
             what = "a box whose ends are vectors"
             _checks.require(plain, "domain", domain.ends, what)
             lower, upper = (jnp.asarray(end, jnp.float64) for end in domain.ends)

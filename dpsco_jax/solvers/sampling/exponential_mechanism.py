@@ -238,7 +238,7 @@ def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]
         "a box, or a ball at the origin",
     )
     what = f"a box whose ends are vectors ({dim},) of problem.dim"
-    plain = jax.tree.structure(domain.ends) == jax.tree.structure((0, 0))
+    plain = jax.tree_util.all_leaves(domain.ends or ())
     _checks.require(plain, "problem.objective.domain", domain.ends, what)
     lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in domain.ends or ())
     _checks.require(

@@ -5,7 +5,7 @@ draws on the whole space, a box or a convex set:
 - ``mean_estimation``, F the mean of ½‖x - s‖²: N(mean s, I/k), the Gaussian mechanism;
 - ``linear``, F the mean of ⟨s, x⟩: N(x₀ - mean s/μ, I/(kμ)).
 
-Source: sheet of T chapter 3: Theorem 3.2.1 for these losses; both are where its bound is attained.
+Source: T, Theorem 3.2.1, for these losses; both are where its bound is attained.
 
 Formal guarantee: exact, in real arithmetic. If the points s of two users are at most Δ apart, replacing one
 moves the Gaussian of the whole space by Δ/n, or Δ/(nμ), and it is s-Gaussian DP with s = Δ·√k/n, or
@@ -64,7 +64,8 @@ def mean_estimation(
     require_x64("exact")
     mean = float64_vector("mean", mean)
     _checks.require_positive("inverse_temperature", inverse_temperature)
-    return _gaussian(key, mean, 1.0 / jnp.asarray(inverse_temperature), domain, num_attempts)
+    variance = 1.0 / jnp.asarray(inverse_temperature, jnp.float64)
+    return _gaussian(key, mean, variance, domain, num_attempts)
 
 
 def linear(
@@ -97,8 +98,8 @@ def linear(
     )
     _checks.require_positive("inverse_temperature", inverse_temperature)
     _checks.require_positive("convexity", convexity)
-    mu = jnp.asarray(convexity)
-    variance = 1.0 / (jnp.asarray(inverse_temperature) * mu)
+    mu = jnp.asarray(convexity, jnp.float64)
+    variance = 1.0 / (jnp.asarray(inverse_temperature, jnp.float64) * mu)
     return _gaussian(key, center - mean / mu, variance, domain, num_attempts)
 
 
@@ -114,6 +115,9 @@ def _gaussian(
         if domain.ends is None:
             law = restricted_gaussian.convex_set(variance, 0.0, origin, domain)
         else:
+            plain = jax.tree_util.all_leaves(domain.ends)
+            what = "a box whose ends are vectors"
+            _checks.require(plain, "domain", domain.ends, what)
             lower, upper = (jnp.asarray(end, jnp.float64) for end in domain.ends)
             law = restricted_gaussian.box(variance, 0.0, origin, lower, upper)
     return restricted_gaussian.draw(key, law, mean, num_attempts)

@@ -103,8 +103,27 @@ def check_1d(link, where, num_users, count, seed, epsilon=1.0):
     return stats.kstest(draws, flat).statistic * math.sqrt(count)
 
 
-def test_draws_in_one_dimension_against_quadrature():
-    check_1d("absolute", "everywhere", 2, 1000, 3)
+def test_the_temperature_of_draws_in_one_dimension():
+    # Cold, so that losses tell: numbers of our own, with c = 0.1. The limit of F alone would be at 3.
+    count, k, mu, objective = 800, 5.0, 1.0, losses.absolute(1.0)
+    plan = short(objective, dim=1, k=k, mu=mu, steps=140.0, trials=460.0, eta=0.004, items=2)
+    features = np.array([[1.0, 0.8], [0.9, 7.0]])
+    labels, mask = np.array([[3.0, 0.5], [2.0, 4.0]]), np.array([[True, True], [True, False]])
+    data = UserData(Example(jnp.asarray(features)[..., None], jnp.asarray(labels)), mask)
+    draws = drawn(plan, objective, data, [0.3], count, 3)[:, 0]
+    value = mean_of(LINKS["absolute"][1], features, labels, mask)
+    law = law_1d(plan, value, 0.3, SETS["everywhere"][2])
+    assert stats.kstest(draws, law).statistic <= CRITICAL / math.sqrt(count)
+    # At 0.6 of the temperature for the losses alone, or for both, or for the regularizer, one would see it.
+    grid = np.linspace(-4.0, 5.0, 4001)
+    for cold, bent in ((0.6, 1.0), (1.0, 0.6)):
+        other = dataclasses.replace(
+            plan, inverse_temperature=cold * k, regularization=bent * mu / cold
+        )
+        apart = law_1d(other, value, 0.3, SETS["everywhere"][2])(grid) - law(grid)
+        assert np.abs(apart).max() > 2 * CRITICAL / math.sqrt(count)
+    mean, square = (np.diff(law(grid)) @ grid[1:] ** power for power in (1, 2))
+    assert abs(draws.mean() - mean) <= 4 * math.sqrt((square - mean**2) / count)
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ def cells(plan, value, start, draws, inside=lambda x: True, side=6):
     return stats.chisquare(np.ravel(counts)).pvalue
 
 
-def check_plane(which, count, num_users, seed, epsilon=1.0):
+def check_plane(which, count, num_users, seed, epsilon=1.0, **numbers):
     """Hinge losses: on a ball, or for p = 1 with entries bounded by 1."""
     rng = np.random.default_rng(8)
     features = rng.uniform(-1.4, 1.4, (num_users, 2))
@@ -172,7 +172,8 @@ def check_plane(which, count, num_users, seed, epsilon=1.0):
         objective, start = losses.hinge(2.0), np.array([0.4, 0.0])
         settings, inside = {"norm": 1.0, "row_bound": 1.0}, lambda x: True
         rows = features / np.maximum(1, np.abs(features).max(1, keepdims=True))
-    plan = planned(objective, num_users, 2, epsilon, distance=0.5, **settings)
+    made = planned(objective, num_users, 2, epsilon, distance=0.5, **settings)
+    plan = dataclasses.replace(made, **numbers)
     data = UserData(Example(jnp.asarray(features)[:, None], jnp.asarray(labels)[:, None]))
     draws = drawn(plan, objective, data, start, count, seed)
     signs = 2 * labels - 1
@@ -185,7 +186,9 @@ def check_plane(which, count, num_users, seed, epsilon=1.0):
 
 
 def test_draws_in_the_plane_in_cells():
-    assert check_plane("l1", 2_000, 2, 5) > 1e-3
+    # c = 0.1, and as many steps as forget the start.
+    fast = {"inverse_temperature": 3.0, "regularization": 0.5, "step_size": 0.1 / 18}
+    assert check_plane("l1", 1_500, 2, 5, **fast, num_steps=250.0, num_trials=800.0) > 1e-3
 
 
 @pytest.mark.slow

@@ -190,8 +190,7 @@ def _vector(tree: Any) -> Any:
 
 
 def _extent(name: str, center: Any, ends: tuple[Any, Any], radius: float) -> tuple[float, float]:
-    """The diameter and the largest norm of the set itself, rounded up: a ``Domain`` may be anybody's tuple,
-    and made in float32."""
+    """The diameter and the largest norm of the set itself, rounded up; a ``Domain`` may have been narrow."""
     if name == "ball":
         return 2.0 * radius, (math.hypot(*center) + radius) * _UP
     if name == "box":

@@ -130,7 +130,8 @@ def test_the_temperature_of_draws_in_one_dimension():
 @pytest.mark.parametrize("where", SETS)
 @pytest.mark.parametrize("link", LINKS)
 def test_many_draws_in_one_dimension_against_quadrature(link, where):
-    apart = check_1d(link, where, 2, 100_000, 4, epsilon=0.5)
+    # On a ball trials near the sphere fail, and on a box tails are drawn anew.
+    apart = check_1d(link, where, 2, 100_000 if where == "everywhere" else 40_000, 4, epsilon=0.5)
     assert where == "ball" or apart > 2 * CRITICAL
 
 
@@ -194,7 +195,7 @@ def test_draws_in_the_plane_in_cells():
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["ball", "l1"])
 def test_many_draws_in_the_plane_in_cells(which):
-    assert check_plane(which, 100_000, 2, 6, epsilon=0.5) > 1e-3
+    assert check_plane(which, 50_000, 2, 6, epsilon=0.5) > 1e-3
 
 
 def short(objective, num_users=2, dim=2, k=8.0, mu=2.0, steps=60.0, trials=400.0, eta=0.01, **kw):

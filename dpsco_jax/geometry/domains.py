@@ -136,6 +136,7 @@ def _entered(make: Callable[_Arguments, Domain]) -> Callable[_Arguments, Domain]
 
     @functools.wraps(make)
     def made(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Domain:
+        args, kwargs = jax.tree.map(_own, (args, kwargs))
         domain = enter_moves(make(*args, **kwargs))
         if not isinstance(domain.diameter, jax.core.Tracer) and np.ndim(domain.diameter) == 0:
             _diameters[domain.project] = float(np.asarray(domain.diameter))
@@ -144,6 +145,15 @@ def _entered(make: Callable[_Arguments, Domain]) -> Callable[_Arguments, Domain]
         return domain
 
     return made
+
+
+def _own(leaf: Any) -> Any:
+    """A copy of an array that its owner could write to: a set does not change after it was made."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    copy = np.array(leaf)
+    copy.setflags(write=False)
+    return copy
 
 
 @_entered

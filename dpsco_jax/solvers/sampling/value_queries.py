@@ -45,11 +45,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.geometry import domains, lp
-from dpsco_jax.problems.objective import Objective, OneHot
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates.norms import require_exponent
@@ -165,9 +164,14 @@ def solve(
         plan: of ``plan``, for this very objective.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users, of at most ``plan.setting.items_per_user`` slots.
-        params: the start, the centre of the regularization, which may not depend on the data. On a box it is
-            put into the box; on a ball a start that is not its centre costs infinity, as on the whole space
-            one that is farther out than ``plan.sizes.start_norm``.
+        params: the start, the centre of the regularization, of the shape that the loss takes, which may not
+            depend on the data. On a box it is put into the box; on a ball a start that is not its centre
+            costs infinity, as on the whole space one that is farther out than ``plan.sizes.start_norm``.
+
+    Returns:
+        The draw. ``gradients`` is public, so it counts the values that all N trials would read: about what a
+        run reads on the whole space and on a box, and some four times that on a ball, where N has to do near
+        the sphere. What was read is in ``unprivate``, as are the trials.
 
     Raises:
         ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not
@@ -180,10 +184,6 @@ def solve(
     most = setting.items_per_user
     _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
     start, shaped = _start(params)
-    if model is not None and not isinstance(data.items.features, OneHot):
-        width = np.shape(data.items.features)[-1]
-        rows = start.shape[0]
-        _checks.require(width == rows, "data.items.features", width, f"of {rows} columns")
     found = setting_of(objective, users, most, plan.dim, setting.norm, setting.row_bound)
     if found != setting:
         raise ValueError(f"objective must be that of plan.setting = {setting}, got {found}")

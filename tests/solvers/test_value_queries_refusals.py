@@ -57,7 +57,7 @@ def test_a_set_stays_as_it_was_made():
     np.testing.assert_array_equal(ends_of(losses.hinge(1.0, domain))[0], [-1.0, -1.0])
     np.testing.assert_array_equal(domain.project(jnp.full(2, -7.0)), [-1.0, -1.0])
     with pytest.raises(ValueError, match="read-only"):
-        domain.ends[0][:] = -100.0
+        domains.proven_maker(domain)[1]["lower"][:] = -100.0
 
 
 def test_the_extent_of_a_set_is_computed_in_float64():

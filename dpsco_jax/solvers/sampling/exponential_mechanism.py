@@ -46,7 +46,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, privacy
-from dpsco_jax.geometry.domains import Domain, ball, proven_diameter
+from dpsco_jax.geometry.domains import Domain, ball, proven_maker
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -224,23 +224,21 @@ def solve(
 
 def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """The box, or the one around a ball; and whether it is a ball."""
-    proven_diameter(domain)
-    if domain.radius is not None:
+    name, given = proven_maker(domain)
+    if name == "ball" and given.get("center") is None:
         radius = _checks.require_real(
-            "problem.objective.domain.radius", float(np.asarray(domain.radius)), 0.0
+            "problem.objective.domain.radius", float(np.asarray(given["radius"])), 0.0
         )
         _require_size(np.array([2.0 * radius]))
         return np.full(dim, -radius), np.full(dim, radius), dim > 1
     _checks.require(
-        domain.ends is not None,
-        "problem.objective.domain",
-        domain,
-        "a box, or a ball at the origin",
+        name == "box", "problem.objective.domain", name, "a box, or a ball at the origin"
     )
+    ends = given["lower"], given["upper"]
     what = f"a box whose ends are vectors ({dim},) of problem.dim"
-    plain = jax.tree_util.all_leaves(domain.ends or ())
-    _checks.require(plain, "problem.objective.domain", domain.ends, what)
-    lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in domain.ends or ())
+    plain = jax.tree_util.all_leaves(ends)
+    _checks.require(plain, "problem.objective.domain", ends, what)
+    lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in ends)
     _checks.require(
         lower.shape == (dim,) == upper.shape,
         "problem.objective.domain",

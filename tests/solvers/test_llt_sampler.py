@@ -33,7 +33,7 @@ def psi():
 @functools.cache
 def grid():
     """Points of a square that holds all mass of what is drawn, and ψ there."""
-    side = np.linspace(-14.0, 18.0, 129)
+    side = np.linspace(-14.0, 18.0, 97)
     points = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
     inside = np.linalg.norm(points, ord=1.5, axis=1) <= 40.0
     return points[inside], np.asarray(
@@ -253,8 +253,8 @@ def test_the_start_has_the_law_of_the_regularizer(count):
 
 def discretized(phi, drift, loss, side=None):
     """The chain for one φ on a line: its target, the law of the start, and P = E[·|y]E[·|x], by sums."""
-    x = np.linspace(-12.0, 12.0, 481) if side is None else side
-    y = np.linspace(-8.0, 8.0, 801)
+    x = np.linspace(-12.0, 12.0, 241) if side is None else side
+    y = np.linspace(-8.0, 8.0, 401)
     log = x[:, None] * y - phi(y)
     transform = special.logsumexp(log, axis=1)
     dual = np.exp(log - transform[:, None])
@@ -446,7 +446,7 @@ def test_constant_time_makes_the_same_draws():
 # --- numbers
 # ---------------------------------------------------------------------------------------------------------
 
-SETTING = llt.Setting(8, 1, 2, 1.5, 1.0, 1.0, 1.0, 1 / 260, 200.0, 16.0, 4000.0)
+SETTING = llt.Setting(8, 1, 2, 1.5, 1.0, 1.0, 1.0, 1 / 260, 200.0, 16.0, 4000.0, None)
 RUN = (2.0, 0.6, 1 / 270 / 4, 9000.0, 20_000.0)
 
 

@@ -139,6 +139,9 @@ def _rows(model: LinearModel, features: Any, dim: int, norm: float, bound: float
         rows = jnp.zeros((*columns.shape[:-1], dim + 1)).at[places].add(wide)[..., :dim]
     else:
         wide = jnp.asarray(features).astype(jnp.float64)
+        _checks.require(
+            wide.shape[-1] == dim, "data.items.features", wide.shape[-1], f"of {dim} columns"
+        )
         clip = jax.vmap(jax.vmap(lambda row: bounded_row(row, model.feature_bound)))
         rows = clip(wide) * _WITHIN
     if bound is None:

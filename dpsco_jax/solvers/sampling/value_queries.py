@@ -49,7 +49,7 @@ import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.geometry import domains, lp
-from dpsco_jax.problems.objective import Objective, OneHot
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates.norms import require_exponent
@@ -180,10 +180,6 @@ def solve(
     most = setting.items_per_user
     _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
     start, shaped = _start(params)
-    if model is not None and not isinstance(data.items.features, OneHot):
-        width = np.shape(data.items.features)[-1]
-        rows = start.shape[0]
-        _checks.require(width == rows, "data.items.features", width, f"of {rows} columns")
     found = setting_of(objective, users, most, plan.dim, setting.norm, setting.row_bound)
     if found != setting:
         raise ValueError(f"objective must be that of plan.setting = {setting}, got {found}")

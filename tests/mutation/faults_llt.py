@@ -111,7 +111,10 @@ FAULTS = (
         _BOUNDS,
         "xp.minimum(0.5 * log_warm - lost",
         "xp.minimum(0.25 * log_warm - lost",
-        (*_WRITING, f"{_SAMPLER}::test_mixing_bounds_the_distance_of_a_chain_that_is_solved_exactly"),
+        (
+            *_WRITING,
+            f"{_SAMPLER}::test_mixing_bounds_the_distance_of_a_chain_that_is_solved_exactly",
+        ),
     ),
     Fault(
         "llt: a wrong height of proposals",

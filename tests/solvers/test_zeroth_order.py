@@ -15,8 +15,8 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.sampling import llt_sampler, zeroth_order
 from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
+from dpsco_jax.solvers.sampling import llt_sampler, zeroth_order
 
 ABSOLUTE = losses.absolute(1.0)
 
@@ -316,14 +316,37 @@ def test_a_delta_that_float64_cannot_prove_is_refused():
 
 @pytest.mark.slow
 def test_a_norm_between_one_and_two_runs_whole():
-    """n = 2, d = 2, p = 1.5: a plan, a run of some lanes, and the mean of the draws by symmetry."""
-    plan = zeroth_order.plan(problem(dim=2), Budget(0.3, 1e-3), norm=1.5, draw_anyway=True)
-    assert plan.setting.exponent == 1.5
-    data = users([1.0, -1.0], [[0.6, 0.8], [0.6, 0.8]])
-    run = jax.jit(
-        jax.vmap(lambda key: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.zeros(2)).params)
-    )
-    found = np.asarray(run(jax.random.split(jax.random.key(4), 60)))
-    for i in (0, 1):
-        error = found[:, i].std() / math.sqrt(60)
-        assert abs(found[:, i].mean()) <= 4 * error
+    """n = 2, d = 2, p = 1.5, rows on and beyond their bound: the points that leave, against a grid."""
+    objective, plan = bounded()
+    lanes, start = 200, np.asarray([0.5, -0.25])
+    rows, labels = np.asarray([[1.0, 1.0], [0.9, -0.2]]), np.asarray([4.0, -1.0])
+    data = users(labels, rows)
+
+    def one(key):
+        made = zeroth_order.solve(key, plan, objective, data, jnp.asarray(start))
+        return made.params, made.unprivate["steps"]
+
+    keys = jax.random.split(jax.random.key(4), lanes)
+    found, steps = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+    assert np.all(steps == plan.num_steps)
+
+    unit, drift = float(plan.numbers.unit), float(plan.numbers.start_convexity)
+    side = np.linspace(-1.0, 1.0, 81) * 6.5 / math.sqrt(drift / 4)
+    x = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
+    inside = np.linalg.norm(x, 1.5, axis=1) <= float(plan.numbers.radius)
+    x = x[inside]
+    psi = np.asarray(jax.jit(lambda x: jax.lax.map(plan.transform.value, x, batch_size=64))(x))
+    bounded_rows = rows / np.maximum(1.0, np.linalg.norm(rows, 3, axis=1))[:, None]
+    losses_at = np.mean(np.abs((start + unit * x) @ bounded_rows.T - labels), axis=1)
+    log = -plan.inverse_temperature * losses_at - drift * psi
+    mass = np.exp(log - log.max())
+    places = start + unit * x
+    shifts = (np.arange(6) - 2.5) / 6 * unit * (side[1] - side[0])
+    shifts = np.stack(np.meshgrid(shifts, shifts), -1).reshape(-1, 2)
+    places = (places[:, None] + shifts).reshape(-1, 2)
+    mass = np.repeat(mass / mass.sum() / len(shifts), len(shifts))
+    for direction in ([1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -0.618]):
+        order = np.argsort(places @ direction)
+        ends, at = np.cumsum(mass[order]), (places @ direction)[order]
+        law = lambda z, at=at, ends=ends: np.interp(z, at, ends)  # noqa: E731
+        assert stats.kstest(np.asarray(found) @ direction, law).statistic <= 1.95 / math.sqrt(lanes)

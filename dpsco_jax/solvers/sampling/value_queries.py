@@ -45,7 +45,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.geometry import domains, lp

@@ -8,9 +8,9 @@ does not know the norm: in ℓ2 the same draw would take d^(2/p-1) times as many
 Source: T, Proposition 5.5.6, Theorem 5.5.8 and Corollary 5.5.9 for vectors (Gopi, Lee, Liu, Shen and Tian
 2023). Corrected (docs/corrections.md): losses that are G-Lipschitz each differ by 2G; μ for the
 population's risk is twice the printed one; near p = 1, where T takes p' = 1 + 1/log d in place of p, losses
-of rows within B in ℓ_p* are d^(1/p - 1/p')·B-Lipschitz times the slope; r is centred at the start, and its range Θ comes from a certificate, not
-from a constant that is 10 to 33 times larger. For Schatten norms the transform has no known efficient
-evaluation (T (5.30), an open question).
+of rows within B in ℓ_p* are d^(1/p - 1/p')·B-Lipschitz times the slope; r is centred at the start, and its
+range Θ comes from a certificate, not from a constant that is 10 to 33 times larger. For Schatten norms the
+transform has no known efficient evaluation (T (5.30), an open question).
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With G the Lipschitz constant of
 every user's loss in ℓp an exact draw is s-Gaussian DP, s = 2G·√k/(n·√μ). The law of the draw is within τ of

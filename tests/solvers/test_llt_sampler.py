@@ -218,6 +218,26 @@ def test_newton_finds_an_anchor_in_the_steps_that_are_proven():
         assert not bool(ended.counts)
 
 
+def test_newton_s_method_is_damped_far_from_the_minimum():
+    """V(x) = |x| - log(1 + |x|), the most that self-concordance allows: a full step from x ends at -x²."""
+
+    def value(x):
+        return jnp.sum(jnp.abs(x) - jnp.log1p(jnp.abs(x)))
+
+    def moments(x):
+        return x / (1.0 + jnp.abs(x)), jnp.diag(1.0 / (1.0 + jnp.abs(x)) ** 2)
+
+    start = jnp.asarray([30.0])
+    enough = int(rejection.newton_steps(float(value(start))))
+
+    def found(steps):
+        return rejection.prepare(value, moments, 1.0, jnp.zeros(1), start, steps, False)
+
+    found = jax.jit(found)
+    assert bool(found(enough).ready)
+    assert not bool(found(5).ready)
+
+
 # --- the start
 # -------------------------------------------------------------------------------------------------------
 

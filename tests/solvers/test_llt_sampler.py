@@ -228,14 +228,19 @@ def test_newton_s_method_is_damped_far_from_the_minimum():
         return x / (1.0 + jnp.abs(x)), jnp.diag(1.0 / (1.0 + jnp.abs(x)) ** 2)
 
     start = jnp.asarray([30.0])
-    enough = int(rejection.newton_steps(float(value(start))))
 
-    def found(steps):
-        return rejection.prepare(value, moments, 1.0, jnp.zeros(1), start, steps, False)
+    @jax.jit
+    def found(steps, tilt):
+        return rejection.prepare(value, moments, 1.0, tilt, start, steps, False)
 
-    found = jax.jit(found)
-    assert bool(found(enough).ready)
-    assert not bool(found(5).ready)
+    for slope in (0.0, 0.4):
+        tilt = jnp.full(1, slope)
+        lowest = slope + math.log1p(-slope)
+        enough = rejection.newton_steps(float(value(start) - slope * start[0]) - lowest)
+        made = found(int(enough), tilt)
+        assert bool(made.ready)
+        # V' = x/(1 + x) - slope.
+        assert math.isclose(float(made.anchor[0]), slope / (1.0 - slope), abs_tol=2e-3)
 
 
 # --- the start

@@ -187,4 +187,18 @@ FAULTS = (
         "damping = 1.0",
         (f"{_SAMPLER}::test_newton_s_method_is_damped_far_from_the_minimum",),
     ),
+    Fault(
+        "llt: the range of labels is taken on trust",
+        "solvers/sampling/_user_losses.py",
+        "if _proofs.require_proven(objective).label_range == ANY_NUMBER:",
+        "if objective.label_range == ANY_NUMBER:",
+        (f"{_DRAWS}::test_labels_are_cut_beyond_all_margins_of_a_run",),
+    ),
+    Fault(
+        "exact: the range of labels is taken on trust",
+        "solvers/sampling/_exponential_chain.py",
+        "model is not None and proof.label_range == TWO_CLASSES",
+        "model is not None and objective.label_range == TWO_CLASSES",
+        ("tests/solvers/test_exponential_mechanism.py::test_refusals",),
+    ),
 )

@@ -266,10 +266,12 @@ def test_the_worst_pair_is_told_apart_as_well_as_is_claimed_and_no_better():
     assert 0.7 * s <= learned <= s
 
 
-def test_labels_are_cut_beyond_all_margins_of_a_run(monkeypatch):
-    plan = planned()
+@pytest.mark.parametrize("stated", [ABSOLUTE.label_range, losses.hinge(1.0).label_range])
+def test_labels_are_cut_beyond_all_margins_of_a_run(monkeypatch, stated):
+    """Whatever range of labels the objective states."""
+    plan, objective = planned(), ABSOLUTE._replace(label_range=stated)
     monkeypatch.setattr(llt_sampler, "oracle", lambda loss, data, *_, **__: data)
-    *_, labels, _ = zeroth_order._moves(plan, ABSOLUTE, users([1e30, -0.5]), jnp.zeros(1))
+    *_, labels, _ = zeroth_order._moves(plan, objective, users([1e30, -0.5]), jnp.zeros(1))
     bound = plan.setting.label_bound
     assert labels.ravel().tolist() == [bound, -0.5]
     assert bound >= 2 * plan.setting.largest_margin

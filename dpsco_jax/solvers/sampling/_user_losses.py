@@ -28,6 +28,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import _checks
 from dpsco_jax.geometry import _powers, norms
+from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.labels import ANY_NUMBER
 from dpsco_jax.problems.objective import (
     LinearModel,
@@ -96,7 +97,8 @@ def user_losses(
         return _of_points(objective, data, start, shares, sizes)
     labels = jnp.asarray(data.items.label).reshape(users, slots).astype(jnp.float64)
     there = jnp.isfinite(labels)
-    if objective.label_range == ANY_NUMBER:
+    # The range that is proven: another one, that the objective may state, would spare labels the cut.
+    if _proofs.require_proven(objective).label_range == ANY_NUMBER:
         labels = jnp.clip(labels, -sizes.label_bound, sizes.label_bound)
     labels = jnp.where(there, labels, 0.0)
     rows = _rows(model, data.items.features, start.shape[0], norm, row_bound)

@@ -23,7 +23,7 @@ from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.rates import norms
 
-_LEAST_NORM, _LARGEST_NORM = 1.1, math.nextafter(2.0, 3.0)
+_LEAST_NORM = 1.1
 _TABULATED = 1.95  # above it ψ is known for 2 alone
 
 
@@ -37,7 +37,11 @@ def exponent(norm: Any) -> float:
             " gradients have rank one, whose Schatten norms are all the same. Take value_queries with the"
             " norm 2 of all entries"
         )
-    return _checks.require_real("norm", norm, _LEAST_NORM, _LARGEST_NORM, closed=True)
+    working_range = f"one number in [{_LEAST_NORM:g}, 2]"
+    _checks.require_number("norm", norm, working_range)
+    good = np.ndim(norm) == 0 and _LEAST_NORM <= norm <= 2.0
+    _checks.require(good, "norm", norm, working_range)
+    return float(norm)
 
 
 def working_exponent(p: float, dim: int) -> float:

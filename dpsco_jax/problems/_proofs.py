@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dpsco_jax.problems.labels import LabelRange
 from dpsco_jax.problems.objective import LinearModel, Objective
 
 _KNOWN = (
@@ -38,6 +39,8 @@ class Proof(NamedTuple):
         domain: where it holds otherwise.
         gap: ``gap(radius)``: bound on the distance between the gradients of two items at one point of at most
             this norm; ``None`` if nothing better is proven than twice ``lipschitz``.
+        label_range: the labels that the loss reads as they are: what an objective says of them may be another
+            range, which is no proof; ``None`` for items without labels.
     """
 
     lipschitz: float
@@ -47,6 +50,7 @@ class Proof(NamedTuple):
     everywhere: bool
     domain: Any
     gap: Callable[[float], float] | None = None
+    label_range: LabelRange | None = None
 
     def gradient_gap(self, radius: float) -> float:
         """How far apart the gradients of two items are at most, at points of at most this norm."""
@@ -72,6 +76,7 @@ def register(objective: Objective, gap: Callable[[float], float] | None = None) 
         everywhere=everywhere,
         domain=None if everywhere else objective.domain,
         gap=gap,
+        label_range=objective.label_range,
     )
     return objective
 

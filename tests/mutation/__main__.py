@@ -29,6 +29,7 @@ from tests.mutation.faults_attacked import FAULTS as ATTACKED
 from tests.mutation.faults_exact import FAULTS as EXACT
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_iteration import FAULTS as ITERATION
+from tests.mutation.faults_llt import FAULTS as LLT
 from tests.mutation.faults_mended import FAULTS as MENDED
 from tests.mutation.faults_nearby import FAULTS as NEARBY
 from tests.mutation.faults_privacy import FAULTS as PRIVACY
@@ -43,7 +44,7 @@ from tests.mutation.results import Book, Row, table
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED,
-    *INEXACT, *ITERATION, *EXACT, *VALUES,
+    *INEXACT, *ITERATION, *EXACT, *VALUES, *LLT,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

@@ -157,8 +157,8 @@ FAULTS = (
     Fault(
         "exact: losses are declared",
         _CHAIN,
-        "    _proofs.require_proven(objective)\n",
-        "",
+        "    proof = _proofs.require_proven(objective)\n",
+        "    proof = objective\n",
         _MECHANISM,
     ),
     Fault(

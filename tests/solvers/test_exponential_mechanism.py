@@ -583,6 +583,12 @@ def test_refusals():
         "labels are bounded": lambda: planned(
             losses.huber(1.0, domain=BOX), 2, delta=1e-3, route="chain"
         ),
+        "whose labels are bounded": lambda: planned(
+            losses.huber(1.0, domain=BOX)._replace(label_range=logistic.label_range),
+            2,
+            delta=1e-3,
+            route="chain",
+        ),
         "losses of|problems.losses": lambda: planned(
             linear(1.0, BOX), 2, delta=1e-3, route="chain"
         ),

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import operator
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,10 @@ from scipy import special, stats
 from dpsco_jax import Budget, Infeasible, Problem, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
-from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.sampling import _bounded_rows, zeroth_order
 from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
+from dpsco_jax.solvers.sampling import llt_sampler, zeroth_order
 
 ABSOLUTE = losses.absolute(1.0)
 
@@ -102,21 +101,57 @@ def test_a_plan_that_is_no_better_than_the_start_returns_it_for_nothing():
     assert better.excess_bound < 1.0
 
 
-def test_norms_near_one_are_worked_in_another_one_with_larger_slopes(monkeypatch):
-    """d = 3: p' = 1 + 1/log 3, in which what is 1-Lipschitz in ℓp is d^(1/p - 1/p')-Lipschitz."""
+def test_norms_near_one_are_worked_in_another_one_with_larger_slopes():
+    """d = 3: p' = 1 + 1/log 3, in which rows within 1 in ℓp* are as long as d^(1/p - 1/p'), or as in ℓ2."""
     assert constants.working_exponent(1.1, 3) == 1 + 1 / math.log(3)
-    assert constants.working_exponent(1.95, 3) == 1.95
+    assert constants.working_exponent(1.93, 3) == 1.93
     assert constants.working_exponent(1.1, 2) == 1.1
-    assert constants.working_exponent(1.1, 1) == 2.0
-    inner, row = 1 + 1 / math.log(3), np.ones(3)
-    ratio = 3 ** (1 / 1.2 - 1 / inner)
-    # The sum of all entries is as steep as that.
-    steep = [np.linalg.norm(row, p / (p - 1)) for p in (1.2, inner)]
-    assert math.isclose(steep[1], ratio * steep[0])
-    # Rows are known in ℓ2 alone, where all these norms agree on the same bound.
-    assert constants.working_lipschitz(ABSOLUTE, 1.2, inner, 3) == 1.0
-    monkeypatch.setattr(constants, "lipschitz", lambda _, p: 1.0 if p == 1.2 else 9.0)
-    assert math.isclose(constants.working_lipschitz(ABSOLUTE, 1.2, inner, 3), ratio)
+    assert constants.working_exponent(1.1, 1) == constants.working_exponent(1.97, 3) == 2.0
+    inner = 1 + 1 / math.log(3)
+
+    def slope(bound, row_bound, p, of=inner, dim=3):
+        made = losses.quantile(bound, 0.8)
+        return constants.working_lipschitz(made, p, of, dim, row_bound) / 0.8
+
+    for p in (1.1, 1.5, 1.8):
+        # The row of ones, scaled onto the bound of ℓp*, is as long as any.
+        row = np.ones(3) / np.linalg.norm(np.ones(3), p / (p - 1))
+        assert math.isclose(slope(9.0, 1.0, p), np.linalg.norm(row, inner / (inner - 1)))
+    assert slope(9.0, None, 1.1) == 9.0
+    assert math.isclose(slope(1.01, 1.0, 1.1), 1.01)
+    assert math.isclose(slope(9.0, 1.0, 1.5, 1.5, 2), 1.0)
+    assert math.isclose(slope(9.0, 1.0, 1.97, 2.0), 3 ** (1 / 1.97 - 1 / 2))
+
+
+@functools.cache
+def bounded():
+    """p = 1.5, d = 2, rows within 1 in ℓ3, whose ℓ2 norm may be 2^(1/6)."""
+    objective = losses.absolute(math.sqrt(2.0))
+    sizes = (("objective", objective), ("dim", 2))
+    plan = planned(0.5, 1e-3, sizes, norm=1.5, row_bound=1.0, max_steps=300)
+    return objective, plan
+
+
+def test_a_bound_on_rows_is_what_one_gains_by(monkeypatch):
+    """G is 1 in ℓp and not √2; rows beyond it are scaled onto it, and the objective has to be the same."""
+    objective, plan = bounded()
+    assert plan.setting.lipschitz == 1.0
+    assert math.isclose(plan.gdp, math.sqrt(plan.inverse_temperature / plan.regularization))
+    monkeypatch.setattr(llt_sampler, "oracle", lambda loss, data, *_, **__: (loss, data))
+    rows = [[1.0, 1.0], [0.5, -0.5]]
+    start, move = jnp.asarray([0.3, -0.2]), jnp.asarray([5.0, 2.0])
+    loss, records = zeroth_order._moves(plan, objective, users([3.0, 0.1], rows), start)
+    at = start + float(plan.numbers.unit) * move
+    for user, factor in ((0, 2 ** (-1 / 3)), (1, 1.0)):
+        record = jax.tree.map(lambda leaf, user=user: leaf[user], records)
+        label = (3.0, 0.1)[user]
+        expected = abs(factor * np.asarray(rows[user]) @ at - label)
+        assert math.isclose(float(loss(move, record)), expected, rel_tol=1e-9)
+    wide = dataclasses.replace(plan, setting=plan.setting._replace(row_bound=1.2))
+    for broken in (wide, dataclasses.replace(plan, norm=1.2)):
+        # Another norm has another dual, in which rows are bounded: G is not the one that is charged for.
+        with pytest.raises(ValueError, match="objective"):
+            zeroth_order.solve(jax.random.key(0), broken, objective, users([3.0, 0.1], rows), start)
 
 
 def test_the_population_s_risk_takes_no_more_than_values_allow():
@@ -138,56 +173,61 @@ def test_an_edited_plan_claims_nothing_where_its_bounds_do_not_reach(leaf):
     assert few.certificate().epsilon > plan.certificate().epsilon
 
 
-def test_one_draw_leaves_and_its_counts_stay_behind():
-    plan = planned()
-    run = jax.jit(
-        lambda key, data: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.zeros(1, jnp.float32))
+LANES = 600
+
+
+@functools.cache
+def _runs():
+    return jax.jit(
+        jax.vmap(
+            lambda key, data, start: zeroth_order.solve(key, planned(), ABSOLUTE, data, start),
+            (0, None, None),
+        )
     )
-    data = users([3.0, -3.0])
-    made = run(jax.random.key(1), data)
-    assert made.params.dtype == jnp.float32
-    assert int(made.status) == 0
-    assert int(made.unprivate["steps"]) == plan.num_steps
-    assert int(made.unprivate["trials"]) >= plan.num_steps
-    assert int(made.unprivate["gradients"]) <= int(made.gradients) == int(plan.user_gradients)
+
+
+def runs(seed, data, start=0.0, lanes=LANES):
+    """Draws of one plan, of one compiled function."""
+    return _runs()(jax.random.split(jax.random.key(seed), lanes), data, jnp.full(1, start))
+
+
+def test_one_draw_leaves_and_its_counts_stay_behind():
+    plan, data = planned(), users([3.0, -3.0])
+    shapes = jax.eval_shape(
+        lambda start: zeroth_order.solve(jax.random.key(0), plan, ABSOLUTE, data, start),
+        jnp.zeros(1, jnp.float32),
+    )
+    assert shapes.params.dtype == jnp.float32
+    made = runs(1, data)
+    assert np.all(made.status == 0)
+    assert np.all(made.unprivate["steps"] == plan.num_steps)
+    assert np.all(made.unprivate["trials"] >= plan.num_steps)
+    assert np.all(made.unprivate["gradients"] <= made.gradients)
+    assert np.all(made.gradients == int(plan.user_gradients))
     # Whoever has no items, or none that are numbers, has the loss zero.
     gone = data._replace(mask=np.array([[True], [False]]))
-    lost = users([3.0, math.nan])
-    one, two = (run(jax.random.key(2), other).params for other in (gone, lost))
-    assert one.tolist() == two.tolist()
-    far = jax.jit(lambda key: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.full(1, 1e3)))
-    assert float(privacy.epsilon(far(jax.random.key(1)).privacy, 1e-3)) == math.inf
+    one, two = (runs(2, other).params for other in (gone, users([3.0, math.nan])))
+    np.testing.assert_array_equal(one, two)
+    bad = users([3.0, 0.0], [[1.0], [math.nan]])
+    np.testing.assert_array_equal(one, runs(2, bad).params)
+    far = jax.tree.map(lambda leaf: leaf[0], runs(1, data, 1e3))
+    assert float(privacy.epsilon(far.privacy, 1e-3)) == math.inf
 
 
 def test_the_point_that_leaves_is_on_a_public_grid():
-    plan = planned()
-    run = jax.jit(
-        lambda key: zeroth_order.solve(key, plan, ABSOLUTE, users([3.0, -3.0]), jnp.zeros(1))
-    )
-    numbers = plan.numbers
-    places = [
-        float(run(jax.random.key(i)).params[0]) / float(numbers.unit * numbers.release_unit)
-        for i in range(5)
-    ]
-    assert all(abs(place - round(place)) <= 1e-9 for place in places)
+    numbers = planned().numbers
+    places = np.asarray(runs(4, users([3.0, -3.0])).params)[:, 0]
+    places = places / float(numbers.unit * numbers.release_unit)
+    np.testing.assert_allclose(places, np.round(places), atol=1e-9)
     # Sixty-four places in √η.
-    assert math.isclose(float(numbers.unit * numbers.release_unit), plan.step_size**0.5 / 64)
+    assert math.isclose(float(numbers.unit * numbers.release_unit), planned().step_size ** 0.5 / 64)
 
 
-@pytest.mark.parametrize("lanes", [600, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lanes", [LANES, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_draws_have_the_law_of_quadrature(lanes):
     """exp(-k(F + μ(x - start)²/2)) in one dimension, labels inside and far outside."""
-    plan = planned(epsilon=1.0)
-    start = 0.5
-    data = users([0.8, -1e9])
-    run = jax.jit(
-        jax.vmap(
-            lambda key: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.asarray([start])).params[
-                0
-            ]
-        )
-    )
-    found = np.asarray(run(jax.random.split(jax.random.key(3), lanes)))
+    plan, start = planned(), 0.5
+    found = np.asarray(runs(3, users([0.8, -1e9]), start, lanes).params)[:, 0]
     k, mu = plan.inverse_temperature, plan.regularization
     x = np.linspace(start - 12, start + 12, 40_001)
     losses_at = 0.5 * (np.abs(x - 0.8) + x)
@@ -226,33 +266,14 @@ def test_the_worst_pair_is_told_apart_as_well_as_is_claimed_and_no_better():
     assert 0.7 * s <= learned <= s
 
 
-def test_rows_are_those_of_the_losses():
-    """Losses of records and of ``problems.losses``, for dense and one-hot rows, up to a constant."""
-    rng = np.random.default_rng(0)
-    rows = 2.0 * rng.standard_normal((4, 2, 3))
-    labels = rng.standard_normal((4, 2))
-    mask = np.array([[True, True], [True, False], [False, False], [True, True]])
-    start, move = jnp.asarray([0.3, -0.2, 0.1]), jnp.asarray([1.0, 2.0, -1.0])
-    for features in (rows, OneHot(rng.integers(0, 4, (4, 2, 2)))):
-        data = UserData(Example(features, labels), mask)
-        made = _bounded_rows.records(ABSOLUTE.linear_model, data, start, 8.0)
-        loss = _bounded_rows.user_loss(ABSOLUTE.linear_model, 0.5)
-        for user in range(4):
-            record = jax.tree.map(operator.itemgetter(user), made)
-            mine = jax.tree.map(operator.itemgetter(user), data.items)
-            items = [
-                float(ABSOLUTE.loss(start + 0.5 * move, jax.tree.map(operator.itemgetter(i), mine)))
-                for i in np.flatnonzero(mask[user])
-            ]
-            expected = np.mean(items) if items else 0.0
-            assert math.isclose(float(loss(move, record)), expected, rel_tol=1e-7, abs_tol=1e-9)
-
-
-def test_labels_are_cut_beyond_all_margins_of_a_run():
-    plan = planned()
+@pytest.mark.parametrize("stated", [ABSOLUTE.label_range, losses.hinge(1.0).label_range])
+def test_labels_are_cut_beyond_all_margins_of_a_run(monkeypatch, stated):
+    """Whatever range of labels the objective states."""
+    plan, objective = planned(), ABSOLUTE._replace(label_range=stated)
+    monkeypatch.setattr(llt_sampler, "oracle", lambda loss, data, *_, **__: data)
+    *_, labels, _ = zeroth_order._moves(plan, objective, users([1e30, -0.5]), jnp.zeros(1))
     bound = plan.setting.label_bound
-    made = _bounded_rows.records(ABSOLUTE.linear_model, users([1e30, -0.5]), jnp.zeros(1), bound)
-    assert made.labels.ravel().tolist() == [bound, -0.5]
+    assert labels.ravel().tolist() == [bound, -0.5]
     assert bound >= 2 * plan.setting.largest_margin
     assert plan.setting.farthest >= float(plan.numbers.radius * plan.numbers.unit)
 
@@ -268,6 +289,7 @@ REFUSED = [
     ({}, {"objective": losses.squared(1.0, 1.0, 1.0)}, "globally_convex_lipschitz"),
     ({"radius": 0.0}, {}, "radius"),
     ({}, {"distance": None}, "problem.distance"),
+    ({"row_bound": 0.0}, {}, "row_bound"),
     ({"risk": "both"}, {}, "risk"),
     ({"max_steps": 0}, {}, "max_steps"),
 ]
@@ -296,14 +318,37 @@ def test_a_delta_that_float64_cannot_prove_is_refused():
 
 @pytest.mark.slow
 def test_a_norm_between_one_and_two_runs_whole():
-    """n = 2, d = 2, p = 1.5: a plan, a run of some lanes, and the mean of the draws by symmetry."""
-    plan = zeroth_order.plan(problem(dim=2), Budget(0.3, 1e-3), norm=1.5, draw_anyway=True)
-    assert plan.setting.exponent == 1.5
-    data = users([1.0, -1.0], [[0.6, 0.8], [0.6, 0.8]])
-    run = jax.jit(
-        jax.vmap(lambda key: zeroth_order.solve(key, plan, ABSOLUTE, data, jnp.zeros(2)).params)
-    )
-    found = np.asarray(run(jax.random.split(jax.random.key(4), 60)))
-    for i in (0, 1):
-        error = found[:, i].std() / math.sqrt(60)
-        assert abs(found[:, i].mean()) <= 4 * error
+    """n = 2, d = 2, p = 1.5, rows on and beyond their bound: the points that leave, against a grid."""
+    objective, plan = bounded()
+    lanes, start = 200, np.asarray([0.5, -0.25])
+    rows, labels = np.asarray([[1.0, 1.0], [0.9, -0.2]]), np.asarray([4.0, -1.0])
+    data = users(labels, rows)
+
+    def one(key):
+        made = zeroth_order.solve(key, plan, objective, data, jnp.asarray(start))
+        return made.params, made.unprivate["steps"]
+
+    keys = jax.random.split(jax.random.key(4), lanes)
+    found, steps = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+    assert np.all(steps == plan.num_steps)
+
+    unit, drift = float(plan.numbers.unit), float(plan.numbers.start_convexity)
+    side = np.linspace(-1.0, 1.0, 81) * 6.5 / math.sqrt(drift / 4)
+    x = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
+    inside = np.linalg.norm(x, 1.5, axis=1) <= float(plan.numbers.radius)
+    x = x[inside]
+    psi = np.asarray(jax.jit(lambda x: jax.lax.map(plan.transform.value, x, batch_size=64))(x))
+    bounded_rows = rows / np.maximum(1.0, np.linalg.norm(rows, 3, axis=1))[:, None]
+    losses_at = np.mean(np.abs((start + unit * x) @ bounded_rows.T - labels), axis=1)
+    log = -plan.inverse_temperature * losses_at - drift * psi
+    mass = np.exp(log - log.max())
+    places = start + unit * x
+    shifts = (np.arange(6) - 2.5) / 6 * unit * (side[1] - side[0])
+    shifts = np.stack(np.meshgrid(shifts, shifts), -1).reshape(-1, 2)
+    places = (places[:, None] + shifts).reshape(-1, 2)
+    mass = np.repeat(mass / mass.sum() / len(shifts), len(shifts))
+    for direction in ([1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -0.618]):
+        order = np.argsort(places @ direction)
+        ends, at = np.cumsum(mass[order]), (places @ direction)[order]
+        law = lambda z, at=at, ends=ends: np.interp(z, at, ends)  # noqa: E731
+        assert stats.kstest(np.asarray(found) @ direction, law).statistic <= 1.95 / math.sqrt(lanes)

@@ -221,12 +221,12 @@ def last_point(
 
 def proven_model(objective: Objective) -> Any:
     """The linear model of a loss that a chain may run on."""
-    _proofs.require_proven(objective)
+    proof = _proofs.require_proven(objective)
     everywhere = objective.globally_convex_lipschitz
     what = "True: convex and Lipschitz on the whole space, which no clipping can make it"
     _checks.require(everywhere, "objective.globally_convex_lipschitz", everywhere, what)
     model = objective.vector_model
-    bounded = model is not None and objective.label_range == TWO_CLASSES
+    bounded = model is not None and proof.label_range == TWO_CLASSES
     _checks.require(
         bounded,
         "objective",

@@ -55,6 +55,7 @@ class Setting(NamedTuple):
         farthest: how far from the start, in ℓp, the set may reach.
         start_norm: the largest ℓ2 norm of a start.
         reach: the largest ‖x‖_p, in units, for which ψ is tabulated.
+        row_bound: of rows in the dual of the norm that is asked for; ``None`` if there is none.
     """
 
     num_users: int
@@ -68,6 +69,7 @@ class Setting(NamedTuple):
     farthest: float
     start_norm: float
     reach: float
+    row_bound: float | None
 
     @property
     def num_terms(self) -> int:

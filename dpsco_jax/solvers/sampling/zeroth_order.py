@@ -8,9 +8,9 @@ does not know the norm: in ℓ2 the same draw would take d^(2/p-1) times as many
 Source: T, Proposition 5.5.6, Theorem 5.5.8 and Corollary 5.5.9 for vectors (Gopi, Lee, Liu, Shen and Tian
 2023). Corrected (docs/corrections.md): losses that are G-Lipschitz each differ by 2G; μ for the
 population's risk is twice the printed one; near p = 1, where T takes p' = 1 + 1/log d in place of p, losses
-are d^(1/p - 1/p')·G-Lipschitz; r is centred at the start, and its range Θ comes from a certificate, not
-from a constant that is 10 to 33 times larger. For Schatten norms the transform has no known efficient
-evaluation (T (5.30), an open question).
+of rows within B in ℓ_p* are d^(1/p - 1/p')·B-Lipschitz times the slope; r is centred at the start, and its
+range Θ comes from a certificate, not from a constant that is 10 to 33 times larger. For Schatten norms the
+transform has no known efficient evaluation (T (5.30), an open question).
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With G the Lipschitz constant of
 every user's loss in ℓp an exact draw is s-Gaussian DP, s = 2G·√k/(n·√μ). The law of the draw is within τ of
@@ -54,7 +54,7 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import norms, sampling
 from dpsco_jax.solvers import _arguments, _made_for
-from dpsco_jax.solvers.sampling import _bounded_rows, alternating_sampler, llt_sampler
+from dpsco_jax.solvers.sampling import _user_losses, alternating_sampler, llt_sampler
 from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
 from dpsco_jax.solvers.sampling._llt_numbers import MOST_PARAMETERS, Setting
 from dpsco_jax.solvers.sampling._precision import require_x64
@@ -75,6 +75,7 @@ def plan(
     budget: privacy.Budget,
     *,
     norm: Any = 1.5,
+    row_bound: float | None = None,
     radius: float | None = None,
     risk: str = "empirical",
     max_steps: int | None = None,
@@ -93,6 +94,8 @@ def plan(
         made for a
             smaller ε.
         norm: p in [1.1, 2]; or ``("schatten", p)``, which is refused.
+        row_bound: bound on rows in ℓ_p*, 1/p + 1/p* = 1: longer ones are scaled onto it, beside
+            ``feature_bound``. Without it p below 2 gains nothing.
         radius: R, a bound on ‖start - minimizer‖_p; d^(1/p - 1/2) times ``problem.distance`` if left out.
         risk: ``"empirical"``, of the users who are there, or ``"population"``, of the law that they were
         drawn from.
@@ -112,6 +115,8 @@ def plan(
     problem, budget = _arguments.require_request(problem, budget)
     require_x64("zeroth_order")
     exponent = constants.exponent(norm)
+    if row_bound is not None:
+        row_bound = _checks.require_real("row_bound", row_bound, *_SIZES)
     population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
     _checks.require_given(_checks.require_count, max_steps=max_steps)
     constant_time = _checks.require_flag("constant_time", constant_time)
@@ -122,7 +127,7 @@ def plan(
     _checks.require_real("problem.objective.lipschitz", problem.objective.lipschitz, *_SIZES)
     # (1) The norm that is worked in, and the constants in it.
     inner = constants.working_exponent(exponent, dim)
-    slope = constants.working_lipschitz(problem.objective, exponent, inner, dim)
+    slope = constants.working_lipschitz(problem.objective, exponent, inner, dim, row_bound)
     if radius is None:
         reach = problem.require_distance()
         radius = norms.norm_ratio(inner, 2.0, dim) * reach
@@ -142,6 +147,7 @@ def plan(
         farthest=1.0,
         start_norm=_START_NORMS * distance,
         reach=1.0,
+        row_bound=row_bound,
     )
 
     def parameters(s: float, theta: float) -> sampling.Draw:
@@ -197,7 +203,9 @@ def solve(
     most = setting.items_per_user
     _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
     model = constants.model(objective)
-    found = constants.working_lipschitz(objective, plan.norm, setting.exponent, setting.dim)
+    found = constants.working_lipschitz(
+        objective, plan.norm, setting.exponent, setting.dim, setting.row_bound
+    )
     bounds = (float(model.feature_bound), float(objective.lipschitz) / float(model.feature_bound))
     if found != setting.lipschitz or bounds != (setting.feature_bound, setting.slope):
         raise ValueError(
@@ -239,10 +247,15 @@ def _moves(
     plan: Plan, objective: Objective, data: UserData, start: Any
 ) -> alternating_sampler.Oracle:
     """The moves of the chain, in units around the start; all that is read of the data is read here."""
-    setting, numbers, model = plan.setting, plan.numbers, constants.model(objective)
+    setting, numbers = plan.setting, plan.numbers
+    users = _user_losses.user_losses(
+        *(objective, constants.model(objective), data, start),
+        _user_losses.Sizes(setting.start_norm, setting.label_bound),
+        *(plan.norm, setting.row_bound),
+    )
     return llt_sampler.oracle(
-        _bounded_rows.user_loss(model, numbers.unit),
-        _bounded_rows.records(model, data, start, setting.label_bound),
+        lambda x, record: users.loss(numbers.unit * x, record),
+        users.records,
         plan.transform,
         drift=numbers.start_convexity,
         radius=numbers.radius,

@@ -211,6 +211,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.sampling.zeroth_order.plan": {
         **_asked(_WHOLE, num_users=2, epsilon=0.5, delta=1e-3),
         "norm": Kind("exponent", ("nonsense", None, 1.0, 3.0, float("nan")))(2.0),
+        "row_bound": kinds.POSITIVE.but(None)(None),
         "radius": kinds.POSITIVE.but(None)(None),
         "risk": kinds.CHOICE("population"),
         "max_steps": kinds.COUNT.but(None)(None),

@@ -1,4 +1,4 @@
-"""The strongest noisy gradient descent for rows as records: 48 configurations of full and of sampled batches.
+"""The strongest noisy gradient descent for rows as records: 60 configurations of full and 60 of sampled batches.
 
 What it computes: for each task and ε the excess risk of DP-GD and DP-SGD for every configuration of a grid:
 number of steps (and share of the rows in one), clip norm, length of the path η·T, and constant steps,
@@ -171,7 +171,7 @@ class SamplingTuning:
     )
     modes: tuple[str, ...] = axis("mode", MODES, choices=MODES)
     clips: tuple[float, ...] = axis("clip", (0.5, 1.0))
-    paths: tuple[float, ...] = axis("path", (300.0, 600.0, 1200.0, 2400.0))
+    paths: tuple[float, ...] = axis("path", (600.0, 1200.0, 2400.0, 4800.0, 9600.0))
     epsilons: tuple[float, ...] = axis("epsilon", EPSILONS)
     seeds: int = axis("seed", 3)
     num_rows: int = 20_000

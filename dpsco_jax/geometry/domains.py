@@ -15,6 +15,7 @@ Cost: one pass over the parameters; a sort for simplex and ℓ1 ball.
 """
 
 import functools
+import inspect
 import math
 import weakref
 from collections.abc import Callable
@@ -97,6 +98,7 @@ def enter_moves(domain: Domain) -> Domain:
 
 
 _diameters: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+_makers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def proven_diameter(domain: Domain) -> float:
@@ -116,6 +118,13 @@ def proven_diameter(domain: Domain) -> float:
     return found
 
 
+def proven_maker(domain: Domain) -> tuple[str, dict[str, Any]]:
+    """The name of the function of this file that made a set, and its arguments; else as ``proven_diameter``."""
+    proven_diameter(domain)
+    name, given = _makers[domain.project]
+    return name, given
+
+
 def _entered(make: Callable[_Arguments, Domain]) -> Callable[_Arguments, Domain]:
     """Enters what the function makes for ``proven_diameter``, unless its diameter is traced."""
 
@@ -124,6 +133,8 @@ def _entered(make: Callable[_Arguments, Domain]) -> Callable[_Arguments, Domain]
         domain = enter_moves(make(*args, **kwargs))
         if not isinstance(domain.diameter, jax.core.Tracer) and np.ndim(domain.diameter) == 0:
             _diameters[domain.project] = float(np.asarray(domain.diameter))
+            given = inspect.signature(make).bind(*args, **kwargs).arguments
+            _makers[domain.project] = (make.__name__, dict(given))
         return domain
 
     return made

@@ -44,7 +44,7 @@ from dpsco_jax.solvers.resque import (
     resque_erm_high_probability,
     resque_prox,
 )
-from dpsco_jax.solvers.sampling import regularized
+from dpsco_jax.solvers.sampling import regularized, value_queries
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
     accelerated_sgd,
@@ -287,6 +287,14 @@ ROWS: tuple[Row, ...] = (
     _row(
         "regularized", regularized, 8, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
         regularization=1.0, above=1.1,
+    ),
+    _row(
+        "value_queries", value_queries, 2, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
+        epsilon=0.25, above=1.1,
+    ),
+    _row(
+        "value_queries, on a ball", value_queries, 2, kind="drawn", float64=True,
+        objective=OBJECTIVE, distance=1.0, epsilon=0.25, above=1.1,
     ),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(

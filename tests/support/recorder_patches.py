@@ -26,7 +26,7 @@ from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from dpsco_jax.problems.users import mean_loss
-from dpsco_jax.solvers.sampling import alternating_sampler, proximal_oracle
+from dpsco_jax.solvers.sampling import alternating_sampler, proximal_oracle, value_queries
 from tests.support.tape import Declared, Draw, Tape
 
 
@@ -186,6 +186,23 @@ def _proximal_oracle(tape: Tape, right: Any) -> Any:
     return oracle
 
 
+def _value_oracle(tape: Tape, right: Any) -> Any:
+    """The same of a draw by value queries: the slope at the start of the losses that it reads."""
+
+    def oracle(plan: Any, users: Any, restricted: Any) -> Any:
+        move = jnp.zeros(plan.dim)
+        slopes = jax.vmap(jax.grad(users.loss), in_axes=(None, 0))(move, users.records)
+        convexity = plan.setting.convexity(plan.regularization)
+        statistic = jnp.sqrt(plan.inverse_temperature / convexity) * jnp.mean(slopes, axis=0)
+        change = 2.0 * plan.setting.euclidean / len(slopes)
+        root = jnp.sqrt(convexity / plan.inverse_temperature)
+        tape.draw_of = (statistic, Declared(change / root, root / change))
+        kept = users._replace(records=_zeros(users.records)) if tape.freeze else users
+        return right(plan, kept, restricted)
+
+    return oracle
+
+
 def _sampler_run(tape: Tape, right: Any) -> Any:
     def run(key: Any, *args: Any, **kwargs: Any) -> Any:
         tape.write("gaussian", key, tape.draw_of[0], jnp.ones(()), tape.draw_of[1])
@@ -262,6 +279,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (private_range, "private_range", _private_range),
     (selection, "_noisy_argmax", _noisy_argmax),
     (proximal_oracle, "proximal_oracle", _proximal_oracle),
+    (value_queries, "_oracle", _value_oracle),
     (alternating_sampler, "run", _sampler_run),
     (privacy, "charge", _charge),
     (sampling, "poisson", _sampler),

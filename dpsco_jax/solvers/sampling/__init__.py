@@ -9,6 +9,7 @@ from dpsco_jax.solvers.sampling import (
     rejection_oracle,
     restricted_gaussian,
     routes,
+    value_queries,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "rejection_oracle",
     "restricted_gaussian",
     "routes",
+    "value_queries",
 ]

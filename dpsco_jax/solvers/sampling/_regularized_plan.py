@@ -228,7 +228,7 @@ def planned(
             epsilon=epsilon,
             delta=delta,
             excess_bound=bias + setting.dim / k + gap + generalization,
-            predicted_excess=_expected(nominal, k, regularization) + gap / 2 + generalization,
+            predicted_excess=expected_excess(nominal, k, regularization) + gap / 2 + generalization,
         )
         if not made.accounted:
             raise Infeasible(
@@ -272,7 +272,7 @@ def _counts(
         ) from None
 
 
-def _expected(nominal: Nominal, k: float, regularization: float) -> float:
+def expected_excess(nominal: Nominal, k: float, regularization: float) -> float:
     """The excess risk of a draw from a quadratic: in each direction a pull to the start, and a Gaussian."""
     curvatures = nominal.hessian()
     bent = curvatures + regularization

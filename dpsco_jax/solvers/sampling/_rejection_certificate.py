@@ -12,7 +12,8 @@ Formal guarantee: docs/privacy/rejection_oracle.md derives each part. For every 
 losses are convex and G-Lipschitz the law of the last point is within total variation τ of the target. Normal
 numbers are taken for exact, and points for the real numbers that they are; whatever tests them is charged.
 
-Cost: some ten thousand incomplete gamma functions, on the host.
+Cost: a few thousand passes over short arrays, on the host; the parts of a given chain may be traced, in
+float64, but for ``ball_radius`` without ``ball_bounds``.
 
 Example:
     >>> losses = rounded_losses(69.6, 10, 1.0, start_norm=0.0, start_loss=1.0)
@@ -24,11 +25,15 @@ Example:
 import contextlib
 import math
 from collections.abc import Iterable
-from typing import NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
+
+from scipy import special
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._numerics import Scalar, as_floats
 from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
+from dpsco_jax.solvers.sampling import _tangent_numbers as tangents
 from dpsco_jax.solvers.sampling import chain_lengths
 from dpsco_jax.solvers.sampling._rejection_error import MOST_TERMS, inner_variation, largest_c
 from dpsco_jax.solvers.sampling._rejection_rounding import Rounding, rounded_losses
@@ -38,8 +43,9 @@ __all__ = ["Chain", "Rounding", "Sizes", "certified", "planned", "rounded_losses
 
 _UP = 1.0 + 2.0**-30
 _MOST_TRIALS = 2**31 - 1
-_MIXING, _INNER, _CAP, _ESCAPE = 0.5, 0.25, 0.0625, 0.0625  # of τ; rounding has what is left
+_MIXING, _INNER, _CAP, ESCAPE = 0.5, 0.25, 0.0625, 0.0625  # of τ; rounding has what is left
 _SLACK = 1.0 - 2.0**-10
+_OFTEN = 0.55  # of attempts by tangents: steps are as 1/η, and a trial needs two that count
 
 
 class Sizes(NamedTuple):
@@ -55,16 +61,21 @@ class Sizes(NamedTuple):
         reach: the largest distance of a point of K from x_0; ``None`` for the whole space, and then x_0 must
             be the centre of ψ.
         ball_radius: of a ball K on which ``convex_set`` draws; ``None`` where every attempt counts.
+        ball_bounds: the largest deviation √v of a proposal, and how far outside a mean may be over it, for
+            which attempts on the ball are counted with; what suits the chain if ``None``.
+        tangent: ψ, centred at x_0, if ``restricted_gaussian.tangent`` draws from it on the whole space.
     """
 
     num_records: int
     dim: int
-    lipschitz: float
-    convexity: float
-    start_distance: float
+    lipschitz: Any
+    convexity: Any
+    start_distance: Any
     rounding: Rounding
     reach: float | None = None
     ball_radius: float | None = None
+    ball_bounds: tuple[float, float] | None = None
+    tangent: tangents.Power | None = None
 
 
 class Chain(NamedTuple):
@@ -83,90 +94,115 @@ class Chain(NamedTuple):
         cap: the probability that fewer than T of N trials succeed, or that a bound that this rests on fails.
     """
 
-    step_size: float
+    step_size: Any
     num_terms: int
-    num_steps: int
-    num_trials: int
+    num_steps: Any
+    num_trials: Any
     indices: str
-    acceptance: float
-    mixing: float
-    inner: float
-    rounding: float
-    cap: float
+    acceptance: Any
+    mixing: Any
+    inner: Any
+    rounding: Any
+    cap: Any
 
     @property
-    def variation(self) -> float:
+    def variation(self) -> Any:
         """τ, rounded up."""
-        return min(1.0, _UP * (self.mixing + self.inner + self.rounding + self.cap))
+        xp, (total,) = as_floats(self.mixing + self.inner + self.rounding + self.cap)
+        return xp.minimum(1.0, _UP * total)
 
 
 def certified(
     sizes: Sizes,
-    step_size: SupportsFloat,
+    step_size: Scalar,
     num_terms: int,
-    num_steps: int,
-    num_trials: int,
+    num_steps: Scalar,
+    num_trials: Scalar,
     indices: str = "prefix",
-    escape: SupportsFloat = 1e-12,
+    escape: Scalar = 1e-12,
 ) -> Chain:
     """The parts of τ of a chain that is given.
 
     Args:
         sizes: of the target.
-        step_size: η, above 0.
+        step_size: η, above 0; may be traced.
         num_terms: A, in [3, 18].
-        num_steps: T, at least 1.
-        num_trials: N, at least 1.
+        num_steps: T, at least 1; may be traced.
+        num_trials: N, at least 1; may be traced.
         indices: ``"prefix"`` or ``"fresh"``.
         escape: how likely points may be farther out than bounds on attempts and roundings hold for.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: a concrete argument is out of range.
     """
     _require(sizes)
-    eta = _checks.require_real("step_size", step_size, 0.0)
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    num_trials = _checks.require_integer("num_trials", num_trials, 1, _MOST_TRIALS)
-    escape = _checks.require_real("escape", escape, 0.0, 1.0)
-
-    c, convexity, distance = eta * sizes.lipschitz**2, sizes.convexity, sizes.start_distance
-    cap, reach = 0.0, sizes.reach
+    _checks.require_positive("step_size", step_size)
+    _checks.require_whole("num_steps", num_steps, 1)
+    _checks.require_whole("num_trials", num_trials, 1)
+    _checks.require_within("num_trials", num_trials, 1, _MOST_TRIALS)
+    _checks.require_inside("escape", escape)
+    xp, (eta, steps, trials, escape, slope, convexity, distance) = as_floats(
+        *(step_size, num_steps, num_trials, escape),
+        *(sizes.lipschitz, sizes.convexity, sizes.start_distance),
+    )
+    c, drift, everywhere = eta * slope**2, eta * convexity, sizes.reach is None
+    farther = xp.zeros_like(eta)  # the probability that a bound that this rests on fails
+    reach = sizes.reach
     if reach is None:
-        reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, num_steps, escape)
-    error, shifted = sizes.rounding.within(reach), 0.0
+        reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, steps, escape)
+    deviation = xp.sqrt(eta / (1.0 + drift))
+    counted, failing = _attempts(sizes, steps, eta, deviation, reach, escape)
+    error = sizes.rounding.within(reach) + counted.potential
+    shifted = 0.0
     if sizes.rounding.consistent:
         c, convexity, distance, shifted = roundings.computed_target(c, convexity, distance, error)
-    if sizes.reach is None and sizes.rounding.slope > 0.0:
-        cap += escape * math.exp(min(700.0, 2.0 * error * num_steps))
+    if everywhere:
+        farther = escape * xp.exp(xp.minimum(700.0, 2.0 * error * steps))
 
-    one = inner_variation(c, num_terms, indices)
-    counts = 0.5 * (1.0 - one)
+    # A density within e^{±2h} has tails that are e^{4h} as heavy at most, for x and for z.
+    one = inner_variation(c, num_terms, indices) * xp.exp(8.0 * xp.minimum(counted.potential, 1.0))
+    counts = 0.5 * (1.0 - xp.minimum(one, 1.0))
     left = 0.0 if sizes.rounding.consistent else error
-    wrong = roundings.acceptance_error(c, num_terms, sizes.num_records, left)
-    rounding, acceptance = 1.0, 0.0
-    if wrong < counts and shifted < 1.0:
-        contracts = sizes.reach is not None and not sizes.rounding.consistent
-        norms = roundings.power_norms(c, num_terms, 0.0)
-        spread = sum(norm / math.factorial(b) for b, norm in enumerate(norms)) - 1.0
-        drift = eta * sizes.convexity
-        rounding = shifted + roundings.steps_rounding(
-            wrong, counts, spread, drift, num_steps, contracts
-        )
-        acceptance = counts - wrong
-    if sizes.ball_radius is not None:
-        stddev = math.sqrt(eta / (1.0 + eta * sizes.convexity))
-        farthest = farthest_start(sizes.dim, num_steps, escape)
-        acceptance *= ball_acceptance(sizes.dim, sizes.ball_radius, stddev, farthest) ** 2
-        cap += escape
-    capped = 1.0
-    if acceptance > 0.0:
-        capped = chain_lengths.trials_variation(num_steps, num_trials, acceptance)
-    mixing = chain_lengths.mixing_variation(num_steps, eta, convexity, distance)
-    inner = min(1.0, num_steps * one)
+    wrong = roundings.acceptance_error(c, num_terms, sizes.num_records, left) + 2.0 * counted.error
+    proven = (wrong < counts) & (shifted < 1.0)
+    wrong, counts = xp.where(proven, wrong, 0.0), xp.where(proven, counts, 0.5)
+    norms = roundings.power_norms(c, num_terms, 0.0)
+    spread = sum(norm / math.factorial(b) for b, norm in enumerate(norms)) - 1.0
+    contracts = not everywhere and not sizes.rounding.consistent
+    rounding = shifted + roundings.steps_rounding(wrong, counts, spread, drift, steps, contracts)
+    acceptance = xp.where(proven, (counts - wrong) * counted.acceptance**2, 0.0)
+    possible = acceptance > 0.0
+    capped = chain_lengths.trials_variation(steps, trials, xp.where(possible, acceptance, 0.5))
     return Chain(
-        *(eta, num_terms, num_steps, num_trials, indices),
-        *(acceptance, mixing, inner, min(1.0, rounding), min(1.0, cap + capped)),
+        *(step_size, num_terms, num_steps, num_trials, indices),
+        acceptance,
+        chain_lengths.mixing_variation(steps, eta, convexity, distance),
+        xp.minimum(1.0, steps * one),
+        xp.where(proven, xp.minimum(1.0, rounding), 1.0),
+        xp.minimum(1.0, farther + failing + xp.where(possible, capped, 1.0)),
     )
+
+
+def _attempts(
+    sizes: Sizes, steps: Any, eta: Any, deviation: Any, reach: Any, escape: Any
+) -> tuple[tangents.Attempts, Any]:
+    """What is known of attempts, and the probability that it is not so."""
+    xp, (steps, deviation) = as_floats(steps, deviation)
+    zero = xp.zeros_like(deviation)
+    if sizes.tangent is not None:
+        return tangents.attempts(sizes.tangent, sizes.dim, eta, reach), zero
+    if sizes.ball_radius is None:
+        return tangents.Attempts(zero + 1.0, zero, zero), zero
+    if sizes.ball_bounds is None:
+        farthest = farthest_start(sizes.dim, int(steps), escape)
+        likely = ball_acceptance(sizes.dim, sizes.ball_radius, deviation, farthest)
+        return tangents.Attempts(zero + likely, zero, zero), zero + escape
+    # The wider the proposal is the less likely it stays in the ball.
+    widest, farthest = sizes.ball_bounds
+    likely = ball_acceptance(sizes.dim, sizes.ball_radius, widest, farthest)
+    longer = _UP * float(special.gammaincc(sizes.dim / 2.0, farthest**2 / 2.0))
+    within = xp.where(deviation <= widest, likely, 0.0)
+    return tangents.Attempts(within, zero, zero), xp.minimum(1.0, steps * longer)
 
 
 def planned(
@@ -198,10 +234,12 @@ def planned(
         if num_terms is None:  # a smaller δ asks for more terms, never many
             choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
+        if sizes.tangent is not None:
+            eta = _tangent_step(sizes, eta, max(steps, 1), ESCAPE * tau / 2.0)
         known = chain_lengths.mixing_steps(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )
-    escape = _ESCAPE * tau / 2.0
+    escape = ESCAPE * tau / 2.0
     draft = certified(sizes, eta, terms, known, _MOST_TRIALS, indices, escape)
     needed = draft.mixing + draft.inner + draft.rounding + draft.cap
     if draft.acceptance <= 0.0 or needed > (1.0 - _CAP) * tau:
@@ -211,6 +249,32 @@ def planned(
         )
     trials = chain_lengths.capped_trials(known, draft.acceptance, _SLACK * _CAP * tau)
     return certified(sizes, eta, terms, known, trials, indices, escape)
+
+
+def _tangent_step(sizes: Sizes, step_size: float, num_steps: int, escape: float) -> float:
+    """The step size, or a smaller one at which attempts by tangents count often enough."""
+
+    def often(log_step: float) -> bool:
+        eta = math.exp(log_step)
+        convexity, distance = float(sizes.convexity), float(sizes.start_distance)
+        reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, num_steps, escape)
+        assert sizes.tangent is not None
+        found = tangents.attempts(sizes.tangent, sizes.dim, eta, reach)
+        return bool(found.acceptance >= _OFTEN)
+
+    high = math.log(step_size)
+    if often(high):
+        return step_size
+    low = high - 60.0
+    if not often(low):
+        raise Infeasible(
+            "norm must be closer to 2, or dim smaller: roundings of the regularizer are too large for "
+            f"exponent = {sizes.tangent.exponent:.4g} and dim = {sizes.dim}"
+        )
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if often(middle) else (low, middle)
+    return math.exp(low)
 
 
 def _widest(share: float, choices: Iterable[int], indices: str) -> tuple[float, int]:
@@ -230,10 +294,12 @@ def _require(sizes: Sizes) -> None:
     _checks.require_integer("num_records", sizes.num_records, 1, 2**31 - 1)
     _checks.require_integer("dim", sizes.dim, 1)
     for name in ("lipschitz", "convexity", "start_distance"):
-        _checks.require_real(name, getattr(sizes, name), 0.0)
+        _checks.require_positive(name, getattr(sizes, name))
     _checks.require_instance("rounding", sizes.rounding, Rounding)
     for name in ("at_start", "slope"):
-        _checks.require_real(name, getattr(sizes.rounding, name), 0.0, closed=True)
+        _checks.require_nonnegative(name, getattr(sizes.rounding, name))
     for name in ("reach", "ball_radius"):
         if getattr(sizes, name) is not None:
             _checks.require_real(name, getattr(sizes, name), 0.0)
+    quadratic = sizes.tangent is None or (sizes.reach is None and sizes.ball_radius is None)
+    _checks.require(quadratic, "tangent", sizes.tangent, "None on a bounded set")

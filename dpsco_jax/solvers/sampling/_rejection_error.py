@@ -12,18 +12,19 @@ Formal guarantee: upper bounds, rounded up; no quadrature, all integrals are inc
 rises in c. In A it falls as long as what is cut off matters, and rises a little after that, as more terms
 may be clipped.
 
-Cost: A incomplete gamma functions for each term.
+Cost: A passes over A numbers; they may be traced.
 """
 
 import functools
 import math
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 from scipy import special
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._numerics import Scalar, as_floats, special_namespace
 from dpsco_jax.solvers.sampling._exponential_series import INDICES
 
 MOST_TERMS = 18
@@ -36,33 +37,35 @@ _B = np.arange(1, _BEYOND)
 _LOG_SHARES = np.append(0.0, np.log(_B) + special.gammaln(_B / 2.0) - special.gammaln(_B + 1.0))
 
 
-def inner_variation(c: SupportsFloat, num_terms: int, indices: str = "prefix") -> float:
+def inner_variation(c: Scalar, num_terms: int, indices: str = "prefix") -> Any:
     """δ(c, A): how far the law of an accepted point is at most from its target, rounded up.
 
     Args:
-        c: η(kG)², at least 0.
+        c: η(kG)², at least 0; may be traced, in float64.
         num_terms: A, in [3, 18].
         indices: ``"prefix"`` or ``"fresh"``.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: a concrete argument is out of range.
     """
-    c = _checks.require_real("c", c, 0.0, closed=True)
+    _checks.require_nonnegative("c", c)
     num_terms = _checks.require_integer("num_terms", num_terms, 3, MOST_TERMS)
     _checks.require_choice("indices", indices, INDICES)
-    if c == 0.0:
-        return 0.0
-    clipped = 0.0
-    for a in range(1, num_terms + 1):
-        after = 0.0 if a == num_terms else 1.0 / math.factorial(a + 1)
-        differences = a if indices == "prefix" else a * (a + 1) // 2
-        clipped += (1.0 / math.factorial(a) - after) * _excess(c, a, differences)
+    xp, (c,) = as_floats(c)
+    some = c > 0
+    c = xp.where(some, c, 1e-9)
+    each = np.arange(1, num_terms + 1)
+    reciprocals = np.array([1.0 / math.factorial(a) for a in each])
+    shares = reciprocals - np.append(reciprocals[1:], 0.0)
+    differences = each if indices == "prefix" else each * (each + 1) // 2
+    clipped = xp.sum(shares * _excess(xp, c, num_terms, differences))
     beyond = np.arange(num_terms + 1, _BEYOND)
-    terms = np.exp(0.5 * beyond * math.log(4.0 * c) + _LOG_SHARES[beyond])
+    terms = xp.exp(0.5 * beyond * xp.log(4.0 * c) + _LOG_SHARES[beyond])
     # Γ((b+1)/2)/Γ(b/2) is at most √(b/2), so the rest falls at least so fast.
-    ratio = math.sqrt(2.0 * c / _BEYOND)
-    rest = terms[-1] * ratio / (1.0 - ratio) if ratio < 1.0 else math.inf
-    return min(1.0, _UP * (clipped + float(np.sum(terms)) + float(rest)) + 1e-300)
+    ratio = xp.sqrt(2.0 * c / _BEYOND)
+    rest = xp.where(ratio < 1.0, terms[-1] * ratio / (1.0 - xp.minimum(ratio, 0.5)), xp.inf)
+    bound = _UP * (clipped + xp.sum(terms) + rest) + 1e-300
+    return xp.where(some, xp.minimum(bound, 1.0), 0.0)
 
 
 def largest_c(variation: SupportsFloat, num_terms: int, indices: str = "prefix") -> float:
@@ -83,20 +86,31 @@ def largest_c(variation: SupportsFloat, num_terms: int, indices: str = "prefix")
     return math.exp(low)
 
 
-def moment(c: float, b: int) -> float:
+def moment(c: Any, b: int) -> Any:
     """A bound on E|X|^b where Pr[|X| ≥ t] ≤ 2·exp(-t²/(4c)): b·(4c)^{b/2}·Γ(b/2)."""
     return b * (4.0 * c) ** (b / 2.0) * math.gamma(b / 2.0)
 
 
-def _excess(c: float, a: int, differences: int) -> float:
-    """E (h(M))₊ for h(t) = t + ... + t^a - 1 and Pr[M ≥ t] ≤ min(1, 2·differences·exp(-t²/(4c)))."""
-    start = max(_root(a), math.sqrt(4.0 * c * math.log(2.0 * differences)))
-    total = max(0.0, sum(start**b for b in range(1, a + 1)) - 1.0)
-    for b in range(1, a + 1):
-        # The integral of b·t^{b-1}·2·exp(-t²/(4c)) from `start` on, as a share of that from 0 on.
-        share = float(special.gammaincc(b / 2.0, start**2 / (4.0 * c)))
-        total += differences * moment(c, b) * share
-    return total
+def _excess(xp: Any, c: Any, num_terms: int, differences: np.ndarray) -> Any:
+    """E (h(M))₊, h(t) = t + ... + t^a - 1, a = 1, ..., A; Pr[M ≥ t] ≤ min(1, 2·differences·exp(-t²/(4c))).
+
+    The integral of b·t^{b-1}·2·exp(-t²/(4c)) from t on is b·(4c)^{b/2}·Γ(b/2, t²/(4c)), and Γ(s + 1, x) =
+    s·Γ(s, x) + x^s·e^{-x} is a sum of positive numbers.
+    """
+    roots = np.array([_root(a) for a in range(1, num_terms + 1)])
+    start = xp.maximum(roots, xp.sqrt(4.0 * c * np.log(2.0 * differences)))
+    x = start**2 / (4.0 * c)
+    decay = xp.exp(-x)
+    gammas = [math.sqrt(math.pi) * special_namespace(xp).erfc(xp.sqrt(x)), decay]
+    # For b differences or fewer the polynomial has no such term.
+    counted = np.tril(np.ones((num_terms, num_terms)))
+    height, total = xp.zeros_like(x), xp.zeros_like(x)
+    for b in range(1, num_terms + 1):
+        tail = b * (4.0 * c) ** (b / 2.0) * gammas[b - 1]
+        height = height + counted[:, b - 1] * start**b
+        total = total + counted[:, b - 1] * differences * tail
+        gammas.append(0.5 * b * gammas[b - 1] + x ** (b / 2.0) * decay)
+    return xp.maximum(height - 1.0, 0.0) + total
 
 
 @functools.cache

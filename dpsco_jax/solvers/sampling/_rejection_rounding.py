@@ -9,13 +9,14 @@ Formal guarantee: derived in docs/privacy/rejection_oracle.md, section 4. Normal
 and points for the real numbers that they are. If the computed loss is one function of point and record
 (``consistent``), its roundings change the target, once; otherwise they change every step.
 
-Cost: none.
+Cost: none. Numbers may be traced, in float64.
 """
 
 import math
-from typing import NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 from dpsco_jax import _checks
+from dpsco_jax._numerics import Scalar, as_floats
 from dpsco_jax.solvers.sampling._rejection_error import moment
 
 _UP = 1.0 + 2.0**-30
@@ -32,13 +33,13 @@ class Rounding(NamedTuple):
             ``rejection_oracle`` computes them from losses.
     """
 
-    at_start: float
-    slope: float
+    at_start: Any
+    slope: Any
     consistent: bool = True
 
-    def within(self, distance: float) -> float:
+    def within(self, distance: Any) -> Any:
         """The largest error at points that are at most so far from the start."""
-        return self.at_start + self.slope * distance if self.slope else self.at_start
+        return self.at_start + self.slope * distance
 
 
 class Target(NamedTuple):
@@ -51,27 +52,27 @@ class Target(NamedTuple):
         variation: how far it is from the target of the exact losses.
     """
 
-    c: float
-    convexity: float
-    start_distance: float
-    variation: float
+    c: Any
+    convexity: Any
+    start_distance: Any
+    variation: Any
 
 
-def computed_target(c: float, convexity: float, start_distance: float, error: float) -> Target:
+def computed_target(c: Scalar, convexity: Scalar, start_distance: Scalar, error: Scalar) -> Target:
     """The target of losses, times k, that are wrong by at most the given error."""
-    if error == 0.0:
-        return Target(c, convexity, start_distance, 0.0)
-    if error > 1e-3 or c > 0.05:  # where the tails of the proof are not those of (√c + error)²
-        return Target(1.0, convexity, start_distance, 1.0)
+    xp, (c, convexity, start, error) = as_floats(c, convexity, start_distance, error)
+    # Beyond these the tails of the proof are not those of (√c + error)².
+    proven = (error == 0.0) | ((error <= 1e-3) & (c <= 0.05))
+    off = xp.where(proven, error, 0.0)
     return Target(
-        (math.sqrt(c) + error) ** 2,
-        convexity * math.exp(-4.0 * error),
-        start_distance * math.exp(error),
-        _UP * 0.5 * math.expm1(2.0 * error),
+        xp.where(proven, xp.where(off > 0.0, (xp.sqrt(c) + off) ** 2, c), 1.0),
+        convexity * xp.exp(-4.0 * off),
+        start * xp.exp(off),
+        xp.where(proven, _UP * 0.5 * xp.expm1(2.0 * off), 1.0),
     )
 
 
-def acceptance_error(c: float, num_terms: int, num_records: int, error: float) -> float:
+def acceptance_error(c: Any, num_terms: int, num_records: int, error: Any) -> Any:
     """e: how much rounding changes the probability that x is accepted, in the mean square over x.
 
     Args:
@@ -88,15 +89,15 @@ def acceptance_error(c: float, num_terms: int, num_records: int, error: float) -
     return 1.01 * (0.5 * (values + _UNIT * (arithmetic + sum(norms[2:]))) + _UNIT + indices)
 
 
-def power_norms(c: float, num_terms: int, error: float) -> list[float]:
+def power_norms(c: Any, num_terms: int, error: Any) -> list[Any]:
     """Bounds on the root mean squares of (|X| + error)^b, b = 0, ..., A."""
     each = range(1, num_terms + 1)
     return [1.0] + [(moment(c, 2 * b) ** (0.5 / b) + error) ** b for b in each]
 
 
 def steps_rounding(
-    error: float, counts: float, spread: float, drift: float, num_steps: int, contracts: bool
-) -> float:
+    error: Any, counts: Any, spread: Any, drift: Any, num_steps: Any, contracts: bool
+) -> Any:
     """What an acceptance error adds to the total variation of T steps.
 
     Args:
@@ -111,25 +112,29 @@ def steps_rounding(
     if not contracts:
         return _UP * num_steps * once
     moved = 0.5 * once * (1.0 + 0.5 * spread / counts) * (1.0 + drift) / drift
-    return _UP * min(num_steps * once, once + moved)
+    xp, (every, few) = as_floats(num_steps * once, once + moved)
+    return _UP * xp.minimum(every, few)
 
 
 def farthest_point(
     dim: int,
-    step_size: float,
-    convexity: float,
-    start_distance: float,
-    num_steps: int,
-    variation: float,
-) -> float:
+    step_size: Scalar,
+    convexity: Scalar,
+    start_distance: Scalar,
+    num_steps: Scalar,
+    variation: Scalar,
+) -> Any:
     """The r with which no point of a chain, nor any proposal, is farther than r from x_0, but so likely."""
-    lengths = 2.0 * start_distance + 2.0 * math.sqrt(step_size * dim)
-    tail = math.sqrt(2.0 * math.log(4.0 * 2.0**31 * num_steps / variation))
-    return _UP * (lengths + tail * math.sqrt(1.0 / convexity + 2.0 * step_size))
+    xp, (eta, convexity, start, steps, tau) = as_floats(
+        step_size, convexity, start_distance, num_steps, variation
+    )
+    lengths = 2.0 * start + 2.0 * xp.sqrt(eta * dim)
+    tail = xp.sqrt(2.0 * xp.log(4.0 * 2.0**31 * steps / tau))
+    return _UP * (lengths + tail * xp.sqrt(1.0 / convexity + 2.0 * eta))
 
 
 def rounded_losses(
-    scale: SupportsFloat,
+    scale: Scalar,
     dim: int,
     lipschitz: SupportsFloat,
     start_norm: SupportsFloat,
@@ -141,7 +146,7 @@ def rounded_losses(
     A sum of d products in any order is within γ_d·‖x‖·‖s‖ of what it stands for, γ_d = d·2^-53/(1 - d·2^-53).
 
     Args:
-        scale: k.
+        scale: k; may be traced.
         dim: d.
         lipschitz: G, at least Lip(ℓ)·‖s‖.
         start_norm: ‖x_0‖, or more.
@@ -149,10 +154,10 @@ def rounded_losses(
         link_ulps: the error of the link.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: a concrete argument is out of range.
     """
     dim = _checks.require_integer("dim", dim, 1)
-    scale = _checks.require_real("scale", scale, 0.0)
+    _checks.require_positive("scale", scale)
     slope = _checks.require_real("lipschitz", lipschitz, 0.0)
     norm = _checks.require_real("start_norm", start_norm, 0.0, closed=True)
     loss = _checks.require_real("start_loss", start_loss, 0.0, closed=True)

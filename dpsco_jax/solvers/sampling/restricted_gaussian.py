@@ -9,7 +9,7 @@ has exactly that law. For ψ(x) = κ‖x - x₀‖²/2 the law is N(m, v·I) on 
   w the direction of m - x̂: it proposes N(m, v·I) on this half-space, in one dimension a tail and a free
   normal across. What lies in K counts.
 ``tangent`` takes any convex ψ with its gradient g at y: it proposes N(y - ηg, η·I) and counts the point with
-probability exp(-(ψ(x) - ψ(y) - ⟨g, x - y⟩)), if it is in K.
+probability exp(-(ψ(x) - ψ(y) - ⟨g, x - y⟩)), times e^{-2^-20}, if it is in K.
 
 Source: T section 3.5 and Proposition 4.4.8, which leave these draws to general samplers.
 
@@ -44,6 +44,7 @@ from dpsco_jax.solvers.sampling._truncated_normal import tail_depth, truncated_n
 from dpsco_jax.solvers.sampling.attempt_bounds import OUTSIDE
 
 __all__ = [
+    "TANGENT_SLACK",
     "Drawn",
     "Restricted",
     "box",
@@ -52,6 +53,10 @@ __all__ = [
     "tangent",
     "whole_space",
 ]
+
+
+TANGENT_SLACK = 2.0**-20
+"""What is added to the exponent of every test of ``tangent``: roundings can then not make a chance exceed 1."""
 
 
 class Restricted(NamedTuple):
@@ -229,7 +234,8 @@ def tangent(
         free_key, coin_key = jax.random.split(key)
         move = jnp.sqrt(step_size) * _normal(free_key, y.shape) - step_size * slope
         x = y + move
-        above = potential(x) - height - jnp.dot(slope, move)
+        # Of the point that was rounded, so that only roundings in proportion to the step are left.
+        above = potential(x) - height - jnp.dot(slope, x - y) + TANGENT_SLACK
         counts = jax.random.uniform(coin_key, (), jnp.float64) < jnp.exp(-above)
         return x, counts if domain is None else counts & domain.contains(x, 0.0)
 

@@ -1,7 +1,7 @@
 """Which private solver to take for a problem where one record is one loss: draws beside noisy gradients.
 
-What it computes: the plans of ``regularized``, ``langevin`` and ``private_ac_sa`` for one problem and budget,
-what each is expected to reach on the same nominal problem, what is proven of it, and what it costs. The one
+What it computes: the plans of ``regularized``, ``langevin``, ``private_ac_sa`` and ``value_queries`` for one
+problem and budget, what each is expected to reach on the same nominal problem, what is proven of it, and what it costs. The one
 with the least expectation comes first; plans that only prove a bound come after those that expect something.
 
 Source: own. For a quadratic of curvatures h, a draw has the noise ½·(G_Δ/(sn))²·Σ h/(μ·(h + μ)), the average
@@ -22,7 +22,7 @@ Example:
     ...         Problem(losses.logistic(1.0), num_users=5000, dim=10, distance=4.0), Budget(1.0, 1e-6)
     ...     )
     >>> [route.name for route in found.routes]
-    ['langevin', 'regularized', 'private_ac_sa']
+    ['langevin', 'regularized', 'private_ac_sa', 'value_queries']
     >>> found.best.plan.certificate().epsilon <= 1.0
     True
 """
@@ -35,7 +35,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.item_level import langevin, private_ac_sa
-from dpsco_jax.solvers.sampling import regularized
+from dpsco_jax.solvers.sampling import regularized, value_queries
 
 __all__ = ["Route", "Routes", "compare"]
 
@@ -49,7 +49,7 @@ class Route(NamedTuple):
         predicted_excess: the excess risk that is expected on the nominal problem; NaN if the plan expects
             nothing.
         excess_bound: what is proven of it; ``inf`` where nothing is.
-        user_gradients: passes over the users, times the users, at most.
+        user_gradients: passes over the users, times the users, at most; of ``value_queries`` losses of a user.
         refusal: why there is no plan; empty if there is one.
     """
 
@@ -102,7 +102,7 @@ def compare(
     """The routes for a problem, each planned with its own choices.
 
     Args:
-        problem: as for the three solvers; one that refuses it is listed with its reason.
+        problem: as for the four solvers; one that refuses it is listed with its reason.
         budget: (ε, δ) of one run, δ > 0.
         columns_per_row: entries of a one-hot row, which predictions count with; ``None`` for dense rows.
 
@@ -118,6 +118,10 @@ def compare(
         ),
         _route("langevin", lambda: langevin.plan(problem, budget, columns_per_row=columns_per_row)),
         _route("private_ac_sa", lambda: private_ac_sa.plan(problem, budget)),
+        _route(
+            "value_queries",
+            lambda: value_queries.plan(problem, budget, columns_per_row=columns_per_row),
+        ),
     ]
     return Routes(tuple(sorted(made, key=_promise)))
 

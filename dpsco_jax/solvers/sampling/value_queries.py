@@ -1,0 +1,293 @@
+"""The regularized exponential mechanism by value queries alone: any convex Lipschitz loss, no gradients.
+
+What it computes: one point of the law exp(-k·(F + ridge + μ·r(x - start))) on the whole space, a ball or a
+box, F the mean user loss, by the proximal sampler with the oracle that rejects by an estimated exponential:
+two trials of a few loss values for each of T steps.
+
+    r(x) = ½‖x‖²,  or (w/2)·‖x‖_q² for ``norm`` = p below 2, which is strongly convex in ℓ_p
+
+Source: T, Algorithms 13 and 14; Theorems 3.2.1, 3.6.2, 3.6.4, 3.6.8, 3.6.9, 4.1.3, 4.4.2, 4.4.6, 4.5.2 and
+4.5.3, Propositions 4.4.7 to 4.4.9, Corollaries 4.4.10 to 4.4.12. Corrected where docs/corrections.md says so:
+differences of losses are 2G-Lipschitz, τ costs 1 + e^ε times itself, and all constants are explicit.
+``constants="paper"`` is the print, which is refused wherever its true ε is above the budget.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. An exact draw is s-Gaussian DP, s =
+G_Δ·√k/(n·√(σμ + ridge)) (``_value_queries_plan``); the law of the draw is within τ of that on every data set
+(docs/privacy/rejection_oracle.md): T steps, the clip of the estimate, the cap on trials and the rounding of
+float64 have their parts. The loss is one of ``problems.losses``; rows, labels and points are put within
+public bounds, each by itself. One draw is released, on a public grid; not the points before it, and not how
+many trials were made, nor, unless ``constant_time``, how long that took. The start may not depend on data.
+Utility: E F - F* ≤ μΘ + d/k for an exact draw, Θ = max r within the distance, and G_Δ·min(G, G_Δ)/(n·(σμ +
+ridge)) more for the population. Without ridge the μ of least bound has 2·G_Δ·√(dΘ/σ)/(sn).
+
+Cost: T of about 13·log(T/τ)·(G/G_Δ)²·(sn)²·log(1/τ) steps in a row, whatever μ, times d^(2/q - 1) for q < 2,
+and 3.44 losses of one user a trial. For n up to a few hundred. Needs ``jax_enable_x64``.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget, Problem
+    >>> from dpsco_jax.problems import losses, synthetic
+    >>> from dpsco_jax.solvers.sampling import value_queries
+    >>> with jax.enable_x64(True):
+    ...     made = synthetic.logistic_regression(jax.random.key(0), num_users=8, items_per_user=1, dim=2)
+    ...     objective = losses.hinge(1.0)
+    ...     problem = Problem(objective, num_users=8, dim=2, distance=3.0)
+    ...     plan = value_queries.plan(problem, Budget(1.0, 1e-2))
+    ...     start = jax.numpy.zeros(2)
+    ...     run = jax.jit(lambda key: value_queries.solve(key, plan, objective, made.data, start))
+    ...     solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((2,), 0, True)
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax.geometry import domains, lp
+from dpsco_jax.problems.objective import Objective, OneHot
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.rates.norms import require_exponent
+from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers.sampling import (
+    _rows,
+    _user_losses,
+    _value_queries_search,
+    alternating_sampler,
+    rejection_oracle,
+    restricted_gaussian,
+)
+from dpsco_jax.solvers.sampling._precision import require_x64
+from dpsco_jax.solvers.sampling._value_queries_plan import Plan
+from dpsco_jax.solvers.sampling._value_queries_setting import (
+    center_of,
+    ends_of,
+    model_of,
+    setting_of,
+)
+from dpsco_jax.solvers.solution import Solution, Status
+
+__all__ = ["Plan", "plan", "solve"]
+
+_SIZES = (1e-30, 1e30)
+_RELEASED = 32.0  # units of the grid of the released point in a deviation of a proposal, at least
+_NEAR = 2.0**-20  # of a ball's radius: where a start in float32 may be for its centre
+
+
+@_made_for.remembers
+def plan(
+    problem: Problem,
+    budget: privacy.Budget,
+    *,
+    regularization: float | None = None,
+    norm: float = 2.0,
+    row_bound: float | None = None,
+    risk: str = "empirical",
+    thrifty: bool = False,
+    constants: str = "tight",
+    max_steps: int | None = None,
+    columns_per_row: int | None = None,
+    constant_time: bool = False,
+) -> Plan:
+    """Checks all arguments and finds temperature, regularization, steps and trials. All of them are public.
+
+    Args:
+        problem: for the objective, which must have a loss of ``problems.losses`` on the whole space, a ball
+            around the start, or a box; n; the number of parameters; m, which is the most items that a user
+            may have; and R, the distance in ``norm`` from the start to a minimizer. Where it is left out,
+            that of the ball or box; with a ridge there need be none.
+        budget: (ε, δ) of the draw, δ > 0.
+        regularization: μ ≥ 0; the one of the least ``excess_bound`` if left out: none where the ridge is
+            enough.
+        norm: p ≥ 1. Below 2 the domain must be the whole space, unless log(dim) ≤ 2.
+        row_bound: bound on rows in ℓ_p*, 1/p + 1/p* = 1: longer ones are scaled onto it, beside
+            ``feature_bound``. Without it p below 2 gains nothing. For vector linear models.
+        risk: ``"empirical"`` or ``"population"``: which risk ``excess_bound`` bounds.
+        thrifty: of the population's risk: less is released where that saves steps, min(s, √(2d/n)), which
+            costs a constant factor of risk.
+        constants: ``"tight"``, or ``"paper"``: k, μ and τ as printed.
+        max_steps: the most steps T; s is lowered to what they do, and the draw is more private.
+        columns_per_row: entries of a one-hot row, which the prediction counts with; ``None`` for dense rows.
+        constant_time: whether all N trials are made, each with all its values, so that time tells nothing.
+
+    Raises:
+        ValueError: an argument is out of range, ``jax_enable_x64`` is off, the loss or the domain is not of
+            these kinds, or printed constants are not private: the message has their true ε.
+        Infeasible: float64 or 2³¹ trials are too few for such a draw, or ``max_steps``.
+    """
+    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    require_x64("value_queries")
+    norm = require_exponent("norm", norm)
+    if row_bound is not None:
+        row_bound = _checks.require_real("row_bound", row_bound, *_SIZES)
+    if regularization is not None:
+        regularization = _checks.require_real("regularization", regularization, 0.0, closed=True)
+    population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
+    thrifty = _checks.require_flag("thrifty", thrifty)
+    _checks.require(population or not thrifty, "thrifty", thrifty, "False for the empirical risk")
+    _checks.require_choice("constants", constants, ("tight", "paper"))
+    _checks.require_given(
+        _checks.require_count, max_steps=max_steps, columns_per_row=columns_per_row
+    )
+    constant_time = _checks.require_flag("constant_time", constant_time)
+    _checks.require_integer("problem.num_users", problem.num_users, 1, 2**31 - 1)
+    _checks.require_real("problem.objective.lipschitz", problem.objective.lipschitz, *_SIZES)
+    ridge = float(problem.objective.ridge)
+    if problem.distance is not None or not ridge:
+        _checks.require_real("problem.distance", problem.require_distance(), *_SIZES)
+    if regularization == 0.0 and not ridge:
+        raise ValueError("regularization must be positive without a ridge, got 0")
+    setting = setting_of(
+        *(problem.objective, problem.num_users, problem.items_per_user),
+        *(problem.dim, norm, row_bound),
+    )
+    asked = _value_queries_search.Request(
+        *(problem, setting, regularization, population, thrifty, max_steps),
+        *(columns_per_row, constant_time),
+    )
+    if constants == "paper":
+        return _value_queries_search.printed(asked, budget)
+    return _value_queries_search.tight(asked, budget)
+
+
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Makes the draw. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``, for this very objective.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users, of at most ``plan.setting.items_per_user`` slots.
+        params: the start, the centre of the regularization, which may not depend on the data. On a box it is
+            put into the box; on a ball a start that is not its centre costs infinity, as on the whole space
+            one that is farther out than ``plan.sizes.start_norm``.
+
+    Raises:
+        ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not
+            have the proven constants that were planned for.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params)
+    require_x64("value_queries")
+    setting, model = plan.setting, model_of(objective)
+    users, slots = jax.tree.leaves(data.items)[0].shape[:2]
+    most = setting.items_per_user
+    _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
+    start, shaped = _start(params)
+    if model is not None and not isinstance(data.items.features, OneHot):
+        width = np.shape(data.items.features)[-1]
+        rows = start.shape[0]
+        _checks.require(width == rows, "data.items.features", width, f"of {rows} columns")
+    found = setting_of(objective, users, most, plan.dim, setting.norm, setting.row_bound)
+    if found != setting:
+        raise ValueError(f"objective must be that of plan.setting = {setting}, got {found}")
+
+    # Numbers that were narrowed are those that run, and are reckoned with in float64.
+    plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
+    center, pull, near = _center(plan, objective, jnp.ravel(start))
+    users_losses = _user_losses.user_losses(
+        *(objective, model, data, center.reshape(start.shape), plan.sizes),
+        *(setting.norm, setting.row_bound),
+    )
+    oracle = _oracle(plan, users_losses, _restricted(plan, objective, center, pull))
+    end = alternating_sampler.run(
+        key,
+        oracle,
+        jnp.zeros(plan.dim),
+        num_steps=plan.num_steps,
+        num_trials=plan.num_trials,
+        constant_time=plan.constant_time,
+    )
+    draw = _released(plan, objective, center, end.params)
+    good = jnp.all(jnp.isfinite(draw))
+    each = 2.0 * plan.num_terms if plan.constant_time else 2.0 * (math.e - 1.0)
+    queries, realized = (
+        jnp.ceil(count).astype(jnp.int64) * slots
+        for count in (plan.value_queries, each * end.num_trials)
+    )
+    return Solution(
+        params=shaped(draw),
+        privacy=privacy.unbounded_unless(near, plan.loss()),
+        status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
+        gradients=queries,
+        unprivate={
+            "gradients": realized,
+            "trials": end.num_trials,
+            "steps": end.num_accepted,
+            "trace": None,
+        },
+    )
+
+
+def _start(params: Any) -> tuple[Any, Any]:
+    """The start in float64, a vector unless it is one array, and the way back to its form."""
+    if jax.tree_util.treedef_is_leaf(jax.tree.structure(params)):
+        kind = jnp.asarray(params).dtype
+        start = jnp.asarray(params).astype(jnp.float64)
+        return start, lambda point: point.reshape(start.shape).astype(kind)
+    flat, back = jax.flatten_util.ravel_pytree(params)
+    return flat.astype(jnp.float64), lambda point: back(point.astype(flat.dtype))
+
+
+def _center(plan: Plan, objective: Objective, start: Any) -> tuple[Any, Any, Any]:
+    """Where moves are counted from, the centre of regularizer and ridge from there, whether that is covered."""
+    setting = plan.setting
+    share = plan.setting.ridge / setting.convexity(plan.regularization)
+    near = jnp.array(True)
+    if setting.set_name == "whole_space":
+        center, pull = (1.0 - share) * start, jnp.zeros_like(start)
+    else:
+        if setting.set_name == "ball":
+            center = jnp.asarray(center_of(objective, start.shape))
+            near = jnp.linalg.norm(start - center) <= _NEAR * setting.radius
+        else:
+            center = jnp.clip(start, *ends_of(objective))
+        pull = -share * center
+    return center, pull, near & (jnp.linalg.norm(center) <= plan.sizes.start_norm)
+
+
+def _restricted(plan: Plan, objective: Objective, center: Any, pull: Any) -> Any:
+    """The law of proposals for moves."""
+    setting, k = plan.setting, plan.inverse_temperature
+    if setting.tangent:
+        regularizer = lp.Regularizer(setting.norm, setting.dim)
+        scale = k * plan.regularization
+        return restricted_gaussian.tangent(
+            plan.step_size,
+            lambda move: scale * regularizer.value(move),
+            lambda move: scale * regularizer.gradient(move),
+        )
+    around = (plan.step_size, k * setting.convexity(plan.regularization), pull)
+    if setting.set_name == "ball":
+        return restricted_gaussian.convex_set(*around, domains.ball(setting.radius))
+    if setting.set_name == "box":
+        lower, upper = ends_of(objective)
+        return restricted_gaussian.box(*around, lower - center, upper - center)
+    return restricted_gaussian.whole_space(*around)
+
+
+def _oracle(plan: Plan, users: _user_losses.UserLosses, restricted: Any) -> Any:
+    return rejection_oracle.oracle(
+        users.loss,
+        users.records,
+        restricted,
+        num_records=plan.num_users,
+        scale=plan.inverse_temperature,
+        num_terms=plan.num_terms,
+        constant_time=plan.constant_time,
+    )
+
+
+def _released(plan: Plan, objective: Objective, center: Any, move: Any) -> Any:
+    """The point on a grid of its own, towards the centre: its last digits would tell how it was reached."""
+    convexity = plan.inverse_temperature * plan.setting.convexity(plan.regularization)
+    deviation = jnp.sqrt(plan.step_size / (1.0 + plan.step_size * convexity))
+    unit = _rows.power_below(deviation / _RELEASED)
+    point = center + jnp.trunc(move / unit) * unit
+    return jnp.clip(point, *ends_of(objective)) if plan.setting.set_name == "box" else point

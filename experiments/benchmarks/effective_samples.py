@@ -129,7 +129,7 @@ def tuned_mala_step(key: Any, data: Any) -> float:
 
 
 def fewest(points: Any) -> float:
-    """Effective samples of all chains, of the coordinate that has the fewest; the first quarter is left out."""
+    """Effective samples of the coordinate that has the fewest, without the first quarter of each chain."""
     kept = points[:, points.shape[1] // 4 :]
     return float(jnp.min(blackjax.diagnostics.effective_sample_size(kept)))
 

@@ -15,9 +15,11 @@ import pandas as pd
 
 from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, log_ticks, panels, save, shared_legend
 from dpsco_jax.sweeps.report import show, summarize
+from experiments.studies import sampling_formulas as formulas
 
 _FACTS = ("nominal", "laplace", "bound", "trivial", "named")
 _LAST = "DP-GD, last"
+_PURE = (20_000, 58)
 
 
 def write(frame: pd.DataFrame, folder: Path, delta: float, routes: Sequence[str]) -> None:
@@ -49,6 +51,7 @@ def write(frame: pd.DataFrame, folder: Path, delta: float, routes: Sequence[str]
         title = f"{task}: excess risk, w = 0 has {rows['trivial'].iloc[0]:.4g}"
         show(title, {name: rows[name].tolist() for name in (*columns, *ratios)})
     _show_routes(table, routes)
+    _show_formulas(table, folder, delta)
     _draw(table, folder, delta)
 
 
@@ -69,6 +72,23 @@ def _show_routes(table: pd.DataFrame, routes: Sequence[str]) -> None:
     names = ("task", "radius", "epsilon", "named", "best", "named over best")
     columns = dict(zip(names, map(list, zip(*lines, strict=True)), strict=True))
     show(f"routes: the one that is named is the best in {hits} of {len(lines)}", columns)
+
+
+def _show_formulas(table: pd.DataFrame, folder: Path, delta: float) -> None:
+    """Users as records, and pure privacy: by plans and formulas alone."""
+    tasks, epsilons = list(table["task"].unique()), sorted(table["epsilon"].unique())
+    users = formulas.users_as_records(tasks, (4.0, 10.0), epsilons, delta)
+    users.to_csv(folder / "users_as_records.csv", index=False)
+    title = f"a user as the record: a plan beats w = 0 in {users['beats'].sum()} of {len(users)}"
+    show(title, {str(name): users[name].tolist() for name in users})
+    pure = pd.DataFrame(
+        {"radius": radius, "epsilon": epsilon} | formulas.pure_privacy(*_PURE, radius, epsilon)
+        for radius in (4.0, 10.0)
+        for epsilon in epsilons
+    )
+    pure.to_csv(folder / "pure_privacy.csv", index=False)
+    title = "pure privacy, {:,} rows of {} columns, by formulas".format(*_PURE)
+    show(title, {str(name): pure[name].tolist() for name in pure})
 
 
 def _draw(table: pd.DataFrame, folder: Path, delta: float) -> None:

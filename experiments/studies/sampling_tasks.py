@@ -18,6 +18,7 @@ Cost: seconds for each task and μ; a dense [dim, dim] decomposition.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -93,6 +94,38 @@ def load_rows(name: str, most_rows: int) -> Rows:
         trivial=math.log(2.0) - found.value,
         norm=float(np.linalg.norm(found.params)),
     )
+
+
+class Users(NamedTuple):
+    """What is known of a task with a user as the record.
+
+    Attributes:
+        problem: ``problem(R)``: the sizes, and a distance that somebody declared.
+        columns: of a row.
+        trivial: excess risk of w = 0, not private.
+    """
+
+    problem: Callable[[float], Problem]
+    columns: int
+    trivial: float
+
+
+@functools.cache
+def load_users(name: str) -> Users:
+    """A task of whole users, of the mean over users of the mean over their rows.
+
+    Args:
+        name: of the task.
+    """
+    task, objective = load(name), losses.logistic(1.0, ridge=RIDGE)
+    users, slots, columns = task.train.items.features.columns.shape
+    found = reference.solve(objective, task.train, task.dim)
+
+    def problem(radius: float) -> Problem:
+        sizes = {"num_users": users, "items_per_user": slots, "dim": task.dim}
+        return Problem(objective, distance=radius, **sizes)
+
+    return Users(problem, columns, math.log(2.0) - found.value)
 
 
 def shared_rows(rows: Rows, always: bool = False) -> UserData:

@@ -1,4 +1,4 @@
-"""The strongest noisy gradient descent for rows as records: 60 configurations of full and 60 of sampled batches.
+"""The strongest noisy gradient descent for rows as records: full batches and sampled ones, 60 settings each.
 
 What it computes: for each task and ε the excess risk of DP-GD and DP-SGD for every configuration of a grid:
 number of steps (and share of the rows in one), clip norm, length of the path η·T, and constant steps,

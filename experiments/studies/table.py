@@ -10,6 +10,7 @@ from experiments.studies.private_nonsmooth import PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.query_depth import QueryDepth
 from experiments.studies.resque_drift import ResqueDrift
+from experiments.studies.sampling_queries import SamplingQueries
 from experiments.studies.sampling_risk import SamplingRisk
 from experiments.studies.sampling_tuning import SamplingTuning
 from experiments.studies.table_solvers import TableSolvers
@@ -39,6 +40,7 @@ _ALL: tuple[type[Experiment], ...] = (
     AutoChoice,
     SamplingTuning,
     SamplingRisk,
+    SamplingQueries,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

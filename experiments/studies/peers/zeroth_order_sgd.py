@@ -1,23 +1,23 @@
 """DP-SGD that sees values only: noisy two-point differences along random directions, for linear models.
 
-What it computes: T steps on all users. In each, m orthonormal directions u_j, uniform, the same for all users;
-of every user the m differences (f(x + h·u_j) - f(x - h·u_j))/(2h), clipped together to the norm C; their mean
-g with Gaussian noise; and
+What it computes: T steps on all users. In each, m orthonormal directions u_j, uniform, the same for all
+users; of every user the m differences (f(x + h·u_j) - f(x - h·u_j))/(2h), clipped together to the norm C;
+their mean g with Gaussian noise; and
 
     x ← Π(x - η·(d/m)·Σ_j g_j·u_j),
 
 Π onto the domain, with constant or linearly falling steps. One run gives four results: its last point, the
-uniform average, the average with weights t³, that of the last half. For m = d it is DP-SGD whose gradients come
-from differences.
+uniform average, the average with weights t³, that of the last half. For m = d it is DP-SGD whose gradients
+come from differences.
 
 Source: two-point estimates as in Duchi, Jordan, Wainwright and Wibisono 2015; private with the noise on the
 clipped difference as in Zhang, Li, Bu and He 2023 ("DPZero"), there with m = 1.
 
 Formal guarantee: directions are drawn without the data, and with them fixed the replacement of a user
 replaces one vector of differences of norm at most C by another: their sum moves by at most 2C. Noise of
-``noise_multiplier``·2C/n on each of the m numbers makes T steps (ε, δ)-DP under REPLACE_ONE with the certified
-multiplier of T full batches; everything else is post-processing. A difference that is not finite counts as
-zero.
+``noise_multiplier``·2C/n on each of the m numbers makes T steps (ε, δ)-DP under REPLACE_ONE with the
+certified multiplier of T full batches; everything else is post-processing. A user with a difference that is
+not finite counts as zero.
 
 Cost: 2·m·n values a step.
 """

@@ -95,8 +95,12 @@ def _least(name: str, rows: np.ndarray, labels: np.ndarray, signs: np.ndarray) -
         found = scipy.optimize.linprog(
             cost, np.vstack(above), np.concatenate(limits), bounds=free, method="highs"
         )
-        length = np.linalg.norm(found.x[:dim])
-        if length <= 1.0 + 1e-9:
+        length = max(1.0, float(np.linalg.norm(found.x[:dim])))
+        inside = rows @ (found.x[:dim] / length)
+        losses_inside = np.abs(inside - labels)
+        if name == "hinge":
+            losses_inside = np.maximum(0.0, 1.0 - signs * inside)
+        if losses_inside.mean() <= found.fun + 1e-9:
             return float(found.fun)
         above.append(np.concatenate([found.x[:dim] / length, np.zeros(n)])[None])
         limits.append(np.ones(1))
@@ -142,8 +146,8 @@ class SamplingQueries:
         found: list[dict[str, Setting]] = []
         for problem in self.problems:
             for dim in self.dims:
-                both = {"problem": problem, "dim": dim}
-                runs = [
+                both: dict[str, Setting] = {"problem": problem, "dim": dim}
+                runs: list[dict[str, Setting]] = [
                     {"seed": seed, "epsilon": epsilon}
                     for seed in range(self.seeds)
                     for epsilon in self.epsilons

@@ -1,5 +1,6 @@
 """The studies of sampling at tiny sizes, and their closed forms."""
 
+import dataclasses
 import math
 
 import jax
@@ -21,6 +22,7 @@ from experiments.studies.sampling_queries_report import compared
 from experiments.studies.sampling_risk import SamplingRisk
 from experiments.studies.sampling_tuning import SamplingTuning
 from experiments.studies.table import EXPERIMENTS
+from experiments.studies.table_dp_sgd import AVERAGES
 from tests.experiments.toy_task import toy_task
 
 ROWS = 300
@@ -97,6 +99,19 @@ def test_tuned_peers_run_again_beside_the_plans(toy, tmp_path, monkeypatch):
     table = pd.read_csv(tmp_path / "sampling_risk.csv")
     row = table[table["method"] == "regularized"].iloc[0]
     assert row["over_laplace"] == pytest.approx(row["excess_risk"] / row["laplace"])
+    peer = table[table["method"] == "DP-GD, last"].iloc[0]
+    assert row["over_last"] == pytest.approx(row["excess_risk"] / peer["excess_risk"])
+    # The peer's average is the one that was tuned.
+    program, key = risk.build({"task": "flights", "method": "DP-GD, last"}), jax.random.key(0)
+    given = program.inputs({"epsilon": 4.0, "radius": 0.0, "seed": 0})
+    points = {
+        name: float(
+            program.run(program.shared, key, dataclasses.replace(given, average=i))["excess_risk"]
+        )
+        for i, name in enumerate(AVERAGES)
+    }
+    assert len(set(points.values())) == len(AVERAGES)
+    assert float(program.run(program.shared, key, given)["excess_risk"]) == points["last"]
     users = pd.read_csv(tmp_path / "users_as_records.csv")
     assert set(users["users"]) == {400}
     assert (users["beats"] == (users["draw"] < users["trivial"])).all()
@@ -158,6 +173,10 @@ def test_the_least_of_the_instances_is_not_beaten_on_the_ball():
         assert made.least <= values.min() + 1e-9
         assert values.min() <= made.least + 0.02
         assert made.trivial == pytest.approx(values[0, 0] - made.least)
+    # One row, whose margin would have to be 1: on the ball it is ½.
+    one = (np.array([[0.5, 0.0]]), np.ones(1), np.ones(1))
+    assert sampling_queries._least("hinge", *one) == pytest.approx(0.5)
+    assert sampling_queries._least("absolute", *one) == pytest.approx(0.5)
 
 
 def test_the_peer_may_ask_for_no_more_values_than_the_draw():

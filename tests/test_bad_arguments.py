@@ -6,7 +6,11 @@ import pytest
 from tests.support import public
 from tests.support.good_calls import EXEMPT, GOOD
 
-FLOAT64 = ("solvers.sampling.proximal_oracle.", "solvers.sampling.regularized.", "solvers.sampling.value_queries.")
+FLOAT64 = (
+    "solvers.sampling.proximal_oracle.",
+    "solvers.sampling.regularized.",
+    "solvers.sampling.value_queries.",
+)
 FUNCTIONS = sorted(public.public_functions())
 
 

@@ -119,7 +119,11 @@ def proven_diameter(domain: Domain) -> float:
 
 
 def proven_maker(domain: Domain) -> tuple[str, dict[str, Any]]:
-    """The name of the function of this file that made a set, and its arguments; else as ``proven_diameter``."""
+    """Which function of this file made a set, by name, and from which arguments.
+
+    Raises:
+        ValueError: as for ``proven_diameter``.
+    """
     proven_diameter(domain)
     name, given = _makers[domain.project]
     return name, given

@@ -4,10 +4,14 @@ import math
 
 import jax
 import numpy as np
+import pytest
 from scipy import stats
 
+from dpsco_jax.problems import losses
+from dpsco_jax.rates.norms import best_exponent
 from dpsco_jax.solvers.sampling import _exponential_series as series
 from dpsco_jax.solvers.sampling import _rejection_error as error
+from dpsco_jax.solvers.sampling._value_queries_setting import setting_of
 
 
 def variation(c, tails):
@@ -79,3 +83,19 @@ def test_the_printed_parts_of_the_error_do_not_add_up():
         assert error.inner_variation(c, 12) <= inner
     # Splitting |ρ| at 2L, as printed, in place of 2^L leaves values between them uncounted.
     assert all(2**length > 2 * length for length in range(3, 20))
+
+
+def test_other_norms_cost_less_than_is_printed():
+    def factor(p, dim):
+        """Of steps over those in ℓ2, for rows of norm 1 in the dual of ℓ_p."""
+        setting = setting_of(losses.absolute(float(dim)), 100, 1, dim, p, 1.0)
+        # Steps are as kG₂²/(σμ), and k/(σμ) is s²n²/G_Δ² for the G_Δ of the norm.
+        return (setting.euclidean / setting.lipschitz) ** 2
+
+    for p, dim in ((1.0, 7), (1.5, 7), (3.0, 50), (math.inf, 50)):
+        assert factor(p, dim) == pytest.approx(1.0)
+        assert dim ** abs(2 / p - 1) > 1.9  # as printed
+    for p, dim in ((1.0, 50), (1.1, 50)):
+        q = best_exponent(p, dim)
+        assert factor(p, dim) == pytest.approx(dim ** (2 / q - 1))
+        assert factor(p, dim) < 0.8 * dim ** (2 / p - 1)

@@ -1,4 +1,4 @@
-"""The plan by value queries: the sheet's table, what edits cost, printed constants, norms, rounding of links."""
+"""The plan by value queries: known plans, what edits cost, printed constants, norms, rounding of links."""
 
 import dataclasses
 import functools
@@ -15,6 +15,8 @@ from dpsco_jax import Budget, Infeasible, Problem, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.rates import norms, sampling
+from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
+from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
 from dpsco_jax.solvers.sampling import _tangent_numbers as tangents
 from dpsco_jax.solvers.sampling import _user_losses, value_queries
 from dpsco_jax.solvers.sampling._value_queries_setting import setting_of
@@ -186,9 +188,7 @@ def test_printed_constants_that_happen_to_be_private_are_taken():
     # √(2d/n) of T Theorem 3.6.9, and G_Δ is twice what it takes it for.
     assert float(plan.gdp) == pytest.approx(2 * math.sqrt(2 / 400), rel=1e-6)
     with pytest.raises(ValueError, match="delta"):
-        value_queries.plan(
-            asked, Budget(0.5, 0.6), constants="paper", regularization=0.1
-        )
+        value_queries.plan(asked, Budget(0.5, 0.6), constants="paper", regularization=0.1)
 
 
 def test_parameters_are_those_of_the_theorems():
@@ -252,7 +252,9 @@ def test_slopes_in_the_norm_of_the_regularizer_are_those_of_the_worst_rows(p, di
 
 
 def test_two_is_two():
-    plain, named = (value_queries.plan(problem(), Budget(1.0, 1e-2), **kw) for kw in ({}, {"norm": 2.0}))
+    plain, named = (
+        value_queries.plan(problem(), Budget(1.0, 1e-2), **kw) for kw in ({}, {"norm": 2.0})
+    )
     assert plain == named
     bounded = value_queries.plan(problem(), Budget(1.0, 1e-2), row_bound=1.0)
     assert bounded.inverse_temperature == plain.inverse_temperature
@@ -345,7 +347,9 @@ def test_softmax_is_rounded_by_no_more_than_is_said():
     found = np.asarray(jax.jit(model.link)(jnp.asarray(logits), jnp.asarray(labels, jnp.float64)))
     with mpmath.workdps(60):
         for row, label, value in zip(logits, labels, found, strict=True):
-            exact = mpmath.log(sum(mpmath.exp(mpmath.mpf(float(z))) for z in row)) - float(row[label])
+            exact = mpmath.log(sum(mpmath.exp(mpmath.mpf(float(z))) for z in row)) - float(
+                row[label]
+            )
             off = abs(mpmath.mpf(float(value)) - exact)
             assert off <= (_user_losses.LINK_ULPS + 20) * UNIT * (1 + 2 * np.abs(row).max())
 
@@ -390,3 +394,65 @@ def test_logistic_gradients_on_a_small_ball_are_nearer_than_twice_their_length()
     near = setting_of(small_ball, 3, 1, 2, 2.0, None)
     assert 1.0 < near.change < 1.1
     assert setting_of(losses.logistic(1.0), 3, 1, 2, 2.0, None).change == 2.0
+
+
+def test_proposals_on_a_ball_are_no_wider_than_those_that_attempts_were_counted_with():
+    on_ball = losses.hinge(1.0, domains.ball(1.0))
+    plan = value_queries.plan(problem(on_ball), Budget(1.0, 1e-2))
+    # Warmer and with longer steps: c is as it was, and there are enough steps and trials.
+    warmer = dataclasses.replace(
+        plan,
+        inverse_temperature=plan.inverse_temperature / 4,
+        step_size=plan.step_size * 16,
+        num_trials=plan.num_trials * 4,
+    )
+    assert warmer.certificate().epsilon == math.inf
+    wide = (4.1 * plan.ball_bounds[0], plan.ball_bounds[1])
+    known = dataclasses.replace(warmer, ball_bounds=wide)
+    assert known.certificate().epsilon < 1.0
+    near = dataclasses.replace(plan, ball_bounds=(plan.ball_bounds[0], 3.0))
+    assert near.certificate().epsilon == math.inf
+
+
+def test_the_rounding_of_a_regularizer_that_is_no_quadratic_is_counted():
+    sizes = certificate.Sizes(
+        10, 9, 1.0, 1.0, 1.0, certificate.rounded_losses(1.0, 9, 1.0, 0.0, 1.0)
+    )
+    steep = sizes._replace(tangent=tangents.Power(1.5, 40.0))
+    plain, bent = (certificate.certified(of, 1e-4, 8, 1000, 9000) for of in (sizes, steep))
+    reach = roundings.farthest_point(9, 1e-4, 1.0, 1.0, 1000, 1e-12)
+    potential = tangents.attempts(steep.tangent, 9, 1e-4, reach).potential
+    length = 9 ** (1 / 1.5 - 0.5) * reach
+    assert potential == pytest.approx(UNIT * (4 * 9 + 128) * 20.0 * length**2)
+    assert float(bent.rounding - plain.rounding) >= 0.99 * float(potential)
+    assert bent.acceptance < plain.acceptance
+    with pytest.raises(ValueError, match="tangent"):
+        certificate.certified(steep._replace(reach=1.0), 1e-4, 8, 1000, 9000)
+    # Where a computed chance could exceed 1 nothing is claimed.
+    flat = tangents.attempts(tangents.Power(1.5, 1e9), 9, 1e-12, 10.0)
+    assert flat.acceptance == 0.0
+
+
+def test_what_runs_has_the_step_that_was_certified():
+    where = {
+        "whole space": (HINGE, {}),
+        "ball": (losses.hinge(1.0, domains.ball(1.0)), {}),
+        "box": (losses.hinge(1.0, domains.box(-np.ones(2), np.ones(2))), {}),
+        "tangent": (losses.hinge(3.0), {"norm": 1.0, "row_bound": 1.0}),
+    }
+    for objective, settings in where.values():
+        dim = 9 if settings else 2
+        plan = value_queries.plan(problem(objective, dim=dim), Budget(0.5, 1e-2), **settings)
+        start = jnp.zeros(dim)
+        made = value_queries._restricted(plan, objective, start, start)
+        assert float(made.step_size) == float(plan.step_size)
+        if not settings:
+            # The variance of a proposal in the middle: 1/(1/η + kμ).
+            moves = np.asarray(_proposals(made, start))
+            eta, curved = plan.step_size, plan.inverse_temperature * plan.regularization
+            assert moves.var() * (1 / eta + curved) == pytest.approx(1.0, abs=4 * (2 / 8000) ** 0.5)
+
+
+def _proposals(made, y):
+    keys, prepared = jax.random.split(jax.random.key(0), 4000), made.prepare(y)
+    return jax.vmap(lambda key: made.attempt(key, prepared)[0])(keys)

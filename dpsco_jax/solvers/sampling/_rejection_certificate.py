@@ -27,17 +27,15 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, SupportsFloat
 
-from scipy import special
-
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import Scalar, as_floats
 from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
 from dpsco_jax.solvers.sampling import _tangent_numbers as tangents
 from dpsco_jax.solvers.sampling import chain_lengths
+from dpsco_jax.solvers.sampling._counted_attempts import counted, tangent_step
 from dpsco_jax.solvers.sampling._rejection_error import MOST_TERMS, inner_variation, largest_c
 from dpsco_jax.solvers.sampling._rejection_rounding import Rounding, rounded_losses
-from dpsco_jax.solvers.sampling.attempt_bounds import ball_acceptance, farthest_start
 
 __all__ = ["Chain", "Rounding", "Sizes", "certified", "planned", "rounded_losses"]
 
@@ -45,7 +43,6 @@ _UP = 1.0 + 2.0**-30
 _MOST_TRIALS = 2**31 - 1
 _MIXING, _INNER, _CAP, ESCAPE = 0.5, 0.25, 0.0625, 0.0625  # of τ; rounding has what is left
 _SLACK = 1.0 - 2.0**-10
-_OFTEN = 0.55  # of attempts by tangents: steps are as 1/η, and a trial needs two that count
 
 
 class Sizes(NamedTuple):
@@ -151,8 +148,11 @@ def certified(
     if reach is None:
         reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, steps, escape)
     deviation = xp.sqrt(eta / (1.0 + drift))
-    counted, failing = _attempts(sizes, steps, eta, deviation, reach, escape)
-    error = sizes.rounding.within(reach) + counted.potential
+    found, failing = counted(
+        *(sizes.dim, sizes.tangent, sizes.ball_radius, sizes.ball_bounds),
+        *(steps, eta, deviation, reach, escape),
+    )
+    error = sizes.rounding.within(reach) + found.potential
     shifted = 0.0
     if sizes.rounding.consistent:
         c, convexity, distance, shifted = roundings.computed_target(c, convexity, distance, error)
@@ -160,17 +160,17 @@ def certified(
         farther = escape * xp.exp(xp.minimum(700.0, 2.0 * error * steps))
 
     # A density within e^{±2h} has tails that are e^{4h} as heavy at most, for x and for z.
-    one = inner_variation(c, num_terms, indices) * xp.exp(8.0 * xp.minimum(counted.potential, 1.0))
+    one = inner_variation(c, num_terms, indices) * xp.exp(8.0 * xp.minimum(found.potential, 1.0))
     counts = 0.5 * (1.0 - xp.minimum(one, 1.0))
     left = 0.0 if sizes.rounding.consistent else error
-    wrong = roundings.acceptance_error(c, num_terms, sizes.num_records, left) + 2.0 * counted.error
+    wrong = roundings.acceptance_error(c, num_terms, sizes.num_records, left) + 2.0 * found.error
     proven = (wrong < counts) & (shifted < 1.0)
     wrong, counts = xp.where(proven, wrong, 0.0), xp.where(proven, counts, 0.5)
     norms = roundings.power_norms(c, num_terms, 0.0)
     spread = sum(norm / math.factorial(b) for b, norm in enumerate(norms)) - 1.0
     contracts = not everywhere and not sizes.rounding.consistent
     rounding = shifted + roundings.steps_rounding(wrong, counts, spread, drift, steps, contracts)
-    acceptance = xp.where(proven, (counts - wrong) * counted.acceptance**2, 0.0)
+    acceptance = xp.where(proven, (counts - wrong) * found.acceptance**2, 0.0)
     possible = acceptance > 0.0
     capped = chain_lengths.trials_variation(steps, trials, xp.where(possible, acceptance, 0.5))
     return Chain(
@@ -181,28 +181,6 @@ def certified(
         xp.where(proven, xp.minimum(1.0, rounding), 1.0),
         xp.minimum(1.0, farther + failing + xp.where(possible, capped, 1.0)),
     )
-
-
-def _attempts(
-    sizes: Sizes, steps: Any, eta: Any, deviation: Any, reach: Any, escape: Any
-) -> tuple[tangents.Attempts, Any]:
-    """What is known of attempts, and the probability that it is not so."""
-    xp, (steps, deviation) = as_floats(steps, deviation)
-    zero = xp.zeros_like(deviation)
-    if sizes.tangent is not None:
-        return tangents.attempts(sizes.tangent, sizes.dim, eta, reach), zero
-    if sizes.ball_radius is None:
-        return tangents.Attempts(zero + 1.0, zero, zero), zero
-    if sizes.ball_bounds is None:
-        farthest = farthest_start(sizes.dim, int(steps), escape)
-        likely = ball_acceptance(sizes.dim, sizes.ball_radius, deviation, farthest)
-        return tangents.Attempts(zero + likely, zero, zero), zero + escape
-    # The wider the proposal is the less likely it stays in the ball.
-    widest, farthest = sizes.ball_bounds
-    likely = ball_acceptance(sizes.dim, sizes.ball_radius, widest, farthest)
-    longer = _UP * float(special.gammaincc(sizes.dim / 2.0, farthest**2 / 2.0))
-    within = xp.where(deviation <= widest, likely, 0.0)
-    return tangents.Attempts(within, zero, zero), xp.minimum(1.0, steps * longer)
 
 
 def planned(
@@ -235,7 +213,10 @@ def planned(
             choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
         if sizes.tangent is not None:
-            eta = _tangent_step(sizes, eta, max(steps, 1), ESCAPE * tau / 2.0)
+            eta = tangent_step(
+                *(sizes.tangent, sizes.dim, eta, float(sizes.convexity)),
+                *(float(sizes.start_distance), max(steps, 1), ESCAPE * tau / 2.0),
+            )
         known = chain_lengths.mixing_steps(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )
@@ -249,32 +230,6 @@ def planned(
         )
     trials = chain_lengths.capped_trials(known, draft.acceptance, _SLACK * _CAP * tau)
     return certified(sizes, eta, terms, known, trials, indices, escape)
-
-
-def _tangent_step(sizes: Sizes, step_size: float, num_steps: int, escape: float) -> float:
-    """The step size, or a smaller one at which attempts by tangents count often enough."""
-
-    def often(log_step: float) -> bool:
-        eta = math.exp(log_step)
-        convexity, distance = float(sizes.convexity), float(sizes.start_distance)
-        reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, num_steps, escape)
-        assert sizes.tangent is not None
-        found = tangents.attempts(sizes.tangent, sizes.dim, eta, reach)
-        return bool(found.acceptance >= _OFTEN)
-
-    high = math.log(step_size)
-    if often(high):
-        return step_size
-    low = high - 60.0
-    if not often(low):
-        raise Infeasible(
-            "norm must be closer to 2, or dim smaller: roundings of the regularizer are too large for "
-            f"exponent = {sizes.tangent.exponent:.4g} and dim = {sizes.dim}"
-        )
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if often(middle) else (low, middle)
-    return math.exp(low)
 
 
 def _widest(share: float, choices: Iterable[int], indices: str) -> tuple[float, int]:

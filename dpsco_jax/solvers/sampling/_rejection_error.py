@@ -51,18 +51,18 @@ def inner_variation(c: Scalar, num_terms: int, indices: str = "prefix") -> Any:
     _checks.require_nonnegative("c", c)
     num_terms = _checks.require_integer("num_terms", num_terms, 3, MOST_TERMS)
     _checks.require_choice("indices", indices, INDICES)
-    xp, (c,) = as_floats(c)
-    some = c > 0
-    c = xp.where(some, c, 1e-9)
+    xp, (given,) = as_floats(c)
+    some = given > 0
+    size = xp.where(some, given, 1e-9)
     each = np.arange(1, num_terms + 1)
     reciprocals = np.array([1.0 / math.factorial(a) for a in each])
     shares = reciprocals - np.append(reciprocals[1:], 0.0)
     differences = each if indices == "prefix" else each * (each + 1) // 2
-    clipped = xp.sum(shares * _excess(xp, c, num_terms, differences))
+    clipped = xp.sum(shares * _excess(xp, size, num_terms, differences))
     beyond = np.arange(num_terms + 1, _BEYOND)
-    terms = xp.exp(0.5 * beyond * xp.log(4.0 * c) + _LOG_SHARES[beyond])
+    terms = xp.exp(0.5 * beyond * xp.log(4.0 * size) + _LOG_SHARES[beyond])
     # Γ((b+1)/2)/Γ(b/2) is at most √(b/2), so the rest falls at least so fast.
-    ratio = xp.sqrt(2.0 * c / _BEYOND)
+    ratio = xp.sqrt(2.0 * size / _BEYOND)
     rest = xp.where(ratio < 1.0, terms[-1] * ratio / (1.0 - xp.minimum(ratio, 0.5)), xp.inf)
     bound = _UP * (clipped + xp.sum(terms) + rest) + 1e-300
     return xp.where(some, xp.minimum(bound, 1.0), 0.0)

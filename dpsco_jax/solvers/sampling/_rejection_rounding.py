@@ -60,13 +60,13 @@ class Target(NamedTuple):
 
 def computed_target(c: Scalar, convexity: Scalar, start_distance: Scalar, error: Scalar) -> Target:
     """The target of losses, times k, that are wrong by at most the given error."""
-    xp, (c, convexity, start, error) = as_floats(c, convexity, start_distance, error)
+    xp, (size, bend, start, wrong) = as_floats(c, convexity, start_distance, error)
     # Beyond these the tails of the proof are not those of (√c + error)².
-    proven = (error == 0.0) | ((error <= 1e-3) & (c <= 0.05))
-    off = xp.where(proven, error, 0.0)
+    proven = (wrong == 0.0) | ((wrong <= 1e-3) & (size <= 0.05))
+    off = xp.where(proven, wrong, 0.0)
     return Target(
-        xp.where(proven, xp.where(off > 0.0, (xp.sqrt(c) + off) ** 2, c), 1.0),
-        convexity * xp.exp(-4.0 * off),
+        xp.where(proven, xp.where(off > 0.0, (xp.sqrt(size) + off) ** 2, size), 1.0),
+        bend * xp.exp(-4.0 * off),
         start * xp.exp(off),
         xp.where(proven, _UP * 0.5 * xp.expm1(2.0 * off), 1.0),
     )

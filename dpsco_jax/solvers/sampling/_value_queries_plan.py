@@ -1,14 +1,14 @@
 """The plan of one draw by value queries: what the ideal mechanism costs, and how far the chain is from it.
 
-What it computes: from (k, μ, η, T, N) and constants alone: s of an exact draw, the parts of the total variation
-τ, and the privacy of what runs; or, the other way round, a chain for k, μ and τ.
+What it computes: from (k, μ, η, T, N) and constants alone: s of an exact draw, the parts of the total
+variation τ, and the privacy of what runs; or, the other way round, a chain for k, μ and τ.
 
 Source: T, Theorems 3.2.1 and 4.1.3; docs/privacy/rejection_oracle.md for the chain.
 
-Formal guarantee: replacing a user changes k·F by a (k·G_Δ/n)-Lipschitz function in ℓ_q, and the potential k·(F
-+ ridge + μr) is k·(σμ + ridge)-strongly convex in ℓ_q on every data set, so an exact draw is s-Gaussian DP with
-s = G_Δ·√k/(n·√(σμ + ridge)), whatever else is chosen. A draw of the chain is within τ of that in total
-variation and costs what ``privacy.inexact`` says; τ is never charged without its factor 1 + e^ε.
+Formal guarantee: replacing a user changes k·F by a (k·G_Δ/n)-Lipschitz function in ℓ_q, and the potential
+k·(F + ridge + μr) is k·(σμ + ridge)-strongly convex in ℓ_q on every data set, so an exact draw is s-Gaussian
+DP with s = G_Δ·√k/(n·√(σμ + ridge)), whatever else is chosen. A draw of the chain is within τ of that in
+total variation and costs what ``privacy.inexact`` says; τ is never charged without its factor 1 + e^ε.
 
 Cost: that of the certificate, some ten milliseconds.
 """
@@ -130,7 +130,7 @@ class Plan(MadeFor):
 
     @property
     def value_queries(self) -> Any:
-        """Losses of a user that are read: all of them if in constant time, else what N trials read on average."""
+        """Losses of users that N trials read: on average, or all that they can in constant time."""
         each = 2.0 * self.num_terms if self.constant_time else _PAIR
         return each * self.num_trials
 
@@ -170,19 +170,19 @@ class Plan(MadeFor):
         return privacy.unbounded_unless(good, found)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of a run of these numbers, infinite where the proof does not cover them.
+        """The (ε, δ) of a run of these numbers, infinite where ``loss`` is.
 
         Raises:
             ValueError: ``delta`` is not in (0, 1), or the plan is a batch of plans.
         """
         s, tau = float(self.gdp), float(self.chain.variation)
-        good = math.isfinite(s) and tau < 1.0
+        good = math.isfinite(s) and tau < 1.0 and bool(np.any(np.isfinite(self.loss().rdp)))
         return inexact_certificate(
             s if good else 1.0, tau if good else 1.0, self.delta, REPLACE, self.assumes
         )
 
     def excess_within(self, failure: float) -> float:
-        """A bound on the excess risk of one exact draw, but with the probability ``failure`` (T Lemma 4.4.14).
+        """A bound on the excess risk of an exact draw, but with probability ``failure`` (T Lemma 4.4.14).
 
         Args:
             failure: β, in (0, 1).
@@ -209,7 +209,7 @@ class Plan(MadeFor):
 
 
 def _wide(*values: Any) -> tuple[Any, list[Any]]:
-    """The values as they are, in float64 where there is one; numbers of Python may be read as narrower ones."""
+    """The values in float64 where there is one: traced numbers of Python may be read as narrower ones."""
     xp, floats = as_floats(*values)
     if xp is jnp:
         floats = [jnp.asarray(v, jax.dtypes.canonicalize_dtype(np.float64)) for v in values]

@@ -20,9 +20,11 @@ Cost: that of a few certificates; of some ten with ``max_steps``.
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from dpsco_jax import privacy
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.privacy.variation import gdp_within
+from dpsco_jax.privacy.variation import gdp_within, variation_epsilon
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.rates import sampling_printed
 from dpsco_jax.rates.norms import norm_ratio, regularizer_range
@@ -152,7 +154,7 @@ def _log_half(delta: float) -> float:
 
 
 def _private(made: Plan, budget: privacy.Budget, which: str = "") -> Plan:
-    spent = made.certificate().epsilon
+    spent = variation_epsilon(float(made.gdp), float(made.chain.variation), budget.delta)
     if spent > budget.epsilon:
         raise ValueError(
             f"constants must be 'tight': {which} a draw for epsilon = {budget.epsilon:g}, delta = "
@@ -167,7 +169,9 @@ def _with_gdp(asked: Request, budget: privacy.Budget, s: float, tau: float) -> P
     mu = asked.regularization
     if mu is None:
         lost = setting.dim / cold + asked.generalization
-        least = math.sqrt(lost * setting.modulus / asked.reach)  # 0 where nothing bounds the distance
+        least = math.sqrt(
+            lost * setting.modulus / asked.reach
+        )  # 0 where nothing bounds the distance
         mu = max(0.0, least - setting.ridge) / setting.modulus
     return _made(asked, budget, cold * setting.convexity(mu), mu, tau)
 
@@ -209,6 +213,8 @@ def _sizes(asked: Request, k: float, convexity: float) -> _user_losses.Sizes:
     distance = usual if math.isinf(far) else far
     start_norm = _FARTHEST * max(distance, 1.0)
     if setting.set_name != "whole_space":
-        start_norm = max(start_norm, float(problem.objective.domain.norm))
+        start_norm = max(start_norm, float(np.asarray(problem.objective.domain.norm)))
     bound = _user_losses.label_bound(setting.feature_bound, start_norm, 8.0 * max(usual, distance))
-    return _user_losses.Sizes(start_norm, max(bound, _user_losses.label_bound(1.0, setting.slope, 0.0)))
+    return _user_losses.Sizes(
+        start_norm, max(bound, _user_losses.label_bound(1.0, setting.slope, 0.0))
+    )

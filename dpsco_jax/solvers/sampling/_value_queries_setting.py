@@ -1,14 +1,15 @@
-"""What is fixed of a draw by value queries: sizes, the set, the regularizer, and proven constants of the loss.
+"""What is fixed of a draw by value queries: sizes, the set, the regularizer, proven constants of the loss.
 
 What it computes: for the norm ℓ_p of the request, the exponent q of the regularizer r(x) = (w/2)·‖x - x₀‖_q²,
 its modulus of strong convexity in ℓ_q, and how Lipschitz losses and their differences are in ℓ_q and in ℓ2.
 
 Source: T, Propositions 4.4.7 to 4.4.9; Ball, Carlen and Lieb 1994.
 
-Formal guarantee: r is σ-strongly convex in ℓ_q, σ = w·(q - 1), so in ℓ2 too, since ‖h‖_q ≥ ‖h‖₂. A gradient of
-a loss of a row a is slope·a at most, and ‖a‖_q* ≤ min(row_bound·d^(1/q* - 1/p*)₊, feature_bound·d^(1/q* - 1/2)₊),
-q* and p* dual to q and p. Differences of two losses have twice that constant, or what is proven of gradients
-at points of a bounded set. All of it is looked up of the loss itself, never taken from the caller.
+Formal guarantee: r is σ-strongly convex in ℓ_q, σ = w·(q - 1), so in ℓ2 too, since ‖h‖_q ≥ ‖h‖₂. The gradient
+of the loss of a row a is slope·a at most, and with q* and p* dual to q and p, ‖a‖_q* is at most both
+row_bound·d^(1/q* - 1/p*) and feature_bound·d^(1/q* - 1/2), of exponents at least 0. Differences of two losses
+have twice that constant, or what is proven of gradients at points of a bounded set. All of it is looked up of
+the loss itself, never taken from the caller.
 
 Cost: none.
 """

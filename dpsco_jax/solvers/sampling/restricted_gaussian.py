@@ -56,7 +56,7 @@ __all__ = [
 
 
 TANGENT_SLACK = 2.0**-20
-"""What is added to the exponent of every test of ``tangent``: roundings can then not make a chance exceed 1."""
+"""Added to the exponent of every test of ``tangent``, so that roundings make no chance exceed 1."""
 
 
 class Restricted(NamedTuple):

@@ -236,7 +236,7 @@ def _start(params: Any) -> tuple[Any, Any]:
 
 
 def _center(plan: Plan, objective: Objective, start: Any) -> tuple[Any, Any, Any]:
-    """Where moves are counted from, the centre of regularizer and ridge from there, whether that is covered."""
+    """Where moves are counted from, from there the centre of the pull, and whether that is covered."""
     setting = plan.setting
     share = plan.setting.ridge / setting.convexity(plan.regularization)
     near = jnp.array(True)

@@ -41,6 +41,7 @@ PROBLEMS = {"absolute": losses.absolute, "hinge": losses.hinge}
 _BOUNDS = {"absolute": 1.0, "hinge": 3.0}  # of rows: margins of the hinge have to reach its kink
 _MODES = ("constant", "decay")
 _WIDTH = 1e-3
+_SOLVED = 1e-6  # of a minimum; programs are solved to 1e-7
 
 
 class Instance(NamedTuple):
@@ -100,7 +101,7 @@ def _least(name: str, rows: np.ndarray, labels: np.ndarray, signs: np.ndarray) -
         losses_inside = np.abs(inside - labels)
         if name == "hinge":
             losses_inside = np.maximum(0.0, 1.0 - signs * inside)
-        if losses_inside.mean() <= found.fun + 1e-9:
+        if losses_inside.mean() <= found.fun + _SOLVED:
             return float(found.fun)
         above.append(np.concatenate([found.x[:dim] / length, np.zeros(n)])[None])
         limits.append(np.ones(1))

@@ -174,9 +174,9 @@ def test_the_least_of_the_instances_is_not_beaten_on_the_ball():
         assert values.min() <= made.least + 0.02
         assert made.trivial == pytest.approx(values[0, 0] - made.least)
     # One row, whose margin would have to be 1: on the ball it is ½.
-    one = (np.array([[0.5, 0.0]]), np.ones(1), np.ones(1))
-    assert sampling_queries._least("hinge", *one) == pytest.approx(0.5)
-    assert sampling_queries._least("absolute", *one) == pytest.approx(0.5)
+    one = (np.array([[0.125**0.5, 0.125**0.5]]), np.ones(1), np.ones(1))
+    assert sampling_queries._least("hinge", *one) == pytest.approx(0.5, abs=2e-6)
+    assert sampling_queries._least("absolute", *one) == pytest.approx(0.5, abs=2e-6)
 
 
 def test_the_peer_may_ask_for_no_more_values_than_the_draw():

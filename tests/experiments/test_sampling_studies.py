@@ -114,7 +114,8 @@ def test_tuned_peers_run_again_beside_the_plans(toy, tmp_path, monkeypatch):
     assert float(program.run(program.shared, key, given)["excess_risk"]) == points["last"]
     users = pd.read_csv(tmp_path / "users_as_records.csv")
     assert set(users["users"]) == {400}
-    assert (users["beats"] == (users["draw"] < users["trivial"])).all()
+    assert (users["beats"] == (users["draw"] < 0.9 * users["start"])).all()
+    assert (users["proven"] == (users["draw_bound"] < users["trivial"])).all()
 
 
 def test_laplace_predictions_are_those_of_gaussians_around_the_end(toy):

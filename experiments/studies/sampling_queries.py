@@ -11,7 +11,7 @@ Source: T, Theorems 3.6.4 and 3.7.1, Table 4.1.
 Formal guarantee: each run is (ε, δ)-DP under REPLACE_ONE. The choice among configurations is free of charge,
 and minima are not private.
 
-Cost: a draw for n = 100 at ε = 1 takes some 4e6 trials; twenty at once a few minutes of one core.
+Cost: a draw for n = 50 at ε = 1 takes a million trials; twenty at once two minutes of one core.
 """
 
 import dataclasses
@@ -140,7 +140,7 @@ class SamplingQueries:
     clips: tuple[float, ...] = axis("clip", (0.5, 1.0))
     paths: tuple[float, ...] = axis("path", (0.5, 1.0, 2.0, 4.0, 8.0))
     modes: tuple[str, ...] = axis("mode", _MODES, choices=_MODES)
-    num_users: int = 100
+    num_users: int = 50
     delta: float = 1e-4
 
     def cells(self) -> list[dict[str, Setting]]:

@@ -10,7 +10,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.problems.users import mean_loss
+from dpsco_jax.problems.value_instances import hard_linear_instance
+from dpsco_jax.rates.value_queries import minimax_lower_bound
+from dpsco_jax.solvers.sampling import value_queries
 from dpsco_jax.sweeps.engine import Options, run
 from dpsco_jax.sweeps.progress import Progress
 from dpsco_jax.sweeps.report import frame
@@ -227,6 +231,37 @@ def test_draws_and_the_peer_at_a_tiny_size(tmp_path):
     found = pd.read_csv(tmp_path / "sampling_queries.csv")
     assert (found["peer_queries"] <= found["queries"]).all()
     assert (table["excess_risk"].dropna() >= -1e-9).all()
+
+
+@pytest.mark.slow
+def test_the_risk_on_the_hard_instance_is_between_the_bounds():
+    """Of the population, over records and draws: nobody is below one, the plan proves the other."""
+    num_users, dim, lanes = 15, 4, 24
+    with jax.enable_x64(True), jax.debug_key_reuse(False):
+        hard = hard_linear_instance(
+            jax.random.key(0), num_users, dim, num_users * dim, bounded=True
+        )
+        problem = Problem(hard.objective, num_users=num_users, dim=dim)
+        plan = value_queries.plan(problem, Budget(1.0, 1e-2), risk="population")
+        queries = round(float(plan.expected_value_queries))
+
+        @jax.jit
+        def draws(keys):
+            def one(key):
+                data_key, key = jax.random.split(key)
+                records = hard.draw(data_key)
+                return value_queries.solve(
+                    key, plan, hard.objective, records, jnp.zeros(dim)
+                ).params
+
+            return jax.vmap(one)(keys)
+
+        excess = np.asarray(hard.excess(draws(jax.random.split(jax.random.key(1), lanes))))
+    error = excess.std(ddof=1) / lanes**0.5
+    assert excess.mean() - 4 * error <= float(plan.excess_bound)
+    lowest = minimax_lower_bound(queries, dim, num_users=num_users)
+    assert hard.lower_bound <= lowest * (1 + 1e-9)
+    assert excess.mean() + 4 * error >= hard.lower_bound
 
 
 def test_exponents_of_plans_and_bounds():

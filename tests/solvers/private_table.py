@@ -290,11 +290,11 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "value_queries", value_queries, 2, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
-        epsilon=0.25, above=1.1,
+        epsilon=0.15, above=1.1,
     ),
     _row(
         "value_queries, on a ball", value_queries, 2, kind="drawn", float64=True,
-        objective=OBJECTIVE, distance=1.0, epsilon=0.25, above=1.1,
+        objective=OBJECTIVE, distance=1.0, epsilon=0.15, above=1.1,
     ),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(

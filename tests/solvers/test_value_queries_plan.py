@@ -394,6 +394,13 @@ def test_logistic_gradients_on_a_small_ball_are_nearer_than_twice_their_length()
     near = setting_of(small_ball, 3, 1, 2, 2.0, None)
     assert 1.0 < near.change < 1.1
     assert setting_of(losses.logistic(1.0), 3, 1, 2, 2.0, None).change == 2.0
+    # Whatever a domain says of itself.
+    wide = domains.ball(50.0)
+    forged = losses.logistic(1.0, wide._replace(norm=0.1, radius=0.1))
+    assert setting_of(forged, 3, 1, 2, 2.0, None) == setting_of(
+        losses.logistic(1.0, wide), 3, 1, 2, 2.0, None
+    )
+    assert setting_of(forged, 3, 1, 2, 2.0, None).change > 1.9
 
 
 def test_proposals_on_a_ball_are_no_wider_than_those_that_attempts_were_counted_with():

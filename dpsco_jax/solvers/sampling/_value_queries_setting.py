@@ -140,7 +140,8 @@ def setting_of(
         steep = min(steep, slope * row_bound * norm_ratio(dual, dual_of_rows, dim))
         euclidean = min(lipschitz, slope * row_bound * norm_ratio(2.0, dual_of_rows, dim))
     change = 2.0 * steep
-    farthest = float(np.asarray(objective.domain.norm))
+    # Of the set itself: what the caller's tuple says of it is not looked at.
+    farthest = float(np.asarray(getattr(domains, name)(**given).norm))
     if exponent == 2.0 and math.isfinite(farthest):
         # A user without items has the gradient zero, from which others are as far as they are long.
         change = min(change, max(proof.gradient_gap(farthest), lipschitz))

@@ -42,7 +42,7 @@ def write(frame: pd.DataFrame, folder: Path, delta: float, routes: Sequence[str]
     table["over_laplace"] = table["excess_risk"] / table["laplace"]
     peer = table[table["method"] == _LAST].set_index(["task", "epsilon"])["excess_risk"]
     table["over_last"] = [
-        row.laplace / peer.get((row.task, row.epsilon), math.nan) for row in table.itertuples()
+        row.excess_risk / peer.get((row.task, row.epsilon), math.nan) for row in table.itertuples()
     ]
     table.to_csv(folder / "sampling_risk.csv", index=False)
     for task, rows in table.groupby("task", sort=False):

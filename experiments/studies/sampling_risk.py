@@ -146,7 +146,8 @@ class SamplingRisk:
 
     def _peer(self, rows: Rows, method: str) -> Program:
         table = pd.read_csv(TUNED)
-        table = table[(table["task"] == rows.name) & (table["peer"] == method)].set_index("epsilon")
+        table = table[(table["task"] == rows.name) & (table["peer"] == method)]
+        table = table[table["num_rows"] == self.num_rows].set_index("epsilon")
 
         def of(settings: Settings) -> tuple[Config, float, str]:
             row = table.loc[float(settings["epsilon"])]

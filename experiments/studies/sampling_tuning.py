@@ -205,7 +205,7 @@ class SamplingTuning:
         return Program(run, shared=shared_rows(rows, always=full), inputs=inputs)
 
     def report(self, frame: pd.DataFrame, folder: Path) -> None:
-        best = tuned(frame)
+        best = tuned(frame).assign(num_rows=self.num_rows)
         best.to_csv(folder / "tuned.csv", index=False)
         for task, found in best.groupby("task", sort=False):
             ends = (min(self.paths), max(self.paths))

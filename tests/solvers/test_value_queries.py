@@ -119,27 +119,24 @@ def cells(plan, value, start, draws, inside=lambda x: True, side=6):
     """The p-value of counts in the cells of a grid of quantiles, in two dimensions."""
     k, mu, w = float(plan.inverse_temperature), float(plan.regularization), plan.setting.weight
     reach = min(12 / math.sqrt(k * mu * w), 1.5 * np.abs(draws - start).max())
-    axis = np.linspace(-reach, reach, 901)
+    axis = np.linspace(-reach, reach, 1201)
     points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1) + start
     heights = -k * (value(points) + mu * w / 2 * np.sum((points - start) ** 2, -1))
     mass = np.where(inside(points), np.exp(heights - heights.max()), 0.0)
-    edges = [np.quantile(draws[:, 0], np.arange(1, side) / side)]
-    first = np.searchsorted(edges[0], draws[:, 0])
-    lines = np.searchsorted(edges[0], axis + start[0])
-    expected, counts = [], []
-    for i in range(side):
-        # Second coordinates, cut at quantiles of the exact law in this strip.
-        strip = mass[lines == i].sum(0)
-        places = (
-            np.interp(np.arange(1, side) / side, np.cumsum(strip) / strip.sum(), axis) + start[1]
-        )
-        share = np.add.reduceat(strip, np.searchsorted(axis + start[1], [-np.inf, *places]))
-        expected.append(share)
-        counts.append(np.bincount(np.searchsorted(places, draws[first == i, 1]), minlength=side))
-    expected = np.array(expected) / mass.sum() * len(draws)
-    return stats.chisquare(
-        np.ravel(counts), np.ravel(expected) * len(draws) / expected.sum()
-    ).pvalue
+    ends = axis + 0.5 * (axis[1] - axis[0])  # of the cells around the points
+    levels = np.arange(1, side) / side
+    below = np.cumsum(mass, 0)
+    first = np.interp(levels, below.sum(1) / mass.sum(), ends)
+    # Up to each quantile of the first coordinate, for all values of the second.
+    up_to = [np.array([np.interp(x, ends, column) for column in below.T]) for x in first]
+    strips = np.diff([np.zeros(len(axis)), *up_to, below[-1]], axis=0)
+    arrows = draws - start
+    place, counts = np.searchsorted(first, arrows[:, 0]), []
+    for i, strip in enumerate(strips):
+        second = np.interp(levels, np.cumsum(strip) / strip.sum(), ends)
+        found = np.searchsorted(second, arrows[place == i, 1])
+        counts.append(np.bincount(found, minlength=side))
+    return stats.chisquare(np.ravel(counts)).pvalue
 
 
 def check_plane(which, count, num_users, seed, epsilon=1.0):
@@ -285,7 +282,7 @@ def test_a_start_that_is_not_covered_costs_infinity():
     few = dataclasses.replace(plan, num_trials=plan.num_trials)
     assert cost(few, HINGE, [0.0, 900.0]) < 1.1
     assert cost(few, HINGE, [0.0, 1100.0]) == math.inf
-    on_ball = losses.hinge(1.0, domains.ball(2.0))
+    on_ball = losses.hinge(1.0, domains.ball(2.0, jnp.zeros(2)))
     there = planned(on_ball, 2, 2)
     assert cost(there, on_ball, [0.0, 0.0]) < 1.1
     assert cost(there, on_ball, [0.0, 0.01]) == math.inf

@@ -425,16 +425,17 @@ def test_the_rounding_of_a_regularizer_that_is_no_quadratic_is_counted():
     sizes = certificate.Sizes(
         10, 9, 1.0, 1.0, 1.0, certificate.rounded_losses(1.0, 9, 1.0, 0.0, 1.0)
     )
-    steep = sizes._replace(tangent=tangents.Power(1.5, 40.0))
-    plain, bent = (certificate.certified(of, 1e-4, 8, 1000, 9000) for of in (sizes, steep))
-    reach = roundings.farthest_point(9, 1e-4, 1.0, 1.0, 1000, 1e-12)
-    potential = tangents.attempts(steep.tangent, 9, 1e-4, reach).potential
+    steep = sizes._replace(tangent=tangents.Power(1.5, 1.0))
+    plain, bent = (certificate.certified(of, 1e-6, 8, 1, 9) for of in (sizes, steep))
+    reach = roundings.farthest_point(9, 1e-6, 1.0, 1.0, 1, 1e-12)
+    potential = tangents.attempts(steep.tangent, 9, 1e-6, reach).potential
     length = 9 ** (1 / 1.5 - 0.5) * reach
-    assert potential == pytest.approx(UNIT * (4 * 9 + 128) * 20.0 * length**2)
+    assert potential == pytest.approx(UNIT * (4 * 9 + 128) * 0.5 * length**2)
     assert float(bent.rounding - plain.rounding) >= 0.99 * float(potential)
+    assert float(bent.rounding) <= 1.2 * float(plain.rounding + potential)
     assert bent.acceptance < plain.acceptance
     with pytest.raises(ValueError, match="tangent"):
-        certificate.certified(steep._replace(reach=1.0), 1e-4, 8, 1000, 9000)
+        certificate.certified(steep._replace(reach=1.0), 1e-6, 8, 1, 9)
     # Where a computed chance could exceed 1 nothing is claimed.
     flat = tangents.attempts(tangents.Power(1.5, 1e9), 9, 1e-12, 10.0)
     assert flat.acceptance == 0.0

@@ -141,7 +141,8 @@ def setting_of(
         euclidean = min(lipschitz, slope * row_bound * norm_ratio(2.0, dual_of_rows, dim))
     change = 2.0 * steep
     # Of the set itself: what the caller's tuple says of it is not looked at.
-    farthest = float(np.asarray(getattr(domains, name)(**given).norm))
+    with jax.ensure_compile_time_eval():  # also while a run is traced
+        farthest = float(np.asarray(getattr(domains, name)(**given).norm))
     if exponent == 2.0 and math.isfinite(farthest):
         # A user without items has the gradient zero, from which others are as far as they are long.
         change = min(change, max(proof.gradient_gap(farthest), lipschitz))

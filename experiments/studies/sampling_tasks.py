@@ -46,7 +46,6 @@ class Rows(NamedTuple):
         objective: logistic loss and ridge, whole space.
         least: the minimum of the objective.
         trivial: how far above it w = 0 is.
-        norm: of the minimizer.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Rows(NamedTuple):
     objective: Objective
     least: float
     trivial: float
-    norm: float
 
     @property
     def num_rows(self) -> int:
@@ -92,7 +90,6 @@ def load_rows(name: str, most_rows: int) -> Rows:
         objective=objective,
         least=found.value,
         trivial=math.log(2.0) - found.value,
-        norm=float(np.linalg.norm(found.params)),
     )
 
 

@@ -110,8 +110,8 @@ def _figure(
         left.set(xscale="log", yscale="log", xlabel=f"ε (δ = {delta:g})", ylabel="excess risk")
         left.set_xticks(ticks, [f"{x:g}" for x in ticks], minor=False)
         left.set_xticks([], minor=True)
-        left.set_title("draw (solid), two-point DP-SGD (dashed)")
-        left.legend()
+        left.set_title("solid: draw; dashed: peer")
+        left.legend(fontsize=6)
         middle.plot(
             queries["sn"], queries["queries"], marker="o", color=PALETTE[0], label="planned"
         )

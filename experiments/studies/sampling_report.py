@@ -19,6 +19,7 @@ from experiments.studies import sampling_formulas as formulas
 
 _FACTS = ("nominal", "laplace", "bound", "trivial", "named")
 _LAST = "DP-GD, last"
+_SHOWN = 10.0
 _PURE = (20_000, 58)
 
 
@@ -94,8 +95,9 @@ def _show_formulas(table: pd.DataFrame, folder: Path, delta: float) -> None:
 def _draw(table: pd.DataFrame, folder: Path, delta: float) -> None:
     tasks = list(table["task"].unique())
     series = list(dict.fromkeys(zip(table["method"], table["radius"], strict=True)))
-    shown = [(m, r) for m, r in series if m != "output_perturbation"]
-    with panels(1, max(2, len(tasks))) as (figure, axes):
+    # One distance for all that have one: seven series can be told apart.
+    shown = [(m, r) for m, r in series if r in (0.0, _SHOWN)]
+    with panels(1, max(2, len(tasks)), height=2.8) as (figure, axes):
         for panel, task in zip(axes[0], tasks, strict=False):
             rows = table[table["task"] == task]
             for i, (method, radius) in enumerate(shown):
@@ -114,6 +116,8 @@ def _draw(table: pd.DataFrame, folder: Path, delta: float) -> None:
                     label=label,
                     **style,
                 )
+                predicted = points.dropna(subset=["laplace"])
+                panel.plot(predicted["epsilon"], predicted["laplace"], color="black", lw=0.5)
             panel.axhline(rows["trivial"].iloc[0], color="black", lw=0.6)
             panel.set(xscale="log", yscale="log", title=task, xlabel=f"ε (δ = {delta:g})")
             log_ticks(panel.xaxis, sorted(rows["epsilon"].unique()))

@@ -112,8 +112,8 @@ def cells_of(experiment: Any) -> list[Cell]:
 
     Raises:
         ValueError: if ``experiment`` is not an instance of a dataclass, has no cells, or the same cell
-            twice (an axis repeats a value); if its ``x64`` is no boolean; if a setting is not a string, a finite
-            number or a boolean, or not among the ``choices`` of its axis, which the message lists.
+            twice (an axis repeats a value); if its ``x64`` is no boolean; if a setting is not a string, a
+            finite number or a boolean, or not among the ``choices`` of its axis, which the message lists.
     """
     _require_configured("experiment", experiment)
     for field in _axes(experiment):

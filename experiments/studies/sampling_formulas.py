@@ -161,8 +161,8 @@ def users_as_records(
         delta: δ of all budgets.
 
     Returns:
-        Beside what is expected of a draw and of ``langevin``: ``start``, what w = 0 has on the nominal problem
-        that the plan is for; ``trivial``, what it has on the data; ``beats``, whether the plan expects a
+        Beside what is expected of a draw and of ``langevin``: ``start``, what w = 0 has on the nominal
+        problem that the plan is for; ``trivial``, what it has on the data; ``beats``, whether the plan expects a
         draw to have less than nine tenths of the former; ``proven``, whether its bound is below the latter.
     """
     rows = []

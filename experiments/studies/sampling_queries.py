@@ -130,7 +130,9 @@ class SamplingQueries:
     name: ClassVar[str] = "sampling-queries"
     version: ClassVar[int] = 1
     x64: ClassVar[bool] = True
-    problems: tuple[str, ...] = axis("problem", tuple(PROBLEMS), static=True)
+    problems: tuple[str, ...] = axis(
+        "problem", tuple(PROBLEMS), static=True, choices=tuple(PROBLEMS)
+    )
     methods: tuple[str, ...] = axis("method", (DRAW, PEER), static=True, choices=(DRAW, PEER))
     dims: tuple[int, ...] = axis("dim", (2, 5), static=True)
     num_steps: tuple[int, ...] = axis("num_steps", (20, 100, 500, 2500), static=True)

@@ -162,8 +162,9 @@ def users_as_records(
 
     Returns:
         Beside what is expected of a draw and of ``langevin``: ``start``, what w = 0 has on the nominal
-        problem that the plan is for; ``trivial``, what it has on the data; ``beats``, whether the plan expects
-        a draw to have less than nine tenths of the former; ``proven``, whether its bound is below the latter.
+        problem that the plan is for; ``trivial``, what it has on the data; ``beats``, whether a draw is
+        expected to have less than nine tenths of the former; ``proven``, whether its bound is below the
+        latter.
     """
     rows = []
     for task in tasks:

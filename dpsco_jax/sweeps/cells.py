@@ -6,7 +6,8 @@ a hash of
 
     the experiment's name and version, all its constants, and the cell's own settings,
 
-so that longer axes keep the cells that are already there, and a changed constant makes new ones.
+so that longer axes keep the cells that are already there, and a changed constant makes new ones. That it
+runs in float64, which the experiment declares (``needs_x64``), is part of the hash too.
 
 Guarantee: the identity decides the random key (``key_words``), hence a cell's result depends on
 neither the order of the cells nor the chunk, the device or the run in which it was computed.
@@ -111,13 +112,13 @@ def cells_of(experiment: Any) -> list[Cell]:
 
     Raises:
         ValueError: if ``experiment`` is not an instance of a dataclass, has no cells, or the same cell
-            twice (an axis repeats a value); if a setting is not a string, a finite number or a boolean,
-            or not among the ``choices`` of its axis, which the message lists.
+            twice (an axis repeats a value); if its ``x64`` is no boolean; if a setting is not a string, a
+            finite number or a boolean, or not among the ``choices`` of its axis, which the message lists.
     """
     _require_configured("experiment", experiment)
     for field in _axes(experiment):
         _require_known(field, _values(experiment, field))
-    common = [experiment.name, experiment.version, _canonical(constants(experiment))]
+    common = _common(experiment)
     cells = [Cell(_digest([*common, _canonical(s)]), s) for s in experiment.cells()]
     if not cells:
         raise ValueError(f"{experiment.name} has no cells: is one of its axes empty?")
@@ -159,7 +160,17 @@ def config_hash(experiment: Any) -> str:
             no setting may have.
     """
     _require_configured("experiment", experiment)
-    return _digest([experiment.name, experiment.version, _canonical(constants(experiment))])
+    return _digest(_common(experiment))
+
+
+def needs_x64(experiment: Any) -> bool:
+    """Whether an experiment declares that it runs in float64, by ``x64: ClassVar[bool] = True``.
+
+    Raises:
+        ValueError: if ``experiment`` is not an instance of a dataclass, or the declaration no boolean.
+    """
+    _require_configured("experiment", experiment)
+    return require_flag("x64", getattr(experiment, "x64", False))
 
 
 def static_settings(experiment: Any, settings: Settings) -> dict[str, Setting]:
@@ -208,6 +219,12 @@ def _axes(experiment: Any) -> list[dataclasses.Field]:
 def _values(experiment: Any, field: dataclasses.Field) -> Sequence[Setting]:
     value = getattr(experiment, field.name)
     return range(value) if isinstance(value, int) else tuple(value)
+
+
+def _common(experiment: Any) -> list[Any]:
+    """What all cells share; float64 only if it is declared, so that older cells keep their names."""
+    shared = [experiment.name, experiment.version, _canonical(constants(experiment))]
+    return [*shared, "float64"] if needs_x64(experiment) else shared
 
 
 def _digest(content: Any) -> str:

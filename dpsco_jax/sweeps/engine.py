@@ -6,7 +6,9 @@ refused plan, a program that does not compile, a chunk that runs out of memory) 
 traceback, and the others go on. A failed cell has no result, so the next run tries it again.
 
 Guarantee: every cell is computed and stored once, whether runs are killed, interrupted, or share
-the work (see ``store``). A result with a NaN or an infinity is a result, stored as ``nonfinite``.
+the work (see ``store``). A result with a NaN or an infinity is a result, stored as ``nonfinite``. In
+which precision cells run is the experiment's own: in float64 if it declares ``x64``, whatever the
+process has switched on; else in float32, and where ``jax_enable_x64`` is on it is refused.
 
 Cost: beside the programs themselves, a few milliseconds for each chunk.
 """
@@ -35,6 +37,7 @@ from dpsco_jax.sweeps.cells import (
     config_hash,
     constants,
     key_words,
+    needs_x64,
     static_settings,
 )
 from dpsco_jax.sweeps.compile import Chunked, compile_chunk, shape_of, stack
@@ -125,7 +128,8 @@ def run(
 
     Raises:
         ValueError: before anything is computed or stored, if the experiment has no cells, the same cell
-            twice, or a value that its axis does not know; if an argument is not of its class.
+            twice, or a value that its axis does not know; if an argument is not of its class; if
+            ``jax_enable_x64`` is on and the experiment does not declare ``x64``.
     """
     require_instance("store", store, Store)
     options = Options() if options is None else options
@@ -135,6 +139,12 @@ def run(
     require(told, "progress", progress, "a listener: start, phase, advance")
     cells = cells_of(experiment)
     check_names({name for cell in cells for name in cell.settings}, ())
+    wide = needs_x64(experiment)
+    if jax.dtypes.canonicalize_dtype(float) == "float64" and not wide:
+        raise ValueError(
+            "jax_enable_x64 must be False for an experiment that does not declare x64: ClassVar[bool] = "
+            f"True, as {experiment.name}, got True: its cells would be of two precisions"
+        )
     tried = store.pending(cells)
     progress.start(total=len(cells), done=len(cells) - len(tried))
     if tried:
@@ -144,11 +154,13 @@ def run(
             "version": experiment.version,
             "axes": axes(experiment),
             "constants": constants(experiment),
+            "x64": wide,
         }
         store.open_run(config, versions(), f"{len(devices)} x {devices[0].device_kind}")
         sweep = _Sweep(experiment, store, tried, options, progress, devices)
-        for static, group in _groups(experiment, [cell for cell in cells if cell.id in tried]):
-            sweep.run_group(static, group)
+        with jax.enable_x64(wide):
+            for static, group in _groups(experiment, [cell for cell in cells if cell.id in tried]):
+                sweep.run_group(static, group)
     return tally(store, cells)
 
 

@@ -25,6 +25,10 @@ tables and figures. It holds no algorithm: solvers do the work, the engine does 
         def report(self, frame, folder):
             summarize(frame, by=("dim", "noise"), values=("error",)).to_csv(folder / "summary.csv")
 
+An experiment whose cells need float64 says so beside its name, ``x64: ClassVar[bool] = True``: the engine
+then builds, compiles and runs them under ``jax_enable_x64``, and no others. Cells of the same class
+without that line are other cells.
+
 Guarantee: whatever ``run`` returns is stored, so it must be public: measurements on held-out data
 for a study, never something to be handed to the users of a private system.
 

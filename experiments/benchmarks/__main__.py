@@ -21,6 +21,8 @@ SUITES = (
     "resque_erm",
     "fits",
     "sampling",
+    "langevin",
+    "effective_samples",
 )
 
 

@@ -10,6 +10,9 @@ from experiments.studies.private_nonsmooth import PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.query_depth import QueryDepth
 from experiments.studies.resque_drift import ResqueDrift
+from experiments.studies.sampling_queries import SamplingQueries
+from experiments.studies.sampling_risk import SamplingRisk
+from experiments.studies.sampling_tuning import SamplingTuning
 from experiments.studies.table_solvers import TableSolvers
 from experiments.studies.table_tuning import TableTuning
 from experiments.studies.user_level_robustness import UserLevelRobustness
@@ -35,6 +38,9 @@ _ALL: tuple[type[Experiment], ...] = (
     PrivateNonsmooth,
     ProximalBias,
     AutoChoice,
+    SamplingTuning,
+    SamplingRisk,
+    SamplingQueries,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -3,7 +3,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpsco_jax.sweeps.cells import axis, cells_of, config_hash, key_words, product, static_settings
+from dpsco_jax.sweeps.cells import (
+    axis,
+    cells_of,
+    config_hash,
+    key_words,
+    needs_x64,
+    product,
+    static_settings,
+)
 from tests.sweeps.mean_estimation import MeanEstimation
 
 
@@ -32,6 +40,20 @@ def test_a_constant_the_name_and_the_version_make_new_cells():
     assert len({i for variant in variants for i in ids(variant)}) == 4 * len(ids(base))
     assert len({config_hash(variant) for variant in variants}) == 4
     assert config_hash(base) == config_hash(MeanEstimation(seeds=7))
+
+
+def test_float64_makes_new_cells_only_where_it_is_declared():
+    base = MeanEstimation()
+    wide, narrow = (
+        type("Declared", (MeanEstimation,), {"x64": declared})() for declared in (True, False)
+    )
+    assert [needs_x64(each) for each in (wide, narrow, base)] == [True, False, False]
+    assert ids(narrow) == ids(base)
+    assert config_hash(narrow) == config_hash(base)
+    assert not {*ids(wide)} & {*ids(base)}
+    assert config_hash(wide) != config_hash(base)
+    with pytest.raises(ValueError, match="x64 must be"):
+        needs_x64(type("Undecided", (MeanEstimation,), {"x64": "yes"})())
 
 
 def test_identity_is_stable_across_processes_and_number_types():

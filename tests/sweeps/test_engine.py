@@ -1,8 +1,11 @@
 import contextlib
+import dataclasses
 import threading
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -60,6 +63,46 @@ def test_cells_are_what_a_direct_call_gives(tmp_path):
     assert table["error"][0] == pytest.approx(float(direct), rel=1e-6)
     assert table["steps"][0] == 3
     assert table["third"][0] == 0.5  # float64, from the host
+
+
+@dataclasses.dataclass(frozen=True)
+class Wide(MeanEstimation):
+    """A result that float32 does not have: 1e-12 above one, and what everything else was computed in."""
+
+    name: ClassVar[str] = "wide"
+    x64: ClassVar[bool] = True
+
+    def build(self, static):
+        built_in = jnp.zeros(()).dtype
+
+        def run(shared, key, inputs):
+            small = inputs["noise"] * shared
+            width = jnp.asarray(jnp.finfo(jax.random.normal(key).dtype).bits)
+            return {"above": small - 1.0, "width": width, "built": jnp.finfo(built_in).bits + 0.0}
+
+        return Program(run, shared=np.float64(1.0 + 1e-12), inputs=self.inputs)
+
+
+def test_an_experiment_that_declares_float64_runs_in_it_and_no_other_does(tmp_path):
+    wide = Wide(dims=(2,), noises=(1.0,), seeds=3)
+    plain = MeanEstimation(dims=(2,), noises=(1.0,), seeds=3)
+    _, table = sweep(wide, tmp_path / "wide")
+    assert table["above"].tolist() == pytest.approx([1e-12] * 3, rel=1e-3)
+    assert set(table["width"]) == set(table["built"]) == {64}
+    assert jnp.zeros(()).dtype == jnp.float32  # only while the engine was at work
+    _, before = sweep(plain, tmp_path / "plain")
+    with jax.enable_x64(True):
+        _, again = sweep(wide, tmp_path / "on")
+        assert again["above"].tolist() == table["above"].tolist()
+        with (
+            Store(tmp_path / "refused") as store,
+            pytest.raises(ValueError, match="jax_enable_x64 must be False"),
+        ):
+            run(plain, store, Options())
+        with Store(tmp_path / "refused") as store:
+            assert store.rows() == []
+    _, after = sweep(plain, tmp_path / "again")
+    assert before["error"].tolist() == after["error"].tolist()
 
 
 def test_one_compilation_for_each_static_group(tmp_path):

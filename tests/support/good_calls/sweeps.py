@@ -157,7 +157,9 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 GOOD["sweeps.cells.axis"]["choices"] = Kind("values or nothing", ("nonsense", 7, 1.5, True))(None)
 GOOD["sweeps.cells.axis"]["static"] = kinds.FLAG(False)
-for _name in ("cells.product", "cells.cells_of", "cells.constants", "cells.axes"):
+for _name in (
+    *("cells.product", "cells.cells_of", "cells.constants", "cells.axes", "cells.needs_x64"),
+):
     GOOD[f"sweeps.{_name}"] = _EXPERIMENT
 for _name in ("cells.config_hash", "cells.static_settings", "engine.run", "page.write"):
     GOOD[f"sweeps.{_name}"] = GOOD.get(f"sweeps.{_name}", {}) | _EXPERIMENT

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 
 from dpsco_jax.geometry import schatten_laplace as schatten
 
@@ -34,6 +35,34 @@ def test_rise_is_that_of_a_weighted_sample_of_matrices():
         spread = (lean - ratio * weights).std() / weights.mean() / math.sqrt(len(y))
         rise = schatten.schatten_laplace(X, p, 0.5) - schatten.schatten_laplace(0 * X, p, 0.5)
         assert abs(math.exp(rise) - ratio) < 5 * spread
+
+
+@pytest.mark.parametrize("p", [1.1, 4 / 3, 1.9])
+def test_values_of_large_matrices_are_those_of_sums_over_all_lengths(p):
+    """Where singular values are alike the integrand is far from where unlike ones have it."""
+    for second in (1.0, 0.3, -1.0):
+        matrix = 30.0 * np.diag([1.0, second])
+        z, w, q = 15.0 * (1.0 + second), 15.0 * (1.0 - second), p / (p - 1.0)
+        points, weights = np.polynomial.legendre.leggauss(700)
+        top = max(abs(z), abs(w)) + 12.0
+        lengths, log_weights = 0.5 * top * (points + 1.0), np.log(0.5 * top * weights)
+        rho, tau = lengths[:, None], lengths
+        terms = np.log(rho * tau * special.ive(0, 2 * rho * z) * special.ive(0, 2 * tau * w))
+        terms = terms + 2 * rho * abs(z) + 2 * tau * abs(w)
+        terms = terms - ((rho + tau) ** q + np.abs(rho - tau) ** q) ** (2.0 / q)
+        total = special.logsumexp(terms + log_weights[:, None] + log_weights)
+        found = schatten.schatten_laplace(matrix, p, 1.0)
+        assert found == pytest.approx(total + math.log(16.0 * math.pi**2), abs=1e-6)
+
+
+def test_matrices_too_large_for_the_rule_are_refused():
+    at = 59.9 * np.diag([0.5, 0.1])
+    assert schatten.schatten_laplace(at, 1.1, 0.25) == pytest.approx(
+        schatten.schatten_laplace(at, 1.1, 0.25, nodes=500), abs=1e-7
+    )
+    for nodes, size in ((200, 60.2), (50, 15.1)):
+        with pytest.raises(ValueError, match=r"at most .* for .* nodes"):
+            schatten.schatten_laplace(size * np.diag([0.5, 0.1]), 1.1, 0.25, nodes)
 
 
 def test_range_bounds_rises_of_the_reference():

@@ -104,3 +104,24 @@ def test_declarations_that_the_grid_refutes_are_refused():
         )
     with pytest.raises(ValueError, match="axes must be increasing"):
         gdp_general_norm_check(curved, moved, [grid[0] ** 3, grid[1]], **good)
+
+
+def test_epsilons_without_a_ratio_are_refused():
+    """Where the Gaussian curve is below all floats the ratio was 0/0."""
+    axis = np.linspace(-9.0, 10.0, 401)
+
+    def found(epsilons):
+        return gdp_general_norm_check(
+            lambda x: x[:, 0] ** 2 / 2,
+            lambda x: (x[:, 0] - 1) ** 2 / 2,
+            [axis],
+            p=2.0,
+            lipschitz_diff=1.0,
+            strong_convexity=1.0,
+            epsilons=epsilons,
+        )
+
+    assert found(1.0).ratio < 1.001
+    for epsilons in (np.array([1.0, 60.0]), np.array([]), np.ones((2, 2))):
+        with pytest.raises(ValueError, match="epsilons must be"):
+            found(epsilons)

@@ -200,6 +200,32 @@ def test_a_draw_that_is_capped_says_so_and_stays_finite():
     assert bool(jnp.all(found.num_attempts == 1))
 
 
+def test_numbers_of_float32_do_not_make_the_variance_one_of_float32():
+    key, zero = jax.random.key(0), jnp.zeros(2)
+    for kind in (np.float32, jnp.float32):
+        k, mu = kind(3.0), kind(0.7)
+        wide = float(k), float(mu)
+        np.testing.assert_array_equal(
+            exact.mean_estimation(key, zero, k).params, exact.mean_estimation(key, zero, 3.0).params
+        )
+        np.testing.assert_array_equal(
+            exact.linear(key, zero + 1.0, zero, k, mu).params,
+            exact.linear(key, zero + 1.0, zero, *wide).params,
+        )
+
+
+def test_a_box_of_another_structure_is_refused():
+    tree = domains.box({"a": np.zeros(2)}, {"a": np.ones(2)})
+    with pytest.raises(ValueError, match="domain must be a box whose ends are vectors"):
+        exact.mean_estimation(jax.random.key(0), jnp.zeros(2), 1.0, tree)
+
+
+def test_anchors_beyond_the_digits_of_float64_are_refused():
+    target_rejection.planned(1e-9, 2, 1e25, 0.5, 1.0, 0.25)
+    with pytest.raises(ValueError, match=r"inverse_temperature must be such that .* float64"):
+        target_rejection.planned(1e-9, 2, 1e30, 0.5, 1.0, 0.25)
+
+
 def test_bad_arguments():
     key, zero = jax.random.key(0), jnp.zeros(2)
     numbers = target_rejection.planned(1e-9, 2, K, MU, **SETTING)

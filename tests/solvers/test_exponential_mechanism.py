@@ -295,6 +295,25 @@ def test_a_plan_reaches_its_bound_on_the_risk(monkeypatch):
         assert plan.excess_bound < 3.0 * 2 * 3.0
 
 
+@pytest.mark.parametrize("cells", [2, 3, 5])
+def test_the_bound_on_a_ball_counts_what_its_cells_lose(cells):
+    """F = ⟨v, x⟩ at a huge ε, where the law is one cell: its points, projected, by sums."""
+    objective = linear(1.0, domains.ball(1.0))
+    plan = planned(objective, 2, epsilon=1e4, cells=cells)
+    x = centers(plan)
+    x = x[np.linalg.norm(x, axis=1) <= 1.0]
+    marks = (np.arange(40) + 0.5) / 40 - 0.5
+    inner = np.stack(np.meshgrid(marks, marks), axis=-1).reshape(-1, 2) * 2.0 / cells
+    worst = 0.0
+    for angle in np.linspace(0.0, 2 * math.pi, 33):
+        v = np.array([math.cos(angle), math.sin(angle)])
+        points = x[np.argmin(x @ v)] + inner
+        points = points / np.maximum(1.0, np.linalg.norm(points, axis=1, keepdims=True))
+        worst = max(worst, np.mean(points @ v) + 1.0)
+    finite = 2 * math.log(cells) / float(plan.inverse_temperature)
+    assert 5 * finite < worst < plan.excess_bound
+
+
 def test_bounds_against_output_perturbation_at_its_best_ridge():
     """n = 20,000, d = 58, ε = 1, rows of norm 1, logistic loss, R = 4: what either proves, by formulas."""
     n, d, radius = 20_000, 58, 4.0
@@ -450,6 +469,97 @@ def test_edited_grids_cost_what_they_run():
     assert np.shape(batch.loss().delta) == (2,)
 
 
+def test_a_grid_of_a_ball_that_is_edited_to_draw_from_the_box_costs_that_of_the_box(monkeypatch):
+    """The route "linear" draws all cells: those in the corners are √2 farther out than the ball."""
+    objective = linear(1.0, domains.ball(1.0))
+    plan = planned(objective, 2, cells=64)
+    edited = dataclasses.replace(plan, route="linear")
+    rest = np.tile([[3.0, 3.0]], (USERS - 1, 1))
+    one, other = (
+        law_of(edited, objective, users(np.concatenate([rest, [last]])), monkeypatch)
+        for last in ([3.0, 3.0], [-3.0, -3.0])
+    )
+    moved = np.ptp(np.log(one / other))
+    assert 0.9999 * float(edited.range) < moved <= float(edited.range)
+    assert moved > 1.3 * float(plan.range)
+    assert edited.certificate().epsilon == float(edited.range)
+
+
+def test_a_chain_does_not_run_under_a_slope_below_that_of_the_loss():
+    """Nothing clips there: with half of L in the plan ε would be half of what is spent."""
+    plan, objective = chain_plan(), losses.logistic(1.0, domain=BOX)
+    for changes in ({"lipschitz": 0.5}, {"lipschitz": 0.5, "made_for": None}):
+        edited = dataclasses.replace(plan, **changes)
+        with pytest.raises(ValueError, match=r"plan\.lipschitz must be at least"):
+            exponential_mechanism.solve(jax.random.key(0), edited, objective, some(), jnp.zeros(2))
+
+
+@pytest.mark.parametrize("slope", [-1.0, 0.0, math.nan, math.inf])
+def test_a_slope_that_is_no_slope_costs_infinity_and_does_not_run(slope):
+    objective = losses.logistic(1.0, domain=BOX)
+    edited = dataclasses.replace(planned(objective, 2, cells=4), lipschitz=slope)
+    assert edited.certificate().epsilon == math.inf
+    assert np.all(np.isinf(edited.loss().rdp))
+    with pytest.raises(ValueError, match=r"plan\.lipschitz"):
+        exponential_mechanism.solve(jax.random.key(0), edited, objective, some(), jnp.zeros(2))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("device", [np.asarray, jnp.asarray])
+def test_narrow_numbers_are_accounted_as_they_run(kind, device):
+    """``solve`` takes them to float64; so must what is said before."""
+    plan = planned(losses.logistic(1.0, domain=BOX), 2, cells=8)
+    narrow = jax.tree.map(lambda leaf: device(leaf, kind), plan)
+    runs = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), narrow)
+    assert narrow.certificate().epsilon == pytest.approx(runs.certificate().epsilon, rel=1e-12)
+    with jax.enable_x64(False):
+        assert narrow.certificate().epsilon == pytest.approx(runs.certificate().epsilon, rel=1e-12)
+
+
+def test_integers_do_not_wrap():
+    plan = planned(losses.logistic(1.0, domain=BOX), 2, cells=8)
+    for low, high, kind in ((-100, 100, np.int8), (0, 16, np.uint8)):
+        lower, upper = np.array([low, low]), np.array([high, high])
+        whole = dataclasses.replace(plan, lower=lower.astype(kind), upper=upper.astype(kind))
+        real = dataclasses.replace(plan, lower=lower * 1.0, upper=upper * 1.0)
+        assert whole.certificate().epsilon == real.certificate().epsilon < math.inf
+    turned = dataclasses.replace(
+        plan, lower=np.array([200, 200], np.uint8), upper=np.array([100, 100], np.uint8)
+    )
+    assert turned.certificate().epsilon == math.inf
+
+
+def test_sets_whose_squares_leave_float64_are_refused():
+    for low, high in ((0.0, 1e-200), (0.0, 1e-155), (0.0, 1e155), (-1e308, 1e308), (0.0, math.inf)):
+        box = domains.box(np.full(2, low), np.full(2, high))
+        with pytest.raises(ValueError, match=r"longest side.*\[1e-100, 1e100\]"):
+            planned(losses.logistic(1.0, domain=box), 2)
+    with pytest.raises(ValueError, match="longest side"):
+        planned(losses.logistic(1.0, domain=domains.ball(1e200)), 2)
+    plan = planned(losses.logistic(1.0, domain=BOX), 2, cells=4)
+    tiny = dataclasses.replace(plan, lower=np.zeros(2), upper=np.full(2, 1e-160))
+    assert tiny.certificate().epsilon == math.inf
+
+
+def test_a_box_of_another_structure_and_a_grid_beyond_memory_are_refused():
+    tree = domains.box({"a": np.zeros(2)}, {"a": np.ones(2)})
+    with pytest.raises(ValueError, match="ends are vectors"):
+        planned(losses.logistic(1.0, domain=tree), 2)
+    with pytest.raises(ValueError, match=r"cells must be an integer in \[2, 4096\]"):
+        planned(losses.logistic(1.0, domain=BOX), 2, cells=4097)
+    assert planned(losses.logistic(1.0, domain=LINE), 1, cells=2**20).cells == 2**20
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3])
+def test_an_epsilon_that_no_chain_has_is_named(delta):
+    for epsilon in (40.5, 800.0):
+        with pytest.raises(Infeasible, match=r"budget\.epsilon must be at most") as refusal:
+            chain_plan(epsilon=epsilon, delta=delta)
+        assert refusal.value.needed == {"epsilon": 40.0}
+    with pytest.raises(Infeasible, match=r"rounding|step"):
+        chain_plan(epsilon=40.0, delta=0.9)
+
+
 def test_refusals():
     logistic = losses.logistic(1.0, domain=BOX)
     with pytest.raises(Infeasible, match=r"not exact.*would do") as refusal:
@@ -503,10 +613,6 @@ def test_refusals():
 
 
 def test_a_set_that_is_no_box_of_the_package_is_refused():
-    fake = BOX._replace(ends=(np.zeros(2), np.full(2, 0.1)))
-    plan = planned(losses.logistic(1.0, domain=fake), 2, cells=4)
-    # Ends are taken at their word: the grid is what is said, and private for what it is.
-    np.testing.assert_allclose(plan.upper, 0.1)
     with pytest.raises(ValueError, match="diameter"):
         planned(losses.logistic(1.0, domain=BOX._replace(diameter=0.5)), 2)
 

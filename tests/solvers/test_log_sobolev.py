@@ -130,6 +130,19 @@ def test_the_constant_of_a_lipschitz_perturbation_is_the_best_of_its_family():
     assert log_sobolev.lipschitz_perturbation(2.0, 1e-200) <= 2.0
 
 
+def test_constants_stay_below_the_largest_float_and_steps_below_none():
+    """m·t and η·α overflow; the constant and the bound do not."""
+    for m, slope in ((1e300, 1e-3), (1e300, 1e100), (1.0, 1e-154), (1.0, 1e-160)):
+        assert 0.999 * m < log_sobolev.lipschitz_perturbation(m, slope) <= m
+    assert log_sobolev.log_sobolev_variation(1, 1e200, 1e200, 1.0) == pytest.approx(
+        0.5e-300, rel=1e-6
+    )
+    assert log_sobolev.log_sobolev_variation(1, 1e10, 1e17, 1.0) == pytest.approx(
+        0.5 * 10**-18.5, rel=1e-6
+    )
+    assert log_sobolev.log_sobolev_steps(1e-299, 1e200, 1e200, 1.0) == 1
+
+
 def test_the_envelope_is_near_and_bends_no_more_than_the_proof_says():
     x, gamma = np.linspace(-3, 3, 1201), 0.7
     rough = 1.3 * np.abs(np.sin(3 * x)) / 3 - 0.5 * np.abs(x - 0.4)

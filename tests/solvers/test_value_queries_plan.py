@@ -429,8 +429,10 @@ def test_the_rounding_of_a_regularizer_that_is_no_quadratic_is_counted():
     plain, bent = (certificate.certified(of, 1e-6, 8, 1, 9) for of in (sizes, steep))
     reach = roundings.farthest_point(9, 1e-6, 1.0, 1.0, 1, 1e-12)
     potential = tangents.attempts(steep.tangent, 9, 1e-6, reach).potential
-    length = 9 ** (1 / 1.5 - 0.5) * reach
-    assert potential == pytest.approx(UNIT * (4 * 9 + 128) * 0.5 * length**2)
+    wide = 9 ** (1 / 1.5 - 0.5)
+    # A proposal is farther out than y by the length of ηg, which is at most η·wide·‖y‖_q.
+    length = wide * reach * (1 + 1e-6 * wide**2)
+    assert potential / (UNIT * (4 * 9 + 128) * 0.5 * length**2) == pytest.approx(1.0, rel=1e-9)
     assert float(bent.rounding - plain.rounding) >= 0.99 * float(potential)
     assert float(bent.rounding) <= 1.2 * float(plain.rounding + potential)
     assert bent.acceptance < plain.acceptance

@@ -37,6 +37,8 @@ from jaxtyping import Float
 from dpsco_jax import _checks
 from dpsco_jax.privacy.curves.composition import log_gaussian_delta
 
+_LEAST_LOG = -700.0
+
 Potential = Callable[[Float[np.ndarray, "points dim"]], Float[np.ndarray, " points"]]
 
 
@@ -84,6 +86,8 @@ def gdp_general_norm_check(
     largest = _checks.require_real("lipschitz_diff", lipschitz_diff, 0.0)
     least = _checks.require_real("strong_convexity", strong_convexity, 0.0)
     _checks.require_nonnegative("epsilons", epsilons)
+    several = np.ndim(epsilons) <= 1 and np.size(epsilons) > 0
+    _checks.require(several, "epsilons", epsilons, "a number or a vector of them")
     lengths = _axes(axes)
     shape = tuple(len(axis) for axis in lengths)
     points = np.stack([side.ravel() for side in np.meshgrid(*lengths, indexing="ij")], axis=1)
@@ -104,7 +108,14 @@ def gdp_general_norm_check(
         [max(_excess(log_first, log_second, e), _excess(log_second, log_first, e)) for e in wanted]
     )
     shift = largest / math.sqrt(least)
-    claimed = np.exp([log_gaussian_delta(shift, float(e)) for e in wanted])
+    logs = np.array([log_gaussian_delta(shift, float(e)) for e in wanted])
+    _checks.require(
+        np.all(logs > _LEAST_LOG),
+        "epsilons",
+        epsilons,
+        f"such that the Gaussian curve, at its least e^{float(np.min(logs)):.4g}, is a float",
+    )
+    claimed = np.exp(logs)
     return GridCurve(deltas, claimed, float(np.max(deltas / claimed)))
 
 

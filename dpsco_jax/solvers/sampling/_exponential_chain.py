@@ -40,6 +40,7 @@ _LINK_ULPS = 12.0  # of log(1 + e^m) - y·m and of a hinge, over the largest of 
 _SHARE = 0.8  # of δ: what a chain takes of it, so that its loss at δ is not far from ε
 _DOWN = 1.0 - 2.0**-30
 _LEAST_DELTA = 1e-12  # for which a chain has ever been planned
+_MOST_EPSILON = 40.0  # beyond, τ would have to be below what float64 rounds in one step
 
 
 class Chain(NamedTuple):
@@ -136,6 +137,12 @@ def planned(
     k = _DOWN * budget.epsilon * users / (4.0 * slope * radius * (1.0 + 1e-7))
     k /= 1.0 + users * 2.0**-47
     mu = 2.0 * dim / (k * radius**2) if regularization is None else regularization
+    if budget.epsilon > _MOST_EPSILON:
+        raise Infeasible(
+            f"budget.epsilon must be at most {_MOST_EPSILON} for a chain, whose δ is e^ε times its distance "
+            f"from its law, got {budget.epsilon}",
+            {"epsilon": _MOST_EPSILON},
+        )
     sizes = sizes_of(k, mu, radius, norm, users, dim, slope, is_ball)
     shrink = math.exp(-budget.epsilon) / (1.0 + math.exp(-budget.epsilon))
 

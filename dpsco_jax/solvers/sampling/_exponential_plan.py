@@ -13,6 +13,8 @@ Cost: none, but for the certificate of a chain, a second.
 import math
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
@@ -28,6 +30,7 @@ REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-30
 _FURTHEST = 700.0
 _MANY = 10**9  # cells, of which centres are as far out as the set
+_LEAST_OFFSET = 1e-150  # whose square is a normal number
 
 
 @pytree
@@ -72,22 +75,25 @@ class Plan(MadeFor):
     @property
     def offset(self) -> Any:
         """r: how far from the centre what is drawn, or the centre of its cell, is at most."""
+        lower, upper = _wide(self.lower), _wide(self.upper)
         if self.chain is None:
-            return _cells.farthest(self.lower, self.upper, self.cells, self.ball)
+            # "linear" draws from all of the box, also where the box is around a ball.
+            return _cells.farthest(lower, upper, self.cells, self.ball and self.route == "grid")
         # A little farther out, for what the draws round.
-        return _cells.farthest(self.lower, self.upper, _MANY, self.ball) * (1.0 + 1e-8)
+        return _cells.farthest(lower, upper, _MANY, self.ball) * (1.0 + 1e-8)
 
     @property
     def range(self) -> Any:
         """ε of an exact draw: over what log-weights of neighbours' laws range; infinite where unproven."""
-        found = (self.inverse_temperature, self.offset, self._least_side > 0)
+        found = (_wide(self.inverse_temperature), self.offset, self._least_side > 0)
         xp, (k, r, ordered) = as_floats(*found)
-        good = (k > 0) & (k < xp.inf) & (r > 0) & (r < xp.inf) & (ordered > 0)
+        good = (k > 0) & (k < xp.inf) & (r > _LEAST_OFFSET) & (r < xp.inf) & (ordered > 0)
+        good = good & (0.0 < self.lipschitz < math.inf)
         return xp.where(good, _cells.range_of(k, self.lipschitz, r, self.num_users), xp.inf)
 
     @property
     def _least_side(self) -> Any:
-        return (self.upper - self.lower).min(axis=-1)
+        return (_wide(self.upper) - _wide(self.lower)).min(axis=-1)
 
     @property
     def variation(self) -> float:
@@ -127,10 +133,11 @@ class Plan(MadeFor):
     def accounted(self) -> Any:
         """Whether the proof covers a run with these numbers; a bool, may be traced."""
         given = (self.inverse_temperature, self.regularization, self.delta, self.range)
-        xp, (k, mu, delta, spent) = as_floats(*given)
+        xp, (k, mu, delta, spent) = as_floats(*map(_wide, given))
         if self.chain is None:
             return (self.route != "chain") & (spent < xp.inf) & (mu == 0.0)
-        half, middle = 0.5 * (self.upper - self.lower), 0.5 * (self.upper + self.lower)
+        lower, upper = _wide(self.lower), _wide(self.upper)
+        half, middle = 0.5 * (upper - lower), 0.5 * (upper + lower)
         found = (
             (k, self.chain.inverse_temperature),
             (mu, self.chain.regularization),
@@ -189,3 +196,12 @@ class Plan(MadeFor):
                 ("which costs of δ", f"{float(self.failure):.3g}"),
             ]
         return plans.describe("exponential mechanism", self, remarks)
+
+
+def _wide(value: Any) -> Any:
+    """In float64, in which ``solve`` runs: in fewer bits, or as integers, sides would be rounded or wrap."""
+    traced = isinstance(value, jax.core.Tracer)
+    wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    if traced or (wide and isinstance(value, jax.Array)):
+        return jnp.asarray(value, jnp.result_type(float))
+    return np.asarray(value, np.float64)

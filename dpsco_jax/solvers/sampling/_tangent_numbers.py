@@ -70,8 +70,10 @@ def attempts(power: Power, dim: int, step_size: Scalar, reach: Scalar) -> Attemp
     slope_q, slope_2 = scale * length * widest**2, scale * length * widest
     move = eta * slope_q + xp.sqrt(eta) * dim ** (1.0 / q)
     likely = _DOWN * xp.exp(-bregman(power._replace(scale=scale), length, move) - TANGENT_SLACK)
-    potential = _UNIT * (4.0 * dim + 128.0) * 0.5 * scale * length**2
-    steep = 256.0 * _UNIT * slope_2 * reach
+    # A proposal, counted or not, may be farther out than y by the length of ηg.
+    farthest = reach + eta * slope_2
+    potential = _UNIT * (4.0 * dim + 128.0) * 0.5 * scale * (widest * farthest) ** 2
+    steep = _UNIT * (4.0 * dim + 256.0) * slope_2 * farthest
     proven = potential + steep <= 0.25 * TANGENT_SLACK
     likely = xp.where(proven, likely, 0.0)
     lengths = eta * slope_2 + xp.sqrt(eta * dim)

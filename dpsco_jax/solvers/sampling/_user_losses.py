@@ -24,12 +24,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import _checks
 from dpsco_jax.geometry import _powers, norms
-from dpsco_jax.problems import _proofs
-from dpsco_jax.problems.labels import ANY_NUMBER
 from dpsco_jax.problems.objective import (
     LinearModel,
     Objective,
@@ -95,10 +94,11 @@ def user_losses(
     shares = mask / jnp.maximum(items_per_user(data), 1).astype(jnp.float64)[:, None]
     if model is None:
         return _of_points(objective, data, start, shares, sizes)
-    labels = jnp.asarray(data.items.label).reshape(users, slots).astype(jnp.float64)
+    _require_shapes(model, data, start.shape)
+    labels = jnp.asarray(data.items.label).astype(jnp.float64)
     there = jnp.isfinite(labels)
-    # The range that is proven: another one, that the objective may state, would spare labels the cut.
-    if _proofs.require_proven(objective).label_range == ANY_NUMBER:
+    if model.outputs is None:
+        # Also where the range is narrower: what an objective says of labels is no proof.
         labels = jnp.clip(labels, -sizes.label_bound, sizes.label_bound)
     labels = jnp.where(there, labels, 0.0)
     rows = _rows(model, data.items.features, start.shape[0], norm, row_bound)
@@ -131,6 +131,22 @@ def rounding(
     return rounded_losses(scale, dim + 3, lipschitz, sizes.start_norm, at_start, 2.0 * ulps)
 
 
+def _require_shapes(model: LinearModel, data: UserData, start: tuple[int, ...]) -> None:
+    """Axes too many would broadcast: losses of several outputs at once are steeper than is proven of one."""
+    features, label = data.items.features, np.shape(data.items.label)
+    dim = start[0] if start else 0
+    good = start == model.params_shape(max(dim, 1))
+    outputs = "" if model.outputs is None else f", {model.outputs}"
+    _checks.require(good, "params", start, f"of shape [dim{outputs}] for this loss")
+    slots = jax.tree.leaves(data.items)[0].shape[:2]
+    columns = isinstance(features, OneHot)
+    found = np.shape(features.columns) if columns else np.shape(features)
+    good = len(found) == 3 if columns else found == (*slots, dim)
+    wanted = "[users, items, nnz]" if columns else f"[users, items, {dim}]"
+    _checks.require(good, "data.items.features", found, f"of shape {wanted}")
+    _checks.require(label == slots, "data.items.label", label, f"of shape {slots}")
+
+
 def _rows(model: LinearModel, features: Any, dim: int, norm: float, bound: float | None) -> Any:
     if isinstance(features, OneHot):
         columns = column_indices(features, dim)
@@ -141,9 +157,6 @@ def _rows(model: LinearModel, features: Any, dim: int, norm: float, bound: float
         rows = jnp.zeros((*columns.shape[:-1], dim + 1)).at[places].add(wide)[..., :dim]
     else:
         wide = jnp.asarray(features).astype(jnp.float64)
-        _checks.require(
-            wide.shape[-1] == dim, "data.items.features", wide.shape[-1], f"of {dim} columns"
-        )
         clip = jax.vmap(jax.vmap(lambda row: bounded_row(row, model.feature_bound)))
         rows = clip(wide) * _WITHIN
     if bound is None:

@@ -107,7 +107,7 @@ class Plan(MadeFor):
         found = certificate.certified(
             target(
                 *(self.setting, self.sizes, xp.where(good, k, 1.0), xp.where(good, mu, 1.0)),
-                self.ball_bounds,
+                self.ball_bounds or (1.0, 1.0),
             ),
             xp.where(good, eta, 1.0),
             self.num_terms,
@@ -122,6 +122,8 @@ class Plan(MadeFor):
         k, mu, eta, steps, trials, escape = numbers
         convexity = self.setting.convexity(mu)
         good = (steps >= 1) & (steps == xp.floor(steps)) & (escape > 0) & (escape < 1) & (mu >= 0)
+        good = good & (self.setting.set_name != "ball" or self.ball_bounds is not None)
+        good = good & (self.sizes.start_norm >= 0.0) & (self.sizes.label_bound >= 0.0)
         good = good & (trials >= steps) & (trials == xp.floor(trials)) & (trials <= _MOST)
         for value in (k, eta, convexity, k * convexity, eta * k * convexity):
             good = good & (value > 1e-30) & (value < 1e30)

@@ -155,6 +155,12 @@ def _log_half(delta: float) -> float:
 
 def _private(made: Plan, budget: privacy.Budget, which: str = "") -> Plan:
     spent = variation_epsilon(float(made.gdp), float(made.chain.variation), budget.delta)
+    if spent > budget.epsilon and not which:
+        raise Infeasible(
+            "problem must be in units in which temperature, regularization and steps are within 1e30, got "
+            f"k = {float(made.inverse_temperature):.3g}, mu = {float(made.regularization):.3g}, "
+            f"eta = {float(made.step_size):.3g}"
+        )
     if spent > budget.epsilon:
         raise ValueError(
             f"constants must be 'tight': {which} a draw for epsilon = {budget.epsilon:g}, delta = "

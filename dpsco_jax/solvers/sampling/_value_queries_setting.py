@@ -32,6 +32,7 @@ from dpsco_jax.rates.norms import (
 )
 
 _SETS = ("whole_space", "ball", "box")
+_UP = 1.0 + 2.0**-40
 
 
 class Setting(NamedTuple):
@@ -118,15 +119,21 @@ def setting_of(
     _checks.require(fixed, "objective.domain", name, "made of concrete numbers")
     known = model is not None or objective.loss.__module__ == losses.__name__
     _checks.require(known, "objective.loss", objective.loss, "one of problems.losses")
+    center, ends = center_of(objective, (dim,)), ends_of(objective)
+    for found in (center, *ends):
+        entries = f"of {dim} entries, as many as there are parameters"
+        _checks.require(found.size in (dim, 0), "objective.domain", found.size, entries)
     if name == "ball" and objective.ridge > 0:
         # Means of proposals lie between y and the common centre, which has to be in the ball.
-        away = float(np.linalg.norm(center_of(objective, (dim,))))
+        away = float(np.linalg.norm(center))
         room = float(np.asarray(given["radius"]))
         _checks.require(away <= room, "objective.domain", away, f"a ball with the origin: {room}")
     if name == "box":
-        sides = jax.tree.map(lambda low, high: np.asarray(high) - np.asarray(low), *_ends(given))
-        for side in jax.tree.leaves(sides):
-            _checks.require(side > 0, "objective.domain", side, "a box with sides above 0")
+        for side in ends[1] - ends[0]:
+            good = 0.0 < side < math.inf
+            _checks.require(good, "objective.domain", side, "a box with sides above 0, and finite")
+    radius = float(np.asarray(given["radius"])) if name == "ball" else math.inf
+    diameter, farthest = _extent(name, center, ends, radius)
     lipschitz, ridge = float(objective.lipschitz), float(objective.ridge)
     bound = 1.0 if model is None else float(model.feature_bound)
     slope = lipschitz / bound
@@ -140,9 +147,6 @@ def setting_of(
         steep = min(steep, slope * row_bound * norm_ratio(dual, dual_of_rows, dim))
         euclidean = min(lipschitz, slope * row_bound * norm_ratio(2.0, dual_of_rows, dim))
     change = 2.0 * steep
-    # Of the set itself: what the caller's tuple says of it is not looked at.
-    with jax.ensure_compile_time_eval():  # also while a run is traced
-        farthest = float(np.asarray(getattr(domains, name)(**given).norm))
     if exponent == 2.0 and math.isfinite(farthest):
         # A user without items has the gradient zero, from which others are as far as they are long.
         change = min(change, max(proof.gradient_gap(farthest), lipschitz))
@@ -163,30 +167,37 @@ def setting_of(
         additions=items_per_user + 4 + 4 * outputs + (dim if model is None else 0),
         ridge=ridge,
         set_name=name,
-        radius=float(np.asarray(given["radius"])) if name == "ball" else math.inf,
-        diameter=float(np.asarray(objective.domain.diameter)),
+        radius=radius,
+        diameter=diameter,
     )
 
 
 def center_of(objective: Objective, shape: tuple[int, ...]) -> Any:
     """The centre of a ball, as a vector in float64."""
     center = domains.proven_maker(objective.domain)[1].get("center")
-    flat = [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(center)]
-    return np.concatenate(flat) if flat else np.zeros(math.prod(shape))
+    return np.zeros(math.prod(shape)) if center is None else _vector(center)
 
 
 def ends_of(objective: Objective) -> tuple[Any, Any]:
-    """The lower and the upper ends of a box, as vectors in float64."""
-    ends = _ends(domains.proven_maker(objective.domain)[1])
-    flat = [
-        np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(end)])
-        for end in ends
-    ]
-    return flat[0], flat[1]
+    """The lower and the upper ends of a box, as vectors in float64; without entries of other sets."""
+    given = domains.proven_maker(objective.domain)[1]
+    return _vector(given.get("lower")), _vector(given.get("upper"))
 
 
-def _ends(given: dict[str, Any]) -> tuple[Any, Any]:
-    return given["lower"], given["upper"]
+def _vector(tree: Any) -> Any:
+    leaves = [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([np.zeros(0), *leaves])
+
+
+def _extent(name: str, center: Any, ends: tuple[Any, Any], radius: float) -> tuple[float, float]:
+    """The diameter and the largest norm of the set itself, rounded up; a ``Domain`` may have been narrow."""
+    if name == "ball":
+        return 2.0 * radius, (math.hypot(*center) + radius) * _UP
+    if name == "box":
+        lower, upper = ends
+        outermost = np.maximum(np.abs(lower), np.abs(upper))
+        return math.hypot(*(upper - lower)) * _UP, math.hypot(*outermost) * _UP
+    return math.inf, math.inf
 
 
 def _require_norm(

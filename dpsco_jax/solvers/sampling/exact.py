@@ -5,7 +5,7 @@ draws on the whole space, a box or a convex set:
 - ``mean_estimation``, F the mean of ½‖x - s‖²: N(mean s, I/k), the Gaussian mechanism;
 - ``linear``, F the mean of ⟨s, x⟩: N(x₀ - mean s/μ, I/(kμ)).
 
-Source: sheet of T chapter 3: Theorem 3.2.1 for these losses; both are where its bound is attained.
+Source: T, Theorem 3.2.1, for these losses; both are where its bound is attained.
 
 Formal guarantee: exact, in real arithmetic. If the points s of two users are at most Δ apart, replacing one
 moves the Gaussian of the whole space by Δ/n, or Δ/(nμ), and it is s-Gaussian DP with s = Δ·√k/n, or
@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import _checks
-from dpsco_jax.geometry.domains import Domain
+from dpsco_jax.geometry.domains import Domain, proven_maker
 from dpsco_jax.solvers.sampling import restricted_gaussian
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling.restricted_gaussian import Drawn
@@ -53,8 +53,8 @@ def mean_estimation(
         key: a typed key.
         mean: of the points s, float64.
         inverse_temperature: k, above 0; may be traced.
-        domain: K; the whole space if left out. A box that knows its ends is drawn from at once, other sets by
-            attempts.
+        domain: K, one of ``geometry.domains``; the whole space if left out. A box is drawn from at once,
+            other sets by attempts.
         num_attempts: static, at least 1; for the whole space and boxes one is enough.
             ``attempt_bounds.ball_acceptance`` says how likely all fail on a ball.
 
@@ -64,7 +64,8 @@ def mean_estimation(
     require_x64("exact")
     mean = float64_vector("mean", mean)
     _checks.require_positive("inverse_temperature", inverse_temperature)
-    return _gaussian(key, mean, 1.0 / jnp.asarray(inverse_temperature), domain, num_attempts)
+    variance = 1.0 / jnp.asarray(inverse_temperature, jnp.float64)
+    return _gaussian(key, mean, variance, domain, num_attempts)
 
 
 def linear(
@@ -85,7 +86,7 @@ def linear(
         inverse_temperature: k, above 0; may be traced.
         convexity: μ, above 0; may be traced.
         domain: K, as for ``mean_estimation``.
-        num_attempts: likewise.
+        num_attempts: static, at least 1, as for ``mean_estimation``.
 
     Raises:
         ValueError: an argument is of another kind or out of range, or jax_enable_x64 is off.
@@ -97,8 +98,8 @@ def linear(
     )
     _checks.require_positive("inverse_temperature", inverse_temperature)
     _checks.require_positive("convexity", convexity)
-    mu = jnp.asarray(convexity)
-    variance = 1.0 / (jnp.asarray(inverse_temperature) * mu)
+    mu = jnp.asarray(convexity, jnp.float64)
+    variance = 1.0 / (jnp.asarray(inverse_temperature, jnp.float64) * mu)
     return _gaussian(key, center - mean / mu, variance, domain, num_attempts)
 
 
@@ -110,10 +111,13 @@ def _gaussian(
     if domain is None:
         law = restricted_gaussian.whole_space(variance, 0.0, origin)
     else:
-        _checks.require_instance("domain", domain, Domain)
-        if domain.ends is None:
-            law = restricted_gaussian.convex_set(variance, 0.0, origin, domain)
-        else:
-            lower, upper = (jnp.asarray(end, jnp.float64) for end in domain.ends)
+        name, given = proven_maker(domain)
+        if name == "box":
+            ends = given["lower"], given["upper"]
+            plain = jax.tree_util.all_leaves(ends)
+            _checks.require(plain, "domain", ends, "a box whose ends are vectors")
+            lower, upper = (jnp.asarray(end, jnp.float64) for end in ends)
             law = restricted_gaussian.box(variance, 0.0, origin, lower, upper)
+        else:
+            law = restricted_gaussian.convex_set(variance, 0.0, origin, domain)
     return restricted_gaussian.draw(key, law, mean, num_attempts)

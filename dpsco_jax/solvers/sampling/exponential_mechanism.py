@@ -46,7 +46,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, privacy
-from dpsco_jax.geometry.domains import Domain, ball, proven_diameter
+from dpsco_jax.geometry.domains import Domain, ball, proven_maker
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -59,7 +59,8 @@ from dpsco_jax.solvers.solution import Solution, Status
 __all__ = ["Plan", "plan", "solve"]
 
 ROUTES = ("grid", "linear", "chain")
-_MOST_CELLS = {1: 2**14, 2: 2**8}
+_MOST_CELLS = {1: 2**14, 2: 2**8}  # that are taken unasked
+_CELLS = 2**20  # of an axis that are ever taken, and of a grid in all 2^24
 _LINEAR_CELLS = 2**10
 _DOWN = 1.0 - 2.0**-30
 
@@ -83,7 +84,8 @@ def plan(
         budget: ε; δ = 0 for pure privacy, in which a chain has no part.
         route: "grid" where d ≤ 2 and otherwise "chain" if left out. "linear" has to be asked for: of losses
             that are not linear it takes the tangents at the centre, which is private, but of no use.
-        cells: p ≥ 2, of each coordinate; so many that their size costs little, if they can be had.
+        cells: p ≥ 2, of each coordinate, at most 2^20, or 2^12 on a grid in two dimensions; so many that
+            their size costs little, if they can be had.
         regularization: μ > 0 of a chain; the one that costs at most d/k if left out.
         constant_time: whether a chain makes all its trials.
 
@@ -139,7 +141,8 @@ def plan(
     wanted = 5.0 * problem.num_users * budget.epsilon / dim
     most = _LINEAR_CELLS if route == "linear" else _MOST_CELLS[dim]
     count = int(min(max(wanted, 16.0), most)) if cells is None else cells
-    count = _checks.require_integer("cells", count, 2, 2**20)
+    largest = 2**12 if route == "grid" and dim == 2 else _CELLS
+    count = _checks.require_integer("cells", count, 2, largest)
     radius = float(_cells.farthest(lower, upper, count, is_ball))
     k = _DOWN * budget.epsilon * problem.num_users / (4.0 * slope * radius)
     k /= 1.0 + problem.num_users * 2.0**-47
@@ -175,10 +178,16 @@ def solve(
     plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
     lower, upper = plan.lower, plan.upper
     _checks.require(lower.shape == (plan.dim,), "plan.lower", lower.shape, "of shape (plan.dim,)")
+    _checks.require_real("plan.lipschitz", plan.lipschitz, 0.0)
     spent = {"gradients": jnp.asarray(plan.user_gradients, jnp.int64), "trace": None}
     if plan.route == "chain":
         _checks.require(plan.chain is not None, "plan.chain", None, "a chain on this route")
         assert plan.chain is not None
+        # Here nothing is clipped to it.
+        slope, proven = plan.lipschitz, objective.lipschitz
+        _checks.require(
+            slope >= proven, "plan.lipschitz", slope, f"at least the objective's {proven}"
+        )
         point, trials = _exponential_chain.last_point(
             *(key, plan.chain, objective, data, lower, upper, plan.ball),
             *(plan.inverse_temperature, plan.regularization, plan.constant_time),
@@ -215,28 +224,43 @@ def solve(
 
 def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """The box, or the one around a ball; and whether it is a ball."""
-    proven_diameter(domain)
-    if domain.radius is not None:
+    name, given = proven_maker(domain)
+    if name == "ball" and given.get("center") is None:
         radius = _checks.require_real(
-            "problem.objective.domain.radius", float(np.asarray(domain.radius)), 0.0
+            "problem.objective.domain.radius", float(np.asarray(given["radius"])), 0.0
         )
+        _require_size(np.array([2.0 * radius]))
         return np.full(dim, -radius), np.full(dim, radius), dim > 1
     _checks.require(
-        domain.ends is not None,
-        "problem.objective.domain",
-        domain,
-        "a box, or a ball at the origin",
+        name == "box", "problem.objective.domain", name, "a box, or a ball at the origin"
     )
-    lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in domain.ends or ())
+    ends = given["lower"], given["upper"]
+    what = f"a box whose ends are vectors ({dim},) of problem.dim"
+    plain = jax.tree_util.all_leaves(ends)
+    _checks.require(plain, "problem.objective.domain", ends, what)
+    lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in ends)
     _checks.require(
         lower.shape == (dim,) == upper.shape,
         "problem.objective.domain",
         lower.shape,
         f"of shape ({dim},) of problem.dim",
     )
-    sides = upper - lower
+    with np.errstate(over="ignore", invalid="ignore"):
+        sides = upper - lower
     _checks.require(np.all(sides > 0), "problem.objective.domain", sides, "a box with an inside")
+    _require_size(sides)
     return lower, upper, False
+
+
+def _require_size(sides: np.ndarray) -> None:
+    """``ValueError`` where squares of sides would leave float64, as of a box without an end."""
+    longest = float(np.max(sides))
+    _checks.require(
+        1e-100 <= longest <= 1e100,
+        "problem.objective.domain, by its longest side,",
+        longest,
+        "in [1e-100, 1e100]",
+    )
 
 
 def _excess(k: float, dim: int, slope: float, diagonal: float, count: int, is_ball: bool) -> float:

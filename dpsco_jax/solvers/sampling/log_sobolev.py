@@ -69,8 +69,13 @@ def log_sobolev_variation(
     _checks.require_positive("log_sobolev", log_sobolev)
     _checks.require_nonnegative("start_distance", start_distance)
     xp, (steps, eta, alpha, start) = as_floats(num_steps, step_size, log_sobolev, start_distance)
-    lost = (steps - 0.5) * xp.log1p(eta * alpha)
     least, unit = xp.finfo(eta.dtype).tiny, xp.finfo(eta.dtype).eps
+    # As a sum of logarithms where the product is above all floats.
+    far = xp.maximum(xp.log(eta) + xp.log(alpha), 0.0)
+    near = xp.where(far > 60.0, 1.0, alpha)
+    lost = (steps - 0.5) * xp.where(
+        far > 60.0, far, xp.log1p(xp.where(far > 60.0, 1.0, eta) * near)
+    )
     first = xp.log(xp.maximum(start, least)) - xp.log(2.0 * xp.sqrt(eta))
     rounding = _ULPS * unit * (xp.abs(first) + lost + 1.0)
     bound = xp.exp(xp.minimum(first - lost + rounding, 0.0))
@@ -104,7 +109,7 @@ def log_sobolev_steps(
     alpha = _checks.require_real("log_sobolev", log_sobolev, 0.0)
     start = _checks.require_real("start_distance", start_distance, 0.0, closed=True)
     log_first = math.log(max(start, 1e-300)) - math.log(2.0 * math.sqrt(eta))
-    rate = math.log1p(eta * alpha)
+    rate = math.log1p(eta * alpha) if eta * alpha < math.inf else math.log(eta) + math.log(alpha)
     needed = (log_first - math.log(variation)) / rate + 0.5 if rate > 0 else math.inf
     if needed > MOST_TRIALS:
         raise Infeasible(
@@ -167,8 +172,8 @@ def lipschitz_perturbation(convexity: SupportsFloat, lipschitz: SupportsFloat) -
     q = slope * (slope / m)
     if not 0.0 < q < math.inf:  # at t = √(2/q) a slope that underflows makes no difference
         return _above_zero(m * (1.0 - 1e-150) if q == 0.0 else 0.0, "lipschitz", slope)
-    t = 4.0 / q / (1.0 + math.sqrt(1.0 + 8.0 / q))
-    return _above_zero(m * t / (1.0 + t) * math.exp(-0.5 * q * (1.0 + t)), "lipschitz", slope)
+    t = 4.0 / (q + math.sqrt(q) * math.sqrt(q + 8.0))
+    return _above_zero(m * (t / (1.0 + t)) * math.exp(-0.5 * q * (1.0 + t)), "lipschitz", slope)
 
 
 def _above_zero(constant: float, name: str, value: float) -> float:

@@ -16,7 +16,8 @@ p)^N at most, which is in τ. k, and with it n, is not in p: but it is small whe
 chain needs less. Without smoothness no bound holds for every data set, as where all kinks lie at the
 minimizer, and there is no plan. What leaves lies on a public grid around x₀, whose places are so wide that
 digits of the sum of anchor and offset, which would tell of the anchor, are gone. Roundings of D are for the
-caller to count: an error of e in the acceptance, in the mean, costs e/p. Trial counts depend on the data.
+caller to count: an error of e in the acceptance, in the mean, costs e/p; so are those of x₀,
+whose digits must go below 1/√(kμ). Trial counts depend on the data.
 
 Cost: J gradients and 1/p remainders, on average, or fewer.
 
@@ -54,6 +55,9 @@ __all__ = ["Numbers", "draw", "planned"]
 _CLOSE = 0.5  # θ: of an anchor, from the mean of the proposal, over the deviation
 _PLACES = 32.0  # of the public grid, in a deviation
 _RAREST = 1e-6
+_FAR = (
+    2.0**46
+)  # how many quarters of a deviation gradients come from at most: beyond, float64 has no such digits
 _DOWN = 1.0 - 2.0**-20
 
 
@@ -120,6 +124,12 @@ def planned(
         )
     # ‖q - w‖ = ‖∇V(w)‖/μ ≤ (1 + H/μ)·ρ^J·L/μ; half of θ is left for the grid of w.
     far = (1.0 + bend / mu) * slope * math.sqrt(k / mu) / (0.5 * _CLOSE)
+    _checks.require(
+        far <= _FAR,
+        "inverse_temperature",
+        k,
+        f"such that L·√(k/μ)·(1 + H/μ) ≤ {_FAR / 4:.3g}: float64",
+    )
     steps = max(0, math.ceil(math.log(max(far, 1.0)) / math.log1p(2.0 * mu / bend))) + 1
     trials = max(1, math.ceil(math.log(failing) / math.log1p(-acceptance)))
     while attempts_variation(acceptance, trials) > failing:

@@ -164,9 +164,14 @@ def solve(
         plan: of ``plan``, for this very objective.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users, of at most ``plan.setting.items_per_user`` slots.
-        params: the start, the centre of the regularization, which may not depend on the data. On a box it is
-            put into the box; on a ball a start that is not its centre costs infinity, as on the whole space
-            one that is farther out than ``plan.sizes.start_norm``.
+        params: the start, the centre of the regularization, of the shape that the loss takes, which may not
+            depend on the data. On a box it is put into the box; on a ball a start that is not its centre
+            costs infinity, as on the whole space one that is farther out than ``plan.sizes.start_norm``.
+
+    Returns:
+        The draw. ``gradients`` is public, so it counts the values that all N trials would read: about what a
+        run reads on the whole space and on a box, and some four times that on a ball, where N has to do near
+        the sphere. What was read is in ``unprivate``, as are the trials.
 
     Raises:
         ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not

@@ -242,8 +242,8 @@ FAULTS = (
     Fault(
         "exact: variance 1/k",
         _CLOSED,
-        "variance = 1.0 / (jnp.asarray(inverse_temperature) * mu)",
-        "variance = 1.0 / jnp.asarray(inverse_temperature)",
+        "variance = 1.0 / (jnp.asarray(inverse_temperature, jnp.float64) * mu)",
+        "variance = 1.0 / jnp.asarray(inverse_temperature, jnp.float64)",
         _EXACT,
     ),
     Fault(

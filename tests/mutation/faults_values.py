@@ -14,7 +14,7 @@ _VALUES = (
     *_DRAW,
 )
 _START = (f"{_DRAW[0]}::test_a_start_that_is_not_covered_costs_infinity", *_DRAW)
-_LAW = (f"{_DRAW[0]}::test_draws_in_one_dimension_against_quadrature", *_DRAW)
+_LAW = (f"{_DRAW[0]}::test_the_temperature_of_draws_in_one_dimension", *_DRAW)
 _STEP = (f"{_PLAN[0]}::test_what_runs_has_the_step_that_was_certified",)
 _SETTING = "solvers/sampling/_value_queries_setting.py"
 _PLANNED = "solvers/sampling/_value_queries_plan.py"

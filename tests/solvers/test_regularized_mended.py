@@ -93,6 +93,17 @@ def test_a_large_epsilon_asks_no_more_than_a_smaller_one(epsilon):
     assert regularized.plan(problem(), Budget(epsilon, 1e-6)).certificate().epsilon <= epsilon
 
 
+@pytest.mark.parametrize(("users", "slots", "distance"), [(3230, 128, 10.0), (20_000, 1, 10.0)])
+def test_a_larger_epsilon_promises_no_less(users, slots, distance):
+    """Where rounding takes much of δ; within the steps by which smaller ε are tried."""
+    problem = Problem(LOGISTIC, num_users=users, dim=58, items_per_user=slots, distance=distance)
+    made = [regularized.plan(problem, Budget(epsilon, 1e-6)) for epsilon in (1.0, 2.0, 4.0, 8.0)]
+    expected = [float(plan.predicted_excess) for plan in made]
+    assert all(later <= 1.03 * min(expected) for later in expected[2:])
+    for plan, epsilon in zip(made, (1.0, 2.0, 4.0, 8.0), strict=True):
+        assert plan.certificate().epsilon <= epsilon
+
+
 @pytest.mark.parametrize("budget", [(1.0, 1e-10), (1e-3, 0.4)])
 def test_budgets_that_a_certificate_meets_are_planned_for(budget):
     # 1e-10 is above the least δ that is said to do for 1e-12.

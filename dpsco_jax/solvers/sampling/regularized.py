@@ -38,9 +38,6 @@ Example:
     ((3,), 0, True)
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,7 +51,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for
 from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
-from dpsco_jax.solvers.sampling import _rows, alternating_sampler
+from dpsco_jax.solvers.sampling import _regularized_search, _rows, alternating_sampler
 from dpsco_jax.solvers.sampling._precision import require_x64
 from dpsco_jax.solvers.sampling._regularized_plan import Plan, planned
 from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
@@ -62,9 +59,7 @@ from dpsco_jax.solvers.solution import Solution, Status
 
 __all__ = ["Plan", "plan", "solve"]
 
-_MOST_DOUBLINGS = 12
 _SIZES = (1e-100, 1e100)
-_WORSE = 4  # regularizations in a row, of which the first is the best, end the search
 _HIDDEN = 0.3  # by an envelope, of what is lost anyway
 
 
@@ -163,8 +158,11 @@ def plan(
             raise ValueError(
                 "regularization must be positive where the objective has no ridge, got 0"
             )
-        return _naming_delta(lambda spent: under(added, spent), budget)
-    return _naming_delta(lambda spent: _best(lambda added: under(added, spent), middle), budget)
+        return _regularized_search.within(lambda spent: under(added, spent), budget)
+
+    return _regularized_search.within(
+        lambda spent: _regularized_search.best(lambda added: under(added, spent), middle), budget
+    )
 
 
 def solve(
@@ -249,10 +247,6 @@ def solve(
     )
 
 
-def _prediction(made: Plan) -> Any:
-    return made.predicted_excess
-
-
 def _smoothing(objective: Objective, smoothing: float | None, lost: float) -> float:
     """γ of the envelope; 0 where none is needed."""
     if objective.smoothness is not None:
@@ -261,41 +255,3 @@ def _smoothing(objective: Objective, smoothing: float | None, lost: float) -> fl
     if smoothing is not None:
         return _checks.require_real("smoothing", smoothing, 0.0)
     return _HIDDEN * lost / envelopes.envelope_gap(objective, 1.0)
-
-
-def _best(under: Callable[[float], Plan], middle: float) -> Plan:
-    """The plan with the least prediction, over regularizations around the one in the middle."""
-    tried: list[Plan] = []
-    refusal: Infeasible | None = None
-    for doublings in range(-4 * _MOST_DOUBLINGS, 4 * _MOST_DOUBLINGS + 1):
-        try:
-            tried.append(under(middle * 2.0 ** (doublings / 4)))
-        except Infeasible as refused:
-            # The last one that lacks δ says what is the matter, if any does.
-            refusal = refused if refusal is None or refused.needed else refusal
-        # Once one is possible, larger ones are, and in the end they only get worse.
-        if len(tried) > _WORSE and min(tried[-_WORSE:], key=_prediction) is tried[-_WORSE]:
-            break
-    if not tried:
-        assert refusal is not None
-        raise refusal
-    return min(tried, key=_prediction)
-
-
-def _naming_delta(plan: Callable[[privacy.Budget], Plan], budget: privacy.Budget) -> Plan:
-    """The plan; where δ is too small, the refusal names one that would do, if there is any."""
-    try:
-        return plan(budget)
-    except Infeasible as refusal:
-        if "delta" not in refusal.needed:
-            raise
-        said = str(refusal)
-    delta = 4.0 * budget.delta
-    while delta < 1.0:
-        try:
-            plan(privacy.Budget(budget.epsilon, delta))
-        except Infeasible:
-            delta *= 4.0
-        else:
-            raise Infeasible(f"{said}; delta = {delta!r} would do", {"delta": delta})
-    raise Infeasible(said)

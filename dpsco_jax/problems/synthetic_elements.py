@@ -62,9 +62,9 @@ def logistic(
 ) -> ElementInstance:
     """Logistic regression on points around the centres of a user's elements.
 
-    Centres and slope are uniform on the unit sphere. A user has a uniformly random set of k elements; each point
-    is the centre of one of them, drawn uniformly, plus a point uniform on the unit sphere, so features have norm
-    at most 2, which is the feature bound. The label is 1 with probability sigmoid(<slope, x>), else 0.
+    Centres and slope are uniform on the unit sphere. A user has a uniformly random set of k elements; each
+    point is the centre of one of them, drawn uniformly, plus a point uniform on the unit sphere, so features
+    have norm at most 2, which is the feature bound. The label is 1 with probability sigmoid(<slope, x>).
 
     Args:
         key: used once.
@@ -149,7 +149,7 @@ def zipf_words(
     topics: Int[np.ndarray, "words"] | None = None,
     concentration: float = 10.0,
 ) -> Int[np.ndarray, "users items"]:
-    """The words of users, ``items_per_user`` of each, of Zipf's law; in the form of ``histograms.frequencies``.
+    """The words of users, as many of each, of Zipf's law; in the form of ``histograms.frequencies``.
 
     Args:
         key: used once.

@@ -212,7 +212,7 @@ def test_bad_arguments_are_refused_by_name():
             ElementData(jnp.ones((2, 3))),
             ElementData(jnp.ones((2, 3, 4)), jnp.ones((2, 3, 4))),
         ):
-            with pytest.raises(ValueError, match="^data"):
+            with pytest.raises(ValueError, match=r"^data"):
                 function(data)
 
 

@@ -4,6 +4,7 @@
 """
 
 from dpsco_jax.problems import (
+    elements,
     encoding,
     envelopes,
     gaussian_smoothing,
@@ -13,19 +14,23 @@ from dpsco_jax.problems import (
     problem,
     reference,
     synthetic,
+    synthetic_elements,
     tables,
     users,
     value_instances,
 )
+from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 
 __all__ = [
+    "ElementData",
     "Example",
     "Objective",
     "Problem",
     "UserData",
+    "elements",
     "encoding",
     "envelopes",
     "gaussian_smoothing",
@@ -35,6 +40,7 @@ __all__ = [
     "problem",
     "reference",
     "synthetic",
+    "synthetic_elements",
     "tables",
     "users",
     "value_instances",

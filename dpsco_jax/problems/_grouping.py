@@ -10,9 +10,13 @@ Cost: a sort of the rows.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from dpsco_jax._checks import require, require_undisclosed
+from dpsco_jax._shown import described
 from dpsco_jax.problems._columns import is_missing
 
 
@@ -52,6 +56,24 @@ def checked_users(users: Any) -> np.ndarray:
     return users
 
 
+def checked_rows(rows: PyTree, users: np.ndarray) -> PyTree:
+    """The rows as NumPy arrays ``[rows, ...]``.
+
+    Raises:
+        ValueError: if there are none, they are not as many as users, or no real numbers or booleans.
+    """
+    rows = jax.tree.map(np.asarray, rows)
+    leaves = jax.tree.leaves(rows)
+    require(bool(leaves), "rows", described(rows), "a tree of arrays [rows, ...]")
+    for leaf in leaves:
+        same = leaf.shape[:1] == users.shape
+        require(same, "rows", leaf.shape, f"as many as users: arrays [{len(users)}, ...]")
+        # bfloat16 and the like have the kind of bytes.
+        real = leaf.dtype.kind in "biuf" or jnp.issubdtype(leaf.dtype, jnp.floating)
+        require(real, "rows", leaf.dtype, "arrays of real numbers or booleans")
+    return rows
+
+
 def _is_absent(user: Any) -> bool:
     """Whether it is missing, or a tuple with a missing part: NaN is no user's twice."""
     return is_missing(user) or (isinstance(user, tuple) and any(map(_is_absent, user)))
@@ -81,23 +103,54 @@ def places(
     rows = rows[np.argsort(position[rows], kind="stable")]
     counts = np.bincount(position[rows], minlength=num_users)
     slots = int(counts.max(initial=0)) if bound is None else bound
-    starts = np.cumsum(counts) - counts
-    slot = np.arange(len(rows)) - np.repeat(starts, counts)
-
-    chosen = slot < slots
-    if keep == "random":
-        for user in np.flatnonzero(counts > slots):
-            generator = np.random.default_rng([*seed, int(user)])
-            subset = np.sort(generator.choice(counts[user], slots, replace=False))
-            chosen[starts[user] : starts[user] + counts[user]] = False
-            chosen[starts[user] + subset] = True
-            slot[starts[user] + subset] = np.arange(slots)
+    chosen, slot = slots_within(seed, position[rows][:, None], slots, keep)
     rows, slot = rows[chosen], slot[chosen]
     if order == "random":
-        # A spawned sequence: a seed with a further number would be the seed of some user's subset.
-        sequence = np.random.SeedSequence(list(seed), spawn_key=(0,))
-        position = np.random.default_rng(sequence).permutation(num_users)[position]
+        position = shuffled(seed, num_users)[position]
     return Places(rows, position[rows], slot, (num_users, slots))
+
+
+def slots_within(
+    seed: Sequence[int], groups: np.ndarray, bound: int, keep: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows of a group are kept, and in which slot of it; a group's draw looks at that group alone.
+
+    Args:
+        seed: with the numbers of a group it is the seed of that group's draw.
+        groups: ``[rows, numbers]``, the numbers of the group of each row; rows of a group stand together.
+        bound: number of slots.
+        keep: ``"random"`` or ``"first"``: which rows of a group with more.
+
+    Returns:
+        Of each row whether it is kept, and its slot, which means nothing where it is not.
+    """
+    starts = group_starts(groups)
+    counts = np.diff(starts, append=len(groups))
+    slot = np.arange(len(groups)) - np.repeat(starts, counts)
+    chosen = slot < bound
+    if keep == "random":
+        for group in np.flatnonzero(counts > bound):
+            start, count = starts[group], counts[group]
+            generator = np.random.default_rng([*seed, *groups[start].tolist()])
+            subset = np.sort(generator.choice(count, bound, replace=False))
+            chosen[start : start + count] = False
+            chosen[start + subset] = True
+            slot[start + subset] = np.arange(bound)
+    return chosen, slot
+
+
+def group_starts(groups: np.ndarray) -> np.ndarray:
+    """The first row of each group, where rows ``[rows, numbers]`` of a group stand together."""
+    first = np.ones(len(groups), bool)
+    first[1:] = (groups[1:] != groups[:-1]).any(axis=1)
+    return np.flatnonzero(first)
+
+
+def shuffled(seed: Sequence[int], num_users: int) -> np.ndarray:
+    """The place of each user in a uniformly random order."""
+    # A spawned sequence: a seed with further numbers would be the seed of some group's subset.
+    sequence = np.random.SeedSequence(list(seed), spawn_key=(0,))
+    return np.random.default_rng(sequence).permutation(num_users)
 
 
 def _family(user: Any) -> Any:

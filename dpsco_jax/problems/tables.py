@@ -31,9 +31,8 @@ from dpsco_jax._checks import (
     require_mask,
     require_undisclosed,
 )
-from dpsco_jax._shown import described
 from dpsco_jax.problems._columns import require_columns
-from dpsco_jax.problems._grouping import checked_users, places
+from dpsco_jax.problems._grouping import checked_rows, checked_users, places
 from dpsco_jax.problems.encoding import Encoding
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
@@ -172,15 +171,7 @@ def from_rows(
     require_choice("keep", keep, ("random", "first"))
     require_choice("order", order, ("random", "sorted"))
     users = checked_users(users)
-    rows = jax.tree.map(np.asarray, rows)
-    leaves = jax.tree.leaves(rows)
-    require(bool(leaves), "rows", described(rows), "a tree of arrays [rows, ...]")
-    for leaf in leaves:
-        same = leaf.shape[:1] == users.shape
-        require(same, "rows", leaf.shape, f"as many as users: arrays [{len(users)}, ...]")
-        # bfloat16 and the like have the kind of bytes.
-        real = leaf.dtype.kind in "biuf" or jnp.issubdtype(leaf.dtype, jnp.floating)
-        require(real, "rows", leaf.dtype, "arrays of real numbers or booleans")
+    rows = checked_rows(rows, users)
     kept = np.ones(len(users), bool) if kept is None else np.asarray(kept)
     require_mask("kept", kept, users.shape)
     seed = np.asarray(jax.random.key_data(key)).tolist()

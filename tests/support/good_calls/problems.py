@@ -7,6 +7,7 @@ import pandas as pd
 
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.datasets import task
+from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import OneHot
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
@@ -20,6 +21,12 @@ _FRAME = pd.DataFrame({"user": [1, 1, 2], "x": [0.1, 0.2, 0.3], "y": [0.0, 1.0, 
 _SYNTHETIC = {"num_users": 12, "heterogeneity": kinds.NONNEGATIVE}
 _EVEN = Kind("even number", (3, *kinds.COUNT_FROM_TWO.bad))(12)
 _KINK = {"objective": kinds.OBJECT(losses.hinge(1.0)), "smoothing": kinds.POSITIVE(0.1)}
+_ELEMENTS = ElementData(np.zeros((2, 3, 4), np.float32), np.ones((2, 3, 4), bool))
+_ZIPF = {
+    "num_words": kinds.COUNT(5),
+    "exponent": kinds.NONNEGATIVE,
+    "offset": kinds.POSITIVE,
+}
 _ROWS = {"rows": kinds.COUNT(20)}
 _TEXT = {"name": kinds.WORDS("field")}
 _VALUES = {
@@ -52,6 +59,17 @@ GOOD: dict[str, dict[str, Any]] = {
         "ridge": kinds.POSITIVE,
         "description": kinds.WORDS("text"),
     },
+    **{
+        f"problems.elements.{name}": {"data": kinds.OBJECT(_ELEMENTS)}
+        for name in ("num_users", "num_slots", "elements_of_users", "as_units")
+    },
+    "problems.elements.from_rows": {
+        "users": kinds.ANY(np.array([1, 1, 2])),
+        "elements": kinds.ANY(np.array([0, 1, 1])),
+        "rows": kinds.ANY(np.zeros((3, 2), np.float32)),
+        "num_elements": kinds.COUNT(2),
+        "items_per_element": kinds.COUNT(2),
+    },
     "problems.envelopes.envelope_gap": _KINK,
     "problems.envelopes.moreau_envelope": _KINK,
     "problems.gaussian_smoothing.smoothed": {
@@ -76,6 +94,20 @@ GOOD: dict[str, dict[str, Any]] = {
     "problems.regression_instances.support_vectors": {
         **_ROWS,
         "flipped": Kind("in (0, 1/2)", (0.0, 0.5, *kinds.PROBABILITY.bad))(0.1),
+    },
+    "problems.synthetic_elements.logistic": {
+        "num_users": 12,
+        "elements_per_user": kinds.COUNT(2),
+        "num_elements": kinds.COUNT(3),
+        "items_per_element": kinds.COUNT(2),
+        "packed": kinds.FLAG(False),
+    },
+    "problems.synthetic_elements.zipf_law": _ZIPF,
+    "problems.synthetic_elements.zipf_words": {
+        **_ZIPF,
+        "num_users": 12,
+        "topics": kinds.ANY(np.arange(5)),
+        "concentration": kinds.POSITIVE,
     },
     "problems.synthetic.mean_estimation": {"heterogeneity": kinds.PROBABILITY},
     "problems.synthetic.geometric_median": {
@@ -112,6 +144,10 @@ EXEMPT: dict[tuple[str, str], str] = {
         "problems.tables.from_frame",
         "*",
     ): "declarations that fit together: tests/problems/test_encoding.py",
+    (
+        "problems.elements.from_rows",
+        "*",
+    ): "rows that fit together: tests/problems/test_elements.py",
     ("problems.tables.from_rows", "*"): "rows that fit together: tests/problems/test_users.py",
     ("problems.objective.bounded_row", "features"): "dense or OneHot, whatever an item holds",
     ("problems.objective.margin", "features"): "dense or OneHot, whatever an item holds",

@@ -22,6 +22,7 @@ from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, sampling
 from dpsco_jax.oracles.chunks import sum_over_users
+from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, loop
@@ -79,6 +80,20 @@ class UnitUpdates(NamedTuple):
             )
 
         return Opened(ByStep(at_step), data, release)
+
+
+def as_rows(plan: Any, data: ElementData | UserData) -> Any:
+    """The units of the data, user by user; what is no ``ElementData`` as it is.
+
+    Raises:
+        ValueError: if users or slots are not as many as planned: n·K alone does not tell them apart.
+    """
+    if not isinstance(data, ElementData):
+        return data
+    found = num_users(data), num_slots(data)
+    planned = plan.num_users, plan.elements_per_user
+    _checks.require(found == planned, "data", found, f"of {planned} users and slots, as planned")
+    return as_units(data)
 
 
 def gradient_update(objective: Objective) -> Update:

@@ -10,8 +10,9 @@ pitfalls for privacy accounting of subsampled mechanisms under composition" (fix
 ADD_OR_REMOVE_ONE).
 
 Formal guarantee: curve and pair bound the release under the relation that it was made for. ``require_proof``
-knows for which relations there is a proof: Poisson sampling under ADD_OR_REMOVE_ONE and REPLACE_SPECIAL,
-sampling of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; releases without sampling under all.
+knows for which relations there is a proof: Poisson sampling of records under all, of users with all their
+units under REPLACE_ONE, sampling of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; releases without
+sampling under all.
 
 Cost: none.
 """
@@ -26,10 +27,10 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require_integer
 from dpsco_jax.privacy import curves
-from dpsco_jax.privacy.curves import poisson, subsampling
+from dpsco_jax.privacy.curves import mixtures, poisson, subsampling
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded
 from dpsco_jax.privacy.orders import ORDERS
-from dpsco_jax.privacy.pld import pairs
+from dpsco_jax.privacy.pld import mixture_pairs, pairs
 
 _ADD, _REPLACE, _SPECIAL = (
     NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -133,16 +134,13 @@ class NonPrivate(Release):
 
 @dataclass(frozen=True)
 class PoissonSampled(Release):
-    """A Gaussian on records each of which is sampled with probability q in (0, 1), independently."""
+    """A Gaussian on records each of which is sampled with probability q in (0, 1), and may be nothing."""
 
     sampling_probability: float
     noise_multiplier: float
 
     symmetric: ClassVar[bool] = False
     bounds_under: ClassVar = (_ADD, _SPECIAL)
-    relations: ClassVar = (_ADD, _SPECIAL)
-    sampling: ClassVar[str] = "Poisson sampling"
-    instead: ClassVar[str] = "ADD_OR_REMOVE_ONE, or sample a fixed number without replacement"
 
     def loss(self) -> PrivacyLoss:
         """The curve of the Poisson-subsampled Gaussian."""
@@ -151,6 +149,36 @@ class PoissonSampled(Release):
     def pair(self) -> pairs.Pair:
         """A mixture of two Gaussians and one of them; its reverse is needed as well."""
         return pairs.poisson_gaussian(self.noise_multiplier, self.sampling_probability)
+
+
+@dataclass(frozen=True)
+class UsersSampled(Release):
+    """A Gaussian on users who are sampled with probability q in (0, 1), with all their units; REPLACE_ONE.
+
+    One unit is replaced; the sum over a user's units is ``cap`` times as long as one of them at most. With a
+    cap of 1 these are units that are sampled by themselves.
+    """
+
+    sampling_probability: float
+    noise_multiplier: float
+    cap: float
+
+    bounds_under: ClassVar = (_REPLACE,)
+    relations: ClassVar = (_REPLACE,)
+    sampling: ClassVar[str] = "Poisson sampling of users with all their units"
+    instead: ClassVar[str] = "REPLACE_ONE"
+
+    def loss(self) -> PrivacyLoss:
+        """The curve of users sampled with all their units."""
+        return mixtures.user_sampled_gaussian(
+            self.noise_multiplier, self.sampling_probability, self.cap
+        )
+
+    def pair(self) -> pairs.Pair:
+        """Two mixtures of Gaussians that share a part, made their own reverse."""
+        return mixture_pairs.user_sampled_gaussian(
+            self.noise_multiplier, self.sampling_probability, self.cap
+        )
 
 
 @dataclass(frozen=True)
@@ -194,7 +222,7 @@ class ZeroConcentrated(Release):
         return PrivacyLoss(self.xi + self.rho * ORDERS, np.zeros(()))
 
 
-Sampled = PoissonSampled | SampledWithoutReplacement
+Sampled = UsersSampled | SampledWithoutReplacement
 
 Composition = tuple[tuple[Release, int], ...]
 """Releases on the same records, each with how often it is made."""
@@ -220,6 +248,20 @@ def poisson_sampled(sampling_probability: float, noise_multiplier: float) -> Rel
         return NOTHING
     if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
         return PoissonSampled(sampling_probability, noise_multiplier)
+    return gaussian(noise_multiplier)
+
+
+def poisson_replaced(sampling_probability: float, noise_multiplier: float) -> Release:
+    """As ``poisson_sampled``, for records that are replaced, with noise over the sensitivity to that."""
+    return users_sampled(sampling_probability, noise_multiplier, 1.0)
+
+
+def users_sampled(sampling_probability: float, noise_multiplier: float, cap: float) -> Release:
+    """Of users that are sampled independently with all their units, whose sum is capped; cap in [1, inf]."""
+    if sampling_probability == 0.0:
+        return NOTHING
+    if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
+        return UsersSampled(sampling_probability, noise_multiplier, cap)
     return gaussian(noise_multiplier)
 
 

@@ -214,9 +214,9 @@ def test_refuses():
     for wrong in (jax.random.PRNGKey(0), jax.random.split(key)):
         with pytest.raises(ValueError, match="key"):
             transforms.privatize(aggregate, wrong, 1.0)
-    # Poisson sampling hides presence, not the record of a user who is surely there.
+    added = transforms.clipped_sum(1.0, ADD_REMOVE)
     with pytest.raises(ValueError, match="relation"):
-        transforms.privatize(aggregate, jax.random.key(1), 1.0, privacy.Poisson(0.1))
+        transforms.privatize(added, jax.random.key(1), 1.0, privacy.PoissonUsers(0.1, 2.0))
 
 
 def _two_privatizers(first, second, noise_multiplier=2.0):

@@ -20,7 +20,7 @@ from dpsco_jax.solvers.element_level import _releases, _user_level
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 
 DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
-_STEPDECAYS = ("none", "sqrt")
+STEP_DECAYS = ("none", "sqrt")
 
 
 @pytree
@@ -69,7 +69,7 @@ class Plan(MadeFor):
 
     def __post_init__(self) -> None:
         _releases.require_proven(self.sampling, self.relation, self.protects, self.cap)
-        _checks.require_choice("step_decay", self.step_decay, _STEPDECAYS)
+        _checks.require_choice("step_decay", self.step_decay, STEP_DECAYS)
         _checks.require_choice("averaging", self.averaging, tuple(DECAY))
 
     @property

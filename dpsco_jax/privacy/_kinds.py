@@ -10,16 +10,15 @@ pitfalls for privacy accounting of subsampled mechanisms under composition" (fix
 ADD_OR_REMOVE_ONE).
 
 Formal guarantee: curve and pair bound the release under the relation that it was made for. ``require_proof``
-knows for which relations there is a proof: Poisson sampling of records under all, of users with all their
-units under REPLACE_ONE, sampling of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; releases without
-sampling under all.
+knows for which relations there is a proof: sampling of users with all their units under REPLACE_ONE, of a
+fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson sampling and none under all.
 
 Cost: none.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -32,11 +31,9 @@ from dpsco_jax.privacy.loss import PrivacyLoss, unbounded
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.pld import mixture_pairs, pairs
 
-_ADD, _REPLACE, _SPECIAL = (
-    NeighboringRelation.ADD_OR_REMOVE_ONE,
-    NeighboringRelation.REPLACE_ONE,
-    NeighboringRelation.REPLACE_SPECIAL,
-)
+_ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+_REPLACE = NeighboringRelation.REPLACE_ONE
+_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 
 
 @runtime_checkable
@@ -153,14 +150,10 @@ class PoissonSampled(Release):
 
 @dataclass(frozen=True)
 class UsersSampled(Release):
-    """A Gaussian on users who are sampled with probability q in (0, 1), with all their units; REPLACE_ONE.
+    """A Gaussian on users, each sampled with probability q in (0, 1) with all units; one unit is replaced."""
 
-    One unit is replaced; the sum over a user's units is ``cap`` times as long as one of them at most. With a
-    cap of 1 these are units that are sampled by themselves.
-    """
-
-    sampling_probability: float
     noise_multiplier: float
+    sampling_probability: float
     cap: float
 
     bounds_under: ClassVar = (_REPLACE,)
@@ -170,15 +163,11 @@ class UsersSampled(Release):
 
     def loss(self) -> PrivacyLoss:
         """The curve of users sampled with all their units."""
-        return mixtures.user_sampled_gaussian(
-            self.noise_multiplier, self.sampling_probability, self.cap
-        )
+        return mixtures.user_sampled_gaussian(*astuple(self))
 
     def pair(self) -> pairs.Pair:
         """Two mixtures of Gaussians that share a part, made their own reverse."""
-        return mixture_pairs.user_sampled_gaussian(
-            self.noise_multiplier, self.sampling_probability, self.cap
-        )
+        return mixture_pairs.user_sampled_gaussian(*astuple(self))
 
 
 @dataclass(frozen=True)
@@ -189,9 +178,7 @@ class SampledWithoutReplacement(Release):
     batch_size: int
     noise_multiplier: float
 
-    bounds_under: ClassVar = (
-        _REPLACE,
-    )  # under the other it is a Poisson sample with half the noise
+    bounds_under: ClassVar = (_REPLACE,)  # the other is a Poisson sample with half the noise
     relations: ClassVar = (_REPLACE, _ADD)
     sampling: ClassVar[str] = "Sampling without replacement"
     instead: ClassVar[str] = "REPLACE_ONE or ADD_OR_REMOVE_ONE"
@@ -251,17 +238,14 @@ def poisson_sampled(sampling_probability: float, noise_multiplier: float) -> Rel
     return gaussian(noise_multiplier)
 
 
-def poisson_replaced(sampling_probability: float, noise_multiplier: float) -> Release:
-    """As ``poisson_sampled``, for records that are replaced, with noise over the sensitivity to that."""
-    return users_sampled(sampling_probability, noise_multiplier, 1.0)
-
-
-def users_sampled(sampling_probability: float, noise_multiplier: float, cap: float) -> Release:
-    """Of users that are sampled independently with all their units, whose sum is capped; cap in [1, inf]."""
+def users_sampled(
+    sampling_probability: float, noise_multiplier: float, cap: float = 1.0
+) -> Release:
+    """Of users that are sampled with all their units; with a cap of 1, of units sampled by themselves."""
     if sampling_probability == 0.0:
         return NOTHING
     if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
-        return UsersSampled(sampling_probability, noise_multiplier, cap)
+        return UsersSampled(noise_multiplier, sampling_probability, cap)
     return gaussian(noise_multiplier)
 
 

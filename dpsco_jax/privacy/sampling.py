@@ -97,7 +97,7 @@ class Poisson(NamedTuple):
         require_multiplier("noise_multiplier", noise_multiplier)
         require_relation("relation", relation)
         replaced = relation is NeighboringRelation.REPLACE_ONE
-        made = _kinds.poisson_replaced if replaced else _kinds.poisson_sampled
+        made = _kinds.users_sampled if replaced else _kinds.poisson_sampled
         return made(float(np.asarray(self.probability)), float(noise_multiplier))
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:

@@ -42,8 +42,8 @@ KINDS = {
     _kinds.NonPrivate(): REPLACE,
     _kinds.PoissonSampled(0.1, 2.0): ADD,
     _kinds.SampledWithoutReplacement(100, 10, 2.0): REPLACE,
-    _kinds.UsersSampled(0.1, 2.0, 1.0): REPLACE,
-    _kinds.UsersSampled(0.1, 2.0, 3.5): REPLACE,
+    _kinds.UsersSampled(2.0, 0.1, 1.0): REPLACE,
+    _kinds.UsersSampled(2.0, 0.1, 3.5): REPLACE,
     _kinds.ZeroConcentrated(0.02, 0.1): REPLACE,
 }
 SCHEMES = (

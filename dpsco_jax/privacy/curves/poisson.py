@@ -8,9 +8,9 @@ Source: Mironov, Talwar and Zhang 2019, "Rényi differential privacy of the samp
 (the divergence, and that this direction of it is the larger one).
 
 Formal guarantee: ADD_OR_REMOVE_ONE and REPLACE_SPECIAL, each user in the batch independently with
-probability q, and the batch never revealed. Where the sum does not reach (orders far above 2σ² log(1/q), which no optimum uses,
-and σ below 0.25) the curve is Minkowski's bound A ≤ (1 + q (exp((α-1)/(2σ²)) - 1))^α, which is tight where
-the curve is steep; ``is_exact`` tells which orders are which.
+probability q, and the batch never revealed. Where the sum does not reach (orders far above 2σ² log(1/q),
+which no optimum uses, and σ below 0.25) the curve is Minkowski's bound A ≤ (1 + q (exp((α-1)/(2σ²)) - 1))^α,
+which is tight where the curve is steep; ``is_exact`` tells which orders are which.
 
 Cost: about 30,000 exponentials for the whole curve.
 """

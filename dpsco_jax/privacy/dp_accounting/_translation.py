@@ -87,9 +87,8 @@ def _poisson(event: PoissonSampledDpEvent, relation: NeighboringRelation) -> _ki
     checked(event, require_probability, "sampling_probability", event.sampling_probability)
     probability = float(event.sampling_probability)
     sigma = checked(event, _noise_multiplier_of_all, event.event)
-    if relation is NeighboringRelation.REPLACE_ONE:
-        return _kinds.poisson_replaced(probability, sigma)
-    return _kinds.poisson_sampled(probability, sigma)
+    replaced = relation is NeighboringRelation.REPLACE_ONE
+    return (_kinds.users_sampled if replaced else _kinds.poisson_sampled)(probability, sigma)
 
 
 def _users(event: UserSampledDpEvent, relation: NeighboringRelation) -> _kinds.Release:

@@ -4,19 +4,20 @@ What it computes: the gradient mapping g = (w - w⁺)/α of w⁺ = argmin over �
 model(v) one of
 
 - ``"linear"``: ℓ(w) + ⟨∇ℓ(w), v - w⟩, a projected gradient step;
-- ``"truncated"``: the same, but no lower than the infimum of the loss, which is known. Then w⁺ = Π(w - λα∇ℓ(w))
-  with the multiplier λ = 1 if the linear model is above the infimum there, else the λ in [0, 1] at which it
-  meets it; without a constraint λα = min{α, (ℓ(w) - inf ℓ)/‖∇ℓ(w)‖²};
+- ``"truncated"``: the same, but no lower than the infimum of the loss, which is known. Then w⁺ =
+  Π(w - λα∇ℓ(w)) with the multiplier λ = 1 if the linear model is above the infimum there, else the λ in
+  [0, 1] at which it meets it; without a constraint λα = min{α, (ℓ(w) - inf ℓ)/‖∇ℓ(w)‖²};
 - ``"proximal"``: ℓ(v), by projected gradient steps from w.
 
-Source: E (20), conditions C.i to C.iii; Asi and Duchi 2019. The multiplier: the model is the maximum over λ in
-[0, 1] of λ·(linear model) + (1 - λ)·inf ℓ, and minimum and maximum change places.
+Source: E (20), conditions C.i to C.iii; Asi and Duchi 2019. The multiplier: the model is the maximum over λ
+in [0, 1] of λ·(linear model) + (1 - λ)·inf ℓ, and minimum and maximum change places.
 
-Formal guarantee: ‖g‖ ≤ L if the loss is convex and L-Lipschitz: a projection brings no points farther apart, and
-for the proximal point strong convexity gives ‖w - w⁺‖²/α ≤ ℓ(w) - ℓ(w⁺) ≤ L‖w - w⁺‖. J steps for it leave the
-share (αH/(1 + αH))^J of the way, H the smoothness. Nothing is private here: clip g, or add it up under noise.
+Formal guarantee: ‖g‖ ≤ L if the loss is convex and L-Lipschitz: projections bring no points farther apart,
+and for the proximal point strong convexity gives ‖w - w⁺‖²/α ≤ ℓ(w) - ℓ(w⁺) ≤ L‖w - w⁺‖, but for the steps to
+it: J of them leave at most the share (αH/(1 + αH))^J of the way, H the smoothness. Nothing here is enforced
+or private: a solver has to clip g.
 
-Cost: one gradient; ``inner_steps`` of them for the proximal point, and 40 projections for the truncated model.
+Cost: one gradient; ``inner_steps`` of them for the proximal point, 40 projections for the truncated model.
 
 Example:
     >>> import jax.numpy as jnp

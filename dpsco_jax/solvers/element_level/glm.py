@@ -3,9 +3,10 @@
 What it computes: the minimizer of the loss over elements, E (11); its Hessian; the covariance of a user's
 gradient; standard errors; and the loss by elements, L = Σ_k p_k·E[loss | items in c_k].
 
-Source: E Example 3. If labels follow the model given the features, each item's expected gradient is zero at the
-slope they follow, whatever element the item is in and however elements are weighted: the population's minimizer
-is that slope for every partition. A partition changes the Hessian and the covariance, hence standard errors.
+Source: E Example 3. If labels follow the model given the features, each item's expected gradient is zero at
+the slope they follow, whatever element the item is in and however elements are weighted: the population's
+minimizer is that slope for every partition. A partition changes the Hessian and the covariance, hence
+standard errors.
 
 Formal guarantee: none; all of it are facts about the private data, for study and for the data holder.
 
@@ -77,7 +78,7 @@ def user_gradients(
     one = jax.grad(elements.element_loss(objective))
     axes = (None, 0, None if data.mask is None else 0)
     params = jnp.asarray(params, jnp.result_type(float))
-    own = jax.vmap(one, in_axes=axes)(params, data.items, data.mask)
+    own = jax.jit(jax.vmap(one, in_axes=axes))(params, data.items, data.mask)
     return own + objective.regularizer_gradient(params)
 
 
@@ -97,7 +98,7 @@ def hessian(
     _checks.require_instance("objective", objective, Objective)
     _checks.require_tree("params", params)
     params = jnp.asarray(params, jnp.result_type(float))
-    found = jax.hessian(elements.mean_element_loss(objective))(params, data)
+    found = jax.jit(jax.hessian(elements.mean_element_loss(objective)))(params, data)
     return np.asarray(found, np.float64)
 
 
@@ -125,7 +126,8 @@ def by_elements(
     units = elements.as_units(data)
     axes = (None, 0, None if units.mask is None else 0)
     params = jnp.asarray(params, jnp.result_type(float))
-    each = jax.vmap(users.user_loss(objective), axes)(params, units.items, units.mask)
+    loss = jax.jit(jax.vmap(users.user_loss(objective), axes))
+    each = loss(params, units.items, units.mask)
     held = (users.items_per_user(units) > 0).reshape(shape)
     totals = jnp.sum(each.reshape(shape), axis=0)
     return jnp.mean(held, axis=0), totals / jnp.maximum(jnp.sum(held, axis=0), 1)

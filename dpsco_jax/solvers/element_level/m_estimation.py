@@ -1,23 +1,23 @@
 """Noisy projected SGD on a finite sample, and the normal law of its average.
 
-What it computes: w ← Π(w - α_k·(g_k + σZ_k)), α_k = α_0·k^(-β), with g_k the gradient mapping (``aprox``) of the
-loss of one record, drawn uniformly with replacement; the average of the iterates. A record is whatever stands
-on the leading axis: a user, with the loss E (10) for ``ElementData``, or a unit (``elements.as_units``).
+What it computes: w ← Π(w - α_k·(g_k + σZ_k)), α_k = α_0·k^(-β), with g_k the gradient mapping (``aprox``) of
+the loss of one record, drawn uniformly with replacement; the average of the iterates. A record is whatever
+stands on the leading axis: a user, with the loss E (10) for ``ElementData``, or a unit (by ``as_units``).
 
-Source: E (14), (20), Theorem 1, with correction N12: the print has no projection after the noise, without which
-iterates leave the set on which the loss is defined.
+Source: E (14), (20), Theorem 1, with correction N12: the print has no projection after the noise, without
+which iterates leave the set on which the loss is defined.
 
 Formal guarantee: none by itself. ``noisy_sgd`` is a statistical procedure for study: g_k has no bound that is
 enforced, and nobody has accounted for it. The private form is ``method`` driven by a private mean: with
 ``mean = user_level.sgd.plan(problem, budget, batch_size=1, sampling="fixed", ...).mean``, the call
-``first_order.run(key, mean, method(...), ...)`` clips the gradient of the one record of a step and covers it; it
-is private for users, or, over units of elements under replacement, for units, by the plan's certificate. The
-method is post-processing.
+``first_order.run(key, mean, method(...), ...)`` clips the gradient of the one record of a step and covers it.
+By the plan's certificate it is private under replacement of a user (a user's loss is then the mean over the
+items), or, run on ``elements.as_units`` with n·K records, of a unit. The method is post-processing.
 
 Theorem 1, of Θ compact and convex, w* in its interior, the loss smooth near it: with k/n → γ steps,
 √n(average - w*) → N(0, Q⁻¹(Σ + (Σ + σ²Σ_z)/γ)Q⁻¹), Q the Hessian of the population loss at w* and Σ the
-covariance of a record's gradient there. The first Σ is that of the sample, which no algorithm can undo; the rest
-is that of the steps and of their noise.
+covariance of a record's gradient there. The first Σ is that of the sample, which no algorithm can undo; the
+rest is that of the steps and of their noise.
 
 Cost: one record's gradient a step; memory of the parameters.
 

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 import scipy.optimize
 
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require, require_instance
 from dpsco_jax._shown import described
 from dpsco_jax.problems.elements import ElementData, num_slots, num_users
 
@@ -45,6 +45,7 @@ def element_distance(data: ElementData, other: ElementData) -> int:
     Raises:
         ValueError: if an argument is no ``ElementData``, or they are not of the same form.
     """
+    require_instance("other", other, ElementData)
     same = num_users(data) == num_users(other) and num_slots(data) == num_slots(other)
     forms = [
         (jax.tree.structure(d.items), [np.shape(leaf)[3:] for leaf in jax.tree.leaves(d.items)])

@@ -63,6 +63,8 @@ def minimizer(
         ValueError: see ``reference.solve``.
     """
     _checks.require_instance("objective", objective, Objective)
+    _checks.require_count("dim", dim)
+    _checks.require_positive("tol", tol)
     units, slots = elements.as_units(data), elements.num_slots(data)
     scaled = objective._replace(ridge=objective.ridge / slots)
     return reference.solve(scaled, units, dim, tol).params
@@ -97,6 +99,7 @@ def hessian(
     """Q: the Hessian of E (11) on the data, with the regularizer's."""
     _checks.require_instance("objective", objective, Objective)
     _checks.require_tree("params", params)
+    elements.num_users(data)
     params = jnp.asarray(params, jnp.result_type(float))
     found = jax.jit(jax.hessian(elements.mean_element_loss(objective)))(params, data)
     return np.asarray(found, np.float64)

@@ -129,10 +129,11 @@ def noisy_sgd(
     _checks.require_choice("model", model, aprox.MODELS)
     made = method(initial_step, decay, objective.domain)
     loss_of, records, slots = _record_loss(objective, data)
-    smoothness = None
+    smoothness = objective.smoothness
+    if smoothness is not None:
+        smoothness = slots * smoothness + objective.ridge
     if model == "proximal":
         _checks.require_positive("objective.smoothness", objective.smoothness)
-        smoothness = slots * objective.smoothness + objective.ridge
     draw_key, noise_key = jax.random.split(key)
 
     def step(state: tuple[Any, Any], count: Any) -> tuple[tuple[Any, Any], None]:

@@ -261,10 +261,10 @@ def _shape(data: ElementData) -> tuple[int, int, int]:
     shapes = {jnp.shape(leaf)[:3] for leaf in leaves}
     good = len(shapes) == 1 and all(len(shape) == 3 for shape in shapes)
     require(good, "data.items", described(data.items), "arrays [users, slots, items, ...]")
-    (shape,) = shapes
+    users, slots, items = next(iter(shapes))
     if data.mask is not None:
-        require_mask("data.mask", data.mask, shape)
-    return shape
+        require_mask("data.mask", data.mask, (users, slots, items))
+    return users, slots, items
 
 
 def _checked_elements(elements: Any, shape: tuple[int, ...], num_elements: int) -> np.ndarray:

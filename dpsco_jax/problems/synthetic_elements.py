@@ -17,6 +17,7 @@ Example:
     (20, 10, (10,))
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -93,21 +94,14 @@ def logistic(
     _checks.require_integer("elements_per_user", elements_per_user, 1, num_elements)
     _checks.require_flag("packed", packed)
     objective = losses.logistic(feature_bound=2.0, domain=domain, ridge=ridge)
-    keys = jax.random.split(key, 7)
-    centres = _sphere(keys[0], (num_elements, dim))
-    slope = _sphere(keys[1], (dim,))
-    sets = jax.vmap(
-        lambda k: jax.random.choice(k, num_elements, (elements_per_user,), replace=False)
-    )(jax.random.split(keys[2], num_users))
-    which = jax.random.randint(keys[3], (num_users, items_per_user), 0, elements_per_user)
-    element = jnp.take_along_axis(sets, which, axis=1)
-    features = centres[element] + _sphere(keys[4], (*element.shape, dim))
-    labels = jax.random.bernoulli(keys[5], jax.nn.sigmoid(features @ slope))
+    data_key, key = jax.random.split(key)
+    sizes = num_users, elements_per_user, items_per_user, num_elements, dim
+    centres, slope, element, features, labels = _logistic(data_key, *sizes)
     rows = Example(
         np.asarray(features).reshape(-1, dim), np.asarray(labels, np.float32).reshape(-1)
     )
     data = elements.from_rows(
-        keys[6],
+        key,
         np.arange(num_users).repeat(items_per_user),
         np.asarray(element).reshape(-1),
         rows,
@@ -117,6 +111,23 @@ def logistic(
         order="sorted",
     )
     return ElementInstance(objective, data, np.asarray(slope, np.float64), np.asarray(centres))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4, 5))
+def _logistic(
+    key: Any, num_users: int, held: int, items_per_user: int, num_elements: int, dim: int
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Centres, slope, and of every item of every user the element, the features and the label."""
+    keys = jax.random.split(key, 6)
+    centres = _sphere(keys[0], (num_elements, dim))
+    slope = _sphere(keys[1], (dim,))
+    every = jnp.broadcast_to(jnp.arange(num_elements), (num_users, num_elements))
+    sets = jax.random.permutation(keys[2], every, axis=1, independent=True)[:, :held]
+    which = jax.random.randint(keys[3], (num_users, items_per_user), 0, held)
+    element = jnp.take_along_axis(sets, which, axis=1)
+    features = centres[element] + _sphere(keys[4], (*element.shape, dim))
+    labels = jax.random.bernoulli(keys[5], jax.nn.sigmoid(features @ slope))
+    return centres, slope, element, features, labels
 
 
 def zipf_law(

@@ -77,11 +77,17 @@ def test_no_user_is_longer_than_the_clip_norm_in_exact_arithmetic():
             oracle = linear.clipped_gradient_sum(MODEL, clip_norm)
             made = np.asarray(oracle(jax.random.key(0), weights, data).gradient, float)
             assert np.linalg.norm(made) <= clip_norm
-    coefficients, rows = jnp.ones((1, 2, CLASSES)).at[0, 1].set(-1.0), data
-    exact = np.einsum(
-        "uik,uid->udk", np.asarray(coefficients, float), np.asarray(rows.features, float)
+    # Coefficients that cancel but for what the rows differ by, far below what an inner product resolves.
+    coefficients = jnp.ones((40, 2, CLASSES)).at[:, 1].set(-1.0)
+    base = rng.standard_normal((40, 1, DIM))
+    base *= 0.9 / np.linalg.norm(base, axis=-1, keepdims=True)
+    away = 2e-5 * rng.standard_normal((40, 1, DIM)) / DIM**0.5
+    features = np.concatenate([base, base + away], axis=1).astype(np.float32)
+    data = linear.prepare(MODEL, UserData(Example(features, np.zeros((40, 2), np.int32))), DIM)
+    exact = np.einsum("uik,uid->udk", np.asarray(coefficients, float), np.asarray(data.features, float))
+    assert np.all(
+        np.linalg.norm(exact, axis=(1, 2)) <= _ghost_norms.norm_bounds(coefficients, data)
     )
-    assert np.linalg.norm(exact) <= _ghost_norms.norm_bounds(coefficients, rows)[0]
 
 
 def test_gradients_by_automatic_differentiation_agree():

@@ -7,11 +7,20 @@ import pkgutil
 import jax
 import pytest
 
-from dpsco_jax.solvers import ball, combinators, convex, item_level, resque, sampling, user_level
+from dpsco_jax.solvers import (
+    ball,
+    combinators,
+    convex,
+    element_level,
+    item_level,
+    resque,
+    sampling,
+    user_level,
+)
 
 FILES = sorted(
     f"{room.__name__}.{found.name}"
-    for room in (ball, combinators, convex, item_level, resque, sampling, user_level)
+    for room in (ball, combinators, convex, element_level, item_level, resque, sampling, user_level)
     for found in pkgutil.iter_modules(room.__path__)
     if not found.name.startswith("_")
 )

@@ -9,6 +9,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.datasets import task
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import OneHot
+from dpsco_jax.problems.partition import Partition
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
 
@@ -22,6 +23,12 @@ _SYNTHETIC = {"num_users": 12, "heterogeneity": kinds.NONNEGATIVE}
 _EVEN = Kind("even number", (3, *kinds.COUNT_FROM_TWO.bad))(12)
 _KINK = {"objective": kinds.OBJECT(losses.hinge(1.0)), "smoothing": kinds.POSITIVE(0.1)}
 _ELEMENTS = ElementData(np.zeros((2, 3, 4), np.float32), np.ones((2, 3, 4), bool))
+_BOTH = {"data": kinds.OBJECT(_ELEMENTS), "other": kinds.OBJECT(_ELEMENTS)}
+_MEANS = {
+    "public": kinds.FLAG(True),
+    "max_steps": kinds.COUNT(3),
+    "memory": kinds.COUNT(1000),
+}
 _ZIPF = {
     "num_words": kinds.COUNT(5),
     "exponent": kinds.NONNEGATIVE,
@@ -62,6 +69,18 @@ GOOD: dict[str, dict[str, Any]] = {
     **{
         f"problems.elements.{name}": {"data": kinds.OBJECT(_ELEMENTS)}
         for name in ("num_users", "num_slots", "elements_of_users", "as_units")
+    },
+    "problems.element_distance.are_element_neighbours": _BOTH,
+    "problems.element_distance.element_distance": _BOTH,
+    "problems.kmeans.kmeans_pp": {**_MEANS, "num_clusters": kinds.COUNT(2)},
+    "problems.kmeans.lloyd": {**_MEANS, "centres": kinds.NUMBERS(np.eye(2, 4))},
+    "problems.partition.Partition": {
+        "centres": kinds.NUMBERS(np.eye(2, 4)),
+        "public": Kind("True", (False, 1, None, "yes"))(True),
+    },
+    "problems.partition.assign_elements": {
+        "partition": kinds.OBJECT(Partition(np.eye(2, 4), public=True)),
+        "memory": kinds.COUNT(1000),
     },
     "problems.elements.from_rows": {
         "users": kinds.ANY(np.array([1, 1, 2])),

@@ -3,12 +3,14 @@
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
+from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.solvers.ball import ball_oracles
 from dpsco_jax.solvers.convex import ac_sa_stages
 from dpsco_jax.solvers.item_level import ball_accelerated_erm, private_ac_sa
@@ -19,6 +21,13 @@ from tests.support.good_calls import privacy as privacy_calls
 from tests.support.kinds import Kind
 from tests.support.objects import BUDGET, DATA, OBJECTIVE, PROBLEM, USERS, VECTOR
 
+_ELEMENTS = ElementData(
+    jax.tree.map(lambda leaf: leaf[:, None], DATA.items), np.ones((USERS, 1, 3), bool)
+)
+_DECAYING = {
+    "initial_step": kinds.POSITIVE(0.5),
+    "decay": Kind("in (1/2, 1)", (0.5, 1.0, *kinds.OPEN_PROBABILITY.bad))(0.6),
+}
 _LINEAR = losses.absolute(1.0, domains.ball(1.0))
 _WHOLE = losses.huber(1.0)
 _NO_RIDGE = OBJECTIVE._replace(ridge=0.0)
@@ -79,6 +88,15 @@ _CLIPPED = {
     "smoothing_radius": kinds.NONNEGATIVE,
 }
 _INTERCEPT = Kind("integer in [0, dim - 1]", (-1, 10**6, *kinds.INTEGER.bad))(0)
+_UNITS = {
+    "problem": _PROBLEM(PROBLEM),
+    "budget": _BUDGET(BUDGET),
+    "elements_per_user": kinds.COUNT(2),
+    "batch_size": 5,
+    "sampling": kinds.CHOICE("user"),
+    "relation": kinds.CHOICE("replace"),
+    "cap": Kind("a number from 1 to infinity", (0.5, -1.0, np.nan, "2", 1j, True))(2.0),
+}
 _RANGE = {
     "problem": _PROBLEM(dataclasses.replace(PROBLEM, objective=_NO_RIDGE)),
     "budget": _PURE(BUDGET),
@@ -236,6 +254,49 @@ GOOD: dict[str, dict[str, Any]] = {
         "levels_seed": kinds.COUNT_OR_ZERO(0),
     },
     "solvers.item_level.sco.plan": _asked(num_users=2000),
+    **{
+        f"solvers.element_level.glm.{name}": {"data": kinds.OBJECT(_ELEMENTS)}
+        for name in (
+            *("by_elements", "gradient_covariance", "hessian"),
+            *("minimizer", "standard_errors", "user_gradients"),
+        )
+    },
+    "solvers.element_level.aprox.mapping": {
+        "loss": kinds.FUNCTION(jnp.sum),
+        "step_size": kinds.POSITIVE,
+        "model": kinds.CHOICE("proximal"),
+        "infimum": kinds.SIGNED(0.0),
+        "smoothness": kinds.POSITIVE(1.0),
+        "inner_steps": kinds.COUNT(2),
+    },
+    "solvers.element_level.m_estimation.limit_covariance": {
+        "hessian": kinds.ANY(np.eye(2)),
+        "gradient_covariance": kinds.ANY(np.eye(2)),
+        "steps_per_record": kinds.POSITIVE_OR_INF(2.0),
+        "noise_stddev": kinds.NONNEGATIVE,
+        "noise_covariance": kinds.ANY(np.eye(2)),
+    },
+    "solvers.element_level.sgd.plan": _UNITS
+    | {
+        "step_size": kinds.POSITIVE(0.1),
+        "protects": kinds.CHOICE("element"),
+        "step_decay": kinds.CHOICE("sqrt"),
+    },
+    "solvers.element_level.federated.plan": _UNITS
+    | {
+        "step_size": kinds.POSITIVE.but(None)(0.1),
+        "local_step_size": kinds.POSITIVE.but(None)(0.1),
+        "local_steps": kinds.COUNT(2),
+    },
+    "solvers.element_level.m_estimation.method": _DECAYING,
+    "solvers.element_level.m_estimation.noisy_sgd": {
+        **_DECAYING,
+        "num_steps": kinds.COUNT(2),
+        "noise_stddev": kinds.NONNEGATIVE,
+        "model": kinds.CHOICE("linear"),
+        "infimum": kinds.SIGNED(0.0),
+        "inner_steps": kinds.COUNT(2),
+    },
     "solvers.user_level.accelerated_phased_erm.plan": _CLIPPED
     | {"smoothing_radius": kinds.POSITIVE},
     "solvers.user_level.accelerated_sgd.plan": _CLIPPED,

@@ -38,8 +38,8 @@ def _plan(**given):
 
 
 def test_one_local_step_is_sgd():
-    ours = _plan(batch_size=2)
-    theirs = sgd.plan(PROBLEM, Budget(2.0, 1e-3), batch_size=2, averaging="last", **SIZES)
+    ours = _plan(sampling="full")
+    theirs = sgd.plan(PROBLEM, Budget(2.0, 1e-3), sampling="full", averaging="last", **SIZES)
     runs = [
         jax.jit(lambda p, s=solver: s.solve(jax.random.key(1), p, LOSS, _data(), ORIGIN).params)(p)
         for solver, p in ((federated, ours), (sgd, theirs))

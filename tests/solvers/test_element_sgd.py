@@ -311,9 +311,14 @@ def test_an_edited_plan_is_certified_for_the_noise_that_it_adds(name):
 
 
 def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away():
-    """k units that point one way, against the other: mixtures over how many of them are drawn."""
-    for way, k in (({"batch_size": 2}, 2), ({"batch_size": 2, "relation": "zero_out"}, 3)):
-        plan = _plan(num_users=20, num_steps=1, **way)
+    """k units that point one way, against the other: mixtures over how many of them are drawn.
+
+    With little noise and a δ between the chance that one of them is drawn and that some are, too.
+    """
+    zero_out, clear = {"relation": "zero_out"}, {"noise_multiplier": 0.1, "delta": 0.15}
+    for way, k, changes in (({}, 2, {}), (zero_out, 3, {}), ({}, 2, clear)):
+        plan = _plan(num_users=20, num_steps=1, batch_size=2, **way)
+        plan, delta = dataclasses.replace(plan, **changes), changes.get("delta", 1e-3)
         replaced = plan.relation == "replace"
         sigma = plan.noise_multiplier * (2.0 if replaced else 1.0)
         counts = np.arange(k + 1)
@@ -322,11 +327,12 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
             account.Law(chances, tuple(s * counts / sigma)) for s in (1.0, -1.0 if replaced else 0.0)
         )
         least = max(
-            account._epsilon((pair,), 1e-3) for pair in ((ahead, behind), (behind, ahead))
+            account._epsilon((pair,), delta) for pair in ((ahead, behind), (behind, ahead))
         )
         said = plan.user_certificate(k).epsilon
-        assert 0.99 * least <= said <= everybody(plan.noise_multiplier / k, 1, 1e-3)
+        assert 0.99 * least <= said <= everybody(plan.noise_multiplier / k, 1, delta)
         assert plan.certificate().epsilon < said
+    plan = _plan(num_users=20, num_steps=1, batch_size=2)
     assert plan.user_certificate(1) == plan.certificate()
     ordered = [plan.user_certificate(k).epsilon for k in (1, 2, 3)]
     assert ordered == sorted(ordered)

@@ -224,6 +224,11 @@ def test_hessian_and_covariance_by_hand():
     np.testing.assert_allclose(
         glm.gradient_covariance(objective, w, data), np.cov(gradients.T, bias=True), rtol=1e-4
     )
+    # The ridge is that of the loss over elements, whatever their number is.
+    slope = glm.minimizer(losses.logistic(100.0, ridge=0.3), data, 3)
+    p = 1 / (1 + np.exp(-x @ slope))
+    gradients = np.einsum("ui,uij->uj", p - rows.label.reshape(6, 4), x) / 2
+    np.testing.assert_allclose(gradients.mean(axis=0) + 0.3 * slope, 0.0, atol=1e-5)
 
 
 def test_the_method_drives_a_private_mean_of_one_record():

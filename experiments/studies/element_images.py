@@ -2,14 +2,14 @@
 
 What it computes: images are split into three: a third from which a public partition (k-means on 50 principal
 components) is learned and which is not used again, images of training, and images of the test. A pseudo-user
-has exactly k different elements, drawn uniformly from those that training images have, and m images: for each an
-element of the k, uniformly, then one of its training images, uniformly, with replacement. So images repeat,
-within users and between them.
+has exactly k different elements, drawn uniformly from those that training images have, and m images: for each
+an element of the k, uniformly, then one of its training images, uniformly, with replacement. So images
+repeat, within users and between them.
 
 Source: E sections 4.3 and 4.4, where users are made so.
 
-Formal guarantee: no protected image has a part in the partition (N11). That images repeat is no help to anyone:
-a record is a unit of a user, whatever it holds. Test accuracy is a measurement of a study.
+Formal guarantee: no protected image has a part in the partition (N11). That images repeat is no help to
+anyone: a record is a unit of a user, whatever it holds. Test accuracy is a measurement of a study.
 
 Cost: a second; k-means two or three.
 """

@@ -1,23 +1,24 @@
 """The last layer of a network with an element of a user, or a user whole, as the record.
 
-What it computes: test accuracy of softmax regression on 128 random convolutional features of handwritten digits
-(``digits``: 8×8; ``mnist_5k``: 28×28), for pseudo-users who have images of k of K public clusters
-(``element_images``). Features are ReLU of fixed random filters, pooled by means, and scaled by mean and deviation
-of the public images; with an intercept there are 1,290 parameters. δ = n^(-1.1).
+What it computes: test accuracy of softmax regression on 128 random convolutional features of handwritten
+digits (``digits``: 8×8; ``mnist_5k``: 28×28), for pseudo-users who have images of k of K public clusters
+(``element_images``). Features are ReLU of fixed random filters, pooled by means, and scaled by mean and
+deviation of the public images; with an intercept there are 1,290 parameters. δ = n^(-1.1).
 
 Source: E section 4.3 and Figure 4, whose network and photographs are not at hand.
 
 - "element": ``element_level.sgd``; a record is one of a user's elements;
 - "user": ``user_level.sgd``; the user's own mean gradient is clipped: one cluster;
-- "user, printed": the baseline of E Corollary 3.2: the update of "element", with noise for a user of whom all k
-  elements change. (The paper has min(K, m) in the place of k, which is public here: that would be more noise.)
+- "user, printed": the baseline of E Corollary 3.2: the update of "element", with noise for a user of whom all
+  k elements change. (The paper has min(K, m) in the place of k, which is public here: that would be more
+  noise.)
 
-All take the same number of steps, of a tenth of the units or users by coins, clip at 1, and report the average
-that leans to the last points. A step of "element" is divided by k, so that the sizes mean the same.
+All take the same number of steps, of a tenth of the units or users by coins, clip at 1, and report the
+average that leans to the last points. A step of "element" is divided by k, so that the sizes mean the same.
 
-Formal guarantee: (ε, δ)-DP of each run for the record under REPLACE_ONE by the certificate of its plan; that a user
-has at most k elements is public. The best step of a few for each method and cell is chosen by test accuracy,
-at no charge: tuned non-privately, every method alike.
+Formal guarantee: (ε, δ)-DP of each run for the record under REPLACE_ONE by the certificate of its plan; that
+a user has at most k elements is public. The best step of a few for each method and cell is chosen by test
+accuracy, at no charge: tuned non-privately, every method alike.
 
 Cost: see docs/experiments.md.
 """
@@ -219,7 +220,9 @@ def load_data(study: ElementLastLayer, task: str, partition: int, held: int, met
     draws = element_images.pseudo_users(4, labels, study.num_users, held, study.items_per_user)
     kept = min(study.items_per_user, math.ceil(2 * study.items_per_user / held))
     if method == USER:
-        whole = element_images.element_data(draws, rows, found.train.labels, 1, study.items_per_user)
+        whole = element_images.element_data(
+            draws, rows, found.train.labels, 1, study.items_per_user
+        )
         train: Any = UserData(jax.tree.map(lambda leaf: leaf[:, 0], whole.items), whole.mask[:, 0])  # type: ignore[index]
     else:
         train = element_images.element_data(draws, rows, found.train.labels, held, kept)

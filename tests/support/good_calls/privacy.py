@@ -198,7 +198,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.dp_accounting.events.poisson_subsampled_gaussian": _NOISE,
     "privacy.dp_accounting.events.user_sampled_gaussian": {**_NOISE, "cap": _CAP},
     "privacy.dp_accounting.events.UserSampledDpEvent": {
-        "sampling_probability": _NOISE["sampling_probability"],
         "cap": _CAP,
         "event": kinds.OBJECT(events.gaussian(2.0)),
     },

@@ -23,6 +23,7 @@ from dpsco_jax.privacy.curves import (
     laplace,
     pure_dp,
 )
+from dpsco_jax.privacy.curves.mixtures import poisson_replaced_gaussian, user_sampled_gaussian
 from dpsco_jax.privacy.curves.poisson import poisson_subsampled_gaussian
 from dpsco_jax.privacy.curves.subsampling import (
     subsampled_gaussian_with_replacement,
@@ -55,7 +56,13 @@ from dpsco_jax.privacy.releases import (
     parallel_certificate,
     sequential_certificate,
 )
-from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
+from dpsco_jax.privacy.sampling import (
+    FullBatch,
+    Poisson,
+    PoissonUsers,
+    WithoutReplacement,
+    WithReplacement,
+)
 from dpsco_jax.privacy.variation import (
     gdp_within,
     variation_delta,
@@ -73,6 +80,7 @@ __all__ = [
     "GaussianReleases",
     "Ledger",
     "Poisson",
+    "PoissonUsers",
     "PrivacyLoss",
     "Releases",
     "WithReplacement",
@@ -109,6 +117,7 @@ __all__ = [
     "open_ledger",
     "parallel",
     "parallel_certificate",
+    "poisson_replaced_gaussian",
     "poisson_subsampled_gaussian",
     "privacy_spent",
     "pure_dp",
@@ -118,6 +127,7 @@ __all__ = [
     "subsampled_gaussian_without_replacement",
     "unbounded",
     "unbounded_unless",
+    "user_sampled_gaussian",
     "variation_delta",
     "variation_epsilon",
     "with_variation",

@@ -10,15 +10,15 @@ pitfalls for privacy accounting of subsampled mechanisms under composition" (fix
 ADD_OR_REMOVE_ONE).
 
 Formal guarantee: curve and pair bound the release under the relation that it was made for. ``require_proof``
-knows for which relations there is a proof: Poisson sampling under ADD_OR_REMOVE_ONE and REPLACE_SPECIAL,
-sampling of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; releases without sampling under all.
+knows for which relations there is a proof: sampling of users with all their units under REPLACE_ONE, of a
+fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson sampling and none under all.
 
 Cost: none.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,16 +26,14 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require_integer
 from dpsco_jax.privacy import curves
-from dpsco_jax.privacy.curves import poisson, subsampling
+from dpsco_jax.privacy.curves import mixtures, poisson, subsampling
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded
 from dpsco_jax.privacy.orders import ORDERS
-from dpsco_jax.privacy.pld import pairs
+from dpsco_jax.privacy.pld import mixture_pairs, pairs
 
-_ADD, _REPLACE, _SPECIAL = (
-    NeighboringRelation.ADD_OR_REMOVE_ONE,
-    NeighboringRelation.REPLACE_ONE,
-    NeighboringRelation.REPLACE_SPECIAL,
-)
+_ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+_REPLACE = NeighboringRelation.REPLACE_ONE
+_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 
 
 @runtime_checkable
@@ -133,16 +131,13 @@ class NonPrivate(Release):
 
 @dataclass(frozen=True)
 class PoissonSampled(Release):
-    """A Gaussian on records each of which is sampled with probability q in (0, 1), independently."""
+    """A Gaussian on records each of which is sampled with probability q in (0, 1), and may be nothing."""
 
     sampling_probability: float
     noise_multiplier: float
 
     symmetric: ClassVar[bool] = False
     bounds_under: ClassVar = (_ADD, _SPECIAL)
-    relations: ClassVar = (_ADD, _SPECIAL)
-    sampling: ClassVar[str] = "Poisson sampling"
-    instead: ClassVar[str] = "ADD_OR_REMOVE_ONE, or sample a fixed number without replacement"
 
     def loss(self) -> PrivacyLoss:
         """The curve of the Poisson-subsampled Gaussian."""
@@ -154,6 +149,28 @@ class PoissonSampled(Release):
 
 
 @dataclass(frozen=True)
+class UsersSampled(Release):
+    """A Gaussian on users, each sampled with probability q in (0, 1) with all units; one unit is replaced."""
+
+    noise_multiplier: float
+    sampling_probability: float
+    cap: float
+
+    bounds_under: ClassVar = (_REPLACE,)
+    relations: ClassVar = (_REPLACE,)
+    sampling: ClassVar[str] = "Poisson sampling of users with all their units"
+    instead: ClassVar[str] = "REPLACE_ONE"
+
+    def loss(self) -> PrivacyLoss:
+        """The curve of users sampled with all their units."""
+        return mixtures.user_sampled_gaussian(*astuple(self))
+
+    def pair(self) -> pairs.Pair:
+        """Two mixtures of Gaussians that share a part, made their own reverse."""
+        return mixture_pairs.user_sampled_gaussian(*astuple(self))
+
+
+@dataclass(frozen=True)
 class SampledWithoutReplacement(Release):
     """A Gaussian on a uniformly random set of ``batch_size`` records, not all; REPLACE_ONE."""
 
@@ -161,9 +178,7 @@ class SampledWithoutReplacement(Release):
     batch_size: int
     noise_multiplier: float
 
-    bounds_under: ClassVar = (
-        _REPLACE,
-    )  # under the other it is a Poisson sample with half the noise
+    bounds_under: ClassVar = (_REPLACE,)  # the other is a Poisson sample with half the noise
     relations: ClassVar = (_REPLACE, _ADD)
     sampling: ClassVar[str] = "Sampling without replacement"
     instead: ClassVar[str] = "REPLACE_ONE or ADD_OR_REMOVE_ONE"
@@ -194,7 +209,7 @@ class ZeroConcentrated(Release):
         return PrivacyLoss(self.xi + self.rho * ORDERS, np.zeros(()))
 
 
-Sampled = PoissonSampled | SampledWithoutReplacement
+Sampled = UsersSampled | SampledWithoutReplacement
 
 Composition = tuple[tuple[Release, int], ...]
 """Releases on the same records, each with how often it is made."""
@@ -220,6 +235,17 @@ def poisson_sampled(sampling_probability: float, noise_multiplier: float) -> Rel
         return NOTHING
     if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
         return PoissonSampled(sampling_probability, noise_multiplier)
+    return gaussian(noise_multiplier)
+
+
+def users_sampled(
+    sampling_probability: float, noise_multiplier: float, cap: float = 1.0
+) -> Release:
+    """Of users that are sampled with all their units; with a cap of 1, of units sampled by themselves."""
+    if sampling_probability == 0.0:
+        return NOTHING
+    if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
+        return UsersSampled(noise_multiplier, sampling_probability, cap)
     return gaussian(noise_multiplier)
 
 

@@ -20,7 +20,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require, require_choice, require_integer, require_real
+from dpsco_jax._checks import (
+    require,
+    require_choice,
+    require_integer,
+    require_real,
+    require_relation,
+)
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._kinds import Composition, repeated
@@ -30,9 +36,9 @@ from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
-from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
+from dpsco_jax.privacy.sampling import FullBatch, Poisson, PoissonUsers, WithoutReplacement
 
-Scheme = FullBatch | Poisson | WithoutReplacement
+Scheme = FullBatch | Poisson | PoissonUsers | WithoutReplacement
 
 ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
@@ -142,6 +148,9 @@ class GaussianReleases:
         sampling: ``"fixed"``, K users without replacement, or ``"poisson"``, each with probability K/N.
         noise_multiplier: standard deviation over the ℓ2 sensitivity under ``relation``.
         delta: δ of the certificate.
+        poisson_relation: under which Poisson samples are accounted for; batches of a fixed size are under
+            REPLACE_ONE. The noise multiplier is over C, a bound on a contribution, under
+            ADD_OR_REMOVE_ONE and REPLACE_SPECIAL, and over 2C under REPLACE_ONE.
     """
 
     population_size: int = static()
@@ -150,12 +159,18 @@ class GaussianReleases:
     sampling: str = static()
     noise_multiplier: Number
     delta: Number
+    poisson_relation: NeighboringRelation = static(
+        default=NeighboringRelation.ADD_OR_REMOVE_ONE, kw_only=True
+    )
 
     @property
     def steps(self) -> GaussianSteps:
         """Who takes part in the steps, under which relation, and how many there are."""
-        require_choice("sampling", self.sampling, tuple(_STEPS))
-        return _STEPS[self.sampling](self.population_size, self.batch_size, self.num_steps)
+        require_choice("sampling", self.sampling, ("fixed", "poisson"))
+        sizes = self.population_size, self.batch_size, self.num_steps
+        if self.sampling == "poisson":
+            return poisson(*sizes, self.poisson_relation)
+        return fixed_size(*sizes)
 
     @property
     def scheme(self) -> Scheme:
@@ -164,7 +179,7 @@ class GaussianReleases:
 
     @property
     def relation(self) -> NeighboringRelation:
-        """REPLACE_ONE; ADD_OR_REMOVE_ONE under Poisson sampling."""
+        """REPLACE_ONE; ``poisson_relation`` under Poisson sampling."""
         return self.steps.relation
 
     @property
@@ -195,15 +210,18 @@ def fixed_size(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps
     return GaussianSteps(scheme, NeighboringRelation.REPLACE_ONE, steps)
 
 
-def poisson(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps:
-    """Poisson samples of the given expected size; one user may be added or removed."""
+def poisson(
+    num_users: int,
+    batch_size: int,
+    num_steps: int,
+    relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE,
+) -> GaussianSteps:
+    """Poisson samples of the given expected size; one user may be added or removed, or replaced."""
     users = require_integer("num_users", num_users, 1)
     batch = require_integer("batch_size", batch_size, 1, users)
     steps = require_integer("num_steps", num_steps, 1)
-    return GaussianSteps(Poisson(batch / users), NeighboringRelation.ADD_OR_REMOVE_ONE, steps)
-
-
-_STEPS = {"fixed": fixed_size, "poisson": poisson}
+    require_relation("relation", relation)
+    return GaussianSteps(Poisson(batch / users), relation, steps)
 
 
 def parallel_certificate(certificates: Sequence[Certificate]) -> Certificate:

@@ -20,10 +20,11 @@ from dpsco_jax._checks import (
     require_probability,
     require_relation,
     require_whole,
+    require_within,
 )
 from dpsco_jax._numerics import Scalar
 from dpsco_jax.privacy import _kinds, curves
-from dpsco_jax.privacy.curves import poisson, subsampling
+from dpsco_jax.privacy.curves import mixtures, poisson, subsampling
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.loss import PrivacyLoss
@@ -75,30 +76,29 @@ class Poisson(NamedTuple):
         """The loss of one Gaussian release.
 
         Args:
-            noise_multiplier: standard deviation over the ℓ2 sensitivity to one user's presence.
-            relation: ADD_OR_REMOVE_ONE.
+            noise_multiplier: standard deviation over the ℓ2 sensitivity of the sum of everybody under
+                ``relation``: the clip norm C under ADD_OR_REMOVE_ONE and REPLACE_SPECIAL, 2C under
+                REPLACE_ONE.
+            relation: the one under which the sensitivity was formed.
 
         Raises:
             ValueError: for another relation.
         """
         require_probability("probability", self.probability)
+        if relation is NeighboringRelation.REPLACE_ONE:
+            return mixtures.poisson_replaced_gaussian(noise_multiplier, self.probability)
         return poisson.poisson_subsampled_gaussian(noise_multiplier, self.probability, relation)
 
     def gaussian_release(
         self, noise_multiplier: float, relation: NeighboringRelation
     ) -> _kinds.Release:
-        """One Gaussian release as accountants on the host see it.
-
-        Raises:
-            ValueError: unless the relation is ADD_OR_REMOVE_ONE or REPLACE_SPECIAL.
-        """
+        """One Gaussian release as accountants on the host see it, under any relation."""
         require_probability("probability", self.probability)
         require_multiplier("noise_multiplier", noise_multiplier)
         require_relation("relation", relation)
-        _kinds.require_proof(
-            _kinds.PoissonSampled, relation, lambda: self.gaussian_event(noise_multiplier)
-        )
-        return _kinds.poisson_sampled(float(np.asarray(self.probability)), float(noise_multiplier))
+        replaced = relation is NeighboringRelation.REPLACE_ONE
+        made = _kinds.users_sampled if replaced else _kinds.poisson_sampled
+        return made(float(np.asarray(self.probability)), float(noise_multiplier))
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
         """The event of one Gaussian release."""
@@ -106,6 +106,63 @@ class Poisson(NamedTuple):
         return events.poisson_subsampled_gaussian(
             noise_multiplier, float(np.asarray(self.probability))
         )
+
+
+class PoissonUsers(NamedTuple):
+    """Each user takes part independently of the others, with all units; one unit of one user is a record.
+
+    A unit is clipped to ρ and the sum over a user's units to cap·ρ, which is what has to be enforced:
+    replacing a unit still moves that sum by 2ρ at most, for clipping brings no two points farther apart.
+
+    Attributes:
+        probability: with which a user takes part, in [0, 1].
+        cap: norm of a user's sum over that of a unit, at least 1; infinite where the sum is not clipped.
+    """
+
+    probability: Scalar
+    cap: Scalar
+
+    def gaussian_loss(self, noise_multiplier: Scalar, relation: NeighboringRelation) -> PrivacyLoss:
+        """The loss of one Gaussian release.
+
+        Args:
+            noise_multiplier: standard deviation over 2ρ.
+            relation: REPLACE_ONE, of one unit.
+
+        Raises:
+            ValueError: for another relation, or an argument out of range.
+        """
+        self._check()
+        require_relation("relation", relation, _kinds.UsersSampled.relations)
+        return mixtures.user_sampled_gaussian(noise_multiplier, self.probability, self.cap)
+
+    def gaussian_release(
+        self, noise_multiplier: float, relation: NeighboringRelation
+    ) -> _kinds.Release:
+        """One Gaussian release as accountants on the host see it.
+
+        Raises:
+            ValueError: unless the relation is REPLACE_ONE, or for an argument out of range.
+        """
+        self._check()
+        require_multiplier("noise_multiplier", noise_multiplier)
+        require_relation("relation", relation)
+        _kinds.require_proof(
+            _kinds.UsersSampled, relation, lambda: self.gaussian_event(noise_multiplier)
+        )
+        numbers = self.probability, noise_multiplier, self.cap
+        return _kinds.users_sampled(*(float(np.asarray(number)) for number in numbers))
+
+    def gaussian_event(self, noise_multiplier: float) -> DpEvent:
+        """The event of one Gaussian release, which the accountants of ``dp_accounting`` do not know."""
+        self._check()
+        return events.user_sampled_gaussian(
+            noise_multiplier, float(np.asarray(self.probability)), float(np.asarray(self.cap))
+        )
+
+    def _check(self) -> None:
+        require_probability("probability", self.probability)
+        require_within("cap", self.cap, 1.0, np.inf)
 
 
 class WithoutReplacement(NamedTuple):

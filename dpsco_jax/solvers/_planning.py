@@ -29,7 +29,7 @@ from dpsco_jax.privacy.releases import (
     fixed_size,
     poisson,
 )
-from dpsco_jax.privacy.sampling import Poisson, WithoutReplacement
+from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData, num_users
 
@@ -67,7 +67,8 @@ def sampler(scheme: Scheme, num_users: int) -> Callable[[jax.Array], sampling.Us
         num_users: how many users the data have.
 
     Raises:
-        ValueError: if the scheme is made for another number of users.
+        ValueError: if the scheme is made for another number of users, or draws something else than users
+            of one record.
     """
     match scheme:
         case Poisson(probability):
@@ -77,7 +78,9 @@ def sampler(scheme: Scheme, num_users: int) -> Callable[[jax.Array], sampling.Us
                 population == num_users, "num_users", num_users, f"the planned {population}"
             )
             return lambda key: sampling.without_replacement(key, population, batch)
-    return None
+        case FullBatch():
+            return None
+    raise ValueError(f"scheme must be one that draws users of one record, got {scheme!r}")
 
 
 def near(distance: Any) -> str:

@@ -27,16 +27,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
-from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement, WithReplacement
+from dpsco_jax.privacy.sampling import (
+    FullBatch,
+    Poisson,
+    PoissonUsers,
+    WithoutReplacement,
+    WithReplacement,
+)
 from dpsco_jax.transforms.aggregate import Aggregate
 
-_SCHEMES = (FullBatch, Poisson, WithoutReplacement, WithReplacement)
+_SCHEMES = (FullBatch, Poisson, PoissonUsers, WithoutReplacement, WithReplacement)
+
+Scheme = FullBatch | Poisson | PoissonUsers | WithoutReplacement | WithReplacement
 
 
 class PrivatizeState(NamedTuple):
@@ -59,7 +68,7 @@ def privatize(
     aggregate: Aggregate,
     key: jax.Array,
     noise_multiplier: jax.typing.ArrayLike,
-    sampling: FullBatch | Poisson | WithoutReplacement | WithReplacement = FullBatch(),  # noqa: B008
+    sampling: Scheme = FullBatch(),  # noqa: B008
     noise_correlation: NoiseCorrelation | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Adds noise to an aggregate and charges each release to the ledger in its state.
@@ -75,8 +84,8 @@ def privatize(
             traced, and may be scheduled by ``optax.inject_hyperparams``: each update is charged
             for the multiplier that it used. It must not depend on what was released. A traced zero
             adds no noise and makes the ledger infinite.
-        sampling: how the users of a step are drawn: ``FullBatch()``,
-            ``Poisson(...)``, ``WithoutReplacement(...)`` or ``WithReplacement(...)`` of ``privacy``.
+        sampling: how the users of a step are drawn: ``FullBatch()``, ``Poisson(...)``,
+            ``PoissonUsers(...)``, ``WithoutReplacement(...)`` or ``WithReplacement(...)`` of ``privacy``.
         noise_correlation: for streams in which a user takes part in few steps, known beforehand:
             ``banded_square_root(...)`` of ``mechanisms.correlated_noise``. One release of
             ``noise_multiplier`` then pays for the whole stream of ``num_steps`` updates, at the first
@@ -106,7 +115,9 @@ def privatize(
         made = f"aggregate.relation is {aggregate.relation.name}, as the aggregate was made"
         raise ValueError(f"{refusal}; {made} (relation=...)") from None
     sampled = not isinstance(sampling, FullBatch)
-    shareable = isinstance(sampling, Poisson)
+    # A replaced user has three means, of which no order of the releases makes two.
+    added = aggregate.relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+    shareable = isinstance(sampling, Poisson) and added
 
     def init(params: Any) -> PrivatizeState:
         # A copy: the state may be donated, the caller's key may not vanish with it.

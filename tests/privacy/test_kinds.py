@@ -18,6 +18,7 @@ from dpsco_jax import privacy
 from dpsco_jax.privacy import (
     FullBatch,
     Poisson,
+    PoissonUsers,
     WithoutReplacement,
     _kinds,
     accountants,
@@ -41,11 +42,14 @@ KINDS = {
     _kinds.NonPrivate(): REPLACE,
     _kinds.PoissonSampled(0.1, 2.0): ADD,
     _kinds.SampledWithoutReplacement(100, 10, 2.0): REPLACE,
+    _kinds.UsersSampled(2.0, 0.1, 1.0): REPLACE,
+    _kinds.UsersSampled(2.0, 0.1, 3.5): REPLACE,
     _kinds.ZeroConcentrated(0.02, 0.1): REPLACE,
 }
 SCHEMES = (
     FullBatch(),
     *(Poisson(probability) for probability in (0.0, 0.1, np.float32(0.3), 1.0)),
+    *(PoissonUsers(*numbers) for numbers in ((0.0, 2.0), (0.1, np.float32(1.5)), (0.1, math.inf))),
     *(WithoutReplacement(100, batch_size) for batch_size in (0, 10, 100)),
 )
 
@@ -142,7 +146,8 @@ def test_a_refusal_of_a_fixed_size_names_the_multiplier_that_was_given():
 
 
 def test_certificates_of_a_run_and_of_its_event_are_equal():
-    for scheme, relation in ((FullBatch(), SPECIAL), (Poisson(0.1), ADD)):
+    made = (FullBatch(), SPECIAL), (Poisson(0.1), ADD), (Poisson(0.1), REPLACE)
+    for scheme, relation in (*made, (PoissonUsers(0.1, 3.0), REPLACE)):
         steps = GaussianSteps(scheme, relation, 3)
         found = steps.certificate(2.0, 1e-6)
         assert found == certificate(steps.event(2.0), 1e-6, relation, found.assumptions)

@@ -215,7 +215,6 @@ def test_gradients_are_finite_and_have_the_right_sign():
         ((1.0, 1.1), "sampling_probability"),
         ((1.0, -0.1), "sampling_probability"),
         ((1.0, 0.1, NeighboringRelation.REPLACE_ONE), "relation"),
-        ((1.0, 0.1, NeighboringRelation.REPLACE_SPECIAL), "relation"),
     ],
 )
 def test_refuses(args, name):

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
@@ -204,6 +205,7 @@ def _row(name: str, solver: Any, num_users: int, **settings: Any) -> Row:
     return Row(name, solver, num_users, settings, **fields)
 
 
+REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 SAMPLED = {"batch_size": 4}
 TESTED = {"kind": "tested", "share": None, "above": 4.0} | CONCENTRATED
 RESQUE = {"kind": "resque", "share": None, "epsilon": 4.0}
@@ -211,6 +213,7 @@ BOXES = {"num_steps": 1, "radius": 0.01, "epsilon": 20.0, "above": 1.15}
 
 ROWS: tuple[Row, ...] = (
     _row("sgd, poisson", sgd, 8, num_steps=3, sampling="poisson", removed=True, **SAMPLED),
+    _row("sgd, poisson replaced", sgd, 8, num_steps=3, sampling="poisson", relation=REPLACE_ONE, **SAMPLED),
     _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", clip_norm=0.5, **SAMPLED),
     _row("sgd, full", sgd, 8, num_steps=3, sampling="full"),
     _row(

@@ -145,10 +145,13 @@ def _scheme(release: Release):
     return ("interval",) if release.name == "interval" else None
 
 
-def _counted(release: Release):
+def _counted(row: Row, release: Release):
     if release.name == "interval":
         return release.noise, ("interval",)
-    return release.noise / release.sensitivity, _scheme(release)
+    scheme = _scheme(release)
+    if scheme is not None and scheme[0] == "poisson" and not row.removed:
+        scheme = (*scheme, "replaced")
+    return release.noise / release.sensitivity, scheme
 
 
 def _check_noise(row: Row, found: Measured) -> None:
@@ -319,7 +322,9 @@ def _check_charges(row: Row, found: Measured) -> None:
     # What tests give away is not counted: their laws are those of a stream, not of single releases.
     kinds = ("gaussian",) if row.kind == "tested" else ("gaussian", "interval")
     users = {
-        frozenset(keys): [_counted(releases[key]) for key in keys if releases[key].name in kinds]
+        frozenset(keys): [
+            _counted(row, releases[key]) for key in keys if releases[key].name in kinds
+        ]
         for keys in found.entered
     }
     counted = max(account.epsilon(each, delta) for each in users.values())

@@ -40,7 +40,8 @@ def pairs(multiplier: float, scheme: Any) -> list[Pair]:
 
     Args:
         multiplier: standard deviation of the noise over the sensitivity.
-        scheme: ``None`` for everybody, ``("poisson", q)`` with a user who is added or removed,
+        scheme: ``None`` for everybody, ``("poisson", q)`` with a user who is added or removed, or
+            ``("poisson", q, "replaced")`` with one who is replaced,
             ``("without_replacement", population, batch)`` or ``("with_replacement", population, draws)``
             with a user who is replaced.
     """
@@ -62,9 +63,11 @@ def pairs(multiplier: float, scheme: Any) -> list[Pair]:
         count = stats.binom(int(numbers[1]), 1 / numbers[0])
         times = np.arange(int(count.isf(1e-12)) + 2)
     chances = tuple(count.pmf(times))
-    one_sided = Law(chances, tuple(shift * times))
+    replaced = "replaced" in numbers
+    # Who is not drawn leaves nothing in the place of what moves by half of the sensitivity, C.
+    one_sided = Law(chances, tuple(shift * times / (2 if replaced else 1)))
     found = [(one_sided, nothing), (nothing, one_sided)]
-    if name != "poisson":
+    if name != "poisson" or replaced:
         # The others contribute nothing, and the user moves the sum one way or the other.
         found.append(tuple(Law(chances, tuple(s * shift / 2 * times)) for s in (1.0, -1.0)))
     return found

@@ -214,9 +214,9 @@ def test_refuses():
     for wrong in (jax.random.PRNGKey(0), jax.random.split(key)):
         with pytest.raises(ValueError, match="key"):
             transforms.privatize(aggregate, wrong, 1.0)
-    # Poisson sampling hides presence, not the record of a user who is surely there.
+    added = transforms.clipped_sum(1.0, ADD_REMOVE)
     with pytest.raises(ValueError, match="relation"):
-        transforms.privatize(aggregate, jax.random.key(1), 1.0, privacy.Poisson(0.1))
+        transforms.privatize(added, jax.random.key(1), 1.0, privacy.PoissonUsers(0.1, 2.0))
 
 
 def _two_privatizers(first, second, noise_multiplier=2.0):
@@ -255,3 +255,10 @@ def test_equal_keys_are_told_in_each_lane_of_a_batch():
         states = jax.vmap(start)(keys, keys.at[1].set(jax.random.key(9)))
         spent = privacy.privacy_spent(states)
         assert list(np.isfinite(spent.rdp).all(axis=-1)) == [False, True, False]
+
+
+@pytest.mark.parametrize(("relation", "shareable"), [(REPLACE, False), (ADD_REMOVE, True)])
+def test_poisson_samples_are_shared_where_a_user_comes_or_goes_only(relation, shareable):
+    aggregate = transforms.clipped_sum(1.0, relation)
+    made = transforms.privatize(aggregate, jax.random.key(1), 1.0, privacy.Poisson(0.1))
+    assert made.init(jnp.zeros(2)).ledger.shareable == shareable

@@ -7,10 +7,10 @@ for tiny losses, for orders near 1, and in float32.
 Source: Mironov, Talwar and Zhang 2019, "Rényi differential privacy of the sampled Gaussian mechanism"
 (the divergence, and that this direction of it is the larger one).
 
-Formal guarantee: ADD_OR_REMOVE_ONE, each user in the batch independently with probability q, and the
-batch never revealed. Where the sum does not reach (orders far above 2σ² log(1/q), which no optimum uses,
-and σ below 0.25) the curve is Minkowski's bound A ≤ (1 + q (exp((α-1)/(2σ²)) - 1))^α, which is tight where
-the curve is steep; ``is_exact`` tells which orders are which.
+Formal guarantee: ADD_OR_REMOVE_ONE and REPLACE_SPECIAL, each user in the batch independently with
+probability q, and the batch never revealed. Where the sum does not reach (orders far above 2σ² log(1/q),
+which no optimum uses, and σ below 0.25) the curve is Minkowski's bound A ≤ (1 + q (exp((α-1)/(2σ²)) - 1))^α,
+which is tight where the curve is steep; ``is_exact`` tells which orders are which.
 
 Cost: about 30,000 exponentials for the whole curve.
 """
@@ -27,6 +27,7 @@ from dpsco_jax.privacy.curves import _profile
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 
+_RELATIONS = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 _ROUNDING_ULPS = 16.0
 _LOOSENESS = 1e-11  # a bound this close counts as exact
 
@@ -42,14 +43,15 @@ def poisson_subsampled_gaussian(
         noise_multiplier: standard deviation over the ℓ2 sensitivity of the sum to one user's presence,
             shape ``[...]``, at least 0.
         sampling_probability: of each user, in [0, 1]; broadcast against the multiplier.
-        relation: ADD_OR_REMOVE_ONE, the only one under which the curve holds.
+        relation: ADD_OR_REMOVE_ONE or REPLACE_SPECIAL: one of two neighbours lacks the contribution of a
+            user. Under REPLACE_ONE it is ``mixtures.poisson_replaced_gaussian``.
 
     A traced multiplier or probability that is out of its range, or NaN, has an unbounded loss.
 
     Raises:
         ValueError: for another relation, or an argument out of range.
     """
-    require_relation("relation", relation, (NeighboringRelation.ADD_OR_REMOVE_ONE,))
+    require_relation("relation", relation, _RELATIONS)
     xp, sigma, q = _checked(noise_multiplier, sampling_probability)
     log_moment, _ = log_moments(xp, sigma, q)
     rdp = round_up(log_moment, _ROUNDING_ULPS) / (ORDERS - 1.0).astype(sigma.dtype)

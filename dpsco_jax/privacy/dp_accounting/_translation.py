@@ -32,7 +32,7 @@ from dpsco_jax._checks import (
     require_probability,
 )
 from dpsco_jax.privacy import _kinds
-from dpsco_jax.privacy.dp_accounting.events import ApproximateDpEvent
+from dpsco_jax.privacy.dp_accounting.events import ApproximateDpEvent, UserSampledDpEvent
 
 _SQUARED = "0, inf or in [1e-100, 1e100]"
 
@@ -86,9 +86,16 @@ def _non_private(event: NonPrivateDpEvent, relation: NeighboringRelation) -> _ki
 def _poisson(event: PoissonSampledDpEvent, relation: NeighboringRelation) -> _kinds.Release:
     checked(event, require_probability, "sampling_probability", event.sampling_probability)
     probability = float(event.sampling_probability)
-    _kinds.require_proof(_kinds.PoissonSampled, relation, lambda: event)
     sigma = checked(event, _noise_multiplier_of_all, event.event)
-    return _kinds.poisson_sampled(probability, sigma)
+    replaced = relation is NeighboringRelation.REPLACE_ONE
+    return (_kinds.users_sampled if replaced else _kinds.poisson_sampled)(probability, sigma)
+
+
+def _users(event: UserSampledDpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    _kinds.require_proof(_kinds.UsersSampled, relation, lambda: event)
+    # Several Gaussians on one sample are one, of all their sums side by side, which has the same cap.
+    sigma = checked(event, _noise_multiplier_of_all, event.event)
+    return _kinds.users_sampled(event.sampling_probability, sigma, event.cap)
 
 
 def _fixed_size(
@@ -110,6 +117,7 @@ _RELEASES: dict[type, Callable[[Any, NeighboringRelation], _kinds.Release]] = {
     NonPrivateDpEvent: _non_private,
     PoissonSampledDpEvent: _poisson,
     SampledWithoutReplacementDpEvent: _fixed_size,
+    UserSampledDpEvent: _users,
     ZCDpEvent: _zero_concentrated,
 }
 
@@ -123,6 +131,11 @@ _EVENTS: dict[type, Callable[[Any], DpEvent]] = {
     ),
     _kinds.SampledWithoutReplacement: lambda r: SampledWithoutReplacementDpEvent(
         r.population_size, r.batch_size, GaussianDpEvent(r.noise_multiplier)
+    ),
+    _kinds.UsersSampled: lambda r: (
+        PoissonSampledDpEvent(r.sampling_probability, GaussianDpEvent(r.noise_multiplier))
+        if r.cap == 1.0
+        else UserSampledDpEvent(r.sampling_probability, r.cap, GaussianDpEvent(r.noise_multiplier))
     ),
     _kinds.ZeroConcentrated: lambda r: ZCDpEvent(r.rho, r.xi),
 }

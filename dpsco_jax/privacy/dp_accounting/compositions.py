@@ -6,8 +6,8 @@ Gaussians on the same sample are one Gaussian, and each release has a proof unde
 Source: ``dp_accounting.dp_event``.
 
 Formal guarantee: refused, before anything is computed, is every event that is not known and every event
-under a relation for which there is no proof. Poisson sampling is served under ADD_OR_REMOVE_ONE and
-REPLACE_SPECIAL, sampling of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE.
+under a relation for which there is no proof. Poisson sampling is served under every relation, with users'
+units under REPLACE_ONE, sampling of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE.
 
 Cost: one pass over the event.
 """
@@ -35,7 +35,8 @@ def compositions(event: DpEvent, relation: NeighboringRelation) -> list[Composit
 
     There is more than one list only where parts of the records are released in parallel; the cost of the
     event is the largest over the lists. Known releases are Gaussian, Laplace, ``ZCDpEvent``,
-    ``ApproximateDpEvent``, ``NonPrivateDpEvent``, and Gaussians under Poisson or fixed-size sampling; all
+    ``ApproximateDpEvent``, ``NonPrivateDpEvent``, and Gaussians under Poisson (of records, or of users with
+    all their units: ``UserSampledDpEvent``) or fixed-size sampling; all
     Gaussians on the same sample are one Gaussian.
 
     Raises:

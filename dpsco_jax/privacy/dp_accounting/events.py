@@ -12,6 +12,7 @@ Cost: none.
 """
 
 import dataclasses
+import math
 from typing import SupportsFloat
 
 from dp_accounting import (
@@ -31,6 +32,7 @@ from dpsco_jax._checks import (
     require_multiplier,
     require_probability,
     require_real,
+    require_within,
 )
 
 
@@ -70,6 +72,31 @@ class ParallelDpEvent(DpEvent):
             require_instance("events", event, DpEvent)
 
 
+@dataclasses.dataclass(frozen=True)
+class UserSampledDpEvent(DpEvent):
+    """A Gaussian on a sum over users each of whom is sampled with all units; one unit is a record.
+
+    The accountants of ``dp_accounting`` refuse it: that the user's other units tell whether the user was
+    sampled is nothing that a ``PoissonSampledDpEvent`` says.
+
+    Attributes:
+        sampling_probability: of each user, in [0, 1].
+        cap: norm of the sum over a user's units over that of one unit; in [1, inf].
+        event: what is released of the sample; Gaussian, with noise over the sensitivity to one unit.
+    """
+
+    sampling_probability: float
+    cap: float
+    event: DpEvent
+
+    def __post_init__(self) -> None:
+        require_probability("sampling_probability", self.sampling_probability)
+        require_within("cap", self.cap, 1.0, math.inf)
+        require_instance("event", self.event, DpEvent)
+        object.__setattr__(self, "sampling_probability", float(self.sampling_probability))
+        object.__setattr__(self, "cap", float(self.cap))
+
+
 def gaussian(noise_multiplier: SupportsFloat) -> DpEvent:
     """Gaussian noise of standard deviation ``noise_multiplier`` times the ℓ2 sensitivity."""
     return GaussianDpEvent(_nonnegative("noise_multiplier", noise_multiplier))
@@ -86,6 +113,19 @@ def poisson_subsampled_gaussian(
     """Gaussian noise on a sum over records that are each sampled independently."""
     require_probability("sampling_probability", sampling_probability)
     return PoissonSampledDpEvent(float(sampling_probability), gaussian(noise_multiplier))
+
+
+def user_sampled_gaussian(
+    noise_multiplier: SupportsFloat, sampling_probability: SupportsFloat, cap: SupportsFloat
+) -> DpEvent:
+    """Gaussian noise on a sum over users that are each sampled independently, with all their units.
+
+    Args:
+        noise_multiplier: σ over the sensitivity to replacing one unit, twice the norm of a unit.
+        sampling_probability: of each user, in [0, 1].
+        cap: norm of the sum over a user's units over that of one unit; in [1, inf].
+    """
+    return UserSampledDpEvent(sampling_probability, cap, gaussian(noise_multiplier))  # type: ignore[arg-type]
 
 
 def subsampled_gaussian_without_replacement(

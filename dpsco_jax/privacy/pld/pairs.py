@@ -114,8 +114,22 @@ def gaussian_without_replacement(noise_multiplier: float, sampling_fraction: flo
     """
     require_within("sampling_fraction", sampling_fraction, 0.0, 1.0, open_low=True)
     s, q = noise_multiplier, sampling_fraction
-    half = poisson_gaussian(s, q)
     at_zero = (1.0 - q) * (special.ndtr(0.5 / s) - special.ndtr(-0.5 / s))
+    return self_mirrored(poisson_gaussian(s, q), at_zero)
+
+
+def self_mirrored(half: Pair, at_zero: float) -> Pair:
+    """The pair that agrees with ``half`` on losses above zero and is its own reverse.
+
+    Below zero it is the reverse of ``half``; what is left of the mass, ``at_zero``, lies at loss zero. With P
+    and Q of ``half`` that is 1 - P(L > 0) - Q(L > 0), which must not be negative. It dominates whatever has
+    at every ε ≥ 0, in both directions, at most the hockey-stick divergence of ``half``.
+
+    Raises:
+        ValueError: if ``half`` is not a ``Pair``, or ``at_zero`` is not in [0, 1).
+    """
+    require_instance("half", half, Pair)
+    require_within("at_zero", at_zero, 0.0, 1.0, open_high=True)
 
     def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         zero = int(np.searchsorted(edges, 0.0))

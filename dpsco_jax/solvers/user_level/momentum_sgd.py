@@ -7,9 +7,9 @@ Source: Polyak 1964 (heavy ball); Abadi et al. 2016 (DP-SGD); Zamani and Glineur
 are optimal for the last point), with the proof for stochastic gradients in docs/proofs/linear_decay.md.
 
 Formal guarantee: that of ``sgd``, with the same releases: (ε, δ)-DP for a user's whole data, at every point
-of the run, under ADD_OR_REMOVE_ONE with ``sampling="poisson"`` and under REPLACE_ONE else. Velocity and steps
-are post-processing. Assumed: the key and the samples stay secret. Utility, for linear decay, β = 0, no ridge,
-a convex loss, clip_norm ≥ its Lipschitz constant and gradients of second moment V, as in ``sgd``:
+of the run, under the relation asked for with ``sampling="poisson"``, under REPLACE_ONE else. Velocity and
+steps are post-processing. Assumed: the key and the samples stay secret. Utility, for linear decay, β = 0, no
+ridge, a convex loss, clip_norm ≥ its Lipschitz constant and gradients of second moment V, as in ``sgd``:
 E F(last) - F* ≤ R·√(V/(T + 1)). Nothing is proven with momentum.
 
 Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients.
@@ -34,6 +34,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
@@ -83,6 +84,7 @@ def plan(
     step_size: float | None = None,
     accountant: str = "pld",
     chunk_size: int = 64,
+    relation: NeighboringRelation | None = None,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -99,6 +101,8 @@ def plan(
         step_size: η; R/√(T·V), with T + 1 in place of T under linear decay, if left out.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once.
+        relation: ADD_OR_REMOVE_ONE (if left out), REPLACE_ONE or REPLACE_SPECIAL under Poisson sampling;
+            REPLACE_ONE, left out or not, else.
 
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
@@ -115,6 +119,7 @@ def plan(
         step_size=step_size,
         accountant=accountant,
         chunk_size=chunk_size,
+        relation=relation,
     )
     # What sgd proves of the average, R·√(V/T), is proven of the last point with T + 1 in place of T.
     shrink = math.sqrt(base.num_steps / (base.num_steps + 1)) if linear else 1.0

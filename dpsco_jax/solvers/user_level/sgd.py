@@ -7,9 +7,10 @@ parameters move against the result, are projected onto the domain and averaged.
 Source: Abadi et al. 2016 (DP-SGD); McMahan et al. 2018 (per-user clipping, DP-FedSGD); Bassily, Smith and
 Thakurta 2014 (excess risk). The step size is that of projected subgradient descent, R/√(T·V).
 
-Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under ADD_OR_REMOVE_ONE
-with ``sampling="poisson"`` (of the places for users; one without items is nobody) and under REPLACE_ONE with
-``"fixed"`` or ``"full"``. Nothing is assumed of the loss: gradients are clipped. The
+Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under REPLACE_ONE with
+``"fixed"`` or ``"full"``, and with ``sampling="poisson"`` (of the places for users; one without items is
+nobody) under the relation asked for, ADD_OR_REMOVE_ONE by default. The noise covers 2·``clip_norm`` under
+REPLACE_ONE and ``clip_norm`` else. Nothing is assumed of the loss: gradients are clipped. The
 regularizer's gradient is exact and added outside. Assumed: the key and the samples stay secret.
 Utility, for uniform averaging, no ridge, a convex loss and clip_norm ≥ its Lipschitz constant:
 E F(average) - F* ≤ R·√(V/T), V = clip_norm²·(1 + v) + dim·σ²/batch_size², where v = (1 - rate)/batch_size
@@ -35,6 +36,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
@@ -62,13 +64,14 @@ class Plan(MadeFor):
         sampling: ``"poisson"``, ``"fixed"`` or ``"full"``.
         averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
         chunk_size: users whose gradients are held at once.
-        noise_multiplier: σ over the ℓ2 sensitivity of the clipped sum: ``clip_norm`` for Poisson
-            sampling, 2·``clip_norm`` else.
+        noise_multiplier: σ over the ℓ2 sensitivity of the clipped sum: 2·``clip_norm`` under REPLACE_ONE,
+            ``clip_norm`` else.
         clip_norm: bound on a user's gradient.
         step_size: η.
         epsilon: ε of the budget that the noise was calibrated for.
         delta: δ of that budget.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+        poisson_relation: which data sets are neighbours under Poisson sampling; REPLACE_ONE else.
     """
 
     num_users: int = static()
@@ -84,6 +87,9 @@ class Plan(MadeFor):
     epsilon: Number
     delta: Number
     excess_bound: Number
+    poisson_relation: NeighboringRelation = static(
+        default=NeighboringRelation.ADD_OR_REMOVE_ONE, kw_only=True
+    )
 
     def __post_init__(self) -> None:
         _checks.require_choice("sampling", self.sampling, _SAMPLING)
@@ -104,6 +110,7 @@ class Plan(MadeFor):
             sampling="poisson" if self.sampling == "poisson" else "fixed",
             noise_multiplier=self.noise_multiplier,
             delta=self.delta,
+            poisson_relation=self.poisson_relation,
         )
 
     @property
@@ -136,6 +143,7 @@ def plan(
     averaging: str = "uniform",
     accountant: str = "pld",
     chunk_size: int = 64,
+    relation: NeighboringRelation | None = None,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -151,6 +159,8 @@ def plan(
         averaging: ``"uniform"``, ``"polynomial"`` or ``"last"``.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once.
+        relation: ADD_OR_REMOVE_ONE (if left out), REPLACE_ONE or REPLACE_SPECIAL under Poisson sampling;
+            REPLACE_ONE, left out or not, else.
 
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
@@ -171,10 +181,16 @@ def plan(
     clip_norm = problem.lipschitz if clip_norm is None else clip_norm
     clip_norm = _checks.require_real("clip_norm", clip_norm, 0)
 
-    drawn = poisson if sampling == "poisson" else fixed_size
-    steps = drawn(num_users, batch_size, num_steps)
+    if sampling == "poisson":
+        relation = NeighboringRelation.ADD_OR_REMOVE_ONE if relation is None else relation
+        steps = poisson(num_users, batch_size, num_steps, relation)
+    else:
+        steps = fixed_size(num_users, batch_size, num_steps)
+        good = relation is None or relation is steps.relation
+        _checks.require(good, "relation", relation, f"REPLACE_ONE for sampling={sampling!r}")
     noise_multiplier = steps.noise_multiplier(budget.epsilon, budget.delta, accountant)
-    sensitivity = (1 if sampling == "poisson" else 2) * clip_norm
+    replaced = steps.relation is NeighboringRelation.REPLACE_ONE
+    sensitivity = (2 if replaced else 1) * clip_norm
     noise_variance = problem.dim * (noise_multiplier * sensitivity / batch_size) ** 2
     # Steps include the regularizer, whose gradient is at most ridge·(distance from the origin).
     ridge = problem.objective.ridge
@@ -203,6 +219,7 @@ def plan(
         epsilon=budget.epsilon,
         delta=budget.delta,
         excess_bound=excess_bound,
+        **({"poisson_relation": steps.relation} if sampling == "poisson" else {}),
     )
 
 

@@ -80,7 +80,7 @@ def paper(
         regularization = dimension_free.regularization(s.coefficients, rank, s.distance)
     _require_short(step_size, regularization)
     numbers = Numbers(rank, step_size, regularization, 0.0)
-    return numbers._replace(excess_bound=_bound(s, numbers, dimension_free.printed_excess_bound))
+    return numbers._replace(excess_bound=float(_bound(s, numbers, dimension_free.printed_excess_bound)))
 
 
 def tight(
@@ -110,7 +110,7 @@ def _least(
     width = np.where(free, 12.0, 0.0)
     if not free.any():
         numbers = Numbers(rank, step_size, regularization, 0.0)  # type: ignore[arg-type]
-        return numbers._replace(excess_bound=_bound(s, numbers, dimension_free.excess_bound))
+        return numbers._replace(excess_bound=float(_bound(s, numbers, dimension_free.excess_bound)))
     best = Numbers(rank, math.nan, math.nan, math.inf)
     for _ in range(_ROUNDS):
         log_eta, log_alpha = (

@@ -87,7 +87,7 @@ GOOD: dict[str, dict[str, Any]] = {
     ),
     "rates.dimension_free.squared_distance": _RESTRICTED | {"regularization": kinds.POSITIVE(0.1)},
     "rates.dimension_free.require_coefficients": {
-        "name": kinds.ANY("coefficients"),
+        "name": kinds.ANY("values"),
         "values": _RESTRICTED["coefficients"],
     },
     **_of(_STABILITY, "stability", "generalization_gap", "iterate_stability", "sgd_excess_risk"),

@@ -1,16 +1,17 @@
 """Restricted Lipschitz coefficients: how long gradients can be outside of the best k dimensions.
 
-What it computes: G_k = min over orthogonal projections P of rank k of sup_x ‖(I - P)∇F(x)‖, one P for all x, in two
-cases. Of gradients A^{1/2}u with ‖u‖ ≤ 1 it is a singular value of A^{1/2}, exactly. Of finitely many gradients that
-were seen, the residuals of their best subspace: a look at data, a lower bound on none of the G_k that theory asks for.
-What follows from the coefficients (the pull, the rank, the excess risk) is in ``rates.dimension_free``.
+What it computes: G_k = min over orthogonal projections P of rank k of sup_x ‖(I - P)∇F(x)‖, one P for all x,
+in two cases. Of gradients A^{1/2}u with ‖u‖ ≤ 1 it is a singular value of A^{1/2}, exactly. Of finitely many
+gradients that were seen, the residuals of their best subspace: a look at data, a lower bound on none of the
+G_k that theory asks for. What follows from the coefficients (the pull, the rank, the excess risk) is in
+``rates.dimension_free``.
 
 Source: T Definition 11.3.1 and section 11.4.1; the singular value decomposition for section 11.4.2.
 
-Formal guarantee: ``coefficients_from_matrix``: G_k is least possible, since u = v_{k+1} and its rivals span k + 1
-dimensions, of which a projection of rank k leaves one whole. ``coefficients_from_gradients``: NONE of privacy, if the
-gradients come from data: whatever is planned with its result is not private. And the supremum is over the points that
-were seen only.
+Formal guarantee: ``coefficients_from_matrix``: G_k is least possible, since u = v_{k+1} and its rivals span k
++ 1 dimensions, of which a projection of rank k leaves one whole. ``coefficients_from_gradients``: NONE of
+privacy, if the gradients come from data: whatever is planned with its result is not private. And the supremum
+is over the points that were seen only.
 
 Cost: one singular value decomposition.
 

@@ -1,7 +1,7 @@
 """Excess risks of noisy SGD that know the dimension only through restricted Lipschitz coefficients.
 
-What it computes: with G_0 ≥ G_1 ≥ ... ≥ G_d = 0 such that outside of some k dimensions no gradient of the mean
-loss is longer than G_k, the number that stands for all dimensions beyond the first k,
+What it computes: with G_0 ≥ G_1 ≥ ... ≥ G_d = 0 such that outside of some k dimensions no gradient of the
+mean loss is longer than G_k, the number that stands for all dimensions beyond the first k,
 
     A_k² = Σ_{s=1}^S s²·2^s·G²_{2^{s-1}k},    S = ⌊log₂(d/k)⌋ + 1,
 
@@ -12,11 +12,12 @@ the pull α = A_k/D and the rank k that follow from it, and two bounds on the ex
 the one that is printed, and a tighter one of the same steps.
 
 Source: T Lemmas 11.3.9 and 11.3.10, (11.11), Theorems 11.3.3 and 11.3.5. With the corrections of
-docs/corrections.md, section G: S is rounded down, the index is 2^{s-1}·k, and x̄ is the mean of x_1, ..., x_T, while
-the proof needs that of x_0, ..., x_{T-1}: the terms that do not shrink with T get the factor 1 + 1/T.
+docs/corrections.md, section G: S is rounded down, the index is 2^{s-1}·k, and x̄ is the mean of x_1, ...,
+x_T, while the proof needs that of x_0, ..., x_{T-1}: the terms that do not shrink with T get the factor 1 +
+1/T.
 
-Formal guarantee: for convex losses on the whole space, any x* within D of x_0 with F(x*) ≤ F(x_0), and η·α ≤ 1/2;
-``inf`` where nothing is proven. Proof: docs/proofs/dimension_free.md.
+Formal guarantee: for convex losses on the whole space, any x* within D of x_0 with F(x*) ≤ F(x_0), and η·α ≤
+1/2; ``inf`` where nothing is proven. Proof: docs/proofs/dimension_free.md.
 
 Cost: none; float64 on the host.
 """
@@ -147,7 +148,7 @@ def excess_bound(
         with np.errstate(divide="ignore", invalid="ignore"):
             least = np.where(a < b, 2 * np.sqrt(a * b), a + b)
         each = each + np.where(pulled, least, np.inf if slope > 0 else 0.0)
-    bound = d**2 / (2 * eta * steps) + (1 + 1 / steps) * each
+    bound = d**2 / (2 * eta * steps) + (1 + 1 / steps) * each  # x_1, ..., x_T
     return np.where(eta * alpha <= 0.5, bound, np.inf)[()]
 
 
@@ -240,7 +241,7 @@ def require_coefficients(name: str, values: Any) -> np.ndarray:
 
 
 def _levels(known: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """s = 1, ..., S; the coefficient G_{2^{s-1}k} of each; and how many dimensions each has at most."""
+    """S = 1, ..., S; the coefficient G_{2^{s-1}k} of each; and how many dimensions each has at most."""
     dim = len(known) - 1
     if rank == dim:
         return np.zeros(0), np.zeros(0), np.zeros(0)  # G_d = 0, and no dimension is left

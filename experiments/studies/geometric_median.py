@@ -1,16 +1,17 @@
 """The excess risk of private geometric medians against the dimension, for spectra that fall and that do not.
 
-What it computes: noisy gradient descent on all users (Algorithm 35, full batches) for mean ‖x - x_i‖_A with points on a line
-in d dimensions, so that without noise all dimensions are the same problem. Of a grid of steps, step sizes and pulls the best
-in hindsight, chosen on half of the seeds and shown on the others; and, untuned, the plan of ``regularized_sgd`` with and
-without the coefficients.
+What it computes: noisy gradient descent on all users (Algorithm 35, full batches) for mean ‖x - x_i‖_A with
+points on a line in d dimensions, so that without noise all dimensions are the same problem. Of a grid of
+steps, step sizes and pulls the best in hindsight, chosen on half of the seeds and shown on the others; and,
+untuned, the plan of ``regularized_sgd`` with and without the coefficients.
 
-Source: thesis, section 11.4.1 and Figure 11.1, and the public code of its authors. Conventions: ``"text"`` has A = diag(j^-p);
-``"companion_corrected"`` A^{1/2} = diag(j^-p), as that code for p > 0; ``"companion_printed"`` has the code's own "const", diag(1,
-..., d), with noise for gradients of length 1: NOT private, as ``epsilon`` says.
+Source: thesis, section 11.4.1 and Figure 11.1, and the public code of its authors. Conventions: ``"text"``
+has A = diag(j^-p); ``"companion_corrected"`` A^{1/2} = diag(j^-p), as that code for p > 0;
+``"companion_printed"`` has the code's own "const", diag(1, ..., d), with noise for gradients of length 1: NOT
+private, as ``epsilon`` says.
 
-Formal guarantee: a run is ``epsilon``-DP at δ under replacement of one point, except of the last convention. Tuning and what is
-measured are not private.
+Formal guarantee: a run is ``epsilon``-DP at δ under replacement of one point, except of the last convention.
+Tuning and what is measured are not private.
 
 Cost: four minutes on two cores.
 """
@@ -54,8 +55,10 @@ _TEST_POINTS = 10_000
 
 
 @functools.cache
-def noise_multiplier(accountant: str, users: int, steps: int, epsilon: float, delta: float) -> float:
-    """σ over the sensitivity of all steps: of Gaussians exactly, by the closed form of zCDP, or by advanced composition."""
+def noise_multiplier(
+    accountant: str, users: int, steps: int, epsilon: float, delta: float
+) -> float:
+    """σ over the sensitivity: of Gaussians exactly, by zCDP in closed form, or by advanced composition."""
     if accountant == "pld":
         return fixed_size(users, users, steps).noise_multiplier(epsilon, delta, "pld")
     if accountant == "zcdp":
@@ -141,7 +144,9 @@ class GeometricMedian:
         def run(shared: Any, key: jax.Array, inputs: Any) -> dict[str, jax.Array]:
             # The same points for all settings of a seed.
             seeded = jax.random.fold_in(jax.random.key(11), inputs["seed"])
-            points, test = jnp.split(1 + jax.random.normal(seeded, (users + _TEST_POINTS, 1)), [users])
+            points, test = jnp.split(
+                1 + jax.random.normal(seeded, (users + _TEST_POINTS, 1)), [users]
+            )
             half = inputs["half"]
             mean = mahalanobis.ClosedForm(half, inputs["clip"], inputs["multiplier"])
             method = first_order.projected_sgd(inputs["step size"], OBJECTIVE.domain)
@@ -188,14 +193,20 @@ class GeometricMedian:
     def true_epsilon(self, longest: float, steps: int) -> float:
         """ε at δ of a run whose gradients are that long, with the noise for ``scale``."""
         multiplier = self._multiplier(steps) * self.scale / longest
-        return fixed_size(self.num_users, self.num_users, steps).certificate(multiplier, self.delta).epsilon
+        return (
+            fixed_size(self.num_users, self.num_users, steps)
+            .certificate(multiplier, self.delta)
+            .epsilon
+        )
 
     def _moves(self, method: str, half: np.ndarray, steps: int) -> dict[str, float] | None:
         """What a plan says; ``None`` of the grid."""
         if method == GRID:
             return None
         objective = OBJECTIVE._replace(lipschitz=float(half.max()))
-        problem = Problem(objective, num_users=self.num_users, dim=len(half), distance=self.distance)
+        problem = Problem(
+            objective, num_users=self.num_users, dim=len(half), distance=self.distance
+        )
         known = restricted_lipschitz.coefficients_from_matrix(half)
         plan = regularized_sgd.plan(
             problem,
@@ -204,14 +215,32 @@ class GeometricMedian:
             coefficients=None if method == BLIND else known,
             constants="paper" if method == PAPER else "tight",
         )
-        moves = {"step size": plan.step_size, "pull": plan.regularization, "bound": plan.excess_bound}
+        moves = {
+            "step size": plan.step_size,
+            "pull": plan.regularization,
+            "bound": plan.excess_bound,
+        }
         return {name: float(value) for name, value in moves.items()}
 
     def report(self, frame: pd.DataFrame, folder: Path) -> None:
         table = best(frame)
         table.to_csv(folder / "geometric_median.csv", index=False)
-        names = ["convention", "spectrum", "dim", "line", "steps", "step size", "pull", "excess", "excess_sd", "test"]
-        show("excess of each line", {name: table[name].tolist() for name in [*names, "bound", "epsilon"]})
+        names = [
+            "convention",
+            "spectrum",
+            "dim",
+            "line",
+            "steps",
+            "step size",
+            "pull",
+            "excess",
+            "excess_sd",
+            "test",
+        ]
+        show(
+            "excess of each line",
+            {name: table[name].tolist() for name in [*names, "bound", "epsilon"]},
+        )
         _draw(table, folder / "geometric_median")
 
 
@@ -251,7 +280,9 @@ def _draw(table: pd.DataFrame, stem: Path) -> None:
                 part = table[here & table["line"].eq(line)].sort_values("dim")
                 if len(part):
                     style: Any = {"color": PALETTE[i], "marker": MARKERS[i], "ls": LINES[i]}
-                    panel.errorbar(part["dim"], part["excess"], part["excess_sd"], label=label, **style)
+                    panel.errorbar(
+                        part["dim"], part["excess"], part["excess_sd"], label=label, **style
+                    )
             panel.set(xscale="log", yscale="log", xlabel="dimension", title=line)
             log_ticks(panel.xaxis, [20, 200, 2000])
         axes[0, 0].set_ylabel("excess training loss")

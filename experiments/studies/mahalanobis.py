@@ -1,13 +1,15 @@
 """Generalized geometric medians of points that are zero beyond their first coordinates.
 
-What it computes: the mean of ‖x - x_i‖_A = √((x - x_i)ᵀA(x - x_i)) for diagonal A, and the sum of its gradients, in
-closed form: beyond the coordinates that points have, all of them share one term, so nothing of the size of points times
-dimensions is ever held. ``ClosedForm`` is the private mean of these gradients for ``first_order.run``, all users a step.
+What it computes: the mean of ‖x - x_i‖_A = √((x - x_i)ᵀA(x - x_i)) for diagonal A, and the sum of its
+gradients, in closed form: beyond the coordinates that points have, all of them share one term, so nothing of
+the size of points times dimensions is ever held. ``ClosedForm`` is the private mean of these gradients for
+``first_order.run``, all users a step.
 
 Source: thesis, section 11.4.1; Weiszfeld 1937 for the plain median.
 
-Formal guarantee: a gradient A(x - x_i)/‖x - x_i‖_A is A^{1/2} times a unit vector, hence no longer than the largest entry of
-A^{1/2}: nothing has to be clipped, and a replaced point moves the sum by twice that. At x = x_i it is taken to be zero.
+Formal guarantee: a gradient A(x - x_i)/‖x - x_i‖_A is A^{1/2} times a unit vector, hence no longer than the
+largest entry of A^{1/2}: nothing has to be clipped, and a replaced point moves the sum by twice that. At x =
+x_i it is taken to be zero.
 
 Cost: n·d_min + d for a step.
 """
@@ -73,7 +75,7 @@ def gradient_sum(x: Any, half: Any, points: Any) -> Any:
 
 
 def least_distance(points: np.ndarray, half: np.ndarray) -> float:
-    """min F for points of one coordinate: at their median."""
+    """Min F for points of one coordinate: at their median."""
     values = np.asarray(points, float)[:, 0]
     return float(half[0] * np.mean(np.abs(values - np.median(values))))
 

@@ -16,14 +16,26 @@ from dpsco_jax.sweeps.progress import Progress
 from dpsco_jax.sweeps.report import frame
 from dpsco_jax.sweeps.store import Store
 from experiments.studies import mahalanobis
-from experiments.studies.geometric_median import BLIND, COLUMNS, GRID, PLANNED, GeometricMedian, best, noise_multiplier
+from experiments.studies.geometric_median import (
+    BLIND,
+    COLUMNS,
+    GRID,
+    PLANNED,
+    GeometricMedian,
+    best,
+    noise_multiplier,
+)
 from experiments.studies.table import EXPERIMENTS
 
 
 def test_gradients_are_those_of_the_loss():
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
-        half, x, points = rng.uniform(0.1, 2, 7), rng.standard_normal(7), rng.standard_normal((9, 3))
+        half, x, points = (
+            rng.uniform(0.1, 2, 7),
+            rng.standard_normal(7),
+            rng.standard_normal((9, 3)),
+        )
         found = np.asarray(mahalanobis.gradient_sum(*map(jnp.asarray, (x, half, points)))) / 9
         # The whole vectors, zeros and all, in NumPy.
         whole = np.pad(points, ((0, 0), (0, 4)))
@@ -31,7 +43,9 @@ def test_gradients_are_those_of_the_loss():
         steps = 1e-6 * np.eye(7)
         differences = [(loss(x + h) - loss(x - h)) / 2e-6 for h in steps]
         np.testing.assert_allclose(found, differences, atol=1e-5)
-        value, slope = jax.value_and_grad(mahalanobis.mean_distance)(*map(jnp.asarray, (x, half, points)))
+        value, slope = jax.value_and_grad(mahalanobis.mean_distance)(
+            *map(jnp.asarray, (x, half, points))
+        )
         assert float(value) == pytest.approx(loss(x))
         np.testing.assert_allclose(slope, found, rtol=1e-12)
         assert all(np.linalg.norm(g) <= half.max() for g in [found])
@@ -54,7 +68,15 @@ def _without_noise(half, points, steps, size):
         method = first_order.projected_sgd(size, mahalanobis.OBJECTIVE.domain)
         data = UserData(points[:, None])
         return first_order.run(
-            jax.random.key(0), mean, method, mahalanobis.OBJECTIVE, data, start, steps, steps, first_order.Pull(0.0)
+            jax.random.key(0),
+            mean,
+            method,
+            mahalanobis.OBJECTIVE,
+            data,
+            start,
+            steps,
+            steps,
+            first_order.Pull(0.0),
         ).params
 
     return jax.jit(descend)(0.0, jnp.zeros(len(half)))
@@ -72,7 +94,9 @@ def test_without_noise_medians_are_those_of_weiszfeld():
     points = np.random.default_rng(1).standard_normal((51, 3)) + 0.5
     x = points.mean(axis=0)
     for _ in range(2):  # averages forget their beginning as 1/T
-        x = x + np.asarray(_without_noise(jnp.ones(3), jnp.asarray(points - x, jnp.float32), 1500, 0.5))
+        x = x + np.asarray(
+            _without_noise(jnp.ones(3), jnp.asarray(points - x, jnp.float32), 1500, 0.5)
+        )
     target = _weiszfeld(points)
     assert np.linalg.norm(x - target) < 1e-4
     with jax.enable_x64(True):
@@ -90,7 +114,9 @@ def test_in_one_dimension_it_is_the_sample_median():
 
 
 def test_noise_is_least_by_the_accountant_and_by_far_largest_by_advanced_composition():
-    pld, zcdp, advanced = (noise_multiplier(a, 500, 40, 2.0, 1e-6) for a in ("pld", "zcdp", "advanced"))
+    pld, zcdp, advanced = (
+        noise_multiplier(a, 500, 40, 2.0, 1e-6) for a in ("pld", "zcdp", "advanced")
+    )
     rho = (math.sqrt(2 + math.log(1e6)) - math.sqrt(math.log(1e6))) ** 2
     assert zcdp == pytest.approx(math.sqrt(40 / (2 * rho)))
     assert pld < zcdp < advanced / 5
@@ -99,9 +125,25 @@ def test_noise_is_least_by_the_accountant_and_by_far_largest_by_advanced_composi
 
 def test_lines_are_chosen_on_even_seeds_and_shown_on_odd_ones():
     rows = [
-        {"method": GRID, "convention": "text", "spectrum": "const", "dim": 20, "steps": 10, "pull": pull,
-         "step size": size, "seed": seed, "excess": excess, "train": 0.0, "test": 0.0, "epsilon": 2.0}
-        for size, pull, even, odd in ((0.1, 0.0, 1.0, 5.0), (0.3, 0.0, 2.0, 0.5), (0.1, 0.2, 0.9, 4.0))
+        {
+            "method": GRID,
+            "convention": "text",
+            "spectrum": "const",
+            "dim": 20,
+            "steps": 10,
+            "pull": pull,
+            "step size": size,
+            "seed": seed,
+            "excess": excess,
+            "train": 0.0,
+            "test": 0.0,
+            "epsilon": 2.0,
+        }
+        for size, pull, even, odd in (
+            (0.1, 0.0, 1.0, 5.0),
+            (0.3, 0.0, 2.0, 0.5),
+            (0.1, 0.2, 0.9, 4.0),
+        )
         for seed, excess in enumerate((even, odd, even, odd))
     ]
     found = best(pd.DataFrame(rows)).set_index("line")
@@ -121,8 +163,14 @@ def _measured(study, folder):
 
 def test_the_study_runs(tmp_path):
     small = GeometricMedian(
-        methods=(GRID, PLANNED, BLIND), conventions=("companion_corrected",), spectra=("linear",), dims=(200,), steps=(40,),
-        step_sizes=(0.3,), seeds=4, num_users=100,
+        methods=(GRID, PLANNED, BLIND),
+        conventions=("companion_corrected",),
+        spectra=("linear",),
+        dims=(200,),
+        steps=(40,),
+        step_sizes=(0.3,),
+        seeds=4,
+        num_users=100,
     )
     table = _measured(small, tmp_path)
     small.report(table, tmp_path)
@@ -146,7 +194,11 @@ def test_the_table_of_zcdp_noise(tmp_path):
     at = []
     for convention, spectrum, label in COLUMNS:
         study = GeometricMedian(
-            methods=(GRID,), conventions=(convention,), spectra=(spectrum,), dims=(20, 2000), accountant="zcdp"
+            methods=(GRID,),
+            conventions=(convention,),
+            spectra=(spectrum,),
+            dims=(20, 2000),
+            accountant="zcdp",
         )
         shown = best(_measured(study, tmp_path))
         shown = shown[shown["line"] == "tuned"].sort_values("dim")

@@ -9,7 +9,9 @@ from dpsco_jax.problems import restricted_lipschitz
 def test_of_a_diagonal_they_are_its_entries_by_size():
     found = restricted_lipschitz.coefficients_from_matrix([1.0, -3.0, 2.0])
     np.testing.assert_array_equal(found, [3.0, 2.0, 1.0, 0.0])
-    np.testing.assert_allclose(restricted_lipschitz.coefficients_from_matrix(np.diag([1.0, 3.0, 2.0])), found)
+    np.testing.assert_allclose(
+        restricted_lipschitz.coefficients_from_matrix(np.diag([1.0, 3.0, 2.0])), found
+    )
 
 
 @pytest.mark.parametrize("columns", [3, 6, 9])

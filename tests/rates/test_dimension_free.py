@@ -1,4 +1,4 @@
-"""The tail of the coefficients, the rank that it asks for, and bounds against runs and a second derivation."""
+"""The tail of the coefficients, the rank that it asks for, and bounds against runs and loops by hand."""
 
 import math
 
@@ -31,7 +31,9 @@ def test_ranks_follow_the_coefficients():
         short = np.where(np.arange(101) < rank, 1.0, 0.0)
         found = dimension_free.optimal_rank(short, 1000, 1.0, 1e-6)
         assert found <= rank or dimension_free.tail(short, found) == 0
-        assert dimension_free.optimal_rank(short, 10**9, 1.0, 1e-6) <= 2 ** math.ceil(math.log2(rank))
+        assert dimension_free.optimal_rank(short, 10**9, 1.0, 1e-6) <= 2 ** math.ceil(
+            math.log2(rank)
+        )
         assert dimension_free.regularization(short, rank, 1.0) == 0
     # Less noise can use more dimensions; the tail falls with the rank by at most what it costs.
     assert dimension_free.optimal_rank(_falling(4096, 1.0), 100, 1.0, 1e-6) < (
@@ -104,11 +106,16 @@ def test_points_stay_as_near_as_the_lemma_says(eta, alpha):
         square = np.sum(where[..., kept] ** 2, axis=-1)
         mean, error = square.mean(axis=1), square.std(axis=1) / math.sqrt(square.shape[1])
         bound = dimension_free.squared_distance(
-            np.linalg.norm(slope[kept]), kept.stop - kept.start, lipschitz=1.0, stddev=0.5,
-            step_size=eta, regularization=alpha,
+            np.linalg.norm(slope[kept]),
+            kept.stop - kept.start,
+            lipschitz=1.0,
+            stddev=0.5,
+            step_size=eta,
+            regularization=alpha,
         )
         assert np.all(mean <= bound + 3 * error)
-        # Linear losses come to a quarter as η·α → 0, less where the sampled gradients lie in other dimensions.
+        # Linear losses come to a quarter as η·α → 0, less where the sampled gradients lie in other
+        # dimensions.
         assert mean[-1] > bound / 10
 
 

@@ -247,8 +247,8 @@ ROWS: tuple[Row, ...] = (
         coefficients=(1.0, 0.5, 0.1, 0.0),
     ),
     _row(
-        # Few users and several steps, or a Rényi curve is far above the certificate, which lets every step choose
-        # its worse direction, while the count takes one for all of them.
+        # Few users and several steps, or a Rényi curve is far above the certificate, which lets every step
+        # choose its worse direction, while the count takes one for all of them.
         "regularized_sgd, single", regularized_sgd, 4, num_steps=8, sampling="single", objective=WHOLE,
         distance=1.0, regularization=0.4, clip_norm=0.5, above=1.05,
     ),

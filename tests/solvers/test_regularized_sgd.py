@@ -49,7 +49,9 @@ def test_without_noise_and_pull_it_is_sgd_bit_for_bit(sampling):
     plain = dataclasses.replace(plain, noise_multiplier=0.0, step_size=0.2)
     # Traced: a concrete plan without noise is refused.
     found, base = (
-        jax.jit(lambda k, p, solver=solver: solver.solve(k, p, LOSS, data, start))(jax.random.key(3), p)
+        jax.jit(lambda k, p, solver=solver: solver.solve(k, p, LOSS, data, start))(
+            jax.random.key(3), p
+        )
         for solver, p in ((regularized_sgd, plan), (sgd, plain))
     )
     np.testing.assert_array_equal(found.params, base.params)
@@ -60,7 +62,12 @@ def test_without_noise_and_pull_it_is_sgd_bit_for_bit(sampling):
 def test_steps_are_those_of_the_recursion(regularization, clip_norm):
     """Full batches, clipped, pulled to the start and not to the origin; the average is reported."""
     plan = regularized_sgd.plan(
-        PROBLEM, BUDGET, num_steps=STEPS, step_size=0.3, regularization=regularization, clip_norm=clip_norm
+        PROBLEM,
+        BUDGET,
+        num_steps=STEPS,
+        step_size=0.3,
+        regularization=regularization,
+        clip_norm=clip_norm,
     )
     plan = dataclasses.replace(plan, noise_multiplier=0.0)
     data, start, key = _data(), np.array([0.5, -2.0, 1.0]), jax.random.key(0)
@@ -122,8 +129,10 @@ def test_without_gradients_points_are_an_autoregression():
         (10_000, 10**8, 2.0, 1e-6, 5.573),
     ],
 )
-def test_single_draws_need_no_more_noise_than_by_renyi_divergences(users, steps, epsilon, delta, sigma):
-    """``sigma`` is the least of an independent Rényi accountant with 1 % tolerance, over G and not over 2G."""
+def test_single_draws_need_no_more_noise_than_by_renyi_divergences(
+    users, steps, epsilon, delta, sigma
+):
+    """``sigma`` is the least of an independent Rényi accountant, over G and not over 2G."""
     problem = dataclasses.replace(PROBLEM, num_users=users)
     plan = regularized_sgd.plan(problem, Budget(epsilon, delta), sampling="single", num_steps=steps)
     theirs = 2 * plan.noise_multiplier
@@ -149,13 +158,27 @@ def test_full_batches_are_one_gaussian():
 @pytest.mark.parametrize("risk", ["empirical", "population"])
 def test_the_bound_is_that_of_the_numbers_that_run(constants, risk):
     plan = regularized_sgd.plan(
-        PROBLEM, BUDGET, sampling="single", num_steps=5000, coefficients=FALLING, risk=risk, constants=constants
+        PROBLEM,
+        BUDGET,
+        sampling="single",
+        num_steps=5000,
+        coefficients=FALLING,
+        risk=risk,
+        constants=constants,
     )
-    of = dimension_free.excess_bound if constants == "tight" else dimension_free.printed_excess_bound
+    of = (
+        dimension_free.excess_bound if constants == "tight" else dimension_free.printed_excess_bound
+    )
     stddev = float(plan.mean.noise_stddev(DIM))
     bound = of(
-        FALLING, plan.rank, lipschitz=1.0, distance=1.0, stddev=stddev, num_steps=5000,
-        step_size=plan.step_size, regularization=plan.regularization,
+        FALLING,
+        plan.rank,
+        lipschitz=1.0,
+        distance=1.0,
+        stddev=stddev,
+        num_steps=5000,
+        step_size=plan.step_size,
+        regularization=plan.regularization,
     )
     if risk == "population":
         bound += 2 * plan.step_size * math.sqrt(5000) + 4 * plan.step_size * 5000 / USERS
@@ -173,12 +196,19 @@ def test_tight_numbers_are_the_best_there_are(given):
     problem = Problem(LOSS, num_users=200, dim=3000, distance=3.0)
     made = regularized_sgd.plan(problem, BUDGET, coefficients=known, **given)
     assert all(getattr(made, name) == value for name, value in given.items())
-    setting = {"lipschitz": 1.0, "distance": 3.0, "stddev": float(made.mean.noise_stddev(1)), "num_steps": 200}
+    setting = {
+        "lipschitz": 1.0,
+        "distance": 3.0,
+        "stddev": float(made.mean.noise_stddev(1)),
+        "num_steps": 200,
+    }
     eta, alpha = np.meshgrid(np.geomspace(1e-4, 10, 300), np.geomspace(1e-4, 10, 301))
     eta = np.full_like(eta, given["step_size"]) if "step_size" in given else eta
     alpha = np.full_like(alpha, given["regularization"]) if "regularization" in given else alpha
     best = min(
-        np.min(dimension_free.excess_bound(known, k, step_size=eta, regularization=alpha, **setting))
+        np.min(
+            dimension_free.excess_bound(known, k, step_size=eta, regularization=alpha, **setting)
+        )
         for k in dimension_free.ranks(3000)
     )
     assert 0.98 * best <= made.excess_bound <= best * (1 + 1e-6)
@@ -233,7 +263,9 @@ def test_the_theorem_s_number_of_steps_is_planned_where_it_can_be_counted():
     assert plan.num_steps == 900 + math.ceil(100 * math.log2(100) ** 2)
     assert regularized_sgd.plan(problem, BUDGET).num_steps == 200
     with pytest.raises(ValueError, match="num_steps must be"):
-        regularized_sgd.plan(dataclasses.replace(problem, num_users=10**5), BUDGET, sampling="single")
+        regularized_sgd.plan(
+            dataclasses.replace(problem, num_users=10**5), BUDGET, sampling="single"
+        )
     with pytest.raises(ValueError, match="distance must be"):
         regularized_sgd.plan(dataclasses.replace(problem, distance=None), BUDGET)
 
@@ -244,7 +276,9 @@ def test_the_pull_is_not_clipped_and_has_no_noise():
     objective, data = BY_RECORD, UserData(jnp.zeros((USERS, 1, DIM)).at[:, 0, 0].set(1.0))
     plan = dataclasses.replace(plan, made_for=None)
     ends = [
-        np.asarray(regularized_sgd.solve(jax.random.key(2), plan, objective, data, start).params - start)
+        np.asarray(
+            regularized_sgd.solve(jax.random.key(2), plan, objective, data, start).params - start
+        )
         for start in (jnp.zeros(DIM), jnp.full(DIM, 64.0))
     ]
     np.testing.assert_allclose(ends[0], ends[1], atol=1e-4)
@@ -255,10 +289,15 @@ AUDIT_USERS, AUDIT_STEPS, RUNS, EPSILON, DELTA = 20, 10, 100_000, 1.0, 1e-2
 
 
 def _audit(sampling, divisor=1.0):
-    """±G in coordinate 1 against the opposite; all other users have gradient G, the likelier under one of them."""
+    """-G against G in coordinate 1; all other users have gradient G."""
     problem = Problem(BY_RECORD, num_users=AUDIT_USERS, dim=1, distance=1.0)
     plan = regularized_sgd.plan(
-        problem, Budget(EPSILON, DELTA), num_steps=AUDIT_STEPS, sampling=sampling, step_size=0.1, regularization=0.5
+        problem,
+        Budget(EPSILON, DELTA),
+        num_steps=AUDIT_STEPS,
+        sampling=sampling,
+        step_size=0.1,
+        regularization=0.5,
     )
     plan = jax.tree.map(lambda x: np.asarray(x, np.float32), plan)
     plan = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / np.float32(divisor))
@@ -269,8 +308,8 @@ def _audit(sampling, divisor=1.0):
         return found.unprivate["trace"]
 
     others = 50.0 * jnp.ones((AUDIT_USERS, 1, 1))
-    # Pulled away, all noisy gradients are seen again: their differences are normal, and where one user is drawn
-    # the greatest of ten tells most.
+    # Pulled away, all noisy gradients are seen again: their differences are normal, and where one user is
+    # drawn the greatest of ten tells most.
     score = (lambda path: -path[-1]) if sampling == "full" else _likeliest(plan)
     return privacy.audit(
         jax.random.key(1),

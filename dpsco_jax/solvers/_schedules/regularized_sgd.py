@@ -1,9 +1,10 @@
 """Rank, pull and step size of noisy SGD around its start: those of the theorem, or of the least proven bound.
 
-What it computes: for each rank k of ``rates.dimension_free.ranks`` the step size η and the pull α, and of all ranks the one
-whose bound is least. ``"paper"``: α = A_k/D, η = D/(ν√(Tk)), for the population D/√(T(G²T/n + kν²)), and k as
-``optimal_rank`` says. ``"tight"``: what makes ``excess_bound`` least, for the population together with the stability of
-the steps, by a grid on logarithms that is refined; what is given stays as it is.
+What it computes: for each rank k of ``rates.dimension_free.ranks`` the step size η and the pull α, and of all
+ranks the one whose bound is least. ``"paper"``: α = A_k/D, η = D/(ν√(Tk)), for the population D/√(T(G²T/n +
+kν²)), and k as ``optimal_rank`` says. ``"tight"``: what makes ``excess_bound`` least, for the population
+together with the stability of the steps, by a grid on logarithms that is refined; what is given stays as it
+is.
 
 Source: T Lemma 11.3.10, Theorems 11.3.3 and 11.3.5; Bassily, Feldman, Guzmán and Talwar 2020 (stability).
 
@@ -80,7 +81,9 @@ def paper(
         regularization = dimension_free.regularization(s.coefficients, rank, s.distance)
     _require_short(step_size, regularization)
     numbers = Numbers(rank, step_size, regularization, 0.0)
-    return numbers._replace(excess_bound=float(_bound(s, numbers, dimension_free.printed_excess_bound)))
+    return numbers._replace(
+        excess_bound=float(_bound(s, numbers, dimension_free.printed_excess_bound))
+    )
 
 
 def tight(
@@ -98,9 +101,7 @@ def tight(
     return min(found, key=lambda numbers: numbers.excess_bound)
 
 
-def _least(
-    s: Setting, rank: int, step_size: float | None, regularization: float | None
-) -> Numbers:
+def _least(s: Setting, rank: int, step_size: float | None, regularization: float | None) -> Numbers:
     strength = dimension_free.regularization(s.coefficients, rank, s.distance)
     if strength == 0 and regularization is None:
         regularization = 0.0  # nothing to pull against

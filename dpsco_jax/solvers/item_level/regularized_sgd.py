@@ -4,21 +4,25 @@ What it computes: T steps, each with one user drawn at random or with all of the
 
     x ← x - η·(mean of clipped gradients + noise + α·(x - x_0)),
 
-and the average of the points. The pull is exact and outside of clip and noise. Where gradients are short outside of some
-k dimensions (``problems.restricted_lipschitz``), the noise in all others does not count, however many there are.
+and the average of the points. The pull is exact and outside of clip and noise. Where gradients are short
+outside of some k dimensions (``problems.restricted_lipschitz``), the noise in all others does not count,
+however many there are.
 
-Source: thesis, Algorithm 35; Theorems 11.3.3 (mean loss) and 11.3.5 (population), Lemma 11.3.10, Remark 11.3.8 (full
-batches). With the corrections of section G: the noise is the accountant's, not that of constants which only exist; every
-gradient is clipped; the terms of (11.11) that do not shrink with T have the factor 1 + 1/T.
+Source: thesis, Algorithm 35; Theorems 11.3.3 (mean loss) and 11.3.5 (population), Lemma 11.3.10, Remark
+11.3.8 (full batches). With the corrections of section G: the noise is the accountant's, not that of constants
+which only exist; every gradient is clipped; the terms of (11.11) that do not shrink with T have the factor 1
++ 1/T.
 
-Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run. Nothing is assumed of the
-loss: a replaced user moves the sum of a step by 2·clip_norm, where it is drawn; a step is a sample without replacement of
-size 1, or everybody. Assumed: the key and the samples stay secret. The coefficients are public: taken from the data they
-void the guarantee. Utility, for a convex loss on the whole space without ridge, clip_norm at least its Lipschitz constant,
-coefficients that hold for the mean loss, and a minimizer within D of the start: ``excess_bound``, of
-``rates.dimension_free``; of the population with the stability of the steps besides.
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run. Nothing is
+assumed of the loss: a replaced user moves the sum of a step by 2·clip_norm, where it is drawn; a step is a
+sample without replacement of size 1, or everybody. Assumed: the key and the samples stay secret. The coefficients are
+public: taken from the data they void the guarantee. Utility, for a convex loss on the whole space without
+ridge, clip_norm at least its Lipschitz constant, coefficients that hold for the mean loss, and a minimizer
+within D of the start: ``excess_bound``, of ``rates.dimension_free``; of the population with the stability of
+the steps besides.
 
-Cost: T user gradients, or T·n; the theorem's T, n² + d·log₂²d, is for n up to some thousands. Memory of one chunk of them.
+Cost: T user gradients, or T·n; the theorem's T, n² + d·log₂²d, is for n up to some thousands. Memory of one
+chunk of them.
 
 Example:
     >>> import jax
@@ -27,8 +31,10 @@ Example:
     >>> from dpsco_jax.solvers.item_level import regularized_sgd
     >>> made = synthetic.geometric_median(jax.random.key(0), num_users=100, items_per_user=1, dim=4)
     >>> problem = Problem(losses.geometric_median(), num_users=100, dim=4, distance=1.0)
-    >>> plan = regularized_sgd.plan(problem, Budget(1.0, 1e-5), num_steps=50, coefficients=[1, 0.5, 0.1, 0, 0])
-    >>> run = jax.jit(lambda k: regularized_sgd.solve(k, plan, problem.objective, made.data, jax.numpy.zeros(4)))
+    >>> known = [1, 0.5, 0.1, 0, 0]
+    >>> plan = regularized_sgd.plan(problem, Budget(1.0, 1e-5), num_steps=50, coefficients=known)
+    >>> objective, data, start = problem.objective, made.data, jax.numpy.zeros(4)
+    >>> run = jax.jit(lambda key: regularized_sgd.solve(key, plan, objective, data, start))
     >>> solution = run(jax.random.key(1))
     >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
     ((4,), 0, True)
@@ -159,19 +165,20 @@ def plan(
     """Checks all arguments, calibrates the noise and chooses the numbers. All of them are public.
 
     Args:
-        problem: for the Lipschitz constant G, n, the number of parameters d, and the distance D, which must be finite.
+        problem: for the Lipschitz constant G, n, the number of parameters d, and the distance D, which must
+            be finite.
         budget: (ε, δ) of the run, δ > 0.
         sampling: ``"full"`` or ``"single"``.
         num_steps: T ≥ 1; if left out 200 full batches, or the theorem's n² + ⌈d·log₂²d⌉ single draws.
-        coefficients: G_0, ..., G_d of the mean loss, public: falling, the last of them 0. Those of a loss of which nothing
-            is known, G at every rank below d, if left out: then k = d and there is no pull.
+        coefficients: G_0, ..., G_d of the mean loss, public: falling, the last of them 0. Those of a loss of
+            which nothing is known, G at every rank below d, if left out: then k = d and there is no pull.
         rank: k in [1, d], in place of the best.
         regularization: α ≥ 0, in place of what follows from the coefficients.
         step_size: η, in place of what follows from noise and rank.
         clip_norm: the objective's Lipschitz constant if left out.
         risk: what the numbers are chosen for, ``"empirical"`` or ``"population"``.
-        constants: ``"tight"``: η, α and k of the least proven bound. ``"paper"``: those of the theorem, of which η·α ≤
-            1/2 is asked; with the noise of the accountant.
+        constants: ``"tight"``: η, α and k of the least proven bound. ``"paper"``: those of the theorem, of
+            which η·α ≤ 1/2 is asked; with the noise of the accountant.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once.
 
@@ -195,7 +202,9 @@ def plan(
         known = np.append(np.full(dim, problem.lipschitz), 0.0)
     else:
         known = dimension_free.require_coefficients("coefficients", coefficients)
-    _checks.require(len(known) == dim + 1, "coefficients", len(known), f"{dim + 1} numbers, dim + 1")
+    _checks.require(
+        len(known) == dim + 1, "coefficients", len(known), f"{dim + 1} numbers, dim + 1"
+    )
     if rank is not None:
         rank = _checks.require_integer("rank", rank, 1, dim)
     if regularization is not None:

@@ -33,7 +33,8 @@ _EXPONENT = kinds.NONNEGATIVE(1)
 _FALLING = (1.0, 0.5, 0.2, 0.0)
 _RESTRICTED = {
     "coefficients": kinds.Kind(
-        "falling numbers to 0", ("nonsense", 7, None, (1.0,), (1.0, 1.1, 0.0), (1.0, 0.5), (np.nan, 0.0))
+        "falling numbers to 0",
+        ("nonsense", 7, None, (1.0,), (1.0, 1.1, 0.0), (1.0, 0.5), (np.nan, 0.0)),
     )(_FALLING),
     "rank": kinds.COUNT(2),
     "dims": kinds.NONNEGATIVE(3),
@@ -82,7 +83,13 @@ GOOD: dict[str, dict[str, Any]] = {
     **_of(
         _RESTRICTED,
         "dimension_free",
-        *("excess_bound", "optimal_rank", "printed_excess_bound", "regularization", "risk_exponent"),
+        *(
+            "excess_bound",
+            "optimal_rank",
+            "printed_excess_bound",
+            "regularization",
+            "risk_exponent",
+        ),
         "tail",
     ),
     "rates.dimension_free.squared_distance": _RESTRICTED | {"regularization": kinds.POSITIVE(0.1)},

@@ -224,7 +224,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "problem": _PROBLEM(PROBLEM),
         "sampling": kinds.CHOICE("single"),
         "coefficients": Kind(
-            "falling numbers to 0", ("nonsense", 7, (1.0, 0.0), (1.0, 0.5, 0.6, 0.1, 0.0), (np.nan,) * 5)
+            "falling numbers to 0",
+            ("nonsense", 7, (1.0, 0.0), (1.0, 0.5, 0.6, 0.1, 0.0), (np.nan,) * 5),
         )((1.0, 0.5, 0.2, 0.1, 0.0)),
         "regularization": kinds.NONNEGATIVE(0.1),
         "risk": kinds.CHOICE("population"),

@@ -15,11 +15,11 @@ which only exist; every gradient is clipped; the terms of (11.11) that do not sh
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run. Nothing is
 assumed of the loss: a replaced user moves the sum of a step by 2·clip_norm, where it is drawn; a step is a
-sample without replacement of size 1, or everybody. Assumed: the key and the samples stay secret. The coefficients are
-public: taken from the data they void the guarantee. Utility, for a convex loss on the whole space without
-ridge, clip_norm at least its Lipschitz constant, coefficients that hold for the mean loss, and a minimizer
-within D of the start: ``excess_bound``, of ``rates.dimension_free``; of the population with the stability of
-the steps besides.
+sample without replacement of size 1, or everybody. Assumed: the key and the samples stay secret. The
+coefficients are public: taken from the data they void the guarantee. Utility, for a convex loss on the whole
+space without ridge, clip_norm at least its Lipschitz constant, coefficients that hold for the mean loss, and
+a minimizer within D of the start: ``excess_bound``, of ``rates.dimension_free``; of the population with the
+stability of the steps besides.
 
 Cost: T user gradients, or T·n; the theorem's T, n² + d·log₂²d, is for n up to some thousands. Memory of one
 chunk of them.

@@ -142,11 +142,10 @@ def excess_bound(
     split = np.where(pulled, 1.0, 0.5)
     each = eta * (split * g**2 + rank * nu**2 / 2) + alpha * d**2 / 2
     for slope, dim in zip(slopes, dims, strict=True):
-        # a/w + b·w, least over the share w in (0, 1] of the pull that these dimensions are given.
+        # a/w + b·w, least over the share w of the pull that these dimensions are given: √(a/b), below 1 as a < b.
         a = slope**2 / pull
         b = 2 * slope**2 / pull + eta * (g**2 + dim * nu**2)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            least = np.where(a < b, 2 * np.sqrt(a * b), a + b)
+        least = 2 * np.sqrt(a * b)
         each = each + np.where(pulled, least, np.inf if slope > 0 else 0.0)
     bound = d**2 / (2 * eta * steps) + (1 + 1 / steps) * each  # x_1, ..., x_T
     return np.where(eta * alpha <= 0.5, bound, np.inf)[()]

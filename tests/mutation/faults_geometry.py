@@ -146,10 +146,10 @@ FAULTS = (
         _BOUNDS,
     ),
     Fault(
-        "bound: shares above the whole pull",
+        "bound: half of what is outside of the rank",
         _RATES,
-        "least = np.where(a < b, 2 * np.sqrt(a * b), a + b)",
         "least = 2 * np.sqrt(a * b)",
+        "least = np.sqrt(a * b)",
         _BOUNDS,
     ),
     Fault(

@@ -142,7 +142,7 @@ def excess_bound(
     split = np.where(pulled, 1.0, 0.5)
     each = eta * (split * g**2 + rank * nu**2 / 2) + alpha * d**2 / 2
     for slope, dim in zip(slopes, dims, strict=True):
-        # a/w + b·w, least over the share w of the pull that these dimensions are given: √(a/b), below 1 as a < b.
+        # a/w + b·w, w the share of the pull that these dimensions get; least at √(a/b), below 1 as a < b.
         a = slope**2 / pull
         b = 2 * slope**2 / pull + eta * (g**2 + dim * nu**2)
         least = 2 * np.sqrt(a * b)

@@ -4,6 +4,7 @@ from dpsco_jax.sweeps.experiment import Experiment
 from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.feasible_region import FeasibleRegion
+from experiments.studies.geometric_median import GeometricMedian
 from experiments.studies.gradients_to_floor import GradientsToFloor
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
 from experiments.studies.private_nonsmooth import PrivateNonsmooth
@@ -38,6 +39,7 @@ _ALL: tuple[type[Experiment], ...] = (
     PrivateNonsmooth,
     ProximalBias,
     AutoChoice,
+    GeometricMedian,
     SamplingTuning,
     SamplingRisk,
     SamplingQueries,

@@ -36,7 +36,14 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.item_level import erm, langevin, private_ac_sa, sco, staged_ac_sa
+from dpsco_jax.solvers.item_level import (
+    erm,
+    langevin,
+    private_ac_sa,
+    regularized_sgd,
+    sco,
+    staged_ac_sa,
+)
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
@@ -238,6 +245,16 @@ ROWS: tuple[Row, ...] = (
     _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, above=2.5),
     _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8),
     _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, clip_norm=0.5, **SAMPLED),
+    _row(
+        "regularized_sgd, full", regularized_sgd, 8, num_steps=3, objective=WHOLE, distance=1.0,
+        coefficients=(1.0, 0.5, 0.1, 0.0),
+    ),
+    _row(
+        # Few users and several steps, or a Rényi curve is far above the certificate, which lets every step
+        # choose its worse direction, while the count takes one for all of them.
+        "regularized_sgd, single", regularized_sgd, 4, num_steps=8, sampling="single", objective=WHOLE,
+        distance=1.0, regularization=0.4, clip_norm=0.5, above=1.05,
+    ),
     _row(
         # Of the usual budget the second stage would be left out.
         "erm, restarts", erm, 8, method="restarts", num_stages=2, objective=RIDGED, epsilon=40.0,

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from dpsco_jax.rates import accelerated, user_level, winsorized
 from tests.support import kinds
 
@@ -28,6 +30,19 @@ _STABILITY = {
 }
 _USER = {"s": kinds.OBJECT(user_level.Setting(1000, 3, 4)), "strong_convexity": kinds.POSITIVE}
 _EXPONENT = kinds.NONNEGATIVE(1)
+_FALLING = (1.0, 0.5, 0.2, 0.0)
+_RESTRICTED = {
+    "coefficients": kinds.Kind(
+        "falling numbers to 0",
+        ("nonsense", 7, None, (1.0,), (1.0, 1.1, 0.0), (1.0, 0.5), (np.nan, 0.0)),
+    )(_FALLING),
+    "rank": kinds.COUNT(2),
+    "dims": kinds.NONNEGATIVE(3),
+    "slope": kinds.NONNEGATIVE(0.5),
+    "stddev": kinds.NONNEGATIVE(1.0),
+    "regularization": kinds.NONNEGATIVE(0.1),
+    "decay": kinds.Kind("real > 1/2", (0.5, *kinds.POSITIVE.bad))(1.0),
+}
 _DRAW = {
     **dict.fromkeys(("num_users", "dim", "lipschitz", "strong_convexity"), kinds.POSITIVE),
     **dict.fromkeys(("inverse_temperature", "regularization"), kinds.POSITIVE(1.0)),
@@ -64,6 +79,23 @@ GOOD: dict[str, dict[str, Any]] = {
     "rates.parallel.log_exponent": {
         "method": "BST14",
         "epsilon_exponent": kinds.Kind("real <= 0", (1.0, *kinds.SIGNED.bad))(0),
+    },
+    **_of(
+        _RESTRICTED,
+        "dimension_free",
+        *(
+            "excess_bound",
+            "optimal_rank",
+            "printed_excess_bound",
+            "regularization",
+            "risk_exponent",
+        ),
+        "tail",
+    ),
+    "rates.dimension_free.squared_distance": _RESTRICTED | {"regularization": kinds.POSITIVE(0.1)},
+    "rates.dimension_free.require_coefficients": {
+        "name": kinds.ANY("values"),
+        "values": _RESTRICTED["coefficients"],
     },
     **_of(_STABILITY, "stability", "generalization_gap", "iterate_stability", "sgd_excess_risk"),
     **_of(_NORM, "norms", "best_exponent", "dual_exponent", "norm_ratio", "regularizer_range"),

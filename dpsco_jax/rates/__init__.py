@@ -3,6 +3,7 @@
 from dpsco_jax.rates import (
     accelerated,
     bounded_losses,
+    element_level,
     norms,
     parallel,
     sampling,
@@ -17,6 +18,7 @@ from dpsco_jax.rates import (
 __all__ = [
     "accelerated",
     "bounded_losses",
+    "element_level",
     "norms",
     "parallel",
     "sampling",

@@ -105,7 +105,7 @@ def clip_blocks(
 
 def _checked(values: Float[Array | np.ndarray, "entries"], starts: ArrayLike) -> Array:
     require_real_leaves("values", values)
-    require(jnp.ndim(values) == 1, "values", values, "an array of one dimension")
+    require(getattr(values, "ndim", None) == 1, "values", values, "an array of one dimension")
     require_mask("starts", starts, values.shape)
     return jnp.asarray(values, jnp.promote_types(values.dtype, jnp.float32))
 

@@ -72,9 +72,7 @@ def entries(
     new_pair = new_unit | changes(item)
     pair = jnp.cumsum(new_pair) - 1
     total = jax.ops.segment_sum(count, pair, len(count), indices_are_sorted=True)[pair]
-    return Entries(
-        user, item, jnp.where(new_pair, total, 0), new_pair, new_unit, user < num_users
-    )
+    return Entries(user, item, jnp.where(new_pair, total, 0), new_pair, new_unit, user < num_users)
 
 
 def require_pairs(users: ArrayLike, items: ArrayLike) -> None:

@@ -35,13 +35,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from dpsco_jax._checks import require, require_flag, require_instance
 from dpsco_jax.geometry import block_norms
 from dpsco_jax.mechanisms import _sparse_counts, additive
-from dpsco_jax.mechanisms.histogram_releases import (
-    ClusteredReleases,
-    require_clusters,
-    require_radius,
-)
-
-_ALL_USERS = 2**31 - 2
+from dpsco_jax.mechanisms._units import MOST_USERS, require_clusters, require_radius
+from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases
 
 
 class Counts(NamedTuple):
@@ -87,7 +82,7 @@ def project_clusters(
     require_clusters(cluster_of_item)
     require_radius(radius, cluster_of_item)
     signed = require_flag("signed", signed)
-    found = _sparse_counts.entries(users, items, counts, cluster_of_item, _ALL_USERS, signed)
+    found = _sparse_counts.entries(users, items, counts, cluster_of_item, MOST_USERS, signed)
     spread = ClusteredReleases(1, signed, cluster_of_item, radius, 1.0, 0.5).radius_of_item
     return _projected(found, spread)
 
@@ -152,7 +147,7 @@ def _sum_over_scale(
     releases: ClusteredReleases,
 ) -> Float[Array, "items"]:
     require_instance("releases", releases, ClusteredReleases)
-    require(releases.num_users <= _ALL_USERS, "num_users", releases.num_users, f"<= {_ALL_USERS}")
+    require(releases.num_users <= MOST_USERS, "num_users", releases.num_users, f"<= {MOST_USERS}")
     found = _sparse_counts.entries(
         users, items, counts, releases.cluster_of_item, releases.num_users, releases.signed
     )

@@ -65,8 +65,9 @@ def heavy_hitter_counts(
     Raises:
         ValueError: an argument is out of its range or no array of integers ``[pairs]``.
     """
-    num_users, num_items = require_count("num_users", num_users), require_count(
-        "num_items", num_items
+    num_users, num_items = (
+        require_count("num_users", num_users),
+        require_count("num_items", num_items),
     )
     require(num_users < 2**24, "num_users", num_users, "below 2^24, so that counts are exact")
     require_nonnegative("stddev", stddev)

@@ -34,17 +34,18 @@ from dp_accounting import NeighboringRelation
 from jaxtyping import Array, Float, Int
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require, require_instance, require_integer, require_real
+from dpsco_jax._checks import require, require_instance, require_integer, require_key, require_real
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import block_norms
 from dpsco_jax.mechanisms import _sparse_counts, clustered_histogram
-from dpsco_jax.mechanisms.histogram_releases import (
-    ClusteredReleases,
+from dpsco_jax.mechanisms._units import (
+    MOST_USERS,
     certificate_of_gaussians,
     gaussian_multiplier,
     require_clusters,
 )
+from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases
 
 
 @pytree
@@ -156,7 +157,7 @@ def calibrate_two_stages(
     Raises:
         ValueError: an argument is out of its range.
     """
-    num_users = require_integer("num_users", num_users, 1, 2**31 - 2)
+    num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     require_clusters(cluster_of_item)
     bound = require_real("coarse_bound", coarse_bound, 0.0)
     least = require_real("least_radius", least_radius, 0.0)
@@ -197,6 +198,7 @@ def two_stage_histogram(
         ValueError: arrays of other kinds or shapes.
     """
     require_instance("releases", releases, TwoStageReleases)
+    require_key(key)
     coarse_key, fine_key = jax.random.split(key)
     labels = _sparse_counts.as_labels(releases.cluster_of_item)
     found = _sparse_counts.entries(users, items, counts, labels, releases.num_users, False)

@@ -120,9 +120,7 @@ def presence(probability: SupportsFloat, items_per_user: int) -> float:
     return 1.0 if p == 1.0 else -math.expm1(m * math.log1p(-p))
 
 
-def joint_presence(
-    first: SupportsFloat, second: SupportsFloat, items_per_user: int
-) -> float:
+def joint_presence(first: SupportsFloat, second: SupportsFloat, items_per_user: int) -> float:
     """E[Y_j Y_l] = q_j + q_l - q_jl: the probability that a user has both items (Lemma B.1).
 
     Args:
@@ -158,7 +156,10 @@ def misorder_probability(
     Raises:
         ValueError: an argument is out of its range.
     """
-    n, sigma = require_count("num_users", num_users), require_real("stddev", stddev, 0.0, closed=True)
+    n, sigma = (
+        require_count("num_users", num_users),
+        require_real("stddev", stddev, 0.0, closed=True),
+    )
     p, other = require_share("larger", larger), require_share("smaller", smaller)
     require(other <= p, "smaller", other, f"at most larger = {p:g}")
     high, low = presence(p, items_per_user), presence(other, items_per_user)
@@ -251,7 +252,9 @@ def averaged_sgd_covariance(
     """
     q, sigma = _square("hessian", hessian), _square("gradient_covariance", gradient_covariance)
     dim = len(q)
-    step = sigma if step_second_moment is None else _square("step_second_moment", step_second_moment)
+    step = (
+        sigma if step_second_moment is None else _square("step_second_moment", step_second_moment)
+    )
     require(len(sigma) == dim, "gradient_covariance", sigma.shape, f"of the shape {q.shape}")
     require(len(step) == dim, "step_second_moment", step.shape, f"of the shape {q.shape}")
     ratio = require_real("steps_per_user", steps_per_user, 0.0)

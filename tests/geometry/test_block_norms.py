@@ -70,4 +70,6 @@ def test_arguments():
         ({"radius": np.ones(2)}, "radius"),
     ]:
         with pytest.raises(ValueError, match=named):
-            block_norms.clip_blocks(**({"values": values, "starts": starts, "radius": 1.0} | changes))
+            block_norms.clip_blocks(
+                **({"values": values, "starts": starts, "radius": 1.0} | changes)
+            )

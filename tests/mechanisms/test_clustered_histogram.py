@@ -13,9 +13,9 @@ from dpsco_jax.mechanisms import clustered_histogram, denoising
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases, calibrate_histogram
 
 
-
 def _key():
     return jax.random.key(0)
+
 
 CLUSTERS = np.array([0, 0, 0, 1, 2, 2, 0, 3])
 D, USERS = len(CLUSTERS), 5
@@ -57,7 +57,11 @@ def _mean(users, items, counts, clusters, radius, signed):
 @pytest.mark.parametrize("signed", [False, True])
 def test_projection_is_that_of_dense_vectors(signed, rng):
     singles, one = np.arange(D), np.zeros(D, int)
-    for clusters, radius in [(CLUSTERS, np.array([2.0, 1.0, 5.0, 3.0])), (one, 4.0), (singles, 3.0)]:
+    for clusters, radius in [
+        (CLUSTERS, np.array([2.0, 1.0, 5.0, 3.0])),
+        (one, 4.0),
+        (singles, 3.0),
+    ]:
         users, items, counts = _entries(rng)
         dense = _dense(users, items, counts, signed)
         expected = _ball(dense, clusters, radius)
@@ -121,7 +125,9 @@ def test_factors_come_from_clusters_and_signs():
     def traced(releases):
         return releases.factor_of_item, releases.noise_stddev
 
-    for a, b in zip(traced(releases), (releases.factor_of_item, releases.noise_stddev), strict=True):
+    for a, b in zip(
+        traced(releases), (releases.factor_of_item, releases.noise_stddev), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
@@ -153,7 +159,10 @@ def test_no_element_moves_the_sum_further_than_is_paid_for(clusters, signed, fac
         )
     worst, declared = 0.0, None
     for _ in range(rounds):
-        sums = [np.asarray(_sums(x.astype(np.float32), clusters, radius, signed)) for x in (first, other)]
+        sums = [
+            np.asarray(_sums(x.astype(np.float32), clusters, radius, signed))
+            for x in (first, other)
+        ]
         moved = np.linalg.norm(sums[0].astype(float) - sums[1].astype(float), axis=1)
         assert not np.any(np.isnan(moved))
         worst = max(worst, moved.max())
@@ -162,7 +171,9 @@ def test_no_element_moves_the_sum_further_than_is_paid_for(clusters, signed, fac
         first, other, unit = first[pick], other[pick], unit[pick]
         for data in (first, other):  # climb: the unit's own counts alone
             with np.errstate(all="ignore"):
-                step = data[:, 0] * rng.choice([0, 1, 1, 2, -1], (many, D)) + rng.normal(0, 1, (many, D))
+                step = data[:, 0] * rng.choice([0, 1, 1, 2, -1], (many, D)) + rng.normal(
+                    0, 1, (many, D)
+                )
             data[:, 0] = np.where(clusters == unit[:, None], step, data[:, 0])
     releases = ClusteredReleases(2, signed, clusters, radius, 1.0, 1e-5)
     declared = 2 * releases.sensitivity_of_item.max()
@@ -221,7 +232,13 @@ def test_edited_numbers_are_charged_as_they_run():
 
 
 def test_arguments():
-    good = {"num_users": 10, "cluster_of_item": CLUSTERS, "radius": 1.0, "epsilon": 1.0, "delta": 1e-5}
+    good = {
+        "num_users": 10,
+        "cluster_of_item": CLUSTERS,
+        "radius": 1.0,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
     for changes, named in [
         ({"num_users": 0}, "num_users"),
         ({"cluster_of_item": CLUSTERS - 1}, "cluster_of_item"),

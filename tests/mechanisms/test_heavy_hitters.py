@@ -12,10 +12,8 @@ from dpsco_jax.mechanisms import heavy_hitters
 from dpsco_jax.rates import element_level
 
 
-
 def _key():
     return jax.random.key(0)
-
 
 
 def _exact(users, items, num_users, num_items):

@@ -12,9 +12,9 @@ from dpsco_jax.mechanisms import two_stage_histogram as two
 from dpsco_jax.privacy.dp_accounting import events
 
 
-
 def _key():
     return jax.random.key(3)
+
 
 CLUSTERS = np.array([0, 0, 0, 1, 2, 2])
 D, N = len(CLUSTERS), 4
@@ -49,7 +49,9 @@ def test_noise_of_the_histogram_follows_its_radii():
 
     @jax.jit
     def runs(keys):
-        return jax.vmap(lambda key: two.two_stage_histogram(key, none, none, 0.0 * none, releases))(keys)
+        return jax.vmap(lambda key: two.two_stage_histogram(key, none, none, 0.0 * none, releases))(
+            keys
+        )
 
     found = runs(jax.random.split(_key(), 4000))
     scaled = np.asarray(found.histogram / found.noise_stddev)
@@ -105,7 +107,13 @@ def test_both_stages_are_paid_for():
 
 
 def test_arguments():
-    good = {"num_users": 4, "cluster_of_item": CLUSTERS, "coarse_bound": 8.0, "epsilon": 1.0, "delta": 1e-5}
+    good = {
+        "num_users": 4,
+        "cluster_of_item": CLUSTERS,
+        "coarse_bound": 8.0,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
     for changes, named in [
         ({"num_users": 0}, "num_users"),
         ({"cluster_of_item": -CLUSTERS}, "cluster_of_item"),

@@ -82,7 +82,7 @@ class ClusteredReleases:
 
     @property
     def factor_of_item(self) -> Any:
-        """s of the cluster of every item, ``[items]``: 1, √2 or 2."""
+        """S of the cluster of every item, ``[items]``: 1, √2 or 2."""
         xp = array_namespace(self.cluster_of_item)
         if self.signed:
             return xp.full(self.num_items, 2.0)

@@ -106,7 +106,7 @@ def ordering_gap(
 
 
 def presence(probability: SupportsFloat, items_per_user: int) -> float:
-    """q = 1 - (1 - p)^m: the probability that a user has an item (Lemma B.1).
+    """Q = 1 - (1 - p)^m: the probability that a user has an item (Lemma B.1).
 
     Args:
         probability: p in [0, 1].

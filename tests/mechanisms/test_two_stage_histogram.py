@@ -58,7 +58,8 @@ def test_noise_of_the_histogram_follows_its_radii():
     assert np.all(np.abs(np.mean(scaled**2, axis=0) - 1) < 5 * (2 / 4000) ** 0.5)
     # Independent of the radii: one key for both stages would tie them together.
     radius = np.asarray(found.radius)
-    assert np.all((radius >= 1) & (radius <= 8)) and np.std(radius[:, 1]) > 0.5
+    assert np.all((radius >= 1) & (radius <= 8))
+    assert np.std(radius[:, 1]) > 0.5
     tied = np.corrcoef(np.c_[radius, scaled].T)[:3, 3:]
     assert np.max(np.abs(tied)) < 5 / 4000**0.5
     expected = releases.noise_multiplier * radius[:, 0] * 2**0.5 / N
@@ -74,7 +75,7 @@ def test_one_unit_moves_the_first_stage_by_the_bound(rng):
         rows = rng.choice([0.0, 1.0, 3.0, 50.0, 1e30, np.inf, np.nan], (N, D))
         other = rows.copy()
         unit = rng.integers(3)
-        other[0, CLUSTERS == unit] = rng.choice([0.0, 8.0, 1e4, np.nan], np.sum(CLUSTERS == unit))
+        other[0, unit == CLUSTERS] = rng.choice([0.0, 8.0, 1e4, np.nan], np.sum(unit == CLUSTERS))
         radii = [
             np.asarray(_run(_key(), users, items, x.ravel().astype(np.float32), loud).radius, float)
             for x in (rows, other)
@@ -97,7 +98,8 @@ def test_both_stages_are_paid_for():
     np.testing.assert_allclose(releases.loss().rdp, alone + first, rtol=1e-12)
     for change in ({"coarse_multiplier": 1.0}, {"noise_multiplier": 1.0}):
         edited = _edit(releases, **change)
-        assert edited.certificate().epsilon > 4 and privacy.epsilon(edited.loss(), 1e-5) > 4
+        assert edited.certificate().epsilon > 4
+        assert privacy.epsilon(edited.loss(), 1e-5) > 4
     for bad in ({"coarse_bound": np.nan}, {"least_radius": 0.0}, {"radius_factor": np.inf},
                 {"coarse_multiplier": 0.0}, {"noise_multiplier": 0.0}, {"coarse_bound": -1.0}):  # fmt: skip
         edited = _edit(releases, **bad)

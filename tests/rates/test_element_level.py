@@ -53,7 +53,8 @@ def test_moments_of_indicators():
     assert abs(seen.all(axis=1).mean() - both) < 4 * math.sqrt(both / draws)
     # Not the product: draws of one user are tied.
     assert both < 0.99 * element_level.presence(p[0], m) * element_level.presence(p[1], m)
-    assert element_level.presence(1.0, 3) == 1.0 and element_level.presence(0.0, 3) == 0.0
+    assert element_level.presence(1.0, 3) == 1.0
+    assert element_level.presence(0.0, 3) == 0.0
 
 
 def test_proposition_1_holds_on_zipf_items():

@@ -11,8 +11,9 @@ rounding included), and is zero if one of its entries is not finite. No block ha
 
 Derivation of the head-room, as in ``norms``: squares of a block are summed in runs of ``_RUN`` entries, then
 the runs are. That is at most R = min(N, _RUN) + ⌈N/_RUN⌉ additions in a row, in whatever order they are done,
-hence a relative error of R·u of the sum and R·u/2 of its root; squares, scaling and the final product add fewer
-than 16 roundings. Scaling to radius · (1 - (R/2 + 16)·u) never exceeds the radius: 1 - 2e-4 for N = 10^7.
+hence a relative error of R·u of the sum and R·u/2 of its root; squares, scaling and the final product add
+fewer than 16 roundings. Scaling to radius · (1 - (R/2 + 16)·u) never exceeds the radius: 1 - 2e-4 for N =
+10^7.
 
 Cost: a few passes over the array and temporaries of its size; N is static, the blocks are not.
 

@@ -5,8 +5,8 @@ consecutive entries. The sum of all entries of one pair (user, item) stands at i
 
 Source: none.
 
-Formal guarantee: what a unit becomes is a function of its own entries. An entry counts as nothing, and moves no
-other, if its user or its item is out of range or its count is not finite (or negative, where asked).
+Formal guarantee: what a unit becomes is a function of its own entries. An entry counts as nothing, and moves
+no other, if its user or its item is out of range or its count is not finite (or negative, where asked).
 
 Cost: one stable sort of all entries and some arrays of their number; no user's vector is ever dense.
 """

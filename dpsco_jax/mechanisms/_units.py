@@ -1,7 +1,7 @@
 """What mechanisms on units, one user's part in one cluster, share: checks, noise, certificates.
 
-What it computes: refusals of bad clusters and radii, the noise multiplier of one Gaussian, and the guarantee of
-one or more.
+What it computes: refusals of bad clusters and radii, the noise multiplier of one Gaussian, and the guarantee
+of one or more.
 
 Source: Balle and Wang 2018 (the exact curve of one Gaussian).
 

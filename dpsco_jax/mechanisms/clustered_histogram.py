@@ -1,9 +1,9 @@
 """Clustered histograms: mean counts per user under element-level privacy, from sparse counts.
 
 What it computes: items are grouped into public clusters; a user's counts in each cluster are projected onto
-an ℓ2 ball, the projections are averaged over the users, and Gaussian noise is added. With every item a cluster
-of its own an element is an item, with one cluster it is the whole user, and the noise needed grows from the
-first to the second.
+an ℓ2 ball, the projections are averaged over the users, and Gaussian noise is added. With every item a
+cluster of its own an element is an item, with one cluster it is the whole user, and the noise needed grows
+from the first to the second.
 
 Source: E (9), Lemma 3.2, Proposition 2, with the sensitivity corrected (N1 of docs/corrections.md).
 
@@ -13,7 +13,7 @@ anything else. An entry counts as nothing if its user or item is out of range, i
 or if it is negative and the releases are not ``signed``: each of these is a function of the unit alone.
 
 Cost: a sort of the entries and some arrays of their number, and ``[items]`` numbers; nothing of users ×
-items. 400,000 items and 2,000 users with 4,000 entries each stay below 1 GiB (docs/benchmarks.md).
+items. 400,000 items and 2,000 users with 2,000 entries each take 0.84 GiB in all (docs/benchmarks.md).
 
 Example:
     >>> import jax, numpy as np

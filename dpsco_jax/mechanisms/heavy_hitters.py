@@ -1,11 +1,11 @@
 """Heavy hitters under element-level privacy: how many users have an item, for all items at once.
 
-What it computes: for pairs (user, item) in any order, the number of distinct users of every item plus Gaussian
-noise, and how many pairs of items a noisy release puts in the wrong order.
+What it computes: for pairs (user, item) in any order, the number of distinct users of every item plus
+Gaussian noise, and how many pairs of items a noisy release puts in the wrong order.
 
-Source: E (7), (8), Lemma 3.1. Corrected where docs/corrections.md says so: neither noise nor sensitivity rests on
-users with the same number of items, of whom no two would be neighbours (N7); the user-level sensitivity is
-√min(2m, d), not √m (N6); the loss counts wrong orders, not right ones (N8).
+Source: E (7), (8), Lemma 3.1. Corrected where docs/corrections.md says so: neither noise nor sensitivity
+rests on users with the same number of items, of whom no two would be neighbours (N7); the user-level
+sensitivity is √min(2m, d), not √m (N6); the loss counts wrong orders, not right ones (N8).
 
 Formal guarantee: a unit is a pair (user, item); neighbours differ in one, which is there in one data set and
 not in the other (REPLACE_ONE over units). One such pair moves one count by at most 1 and no other: ℓ2

@@ -7,8 +7,8 @@ Source: E (9), Lemma 3.2, corrected (N1 of docs/corrections.md): the sensitivity
 that of clusters of one item alone.
 
 Formal guarantee: neighbours differ in one unit, the counts of one user in one cluster c, replaced by any
-others (REPLACE_ONE over units). Before and after, what the unit adds to the sum is a vector of norm at most ρ_c,
-in the coordinates of c only. Hence the sum moves by at most s_c·ρ_c there and nowhere else, with
+others (REPLACE_ONE over units). Before and after, what the unit adds to the sum is a vector of norm at most
+ρ_c, in the coordinates of c only. Hence the sum moves by at most s_c·ρ_c there and nowhere else, with
 
 - s_c = 1 if c is one item and counts are nonnegative: two numbers in [0, ρ] are at most ρ apart;
 - s_c = √2 if c has several items and counts are nonnegative: ‖a - b‖² = ‖a‖² + ‖b‖² - 2⟨a, b⟩ <= 2ρ²,

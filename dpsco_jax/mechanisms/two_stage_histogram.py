@@ -1,7 +1,7 @@
 """Clustered histograms whose radii are found privately: rough cluster norms first, then the histogram.
 
-What it computes: part of the budget releases, for every cluster, the mean over users of the norm of their counts
-in it, each clipped at a coarse public bound. The radius of a cluster is a public multiple of what was
+What it computes: part of the budget releases, for every cluster, the mean over users of the norm of their
+counts in it, each clipped at a coarse public bound. The radius of a cluster is a public multiple of what was
 released, between two public ends; then the histogram is released with these radii.
 
 Source: E §3.2 says that "a two-stage estimator makes this feasible", and chooses ρ on the private data in its
@@ -10,8 +10,8 @@ experiments (N11 of docs/corrections.md); the estimator is ours.
 Formal guarantee: neighbours differ in one unit, the counts of one user in one cluster, under REPLACE_ONE. The
 first stage is itself a clustered histogram, over the clusters as items, each alone in its cluster: a user's
 "count" of cluster c is ‖v_c‖, a function of the unit (u, c) alone, clipped to [0, B]. One unit moves one
-coordinate by at most B (s = 1), so the first stage is a Gaussian of multiplier σ₁. The second has multiplier σ₂
-for every value of the first, since its noise is proportional to the radii: adaptive composition of two
+coordinate by at most B (s = 1), so the first stage is a Gaussian of multiplier σ₁. The second has multiplier
+σ₂ for every value of the first, since its noise is proportional to the radii: adaptive composition of two
 Gaussians of fixed multipliers, whose joint loss is that of one with (1/σ₁² + 1/σ₂²)^(-1/2).
 
 Cost: two sorts of the entries, and K + d numbers.

@@ -5,9 +5,9 @@ that is false or loose the printed form, by ``constants="printed"``.
 
 Source: E (1), Appendix A, Propositions 1 to 3. Corrected where docs/corrections.md says so (N6, N9, N10).
 
-Formal guarantee: ``ordering_gap`` with ``"theorem"`` or ``"tight"`` bounds the expected number of wrong orders
-by t². Proof: in a pair the difference of counts has mean n·Δq with Δq >= mγ/2, as p_i + p_j <= 1/m, and its
-variance is n·v + 2σ² with v <= q_i + q_j <= 3mp₁. The Chernoff bound of the paper (Lemma B.2) is
+Formal guarantee: ``ordering_gap`` with ``"theorem"`` or ``"tight"`` bounds the expected number of wrong
+orders by t². Proof: in a pair the difference of counts has mean n·Δq with Δq >= mγ/2, as p_i + p_j <= 1/m,
+and its variance is n·v + 2σ² with v <= q_i + q_j <= 3mp₁. The Chernoff bound of the paper (Lemma B.2) is
 exp(-min{5(nΔq)²/(12nv + 20σ²), nΔq/8}), and d²/2 pairs of probability (t/d)² each make t²/2. With Λ = ln(d/t)
 the exponent must be 2Λ: nmγ/16 >= 2Λ, and 5(nmγ/2)² >= 2Λ(36nmp₁ + 20σ²). ``"tight"`` solves this;
 ``"theorem"`` splits the sum into twice its larger term, as the paper does. The printed third term divides by
@@ -46,8 +46,9 @@ def gaussian_sigma_paper(
 ) -> float:
     """The standard deviation of E (1), √(1{ε > 1}/ε + 2 ln(1/δ)/ε²) times the sensitivity, for comparison.
 
-    The exact one, by ``privacy.certified_noise_multiplier``, is about a quarter smaller. Appendix A proves the
-    form with 1/ε for every ε; the printed one drops it for ε <= 1, which holds for δ <= 0.95 by the exact curve.
+    The exact one, by ``privacy.certified_noise_multiplier``, is about a quarter smaller. Appendix A proves
+    the form with 1/ε for every ε; the printed one drops it for ε <= 1, which holds for δ <= 0.95 by the exact
+    curve.
 
     Args:
         epsilon: positive.

@@ -1,8 +1,8 @@
 """Histograms with finer and finer elements: error over that of the mean without privacy, against ε.
 
-What it computes: the mean counts of half of the users, released for elements that are whole users, clusters of
-items, or single items, and their squared distance from the mean counts of the other half, over the distance
-that the mean without privacy has. In two ways:
+What it computes: the mean counts of half of the users, released for elements that are whole users, clusters
+of items, or single items, and their squared distance from the mean counts of the other half, over the
+distance that the mean without privacy has. In two ways:
 
 - "oracle": one radius, the best of a grid for the true errors. Not private ("tuned non-privately"): it is
   what the paper shows. What is reported is released with this radius.
@@ -12,8 +12,8 @@ Both also after ``denoising.posterior_means``, which is free.
 
 Source: E §4.1, Figure 2, at δ = n^(-1.1), with the sensitivity corrected (N1).
 
-Formal guarantee: none for "oracle"; each "private" run is (ε, δ)-DP for elements under REPLACE_ONE. Clusters, the
-coarse bound and the vocabulary are public (``histogram_tasks``).
+Formal guarantee: none for "oracle"; each "private" run is (ε, δ)-DP for elements under REPLACE_ONE. Clusters,
+the coarse bound and the vocabulary are public (``histogram_tasks``).
 
 Cost: about a second of one core for a cell.
 """

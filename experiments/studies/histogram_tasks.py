@@ -6,12 +6,13 @@ counts of the other half (S₀, the truth that is estimated), and clusters of it
 - "zipf": 2,000 users with 400 draws from 4,000 items, p_j ∝ 1/(j + 100)^1.07; clusters at random.
 - "words": 2,000 users with 400 words each, drawn by the frequencies of English without its 100 most frequent
   words (package ``wordfreq``, extra ``words``); 20,000 words, clusters by spelling.
-- "tweets": days of @realDonaldTrump as users (``dslabs``), words of a day as items. Tweets before 2013 are held out:
-  they alone say what the vocabulary is, and which 100 words are dropped as too frequent; days before 2013 are
-  no users. Clusters by spelling.
+- "tweets": days of @realDonaldTrump as users (``dslabs``), words of a day as items. Tweets before 2013 are
+  held out: they alone say what the vocabulary is, and which 100 words are dropped as too frequent; days
+  before 2013 are no users. Clusters by spelling.
 - "flights": aircraft as users (true ones), destination × hour as items; a destination is a cluster.
 
-Clusters by spelling are those of k-means on hashed character trigrams of the words: functions of public words.
+Clusters by spelling are those of k-means on hashed character trigrams of the words: functions of public
+words.
 
 Source: E §4.1 for the protocol; see ``problems.datasets.flights`` for the flights.
 

@@ -1,4 +1,4 @@
-"""Whole mechanisms for elements, audited on neighbours that move them most; a quarter of the noise is caught."""
+"""Whole mechanisms for elements, audited on their worst neighbours; a quarter of the noise is caught."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Noisy counts of users: exact without noise, a unit moves one count by one, orders counted by brute force."""
+"""Noisy counts of users: exact without noise, a unit moves one count by one, orders by brute force."""
 
 import itertools
 

@@ -46,7 +46,7 @@ def _table(clusters, seeds):
 
 @pytest.mark.slow
 def test_the_table_of_reference():
-    found = _table(REFERENCE, 5)
+    found = _table(REFERENCE, 3)
     print(found.round(2))
     assert np.all(np.diff(found, axis=0) < 0), "finer is better at every ε"
     assert np.all(np.diff(found, axis=1) < 0)

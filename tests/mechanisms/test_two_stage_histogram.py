@@ -1,5 +1,6 @@
 """Radii that are released first: what each stage moves, what both cost, and that no other data are read."""
 
+import doctest
 import functools
 
 import jax
@@ -128,3 +129,22 @@ def test_arguments():
     ]:
         with pytest.raises(ValueError, match=named):
             two.calibrate_two_stages(**(good | changes))
+
+
+def test_examples_run():
+    from dpsco_jax.geometry import block_norms
+    from dpsco_jax.mechanisms import clustered_histogram, heavy_hitters, histogram_releases
+    from dpsco_jax.rates import element_level
+
+    modules = (
+        two,
+        clustered_histogram,
+        heavy_hitters,
+        histogram_releases,
+        block_norms,
+        element_level,
+    )
+    for module in modules:
+        found = doctest.testmod(module)
+        assert found.attempted > 0, module.__name__
+        assert found.failed == 0, module.__name__

@@ -14,8 +14,9 @@ coordinate by at most B (s = 1), so the first stage is a Gaussian of multiplier 
 σ₂ for every value of the first, since its noise is proportional to the radii: adaptive composition of two
 Gaussians of fixed multipliers, whose joint loss is that of one with (1/σ₁² + 1/σ₂²)^(-1/2).
 
-No promise of utility: the mean norm is too small a radius for clusters that few users have, whose large counts
-are cut (docs/experiments.md, ``element-histogram``); ``least_radius`` and ``radius_factor`` are public ways out.
+No promise of utility: the mean norm is too small a radius for clusters that few users have, whose large
+counts are cut (docs/experiments.md, ``element-histogram``); ``least_radius`` and ``radius_factor`` are public
+ways out.
 
 Cost: two sorts of the entries, and K + d numbers.
 

@@ -1,6 +1,7 @@
 """Where parameters live: norms, convex sets, composite terms, rotations, smoothing kernels."""
 
 from dpsco_jax.geometry import (
+    block_norms,
     domains,
     llt_gap,
     log_laplace,
@@ -19,6 +20,7 @@ from dpsco_jax.geometry.lp_balls import lp_ball, schatten_ball
 __all__ = [
     "Domain",
     "ball",
+    "block_norms",
     "box",
     "domains",
     "l1_ball",

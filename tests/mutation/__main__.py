@@ -30,6 +30,7 @@ from tests.mutation.faults_element_data import FAULTS as ELEMENT_DATA
 from tests.mutation.faults_elements import FAULTS as ELEMENTS
 from tests.mutation.faults_exact import FAULTS as EXACT
 from tests.mutation.faults_geometry import FAULTS as GEOMETRY
+from tests.mutation.faults_histograms import FAULTS as HISTOGRAMS
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_iteration import FAULTS as ITERATION
 from tests.mutation.faults_llt import FAULTS as LLT
@@ -47,7 +48,7 @@ from tests.mutation.results import Book, Row, table
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
-    *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *GEOMETRY,
+    *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *GEOMETRY, *HISTOGRAMS,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

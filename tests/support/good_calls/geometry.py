@@ -19,7 +19,19 @@ _PAIR = kinds.Kind("interval", ((1.0, 1.0), (0.0,), ("a", 1.0), "nonsense", 7, N
 _DUAL = kinds.Kind("exponent in (1, 2]", (0.5, 1.0, 2.5, kinds.NAN, "1", None, 1j, True))
 _SCALE = {"scale": kinds.POSITIVE(0.5)}
 
+_BLOCKS = {
+    "values": kinds.Kind("real floating", (np.ones(3, int), np.ones((3, 1), np.float32), 7, None))(
+        np.ones(3, np.float32)
+    ),
+    "starts": kinds.MASK(np.ones(3, bool)),
+}
+
 GOOD: dict[str, dict[str, Any]] = {
+    "geometry.block_norms.block_norms": _BLOCKS,
+    "geometry.block_norms.clip_blocks": {
+        **_BLOCKS,
+        "radius": kinds.POSITIVE.also(np.ones(2))(1.0),
+    },
     # Rows without a leaf, such as None, are an empty tree, as are their sums.
     "geometry.clipping.sum_of_clipped": {**_CLIP, "rows": kinds.TREE(VECTORS)},
     "geometry.clipping.layers": _CLIP,

@@ -5,7 +5,7 @@ counts in it, each clipped at a coarse public bound. The radius of a cluster is 
 released, between two public ends; then the histogram is released with these radii.
 
 Source: E §3.2 says that "a two-stage estimator makes this feasible", and chooses ρ on the private data in its
-experiments (N11 of docs/corrections.md); the estimator is ours.
+experiments (N15 of docs/corrections.md); the estimator is ours.
 
 Formal guarantee: neighbours differ in one unit, the counts of one user in one cluster, under REPLACE_ONE. The
 first stage is itself a clustered histogram, over the clusters as items, each alone in its cluster: a user's

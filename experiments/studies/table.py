@@ -4,6 +4,7 @@ from dpsco_jax.sweeps.experiment import Experiment
 from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.feasible_region import FeasibleRegion
+from experiments.studies.gradient_subspaces import GradientSubspaces
 from experiments.studies.gradients_to_floor import GradientsToFloor
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
 from experiments.studies.private_nonsmooth import PrivateNonsmooth
@@ -37,6 +38,7 @@ _ALL: tuple[type[Experiment], ...] = (
     ResqueDrift,
     PrivateNonsmooth,
     ProximalBias,
+    GradientSubspaces,
     AutoChoice,
     SamplingTuning,
     SamplingRisk,

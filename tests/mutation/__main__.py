@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from tests.mutation import Fault
 from tests.mutation.faults_attacked import FAULTS as ATTACKED
 from tests.mutation.faults_exact import FAULTS as EXACT
+from tests.mutation.faults_geometry import FAULTS as GEOMETRY
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_iteration import FAULTS as ITERATION
 from tests.mutation.faults_llt import FAULTS as LLT
@@ -44,7 +45,7 @@ from tests.mutation.results import Book, Row, table
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED,
-    *INEXACT, *ITERATION, *EXACT, *VALUES, *LLT,
+    *INEXACT, *ITERATION, *EXACT, *VALUES, *LLT, *GEOMETRY,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

@@ -1,4 +1,4 @@
-"""The projected aggregate: what is released, how far a user moves it, its noise, and what each basis costs."""
+"""The projected aggregate: what is released, how far a user moves it, its noise, what each basis costs."""
 
 import math
 
@@ -215,7 +215,7 @@ def test_bad_arguments():
         with pytest.raises(ValueError, match="basis must be"):
             transforms.project_subspace(mean, basis, provenance="public")
     # Many small products, none of them above the tolerance.
-    many = np.sqrt((1 - 5e-5)) * np.eye(60) + np.full((60, 60), 4e-5)
+    many = np.sqrt(1 - 5e-5) * np.eye(60) + np.full((60, 60), 4e-5)
     with pytest.raises(ValueError, match="orthonormal"):
         transforms.project_subspace(mean, many, provenance="public")
     aggregate = projected()

@@ -38,8 +38,9 @@ Example:
     >>> mean = transforms.clipped_mean(1.0, num_users=2)
     >>> projected = transforms.project_subspace(mean, jnp.eye(3)[:, :1], provenance="public")
     >>> user_gradients = jnp.array([[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]])
-    >>> projected.update(user_gradients, projected.init(jnp.zeros(3)), jnp.zeros(3))[0].tolist()
-    [0.30000001192092896, 0.0, 0.0]
+    >>> statistic, _ = projected.update(user_gradients, projected.init(jnp.zeros(3)), jnp.zeros(3))
+    >>> [round(float(number), 3) for number in statistic]
+    [0.3, 0.0, 0.0]
     >>> optimizer = optax.chain(transforms.privatize(projected, jax.random.key(0), 4.0), optax.adam(0.1))
     >>> updates, state = optimizer.update(user_gradients, optimizer.init(jnp.zeros(3)), jnp.zeros(3))
     >>> bool(jnp.all(updates != 0))

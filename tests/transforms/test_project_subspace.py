@@ -202,6 +202,41 @@ def test_a_basis_of_earlier_releases_is_charged_with_them():
     np.testing.assert_allclose(spent.rdp, expected.rdp, rtol=1e-4)
 
 
+@pytest.mark.slow
+def test_what_is_learned_of_a_user_stays_below_the_claim():
+    """Two releases, the second projected onto the first: the score is the likelihood ratio."""
+    inner = transforms.clipped_sum(1.0)
+    towards = jnp.eye(3)[0]
+
+    def run(key, rows, noise):
+        first_key, second_key = jax.random.split(key)
+
+        def released(aggregate, key):
+            release = transforms.privatize(aggregate, key, noise)
+            return release.update(rows, release.init(towards), towards)[0]
+
+        first = released(inner, first_key)
+        basis = (first / jnp.linalg.norm(first))[:, None]
+        later = transforms.project_subspace(inner, basis, provenance="private_history")
+        return first @ towards + (released(later, second_key) @ basis[:, 0]) * (
+            basis[:, 0] @ towards
+        )
+
+    rows = jnp.zeros((3, 3)).at[0, 0].set(1.0)
+    event = events.composed(events.gaussian(2.0), events.gaussian(2.0))
+    claim = privacy.certificate(event, 1e-3, REPLACE).epsilon
+    found = []
+    for noise in (2.0, 0.5):
+        attack = jax.tree_util.Partial(lambda key, data, noise=noise: run(key, data, noise))
+        found.append(
+            privacy.audit(
+                jax.random.key(0), attack, rows, -rows, lambda x: x, 200_000, 1e-3, 0.999,
+                batch_size=20_000,
+            ).epsilon
+        )  # fmt: skip
+    assert 0.3 * claim < found[0] <= claim < found[1]
+
+
 def test_bad_arguments():
     mean = transforms.clipped_mean(1.0, 4.0)
     with pytest.raises(ValueError, match="aggregate must be"):  # noise first

@@ -29,7 +29,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pandas as pd
 from dp_accounting import NeighboringRelation
@@ -42,7 +41,6 @@ from dpsco_jax.oracles import gradients, sampling
 from dpsco_jax.privacy.ledger import privacy_spent
 from dpsco_jax.privacy.releases import GaussianSteps
 from dpsco_jax.privacy.sampling import Poisson
-from dpsco_jax.problems.datasets import trump_tweets
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import loop
@@ -62,15 +60,6 @@ from experiments.studies.gradient_subspaces_report import (
 from experiments.studies.metrics import roc_auc
 
 _RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
-
-
-class Tweets(NamedTuple):
-    """A tweet is a user with one item: tokens ``[1, length]`` and label ``[1]`` for each."""
-
-    train: UserData
-    public: UserData
-    test_tokens: jax.Array
-    test_labels: np.ndarray
 
 
 class Shared(NamedTuple):
@@ -136,7 +125,7 @@ class GradientSubspaces:
 
     def build(self, static: Settings) -> Program:
         kind = str(static["kind"])
-        tweets, model = _prepared(dataclasses.replace(self, kinds=KINDS, ranks=(1,), seeds=1))
+        tweets, model = transformer.prepared(self.size(), self.num_train, self.pretraining_steps)
         basis = None
         if kind in (PRIVATE, PUBLIC):
             rows = tweets.train if kind == PRIVATE else tweets.public
@@ -284,31 +273,3 @@ def _remembered() -> optax.GradientTransformation:
         lambda params: jax.tree.map(jnp.zeros_like, params),
         lambda updates, state, params=None: (updates, updates),
     )
-
-
-@functools.cache
-def _prepared(study: GradientSubspaces) -> tuple[Tweets, transformer.Model]:
-    """Data, and weights pre-trained on the public tweets."""
-    labelled, before = trump_tweets.by_phone()
-    known = transformer.vocabulary(before["text"], study.vocabulary)
-
-    def tokens(texts: pd.Series) -> jax.Array:
-        return jnp.asarray(transformer.encode(texts, known, study.length))
-
-    def data(rows: pd.DataFrame) -> UserData:
-        labels = jnp.asarray(rows["label"].to_numpy(), jnp.float32)
-        return UserData((tokens(rows["text"])[:, None], labels[:, None]))
-
-    order = np.random.default_rng(0).permutation(len(labelled))
-    train, test = (labelled.iloc[part] for part in np.split(order, [study.num_train]))
-    half = study.num_train // 2
-    both = [
-        before[before["source"] == source].tail(half).assign(label=label)
-        for source, label in ((trump_tweets.PHONES[0], 1), ("Twitter Web Client", 0))
-    ]
-    public = pd.concat(both)
-    tweets = Tweets(data(train), data(public), tokens(test["text"]), test["label"].to_numpy())
-    key = jax.random.key(1)
-    steps = study.pretraining_steps
-    model, _ = transformer.pretrained(key, tokens(before["text"]), study.size(), steps, 64)
-    return tweets, model

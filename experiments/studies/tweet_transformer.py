@@ -24,6 +24,9 @@ import numpy as np
 import optax
 import pandas as pd
 
+from dpsco_jax.problems.datasets import trump_tweets
+from dpsco_jax.problems.users import UserData
+
 _LINK = re.compile(r"https?://\S+|&amp;")
 _TOKEN = re.compile(r"[@#]\w+|[a-z']+|\d+|[!?.,:\"]")
 PAD, START, WORD, NUMBER, TAG, NAME = range(6)  # what a token is that has no number of its own
@@ -37,6 +40,15 @@ class Size(NamedTuple):
     layers: int = 2
     width: int = 32
     heads: int = 4
+
+
+class Tweets(NamedTuple):
+    """A tweet is a user with one item: tokens ``[1, length]`` and label ``[1]`` for each."""
+
+    train: UserData
+    public: UserData
+    test_tokens: jax.Array
+    test_labels: np.ndarray
 
 
 class Model(NamedTuple):
@@ -160,3 +172,30 @@ def pretrained(
     model = initial(start_key, size)
     (model, _), losses = jax.lax.scan(step, (model, optimizer.init(model)), jnp.arange(num_steps))
     return model, losses
+
+
+@functools.cache
+def prepared(size: Size, num_train: int, pretraining_steps: int) -> tuple[Tweets, Model]:
+    """Data, ``num_train`` tweets to tune on and the rest to test on, and weights of public ones."""
+    labelled, before = trump_tweets.by_phone()
+    known = vocabulary(before["text"], size.vocabulary)
+
+    def tokens(texts: pd.Series) -> jax.Array:
+        return jnp.asarray(encode(texts, known, size.length))
+
+    def data(rows: pd.DataFrame) -> UserData:
+        labels = jnp.asarray(rows["label"].to_numpy(), jnp.float32)
+        return UserData((tokens(rows["text"])[:, None], labels[:, None]))
+
+    order = np.random.default_rng(0).permutation(len(labelled))
+    train, test = (labelled.iloc[part] for part in np.split(order, [num_train]))
+    half = num_train // 2
+    both = [
+        before[before["source"] == source].tail(half).assign(label=label)
+        for source, label in ((trump_tweets.PHONES[0], 1), ("Twitter Web Client", 0))
+    ]
+    public = pd.concat(both)
+    tweets = Tweets(data(train), data(public), tokens(test["text"]), test["label"].to_numpy())
+    key = jax.random.key(1)
+    model, _ = pretrained(key, tokens(before["text"]), size, pretraining_steps, 64)
+    return tweets, model

@@ -10,7 +10,7 @@ Source: the protocol is that of T §11.4.2 at a small size: pre-trained, then on
 
 Formal guarantee: none. Vocabulary and frozen weights are functions of the tweets before the campaign alone.
 
-Cost: pre-training half a minute on two cores.
+Cost: pre-training 45 s of one core.
 """
 
 import collections

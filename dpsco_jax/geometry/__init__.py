@@ -12,6 +12,7 @@ from dpsco_jax.geometry import (
     rotations,
     schatten_laplace,
     smoothing,
+    subspaces,
     two_balls,
 )
 from dpsco_jax.geometry.domains import Domain, ball, box, l1_ball, simplex, whole_space
@@ -36,6 +37,7 @@ __all__ = [
     "schatten_laplace",
     "simplex",
     "smoothing",
+    "subspaces",
     "two_balls",
     "whole_space",
 ]

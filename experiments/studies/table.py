@@ -6,6 +6,7 @@ from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.element_histogram import ElementHistogram
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.geometric_median import GeometricMedian
+from experiments.studies.gradient_subspaces import GradientSubspaces
 from experiments.studies.gradients_to_floor import GradientsToFloor
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
 from experiments.studies.private_nonsmooth import PrivateNonsmooth
@@ -39,6 +40,7 @@ _ALL: tuple[type[Experiment], ...] = (
     ResqueDrift,
     PrivateNonsmooth,
     ProximalBias,
+    GradientSubspaces,
     AutoChoice,
     GeometricMedian,
     SamplingTuning,

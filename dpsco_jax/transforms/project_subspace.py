@@ -114,7 +114,8 @@ def project_subspace(
         require_integers("rank", rank)
     elif rank is not None:
         rank = require_integer("rank", rank, 1, columns)
-    directions = jnp.asarray(basis, jnp.promote_types(jnp.result_type(basis), jnp.float32))
+    # A copy: an array that its owner writes to later is another basis than the one that was measured.
+    directions = jnp.array(basis, jnp.promote_types(jnp.result_type(basis), jnp.float32))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         statistic, state = aggregate.update(updates, state, params, **extra)
@@ -122,11 +123,13 @@ def project_subspace(
         found = f"{dim} rows for {vector.size} numbers"
         require(vector.size == dim, "basis", found, "of one row for each number of the statistic")
         high = jax.lax.Precision.HIGHEST
-        along = jnp.matmul(vector, directions.astype(vector.dtype), precision=high)
+        # Never narrower than the basis whose length was measured.
+        wide = vector.astype(jnp.promote_types(vector.dtype, directions.dtype))
+        along = jnp.matmul(wide, directions, precision=high)
         if rank is not None:
             along = jnp.where(jnp.arange(columns) < rank, along, 0)
-        projected = jnp.matmul(directions.astype(vector.dtype), along, precision=high)
-        return unravel(projected), state
+        projected = jnp.matmul(directions, along, precision=high)
+        return unravel(projected.astype(vector.dtype)), state
 
     return aggregate._replace(
         update=update,

@@ -256,3 +256,12 @@ def test_bad_arguments():
     aggregate = projected()
     with pytest.raises(ValueError, match="basis must be of one row for each number"):
         aggregate.update(jnp.ones((4, DIM + 1)), ())
+
+
+def test_a_basis_that_is_written_to_later_is_the_one_that_was_measured():
+    basis = np.eye(3, 1, dtype=np.float32)
+    inner = transforms.clipped_mean(1.0, num_users=1)
+    projected = transforms.project_subspace(inner, basis, provenance="public")
+    basis *= 100
+    statistic, _ = projected.update(jnp.eye(1, 3), projected.init(jnp.zeros(3)), jnp.zeros(3))
+    np.testing.assert_allclose(statistic, [1.0, 0.0, 0.0], atol=1e-6)

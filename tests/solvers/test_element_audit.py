@@ -1,4 +1,4 @@
-"""Element-level SGD attacked from end to end: a user whose elements all point one way, one of them turned round.
+"""Element-level SGD attacked from end to end: a user whose elements point one way, one of them turned round.
 
 The loss <z, w> makes every update a record. Under ``"element"`` sampling what is learned stays below what is
 claimed; under ``"user"`` sampling the other elements tell whether the user was drawn, and what is learned is

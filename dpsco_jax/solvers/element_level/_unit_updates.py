@@ -109,12 +109,12 @@ def gradient_mapping(objective: Objective, step_size: Callable[[Any], Any]) -> U
         objective: static; the loss and the domain.
         step_size: of the number of the step.
     """
-    gradient, domain = gradients.user_gradient(objective), objective.domain
+    gradient, domain = gradient_update(objective), objective.domain
 
     def update(step: Any, params: Any, items: Any, mask: Any) -> Any:
         eta = step_size(step)
         move = jax.tree.map(
-            lambda g: (-eta * g).astype(g.dtype), gradient(None, params, items, mask)
+            lambda g: (-eta * g).astype(g.dtype), gradient(step, params, items, mask)
         )
         moved = _projected_move(domain, params, move)
         # Of an empty unit nothing may be left, not even the rounding of a projection.

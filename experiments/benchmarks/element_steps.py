@@ -1,9 +1,9 @@
 """Steps over units: memory against their number, and a last layer whose norms come from inner products.
 
 What it computes: temporaries of a compiled step of ``element_level.sgd`` for 10^4 and 10^6 units, as the
-compiler reports them, beside what the sample itself takes (a number for every unit); seconds of a clipped
-gradient sum of a softmax regression with 2048 × 101 parameters, 256 units of 4 items, beside ``vmap(grad)``, and of a step
-of logistic regression, 4,096 units of one item and 1,024 numbers, beside the gradient of the mean loss.
+compiler reports them; seconds of a clipped gradient sum of a softmax regression with 2048 × 101 parameters,
+256 units of 4 items, beside ``vmap(grad)``, and of one of logistic regression, 4,096 units of one item and
+1,024 numbers, beside the gradient of the mean loss.
 
 Source: none.
 

@@ -27,7 +27,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.releases import GaussianSteps, Scheme
+from dpsco_jax.privacy.releases import GaussianSteps
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, PoissonUsers, WithoutReplacement
 
 SAMPLING = ("element", "user", "fixed", "full")

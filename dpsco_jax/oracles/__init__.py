@@ -42,3 +42,13 @@ class Estimate(NamedTuple):
 
 
 Oracle = Callable[[jax.Array, Any, Any], Estimate]
+
+
+class ByStep(NamedTuple):
+    """An oracle that depends on the number of the step, as where it needs the size of that step.
+
+    Attributes:
+        at: of the number t = 0, 1, ... of a step, which may be traced; returns the oracle of that step.
+    """
+
+    at: Callable[[jax.Array], Oracle]

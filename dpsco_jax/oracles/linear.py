@@ -6,10 +6,14 @@ gradient is link'(<w, x>, label)·x. No automatic differentiation, and no gradie
 - one item per user: the norm is |link'|·‖x‖ with ‖x‖ known beforehand, so a step is one product with the
   features and one with their transpose, and nothing of size users × dim is formed;
 - dense items: one product per chunk gives the user gradients Σ_j c_j·x_j;
+- dense items and a large matrix of parameters: the norm of Σ_j x_j·c_jᵀ from the inner products of a user's
+  items, Σ_ij ⟨c_i, c_j⟩·⟨x_i, x_j⟩, and one product for the sum (``_ghost_norms``): no matrix is formed for a
+  user;
 - one-hot items: margins are gathered, and the c_j scattered into the user gradients of a chunk; of users who
   have few of the columns only the numbers at these (``_local_columns``).
 
-Source: the closed form of per-example norms of generalized linear models (Goodfellow 2015, for one layer).
+Source: the closed form of per-example norms of generalized linear models (Goodfellow 2015, for one layer; Li
+et al. 2022 for several items, "ghost clipping").
 
 Formal guarantee: as for ``gradients.clipped_gradient_sum``: each user's term is a function of the user's
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.
@@ -38,7 +42,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import norms
 from dpsco_jax.geometry.smoothing import ball_coordinate
-from dpsco_jax.oracles import Estimate, Oracle, _linear_rows, _local_columns
+from dpsco_jax.oracles import Estimate, Oracle, _ghost_norms, _linear_rows, _local_columns
 from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles._local_columns import LocalColumns
 from dpsco_jax.oracles.chunks import sum_over_users
@@ -156,6 +160,11 @@ def clipped_gradient_sum(
                     lengths = lengths * _norm_bounds(slopes, 1.0)
                 factor = jnp.minimum(1.0, limit / lengths)
                 total = _weighted_rows(jnp.expand_dims(unit * factor, axes) * slopes, rows)
+            elif _ghost_norms.pays(model, rows):
+                lengths = _ghost_norms.norm_bounds(relative, rows) / HEAD_ROOM
+                factor = jnp.minimum(1.0, limit / lengths)
+                scales = jnp.expand_dims(unit * factor, (1, 2)) * relative
+                total = jnp.einsum("umk,umd->dk", scales, rows.features, precision=FULL)
             elif rows.local is not None:
                 gradients = _local_columns.row_sums(relative, rows.local, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)

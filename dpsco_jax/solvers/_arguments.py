@@ -68,7 +68,8 @@ def require_problem(made: type, plan: Any, objective: Any, data: Any, params: An
         plan: must be of that class.
         objective: must be an ``Objective``, with the constants of that of the plan.
         data: must be ``UserData`` whose leaves are arrays of numbers ``[users, items, ...]``, of the same two
-            axes, for as many users as the plan states in ``num_users``, if it does. Features of ``Example``
+            axes, for as many users as the plan states in ``num_users``, if it does, or as many units as it
+            states in ``num_units``, where these are the rows. Features of ``Example``
             items must be floating, since losses project them onto a norm, or ``OneHot`` of integers; the
             mask must be booleans ``[users, items]``.
         params: must be a tree of real floating leaves, with as many entries as the plan states in ``dim``,
@@ -78,7 +79,9 @@ def require_problem(made: type, plan: Any, objective: Any, data: Any, params: An
     _checks.require_instance("objective", objective, Objective)
     _made_for.require_same(plan, objective)
     _require_data(data)
-    if hasattr(plan, "num_users"):
+    if hasattr(plan, "num_units"):
+        _planning.require_units("data", plan.num_units, data)
+    elif hasattr(plan, "num_users"):
         _planning.require_users("data", plan.num_users, data)
     _checks.require_real_leaves("params", params)
     if objective.linear_model is not None and jax.tree.leaves(params):

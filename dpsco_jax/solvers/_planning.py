@@ -47,6 +47,7 @@ __all__ = [
     "require_accounted_length",
     "require_everybody",
     "require_replacement",
+    "require_units",
     "require_users",
     "sampler",
     "says_enough_users",
@@ -93,6 +94,15 @@ def require_users(name: str, planned: int, data: Any) -> None:
     found = jax.tree.leaves(data.items)[0].shape[0]
     if found != planned:
         raise ValueError(f"{name} must have plan.num_users = {planned} users, got {found}")
+
+
+def require_units(name: str, planned: int, data: Any) -> None:
+    """``ValueError`` unless the rows are the planned units, users times elements; sizes are static."""
+    found = jax.tree.leaves(data.items)[0].shape[0]
+    if found != planned:
+        raise ValueError(
+            f"{name} must have plan.num_units = {planned} rows, users times elements, got {found}"
+        )
 
 
 def require_accounted(planned: int, data: UserData) -> None:

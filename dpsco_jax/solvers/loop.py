@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from dpsco_jax.oracles import Estimate, Oracle, gradients, linear, linear_users, smoothed
+from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, linear, linear_users, smoothed
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 def run(
     key: jax.Array,
-    oracle: Oracle,
+    oracle: Oracle | ByStep,
     optimizer: optax.GradientTransformation,
     params: Any,
     data: Any,
@@ -58,7 +58,7 @@ def run(
     Args:
         key: for the oracle alone; step t uses ``fold_in(key, t)``. The noise has a key of its own, in the
             state of the chain.
-        oracle: see ``dpsco_jax.oracles``.
+        oracle: see ``dpsco_jax.oracles``; one for all steps, or ``ByStep``.
         optimizer: a chain whose first transformation takes the oracle's gradient.
         params: the starting point.
         data: what the oracle takes.
@@ -70,7 +70,8 @@ def run(
 
     def step(carry: tuple[Any, Any, Array], t: Array) -> tuple[tuple[Any, Any, Array], Any]:
         params, opt_state, count = carry
-        estimate = oracle(jax.random.fold_in(key, t), params, data)
+        ask = oracle.at(t) if isinstance(oracle, ByStep) else oracle
+        estimate = ask(jax.random.fold_in(key, t), params, data)
         updates, opt_state = optimizer.update(
             estimate.gradient, opt_state, params, **estimate.extra_args
         )

@@ -29,7 +29,7 @@ from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
-from dpsco_jax.oracles import Oracle, sampling, smoothed
+from dpsco_jax.oracles import ByStep, Oracle, sampling, smoothed
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
@@ -58,7 +58,7 @@ class Opened(NamedTuple):
         may_halt: static; whether ``transforms.until_halted`` has to watch the release.
     """
 
-    oracle: Oracle
+    oracle: Oracle | ByStep
     data: Any
     release: optax.GradientTransformationExtraArgs
     may_halt: bool = False

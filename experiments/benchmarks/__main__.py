@@ -23,6 +23,7 @@ SUITES = (
     "sampling",
     "langevin",
     "effective_samples",
+    "element_steps",
 )
 
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from tests.mutation import Fault
 from tests.mutation.faults_attacked import FAULTS as ATTACKED
 from tests.mutation.faults_element_data import FAULTS as ELEMENT_DATA
+from tests.mutation.faults_element_sgd import FAULTS as ELEMENT_SGD
 from tests.mutation.faults_elements import FAULTS as ELEMENTS
 from tests.mutation.faults_exact import FAULTS as EXACT
 from tests.mutation.faults_geometry import FAULTS as GEOMETRY
@@ -49,8 +50,8 @@ from tests.mutation.results import Book, Row, table
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
-    *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *GEOMETRY, *HISTOGRAMS,
-    *SUBSPACES,
+    *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
+    *HISTOGRAMS, *SUBSPACES,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

@@ -15,6 +15,7 @@ A new solver gets all properties by one row: its module, the arguments of its ``
 - ``share``: how near some pair of neighbours must come to the declared sensitivity;
 - ``seams``: the first users of later blocks, where users are sampled or more than 24;
 - ``removed``: the neighbours are those of ADD_OR_REMOVE_ONE;
+- ``elements``: how many records are drawn together, where users are drawn with all their units;
 - ``spread``: of the users around one direction, where a mean of users who disagree is not released.
 
 All rows share one problem: Huber regression on unit vectors with labels of ±10, so that every gradient has
@@ -36,6 +37,8 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.element_level import federated
+from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.solvers.item_level import (
     erm,
     langevin,
@@ -105,6 +108,7 @@ class Row(NamedTuple):
     items: int = ITEMS
     seams: tuple[int, ...] = ()
     spread: float = math.inf
+    elements: int = 1
     float64: bool = False
 
     def plan(self) -> Any:
@@ -192,12 +196,24 @@ def _plain_means(problem: Problem, budget: Budget, **given: Any) -> Any:
     return dataclasses.replace(finite_class.plan(problem, budget, **given), winsorized=False)
 
 
+def _of_units(solver: Any, problem: Problem, budget: Budget, **given: Any) -> Any:
+    """A plan for data whose records are the units of users of two elements each."""
+    users = dataclasses.replace(problem, num_users=problem.num_users // 2)
+    return solver.plan(users, budget, elements_per_user=2, **given)
+
+
 # The private solvers as modules are, with another ``plan`` or fewer candidates.
 TWO_PHASES = types.SimpleNamespace(
     __name__=phased_erm.__name__, plan=_two_phases, solve=phased_erm.solve
 )
 PLAIN_MEANS = types.SimpleNamespace(
     __name__=finite_class.__name__, plan=_plain_means, solve=finite_class.solve
+)
+ELEMENT_SGD, FEDERATED = (
+    types.SimpleNamespace(
+        __name__=solver.__name__, plan=functools.partial(_of_units, solver), solve=solver.solve
+    )
+    for solver in (element_sgd, federated)
 )
 AUTO = types.SimpleNamespace(
     __name__=auto.__name__,
@@ -223,6 +239,19 @@ ROWS: tuple[Row, ...] = (
     _row("sgd, poisson replaced", sgd, 8, num_steps=3, sampling="poisson", relation=REPLACE_ONE, **SAMPLED),
     _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", clip_norm=0.5, **SAMPLED),
     _row("sgd, full", sgd, 8, num_steps=3, sampling="full"),
+    _row("element_sgd, poisson", ELEMENT_SGD, 8, num_steps=3, batch_size=2),
+    _row("element_sgd, poisson zero_out", ELEMENT_SGD, 8, num_steps=3, relation="zero_out", batch_size=2,
+        removed=True),
+    # One orientation of the pair in all steps costs less than what is composed of both.
+    _row("element_sgd, poisson users", ELEMENT_SGD, 8, num_steps=3, sampling="user", batch_size=2,
+        elements=2, above=1.5),
+    _row("element_sgd, poisson users capped", ELEMENT_SGD, 8, num_steps=3, sampling="user", cap=1.5,
+        batch_size=2, elements=2, above=1.5, share=0.6),
+    _row("element_sgd, fixed", ELEMENT_SGD, 8, num_steps=3, sampling="fixed", batch_size=2,
+        step_decay="sqrt"),
+    _row("element_sgd, full", ELEMENT_SGD, 8, num_steps=3, sampling="full"),
+    _row("federated, poisson", FEDERATED, 8, num_steps=2, batch_size=2, local_steps=2, local_step_size=0.01,
+        step_size=0.1),
     _row(
         "preconditioned_sgd", preconditioned_sgd, 8, num_steps=3,
         second_moments=np.full(DIM, 1 / 3), share=0.6,

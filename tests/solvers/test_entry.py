@@ -23,6 +23,7 @@ USERS = 30
 NO_DISTANCE = {
     *("finite_class", "metric_entropy", "preconditioned_sgd", "ball_accelerated_regularized_erm"),
     "exponential_mechanism",
+    "federated",
     "whitened_sgd",
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import privacy
-from dpsco_jax.solvers import item_level, resque, sampling, user_level
+from dpsco_jax.solvers import element_level, item_level, resque, sampling, user_level
 from tests.solvers.private_table import DIM, ROWS, Row
 from tests.support import drawn
 from tests.support import independent_account as account
@@ -110,7 +110,8 @@ def _measured(name: str) -> Measured:
         if user not in worst:
             # Enough to see who enters: an opposite user, or one less.
             neighbours = neighbours[:1]
-        for forced in sorted({user - start for start in starts if start <= user}) or [-1]:
+        places = {(user - start) // row.elements for start in starts if start <= user}
+        for forced in sorted(places) or [-1]:
             base = run(data, forced=forced)
             releases = base.by_key()
             seen = [base.result]
@@ -138,6 +139,8 @@ def _scheme(release: Release):
     match type(release.scheme).__name__:
         case "Poisson":
             return ("poisson", float(np.asarray(release.scheme.probability)))
+        case "PoissonUsers":
+            return ("poisson_users", *release.scheme)
         case "WithoutReplacement":
             return ("without_replacement", *release.scheme)
         case "WithReplacement":
@@ -175,6 +178,8 @@ def _check_samples(row: Row, found: Measured) -> None:
         scheme = _scheme(release)
         if scheme is not None and scheme[0] == "poisson":
             declared.add(Draw("poisson", (float(row.num_users), scheme[1])))
+        elif scheme is not None and scheme[0] == "poisson_users":
+            declared.add(Draw("poisson", (float(row.num_users // row.elements), scheme[1])))
         elif scheme is not None and scheme[0] != "interval":
             population, batch = scheme[1:]
             declared.add(Draw(scheme[0], (float(population * slots), float(batch))))
@@ -359,7 +364,7 @@ def test_what_is_released_is_bounded_disjoint_and_paid_for(row):
 
 def test_every_private_solver_has_a_row():
     solvers = set()
-    for package in (user_level, item_level, resque, sampling):
+    for package in (user_level, element_level, item_level, resque, sampling):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
             if hasattr(module, "plan") and hasattr(module, "solve"):

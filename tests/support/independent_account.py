@@ -43,7 +43,8 @@ def pairs(multiplier: float, scheme: Any) -> list[Pair]:
         scheme: ``None`` for everybody, ``("poisson", q)`` with a user who is added or removed, or
             ``("poisson", q, "replaced")`` with one who is replaced,
             ``("without_replacement", population, batch)`` or ``("with_replacement", population, draws)``
-            with a user who is replaced.
+            with a user who is replaced; or ``("poisson_users", q, cap)`` with one unit of a user who is
+            replaced, where the user's units are drawn together and their sum is ``cap`` units long at most.
     """
     if scheme is not None and scheme[0] == "interval":
         heads = special.expit(multiplier / 2)
@@ -53,6 +54,11 @@ def pairs(multiplier: float, scheme: Any) -> list[Pair]:
     if scheme is None:
         return [(Law((1.0,), (shift,)), nothing)]
     name, *numbers = scheme
+    if name == "poisson_users":
+        # A unit of norm 1/2 is turned round, in line with all that the cap lets the others be.
+        chances, far = (1 - numbers[0], numbers[0]), numbers[1]
+        ends = [Law(chances, (0.0, shift / 2 * length)) for length in (far, far - 2)]
+        return [(ends[0], ends[1]), (ends[1], ends[0])]
     if name == "poisson":
         count = stats.binom(1, numbers[0])
         times = np.arange(2)

@@ -88,6 +88,15 @@ _CLIPPED = {
     "smoothing_radius": kinds.NONNEGATIVE,
 }
 _INTERCEPT = Kind("integer in [0, dim - 1]", (-1, 10**6, *kinds.INTEGER.bad))(0)
+_UNITS = {
+    "problem": _PROBLEM(PROBLEM),
+    "budget": _BUDGET(BUDGET),
+    "elements_per_user": kinds.COUNT(2),
+    "batch_size": 5,
+    "sampling": kinds.CHOICE("user"),
+    "relation": kinds.CHOICE("replace"),
+    "cap": Kind("a number from 1 to infinity", (0.5, -1.0, np.nan, "2", 1j, True))(2.0),
+}
 _RANGE = {
     "problem": _PROBLEM(dataclasses.replace(PROBLEM, objective=_NO_RIDGE)),
     "budget": _PURE(BUDGET),
@@ -278,6 +287,18 @@ GOOD: dict[str, dict[str, Any]] = {
         "steps_per_record": kinds.POSITIVE_OR_INF(2.0),
         "noise_stddev": kinds.NONNEGATIVE,
         "noise_covariance": kinds.ANY(np.eye(2)),
+    },
+    "solvers.element_level.sgd.plan": _UNITS
+    | {
+        "step_size": kinds.POSITIVE(0.1),
+        "protects": kinds.CHOICE("element"),
+        "step_decay": kinds.CHOICE("sqrt"),
+    },
+    "solvers.element_level.federated.plan": _UNITS
+    | {
+        "step_size": kinds.POSITIVE.but(None)(0.1),
+        "local_step_size": kinds.POSITIVE.but(None)(0.1),
+        "local_steps": kinds.COUNT(2),
     },
     "solvers.element_level.m_estimation.method": _DECAYING,
     "solvers.element_level.m_estimation.noisy_sgd": {

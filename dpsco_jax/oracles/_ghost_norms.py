@@ -1,0 +1,54 @@
+"""Norms of users' gradients of a matrix of parameters, from inner products of their items alone.
+
+What it computes: an upper bound of ‖Σ_j x_j·c_jᵀ‖ for every user of a chunk, the root of the sum
+Σ_ij ⟨c_i, c_j⟩·⟨x_i, x_j⟩ and of what rounding may have taken from it.
+
+Source: Goodfellow 2015; Li, Tramèr, Liang and Hashimoto 2022, section 4 ("ghost clipping").
+
+Formal guarantee: the bound holds in exact arithmetic for the numbers as stored. Inner products of length n,
+in any order, are off by at most γ_n·‖a‖·‖b‖ with γ_n = n·u/(1 - n·u), u the unit roundoff (Higham 2002,
+section 3.1). So ⟨c_i, c_j⟩·⟨x_i, x_j⟩ is off by γ_(K + d + 1)·‖c_i‖‖c_j‖‖x_i‖‖x_j‖, and the sum over m² pairs
+by γ_(K + d + m² + 1)·(Σ_i ‖c_i‖‖x_i‖)², which is added before the root is taken, with norms that are bounds.
+Where a user's items cancel each other that is an overestimate, of at most √γ of the sum of their norms.
+
+Cost: m²·(d + K) products for a user of m items, in place of m·d·K and of d·K numbers held for every user.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dpsco_jax.geometry import norms
+from dpsco_jax.oracles._linear_rows import FULL, is_sparse
+from dpsco_jax.problems.objective import LinearModel
+
+_LEAST_ENTRIES = 1024  # of smaller matrices a chunk fits into cache
+_OTHER_ROUNDINGS = 16
+
+
+def pays(model: LinearModel, rows: Any) -> bool:
+    """Whether inner products of items are cheaper than a matrix for every user; a function of shapes."""
+    if model.outputs is None or is_sparse(rows):
+        return False
+    items, dim = rows.features.shape[1:]
+    entries = dim * model.outputs
+    return entries >= _LEAST_ENTRIES and items**2 * (dim + model.outputs) < 4 * entries
+
+
+def norm_bounds(
+    coefficients: Float[Array, "users items outputs"], rows: Any
+) -> Float[Array, "users"]:
+    """Upper bounds of the norms of Σ_j x_j·c_jᵀ, one for each user, up to the rounding of a root."""
+    (items, dim), outputs = rows.features.shape[1:], coefficients.shape[2]
+    of_coefficients = jnp.einsum("uik,ujk->uij", coefficients, coefficients, precision=FULL)
+    of_rows = jnp.einsum("uid,ujd->uij", rows.features, rows.features, precision=FULL)
+    square = jnp.sum(of_coefficients * of_rows, axis=(1, 2))
+    # A factor below one is at most limit/norm, by the proof of ``geometry.norms``.
+    limit = 1e-6
+    factor = jax.vmap(jax.vmap(lambda c: norms.clip_factor(c, limit)))(coefficients)
+    longest = jnp.sum(limit / factor * rows.row_norms, axis=1)
+    terms = dim + outputs + items**2 + _OTHER_ROUNDINGS
+    unit = float(jnp.finfo(square.dtype).eps) / 2
+    return jnp.sqrt(jnp.maximum(square, 0.0) + terms * unit / (1 - terms * unit) * longest**2)

@@ -1,0 +1,161 @@
+"""The plan of first-order runs over units: sizes, noise, what it costs for an element and for a user whole.
+
+Formal guarantee: loss, certificates, sensitivity and divisor are functions of the fields that run, so that an
+edited plan says what the edited run costs.
+
+Cost: none; a certificate, and about ten of them where the plan is printed.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers.element_level import _releases, _user_level
+from dpsco_jax.solvers.element_level._releases import ElementReleases
+
+DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
+STEP_DECAYS = ("none", "sqrt")
+
+
+@pytree
+class Plan(MadeFor):
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        elements_per_user: K, slots of a user.
+        dim: number of parameters.
+        num_steps: T.
+        batch_size: q·n, the divisor of a step: users, or users' worth of units, of which a step sees
+            ``elements_per_user`` times as many, in expectation unless their number is fixed.
+        sampling: ``"element"``, ``"user"``, ``"fixed"`` or ``"full"``.
+        relation: ``"replace"`` or ``"zero_out"``.
+        protects: ``"element"``, or ``"user"``.
+        cap: bound on a user's summed update, in clip norms.
+        step_decay: ``"none"`` or ``"sqrt"``.
+        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
+        chunk_size: units whose updates are held at once.
+        noise_multiplier: σ over the ℓ2 sensitivity of the sum: 2·``clip_norm``, or ``clip_norm`` for
+            ``"zero_out"``; ``cap`` times that for ``protects="user"``.
+        clip_norm: ρ, bound on the update of a unit.
+        step_size: η, or η of the first step.
+        epsilon: ε of the budget that the noise was calibrated for.
+        delta: δ of that budget.
+    """
+
+    num_users: int = static()
+    elements_per_user: int = static()
+    dim: int = static()
+    num_steps: int = static()
+    batch_size: int = static()
+    sampling: str = static()
+    relation: str = static()
+    protects: str = static()
+    cap: float = static()
+    step_decay: str = static()
+    averaging: str = static()
+    chunk_size: int = static()
+    noise_multiplier: Number
+    clip_norm: Number
+    step_size: Number
+    epsilon: Number
+    delta: Number
+
+    def __post_init__(self) -> None:
+        _releases.require_proven(self.sampling, self.relation, self.protects, self.cap)
+        _checks.require_choice("step_decay", self.step_decay, STEP_DECAYS)
+        _checks.require_choice("averaging", self.averaging, tuple(DECAY))
+
+    @property
+    def num_units(self) -> int:
+        """Rows of the data: users times elements."""
+        return self.num_users * self.elements_per_user
+
+    @property
+    def releases(self) -> ElementReleases:
+        """The private releases of the run."""
+        return ElementReleases(
+            num_users=self.num_users,
+            elements_per_user=self.elements_per_user,
+            batch_size=self.batch_size,
+            num_steps=self.num_steps,
+            sampling=self.sampling,
+            relation_name=self.relation,
+            protects=self.protects,
+            cap=self.cap,
+            noise_multiplier=self.noise_multiplier,
+            delta=self.delta,
+        )
+
+    @property
+    def noise_stddev(self) -> Any:
+        """σ of the noise on each coordinate of the mean update."""
+        return self.noise_multiplier * self.releases.per_clip_norm * self.clip_norm
+
+    @property
+    def signal_to_noise(self) -> Any:
+        """How long the mean update is at most, over how long the noise on it is: below 1 noise leads.
+
+        All units agree at best: q·n·K clip norms, or those of capped users, against σ·√dim.
+        """
+        users = self.releases.longest if self.releases.sums_users else float(self.elements_per_user)
+        return users * self.clip_norm / (self.noise_stddev * math.sqrt(self.dim))
+
+    @property
+    def unit_gradients(self) -> int:
+        """Unit gradients of the whole run, empty units included; the expected number under sampling."""
+        return self.num_steps * self.batch_size * self.elements_per_user
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced. Infinite for no clip norm or no noise."""
+        return _planning.bounded_loss(self.clip_norm, self.noise_stddev, self.releases)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant, for one element of one user."""
+        _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev)
+        return self.releases.certificate()
+
+    def user_certificate(self, elements: int | None = None) -> privacy.Certificate:
+        """What follows for a user, of whom ``elements`` elements change at once; all K if left out.
+
+        Raises:
+            ValueError: if ``elements`` is not in [1, K], or there is no certificate.
+        """
+        _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev)
+        return _user_level.user_certificate(self.releases, elements)
+
+    def __str__(self) -> str:
+        return plans.describe("element-level DP-SGD", self, self.remarks())
+
+    def remarks(self) -> list[tuple[str, str]]:
+        """The lines of the printed plan that its fields do not say."""
+        try:
+            whole = self.user_certificate()
+            user = f"({whole.epsilon:.5g}, {whole.delta:.5g}) for all {self.elements_per_user} elements"
+        except (ValueError, TypeError) as refusal:  # of edited numbers, or of a batch of plans
+            user = f"none: {refusal}"
+        rows = [("user level", user)]
+        if np.ndim(self.signal_to_noise) == 0:
+            ratio = float(self.signal_to_noise)
+            low = "; BELOW 1: a step is mostly noise, whatever the data" if not ratio >= 1 else ""
+            rows.append(("signal to noise", f"{ratio:.4g} of one step at best{low}"))
+        return rows
+
+
+def second_moment(problem: Problem, releases: ElementReleases, clip_norm: float) -> float:
+    """A bound on E ‖mean update + noise‖², the regularizer's gradient included."""
+    q, batch = releases.batch_size / releases.num_users, releases.batch_size
+    slots = float(releases.elements_per_user)
+    length = (releases.longest if releases.sums_users else slots) * clip_norm
+    # Under Poisson sampling the number of those who take part is random, and the divisor is not.
+    spread = {"element": slots * clip_norm**2, "user": length**2}.get(releases.sampling, 0.0)
+    noise = float(releases.noise_multiplier) * releases.per_clip_norm * clip_norm
+    ridge = problem.objective.ridge
+    slope = length + (float(ridge) * problem.farthest if ridge else 0.0)
+    return slope**2 + (1 - q) * spread / batch + problem.dim * noise**2

@@ -1,0 +1,171 @@
+"""The private mean of unit updates: an update of every unit, clipped, summed, divided by users, covered.
+
+What it computes: Algorithm 1 of the paper for one step. An update is the gradient of the unit's mean loss,
+the gradient mapping (w - Π(w - η·g))/η of it, or whatever a client makes of its items.
+
+Source: E Algorithm 1 and (15).
+
+Formal guarantee: that of ``ElementReleases``, whatever the update is: every update is a function of the items
+of its unit and of public values, is clipped, and counts as zero if it is not finite.
+
+Cost: one update for every unit of a step; memory of ``chunk_size`` of them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax import _checks, transforms
+from dpsco_jax.geometry import clipping, norms
+from dpsco_jax.geometry.domains import Domain
+from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, sampling
+from dpsco_jax.oracles.chunks import sum_over_users
+from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning, loop
+from dpsco_jax.solvers.element_level._releases import ElementReleases
+from dpsco_jax.solvers.means import Opened
+
+Update = Callable[[Any, Any, Any, Any], Any]
+"""``(step, params, items, mask) -> update`` of one unit."""
+
+
+class UnitUpdates(NamedTuple):
+    """The mean of the updates of a step; see the file's docstring.
+
+    Attributes:
+        releases: sizes, sampling, relation and noise.
+        clip_norm: C, of one unit's update.
+        chunk_size: units whose updates are held at once.
+        update: of one unit; its gradient if ``None``.
+    """
+
+    releases: ElementReleases
+    clip_norm: Any
+    chunk_size: int
+    update: Update | None = None
+
+    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+        """Oracle, data and release of a run from ``start``; the key is that of the noise.
+
+        Raises:
+            ValueError: if the data have not the number of units that the releases are for.
+        """
+        releases = self.releases
+        _planning.require_accounted(releases.num_units, data)
+        steps = releases.steps
+        bound = releases.bound * self.clip_norm
+        aggregate = transforms.summed_contributions(bound, releases.batch_size, steps.relation)
+        release = transforms.privatize(aggregate, key, releases.noise_multiplier, steps.scheme)
+        if releases.sums_users:
+            update = self.update or gradient_update(objective)
+            return Opened(ByStep(lambda t: _user_sums(self, update, t)), data, release)
+        drawn = _planning.sampler(steps.scheme, releases.num_units)
+        if self.update is None:
+            oracle, rows = loop.clipped_sum_oracle(
+                objective, data, start, self.clip_norm, drawn, self.chunk_size
+            )
+            return Opened(oracle, rows, release)
+        update = self.update
+
+        def at_step(t: jax.Array) -> Oracle:
+            return gradients.clipped_gradient_sum(
+                lambda _, params, items, mask: update(t, params, items, mask),
+                self.clip_norm,
+                drawn,
+                self.chunk_size,
+            )
+
+        return Opened(ByStep(at_step), data, release)
+
+
+def as_rows(plan: Any, data: ElementData | UserData) -> Any:
+    """The units of the data, user by user; what is no ``ElementData`` as it is.
+
+    Raises:
+        ValueError: if users or slots are not as many as planned: n·K alone does not tell them apart.
+    """
+    if not isinstance(data, ElementData):
+        return data
+    found = num_users(data), num_slots(data)
+    planned = plan.num_users, plan.elements_per_user
+    _checks.require(found == planned, "data", found, f"of {planned} users and slots, as planned")
+    return as_units(data)
+
+
+def gradient_update(objective: Objective) -> Update:
+    """The gradient of a unit's mean loss; zero for a unit without items."""
+    gradient = gradients.user_gradient(objective)
+    return lambda _, params, items, mask: gradient(None, params, items, mask)  # type: ignore[arg-type]
+
+
+def gradient_mapping(objective: Objective, step_size: Callable[[Any], Any]) -> Update:
+    """(w - Π(w - η_t·g))/η_t for the gradient g of a unit's mean loss; zero for a unit without items.
+
+    Args:
+        objective: static; the loss and the domain.
+        step_size: of the number of the step.
+    """
+    gradient, domain = gradient_update(objective), objective.domain
+
+    def update(step: Any, params: Any, items: Any, mask: Any) -> Any:
+        eta = step_size(step)
+        move = jax.tree.map(
+            lambda g: (-eta * g).astype(g.dtype), gradient(step, params, items, mask)
+        )
+        moved = _projected_move(domain, params, move)
+        # Of an empty unit nothing may be left, not even the rounding of a projection.
+        there = True if mask is None else jnp.any(mask)
+        return jax.tree.map(lambda m: jnp.where(there, (-m / eta).astype(m.dtype), 0), moved)
+
+    return update
+
+
+def is_whole_space(domain: Domain, params: Any) -> bool:
+    """Whether the projection gives back its very argument, so that gradient mappings are gradients."""
+    return domain.project(params) is params
+
+
+def _projected_move(domain: Domain, params: Any, move: Any) -> Any:
+    if domain.moves is not None and isinstance(params, jax.Array) and params.ndim == 1:
+        return domain.moves(params)(move)
+    moved = domain.project(jax.tree.map(jnp.add, params, move))
+    return jax.tree.map(jnp.subtract, moved, params)
+
+
+def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
+    """Σ over the users drawn of the projected sum of the user's clipped updates, a few users at a time."""
+    releases, clip_norm = mean.releases, mean.clip_norm
+    users, slots = releases.num_users, releases.elements_per_user
+    _checks.require_positive("clip_norm", clip_norm)
+    everybody = releases.sampling == "full"
+
+    def one_unit(params: Any, unit: UserData) -> Any:
+        return update(step, params, unit.items, unit.mask)
+
+    def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
+        drawn = None if everybody else sampling.poisson(key, users, releases.batch_size / users)
+
+        def chunk_sum(rows: jax.Array, counted: jax.Array, position: jax.Array) -> Any:
+            del position
+            # By their numbers: units that are reshaped by user would be copied as a whole.
+            places = (rows[:, None] * slots + jnp.arange(slots)).ravel()
+            units = jax.tree.map(lambda x: jnp.asarray(x)[places], data)
+            made = jax.lax.optimization_barrier(
+                jax.vmap(lambda unit: one_unit(params, unit))(units)
+            )
+            clipped = jax.vmap(lambda g: norms.clip_to_norm(g, clip_norm))(made)
+            sums = jax.tree.map(
+                lambda x: jnp.sum(x.reshape(-1, slots, *x.shape[1:]), axis=1), clipped
+            )
+            total = clipping.sum_of_clipped(sums, releases.longest * clip_norm, counted)
+            return total, gradients.count_items(units, jnp.repeat(counted, slots))
+
+        everyone = jnp.arange(users, dtype=jnp.int32)
+        total, count = sum_over_users(chunk_sum, everyone, drawn, max(1, mean.chunk_size // slots))
+        return Estimate(total, {}, count)
+
+    return oracle

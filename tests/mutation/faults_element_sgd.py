@@ -1,0 +1,145 @@
+"""Faults in the releases of units and in what runs them."""
+
+from tests.mutation import Fault, rows
+
+_RELEASES = "solvers/element_level/_releases.py"
+_UPDATES = "solvers/element_level/_unit_updates.py"
+_SGD = "solvers/element_level/sgd.py"
+_USER = "solvers/element_level/_user_level.py"
+_GHOST = "oracles/_ghost_norms.py"
+_TESTS = "tests/solvers/test_element_sgd.py"
+_EDITED = (f"{_TESTS}::test_an_edited_plan_is_certified_for_the_noise_that_it_adds",)
+_FAR = (f"{_TESTS}::test_no_pair_of_element_neighbours_is_further_apart_than_twice_the_clip_norm",)
+_STEPS = (f"{_TESTS}::test_steps_are_those_of_the_algorithm",)
+_EMPTY = (f"{_TESTS}::test_empty_slots_leave_no_trace",)
+_WHOLE = (f"{_TESTS}::test_a_user_protected_whole_moves_the_sum_by_twice_the_cap_and_no_more",)
+_ONE = (f"{_TESTS}::test_with_one_element_it_is_user_level_sgd_bit_for_bit",)
+_SAID = (f"{_TESTS}::test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away",)
+_GHOSTS = ("tests/oracles/test_ghost_norms.py",)
+
+FAULTS = (
+    Fault(
+        "units: users are sampled and charged as units",
+        _RELEASES,
+        "scheme = PoissonUsers(rate, self.longest)",
+        "scheme = Poisson(rate)",
+        (*rows("element_sgd, poisson users"), *_EDITED),
+    ),
+    Fault(
+        "units: noise over the clip norm, not over twice it",
+        _UPDATES,
+        "aggregate = transforms.summed_contributions(bound,",
+        "aggregate = transforms.summed_contributions(bound / 2,",
+        (*rows("element_sgd, poisson"), *_EDITED),
+    ),
+    Fault(
+        "units: replacing is charged as leaving out",
+        _RELEASES,
+        '"replace": NeighboringRelation.REPLACE_ONE,',
+        '"replace": NeighboringRelation.REPLACE_SPECIAL,',
+        (*_EDITED, *rows("element_sgd, poisson")),
+    ),
+    Fault(
+        "units: the divisor is the number of units that are there",
+        _UPDATES,
+        "aggregate = transforms.summed_contributions(bound, releases.batch_size, steps.relation)",
+        "aggregate = transforms.summed_contributions(bound, jnp.maximum(1, jnp.sum(jnp.any(data.mask, 1)))"
+        " if data.mask is not None else releases.batch_size, steps.relation)",
+        (*_EMPTY, *rows("element_sgd, full")),
+    ),
+    Fault(
+        "units: the cap on a user's sum is accounted for and not applied",
+        _UPDATES,
+        "releases.longest * clip_norm, counted)",
+        "float(slots) * clip_norm, counted)",
+        (*_WHOLE, *rows("element_sgd, poisson users capped")),
+    ),
+    Fault(
+        "units: the cap is larger than is accounted for",
+        _RELEASES,
+        "scheme = PoissonUsers(rate, self.longest)",
+        "scheme = PoissonUsers(rate, 1.0)",
+        (*_EDITED, *rows("element_sgd, poisson users")),
+    ),
+    Fault(
+        "units: elements of a user whose sum is capped are not clipped themselves",
+        _UPDATES,
+        "clipped = jax.vmap(lambda g: norms.clip_to_norm(g, clip_norm))(made)",
+        "clipped = made",
+        _FAR,
+    ),
+    Fault(
+        "units: a user's last element is dropped",
+        _UPDATES,
+        "jnp.sum(x.reshape(-1, slots, *x.shape[1:]), axis=1)",
+        "jnp.sum(x.reshape(-1, slots, *x.shape[1:])[:, : max(1, slots - 1)], axis=1)",
+        (f"{_TESTS}::test_the_expected_sum_of_a_sample_is_its_share_of_the_whole",),
+    ),
+    Fault(
+        "units: ascent",
+        _UPDATES,
+        "(-m / eta).astype(m.dtype)",
+        "(m / eta).astype(m.dtype)",
+        (*_STEPS, "tests/corrections/test_element_sgd.py"),
+    ),
+    Fault(
+        "units: the mapping is that of the first step in all of them",
+        _UPDATES,
+        "eta = step_size(step)",
+        "eta = step_size(0)",
+        _STEPS,
+    ),
+    Fault(
+        "units: a user protected whole moves as one element does",
+        _RELEASES,
+        'return self.longest if self.protects == "user" else 1.0',
+        "return 1.0",
+        (*_WHOLE, *_EDITED),
+    ),
+    Fault(
+        "units: a fixed number of units is charged as that of users times itself",
+        _RELEASES,
+        "WithoutReplacement(users * slots, batch * slots)",
+        "WithoutReplacement(users * slots, batch)",
+        (
+            *_ONE,
+            *rows("element_sgd, fixed"),
+            f"{_TESTS}::test_the_expected_sum_of_a_sample_is_its_share_of_the_whole",
+        ),
+    ),
+    Fault(
+        "units: of a user's elements one is as likely to be drawn as all together",
+        _USER,
+        "some = -math.expm1(k * math.log1p(-rate)) if rate < 1 else 1.0",
+        "some = rate",
+        _SAID,
+    ),
+    Fault(
+        "units: a group of k pays k times ε at the same δ",
+        _USER,
+        "if middle + factor <= math.log(delta) - 1e-9:",
+        "if middle <= math.log(delta):",
+        _SAID,
+    ),
+    Fault(
+        "units: k elements move the sum as one does",
+        _USER,
+        "length = float(k)",
+        "length = 1.0",
+        _SAID,
+    ),
+    Fault(
+        "ghost norms: no room for the rounding of inner products",
+        _GHOST,
+        "terms * unit / (1 - terms * unit) * longest**2)",
+        "0.0 * longest)",
+        _GHOSTS,
+    ),
+    Fault(
+        "ghost norms: the items of a user are across each other",
+        _GHOST,
+        "square = jnp.sum(of_coefficients * of_rows, axis=(1, 2))",
+        "square = jnp.trace(of_coefficients * of_rows, axis1=1, axis2=2)",
+        _GHOSTS,
+    ),
+)

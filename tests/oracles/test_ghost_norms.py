@@ -1,0 +1,106 @@
+"""Norms of matrix gradients from inner products of items: the same sums, never above the clip norm."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.oracles import _ghost_norms, gradients, linear
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+
+USERS, ITEMS, DIM, CLASSES = 7, 3, 220, 5
+OBJECTIVE = losses.softmax(1.0, CLASSES)
+MODEL = OBJECTIVE.linear_model
+WEIGHTS = jnp.asarray(np.random.default_rng(1).standard_normal((DIM, CLASSES)), jnp.float32)
+
+
+def _data(seed=0):
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((USERS, ITEMS, DIM)).astype(np.float32)
+    features[1, 1] = features[1, 0]  # items of opposite classes, which cancel in part
+    features[2] = 0.0
+    features[3, 0, 0] = np.nan
+    labels = rng.integers(0, CLASSES, (USERS, ITEMS)).astype(np.int32)
+    mask = rng.random((USERS, ITEMS)) < 0.8
+    mask[5] = False
+    return UserData(Example(features, labels), mask)
+
+
+def _rows():
+    """Gradients of all users in float64 by NumPy alone; a row with an entry that is no number is zero."""
+    data, weights = _data(), np.asarray(WEIGHTS, float)
+    found = np.zeros((USERS, DIM, CLASSES))
+    for u in range(USERS):
+        kept = data.mask[u]
+        x = np.asarray(data.items.features[u], float)[kept]
+        if not len(x):
+            continue
+        x[~np.all(np.isfinite(x), axis=1)] = 0.0
+        x = x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+        margins = x @ weights
+        odds = np.exp(margins - margins.max(1, keepdims=True))
+        odds /= odds.sum(1, keepdims=True)
+        odds[np.arange(len(x)), data.items.label[u][kept]] -= 1
+        found[u] = x.T @ odds / len(x)
+    return found
+
+
+@pytest.mark.parametrize("clip_norm", [0.05, 0.3, 1e3])
+def test_the_sum_is_that_of_clipped_gradients(clip_norm):
+    data = linear.prepare(MODEL, _data(), DIM)
+    assert _ghost_norms.pays(MODEL, data)
+    oracle = linear.clipped_gradient_sum(MODEL, clip_norm, chunk_size=4)
+    found = oracle(jax.random.key(0), WEIGHTS, data).gradient
+    rows = _rows()
+    sizes = np.linalg.norm(rows, axis=(1, 2))
+    factors = np.minimum(1.0, clip_norm / np.maximum(sizes, 1e-30))
+    expected = np.tensordot(factors, rows, 1)
+    # What is added for rounding makes a factor smaller by as much, and never larger.
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * min(clip_norm, 1e-3))
+
+
+def test_no_user_is_longer_than_the_clip_norm_in_exact_arithmetic():
+    """Items that cancel all but a little, where an inner product in float32 is mostly rounding."""
+    rng = np.random.default_rng(3)
+    base = rng.standard_normal(DIM)
+    base /= np.linalg.norm(base)
+    for scale in (1e-1, 1e-2, 1e-3, 1e-4, 0.0):
+        features = np.stack([base, base + scale * rng.standard_normal(DIM) / DIM**0.5])
+        features = (0.9 * features[None]).astype(np.float32)
+        labels = np.array([[0, 1]], np.int32)
+        weights = jnp.zeros((DIM, CLASSES))
+        one = UserData(Example(features, labels), None)
+        data = linear.prepare(MODEL, one, DIM)
+        for clip_norm in (1e-3, 1e-2, 0.1):
+            oracle = linear.clipped_gradient_sum(MODEL, clip_norm)
+            made = np.asarray(oracle(jax.random.key(0), weights, data).gradient, float)
+            assert np.linalg.norm(made) <= clip_norm
+    # Coefficients that cancel but for what the rows differ by, far below what an inner product resolves.
+    coefficients = jnp.ones((40, 2, CLASSES)).at[:, 1].set(-1.0)
+    base = rng.standard_normal((40, 1, DIM))
+    base *= 0.9 / np.linalg.norm(base, axis=-1, keepdims=True)
+    away = 2e-5 * rng.standard_normal((40, 1, DIM)) / DIM**0.5
+    features = np.concatenate([base, base + away], axis=1).astype(np.float32)
+    data = linear.prepare(MODEL, UserData(Example(features, np.zeros((40, 2), np.int32))), DIM)
+    exact = np.einsum(
+        "uik,uid->udk", np.asarray(coefficients, float), np.asarray(data.features, float)
+    )
+    assert np.all(
+        np.linalg.norm(exact, axis=(1, 2)) <= _ghost_norms.norm_bounds(coefficients, data)
+    )
+
+
+def test_gradients_by_automatic_differentiation_agree():
+    sample = _data()
+    features = np.nan_to_num(np.asarray(sample.items.features))
+    sample = sample._replace(items=sample.items._replace(features=features))
+    plain = gradients.clipped_gradient_sum(gradients.user_gradient(OBJECTIVE), 0.2)
+    ghost = linear.clipped_gradient_sum(MODEL, 0.2)
+    key = jax.random.key(0)
+    np.testing.assert_allclose(
+        ghost(key, WEIGHTS, linear.prepare(MODEL, sample, DIM)).gradient,
+        plain(key, WEIGHTS, sample).gradient,
+        atol=2e-4,
+    )

@@ -1,6 +1,7 @@
 """Where parameters live: norms, convex sets, composite terms, rotations, smoothing kernels."""
 
 from dpsco_jax.geometry import (
+    block_norms,
     domains,
     llt_gap,
     log_laplace,
@@ -11,6 +12,7 @@ from dpsco_jax.geometry import (
     rotations,
     schatten_laplace,
     smoothing,
+    subspaces,
     two_balls,
 )
 from dpsco_jax.geometry.domains import Domain, ball, box, l1_ball, simplex, whole_space
@@ -19,6 +21,7 @@ from dpsco_jax.geometry.lp_balls import lp_ball, schatten_ball
 __all__ = [
     "Domain",
     "ball",
+    "block_norms",
     "box",
     "domains",
     "l1_ball",
@@ -34,6 +37,7 @@ __all__ = [
     "schatten_laplace",
     "simplex",
     "smoothing",
+    "subspaces",
     "two_balls",
     "whole_space",
 ]

@@ -2,12 +2,16 @@
 
 from dpsco_jax.mechanisms import (
     additive,
+    clustered_histogram,
     denoising,
+    heavy_hitters,
+    histogram_releases,
     histograms,
     noisy_iteration,
     private_selection,
     selection,
     sparse_vector,
+    two_stage_histogram,
 )
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import (
@@ -19,14 +23,18 @@ from dpsco_jax.mechanisms.winsorized import (
 
 __all__ = [
     "additive",
+    "clustered_histogram",
     "concentrated_mean",
     "denoising",
+    "heavy_hitters",
+    "histogram_releases",
     "histograms",
     "noisy_iteration",
     "private_range",
     "private_selection",
     "selection",
     "sparse_vector",
+    "two_stage_histogram",
     "winsorized_calibration",
     "winsorized_mean",
     "winsorized_releases",

@@ -12,8 +12,8 @@ gradient is link'(<w, x>, label)·x. No automatic differentiation, and no gradie
 - one-hot items: margins are gathered, and the c_j scattered into the user gradients of a chunk; of users who
   have few of the columns only the numbers at these (``_local_columns``).
 
-Source: the closed form of per-example norms of generalized linear models (Goodfellow 2015, for one layer; Li et
-al. 2022 for several items, "ghost clipping").
+Source: the closed form of per-example norms of generalized linear models (Goodfellow 2015, for one layer; Li
+et al. 2022 for several items, "ghost clipping").
 
 Formal guarantee: as for ``gradients.clipped_gradient_sum``: each user's term is a function of the user's
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.

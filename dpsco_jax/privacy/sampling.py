@@ -132,6 +132,7 @@ class PoissonUsers(NamedTuple):
         Raises:
             ValueError: for another relation, or an argument out of range.
         """
+        self._check()
         require_relation("relation", relation, _kinds.UsersSampled.relations)
         return mixtures.user_sampled_gaussian(noise_multiplier, self.probability, self.cap)
 
@@ -143,8 +144,7 @@ class PoissonUsers(NamedTuple):
         Raises:
             ValueError: unless the relation is REPLACE_ONE, or for an argument out of range.
         """
-        require_probability("probability", self.probability)
-        require_within("cap", self.cap, 1.0, np.inf)
+        self._check()
         require_multiplier("noise_multiplier", noise_multiplier)
         require_relation("relation", relation)
         _kinds.require_proof(
@@ -155,9 +155,14 @@ class PoissonUsers(NamedTuple):
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
         """The event of one Gaussian release, which the accountants of ``dp_accounting`` do not know."""
+        self._check()
         return events.user_sampled_gaussian(
             noise_multiplier, float(np.asarray(self.probability)), float(np.asarray(self.cap))
         )
+
+    def _check(self) -> None:
+        require_probability("probability", self.probability)
+        require_within("cap", self.cap, 1.0, np.inf)
 
 
 class WithoutReplacement(NamedTuple):

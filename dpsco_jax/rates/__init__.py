@@ -3,6 +3,8 @@
 from dpsco_jax.rates import (
     accelerated,
     bounded_losses,
+    dimension_free,
+    element_level,
     norms,
     parallel,
     sampling,
@@ -17,6 +19,8 @@ from dpsco_jax.rates import (
 __all__ = [
     "accelerated",
     "bounded_losses",
+    "dimension_free",
+    "element_level",
     "norms",
     "parallel",
     "sampling",

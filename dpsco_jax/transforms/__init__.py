@@ -27,6 +27,7 @@ from dpsco_jax.transforms.outlier_removed_mean import (
 )
 from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 from dpsco_jax.transforms.project import project
+from dpsco_jax.transforms.project_subspace import project_subspace, projected_certificate
 from dpsco_jax.transforms.restart import RestartState, restart_every, restart_stages
 from dpsco_jax.transforms.until_halted import UntilHaltedState, until_halted
 from dpsco_jax.transforms.winsorized_mean import WinsorizedMeanState, winsorized_mean
@@ -57,6 +58,8 @@ __all__ = [
     "outlier_removed_mean",
     "privatize",
     "project",
+    "project_subspace",
+    "projected_certificate",
     "restart_every",
     "restart_stages",
     "stable_centre_rate",

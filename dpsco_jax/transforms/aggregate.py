@@ -10,7 +10,12 @@ import jax
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._checks import require_callable, require_positive, require_relation
+from dpsco_jax._checks import (
+    require_callable,
+    require_flag,
+    require_positive,
+    require_relation,
+)
 
 
 def _as_released(released: Any, state: Any) -> tuple[Any, Any]:
@@ -35,11 +40,15 @@ class Aggregate(optax.GradientTransformationExtraArgs):
             noise is on: it turns the noised statistic into updates, and may remember releases. It
             is post-processing, so that ``state`` must hold nothing of the data. Where there is
             one, the statistic itself need not be an update.
+        proven: whether the sensitivity is a bound. An analysis may release a statistic of which nothing is
+            proven (a projection onto directions found in private data); ``privatize`` charges an unbounded
+            loss for it.
     """
 
     sensitivity: jax.typing.ArrayLike
     relation: NeighboringRelation
     finish: Callable[[Any, Any], tuple[Any, Any]]
+    proven: bool
 
     def __new__(
         cls,
@@ -48,22 +57,24 @@ class Aggregate(optax.GradientTransformationExtraArgs):
         sensitivity: jax.typing.ArrayLike,
         relation: NeighboringRelation,
         finish: Callable[[Any, Any], tuple[Any, Any]] = _as_released,
+        proven: bool = True,
     ) -> "Aggregate":
         """An aggregate of the two functions of an optax transformation and what goes with them.
 
         Raises:
-            ValueError: ``init``, ``update`` or ``finish`` is no function, ``sensitivity`` is not positive, or
-                ``relation`` is no ``NeighboringRelation``.
+            ValueError: ``init``, ``update`` or ``finish`` is no function, ``sensitivity`` is not positive,
+                ``relation`` is no ``NeighboringRelation``, or ``proven`` no boolean.
         """
         for name, function in (("init", init), ("update", update), ("finish", finish)):
             require_callable(name, function)
         require_positive("sensitivity", sensitivity)
         require_relation("relation", relation)
-        return _assembled(init, update, sensitivity, relation, finish)
+        proven = require_flag("proven", proven)
+        return _assembled(init, update, sensitivity, relation, finish, proven)
 
     def __reduce__(self) -> Any:
         # A tuple would be built again from its two entries alone.
-        return _assembled, (*self, self.sensitivity, self.relation, self.finish)
+        return _assembled, (*self, self.sensitivity, self.relation, self.finish, self.proven)
 
     def _replace(self, **kwargs: Any) -> "Aggregate":
         parts = {
@@ -72,26 +83,32 @@ class Aggregate(optax.GradientTransformationExtraArgs):
             "sensitivity": self.sensitivity,
             "relation": self.relation,
             "finish": self.finish,
+            "proven": self.proven,
         }
         return Aggregate(**{**parts, **kwargs})
 
 
-def _assembled(init: Any, update: Any, sensitivity: Any, relation: Any, finish: Any) -> Aggregate:
+def _assembled(
+    init: Any, update: Any, sensitivity: Any, relation: Any, finish: Any, proven: bool
+) -> Aggregate:
     """Without checks: what a tree is mapped to may be anything."""
     aggregate = optax.GradientTransformationExtraArgs.__new__(Aggregate, init, update)
     aggregate.sensitivity = sensitivity
     aggregate.relation = relation
     aggregate.finish = finish
+    aggregate.proven = proven
     return aggregate
 
 
-def _flatten(aggregate: Aggregate) -> tuple[tuple[Any, ...], NeighboringRelation]:
-    return (*aggregate, aggregate.sensitivity, aggregate.finish), aggregate.relation
+def _flatten(aggregate: Aggregate) -> tuple[tuple[Any, ...], tuple[NeighboringRelation, bool]]:
+    static = (aggregate.relation, aggregate.proven)
+    return (*aggregate, aggregate.sensitivity, aggregate.finish), static
 
 
-def _unflatten(relation: NeighboringRelation, parts: Any) -> Aggregate:
+def _unflatten(static: tuple[NeighboringRelation, bool], parts: Any) -> Aggregate:
     init, update, sensitivity, finish = parts
-    return _assembled(init, update, sensitivity, relation, finish)
+    relation, proven = static
+    return _assembled(init, update, sensitivity, relation, finish, proven)
 
 
 jax.tree_util.register_pytree_node(Aggregate, _flatten, _unflatten)

@@ -16,7 +16,7 @@ of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms o
 aggregate (``clipped_mean``). Wrappers that throw away the state of an update (``optax.apply_if_finite``)
 forget a charge: put them inside of the chain, after this transformation. ``optax.MultiSteps`` around it
 averages batches before the noise, which only ``FullBatch`` accounts for. In both cases the ledger is
-unbounded (docs/privacy/ledger.md).
+unbounded (docs/privacy/ledger.md), as it is for an aggregate of which nothing is ``proven``.
 
 Cost: one Gaussian draw per parameter; the curve of a step is computed once, when the
 transformation is made. With correlated noise, memory of ``bands - 1`` copies of the parameters.
@@ -137,6 +137,7 @@ def privatize(
         # that float32 cannot hold.
         valid = (sensitivity > 0) & jnp.isfinite(sensitivity)
         valid &= drawable(jnp.asarray(noise_multiplier, float) * sensitivity)
+        valid &= aggregate.proven
         charged, stream = privacy.unbounded_unless(valid, loss), state.stream
         if noise_correlation is None:
             stddev = jnp.asarray(noise_multiplier, float) * sensitivity

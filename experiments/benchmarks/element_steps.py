@@ -1,9 +1,9 @@
 """Steps over units: memory against their number, and a last layer whose norms come from inner products.
 
-What it computes: temporaries of a compiled step of ``element_level.sgd`` for 10^4 and 10^6 units, as the compiler
-reports them, beside what the sample itself takes (a number for every unit); seconds of a clipped gradient sum
-of a softmax regression with 2048 × 101 parameters, 256 units of 4 items, beside ``vmap(grad)``, and of a step
-of logistic regression, 4,096 units of one item and 1,024 numbers, beside the gradient of the mean loss.
+What it computes: temporaries of a compiled step of ``element_level.sgd`` for 10^4 and 10^6 units, as the
+compiler reports them; seconds of a clipped gradient sum of a softmax regression with 2048 × 101 parameters,
+256 units of 4 items, beside ``vmap(grad)``, and of one of logistic regression, 4,096 units of one item and
+1,024 numbers, beside the gradient of the mean loss.
 
 Source: none.
 
@@ -56,9 +56,11 @@ def _last_layer() -> Row:
     features = rng.standard_normal((UNITS, ITEMS, DIM)).astype(np.float32)
     labels = rng.integers(0, CLASSES, (UNITS, ITEMS)).astype(np.int32)
     data = UserData(Example(jnp.asarray(features), jnp.asarray(labels)))
-    ready = linear.prepare(objective.linear_model, data, DIM)
+    model = objective.linear_model
+    assert model is not None
+    ready = linear.prepare(model, data, DIM)
     point, key = jnp.zeros((DIM, CLASSES)), jax.random.key(0)
-    ghost = jax.jit(linear.clipped_gradient_sum(objective.linear_model, 0.1))
+    ghost = jax.jit(linear.clipped_gradient_sum(model, 0.1))
     plain = jax.jit(gradients.clipped_gradient_sum(gradients.user_gradient(objective), 0.1))
     calls = {
         "ours": lambda: ghost(key, point, ready).gradient,
@@ -75,9 +77,11 @@ def _regression() -> Row:
     objective, rng = losses.logistic(1.0), np.random.default_rng(0)
     features = jnp.asarray(rng.standard_normal((4096, 1, 1024)), jnp.float32)
     data = UserData(Example(features, jnp.ones((4096, 1))))
-    ready = linear.prepare(objective.linear_model, data, 1024)
+    model = objective.linear_model
+    assert model is not None
+    ready = linear.prepare(model, data, 1024)
     point, key = jnp.zeros(1024), jax.random.key(0)
-    ours = jax.jit(linear.clipped_gradient_sum(objective.linear_model, 0.1))
+    ours = jax.jit(linear.clipped_gradient_sum(model, 0.1))
     rows = ready.features[:, 0]
 
     def loss(w: Any) -> Any:
@@ -99,10 +103,7 @@ def rows() -> list[Row]:
         few, many = (temporary_bytes(size, sampling) for size in (10_000, 1_000_000))
         drawn = {"element": 1_000_000, "user": 100_000, "fixed": 1_000_000}[sampling]
         note = f"the draw over {drawn:,} takes a few numbers each; all updates: 256 MB"
-        found.append(
-            Row(
-                f"temporaries of a step, {sampling} sampling, dim 64",
-                "1,000,000 units", many / 1e6, "10,000 units", few / 1e6, None, note, unit="MB",
-            )  # fmt: skip
-        )
+        work = f"temporaries of a step, {sampling} sampling, dim 64"
+        sizes = ("1,000,000 units", many / 1e6, "10,000 units", few / 1e6)
+        found.append(Row(work, *sizes, None, note, unit="MB"))
     return found

@@ -4,8 +4,11 @@ from dpsco_jax.sweeps.experiment import Experiment
 from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.element_cnn import ElementCNN
+from experiments.studies.element_histogram import ElementHistogram
 from experiments.studies.element_last_layer import ElementLastLayer
 from experiments.studies.feasible_region import FeasibleRegion
+from experiments.studies.geometric_median import GeometricMedian
+from experiments.studies.gradient_subspaces import GradientSubspaces
 from experiments.studies.gradients_to_floor import GradientsToFloor
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
 from experiments.studies.private_nonsmooth import PrivateNonsmooth
@@ -39,12 +42,15 @@ _ALL: tuple[type[Experiment], ...] = (
     ResqueDrift,
     PrivateNonsmooth,
     ProximalBias,
+    GradientSubspaces,
     AutoChoice,
+    GeometricMedian,
     SamplingTuning,
     SamplingRisk,
     SamplingQueries,
     ElementLastLayer,
     ElementCNN,
+    ElementHistogram,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -16,9 +16,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers.element_level import sgd
 
 USERS, SLOTS, DIM = 4, 5, 3
-BALL = Objective(
-    lambda w, z: jnp.sum((w - z) ** 2) / 2, 4.0, 1.0, domains.ball(2.0)
-)
+BALL = Objective(lambda w, z: jnp.sum((w - z) ** 2) / 2, 4.0, 1.0, domains.ball(2.0))
 
 
 def _plan(objective, **given):

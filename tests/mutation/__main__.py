@@ -28,7 +28,10 @@ from tests.mutation import Fault
 from tests.mutation.faults_attacked import FAULTS as ATTACKED
 from tests.mutation.faults_element_data import FAULTS as ELEMENT_DATA
 from tests.mutation.faults_element_sgd import FAULTS as ELEMENT_SGD
+from tests.mutation.faults_elements import FAULTS as ELEMENTS
 from tests.mutation.faults_exact import FAULTS as EXACT
+from tests.mutation.faults_geometry import FAULTS as GEOMETRY
+from tests.mutation.faults_histograms import FAULTS as HISTOGRAMS
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_iteration import FAULTS as ITERATION
 from tests.mutation.faults_llt import FAULTS as LLT
@@ -38,6 +41,7 @@ from tests.mutation.faults_privacy import FAULTS as PRIVACY
 from tests.mutation.faults_proximal import FAULTS as PROXIMAL
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
+from tests.mutation.faults_subspaces import FAULTS as SUBSPACES
 from tests.mutation.faults_values import FAULTS as VALUES
 from tests.mutation.faults_whitened import FAULTS as WHITENED
 from tests.mutation.fork_server import FAILED, PASSED, Run, Server
@@ -45,8 +49,9 @@ from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
-    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *ELEMENT_DATA,
-    *INEXACT, *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENT_SGD,
+    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
+    *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
+    *HISTOGRAMS, *SUBSPACES,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

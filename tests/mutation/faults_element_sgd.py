@@ -9,18 +9,12 @@ _USER = "solvers/element_level/_user_level.py"
 _GHOST = "oracles/_ghost_norms.py"
 _TESTS = "tests/solvers/test_element_sgd.py"
 _EDITED = (f"{_TESTS}::test_an_edited_plan_is_certified_for_the_noise_that_it_adds",)
-_FAR = (
-    f"{_TESTS}::test_no_pair_of_element_neighbours_is_further_apart_than_twice_the_clip_norm",
-)
+_FAR = (f"{_TESTS}::test_no_pair_of_element_neighbours_is_further_apart_than_twice_the_clip_norm",)
 _STEPS = (f"{_TESTS}::test_steps_are_those_of_the_algorithm",)
 _EMPTY = (f"{_TESTS}::test_empty_slots_leave_no_trace",)
-_WHOLE = (
-    f"{_TESTS}::test_a_user_protected_whole_moves_the_sum_by_twice_the_cap_and_no_more",
-)
+_WHOLE = (f"{_TESTS}::test_a_user_protected_whole_moves_the_sum_by_twice_the_cap_and_no_more",)
 _ONE = (f"{_TESTS}::test_with_one_element_it_is_user_level_sgd_bit_for_bit",)
-_SAID = (
-    f"{_TESTS}::test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away",
-)
+_SAID = (f"{_TESTS}::test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away",)
 _GHOSTS = ("tests/oracles/test_ghost_norms.py",)
 
 FAULTS = (
@@ -107,7 +101,11 @@ FAULTS = (
         _RELEASES,
         "WithoutReplacement(users * slots, batch * slots)",
         "WithoutReplacement(users * slots, batch)",
-        (*_ONE, *rows("element_sgd, fixed"), f"{_TESTS}::test_the_expected_sum_of_a_sample_is_its_share_of_the_whole"),
+        (
+            *_ONE,
+            *rows("element_sgd, fixed"),
+            f"{_TESTS}::test_the_expected_sum_of_a_sample_is_its_share_of_the_whole",
+        ),
     ),
     Fault(
         "units: of a user's elements one is as likely to be drawn as all together",

@@ -84,7 +84,9 @@ def test_no_user_is_longer_than_the_clip_norm_in_exact_arithmetic():
     away = 2e-5 * rng.standard_normal((40, 1, DIM)) / DIM**0.5
     features = np.concatenate([base, base + away], axis=1).astype(np.float32)
     data = linear.prepare(MODEL, UserData(Example(features, np.zeros((40, 2), np.int32))), DIM)
-    exact = np.einsum("uik,uid->udk", np.asarray(coefficients, float), np.asarray(data.features, float))
+    exact = np.einsum(
+        "uik,uid->udk", np.asarray(coefficients, float), np.asarray(data.features, float)
+    )
     assert np.all(
         np.linalg.norm(exact, axis=(1, 2)) <= _ghost_norms.norm_bounds(coefficients, data)
     )

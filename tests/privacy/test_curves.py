@@ -53,6 +53,14 @@ CURVES = {
     "approximate_dp": (privacy.approximate_dp, [(0.01, 0.0), (1.0, 1e-9), (8.0, 1e-8)]),
     "gdp": (privacy.gdp, [(0.1,), (1.0,), (5.0,)]),
     "poisson": (privacy.poisson_subsampled_gaussian, [(4.0, 0.001), (2.0, 0.01), (0.5, 0.3)]),
+    "poisson_replaced": (
+        privacy.poisson_replaced_gaussian,
+        [(4.0, 0.001), (2.0, 0.01), (0.5, 0.3)],
+    ),
+    "user_sampled": (
+        privacy.user_sampled_gaussian,
+        [(4.0, 0.001, 1.5), (2.0, 0.01, 2.5), (0.5, 0.3, 9.0)],
+    ),
     "without_replacement": (
         privacy.subsampled_gaussian_without_replacement,
         [(4.0, 1000, 1), (2.0, 1000, 10), (0.5, 1000, 300)],

@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from dpsco_jax.problems import datasets, reference, users
+from dpsco_jax.problems.datasets import trump_tweets
 from dpsco_jax.problems.datasets.task import bucketed
 from dpsco_jax.problems.objective import row_values
 
@@ -112,3 +113,18 @@ def test_a_missing_number_is_in_no_bucket():
     field = bucketed("wage", [0.5, np.nan, 1.0, 7.0, None], [1.0, 2.0])
     assert field.codes.tolist() == [0, -1, 1, 2, -1]
     assert field.vocabulary == ("<1", "[1,2)", ">=2")
+
+
+def test_tweets_have_two_telephones():
+    every = trump_tweets.tweets()
+    assert every.columns.tolist() == ["time", "source", "text"]
+    assert len(every) == 20_761
+    assert every["time"].dt.date.nunique() == 2343
+    assert every["time"].is_monotonic_increasing
+    labelled, before = trump_tweets.by_phone()
+    assert labelled["label"].value_counts().to_dict() == {1: 2255, 0: 2253}
+    assert (labelled["source"] == "Twitter for Android").tolist() == (
+        labelled["label"] == 1
+    ).tolist()
+    assert len(before) == 13_089
+    assert before["time"].max() < labelled["time"].min()

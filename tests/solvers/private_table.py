@@ -39,7 +39,14 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.element_level import federated
 from dpsco_jax.solvers.element_level import sgd as element_sgd
-from dpsco_jax.solvers.item_level import erm, langevin, private_ac_sa, sco, staged_ac_sa
+from dpsco_jax.solvers.item_level import (
+    erm,
+    langevin,
+    private_ac_sa,
+    regularized_sgd,
+    sco,
+    staged_ac_sa,
+)
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
@@ -240,7 +247,8 @@ ROWS: tuple[Row, ...] = (
         elements=2, above=1.5),
     _row("element_sgd, poisson users capped", ELEMENT_SGD, 8, num_steps=3, sampling="user", cap=1.5,
         batch_size=2, elements=2, above=1.5, share=0.6),
-    _row("element_sgd, fixed", ELEMENT_SGD, 8, num_steps=3, sampling="fixed", batch_size=2, step_decay="sqrt"),
+    _row("element_sgd, fixed", ELEMENT_SGD, 8, num_steps=3, sampling="fixed", batch_size=2,
+        step_decay="sqrt"),
     _row("element_sgd, full", ELEMENT_SGD, 8, num_steps=3, sampling="full"),
     _row("federated, poisson", FEDERATED, 8, num_steps=2, batch_size=2, local_steps=2, local_step_size=0.01,
         step_size=0.1),
@@ -266,6 +274,16 @@ ROWS: tuple[Row, ...] = (
     _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, above=2.5),
     _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8),
     _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, clip_norm=0.5, **SAMPLED),
+    _row(
+        "regularized_sgd, full", regularized_sgd, 8, num_steps=3, objective=WHOLE, distance=1.0,
+        coefficients=(1.0, 0.5, 0.1, 0.0),
+    ),
+    _row(
+        # Few users and several steps, or a Rényi curve is far above the certificate, which lets every step
+        # choose its worse direction, while the count takes one for all of them.
+        "regularized_sgd, single", regularized_sgd, 4, num_steps=8, sampling="single", objective=WHOLE,
+        distance=1.0, regularization=0.4, clip_norm=0.5, above=1.05,
+    ),
     _row(
         # Of the usual budget the second stage would be left out.
         "erm, restarts", erm, 8, method="restarts", num_stages=2, objective=RIDGED, epsilon=40.0,

@@ -24,7 +24,11 @@ FILES = sorted(
     for found in pkgutil.iter_modules(room.__path__)
     if not found.name.startswith("_")
 )
-FILES.append("dpsco_jax.solvers.first_order")
+FILES += [
+    "dpsco_jax.solvers.first_order",
+    "dpsco_jax.geometry.subspaces",
+    "dpsco_jax.transforms.project_subspace",
+]
 
 
 @pytest.mark.parametrize("name", FILES, ids=lambda name: name.removeprefix("dpsco_jax.solvers."))

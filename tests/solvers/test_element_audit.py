@@ -1,4 +1,4 @@
-"""Element-level SGD attacked from end to end: a user whose elements all point one way, one of them turned round.
+"""Element-level SGD attacked from end to end: a user whose elements point one way, one of them turned round.
 
 The loss <z, w> makes every update a record. Under ``"element"`` sampling what is learned stays below what is
 claimed; under ``"user"`` sampling the other elements tell whether the user was drawn, and what is learned is
@@ -6,6 +6,8 @@ above what the paper claims (correction N3) and below what is claimed here.
 """
 
 import dataclasses
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -91,3 +93,12 @@ def test_what_is_charged_for_twenty_elements_is_not_what_the_paper_charges():
     assert plan.certificate().epsilon > 8.87
     by_element = dataclasses.replace(plan, sampling="element")
     assert by_element.certificate().epsilon == pytest.approx(1.79, abs=0.01)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_run():
+    page = (Path(__file__).parents[2] / "docs/element_level.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(examples) == 2
+    for example in examples:
+        exec(compile(example, "docs/element_level.md", "exec"), {})

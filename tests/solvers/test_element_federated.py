@@ -79,9 +79,11 @@ def test_local_steps_are_those_of_clients(radius):
 def test_the_server_has_any_optimizer():
     plan = dataclasses.replace(_plan(sampling="full", num_steps=1), noise_multiplier=0.0)
     run = jax.jit(
-        lambda p: federated.solve(
-            jax.random.key(1), p, LOSS, _data(), ORIGIN, server=optax.adam(0.1)
-        ).params
+        lambda p: (
+            federated.solve(
+                jax.random.key(1), p, LOSS, _data(), ORIGIN, server=optax.adam(0.1)
+            ).params
+        )
     )
     np.testing.assert_allclose(np.abs(run(plan)), 0.1, rtol=1e-3)
     with pytest.raises(ValueError, match="server must be"):
@@ -89,7 +91,8 @@ def test_the_server_has_any_optimizer():
 
 
 @pytest.mark.parametrize(
-    ("named", "given"), [("local_steps", {"local_steps": 0}), ("local_step_size", {"local_step_size": 0.0})]
+    ("named", "given"),
+    [("local_steps", {"local_steps": 0}), ("local_step_size", {"local_step_size": 0.0})],
 )
 def test_bad_arguments_are_refused_by_name(named, given):
     settings = {"local_step_size": 0.4, "batch_size": 2} | SIZES | given

@@ -75,9 +75,7 @@ def test_with_one_element_it_is_user_level_sgd_bit_for_bit(ours, theirs):
     # Of an element replaced by nothing the curve is that of a user who is not there.
     assert plan.noise_multiplier == other.noise_multiplier
     units = elements.as_units(data)
-    np.testing.assert_array_equal(
-        _solve(plan, LOSS, data), _solve(other, LOSS, units, solver=sgd)
-    )
+    np.testing.assert_array_equal(_solve(plan, LOSS, data), _solve(other, LOSS, units, solver=sgd))
 
 
 def _reference(data, domain_radius, clip_norm, step_sizes):
@@ -324,14 +322,19 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
         counts = np.arange(k + 1)
         chances = tuple(stats.binom(k, 0.1).pmf(counts))
         ahead, behind = (
-            account.Law(chances, tuple(s * counts / sigma)) for s in (1.0, -1.0 if replaced else 0.0)
+            account.Law(chances, tuple(s * counts / sigma))
+            for s in (1.0, -1.0 if replaced else 0.0)
         )
-        least = max(
-            account._epsilon((pair,), delta) for pair in ((ahead, behind), (behind, ahead))
-        )
+        least = max(account._epsilon((pair,), delta) for pair in ((ahead, behind), (behind, ahead)))
         said = plan.user_certificate(k).epsilon
         assert 0.99 * least <= said <= everybody(plan.noise_multiplier / k, 1, delta)
         assert plan.certificate().epsilon < said
+    # Of everybody it is the Gaussian of k times the length, which group privacy bounds from above.
+    full = dataclasses.replace(
+        _plan(sampling="full", num_steps=1, elements_per_user=5), noise_multiplier=2.0
+    )
+    exact = everybody(0.4, 1, 1e-3)
+    assert full.user_certificate().epsilon == pytest.approx(exact, rel=1e-3)
     plan = _plan(num_users=20, num_steps=1, batch_size=2)
     assert plan.user_certificate(1) == plan.certificate()
     ordered = [plan.user_certificate(k).epsilon for k in (1, 2, 3)]
@@ -341,9 +344,7 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
 
 def test_of_users_who_are_sampled_the_user_level_is_that_of_capped_sums():
     plan = _plan(num_users=20, batch_size=2, sampling="user", cap=2.0)
-    whole = dataclasses.replace(
-        plan, protects="user", noise_multiplier=plan.noise_multiplier / 2.0
-    )
+    whole = dataclasses.replace(plan, protects="user", noise_multiplier=plan.noise_multiplier / 2.0)
     assert plan.user_certificate().epsilon <= whole.certificate().epsilon
     np.testing.assert_allclose(whole.noise_stddev, plan.noise_stddev)
 

@@ -80,6 +80,23 @@ def _privatize_layers(noise_multiplier, clip_norm):
     )
 
 
+def _privatize_projected(noise_multiplier, clip_norm):
+    """Made anew for the size of each set of parameters: a basis has a row for every number."""
+
+    def of(params):
+        dim = sum(leaf.size for leaf in jax.tree.leaves(params))
+        basis = np.linalg.qr(np.random.default_rng(0).normal(size=(dim, 2)))[0]
+        aggregate = transforms.clipped_mean(clip_norm, NUM_USERS)
+        aggregate = transforms.project_subspace(aggregate, basis, provenance="public")
+        return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
+
+    of(jnp.zeros(3))
+    return optax.GradientTransformationExtraArgs(
+        lambda params: of(params).init(params),
+        lambda updates, state, params=None, **extra: of(params).update(updates, state, **extra),
+    )
+
+
 def _privatize_poisson(noise_multiplier, clip_norm, probability):
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     aggregate = transforms.clipped_sum(clip_norm, relation, microbatch_size=4)
@@ -210,6 +227,16 @@ ROWS = [
     Row(
         "privatize, per layer",
         _privatize_layers,
+        (
+            {"noise_multiplier": 2.0, "clip_norm": 1.0},
+            {"noise_multiplier": 0.5, "clip_norm": 0.3},
+        ),
+        per_user=True,
+        private=True,
+    ),
+    Row(
+        "privatize, projected",
+        _privatize_projected,
         (
             {"noise_multiplier": 2.0, "clip_norm": 1.0},
             {"noise_multiplier": 0.5, "clip_norm": 0.3},

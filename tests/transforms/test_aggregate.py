@@ -34,16 +34,18 @@ def assert_same(found, expected):
     assert (found.init, found.update, found.finish) == (*expected, expected.finish)
     assert found.relation is expected.relation
     assert found.sensitivity == expected.sensitivity
+    assert found.proven is expected.proven
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickles(protocol):
-    aggregate = Aggregate(init, update, 0.25, ADD_REMOVE)
+    aggregate = Aggregate(init, update, 0.25, ADD_REMOVE, proven=False)
     assert_same(pickle.loads(pickle.dumps(aggregate, protocol)), aggregate)
 
 
 def test_copies_and_maps():
-    aggregate = Aggregate(init, update, 0.25, ADD_REMOVE)
+    assert Aggregate(init, update, 0.25, ADD_REMOVE).proven is True
+    aggregate = Aggregate(init, update, 0.25, ADD_REMOVE, proven=False)
     for same in (
         copy.copy(aggregate),
         copy.deepcopy(aggregate),
@@ -97,6 +99,7 @@ def test_wrappers_of_optax_take_it():
         ({"relation": None}, "relation"),
         ({"update": None}, "update"),
         ({"finish": 3}, "finish"),
+        ({"proven": None}, "proven"),
     ],
 )
 def test_arguments(changed, named):

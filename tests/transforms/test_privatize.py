@@ -255,3 +255,10 @@ def test_equal_keys_are_told_in_each_lane_of_a_batch():
         states = jax.vmap(start)(keys, keys.at[1].set(jax.random.key(9)))
         spent = privacy.privacy_spent(states)
         assert list(np.isfinite(spent.rdp).all(axis=-1)) == [False, True, False]
+
+
+@pytest.mark.parametrize(("relation", "shareable"), [(REPLACE, False), (ADD_REMOVE, True)])
+def test_poisson_samples_are_shared_where_a_user_comes_or_goes_only(relation, shareable):
+    aggregate = transforms.clipped_sum(1.0, relation)
+    made = transforms.privatize(aggregate, jax.random.key(1), 1.0, privacy.Poisson(0.1))
+    assert made.init(jnp.zeros(2)).ledger.shareable == shareable

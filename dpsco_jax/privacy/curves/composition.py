@@ -16,12 +16,20 @@ Cost: microseconds; the optimal composition is linear in the number of releases.
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import SupportsFloat
 
 import numpy as np
 from scipy import optimize, special
 
-from dpsco_jax._checks import require_integer, require_positive, require_real
+from dpsco_jax._checks import (
+    require,
+    require_instance,
+    require_integer,
+    require_positive,
+    require_real,
+    require_within,
+)
 
 _MACHINE = float(np.finfo(np.float64).eps)
 _ROUNDING = 1.0 + 64.0 * _MACHINE
@@ -49,6 +57,35 @@ def advanced_composition(
         _ROUNDING * (spread + num_steps * one * math.expm1(one)),
         min(_ROUNDING * (num_steps * failure + extra), 1.0),
     )
+
+
+def heterogeneous_composition(
+    epsilons: Sequence[float], deltas: Sequence[float], slack: SupportsFloat
+) -> tuple[float, float]:
+    """(ε, δ) of releases of different guarantees together, the sharper form of E Corollary 2.3.
+
+    Args:
+        epsilons: ε_i of each release, at least 0.
+        deltas: δ_i of each release, in [0, 1), as many.
+        slack: δ₀ in (0, 1).
+
+    Returns:
+        Σ ε_i tanh(ε_i/2) + √(2 Σ ε_i² log(1/δ₀)), and δ₀ + Σ δ_i. It is not divided by 1 + e^ε_i.
+
+    Raises:
+        ValueError: for a number out of its range, or not as many of the one as of the other.
+    """
+    require_instance("epsilons", epsilons, Sequence)
+    require_instance("deltas", deltas, Sequence)
+    require_within("epsilons", epsilons, 0.0, math.inf, open_high=True)
+    require_within("deltas", deltas, 0.0, 1.0, open_high=True)
+    require(len(epsilons) == len(deltas), "deltas", deltas, "as many as epsilons")
+    pairs = [(float(one), float(failure)) for one, failure in zip(epsilons, deltas, strict=True)]
+    extra = require_real("slack", slack, 0.0, 1.0)
+    mean = math.fsum(one * math.tanh(0.5 * one) for one, _ in pairs)
+    spread = math.sqrt(2.0 * math.fsum(one**2 for one, _ in pairs) * math.log(1.0 / extra))
+    failures = math.fsum(failure for _, failure in pairs)
+    return _ROUNDING * (mean + spread), min(_ROUNDING * (failures + extra), 1.0)
 
 
 def optimal_composition(

@@ -126,10 +126,10 @@ def self_mirrored(half: Pair, at_zero: float) -> Pair:
     at every ε ≥ 0, in both directions, at most the hockey-stick divergence of ``half``.
 
     Raises:
-        ValueError: if ``half`` is not a ``Pair``, or ``at_zero`` is not in [0, 1].
+        ValueError: if ``half`` is not a ``Pair``, or ``at_zero`` is not in [0, 1).
     """
     require_instance("half", half, Pair)
-    require_within("at_zero", at_zero, 0.0, 1.0)
+    require_within("at_zero", at_zero, 0.0, 1.0, open_high=True)
 
     def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         zero = int(np.searchsorted(edges, 0.0))

@@ -1,7 +1,7 @@
-"""What a run over units releases: sampling, relation and noise as one value, from which all accounting follows.
+"""What a run over units releases: sampling, relation and noise as one value, from which accounting follows.
 
-What it computes: a unit is one element of one user; there are num_users·elements_per_user of them, empty ones
-included. The released statistic is the sum of clipped unit updates over num_users·q; q = batch_size/num_users.
+What it computes: a unit is one element of one user; there are num_users·elements_per_user of them, empty
+ones included. Released is the sum of clipped unit updates over num_users·q, with q = batch_size/num_users.
 
 - ``"element"``: every unit takes part with probability q, independently;
 - ``"user"``: every user takes part with probability q, with all units; the user's sum is projected to
@@ -107,11 +107,10 @@ class ElementReleases:
         if self.sampling == "full":
             _checks.require(batch == users, "batch_size", batch, f"all of the {users} users")
             return GaussianSteps(FullBatch(), self.relation, num_steps)
-        rate, scheme = batch / users, None
-        if self.sampling == "fixed" and batch < users:
-            scheme = WithoutReplacement(users * slots, batch * slots)
-        elif self.sampling == "fixed":
-            scheme = FullBatch()
+        rate, scheme = batch / users, FullBatch()  # type: tuple[float, Scheme]
+        if self.sampling == "fixed":
+            if batch < users:
+                scheme = WithoutReplacement(users * slots, batch * slots)
         elif self.sums_users and self.protects == "element":
             scheme = PoissonUsers(rate, self.longest)
         else:

@@ -109,12 +109,12 @@ def gradient_mapping(objective: Objective, step_size: Callable[[Any], Any]) -> U
         objective: static; the loss and the domain.
         step_size: of the number of the step.
     """
-    gradient, domain = gradients.user_gradient(objective), objective.domain
+    gradient, domain = gradient_update(objective), objective.domain
 
     def update(step: Any, params: Any, items: Any, mask: Any) -> Any:
         eta = step_size(step)
         move = jax.tree.map(
-            lambda g: (-eta * g).astype(g.dtype), gradient(None, params, items, mask)
+            lambda g: (-eta * g).astype(g.dtype), gradient(step, params, items, mask)
         )
         moved = _projected_move(domain, params, move)
         # Of an empty unit nothing may be left, not even the rounding of a projection.
@@ -149,9 +149,11 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
     def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
         drawn = None if everybody else sampling.poisson(key, users, releases.batch_size / users)
 
-        def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
+        def chunk_sum(rows: jax.Array, counted: jax.Array, position: jax.Array) -> Any:
             del position
-            units = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+            # By their numbers: units that are reshaped by user would be copied as a whole.
+            places = (rows[:, None] * slots + jnp.arange(slots)).ravel()
+            units = jax.tree.map(lambda x: jnp.asarray(x)[places], data)
             made = jax.lax.optimization_barrier(
                 jax.vmap(lambda unit: one_unit(params, unit))(units)
             )
@@ -162,8 +164,8 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
             total = clipping.sum_of_clipped(sums, releases.longest * clip_norm, counted)
             return total, gradients.count_items(units, jnp.repeat(counted, slots))
 
-        by_user = jax.tree.map(lambda x: jnp.reshape(x, (users, slots, *x.shape[1:])), data)
-        total, count = sum_over_users(chunk_sum, by_user, drawn, max(1, mean.chunk_size // slots))
+        everyone = jnp.arange(users, dtype=jnp.int32)
+        total, count = sum_over_users(chunk_sum, everyone, drawn, max(1, mean.chunk_size // slots))
         return Estimate(total, {}, count)
 
     return oracle

@@ -4,9 +4,9 @@ What it computes: the least of the ε at one δ that are proven:
 
 - group privacy: k changes of one element, each (ε, δ')-DP: (kε, δ'·Σ_{i<k} e^{iε}), at the best δ' there is;
 - no amplification: given who was drawn, the sum moves by at most k times the sensitivity to one element;
-- some of the k units are drawn with probability Q = 1 - (1 - q)^k, under ``"element"``: the laws are averages,
-  over which units S ≠ ∅ of the k are drawn, of (1 - Q)·N(0) + Q·N(a_S) and (1 - Q)·N(0) + Q·N(b_S) with a_S and
-  b_S at most k clip norms long, so by joint convexity they are covered by records that are drawn with
+- some of the k units are drawn with probability Q = 1 - (1 - q)^k, under ``"element"``: the laws are averages
+  over which units S ≠ ∅ of the k are drawn, of (1 - Q)·N(0) + Q·N(a_S) and (1 - Q)·N(0) + Q·N(b_S), with a_S
+  and b_S at most k clip norms long, so by joint convexity they are covered by records that are drawn with
   probability Q and are k times as long;
 - under ``"user"``: a user is drawn with probability q, and the projected sums are min(k, cap) clip norms
   long: the curve of whole users.
@@ -45,9 +45,7 @@ def user_certificate(releases: ElementReleases, elements: Any = None) -> privacy
     epsilon, accountant = min(ways)
     kept = [line for line in made.assumptions if not line.startswith("neighbours")]
     differ = f"neighbours differ in one user, in at most {k} elements"
-    return made._replace(
-        epsilon=epsilon, accountant=accountant, assumptions=(*kept, differ)
-    )
+    return made._replace(epsilon=epsilon, accountant=accountant, assumptions=(*kept, differ))
 
 
 def _ways(releases: ElementReleases, k: int) -> list[tuple[float, str]]:
@@ -72,13 +70,15 @@ def _rate(releases: ElementReleases) -> float:
 
 
 def _group(steps: GaussianSteps, sigma: float, delta: float, k: int) -> tuple[float, str]:
-    """k times the ε at the largest δ' found for which the k-fold δ is at most what is asked for."""
+    """The ε of k changes, k times that of one at the largest δ found whose k-fold δ is small enough."""
     low, high = math.log(delta) - 40.0, math.log(delta / k)
     best = (math.inf, "group privacy")
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         one = steps.certificate(sigma, math.exp(middle))
-        factor = np.logaddexp.reduce(one.epsilon * np.arange(k)) if one.epsilon < math.inf else math.inf
+        factor = (
+            np.logaddexp.reduce(one.epsilon * np.arange(k)) if one.epsilon < math.inf else math.inf
+        )
         if middle + factor <= math.log(delta) - 1e-9:
             best = min(best, (k * one.epsilon, f"{one.accountant}, {k}-fold"))
             low = middle

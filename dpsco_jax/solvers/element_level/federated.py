@@ -3,8 +3,8 @@
 What it computes: in each round the server broadcasts w; every client flips a coin for each of its elements
 and, for each that takes part, makes E steps of gradient descent on that element's mean loss from w; what they
 have moved, (w - w_E)/(η_l·E), the mean of the gradients on the way, is clipped. Clients send the sum of
-their updates; the server adds these up, divides by q·num_users, adds noise, and hands the result as a gradient
-to any optax optimizer.
+their updates; the server adds these up, divides by q·num_users, adds noise, and hands the result as a
+gradient to any optax optimizer.
 
 Source: E sections 4.3 and 4.4; McMahan et al. 2017 and Reddi et al. 2021 for several local steps and the
 server's optimizer.

@@ -1,10 +1,10 @@
 """Element-level DP-SGD: a record is one element of one user, and far less noise covers it than a user.
 
-What it computes: every element of a user (an item cluster that is public) has an update, the gradient mapping
-(w - Π(w - η_t·g))/η_t of its mean gradient g, which is g where the domain is all of space. Updates are clipped,
-summed over the units of a step, divided by q·num_users and covered with Gaussian noise; w moves against the
-result by η_t = η or η/√(t + 1), is projected, and is averaged. It minimizes the mean over users of the SUM over
-their elements of the mean loss of an element's items.
+What it computes: every element of a user (a public cluster of items) has an update, the gradient mapping
+(w - Π(w - η_t·g))/η_t of its mean gradient g, which is g where the domain is all of space. Updates are
+clipped, summed over the units of a step, divided by q·num_users and covered with Gaussian noise; w moves
+against the result by η_t = η or η/√(t + 1), is projected, and is averaged. It minimizes the mean over users
+of the SUM over their elements of the mean loss of an element's items.
 
 Source: E Algorithm 1 and (15), with the sign of descent (correction N13); Corollaries 3.1 and 3.2 (N14).
 
@@ -15,10 +15,10 @@ is in ``_releases``; drawing users in place of units amplifies little, and is ch
 (N3). What follows for a user whole is printed: ``user_certificate``. ``protects="user"`` is the paper's
 user-level baseline, the same update with noise for a user's capped sum; the fair one is a single element a
 user. Assumed: the partition is public; the key and the samples stay secret.
-Utility, E Proposition 3, for a clip norm that never clips, T/n → γ, m = batch_size, and C the clip norm:
+Utility, E Proposition 3, for a clip norm that never clips, T/n → γ and m = batch_size (not proven here):
 √n·(average - w*) → N(0, Q⁻¹(Σ_el + (1/γ)(Σ_m/m + s²·I/m²))Q⁻¹), with Q the Hessian and Σ_el the covariance
-of a user's summed gradient, Σ_m = Σ_el under ``"user"`` and E Σ_k g_k·g_kᵀ under ``"element"``, s the standard
-deviation of the noise on the sum.
+of a user's summed gradient, Σ_m = Σ_el under ``"user"`` and E Σ_k g_k·g_kᵀ under ``"element"``, and s the
+standard deviation of the noise on the sum.
 
 Cost: num_steps·batch_size·elements_per_user unit gradients; memory of one chunk of units, whatever n·K is.
 

@@ -19,7 +19,22 @@ _PAIR = kinds.Kind("interval", ((1.0, 1.0), (0.0,), ("a", 1.0), "nonsense", 7, N
 _DUAL = kinds.Kind("exponent in (1, 2]", (0.5, 1.0, 2.5, kinds.NAN, "1", None, 1j, True))
 _SCALE = {"scale": kinds.POSITIVE(0.5)}
 
+_BLOCKS = {
+    "values": kinds.Kind("real floating", (np.ones(3, int), np.ones((3, 1), np.float32), 7, None))(
+        np.ones(3, np.float32)
+    ),
+    "starts": kinds.MASK(np.ones(3, bool)),
+}
+_ROWS = kinds.Kind("matrix [rows, dim]", ("nonsense", None, np.ones(3), np.array([[1j]])))(
+    np.diag([4.0, 2.0, 1.0]).astype(np.float32)
+)
+
 GOOD: dict[str, dict[str, Any]] = {
+    "geometry.block_norms.block_norms": _BLOCKS,
+    "geometry.block_norms.clip_blocks": {
+        **_BLOCKS,
+        "radius": kinds.POSITIVE.also(np.ones(2))(1.0),
+    },
     # Rows without a leaf, such as None, are an empty tree, as are their sums.
     "geometry.clipping.sum_of_clipped": {**_CLIP, "rows": kinds.TREE(VECTORS)},
     "geometry.clipping.layers": _CLIP,
@@ -31,6 +46,22 @@ GOOD: dict[str, dict[str, Any]] = {
         "lower": kinds.TREE(-np.ones(4, np.float32)),
         "upper": kinds.TREE(np.ones(4, np.float32)),
     },
+    "geometry.subspaces.decay": {
+        "values": kinds.Kind("positive numbers", ([1.0], [1.0, 0.0], "nonsense", None, 1j))(
+            np.array([4.0, 2.0, 1.0])
+        ),
+        "first": kinds.COUNT(1),
+        "last": kinds.COUNT.but(None)(None),
+    },
+    "geometry.subspaces.gram_subspace": {"rows": _ROWS, "rank": kinds.COUNT.also(4)(2)},
+    "geometry.subspaces.orthogonal_iteration": {
+        "rows": _ROWS,
+        "rank": kinds.COUNT.also(4)(2),
+        "spare": kinds.COUNT_OR_ZERO(1),
+        "num_iterations": kinds.COUNT(2),
+        "chunk_size": kinds.COUNT.but(None)(2),
+    },
+    "geometry.subspaces.orthonormality_error": {"basis": _ROWS},
     "geometry.llt_gap.llt_gap_check": {
         "phi": kinds.FUNCTION(np.zeros_like),
         "relative_convexity": kinds.POSITIVE(0.5),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsco_jax.mechanisms import histogram_releases, two_stage_histogram
 from dpsco_jax.mechanisms.winsorized import winsorized_calibration
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
@@ -20,12 +21,61 @@ RELEASES = kinds.OBJECT(
     )
 )
 _WIDTH = {"radius": kinds.POSITIVE(0.1), "bin_width": kinds.POSITIVE(0.05)}
+_CLUSTERS = np.array([0, 0, 1])
+_CLUSTERED = kinds.OBJECT(
+    Fresh(
+        functools.cache(
+            lambda: histogram_releases.calibrate_histogram(4, _CLUSTERS, 2.0, 1.0, 1e-5)
+        )
+    )
+)
+_TWO_STAGES = kinds.OBJECT(
+    Fresh(
+        functools.cache(
+            lambda: two_stage_histogram.calibrate_two_stages(4, _CLUSTERS, 2.0, 1.0, 1e-5)
+        )
+    )
+)
+_PAIRS = dict.fromkeys(("users", "items"), kinds.INTEGERS(np.array([0, 1, 2])))
+_ENTRIES = {**_PAIRS, "counts": kinds.NUMBERS(np.ones(3, np.float32))}
+_ITEM_CLUSTERS = kinds.Kind(
+    "clusters", (-_CLUSTERS, _CLUSTERS[:0], _CLUSTERS[None], *kinds.INTEGERS.bad)
+)(_CLUSTERS)
+_RADIUS = kinds.POSITIVE.also(np.ones(1))(1.0)
 
 GOOD: dict[str, dict[str, Any]] = {
     "mechanisms.additive.gaussian": {"stddev": kinds.NONNEGATIVE},
     "mechanisms.additive.laplace": {"scale": kinds.NONNEGATIVE},
     "mechanisms.additive.gaussian_loss": {"stddev": kinds.NONNEGATIVE_OR_INF},
     "mechanisms.additive.laplace_loss": {"scale": kinds.POSITIVE_OR_INF},
+    "mechanisms.clustered_histogram.clustered_histogram": {**_ENTRIES, "releases": _CLUSTERED},
+    "mechanisms.clustered_histogram.projected_mean": {**_ENTRIES, "releases": _CLUSTERED},
+    "mechanisms.clustered_histogram.project_clusters": {
+        **_ENTRIES,
+        "cluster_of_item": _ITEM_CLUSTERS,
+        "radius": _RADIUS,
+        "signed": kinds.FLAG(False),
+    },
+    "mechanisms.heavy_hitters.heavy_hitter_counts": {**_PAIRS, "stddev": kinds.NONNEGATIVE},
+    "mechanisms.heavy_hitters.heavy_hitter_loss": {"stddev": kinds.NONNEGATIVE_OR_INF},
+    "mechanisms.heavy_hitters.ordering_loss": {
+        "noisy": kinds.SIGNED(np.arange(3.0)),
+        "probabilities": kinds.SIGNED(np.arange(3.0)),
+        "gap": kinds.POSITIVE(0.5),
+    },
+    "mechanisms.histogram_releases.calibrate_histogram": {
+        "cluster_of_item": _ITEM_CLUSTERS,
+        "radius": _RADIUS,
+        "signed": kinds.FLAG(False),
+    },
+    "mechanisms.two_stage_histogram.calibrate_two_stages": {
+        "cluster_of_item": _ITEM_CLUSTERS,
+        "coarse_bound": kinds.POSITIVE(2.0),
+        "coarse_share": kinds.OPEN_PROBABILITY(0.2),
+        "least_radius": kinds.POSITIVE.also(3.0)(1.0),
+        "radius_factor": kinds.POSITIVE(1.0),
+    },
+    "mechanisms.two_stage_histogram.two_stage_histogram": {**_ENTRIES, "releases": _TWO_STAGES},
     "mechanisms.concentrated.concentrated_mean.concentration": {"block_size": kinds.COUNT(5)},
     "mechanisms.concentrated.concentrated_mean.inlier_weights": {
         "degrees": kinds.INTEGERS(np.arange(12)),

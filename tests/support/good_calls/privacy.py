@@ -21,6 +21,7 @@ _PAIRS = Kind("pairs with counts", ("nonsense", 7, None))
 _SENTENCES = Kind("sentences", (7, None, (7,), "nonsense"))(())
 _CALLS = Kind("calls with counts", ("nonsense", 7, None, [(_CALL, 1.5)], [(_CALL, -1)], [(7, 1)]))
 _HALF = Kind("in (0, 1/2]", (0.0, 0.6, *kinds.PROBABILITY.bad))
+_CAP = Kind("number in [1, inf]", (0.5, -1.0, float("nan"), "nonsense"))(2.0)
 _RELEASES = {"releases": kinds.ANY(compositions.compositions(events.gaussian(2.0), _REPLACE)[0])}
 _NOISE = {"noise_multiplier": kinds.NONNEGATIVE_OR_INF}
 _LAW = pld_window.discretize(pairs.gaussian(2.0), np.linspace(-3.0, 3.0, 13))
@@ -160,6 +161,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "total_epsilon": kinds.NONNEGATIVE,
         "delta": kinds.SHARE,
     },
+    "privacy.curves.composition.heterogeneous_composition": {
+        "epsilons": Kind("numbers", ("nonsense", 7, None, (-1.0, 0.1)))((0.5, 0.1)),
+        "deltas": Kind("numbers", ("nonsense", 7, None, (0.1,), (2.0, 0.0)))((1e-6, 0.0)),
+        "slack": kinds.SHARE(1e-6),
+    },
     "privacy.curves.composition.group_privacy": {
         "epsilon": kinds.NONNEGATIVE,
         "delta": kinds.SHARE,
@@ -190,6 +196,24 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.dp_accounting.events.gaussian": _NOISE,
     "privacy.dp_accounting.events.laplace": {"scale": kinds.NONNEGATIVE_OR_INF},
     "privacy.dp_accounting.events.poisson_subsampled_gaussian": _NOISE,
+    "privacy.dp_accounting.events.user_sampled_gaussian": {**_NOISE, "cap": _CAP},
+    "privacy.dp_accounting.events.UserSampledDpEvent": {
+        "cap": _CAP,
+        "event": kinds.OBJECT(events.gaussian(2.0)),
+    },
+    "privacy.curves.mixtures.poisson_replaced_gaussian": _NOISE,
+    "privacy.curves.mixtures.user_sampled_gaussian": {**_NOISE, "cap": _CAP},
+    "privacy.pld.mixture_pairs.poisson_replaced_gaussian": {
+        "sampling_probability": kinds.POSITIVE_PROBABILITY
+    },
+    "privacy.pld.mixture_pairs.user_sampled_gaussian": {
+        "sampling_probability": kinds.POSITIVE_PROBABILITY,
+        "cap": _CAP,
+    },
+    "privacy.pld.pairs.self_mirrored": {
+        "half": kinds.OBJECT(pairs.poisson_gaussian(2.0, 0.1)),
+        "at_zero": kinds.SHARE(0.1),
+    },
     "privacy.dp_accounting.events.subsampled_gaussian_without_replacement": {
         **_NOISE,
         "batch_size": kinds.COUNT_OR_ZERO,
@@ -318,6 +342,18 @@ def _poisson_release(probability: Any, noise_multiplier: Any, relation: Any) -> 
     return privacy.Poisson(probability).gaussian_release(noise_multiplier, relation)
 
 
+def _users_loss(probability: Any, cap: Any, noise_multiplier: Any, relation: Any = _REPLACE) -> Any:
+    return privacy.PoissonUsers(probability, cap).gaussian_loss(noise_multiplier, relation)
+
+
+def _users_event(probability: Any, cap: Any, noise_multiplier: Any) -> Any:
+    return privacy.PoissonUsers(probability, cap).gaussian_event(noise_multiplier)
+
+
+def _users_release(probability: Any, cap: Any, noise_multiplier: Any, relation: Any) -> Any:
+    return privacy.PoissonUsers(probability, cap).gaussian_release(noise_multiplier, relation)
+
+
 def _full_loss(noise_multiplier: Any, relation: Any) -> Any:
     return privacy.FullBatch().gaussian_loss(noise_multiplier, relation)
 
@@ -357,6 +393,9 @@ SCHEMES: dict[str, Any] = {
     "privacy.sampling.Poisson.gaussian_loss": _poisson_loss,
     "privacy.sampling.Poisson.gaussian_event": _poisson_event,
     "privacy.sampling.Poisson.gaussian_release": _poisson_release,
+    "privacy.sampling.PoissonUsers.gaussian_loss": _users_loss,
+    "privacy.sampling.PoissonUsers.gaussian_event": _users_event,
+    "privacy.sampling.PoissonUsers.gaussian_release": _users_release,
     "privacy.sampling.FullBatch.gaussian_loss": _full_loss,
     "privacy.sampling.FullBatch.gaussian_event": _full_event,
     "privacy.sampling.FullBatch.gaussian_release": _full_release,
@@ -368,6 +407,8 @@ SCHEMES: dict[str, Any] = {
 GOOD |= {path: dict(_NOISE) for path in SCHEMES}
 GOOD["privacy.sampling.Poisson.gaussian_loss"]["relation"] = kinds.RELATION(_ADD)
 GOOD["privacy.sampling.Poisson.gaussian_release"]["relation"] = kinds.RELATION(_ADD)
+for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):
+    GOOD[f"privacy.sampling.PoissonUsers.{_path}"]["cap"] = _CAP
 # A scheme draws as many users as it says: a float is none, even where it is a whole number.
 _DRAWN = Kind("integer >= 0", (5.0, *kinds.COUNT_OR_ZERO.bad))
 for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):

@@ -116,6 +116,10 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "problems.envelopes.envelope_gap": _KINK,
     "problems.envelopes.moreau_envelope": _KINK,
+    "problems.restricted_lipschitz.coefficients_from_matrix": {"half": kinds.NUMBERS(np.eye(3))},
+    "problems.restricted_lipschitz.coefficients_from_gradients": {
+        "gradients": kinds.NUMBERS.also(np.ones(3))(np.eye(3))
+    },
     "problems.gaussian_smoothing.smoothed": {
         "link": kinds.FUNCTION(lambda margin, label, spread: margin),
         "smoothing_radius": kinds.NONNEGATIVE,

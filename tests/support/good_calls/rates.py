@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from dpsco_jax.rates import accelerated, user_level, winsorized
 from tests.support import kinds
 
@@ -28,6 +30,19 @@ _STABILITY = {
 }
 _USER = {"s": kinds.OBJECT(user_level.Setting(1000, 3, 4)), "strong_convexity": kinds.POSITIVE}
 _EXPONENT = kinds.NONNEGATIVE(1)
+_FALLING = (1.0, 0.5, 0.2, 0.0)
+_RESTRICTED = {
+    "coefficients": kinds.Kind(
+        "falling numbers to 0",
+        ("nonsense", 7, None, (1.0,), (1.0, 1.1, 0.0), (1.0, 0.5), (np.nan, 0.0)),
+    )(_FALLING),
+    "rank": kinds.COUNT(2),
+    "dims": kinds.NONNEGATIVE(3),
+    "slope": kinds.NONNEGATIVE(0.5),
+    "stddev": kinds.NONNEGATIVE(1.0),
+    "regularization": kinds.NONNEGATIVE(0.1),
+    "decay": kinds.Kind("real > 1/2", (0.5, *kinds.POSITIVE.bad))(1.0),
+}
 _DRAW = {
     **dict.fromkeys(("num_users", "dim", "lipschitz", "strong_convexity"), kinds.POSITIVE),
     **dict.fromkeys(("inverse_temperature", "regularization"), kinds.POSITIVE(1.0)),
@@ -46,6 +61,20 @@ _HARD = {
     "regularization": kinds.POSITIVE(1.0),
 }
 _RATE = _HARD | {"queries": kinds.POSITIVE(100), "bounded": kinds.FLAG(False)}
+_ELEMENT = {
+    **dict.fromkeys(("num_users", "num_items"), kinds.COUNT(100)),
+    "items_per_user": kinds.COUNT(5),
+    "largest_probability": kinds.POSITIVE.also(0.2)(0.05),
+    "stddev": kinds.NONNEGATIVE(1.0),
+    "mistakes": kinds.POSITIVE.also(100.0)(2.0),
+}
+_PRESENCE = {
+    **dict.fromkeys(("probability", "first", "larger"), kinds.PROBABILITY(0.2)),
+    **dict.fromkeys(("second", "smaller"), kinds.PROBABILITY.also(0.9)(0.1)),
+}
+_SQUARE = kinds.Kind(
+    "square matrix", (np.ones(2), np.ones((2, 1)), np.full((2, 2), np.nan), "x", 1j)
+)
 
 
 def _of(table: dict[str, Any], room: str, *names: str) -> dict[str, dict[str, Any]]:
@@ -64,6 +93,23 @@ GOOD: dict[str, dict[str, Any]] = {
     "rates.parallel.log_exponent": {
         "method": "BST14",
         "epsilon_exponent": kinds.Kind("real <= 0", (1.0, *kinds.SIGNED.bad))(0),
+    },
+    **_of(
+        _RESTRICTED,
+        "dimension_free",
+        *(
+            "excess_bound",
+            "optimal_rank",
+            "printed_excess_bound",
+            "regularization",
+            "risk_exponent",
+        ),
+        "tail",
+    ),
+    "rates.dimension_free.squared_distance": _RESTRICTED | {"regularization": kinds.POSITIVE(0.1)},
+    "rates.dimension_free.require_coefficients": {
+        "name": kinds.ANY("values"),
+        "values": _RESTRICTED["coefficients"],
     },
     **_of(_STABILITY, "stability", "generalization_gap", "iterate_stability", "sgd_excess_risk"),
     **_of(_NORM, "norms", "best_exponent", "dual_exponent", "norm_ratio", "regularizer_range"),
@@ -96,6 +142,31 @@ GOOD: dict[str, dict[str, Any]] = {
     **_of(_HARD, "bounded_losses", "bounded_lower_bound", "bounded_scales", "sampling_diameter"),
     **_of(_HARD, "bounded_losses", "sampling_distance"),
     **_of(_USER, "user_level", "lower_bound", "statistical", "strongly_convex"),
+    **_of(_ELEMENT, "element_level", "ordering_gap"),
+    **_of(_ELEMENT | _PRESENCE, "element_level", "joint_presence", "misorder_probability"),
+    "rates.element_level.presence": {**_PRESENCE, "items_per_user": kinds.COUNT(5)},
+    "rates.element_level.gaussian_sigma_paper": {
+        "sensitivity": kinds.POSITIVE(1.0),
+        "always": kinds.FLAG(False),
+    },
+    "rates.element_level.projection_radius": {
+        "items_per_user": kinds.COUNT.also(2)(5),
+        "cluster_probability": kinds.PROBABILITY(0.2),
+        "bits": kinds.NONNEGATIVE(1.0),
+    },
+    "rates.element_level.histogram_error_ratio": {
+        **_ELEMENT,
+        "items_per_user": kinds.POSITIVE(5.0),
+        "sensitivity": kinds.POSITIVE(1.0),
+        "noise_multiplier": kinds.NONNEGATIVE(1.0),
+        "baseline": kinds.POSITIVE(1.0),
+    },
+    "rates.element_level.averaged_sgd_covariance": {
+        **dict.fromkeys(("hessian", "gradient_covariance"), _SQUARE(np.eye(2))),
+        **dict.fromkeys(("steps_per_user", "batch_size"), kinds.POSITIVE(1.0)),
+        "noise_stddev": kinds.NONNEGATIVE(1.0),
+        "step_second_moment": _SQUARE(np.eye(2)),
+    },
     "rates.user_level.table": _POSITIVE,
     **_of(
         _CLASS,

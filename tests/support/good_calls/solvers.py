@@ -237,6 +237,18 @@ GOOD: dict[str, dict[str, Any]] = {
         "constant_time": kinds.FLAG.but(None)(False),
     },
     "solvers.item_level.erm.plan": _asked(),
+    "solvers.item_level.regularized_sgd.plan": {
+        **_asked(),
+        "problem": _PROBLEM(PROBLEM),
+        "sampling": kinds.CHOICE("single"),
+        "coefficients": Kind(
+            "falling numbers to 0",
+            ("nonsense", 7, (1.0, 0.0), (1.0, 0.5, 0.6, 0.1, 0.0), (np.nan,) * 5),
+        )((1.0, 0.5, 0.2, 0.1, 0.0)),
+        "regularization": kinds.NONNEGATIVE(0.1),
+        "risk": kinds.CHOICE("population"),
+        "constants": kinds.CHOICE("tight"),
+    },
     "solvers.item_level.langevin.plan": {
         **_asked(),
         "columns_per_row": None,

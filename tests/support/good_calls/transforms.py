@@ -70,6 +70,20 @@ GOOD: dict[str, dict[str, Any]] = {
         "noise_multiplier": kinds.POSITIVE,
         "sampling": kinds.OBJECT(privacy.FullBatch()),
     },
+    "transforms.project_subspace.project_subspace": {
+        "aggregate": kinds.OBJECT(transforms.clipped_sum(1.0)),
+        "basis": Kind(
+            "orthonormal columns", ("nonsense", None, np.ones(3), 2 * np.eye(3), 1j * np.eye(3))
+        )(np.eye(4)[:, :2]),
+        "provenance": kinds.CHOICE("public"),
+        "rank": kinds.COUNT.but(None).also(3)(1),
+    },
+    "transforms.project_subspace.projected_certificate": {
+        "certificate": kinds.OBJECT(
+            privacy.Certificate(1.0, 1e-5, NeighboringRelation.REPLACE_ONE, "closed form")
+        ),
+        "provenance": kinds.CHOICE("public"),
+    },
     "transforms.restart.restart_every": {"inner": _INNER},
     "transforms.restart.restart_stages": {
         "of_stage": kinds.FUNCTION(lambda stage: optax.sgd(0.1)),

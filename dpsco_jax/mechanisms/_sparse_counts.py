@@ -1,0 +1,103 @@
+"""Triples (user, item, count) in order: what counts, duplicates added up, grouped by user and cluster.
+
+What it computes: entries sorted by user, cluster and item, so that each unit (user, cluster) is a block of
+consecutive entries. The sum of all entries of one pair (user, item) stands at its first entry.
+
+Source: none.
+
+Formal guarantee: what a unit becomes is a function of its own entries. An entry counts as nothing, and moves
+no other, if its user or its item is out of range or its count is not finite (or negative, where asked).
+
+Cost: one stable sort of all entries and some arrays of their number; no user's vector is ever dense.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from dpsco_jax._checks import require, require_integers, require_number
+
+
+class Entries(NamedTuple):
+    """Sorted entries; those that do not count are at the end, with the user ``num_users`` and count zero.
+
+    Attributes:
+        users: of every entry.
+        items: of every entry.
+        counts: the sum of the pair (user, item) at its first entry, zero at all others.
+        new_pair: whether an entry is the first of its pair.
+        new_unit: whether it is the first of its user and cluster.
+        counted: whether the entry counts.
+    """
+
+    users: Int[Array, "entries"]
+    items: Int[Array, "entries"]
+    counts: Float[Array, "entries"]
+    new_pair: Bool[Array, "entries"]
+    new_unit: Bool[Array, "entries"]
+    counted: Bool[Array, "entries"]
+
+
+def entries(
+    users: Int[Array | np.ndarray, "entries"],
+    items: Int[Array | np.ndarray, "entries"],
+    counts: Float[Array | np.ndarray, "entries"],
+    cluster_of_item: Int[Array | np.ndarray, "items"],
+    num_users: int,
+    signed: bool,
+) -> Entries:
+    """The entries in order. Unless ``signed``, negative counts are none.
+
+    Raises:
+        ValueError: the arrays are not of one dimension and length, or of another kind.
+    """
+    require_number("counts", counts, "an array of real numbers")
+    require_pairs(users, items)
+    same = jnp.shape(counts) == jnp.shape(users)
+    require(same, "counts", jnp.shape(counts), f"of the shape {jnp.shape(users)} of users")
+    num_items = len(cluster_of_item)
+    user, item = ids(users, num_users), ids(items, num_items)
+    count = jnp.asarray(counts)
+    count = count.astype(jnp.promote_types(count.dtype, jnp.float32))
+    good = (user < num_users) & (item < num_items) & jnp.isfinite(count)
+    good &= signed | (count >= 0)
+    user, item = jnp.where(good, user, num_users), jnp.where(good, item, num_items)
+    cluster = jnp.append(as_labels(cluster_of_item), 0)[item]
+    count = jnp.where(good, count, 0)
+    user, cluster, item, count = jax.lax.sort((user, cluster, item, count), num_keys=3)
+    new_unit = changes(user) | changes(cluster)
+    new_pair = new_unit | changes(item)
+    pair = jnp.cumsum(new_pair) - 1
+    total = jax.ops.segment_sum(count, pair, len(count), indices_are_sorted=True)[pair]
+    return Entries(user, item, jnp.where(new_pair, total, 0), new_pair, new_unit, user < num_users)
+
+
+def require_pairs(users: ArrayLike, items: ArrayLike) -> None:
+    """Raise ``ValueError`` unless both are integers ``[entries]``."""
+    require_integers("users", users)
+    require_integers("items", items)
+    require(jnp.ndim(users) == 1, "users", users, "an array of one dimension")
+    same = jnp.shape(items) == jnp.shape(users)
+    require(same, "items", jnp.shape(items), f"of the shape {jnp.shape(users)} of users")
+
+
+def ids(values: Int[Array | np.ndarray, "entries"], size: int) -> Int[Array, "entries"]:
+    """The values in [0, size), and ``size`` for all others, in a dtype that holds it."""
+    if isinstance(values, np.ndarray):
+        # On the host: what int32 does not hold would be wrapped around.
+        return jnp.asarray(np.where((values >= 0) & (values < size), values, size), int)
+    wide = as_labels(values)
+    return jnp.where((wide >= 0) & (wide < size), wide, size)
+
+
+def as_labels(values: ArrayLike) -> Int[Array, "*shape"]:
+    """In the widest integers that JAX has at hand: a size that a narrow one does not hold is compared."""
+    return jnp.asarray(values).astype(int)
+
+
+def changes(values: Array) -> Bool[Array, "entries"]:
+    """Whether an entry differs from the one before it; true for the first."""
+    return jnp.concatenate([jnp.ones_like(values[:1], bool), values[1:] != values[:-1]])

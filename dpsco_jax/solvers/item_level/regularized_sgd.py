@@ -1,0 +1,282 @@
+"""DP-SGD pulled to its start: in few dimensions' worth of gradients, the excess risk of few dimensions.
+
+What it computes: T steps, each with one user drawn at random or with all of them,
+
+    x ← x - η·(mean of clipped gradients + noise + α·(x - x_0)),
+
+and the average of the points. The pull is exact and outside of clip and noise. Where gradients are short
+outside of some k dimensions (``problems.restricted_lipschitz``), the noise in all others does not count,
+however many there are.
+
+Source: thesis, Algorithm 35; Theorems 11.3.3 (mean loss) and 11.3.5 (population), Lemma 11.3.10, Remark
+11.3.8 (full batches). With the corrections of section G: the noise is the accountant's, not that of constants
+which only exist; every gradient is clipped; the terms of (11.11) that do not shrink with T have the factor 1
++ 1/T.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run. Nothing is
+assumed of the loss: a replaced user moves the sum of a step by 2·clip_norm, where it is drawn; a step is a
+sample without replacement of size 1, or everybody. Assumed: the key and the samples stay secret. The
+coefficients are public: taken from the data they void the guarantee. Utility, for a convex loss on the whole
+space without ridge, clip_norm at least its Lipschitz constant, coefficients that hold for the mean loss, and
+a minimizer within D of the start: ``excess_bound``, of ``rates.dimension_free``; of the population with the
+stability of the steps besides.
+
+Cost: T user gradients, or T·n; the theorem's T, n² + d·log₂²d, is for n up to some thousands. Memory of one
+chunk of them.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget, Problem
+    >>> from dpsco_jax.problems import losses, synthetic
+    >>> from dpsco_jax.solvers.item_level import regularized_sgd
+    >>> made = synthetic.geometric_median(jax.random.key(0), num_users=100, items_per_user=1, dim=4)
+    >>> problem = Problem(losses.geometric_median(), num_users=100, dim=4, distance=1.0)
+    >>> known = [1, 0.5, 0.1, 0, 0]
+    >>> plan = regularized_sgd.plan(problem, Budget(1.0, 1e-5), num_steps=50, coefficients=known)
+    >>> objective, data, start = problem.objective, made.data, jax.numpy.zeros(4)
+    >>> run = jax.jit(lambda key: regularized_sgd.solve(key, plan, objective, data, start))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((4,), 0, True)
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.rates import dimension_free
+from dpsco_jax.solvers import _arguments, _made_for, first_order, means, plans
+from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._schedules import regularized_sgd as schedule
+from dpsco_jax.solvers.solution import Solution
+
+__all__ = ["Plan", "plan", "solve"]
+
+_SAMPLING = ("single", "full")
+_FULL_STEPS = 200
+_MOST_STEPS = 2**31 - 1
+
+
+@pytree
+class Plan(MadeFor):
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: n.
+        dim: number of parameters.
+        num_steps: T.
+        sampling: ``"single"``, one user a step, or ``"full"``, everybody.
+        rank: k, in which gradients are thought to be long; of the bound only.
+        risk: what ``excess_bound`` bounds, ``"empirical"`` or ``"population"``.
+        chunk_size: users whose gradients are held at once.
+        noise_multiplier: σ over 2·``clip_norm``, by which one user moves the sum; half of the thesis's σ.
+        clip_norm: bound on a user's gradient.
+        step_size: η.
+        regularization: α, the strength of the pull to the start.
+        epsilon: ε of the budget that the noise was calibrated for.
+        delta: δ of that budget.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+    """
+
+    num_users: int = static()
+    dim: int = static()
+    num_steps: int = static()
+    sampling: str = static()
+    rank: int = static()
+    risk: str = static()
+    chunk_size: int = static()
+    noise_multiplier: Number
+    clip_norm: Number
+    step_size: Number
+    regularization: Number
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
+
+    def __post_init__(self) -> None:
+        _checks.require_choice("sampling", self.sampling, _SAMPLING)
+        _checks.require_choice("risk", self.risk, schedule.RISKS)
+
+    @property
+    def batch_size(self) -> int:
+        """Users of a step: one of them, or all."""
+        return 1 if self.sampling == "single" else self.num_users
+
+    @property
+    def mean(self) -> means.Clipped:
+        """Of the users' gradients of a step."""
+        return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, None)
+
+    @property
+    def releases(self) -> GaussianReleases:
+        """The private releases of the run."""
+        return GaussianReleases(
+            population_size=self.num_users,
+            batch_size=self.batch_size,
+            num_steps=self.num_steps,
+            sampling="fixed",
+            noise_multiplier=self.noise_multiplier,
+            delta=self.delta,
+        )
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run."""
+        return self.num_steps * self.batch_size
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced."""
+        return self.mean.loss()
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        return self.mean.certificate()
+
+    def __str__(self) -> str:
+        return plans.describe("DP-SGD pulled to its start", self)
+
+
+@_made_for.remembers
+def plan(
+    problem: Problem,
+    budget: privacy.Budget,
+    *,
+    sampling: str = "full",
+    num_steps: int | None = None,
+    coefficients: Any = None,
+    rank: int | None = None,
+    regularization: float | None = None,
+    step_size: float | None = None,
+    clip_norm: float | None = None,
+    risk: str = "empirical",
+    constants: str = "tight",
+    accountant: str = "pld",
+    chunk_size: int = 64,
+) -> Plan:
+    """Checks all arguments, calibrates the noise and chooses the numbers. All of them are public.
+
+    Args:
+        problem: for the Lipschitz constant G, n, the number of parameters d, and the distance D, which must
+            be finite.
+        budget: (ε, δ) of the run, δ > 0.
+        sampling: ``"full"`` or ``"single"``.
+        num_steps: T ≥ 1; if left out 200 full batches, or the theorem's n² + ⌈d·log₂²d⌉ single draws.
+        coefficients: G_0, ..., G_d of the mean loss, public: falling, the last of them 0. Those of a loss of
+            which nothing is known, G at every rank below d, if left out: then k = d and there is no pull.
+        rank: k in [1, d], in place of the best.
+        regularization: α ≥ 0, in place of what follows from the coefficients.
+        step_size: η, in place of what follows from noise and rank.
+        clip_norm: the objective's Lipschitz constant if left out.
+        risk: what the numbers are chosen for, ``"empirical"`` or ``"population"``.
+        constants: ``"tight"``: η, α and k of the least proven bound. ``"paper"``: those of the theorem, of
+            which η·α ≤ 1/2 is asked; with the noise of the accountant.
+        accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
+        chunk_size: users whose gradients are held at once.
+
+    Raises:
+        ValueError: an argument is out of range, D is not finite, or η·α > 1/2.
+    """
+    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    _checks.require_choice("sampling", sampling, _SAMPLING)
+    _checks.require_choice("risk", risk, schedule.RISKS)
+    _checks.require_choice("constants", constants, ("tight", "paper"))
+    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
+    users, dim = problem.num_users, problem.dim
+    if num_steps is None:
+        theirs = users**2 + math.ceil(dim * math.log2(dim) ** 2)
+        num_steps = _FULL_STEPS if sampling == "full" else theirs
+    num_steps = _checks.require_integer("num_steps", num_steps, 1, _MOST_STEPS)
+    clip_norm = problem.lipschitz if clip_norm is None else clip_norm
+    clip_norm = _checks.require_real("clip_norm", clip_norm, 0)
+    if coefficients is None:
+        known = np.append(np.full(dim, problem.lipschitz), 0.0)
+    else:
+        known = dimension_free.require_coefficients("coefficients", coefficients)
+    _checks.require(
+        len(known) == dim + 1, "coefficients", len(known), f"{dim + 1} numbers, dim + 1"
+    )
+    if rank is not None:
+        rank = _checks.require_integer("rank", rank, 1, dim)
+    if regularization is not None:
+        regularization = _checks.require_real("regularization", regularization, 0, closed=True)
+    if step_size is not None:
+        step_size = _checks.require_real("step_size", step_size, 0)
+
+    batch = users if sampling == "full" else 1
+    multiplier = fixed_size(users, batch, num_steps).noise_multiplier(
+        budget.epsilon, budget.delta, accountant
+    )
+    setting = schedule.Setting(
+        coefficients=known,
+        lipschitz=clip_norm,
+        distance=problem.require_distance(),
+        stddev=2 * multiplier * clip_norm / batch,
+        num_steps=num_steps,
+        num_users=users,
+        risk=risk,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+    )
+    choose = schedule.paper if constants == "paper" else schedule.tight
+    numbers = choose(setting, rank, step_size, regularization)
+    objective = problem.objective
+    # A gradient that is clipped is one of another function, and the proof knows no projection and no ridge.
+    covered = (
+        clip_norm >= problem.lipschitz and not objective.ridge and math.isinf(problem.diameter)
+    )
+    return Plan(
+        num_users=users,
+        dim=dim,
+        num_steps=num_steps,
+        sampling=sampling,
+        rank=numbers.rank,
+        risk=risk,
+        chunk_size=chunk_size,
+        noise_multiplier=multiplier,
+        clip_norm=clip_norm,
+        step_size=numbers.step_size,
+        regularization=numbers.regularization,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        excess_bound=numbers.excess_bound if covered else math.inf,
+    )
+
+
+def solve(
+    key: jax.Array,
+    plan: Plan,
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users.
+        params: the starting point, to which the pull goes; projected onto the domain.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one.
+    """
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
+    method = first_order.projected_sgd(plan.step_size, objective.domain)
+    pull = first_order.Pull(plan.regularization)
+    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
+    return first_order.run(
+        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, pull, trace
+    )

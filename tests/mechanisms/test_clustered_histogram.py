@@ -1,0 +1,264 @@
+"""Clustered histograms: dense NumPy beside them, the exact noise, and neighbours searched for the worst."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+from dpsco_jax.mechanisms import clustered_histogram, denoising
+from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases, calibrate_histogram
+
+
+def _key():
+    return jax.random.key(0)
+
+
+CLUSTERS = np.array([0, 0, 0, 1, 2, 2, 0, 3])
+D, USERS = len(CLUSTERS), 5
+
+
+def _dense(users, items, counts, signed=False, num_users=USERS, dim=D):
+    """Sums of valid entries, by loops in float64."""
+    found = np.zeros((num_users, dim))
+    for u, i, c in zip(users, items, counts, strict=True):
+        inside = 0 <= u < num_users and 0 <= i < dim
+        if inside and np.isfinite(c) and (signed or c >= 0):
+            found[u, i] += c
+    return found
+
+
+def _ball(rows, clusters, radius):
+    found = rows.copy()
+    for c in set(clusters):
+        block = rows[:, clusters == c]
+        norm = np.linalg.norm(block, axis=1, keepdims=True)
+        bound = np.broadcast_to(radius, (max(clusters) + 1,))[c]
+        found[:, clusters == c] = block * np.minimum(1, bound / np.maximum(norm, 1e-300))
+    return found
+
+
+def _entries(rng, size=60):
+    users, items = rng.integers(-1, USERS + 1, size), rng.integers(-1, D + 1, size)
+    counts = rng.integers(-2, 9, size).astype(np.float32)
+    counts[rng.random(size) < 0.1] = np.nan
+    return users, items, counts
+
+
+@functools.partial(jax.jit, static_argnames="signed")
+def _mean(users, items, counts, clusters, radius, signed):
+    releases = ClusteredReleases(USERS, signed, clusters, radius, 1.0, 1e-5)
+    return clustered_histogram.projected_mean(users, items, counts, releases)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_projection_is_that_of_dense_vectors(signed, rng):
+    singles, one = np.arange(D), np.zeros(D, int)
+    for clusters, radius in [
+        (CLUSTERS, np.array([2.0, 1.0, 5.0, 3.0])),
+        (one, 4.0),
+        (singles, 3.0),
+    ]:
+        users, items, counts = _entries(rng)
+        dense = _dense(users, items, counts, signed)
+        expected = _ball(dense, clusters, radius)
+        per_cluster = np.resize(np.float32(radius), D)  # a shape for all: one compilation
+        found = _mean(users, items, counts, clusters, per_cluster, signed)
+        np.testing.assert_allclose(found, expected.mean(axis=0), rtol=2e-5, atol=1e-6)
+        sparse = clustered_histogram.project_clusters(
+            users, items, counts, clusters, radius, signed=signed
+        )
+        again = _dense(*map(np.asarray, sparse), signed=True)
+        np.testing.assert_allclose(again, expected, rtol=2e-5, atol=1e-6)
+        twice = clustered_histogram.project_clusters(*sparse, clusters, radius, signed=signed)
+        np.testing.assert_allclose(
+            _dense(*map(np.asarray, twice), signed=True), again, rtol=2e-6, atol=1e-12
+        )
+        for c in set(clusters):  # never above the radius, in exact arithmetic
+            norms = np.linalg.norm(again[:, clusters == c], axis=1)
+            assert norms.max() <= np.resize(radius, D)[c]
+    if not signed:
+        # K = d: elementwise minimum, exact up to the head-room.
+        np.testing.assert_allclose(expected, np.minimum(dense, 3.0))
+
+
+def test_wide_balls_leave_the_plain_mean(rng):
+    users, items, counts = _entries(rng)
+    plain = _dense(users, items, counts).mean(axis=0)
+    wide = np.full(D, 1e4, np.float32)
+    np.testing.assert_allclose(
+        _mean(users, items, counts, CLUSTERS, wide, False), plain, rtol=1e-6, atol=1e-6
+    )
+    releases = ClusteredReleases(USERS, False, CLUSTERS, 1e4, 0.0, 1e-5)
+    found = clustered_histogram.clustered_histogram(_key(), users, items, counts, releases)
+    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)
+    assert np.isinf(privacy.epsilon(releases.loss(), 1e-5))
+    assert np.isinf(releases.certificate().epsilon)
+
+
+def test_the_projection_brings_no_two_users_apart(rng):
+    for _ in range(10):
+        pair = [_entries(rng), _entries(rng)]
+        dense = [_dense(*entries) for entries in pair]
+        inside = [
+            _dense(*map(np.asarray, clustered_histogram.project_clusters(*entries, CLUSTERS, 3.0)))
+            for entries in pair
+        ]
+        before = np.linalg.norm(dense[0] - dense[1], axis=1)
+        assert np.all(np.linalg.norm(inside[0] - inside[1], axis=1) <= before * (1 + 1e-5))
+
+
+def test_factors_come_from_clusters_and_signs():
+    releases = ClusteredReleases(10, False, CLUSTERS, np.array([2.0, 1.0, 5.0, 3.0]), 4.0, 1e-5)
+    root = 2**0.5
+    np.testing.assert_allclose(
+        releases.factor_of_item, [root, root, root, 1, root, root, root, 1], rtol=1e-15
+    )
+    np.testing.assert_allclose(releases.noise_stddev[:5] * 10 / 4, [2 * root] * 3 + [1, 5 * root])
+    signed = ClusteredReleases(10, True, np.arange(3), 1.0, 4.0, 1e-5)
+    np.testing.assert_array_equal(signed.factor_of_item, [2, 2, 2])
+
+    @jax.jit
+    def traced(releases):
+        return releases.factor_of_item, releases.noise_stddev
+
+    for a, b in zip(
+        traced(releases), (releases.factor_of_item, releases.noise_stddev), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@functools.partial(jax.jit, static_argnames="signed")
+@functools.partial(jax.vmap, in_axes=(0, None, None, None))
+def _sums(counts, clusters, radius, signed):
+    """Users' sums from dense counts [pairs of data, users, d]."""
+    users, items = np.divmod(np.arange(2 * D), D)
+    releases = ClusteredReleases(2, signed, clusters, radius, 1.0, 1e-5)
+    return 2 * clustered_histogram.projected_mean(users, items, counts.ravel(), releases)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "signed", "factor"),
+    [(np.arange(D), False, 1.0), (np.zeros(D, int), False, 2**0.5), (CLUSTERS, True, 2.0),
+     (CLUSTERS, False, 2**0.5), (np.arange(D), True, 2.0)],
+)  # fmt: skip
+def test_no_element_moves_the_sum_further_than_is_paid_for(clusters, signed, factor, rng):
+    radius, rounds, many = 3.0, 8, 400
+    corners = np.array([0.0, 1e-30, 0.5, 3.0, 3.0001, 1e6, 3e38, np.nan, np.inf, -1.0, -3.0, -1e6])
+    base = rng.choice(corners, (many, 2, D))
+    unit = rng.integers(0, max(clusters) + 1, many)
+    first, other = base.copy(), base.copy()
+    for data in (first, other):
+        data[:, 0] = np.where(
+            clusters == unit[:, None],
+            np.where(rng.random((many, D)) < 0.5, rng.choice(corners, (many, D)), 0.0),
+            base[:, 0],
+        )
+    worst, declared = 0.0, None
+    for _ in range(rounds):
+        sums = [
+            np.asarray(_sums(x.astype(np.float32), clusters, radius, signed))
+            for x in (first, other)
+        ]
+        moved = np.linalg.norm(sums[0].astype(float) - sums[1].astype(float), axis=1)
+        assert not np.any(np.isnan(moved))
+        worst = max(worst, moved.max())
+        best = np.argsort(moved)[-20:]
+        pick = rng.choice(best, many)
+        first, other, unit = first[pick], other[pick], unit[pick]
+        for data in (first, other):  # climb: the unit's own counts alone
+            with np.errstate(all="ignore"):
+                step = data[:, 0] * rng.choice([0, 1, 1, 2, -1], (many, D)) + rng.normal(
+                    0, 1, (many, D)
+                )
+            data[:, 0] = np.where(clusters == unit[:, None], step, data[:, 0])
+    releases = ClusteredReleases(2, signed, clusters, radius, 1.0, 1e-5)
+    declared = 2 * releases.sensitivity_of_item.max()
+    assert declared == pytest.approx(factor * radius)
+    assert 0.995 * declared < worst <= declared * (1 + 1e-6)
+
+
+def test_noise_is_exact_and_the_mean_unbiased(rng):
+    d, n, m = 5000, 50, 30
+    draws = rng.multinomial(m, np.full(d, 1 / d), n)
+    users, items = np.nonzero(draws)
+    counts = draws[users, items]
+    clusters = np.arange(d) // 2
+    clusters[-1] = d  # one alone
+    releases = calibrate_histogram(n, clusters, float(m), 1.0, 1e-5)
+    found = clustered_histogram.clustered_histogram(_key(), users, items, counts, releases)
+    off = (np.asarray(found) - draws.mean(axis=0)) / releases.noise_stddev
+    assert abs(np.mean(off**2) - 1) < 4 * (2 / d) ** 0.5
+    assert abs(np.mean(off)) < 4 / d**0.5
+    assert releases.certificate().epsilon <= 1.0 < releases.certificate().epsilon * 1.001
+
+
+def test_denoising_helps_where_noise_is_all(rng):
+    d, n, m = 1000, 500, 100
+    p = 1 / (np.arange(d) + 100.0)
+    draws = rng.multinomial(m, p / p.sum(), n)
+    users, items = np.nonzero(draws)
+    counts = draws[users, items]
+    truth = m * p / p.sum()
+    for clusters, radius, gain in ((np.zeros(d, int), 12.0, 1.5), (np.arange(d), 3.0, 1.0)):
+        releases = calibrate_histogram(n, clusters, radius, 0.5, 1e-5)
+        noisy = clustered_histogram.clustered_histogram(_key(), users, items, counts, releases)
+        better = denoising.posterior_means(noisy, jnp.asarray(releases.noise_stddev), radius)
+        raw, kept = (float(np.sum((np.asarray(x) - truth) ** 2)) for x in (noisy, better))
+        assert kept < raw / gain
+
+
+def test_edited_numbers_are_charged_as_they_run():
+    good = calibrate_histogram(100, CLUSTERS, 2.0, 1.0, 1e-5)
+    edit = lambda **fields: ClusteredReleases(**(vars(good) | fields))  # noqa: E731
+    quiet = edit(noise_multiplier=good.noise_multiplier / 2)
+    assert quiet.certificate().epsilon > 2
+    assert privacy.epsilon(quiet.loss(), 1e-5) > 2
+    # Clusters joined: the noise follows, and the price stays.
+    alone = edit(cluster_of_item=np.arange(D))
+    np.testing.assert_allclose(good.noise_stddev[0] / alone.noise_stddev[0], 2**0.5)
+    np.testing.assert_allclose(edit(signed=True).noise_stddev, 2 * good.noise_multiplier * 2 / 100)
+    for bad in itertools.chain(
+        ({"radius": x} for x in (0.0, -1.0, np.nan, np.inf, np.array([1.0, np.nan, 1, 1]))),
+        ({"noise_multiplier": x} for x in (0.0, np.nan, np.inf, 1e-40)),
+    ):
+        edited = edit(**bad)
+        assert np.isinf(privacy.epsilon(edited.loss(), 1e-5)), bad
+        assert np.isinf(edited.certificate().epsilon), bad
+        traced = jax.jit(lambda r: privacy.epsilon(r.loss(), 1e-5))(edited)
+        assert np.isinf(traced), bad
+
+
+def test_arguments():
+    good = {
+        "num_users": 10,
+        "cluster_of_item": CLUSTERS,
+        "radius": 1.0,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    for changes, named in [
+        ({"num_users": 0}, "num_users"),
+        ({"cluster_of_item": CLUSTERS - 1}, "cluster_of_item"),
+        ({"cluster_of_item": CLUSTERS + 0.0}, "cluster_of_item"),
+        ({"cluster_of_item": CLUSTERS[:0]}, "cluster_of_item"),
+        ({"radius": 0.0}, "radius"),
+        ({"radius": np.ones(3)}, "radius"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"signed": 1}, "signed"),
+    ]:
+        with pytest.raises(ValueError, match=named):
+            calibrate_histogram(**(good | changes))
+    releases = calibrate_histogram(**good)
+    users = np.zeros(3, int)
+    for entries, named in [
+        ((users, users[:2], users), "items"),
+        ((users, users, users[:2]), "counts"),
+        ((users + 0.5, users, users), "users"),
+    ]:
+        with pytest.raises(ValueError, match=named):
+            clustered_histogram.clustered_histogram(_key(), *entries, releases)

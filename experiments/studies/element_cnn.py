@@ -270,7 +270,10 @@ def _print_table(task: str, rows: pd.DataFrame, study: ElementCNN) -> None:
             "ε of a user": rows["user_epsilon"],
             "noise to signal": rows["noise_to_signal"],
             "rate": rows["rate"],
-            "test accuracy": [f"{mean:.3f} ± {half:.3f}" for mean, half in pairs],
+            "test accuracy": [
+                f"{mean:.3f} ± {half:.3f}" if half == half else f"{mean:.3f}"
+                for mean, half in pairs
+            ],
             "seeds": rows["count"],
         },
     )

@@ -4,7 +4,8 @@ The solvers are in ``private_table``; nothing here knows their algorithms. One c
 properties: noise is multiplier times sensitivity (a); blocks that are paid for in parallel are disjoint (b);
 what is charged covers what was released, and is not far above it (c); no neighbour moves a statistic by more
 than its declared sensitivity, and some neighbour comes near it (d); with all releases frozen, nothing but
-``unprivate`` depends on the data, in no run and by the structure of the program (e); what comes out is in the domain, and counts what was done (f).
+``unprivate`` depends on the data, in any run and by the structure of the program (e);
+what comes out is in the domain, and counts what was done (f).
 """
 
 import functools

@@ -203,8 +203,14 @@ def test_auto_predicts_for_a_matrix_what_it_did_without_a_linear_model():
     assert repr(choice(objective)) == repr(choice(objective._replace(linear_model=None)))
 
 
-@pytest.mark.parametrize("items", [1, 3])
-@pytest.mark.parametrize("smoothed", [False, True])
+@pytest.mark.parametrize(
+    ("items", "smoothed"),
+    [
+        (3, False),
+        (1, True),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1, False), (3, True))),
+    ],
+)
 def test_other_solvers_take_the_same_steps_with_the_closed_form(items, smoothed):
     """And where a point is shifted under smoothing they take the automatic gradient, as before."""
     objective = _objective(3)._replace(domain=domains.ball(2.0))

@@ -3,6 +3,8 @@
 from dpsco_jax.sweeps.experiment import Experiment
 from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
+from experiments.studies.element_logistic import ElementLogistic
+from experiments.studies.element_tables import ElementTables
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.gradients_to_floor import GradientsToFloor
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
@@ -41,6 +43,8 @@ _ALL: tuple[type[Experiment], ...] = (
     SamplingTuning,
     SamplingRisk,
     SamplingQueries,
+    ElementLogistic,
+    ElementTables,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -126,6 +126,7 @@ def test_tuned_peers_run_again_beside_the_plans(others, toy, tmp_path, monkeypat
     assert (users["proven"] == (users["draw_bound"] < users["trivial"])).all()
 
 
+@pytest.mark.slow
 def test_laplace_predictions_are_those_of_gaussians_around_the_end(toy):
     """Against means over the Gaussians themselves, of the quadratic with the Hessian from jax."""
     rows = sampling_tasks.load_rows("flights", ROWS)

@@ -211,6 +211,7 @@ def _tilted(inside, scale, c, records, dim):
     ), step
 
 
+@pytest.mark.slow
 def test_linear_losses_on_a_box_with_the_mean_six_deviations_outside():
     scale, c = 5.0, 0.03
     step = c / scale**2

@@ -143,6 +143,7 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, sign)
     np.testing.assert_allclose(found[0], expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_steps_are_longer_by_what_softmax_bends_less_than_its_bound():
     for classes in (2, 3, 10):
         model = losses.softmax(1.0, classes).linear_model

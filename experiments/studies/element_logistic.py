@@ -283,7 +283,7 @@ def verdicts(best: pd.DataFrame) -> list[tuple[str, str]]:
             for m in (USER, PRINTED)
             for e in epsilons
             for k in counts
-            if not table[ELEMENT, k, e] < table[m, k, e]
+            if (m, k, e) in table.index and not table[ELEMENT, k, e] < table[m, k, e]
         ]
         claims.append(("element below both users", said(above)))
     return claims

@@ -76,7 +76,9 @@ def test_logistic_errors_are_those_of_methods_plans_and_data(tmp_path, capsys):
 
 def test_the_baselines_protect_what_they_say():
     study = simulated.ElementLogistic(num_users=60, items_per_user=4, num_steps=20, batch_size=6)
-    made = {m: simulated.make_plan(study, 5, m, 1.0) for m in (*simulated.METHODS[:3], "users sampled")}
+    made = {
+        m: simulated.make_plan(study, 5, m, 1.0) for m in (*simulated.METHODS[:3], "users sampled")
+    }
     stddev = {m: facts["stddev"] for m, (_, facts) in made.items()}
     assert stddev[simulated.USER] == pytest.approx(stddev[simulated.ELEMENT])
     assert stddev[simulated.PRINTED] == pytest.approx(10 * stddev[simulated.ELEMENT])
@@ -160,14 +162,22 @@ def test_tables_run_and_choose_by_the_user_objective(toy, tmp_path, monkeypatch,
     small.report(table.drop(columns=["traceback"]), tmp_path)
     best = pd.read_csv(tmp_path / "best.csv")
     least = table.groupby("method")["excess_user"].min()
-    assert all(best.set_index("method")["excess_user"][m] == pytest.approx(least[m]) for m in least.index)
+    assert all(
+        best.set_index("method")["excess_user"][m] == pytest.approx(least[m]) for m in least.index
+    )
     assert "month" in capsys.readouterr().out
     assert EXPERIMENTS[small.name] is tables.ElementTables
 
 
 def test_every_plan_of_the_tables_protects_its_record(toy):
     task, study = tasks.make_task(*toy, GRAINS, "month"), tables.ElementTables(num_steps=5)
-    for method in (tables.USER, tables.MOMENTUM, tables.USER + tables.PLANNED, "month", "month, plan"):
+    for method in (
+        tables.USER,
+        tables.MOMENTUM,
+        tables.USER + tables.PLANNED,
+        "month",
+        "month, plan",
+    ):
         plan = tables.make_plan(study, task, method, 1.0, 1.0)
         assert 0.99 < plan.certificate().epsilon <= 1.0
         if tables.is_tuned(method):

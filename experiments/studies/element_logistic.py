@@ -1,65 +1,68 @@
 """Simulated logistic regression with an element of a user, or a user whole, as the record.
 
-What it computes: the distance ‖w - w*‖ of the last point of 200 steps from the slope that labels were drawn
-from, against ε. A user has 50 points around k of 10 public centres, in 10 dimensions; a step takes a tenth of the
-units, or users, by coins of their own; updates are clipped to 1 and divided by k; η_t = α₀/√(t + 1). Every
-seed has data of its own. δ = n^(-1.1).
+What it computes: the distance ‖w - w*‖ of the last point of 200 steps from the slope that labels were
+drawn from, against ε. A user has 50 points around k of 10 public centres, in 10 dimensions; a step takes
+a tenth of the units, or users, by coins of their own; updates are clipped to 1 and divided by k; η_t =
+α₀/√(t + 1). Every seed has data of its own. δ = n^(-1.1).
 
-Source: E section 4.2 and Figure 3. ``clip norm 1``, the division by k and the last point are not stated there.
+Source: E section 4.2 and Figure 3. ``clip norm 1``, the division by k and the last point are not stated
+there.
 
 - "element": ``element_level.sgd``; a record is one of a user's elements;
-- "user": the same solver where a user is a single element, which is user-level DP-SGD: the user's own mean
-  gradient is clipped;
-- "user, printed": the baseline of E Corollary 3.2: the update of "element", with noise for a user of whom all 10
-  elements change;
-- "users sampled" and "users sampled, cap 2": element level again, and users are drawn with all of their elements,
-  as in the paper, at the ε that this is worth (correction N3); the cap bounds a user's summed update;
-- "element, plan" and "user, plan": clip norm, steps and average of the plans, which see public sizes and ‖w*‖ = 1.
+- "user": the same solver where a user is a single element, which is user-level DP-SGD: the user's own
+  mean gradient is clipped;
+- "user, printed": the baseline of E Corollary 3.2: the update of "element", with noise for a user of whom
+  all 10 elements change;
+- "users sampled" and "users sampled, cap 2": element level again, and users are drawn with all of their
+  elements, as in the paper, at the ε that this is worth (correction N3); the cap bounds a user's summed
+  update;
+- "element, plan" and "user, plan": clip norm, steps and average of the plans, which see public sizes and
+  ‖w*‖ = 1.
 
-Formal guarantee: (ε, δ)-DP of each run for the record under REPLACE_ONE by the certificate of its plan; that a
-user has at most k elements is public. The best α₀ of four for each method, k and ε is chosen by the error itself,
-at no charge: tuned non-privately, every method alike. Errors are measurements of a study.
+Formal guarantee: (ε, δ)-DP of each run for the record under REPLACE_ONE by the certificate of its plan;
+that a user has at most k elements is public. The best α₀ of four for each method, k and ε is chosen by
+the error itself, at no charge: tuned non-privately, every method alike. Errors are measurements of a
+study.
 
 Cost: see docs/experiments.md.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pandas as pd
 
 from dpsco_jax import Budget, Problem
-from dpsco_jax.problems import losses, synthetic_elements
-from dpsco_jax.problems.elements import ElementData
-from dpsco_jax.problems.objective import Example
 from dpsco_jax.solvers.element_level import sgd
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
 from dpsco_jax.sweeps.figures import error_bars, log_ticks, panels, save, shared_legend
 from dpsco_jax.sweeps.report import show, summarize
-
-ELEMENT, USER, PRINTED = "element", "user", "user, printed"
-SAMPLED, CAPPED = "users sampled", "users sampled, cap 2"
-ELEMENT_PLAN, USER_PLAN = "element, plan", "user, plan"
-METHODS = (ELEMENT, USER, PRINTED, SAMPLED, CAPPED, ELEMENT_PLAN, USER_PLAN)
-ELEMENT_LEVEL = (ELEMENT, SAMPLED, CAPPED, ELEMENT_PLAN)
-UNTUNED = (ELEMENT_PLAN, USER_PLAN)
-NUM_ELEMENTS, DIM, CAP = 10, 10, 2.0
-INFINITE = "inf"
-_OBJECTIVE = losses.logistic(feature_bound=2.0)
-
-
-class Data(NamedTuple):
-    """Data sets of all seeds: ``[seeds, users, k, points, ...]``, and their slopes."""
-
-    units: ElementData
-    slopes: jax.Array
+from experiments.studies.element_logistic_data import (
+    CAP,
+    CAPPED,
+    DIM,
+    ELEMENT,
+    ELEMENT_LEVEL,
+    INFINITE,
+    METHODS,
+    NUM_ELEMENTS,
+    OBJECTIVE,
+    PRINTED,
+    SAMPLED,
+    UNTUNED,
+    USER,
+    USER_PLAN,
+    Data,
+    data_sets,
+    rearranged,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +128,7 @@ class ElementLogistic:
         def run(shared: Data, key: jax.Array, inputs: Any) -> dict[str, jax.Array]:
             plan, seed = inputs
             data = rearranged(jax.tree.map(lambda leaf: leaf[seed], shared.units), method)
-            found = sgd.solve(key, plan, _OBJECTIVE, data, jnp.zeros(DIM)).params
+            found = sgd.solve(key, plan, OBJECTIVE, data, jnp.zeros(DIM)).params
             return {"error": jnp.linalg.norm(found - shared.slopes[seed])}
 
         @functools.cache
@@ -164,48 +167,12 @@ class ElementLogistic:
         _draw(best, self, folder / "element_logistic")
 
 
-@functools.cache
-def data_sets(slots: int, seeds: int, num_users: int, items_per_user: int) -> Data:
-    """A data set for each seed. An element keeps as many points as all but about one in 10⁴ have."""
-    mean, share = items_per_user / slots, 1 - 1 / slots
-    kept = min(items_per_user, math.ceil(mean + 5 * math.sqrt(mean * share)))
-    made = [
-        synthetic_elements.logistic(
-            jax.random.key(1000 * slots + seed),
-            num_users,
-            slots,
-            items_per_user,
-            NUM_ELEMENTS,
-            DIM,
-            items_per_element=kept,
-            packed=True,
-        )
-        for seed in range(seeds)
-    ]
-    units = jax.tree.map(lambda *leaves: np.stack(leaves), *(one.data for one in made))
-    return Data(units, np.stack([np.float32(one.params) for one in made]))
-
-
-def rearranged(data: ElementData, method: str) -> ElementData:
-    """A single element for users as records, a slot for each of the 10 elements for the printed baseline."""
-    if method in (USER, USER_PLAN):
-        return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), 1, -1, *leaf.shape[3:]), data)
-    if method == PRINTED:
-
-        def padded(leaf: jax.Array) -> jax.Array:
-            more = NUM_ELEMENTS - leaf.shape[1]
-            return jnp.pad(leaf, [(0, 0), (0, more)] + [(0, 0)] * (leaf.ndim - 2))
-
-        return jax.tree.map(padded, data)
-    return data
-
-
 def make_plan(
     study: ElementLogistic, slots: int, method: str, epsilon: float
 ) -> tuple[sgd.Plan, dict[str, float]]:
     """The plan of a method, and what it guarantees for a record and for a user of ``slots`` elements."""
     problem = Problem(
-        _OBJECTIVE,
+        OBJECTIVE,
         num_users=study.num_users,
         items_per_user=study.items_per_user,
         dim=DIM,
@@ -266,7 +233,7 @@ def verdicts(best: pd.DataFrame) -> list[tuple[str, str]]:
         rising = [
             f"not at ε = {e:g}, k = {a} to {b}"
             for e in epsilons
-            for a, b in zip(counts, counts[1:], strict=False)
+            for a, b in itertools.pairwise(counts)
             if not table[ELEMENT, b, e] < table[ELEMENT, a, e]
         ]
         claims.append(("element: error falls in k", said(rising)))
@@ -283,7 +250,7 @@ def verdicts(best: pd.DataFrame) -> list[tuple[str, str]]:
             for m in (USER, PRINTED)
             for e in epsilons
             for k in counts
-            if not table[ELEMENT, k, e] < table[m, k, e]
+            if (m, k, e) in table.index and not table[ELEMENT, k, e] < table[m, k, e]
         ]
         claims.append(("element below both users", said(above)))
     return claims

@@ -4,19 +4,19 @@ What it computes: for InstEval and flights (``element_tasks``) the excess of the
 objective and the AUC on unseen users. All runs take full batches; a record is
 
 - a user: "user", ``user_level.sgd`` and "user, momentum", ``momentum_sgd``, on a user's mean loss;
-- an element: "department", "lecturer", "month", "day", ``element_level.sgd`` on the sum over a user's elements. A
-  lecturer is one item of a student, and of a day one flight is kept: item level.
+- an element: "department", "lecturer", "month", "day", ``element_level.sgd`` on the sum over a user's
+  elements. A lecturer is one item of a student, and of a day one flight is kept: item level.
 
 The clip norm C of each is 1/√(rows kept of a unit), and its step size the best of one grid in units of
-R/√(T·(C² + dim·σ²)), by the "user" objective, at no charge: tuned non-privately. Untuned are "user, preconditioned",
-``preconditioned_sgd``, which is what the library recommends for one-hot rows, and "user, plan", "department, plan",
-..., the plans' defaults for the same number of steps.
+R/√(T·(C² + dim·σ²)), by the "user" objective, at no charge: tuned non-privately. Untuned are "user,
+preconditioned", ``preconditioned_sgd``, which is what the library recommends for one-hot rows, and "user,
+plan", "department, plan", ..., the plans' defaults for the same number of steps.
 
 Source: own; E for the notion.
 
-Formal guarantee: (ε, δ)-DP of each run for its record under REPLACE_ONE by the certificate of its plan; of runs of
-element level also what follows for a user with all elements, and with the typical number. The distance R is
-½·√(dim·columns of a row). Measurements are functions of the data without noise.
+Formal guarantee: (ε, δ)-DP of each run for its record under REPLACE_ONE by the certificate of its plan;
+of runs of element level also what follows for a user with all elements, and with the typical number. The
+distance R is ½·√(dim·columns of a row). Measurements are functions of the data without noise.
 
 Cost: see docs/experiments.md.
 """
@@ -33,7 +33,6 @@ import pandas as pd
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.problems import elements
-from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.solvers.user_level import momentum_sgd, preconditioned_sgd, sgd
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product

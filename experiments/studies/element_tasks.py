@@ -1,22 +1,23 @@
-"""Real users' rows grouped by element: what element-level, item-level and user-level runs read, and the judges.
+"""Real users' rows grouped by element: what runs of each granularity read, and the judges.
 
-What it computes: for InstEval and for flights the training rows at each granularity (a user whole, coarse and
-fine elements), and the measurements that all runs share: the excess of two objectives over their minima on all
-training rows, and the AUC on the rows of unseen users.
+What it computes: for InstEval and for flights the training rows at each granularity (a user whole, coarse
+and fine elements), and the measurements that all runs share: the excess of two objectives over their
+minima on all training rows, and the AUC on the rows of unseen users.
 
-- InstEval, user = student: elements are the 14 departments, or the 1,128 lecturers. A student rates a lecturer
-  once, so a lecturer's element is one item, and element level is item level.
-- flights, user = aircraft, a random 1,000 of the training aircraft (for speed): elements are the 12 months, or
-  the 365 days, of which a random flight is kept: nearly item level.
+- InstEval, user = student: elements are the 14 departments, or the 1,128 lecturers. A student rates a
+  lecturer once, so a lecturer's element is one item, and element level is item level.
+- flights, user = aircraft, a random 1,000 of the training aircraft (for speed): elements are the 12
+  months, or the 365 days, of which a random flight is kept: nearly item level.
 
-The objectives, with a ridge, over all of space: "user", the mean over users of the mean over the user's rows;
-"element", E (11), the mean over users of the sum over coarse elements of the mean over the element's rows,
-divided by the mean number of elements, so that both are nats of a row.
+The objectives, with a ridge, over all of space: "user", the mean over users of the mean over the user's
+rows; "element", E (11), the mean over users of the sum over coarse elements of the mean over the
+element's rows, divided by the mean number of elements, so that both are nats of a row.
 
 Source: the tables of ``dpsco_jax.problems.datasets``, with their vocabularies and their split by users.
 
-Formal guarantee: what is kept of a unit depends on that unit alone. Taken as public are the numbers of users and
-of slots, and that no user has more elements than these. Measurements are functions of the data without noise.
+Formal guarantee: what is kept of a unit depends on that unit alone. Taken as public are the numbers of
+users and of slots, and that no user has more elements than these. Measurements are functions of the data
+without noise.
 
 Cost: some seconds for each task, once per process.
 """
@@ -175,9 +176,9 @@ def make_task(
     judges = Judges(
         columns=columns[train],
         labels=rows.label[train],
-        weights=np.float32(weights),
-        ridges=np.float32(ridges),
-        least=np.float32([one.value for one in found]),
+        weights=np.asarray(weights, np.float32),
+        ridges=np.asarray(ridges, np.float32),
+        least=np.asarray([one.value for one in found], np.float32),
         negatives=columns[test & (rows.label < 0.5)],
         positives=columns[test & (rows.label > 0.5)],
     )

@@ -119,7 +119,11 @@ class GeometricMedian:
                 if convention == PRINTED and spectrum != "const":
                     continue  # those of the corrected companion
                 for dim in self.dims:
-                    base = {"convention": convention, "spectrum": spectrum, "dim": dim}
+                    base: dict[str, Setting] = {
+                        "convention": convention,
+                        "spectrum": spectrum,
+                        "dim": dim,
+                    }
                     for method in self.methods:
                         found += [
                             base | {"method": method} | more | {"seed": seed}

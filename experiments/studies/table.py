@@ -6,6 +6,8 @@ from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.element_cnn import ElementCNN
 from experiments.studies.element_histogram import ElementHistogram
 from experiments.studies.element_last_layer import ElementLastLayer
+from experiments.studies.element_logistic import ElementLogistic
+from experiments.studies.element_tables import ElementTables
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.geometric_median import GeometricMedian
 from experiments.studies.gradient_subspaces import GradientSubspaces
@@ -51,6 +53,8 @@ _ALL: tuple[type[Experiment], ...] = (
     ElementLastLayer,
     ElementCNN,
     ElementHistogram,
+    ElementLogistic,
+    ElementTables,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -1,8 +1,10 @@
 """Poisson sampling under replacement: curves and pairs against quadrature, tables and searches."""
 
+import functools
 import itertools
 import math
 
+import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,11 @@ from dp_accounting.pld import privacy_loss_distribution as their_pld
 from scipy import stats
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import ORDERS, certificate, events, pld
+from dpsco_jax.privacy import ORDERS, _kinds, certificate, events, pld
+from dpsco_jax.privacy.certificates import certificate_of
+from dpsco_jax.privacy.curves import _mixture_sum, _profile_nodes, mixtures, poisson
 from dpsco_jax.privacy.curves.subsampling import subsampled_gaussian_of_fraction
+from dpsco_jax.privacy.dp_accounting.second_opinion import second_opinion
 from dpsco_jax.privacy.pld import mixture_pairs, pairs
 
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -84,18 +89,41 @@ SETTINGS = [
 ]
 
 
-def test_the_curve_is_that_of_the_table():
+@pytest.fixture
+def table_orders(monkeypatch):
+    """Orders among which are those of the table, and their places."""
+    wanted = np.unique([order for _, _, order, _ in TABLE])
+    places = _places(wanted)
+    orders = ORDERS.copy()
+    orders[places] = wanted
+    assert np.all(np.diff(orders) > 0)
+    for module in (mixtures, poisson, _mixture_sum, _profile_nodes):
+        monkeypatch.setattr(module, "ORDERS", orders)
+    _profile_nodes.banks.cache_clear()
+    yield dict(zip(wanted, places, strict=True))
+    _profile_nodes.banks.cache_clear()
+
+
+def test_the_curve_is_that_of_the_table(table_orders):
     for q, sigma, order, divergence in TABLE:
-        rdp = privacy.poisson_replaced_gaussian(sigma / 2, q).rdp
-        # Between two orders of the grid (α - 1) D is convex: interpolation is from above.
-        found = np.interp(order, ORDERS, (ORDERS - 1) * rdp) / (order - 1)
-        exact = order in ORDERS
-        assert divergence * (1 - 1e-11) <= found <= divergence * (1 + (1e-8 if exact else 1e-3))
+        found = privacy.poisson_replaced_gaussian(sigma / 2, q).rdp[table_orders[order]]
+        assert found == pytest.approx(divergence, rel=1e-11)
+        users = privacy.user_sampled_gaussian(sigma / 2, q, 1.0).rdp[table_orders[order]]
+        assert users == found
+
+
+ROWS = 14  # of what is compiled once
+
+
+@functools.cache
+def _compiled():
+    return jax.jit(jax.vmap(lambda row: privacy.user_sampled_gaussian(*row).rdp))
 
 
 def test_the_curve_is_the_divergence_by_quadrature():
-    compiled = jax.jit(jax.vmap(lambda row: privacy.user_sampled_gaussian(*row).rdp))
-    narrow = compiled(jnp.asarray(SETTINGS, jnp.float32))
+    padded = np.ones((ROWS, 3), np.float32)
+    padded[: len(SETTINGS)] = SETTINGS
+    narrow = _compiled()(jnp.asarray(padded))[: len(SETTINGS)]
     assert narrow.dtype == jnp.float32
     for (sigma, q, cap), single in zip(SETTINGS, np.asarray(narrow), strict=True):
         places = _places([1.1, 1.5, 2.0, 3.3, 9.0, 33.0])
@@ -171,17 +199,21 @@ def test_numbers_out_of_range_are_refused_or_cost_everything():
         np.float32,
     )
     good = np.array([[1, 0.1, np.inf], [np.inf, 0.1, 2], [0, 0, 1], [1e-3, 0.5, 3], [1e9, 1e-9, 5]])
-    curve = jax.jit(jax.vmap(lambda row: privacy.user_sampled_gaussian(*row).rdp))
-    assert np.all(np.isposinf(curve(jnp.asarray(wrong))))
-    found = np.asarray(curve(jnp.asarray(good, jnp.float32)))
+    both = np.concatenate([wrong, good.astype(np.float32)])
+    assert len(both) == ROWS
+    found = np.asarray(_compiled()(jnp.asarray(both)))
+    assert np.all(np.isposinf(found[: len(wrong)]))
+    found = found[len(wrong) :]
     assert np.all(np.isfinite(found[:3]))
     assert not np.any(np.isnan(found))
     assert np.all(found[2] == 0)
-    for relation in (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL):
-        with pytest.raises(ValueError, match="relation"):
-            privacy.PoissonUsers(0.1, 2.0).gaussian_loss(1.0, relation)
-        with pytest.raises(ValueError, match="no proof"):
-            privacy.PoissonUsers(0.1, 2.0).gaussian_release(1.0, relation)
+    # What costs less than any number of float32 costs the least of them.
+    assert np.all(found[[3, 4]] > 0)
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    with pytest.raises(ValueError, match="relation"):
+        privacy.PoissonUsers(0.1, 2.0).gaussian_loss(1.0, relation)
+    with pytest.raises(ValueError, match="no proof"):
+        privacy.PoissonUsers(0.1, 2.0).gaussian_release(1.0, relation)
 
 
 RUNS = [
@@ -222,17 +254,21 @@ def test_dp_accounting_agrees_on_single_units():
         ours = pld.epsilon([(mixture_pairs.poisson_replaced_gaussian(sigma / 2, 0.05), 200)], SMALL)
         assert theirs.get_epsilon_for_delta(SMALL) == pytest.approx(ours, abs=1e-3)
         assert ours == pytest.approx(expected, abs=1e-3)
+    # Beside a plain Gaussian, whose noise has to be told in the same way.
+    sampled = events.repeated(events.poisson_subsampled_gaussian(1.5, 0.02), 99)
+    for event in (sampled, events.composed(sampled, events.gaussian(2.0))):
+        ours = certificate(event, 1e-6, REPLACE).epsilon
+        assert second_opinion(event, 1e-6, REPLACE) == {"PLD": pytest.approx(ours, rel=1e-4)}
 
 
 def test_dp_accounting_does_not_know_users_with_their_units():
-    import dp_accounting
-
     event = events.user_sampled_gaussian(1.0, 0.1, 2.0)
     for accountant in (
         dp_accounting.rdp.RdpAccountant(neighboring_relation=REPLACE),
         dp_accounting.pld.PLDAccountant(REPLACE),
     ):
         assert not accountant.supports(event)
+    assert second_opinion(event, 1e-6, REPLACE) == {}
 
 
 def _profile(sigma, q, cap, gammas):
@@ -247,6 +283,61 @@ def _bound(sigma, q, cap, gammas):
     """H at each γ of the pair that is its own reverse."""
     above = _profile(sigma, q, cap, np.maximum(gammas, 1 / gammas))
     return np.where(gammas >= 1, above, 1 - gammas + gammas * above)
+
+
+def test_no_choice_of_orientations_beats_two_steps():
+    """The second step may be turned according to what the first released; no more is left to choose."""
+    sigma, q, cap = 0.5, 0.3, 2.0
+    z = np.linspace(-6.0, 7.0, 1201)
+    laws = [
+        (1 - q) * stats.norm.pdf(z, 0.0, sigma) + q * stats.norm.pdf(z, place, sigma)
+        for place in (cap / 2, cap / 2 - 1)
+    ]
+    logs = np.linspace(-40, 40, 1601)
+    turned, straight = (f(sigma, q, cap, np.exp(logs)) for f in (_bound, _profile))
+    for delta, gain in ((1e-2, 1.02), (1e-4, 1.0005)):
+        pair = mixture_pairs.user_sampled_gaussian(sigma, q, cap)
+        epsilon = pld.epsilon([(pair, 2)], delta)
+        found = {}
+        for name, second in (("turned", turned), ("straight", straight)):
+            found[name] = max(
+                np.trapezoid(p * np.interp(epsilon + np.log(other / p), logs, second), z)
+                for p, other in (laws, laws[::-1])
+            )
+        assert gain * found["straight"] < found["turned"] <= 1.0005 * delta
+        assert found["turned"] > 0.97 * delta
+
+
+def test_a_unit_taken_away_moves_half_as_far_under_twice_the_cap():
+    """At most ρ, from a user's sum of at most cap·ρ; either end may be the farther one."""
+    sigma, q, cap = 0.8, 0.1, 1.5  # over ρ
+    special = NeighboringRelation.REPLACE_SPECIAL
+    scheme = privacy.PoissonUsers(q, cap)
+    wider = privacy.user_sampled_gaussian(sigma, q, 2 * cap).rdp
+    np.testing.assert_array_equal(scheme.gaussian_loss(sigma, special).rdp, wider)
+    assert np.all(wider > privacy.Poisson(q).gaussian_loss(sigma, special).rdp)
+    event = events.repeated(scheme.gaussian_event(sigma), 3)
+    found = certificate(event, 1e-4, special).epsilon
+    release = scheme.gaussian_release(sigma, special)
+    assert found == certificate_of([_kinds.repeated(release, 3)], 1e-4, special).epsilon
+    pair = mixture_pairs.user_sampled_gaussian(sigma, q, 2 * cap)
+    assert found == pytest.approx(pld.epsilon([(pair, 3)], 1e-4), rel=1e-9)
+    # Places over ρ on a line.
+    gammas = np.exp(np.linspace(-3, 3, 13))
+    bound = _bound(sigma, q, 2 * cap, gammas)
+    z = np.linspace(-8, 9, 3401)
+    nearest = 0.0
+    for a, gap in itertools.product(np.linspace(-cap, cap, 13), (-1.0, -0.5, 0.5, 1.0)):
+        if abs(a + gap) > cap:
+            continue
+        tails = [stats.norm.sf(z, place, sigma) for place in (0.0, a, a + gap)]
+        p, other = ((1 - q) * tails[0] + q * tail for tail in tails[1:])
+        for gamma, most in zip(gammas, bound, strict=True):
+            gain = p - gamma * other
+            best = max(gain.max(), (1 - gamma - gain).max(), 0.0)
+            assert best <= most * (1 + 1e-4)  # both are maxima over grids
+            nearest = max(nearest, best / most if gamma > 1.5 else 0.0)
+    assert nearest > 0.999
 
 
 def _positions(cap, rng):

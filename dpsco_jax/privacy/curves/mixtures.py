@@ -12,7 +12,8 @@ moves a sum by the sensitivity 2ρ. Distances below are in units of it.
 Source: E Corollary 2.5, for sampled units; what holds for sampled users is proven in
 docs/privacy/mixtures.md.
 
-Formal guarantee: REPLACE_ONE for one unit, whatever the others are; who was drawn is never revealed. Where
+Formal guarantee: REPLACE_ONE for one unit, whatever the others are; who was drawn is never revealed. Under
+REPLACE_SPECIAL the sensitivity is ρ, and a user's sum clipped to κρ has a cap of 2κ here. Where
 the sum does not reach (orders that no optimum uses, σ below max(κ, 1)/8) the curve is a looser proven bound:
 Minkowski's, or that of κ = ∞.
 
@@ -63,14 +64,14 @@ def poisson_replaced_gaussian(
 def user_sampled_gaussian(
     noise_multiplier: Scalar, sampling_probability: Scalar, cap: Scalar
 ) -> PrivacyLoss:
-    """The loss, for one unit under REPLACE_ONE, of one noisy sum over users sampled with all their units.
+    """The loss, for one unit, of one noisy sum over users sampled with all their units.
 
     Args:
-        noise_multiplier: standard deviation over the ℓ2 sensitivity of a fixed sum to replacing one unit,
-            twice the norm to which a unit is clipped. Shape ``[...]``, at least 0.
+        noise_multiplier: standard deviation over the ℓ2 sensitivity of a fixed sum to one unit: under
+            REPLACE_ONE twice the norm to which a unit is clipped. Shape ``[...]``, at least 0.
         sampling_probability: of each user, in [0, 1].
-        cap: the norm to which the sum over a user's units is clipped, over that of one unit; at least 1,
-            infinite where a user's sum is not clipped.
+        cap: the norm to which the sum over a user's units is clipped, over half of that sensitivity (which is
+            the norm of one unit, under REPLACE_ONE); at least 1, infinite where a user's sum is not clipped.
 
     A traced number that is out of its range, or NaN, has an unbounded loss.
 
@@ -98,7 +99,8 @@ def _log_moments(xp: Any, sigma: Any, q: Any, centre: Any) -> Any:
     unsampled = orders * above_one * (0.5 / safe_sigma / safe_sigma)[..., None]
     bound = _bound(xp, safe_sigma, safe_q, safe_centre, unsampled)
     result = xp.where(reached, xp.minimum(value, bound), bound)
-    result = xp.maximum(result, xp.finfo(sigma.dtype).tiny)
+    # Whatever is released costs something: a smaller number, divided by α - 1, may be flushed to zero.
+    result = xp.maximum(result, xp.finfo(sigma.dtype).tiny * xp.maximum(above_one, 1.0))
     result = xp.where((q < 1)[..., None], result, unsampled)
     result = xp.where(noisy[..., None], result, xp.inf)
     return xp.where((q > 0)[..., None], result, 0.0)

@@ -10,8 +10,8 @@ pitfalls for privacy accounting of subsampled mechanisms under composition" (fix
 ADD_OR_REMOVE_ONE).
 
 Formal guarantee: curve and pair bound the release under the relation that it was made for. ``require_proof``
-knows for which relations there is a proof: sampling of users with all their units under REPLACE_ONE and
-REPLACE_SPECIAL, of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson sampling and none under all.
+knows for which there is a proof: sampling of users with all their units under REPLACE_ONE and REPLACE_SPECIAL,
+of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson sampling and none under all.
 
 Cost: none.
 """
@@ -19,7 +19,7 @@ Cost: none.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -150,10 +150,7 @@ class PoissonSampled(Release):
 
 @dataclass(frozen=True)
 class UsersSampled(Release):
-    """A Gaussian on users, each sampled with probability q in (0, 1) with all units; one unit is replaced.
-
-    The cap is the norm of a user's sum over half of the sensitivity, whatever that is under the relation.
-    """
+    """A Gaussian on users sampled with all units, with q in (0, 1); the cap is over half the sensitivity."""
 
     noise_multiplier: float
     sampling_probability: float
@@ -244,13 +241,7 @@ def poisson_sampled(sampling_probability: float, noise_multiplier: float) -> Rel
 def users_sampled(
     sampling_probability: float, noise_multiplier: float, cap: float = 1.0
 ) -> Release:
-    """Of users that are sampled with all their units, or, with a cap of 1, of replaced units by themselves.
-
-    Args:
-        sampling_probability: in [0, 1].
-        noise_multiplier: over the sensitivity.
-        cap: norm of a user's sum over half of the sensitivity.
-    """
+    """Of users sampled with all units, a sum at most ``cap`` halves of the sensitivity; 1 is a unit alone."""
     if sampling_probability == 0.0:
         return NOTHING
     if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
@@ -270,11 +261,6 @@ def sampled_without_replacement(
     if batch_size < population_size and 0.0 < noise_multiplier < math.inf:
         return SampledWithoutReplacement(population_size, batch_size, noise_multiplier)
     return gaussian(noise_multiplier)
-
-
-def halves_of_sensitivity(cap: Any, relation: NeighboringRelation) -> Any:
-    """The cap on a user's sum, in norms of a unit, over half of the sensitivity to that unit."""
-    return 2.0 * cap if relation is _SPECIAL else cap
 
 
 def require_proof(

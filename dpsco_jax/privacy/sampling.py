@@ -136,7 +136,7 @@ class PoissonUsers(NamedTuple):
         """
         self._check()
         require_relation("relation", relation, _kinds.UsersSampled.relations)
-        halves = _kinds.halves_of_sensitivity(self.cap, relation)
+        halves = mixtures.halves_of_sensitivity(self.cap, relation)
         return mixtures.user_sampled_gaussian(noise_multiplier, self.probability, halves)
 
     def gaussian_release(
@@ -156,7 +156,7 @@ class PoissonUsers(NamedTuple):
         )
         numbers = self.probability, noise_multiplier, self.cap
         probability, multiplier, cap = (float(np.asarray(number)) for number in numbers)
-        halves = _kinds.halves_of_sensitivity(cap, relation)
+        halves = mixtures.halves_of_sensitivity(cap, relation)
         return _kinds.users_sampled(probability, multiplier, halves)
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:

@@ -5,7 +5,7 @@ Sampled units and sampled users: orientations, sensitivities and caps of their a
 
 from tests.mutation import Fault, rows
 
-_MIXTURES = ("tests/privacy/test_mixtures.py",)
+_MIXTURES = ("tests/privacy/test_mixtures.py", "tests/privacy/test_mixture_pairs.py")
 _CORRECTED = ("tests/corrections/test_element_accounting.py",)
 _SUM = "privacy/curves/_mixture_sum.py"
 _PAIRS = "privacy/pld/mixture_pairs.py"
@@ -45,8 +45,9 @@ FAULTS = (
           "scheme, relation, _ = self.releases.steps",
           "scheme, relation = self.releases.scheme, _planning.REPLACE_ONE",
           (*rows("sgd, poisson"), "tests/solvers/test_means.py")),
-    Fault("users' units: taken away under the cap of replaced ones", "privacy/_kinds.py",
-          "return 2.0 * cap if relation is _SPECIAL else cap", "return cap", _MIXTURES),
+    Fault("users' units: taken away under the cap of replaced ones", "privacy/curves/mixtures.py",
+          "return 2.0 * cap if relation is NeighboringRelation.REPLACE_SPECIAL else cap", "return cap",
+          _MIXTURES),
     Fault("second opinion: replaced samples over all of the sensitivity",
           "privacy/dp_accounting/second_opinion.py",
           "halves = 2.0 if replaced else 1.0", "halves = 1.0", _MIXTURES),

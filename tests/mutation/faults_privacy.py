@@ -103,7 +103,7 @@ FAULTS = (
           "symmetric: ClassVar[bool] = False", "symmetric: ClassVar[bool] = True",
           ("tests/privacy/test_kinds.py", *_CERTIFICATES)),
     Fault("samples of users with their units have a proof of presence", "privacy/_kinds.py",
-          "relations: ClassVar = (_REPLACE,)", "relations: ClassVar = (_REPLACE, _ADD)",
+          "relations: ClassVar = (_REPLACE, _SPECIAL)", "relations: ClassVar = (_REPLACE, _ADD)",
           ("tests/privacy/test_mixtures.py",)),
     Fault("certificate of the least part", "privacy/certificates.py",
           "epsilon, accountant = max(", "epsilon, accountant = min(", _CERTIFICATES),

@@ -162,7 +162,7 @@ def _of_bank(xp: Any, bank: Bank, grid: Any, pair: _Pair, settings: Precision) -
 
 
 def _lost(xp: Any, x: Any) -> Any:
-    """1 - exp(-x), x ≥ 0; in float32 rounded up, by the hyperbolic tangent: XLA has it without exponentials."""
+    """1 - exp(-x), x ≥ 0; in float32 rounded up, by the tangent that XLA has without exponentials."""
     if x.dtype == np.float64:
         return -xp.expm1(-x)
     half = xp.tanh(0.5 * x)

@@ -20,7 +20,6 @@ from dpsco_jax.privacy import _kinds
 from dpsco_jax.privacy.dp_accounting._translation import event_of
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
 
-
 _ACCOUNTANTS = {"RDP": dp_accounting.rdp.RdpAccountant, "PLD": dp_accounting.pld.PLDAccountant}
 
 

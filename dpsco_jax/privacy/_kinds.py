@@ -10,8 +10,8 @@ pitfalls for privacy accounting of subsampled mechanisms under composition" (fix
 ADD_OR_REMOVE_ONE).
 
 Formal guarantee: curve and pair bound the release under the relation that it was made for. ``require_proof``
-knows for which there is a proof: sampling of users with all their units under REPLACE_ONE and REPLACE_SPECIAL,
-of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson sampling and none under all.
+knows for which there is a proof: sampling of users with all their units under REPLACE_ONE and
+REPLACE_SPECIAL, of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson sampling and none under all.
 
 Cost: none.
 """

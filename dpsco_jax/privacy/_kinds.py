@@ -11,7 +11,7 @@ ADD_OR_REMOVE_ONE).
 
 Formal guarantee: curve and pair bound the release under the relation that it was made for. ``require_proof``
 knows for which there is a proof: sampling of users with all their units under REPLACE_ONE and
-REPLACE_SPECIAL, of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson sampling and none under all.
+REPLACE_SPECIAL, of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson and none under all.
 
 Cost: none.
 """

@@ -14,8 +14,8 @@ drawn; who was drawn stays secret; with ``PoissonUsers`` the sensitivity is that
 the aggregate has clipped each user's sum to the cap), the key is secret and starts one state only, and
 no state is used for two different updates. A step with several releases from one random draw is not
 covered by the sum of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their
-own in one aggregate (``clipped_mean``). Wrappers that throw away the state of an update (``optax.apply_if_finite``)
-forget a charge: put them inside of the chain, after this transformation. ``optax.MultiSteps`` around it
+own in one aggregate (``clipped_mean``). Wrappers that throw away the state of an update
+(``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation. ``optax.MultiSteps`` around it
 averages batches before the noise, which only ``FullBatch`` accounts for. In both cases the ledger is
 unbounded (docs/privacy/ledger.md), as it is for an aggregate of which nothing is ``proven``.
 

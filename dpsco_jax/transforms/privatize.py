@@ -15,7 +15,8 @@ the aggregate has clipped each user's sum to the cap), the key is secret and sta
 no state is used for two different updates. A step with several releases from one random draw is not
 covered by the sum of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their
 own in one aggregate (``clipped_mean``). Wrappers that throw away the state of an update
-(``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation. ``optax.MultiSteps`` around it
+(``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation.
+``optax.MultiSteps`` around it
 averages batches before the noise, which only ``FullBatch`` accounts for. In both cases the ledger is
 unbounded (docs/privacy/ledger.md), as it is for an aggregate of which nothing is ``proven``.
 

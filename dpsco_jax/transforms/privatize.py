@@ -16,9 +16,9 @@ no state is used for two different updates. A step with several releases from on
 covered by the sum of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their
 own in one aggregate (``clipped_mean``). Wrappers that throw away the state of an update
 (``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation.
-``optax.MultiSteps`` around it
-averages batches before the noise, which only ``FullBatch`` accounts for. In both cases the ledger is
-unbounded (docs/privacy/ledger.md), as it is for an aggregate of which nothing is ``proven``.
+``optax.MultiSteps`` around it averages batches before the noise, which only ``FullBatch`` accounts for.
+In both cases the ledger is unbounded (docs/privacy/ledger.md), as it is for an aggregate of which
+nothing is ``proven``.
 
 Cost: one Gaussian draw per parameter; the curve of a step is computed once, when the
 transformation is made. With correlated noise, memory of ``bands - 1`` copies of the parameters.

@@ -1,4 +1,4 @@
-"""Poisson sampling under replacement: curves and pairs against quadrature, tables and searches."""
+"""Poisson sampling under replacement: curves and pairs against quadrature, tables and limits."""
 
 import functools
 import math

@@ -10,8 +10,8 @@ pitfalls for privacy accounting of subsampled mechanisms under composition" (fix
 ADD_OR_REMOVE_ONE).
 
 Formal guarantee: curve and pair bound the release under the relation that it was made for. ``require_proof``
-knows for which relations there is a proof: sampling of users with all their units under REPLACE_ONE, of a
-fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson sampling and none under all.
+knows for which there is a proof: sampling of users with all their units under REPLACE_ONE and
+REPLACE_SPECIAL, of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson and none under all.
 
 Cost: none.
 """
@@ -150,16 +150,16 @@ class PoissonSampled(Release):
 
 @dataclass(frozen=True)
 class UsersSampled(Release):
-    """A Gaussian on users, each sampled with probability q in (0, 1) with all units; one unit is replaced."""
+    """A Gaussian on users sampled with all units, with q in (0, 1); the cap is over half the sensitivity."""
 
     noise_multiplier: float
     sampling_probability: float
     cap: float
 
-    bounds_under: ClassVar = (_REPLACE,)
-    relations: ClassVar = (_REPLACE,)
+    bounds_under: ClassVar = (_REPLACE, _SPECIAL)
+    relations: ClassVar = (_REPLACE, _SPECIAL)
     sampling: ClassVar[str] = "Poisson sampling of users with all their units"
-    instead: ClassVar[str] = "REPLACE_ONE"
+    instead: ClassVar[str] = "REPLACE_ONE or REPLACE_SPECIAL"
 
     def loss(self) -> PrivacyLoss:
         """The curve of users sampled with all their units."""
@@ -241,7 +241,7 @@ def poisson_sampled(sampling_probability: float, noise_multiplier: float) -> Rel
 def users_sampled(
     sampling_probability: float, noise_multiplier: float, cap: float = 1.0
 ) -> Release:
-    """Of users that are sampled with all their units; with a cap of 1, of units sampled by themselves."""
+    """Of users sampled with all units, a sum at most ``cap`` halves of the sensitivity; 1 is a unit alone."""
     if sampling_probability == 0.0:
         return NOTHING
     if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:

@@ -112,7 +112,8 @@ class PoissonUsers(NamedTuple):
     """Each user takes part independently of the others, with all units; one unit of one user is a record.
 
     A unit is clipped to ρ and the sum over a user's units to cap·ρ, which is what has to be enforced:
-    replacing a unit still moves that sum by 2ρ at most, for clipping brings no two points farther apart.
+    replacing a unit still moves that sum by 2ρ at most, and taking it away by ρ, for clipping brings no two
+    points farther apart.
 
     Attributes:
         probability: with which a user takes part, in [0, 1].
@@ -126,15 +127,17 @@ class PoissonUsers(NamedTuple):
         """The loss of one Gaussian release.
 
         Args:
-            noise_multiplier: standard deviation over 2ρ.
-            relation: REPLACE_ONE, of one unit.
+            noise_multiplier: standard deviation over the ℓ2 sensitivity to one unit: 2ρ under REPLACE_ONE,
+                ρ under REPLACE_SPECIAL.
+            relation: REPLACE_ONE or REPLACE_SPECIAL, of one unit.
 
         Raises:
             ValueError: for another relation, or an argument out of range.
         """
         self._check()
         require_relation("relation", relation, _kinds.UsersSampled.relations)
-        return mixtures.user_sampled_gaussian(noise_multiplier, self.probability, self.cap)
+        halves = mixtures.halves_of_sensitivity(self.cap, relation)
+        return mixtures.user_sampled_gaussian(noise_multiplier, self.probability, halves)
 
     def gaussian_release(
         self, noise_multiplier: float, relation: NeighboringRelation
@@ -142,7 +145,8 @@ class PoissonUsers(NamedTuple):
         """One Gaussian release as accountants on the host see it.
 
         Raises:
-            ValueError: unless the relation is REPLACE_ONE, or for an argument out of range.
+            ValueError: unless the relation is REPLACE_ONE or REPLACE_SPECIAL, or for an argument out of
+                range.
         """
         self._check()
         require_multiplier("noise_multiplier", noise_multiplier)
@@ -151,7 +155,9 @@ class PoissonUsers(NamedTuple):
             _kinds.UsersSampled, relation, lambda: self.gaussian_event(noise_multiplier)
         )
         numbers = self.probability, noise_multiplier, self.cap
-        return _kinds.users_sampled(*(float(np.asarray(number)) for number in numbers))
+        probability, multiplier, cap = (float(np.asarray(number)) for number in numbers)
+        halves = mixtures.halves_of_sensitivity(cap, relation)
+        return _kinds.users_sampled(probability, multiplier, halves)
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:
         """The event of one Gaussian release, which the accountants of ``dp_accounting`` do not know."""

@@ -10,13 +10,15 @@ correlated over steps is Kairouz et al. 2021 and Denisov et al. 2022, see docs/p
 Formal guarantee: with the ledger's loss, under ``aggregate.relation``, for everything that
 ``update`` has returned, however it is used (adaptive composition). Assumed: the users in each step
 were drawn by ``sampling``, anew and independently of all other draws (a user is anyone who may be
-drawn; who was drawn stays secret), the key is secret and starts one state only, and no state is used
-for two different updates. A step with several releases from one random draw is not covered by the sum
-of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their own in one
-aggregate (``clipped_mean``). Wrappers that throw away the state of an update (``optax.apply_if_finite``)
-forget a charge: put them inside of the chain, after this transformation. ``optax.MultiSteps`` around it
-averages batches before the noise, which only ``FullBatch`` accounts for. In both cases the ledger is
-unbounded (docs/privacy/ledger.md), as it is for an aggregate of which nothing is ``proven``.
+drawn; who was drawn stays secret; with ``PoissonUsers`` the sensitivity is that of one unit, and
+the aggregate has clipped each user's sum to the cap), the key is secret and starts one state only, and
+no state is used for two different updates. A step with several releases from one random draw is not
+covered by the sum of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their
+own in one aggregate (``clipped_mean``). Wrappers that throw away the state of an update
+(``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation.
+``optax.MultiSteps`` around it averages batches before the noise, which only ``FullBatch`` accounts for.
+In both cases the ledger is unbounded (docs/privacy/ledger.md), as it is for an aggregate of which
+nothing is ``proven``.
 
 Cost: one Gaussian draw per parameter; the curve of a step is computed once, when the
 transformation is made. With correlated noise, memory of ``bands - 1`` copies of the parameters.

@@ -5,7 +5,7 @@ Sampled units and sampled users: orientations, sensitivities and caps of their a
 
 from tests.mutation import Fault, rows
 
-_MIXTURES = ("tests/privacy/test_mixtures.py",)
+_MIXTURES = ("tests/privacy/test_mixtures.py", "tests/privacy/test_mixture_pairs.py")
 _CORRECTED = ("tests/corrections/test_element_accounting.py",)
 _SUM = "privacy/curves/_mixture_sum.py"
 _PAIRS = "privacy/pld/mixture_pairs.py"
@@ -40,5 +40,22 @@ FAULTS = (
           ("tests/transforms/test_privatize.py",)),
     Fault("sgd: Poisson under replacement has the noise of presence", "solvers/means.py",
           "per_norm = self.releases.noise_multiplier * (2 if replaced else 1)",
-          "per_norm = self.releases.noise_multiplier", rows("sgd, poisson replaced")),
+          "per_norm = self.releases.noise_multiplier", ("tests/solvers/test_means.py",)),
+    Fault("sgd: Poisson samples under another relation than the release", "solvers/means.py",
+          "scheme, relation, _ = self.releases.steps",
+          "scheme, relation = self.releases.scheme, _planning.REPLACE_ONE",
+          (*rows("sgd, poisson"), "tests/solvers/test_means.py")),
+    Fault("users' units: taken away under the cap of replaced ones", "privacy/curves/mixtures.py",
+          "return 2.0 * cap if relation is NeighboringRelation.REPLACE_SPECIAL else cap", "return cap",
+          _MIXTURES),
+    Fault("second opinion: replaced samples over all of the sensitivity",
+          "privacy/dp_accounting/second_opinion.py",
+          "halves = 2.0 if replaced else 1.0", "halves = 1.0", _MIXTURES),
+    Fault("second opinion: plain noise keeps its sensitivity beside replaced samples",
+          "privacy/dp_accounting/second_opinion.py",
+          "return dp_accounting.GaussianDpEvent(halves * event.noise_multiplier)",
+          "return event", _MIXTURES),
+    Fault("mixtures: what costs little is flushed to nothing", "privacy/curves/mixtures.py",
+          "xp.finfo(sigma.dtype).tiny * xp.maximum(above_one, 1.0)", "xp.finfo(sigma.dtype).tiny",
+          _MIXTURES),
 )  # fmt: skip

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
@@ -145,12 +146,22 @@ def test_items_refuse_a_clip_that_wraps_around():
         _opened(mean, USERS)
 
 
-@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
-def test_the_stated_noise_of_clipped_sums_is_that_of_the_release(sampling):
+@pytest.mark.parametrize(
+    ("sampling", "relation", "sensitivity"),
+    [
+        ("fixed", NeighboringRelation.ADD_OR_REMOVE_ONE, 1.6),
+        ("poisson", NeighboringRelation.ADD_OR_REMOVE_ONE, 0.8),
+        ("poisson", NeighboringRelation.REPLACE_ONE, 1.6),
+    ],
+)
+def test_the_stated_noise_of_clipped_sums_is_that_of_the_release(sampling, relation, sensitivity):
     """5,000 coordinates: the standard error of the standard deviation is 1 %."""
     dim = 5_000
     releases = GaussianReleases(USERS, 3, 2, sampling, 1.7, 1e-3)
+    # Whoever edits the relation of a plan edits its noise.
+    releases = dataclasses.replace(releases, poisson_relation=relation)
     mean = means.Clipped(4, "user", releases, 0.8, None)
+    assert mean.noise_stddev(dim) == pytest.approx(1.7 * sensitivity / 3)
     items = Example(jnp.zeros((USERS, ITEMS, dim)), jnp.zeros((USERS, ITEMS)))
     start = jnp.zeros(dim)  # where the loss of a row of zeros is flat
     oracle, rows, release, _ = mean.open(jax.random.key(0), OBJECTIVE, UserData(items, None), start)

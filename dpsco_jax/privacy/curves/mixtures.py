@@ -12,7 +12,8 @@ moves a sum by the sensitivity 2ρ. Distances below are in units of it.
 Source: E Corollary 2.5, for sampled units; what holds for sampled users is proven in
 docs/privacy/mixtures.md.
 
-Formal guarantee: REPLACE_ONE for one unit, whatever the others are; who was drawn is never revealed. Where
+Formal guarantee: REPLACE_ONE for one unit, whatever the others are; who was drawn is never revealed. Under
+REPLACE_SPECIAL the sensitivity is ρ, and a user's sum clipped to κρ has a cap of 2κ here. Where
 the sum does not reach (orders that no optimum uses, σ below max(κ, 1)/8) the curve is a looser proven bound:
 Minkowski's, or that of κ = ∞.
 
@@ -32,6 +33,7 @@ Example:
 from typing import Any
 
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require_multiplier, require_probability, require_within
 from dpsco_jax._numerics import Scalar, as_floats, round_up
@@ -63,14 +65,14 @@ def poisson_replaced_gaussian(
 def user_sampled_gaussian(
     noise_multiplier: Scalar, sampling_probability: Scalar, cap: Scalar
 ) -> PrivacyLoss:
-    """The loss, for one unit under REPLACE_ONE, of one noisy sum over users sampled with all their units.
+    """The loss, for one unit, of one noisy sum over users sampled with all their units.
 
     Args:
-        noise_multiplier: standard deviation over the ℓ2 sensitivity of a fixed sum to replacing one unit,
-            twice the norm to which a unit is clipped. Shape ``[...]``, at least 0.
+        noise_multiplier: standard deviation over the ℓ2 sensitivity of a fixed sum to one unit: under
+            REPLACE_ONE twice the norm to which a unit is clipped. Shape ``[...]``, at least 0.
         sampling_probability: of each user, in [0, 1].
-        cap: the norm to which the sum over a user's units is clipped, over that of one unit; at least 1,
-            infinite where a user's sum is not clipped.
+        cap: the norm to which the sum over a user's units is clipped, over half of that sensitivity (which is
+            the norm of one unit, under REPLACE_ONE); at least 1, infinite where a user's sum is not clipped.
 
     A traced number that is out of its range, or NaN, has an unbounded loss.
 
@@ -88,6 +90,11 @@ def user_sampled_gaussian(
     return unbounded_unless(valid, PrivacyLoss(rdp, xp.zeros(rdp.shape[:-1], rdp.dtype)))
 
 
+def halves_of_sensitivity(cap: Any, relation: NeighboringRelation) -> Any:
+    """The cap on a user's sum, over the norm of a unit, in halves of the sensitivity to that unit."""
+    return 2.0 * cap if relation is NeighboringRelation.REPLACE_SPECIAL else cap
+
+
 def _log_moments(xp: Any, sigma: Any, q: Any, centre: Any) -> Any:
     """Log A at each order, never below the truth."""
     orders, above_one = ORDERS.astype(sigma.dtype), (ORDERS - 1.0).astype(sigma.dtype)
@@ -98,7 +105,8 @@ def _log_moments(xp: Any, sigma: Any, q: Any, centre: Any) -> Any:
     unsampled = orders * above_one * (0.5 / safe_sigma / safe_sigma)[..., None]
     bound = _bound(xp, safe_sigma, safe_q, safe_centre, unsampled)
     result = xp.where(reached, xp.minimum(value, bound), bound)
-    result = xp.maximum(result, xp.finfo(sigma.dtype).tiny)
+    # Whatever is released costs something: a smaller number, divided by α - 1, may be flushed to zero.
+    result = xp.maximum(result, xp.finfo(sigma.dtype).tiny * xp.maximum(above_one, 1.0))
     result = xp.where((q < 1)[..., None], result, unsampled)
     result = xp.where(noisy[..., None], result, xp.inf)
     return xp.where((q > 0)[..., None], result, 0.0)

@@ -32,6 +32,7 @@ from dpsco_jax._checks import (
     require_probability,
 )
 from dpsco_jax.privacy import _kinds
+from dpsco_jax.privacy.curves import mixtures
 from dpsco_jax.privacy.dp_accounting.events import ApproximateDpEvent, UserSampledDpEvent
 
 _SQUARED = "0, inf or in [1e-100, 1e100]"
@@ -51,7 +52,7 @@ def release_of(event: DpEvent, relation: NeighboringRelation) -> _kinds.Release:
 
 
 def event_of(release: _kinds.Release) -> DpEvent:
-    """The event that states a release."""
+    """The event that states a release; of users with all their units, under REPLACE_ONE."""
     return _EVENTS[type(release)](release)
 
 
@@ -95,7 +96,8 @@ def _users(event: UserSampledDpEvent, relation: NeighboringRelation) -> _kinds.R
     _kinds.require_proof(_kinds.UsersSampled, relation, lambda: event)
     # Several Gaussians on one sample are one, of all their sums side by side, which has the same cap.
     sigma = checked(event, _noise_multiplier_of_all, event.event)
-    return _kinds.users_sampled(event.sampling_probability, sigma, event.cap)
+    halves = mixtures.halves_of_sensitivity(event.cap, relation)
+    return _kinds.users_sampled(event.sampling_probability, sigma, halves)
 
 
 def _fixed_size(

@@ -121,7 +121,8 @@ def user_sampled_gaussian(
     """Gaussian noise on a sum over users that are each sampled independently, with all their units.
 
     Args:
-        noise_multiplier: σ over the sensitivity to replacing one unit, twice the norm of a unit.
+        noise_multiplier: σ over the sensitivity to one unit: twice the norm of a unit under REPLACE_ONE,
+            the norm of a unit under REPLACE_SPECIAL.
         sampling_probability: of each user, in [0, 1].
         cap: norm of the sum over a user's units over that of one unit; in [1, inf].
     """

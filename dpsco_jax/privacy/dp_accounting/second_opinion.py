@@ -16,8 +16,11 @@ import dp_accounting
 from dp_accounting import DpEvent, NeighboringRelation
 
 from dpsco_jax._checks import require_real
+from dpsco_jax.privacy import _kinds
 from dpsco_jax.privacy.dp_accounting._translation import event_of
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
+
+_ACCOUNTANTS = {"RDP": dp_accounting.rdp.RdpAccountant, "PLD": dp_accounting.pld.PLDAccountant}
 
 
 def second_opinion(
@@ -27,20 +30,24 @@ def second_opinion(
 
     Its PLD accountant is asked under ADD_OR_REMOVE_ONE, where it divides σ by what we divide by; for
     unsampled Gaussian and Laplace releases the curve depends on that ratio alone, whatever the relation.
+    Poisson samples under REPLACE_ONE it knows too: then it is asked under REPLACE_ONE, where it takes σ over
+    half of the sensitivity, of all releases.
 
     Returns:
         "RDP" and "PLD", each absent where that accountant does not know a release.
     """
     require_real("delta", delta, 0.0, 1.0)
     opinions: dict[str, float] = {}
-    for name, accountant_of in (
-        ("RDP", lambda: dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)),
-        ("PLD", lambda: dp_accounting.pld.PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)),
-    ):
+    for name in ("RDP", "PLD"):
         worst = 0.0
         for releases in compositions(event, relation):
-            accountant = accountant_of()
-            stated = [(event_of(release), count) for release, count in releases]
+            asked, halves = relation, 1.0
+            if name == "PLD":
+                replaced = any(isinstance(release, _kinds.UsersSampled) for release, _ in releases)
+                asked = relation if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
+                halves = 2.0 if replaced else 1.0
+            accountant = _ACCOUNTANTS[name](neighboring_relation=asked)
+            stated = [(_over(event_of(release), halves), count) for release, count in releases]
             if not all(accountant.supports(part) for part, _ in stated):
                 break
             for part, count in stated:
@@ -49,3 +56,15 @@ def second_opinion(
         else:
             opinions[name] = worst
     return opinions
+
+
+def _over(event: DpEvent, halves: float) -> DpEvent:
+    """The event with Gaussian noise over ``1 / halves`` of the sensitivity."""
+    match event:
+        case dp_accounting.GaussianDpEvent():
+            return dp_accounting.GaussianDpEvent(halves * event.noise_multiplier)
+        case dp_accounting.PoissonSampledDpEvent():
+            return dp_accounting.PoissonSampledDpEvent(
+                event.sampling_probability, _over(event.event, halves)
+            )
+    return event

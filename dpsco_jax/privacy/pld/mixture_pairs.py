@@ -9,7 +9,8 @@ and positive for z > c - 1/2. At c = 1/2 it is odd, and its inverse is
 Source: E Corollary 2.5; that these pairs dominate is proven in docs/privacy/mixtures.md.
 
 Formal guarantee: each pair dominates under REPLACE_ONE, at every ε and in both directions, and is its own
-reverse. A noise multiplier s is σ over the sensitivity 2ρ.
+reverse. A noise multiplier s is σ over the sensitivity 2ρ. That of users sampled with all their units
+dominates under REPLACE_SPECIAL too, with s = σ/ρ and twice the cap for κ.
 
 Cost: a few vectorized special functions per cell, about ten times that where κ is not 1.
 """

@@ -5,7 +5,7 @@ What it computes: the posterior means of θ_1, ..., θ_d from y_j = θ_j + N(0, 
 to a value that is right for them on average, large ones are left alone.
 
 Source: Kiefer and Wolfowitz 1956 (the nonparametric maximum-likelihood prior); Jiang and Zhang 2009 (its
-posterior means are nearly as good as if the prior were known). Fitted by EM on fixed cells: an atom stands for
+posterior means are nearly as good as if the prior were known). Fitted by EM on fixed cells: an atom is for
 the numbers up to half-way to its neighbours, as a Gaussian of their standard deviation. Where noise is less
 than the distance between atoms, a number that stands out is kept and not moved to the nearest atom.
 

@@ -266,7 +266,7 @@ def test_arguments():
 
 
 def test_the_sum_is_exact_where_floats_would_double_what_a_user_moves():
-    # 2^12 ones, then 2^12 numbers of half a unit in the last place above 2^12: added up one by one in float32,
+    # 2^12 ones, then 2^12 numbers of half a unit in the last place above 2^12: added up one by one as floats
     # the sum moves by 1.27 when the first user is replaced.
     n = 2**13
     small = np.full(n - 2**12, 0.51 * 2.0**-11, np.float32)

@@ -162,6 +162,7 @@ def calibrate_histogram(
     require_radius(radius, cluster_of_item)
     signed = require_flag("signed", signed)
     multiplier = gaussian_multiplier(epsilon, delta)
-    return ClusteredReleases(
-        num_users, signed, np.asarray(cluster_of_item), radius, multiplier, float(delta)
-    )
+    # Copies: what the caller writes into the arrays later is no part of the plan.
+    clusters = np.array(cluster_of_item)
+    radius = np.array(radius) if isinstance(radius, np.ndarray) else radius
+    return ClusteredReleases(num_users, signed, clusters, radius, multiplier, float(delta))

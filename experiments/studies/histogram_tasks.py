@@ -60,7 +60,7 @@ class Split(NamedTuple):
 
 
 def typical_items(task: str) -> int:
-    """A public guess at the number of items of a user, from which coarse bounds are made."""
+    """A public guess at the number of items of a user: no norm of counts should be larger."""
     return _SIZES[task][1]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import clustered_histogram, denoising
+from dpsco_jax.mechanisms._exact_sums import exact_sums
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases, calibrate_histogram
 
 
@@ -262,3 +263,54 @@ def test_arguments():
     ]:
         with pytest.raises(ValueError, match=named):
             clustered_histogram.clustered_histogram(_key(), *entries, releases)
+
+
+def test_the_sum_is_exact_where_floats_would_double_what_a_user_moves():
+    # 2^12 ones, then 2^12 numbers of half a unit in the last place above 2^12: added up one by one as floats
+    # the sum moves by 1.27 when the first user is replaced.
+    n = 2**13
+    small = np.full(n - 2**12, 0.51 * 2.0**-11, np.float32)
+    quiet = calibrate_histogram(n, np.array([0]), 1.0, 1.0, 1e-5)
+    found = []
+    for first in (0.0, 1.0):
+        counts = np.concatenate([[first], np.ones(2**12 - 1), small]).astype(np.float32)
+        total = clustered_histogram._sum_over_scale(np.arange(n), np.zeros(n, int), counts, quiet)
+        found.append(np.float64(total.coarse[0]) + np.float64(total.rest[0]))
+    assert abs(found[1] - found[0]) <= 1.0
+    assert found[0] == pytest.approx(2**12 - 1 + np.sum(small), rel=3e-4)
+
+
+def test_exact_sums_are_those_of_float64(rng):
+    for size in (0, 1, 7, 3000):
+        values = rng.uniform(-1, 1, size).astype(np.float32)
+        places = rng.integers(0, 4, size)
+        found = exact_sums(jnp.asarray(values), jnp.asarray(places), 3, size)
+        exact = np.bincount(places, values.astype(float), 4)[:3]
+        np.testing.assert_allclose(np.add(*map(np.float64, found)), exact, atol=1e-5)
+        assert np.all(np.asarray(found.coarse) % 16 == 0)
+        assert np.all((np.asarray(found.rest) >= 0) & (np.asarray(found.rest) < 17))
+    tiny = exact_sums(jnp.asarray([2.0**-60, -(2.0**-60)]), jnp.asarray([0, 1]), 2, 2)
+    assert np.all(np.asarray(tiny) == 0), "rounded towards zero, whatever the sign is"
+
+
+def test_no_radius_makes_the_sum_infinite():
+    users = np.arange(1000)
+    releases = calibrate_histogram(1000, np.array([0]), 1e36, 1.0, 1e-5)
+    found = clustered_histogram.clustered_histogram(
+        _key(), users, 0 * users, np.full(1000, 1e36, np.float32), releases
+    )
+    assert np.isfinite(releases.certificate().epsilon)
+    assert np.isfinite(found[0])
+
+
+def test_plans_keep_their_clusters_and_edited_ones_are_refused_where_they_would_merge():
+    clusters, radius = np.array([0, 1]), np.array([1.0, 2.0])
+    releases = calibrate_histogram(2, clusters, radius, 1.0, 1e-5)
+    clusters[:], radius[:] = 0, 9
+    np.testing.assert_array_equal(releases.cluster_of_item, [0, 1])
+    np.testing.assert_array_equal(releases.radius, [1, 2])
+    one = np.zeros(1, int)
+    for bad in (np.array([0, 2**32]), np.array([0.2, 0.7]), np.array([0, -1])):
+        edited = ClusteredReleases(**(vars(releases) | {"cluster_of_item": bad, "radius": 1.0}))
+        with pytest.raises(ValueError, match="cluster_of_item"):
+            clustered_histogram.clustered_histogram(_key(), one, one, 1.0 + one, edited)

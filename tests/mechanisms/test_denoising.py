@@ -39,6 +39,14 @@ def test_exact_values_stay_and_scales_do_not_matter():
     np.testing.assert_allclose(ESTIMATE(8 * noisy, 0.16, 8.0), 8 * once, rtol=1e-3)
 
 
+def test_where_noise_is_less_than_the_distance_of_atoms_it_is_not_made_more(rng):
+    truth = rng.uniform(0, 1, 300).astype(np.float32)
+    noisy = truth + 1e-3 * rng.normal(size=300).astype(np.float32)
+    found = np.asarray(ESTIMATE(noisy, 1e-3, 1.0))
+    assert np.all((found > 0) & (found <= 1))
+    assert np.sum((found - truth) ** 2) < 1.1 * np.sum((noisy - truth) ** 2)
+
+
 def test_each_value_may_have_its_own_noise():
     stddev = np.where(np.arange(40) < 20, 0.01, 10.0).astype(np.float32)
     truth = np.full(40, 2.0, np.float32)

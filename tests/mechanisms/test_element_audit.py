@@ -85,19 +85,25 @@ def test_heavy_hitters():
 
 def test_both_stages_together():
     releases = two_stage_histogram.calibrate_two_stages(
-        2, np.zeros(D, int), 2.0, EPSILON, DELTA, coarse_share=0.5, least_radius=2.0
+        2, np.zeros(D, int), 2.0, EPSILON, DELTA, coarse_share=0.5, num_radii=2
     )
+    first, other = (jnp.asarray(row) for row in ([5.0, 0.0, 0.0], [0.0, 1.5, 0.0]))
 
     def learnt(releases):
-        # The radius always is 2: what the first stage learns stands beside the second.
         def mechanism(key, row):
             counts = jnp.concatenate([row, jnp.asarray(OTHER, row.dtype)])
             out = two_stage_histogram.two_stage_histogram(key, USERS, ITEMS, counts, releases)
-            return out.histogram
+            # The logarithm of the ratio of likelihoods of both stages together, but for constants.
+            ends = jnp.stack([-jnp.minimum(5.0, out.radius), jnp.minimum(1.5, out.radius)])
+            rest = 7.0 * jnp.minimum(1.0, out.radius / (7.0 * 3**0.5))
+            middle = jnp.stack([-ends[0], ends[1]]) / 2 + rest
+            fine = jnp.sum(ends * (2 * out.histogram[:2] - middle)) / (2 * out.noise_stddev[0]) ** 2
+            coarse = (out.units[0] - out.units[1] + 1) / releases.coarse_stddev**2
+            return fine + coarse
 
-        first, other = jnp.asarray([5.0, 0.0, 0.0]), jnp.asarray([0.0, 5.0, 0.0])
-        return _learnt(mechanism, first, other, lambda out: out[1] - out[0])
+        return _learnt(mechanism, first, other, lambda out: out)
 
-    assert 0.3 * EPSILON < learnt(releases) <= EPSILON
-    fields = vars(releases) | {"noise_multiplier": releases.noise_multiplier / 4}
-    assert learnt(two_stage_histogram.TwoStageReleases(**fields)) > EPSILON
+    assert 0.5 * EPSILON < learnt(releases) <= EPSILON
+    for stage in ("noise_multiplier", "coarse_multiplier"):
+        fields = vars(releases) | {stage: getattr(releases, stage) / 4}
+        assert learnt(two_stage_histogram.TwoStageReleases(**fields)) > EPSILON, stage

@@ -73,7 +73,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "coarse_bound": kinds.POSITIVE(2.0),
         "coarse_share": kinds.OPEN_PROBABILITY(0.2),
         "least_radius": kinds.POSITIVE.also(3.0)(1.0),
-        "radius_factor": kinds.POSITIVE(1.0),
+        "num_radii": kinds.Kind("at least 2", (1, 0, -1, 2.5, "a"))(8),
     },
     "mechanisms.two_stage_histogram.two_stage_histogram": {**_ENTRIES, "releases": _TWO_STAGES},
     "mechanisms.concentrated.concentrated_mean.concentration": {"block_size": kinds.COUNT(5)},

@@ -342,6 +342,19 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
     assert "3 elements" in str(plan)
 
 
+def test_of_sampled_users_the_elements_that_stay_show_the_coin():
+    """Two of three elements turn round; the third has its full length in both data sets, or the sum its cap."""
+    for cap in (math.inf, 2.5):
+        plan = _plan(num_users=20, num_steps=1, batch_size=2, sampling="user", cap=cap)
+        plan = dataclasses.replace(plan, noise_multiplier=0.8)
+        longest, sigma = min(cap, 3.0), 1.6
+        ends = [account.Law((0.9, 0.1), (0.0, place / sigma)) for place in (longest, longest - 4)]
+        least = max(account._epsilon((pair,), 1e-3) for pair in (tuple(ends), tuple(ends[::-1])))
+        said = plan.user_certificate(2).epsilon
+        assert 0.99 * least <= said <= everybody(0.4, 1, 1e-3)
+        assert plan.certificate().epsilon < said <= plan.user_certificate().epsilon * 1.01
+
+
 def test_of_users_who_are_sampled_the_user_level_is_that_of_capped_sums():
     plan = _plan(num_users=20, batch_size=2, sampling="user", cap=2.0)
     whole = dataclasses.replace(plan, protects="user", noise_multiplier=plan.noise_multiplier / 2.0)

@@ -1,4 +1,4 @@
-"""Several units changed at once, each sampled by itself: the pair is what is written down, and nothing beats it."""
+"""Several units changed at once, each sampled by itself: the pair is as written down, and not beaten."""
 
 import itertools
 import math
@@ -54,7 +54,7 @@ def test_the_pairs_have_the_profiles_of_their_definitions(removed):
 
 
 def test_no_updates_of_k_units_beat_the_pair():
-    """In the plane: random vectors of at most unit length for the units of both neighbours, and extreme ones."""
+    """In the plane: vectors of at most unit length for the units of both neighbours, and extreme ones."""
     rng, nearest = np.random.default_rng(0), 0.0
     for sigma, q, k in CASES[:2]:
         for removed in (False, True):

@@ -124,7 +124,7 @@ def _checked(s: float, q: float, count: int) -> tuple[float, np.ndarray, np.ndar
 def _moment(
     z: np.ndarray, s: float, places: np.ndarray, logs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log Σ_j p_j exp((2 z c_j - c_j²)/2s²), and the mean of c_j under these weights."""
+    """The log of Σ_j p_j exp((2 z c_j - c_j²)/2s²), and the mean of c_j under these weights."""
     values, means = np.empty(z.shape), np.empty(z.shape)
     step = max(1, _BLOCK // len(places))
     for start in range(0, len(z), step):
@@ -183,10 +183,13 @@ def _inverse(
     if not len(x):
         return x
     ends = [-width, width]
-    for side, out in ((0, lambda z: loss(z)[0][0] > x.min()), (1, lambda z: loss(z)[0][0] < x.max())):
+    for side, out in (
+        (0, lambda z: loss(z)[0][0] > x.min()),
+        (1, lambda z: loss(z)[0][0] < x.max()),
+    ):
         while out(np.array([ends[side]])):
             ends[side] *= 2.0
-    table = np.linspace(*ends, _TABLE)
+    table = np.linspace(ends[0], ends[1], _TABLE)
     values = np.maximum.accumulate(loss(table)[0])
     place = np.clip(np.searchsorted(values, x), 1, _TABLE - 1)
     low, high = table[np.maximum(place - 2, 0)], table[np.minimum(place + 1, _TABLE - 1)]

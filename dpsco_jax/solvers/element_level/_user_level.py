@@ -5,25 +5,26 @@ What it computes: the least of the ε at one δ that are proven:
 - group privacy: k changes of one element, each (ε, δ')-DP: (kε, δ'·Σ_{i<k} e^{iε}), at the best δ' there is;
 - no amplification: given who was drawn, the sum moves by at most min(k, cap) times the sensitivity to one
   element;
-- under ``"element"``, how many of the k are drawn is binomial, and j of them move the sum by at most j times as
-  much: the pairs of ``privacy.pld.binomial_pairs``;
-- under ``"user"``: a user is drawn with probability q, and two projected sums are at most 2·min(k, cap) clip norms
-  apart, and each at most min(K, cap) long, for the elements that do not change show the coin too: users sampled
-  with all their units, in units of min(k, cap).
+- under ``"element"``, how many of the k are drawn is binomial, and j of them move the sum by at most j times
+  as much: the pairs of ``privacy.pld.binomial_pairs``;
+- under ``"user"``: a user is drawn with probability q, and two projected sums are at most 2·min(k, cap) clip
+  norms apart, and each at most min(K, cap) long, for the elements that do not change show the coin too: users
+  sampled with all their units, in units of min(k, cap).
 
-Source: E Corollary 2.2 (group privacy, with the exact factor) and section 10; docs/privacy/mixtures.md, section 5.
+Source: E Corollary 2.2 (group privacy, with the exact factor) and section 10; docs/privacy/mixtures.md,
+section 5.
 
-Formal guarantee: (ε, δ)-DP for neighbours that differ in at most k elements of one user: each of them replaced,
-or under ``"zero_out"`` replaced by nothing.
+Formal guarantee: (ε, δ)-DP for neighbours that differ in at most k elements of one user: each of them
+replaced, or under ``"zero_out"`` replaced by nothing.
 
-Cost: about ten certificates.
+Cost: two certificates or three; about ten for a part of a user's elements where users are sampled, and for
+``"fixed"``.
 """
 
 import math
 from typing import Any
 
 import numpy as np
-
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
@@ -62,9 +63,14 @@ def _ways(releases: ElementReleases, k: int) -> list[tuple[float, str]]:
         scheme = PoissonUsers(rate, releases.longest / length)
         moved.append(GaussianSteps(scheme, steps.relation, steps.num_steps))
     found = [way.certificate(sigma / length, delta) for way in moved]
-    ways = [*((one.epsilon, one.accountant) for one in found), _group(steps, sigma, delta, k)]
+    ways = [(one.epsilon, one.accountant) for one in found]
     if releases.sampling == "element" and rate < 1 and 0 < sigma < math.inf:
         ways.append(_drawn(steps, rate, sigma, delta, k))
+    # Of units, and of users whole, there are data that give away all that was counted: no group costs less.
+    whole = releases.sampling == "user" and length == releases.longest
+    exact = whole or releases.sampling in ("element", "full")
+    if not exact or min(ways)[0] == math.inf:
+        ways.append(_group(steps, sigma, delta, k))
     return ways
 
 

@@ -28,10 +28,8 @@ from dpsco_jax.problems.objective import LinearModel
 
 _LEAST_ENTRIES = 1024  # of smaller matrices a chunk fits into cache
 _OTHER_ROUNDINGS = 16
-_LEAST_BOUND, _GREATEST_BOUND = (
-    2.0**-20,
-    2.0**40,
-)  # of features, whose products are in float32's range
+# Of features, whose products are then in float32's range.
+_LEAST_BOUND, _GREATEST_BOUND = 2.0**-20, 2.0**40
 
 
 def pays(model: LinearModel, rows: Any) -> bool:

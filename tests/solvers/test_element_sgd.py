@@ -15,7 +15,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import elements, losses
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example, Objective
-from dpsco_jax.solvers.element_level import _unit_updates
+from dpsco_jax.solvers.element_level import _unit_updates, _user_level
 from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.solvers.user_level import sgd
 from tests.support import independent_account as account
@@ -329,16 +329,13 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
         said = plan.user_certificate(k).epsilon
         assert 0.99 * least <= said <= everybody(plan.noise_multiplier / k, 1, delta)
         assert plan.certificate().epsilon < said
-    # Of a fixed number of units there is the group, which pays no less than two of one unit.
-    fixed = _plan(num_users=20, num_steps=1, batch_size=1, sampling="fixed")
-    one = fixed.certificate().epsilon
-    assert 2 * one < fixed.user_certificate(2).epsilon
     # Of everybody it is the Gaussian of k times the length, which group privacy bounds from above.
     full = dataclasses.replace(
         _plan(sampling="full", num_steps=1, elements_per_user=5), noise_multiplier=2.0
     )
     exact = everybody(0.4, 1, 1e-3)
     assert full.user_certificate().epsilon == pytest.approx(exact, rel=1e-3)
+    assert exact < _user_level._group(full.releases.steps, 2.0, 1e-3, 5)[0] < 3 * exact
     plan = _plan(num_users=20, num_steps=1, batch_size=2)
     assert plan.user_certificate(1) == plan.certificate()
     ordered = [plan.user_certificate(k).epsilon for k in (1, 2, 3)]

@@ -10,6 +10,8 @@ in any order, are off by at most γ_n·‖a‖·‖b‖ with γ_n = n·u/(1 - n�
 section 3.1). So ⟨c_i, c_j⟩·⟨x_i, x_j⟩ is off by γ_(K + d + 1)·‖c_i‖‖c_j‖‖x_i‖‖x_j‖, and the sum over m² pairs
 by γ_(K + d + m² + 1)·(Σ_i ‖c_i‖‖x_i‖)², which is added before the root is taken, with norms that are bounds.
 Where a user's items cancel each other that is an overestimate, of at most √γ of the sum of their norms.
+Numbers must not leave the range of float32: coefficients are relative to a user's largest, norms of rows
+count as a millionth of the feature bound at least, and an extreme feature bound is left to other oracles.
 
 Cost: m²·(d + K) products for a user of m items, in place of m·d·K and of d·K numbers held for every user.
 """
@@ -26,11 +28,18 @@ from dpsco_jax.problems.objective import LinearModel
 
 _LEAST_ENTRIES = 1024  # of smaller matrices a chunk fits into cache
 _OTHER_ROUNDINGS = 16
+# Of features, whose products are then in float32's range.
+_LEAST_BOUND, _GREATEST_BOUND = 2.0**-20, 2.0**40
 
 
 def pays(model: LinearModel, rows: Any) -> bool:
-    """Whether inner products of items are cheaper than a matrix for every user; a function of shapes."""
+    """Whether inner products of items are cheaper than a matrix for every user, and within float32's range.
+
+    A function of shapes and of the feature bound.
+    """
     if model.outputs is None or is_sparse(rows):
+        return False
+    if not _LEAST_BOUND <= model.feature_bound <= _GREATEST_BOUND:
         return False
     items, dim = rows.features.shape[1:]
     entries = dim * model.outputs

@@ -6,6 +6,7 @@ _RELEASES = "solvers/element_level/_releases.py"
 _UPDATES = "solvers/element_level/_unit_updates.py"
 _SGD = "solvers/element_level/sgd.py"
 _USER = "solvers/element_level/_user_level.py"
+_BINOMIAL = "privacy/pld/binomial_pairs.py"
 _GHOST = "oracles/_ghost_norms.py"
 _TESTS = "tests/solvers/test_element_sgd.py"
 _EDITED = (f"{_TESTS}::test_an_edited_plan_is_certified_for_the_noise_that_it_adds",)
@@ -15,6 +16,7 @@ _EMPTY = (f"{_TESTS}::test_empty_slots_leave_no_trace",)
 _WHOLE = (f"{_TESTS}::test_a_user_protected_whole_moves_the_sum_by_twice_the_cap_and_no_more",)
 _ONE = (f"{_TESTS}::test_with_one_element_it_is_user_level_sgd_bit_for_bit",)
 _SAID = (f"{_TESTS}::test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away",)
+_PAIRS = ("tests/privacy/test_binomial_pairs.py",)
 _GHOSTS = ("tests/oracles/test_ghost_norms.py",)
 
 FAULTS = (
@@ -108,11 +110,53 @@ FAULTS = (
         ),
     ),
     Fault(
-        "units: of a user's elements one is as likely to be drawn as all together",
+        "units: of k elements that change one is drawn at most",
         _USER,
-        "some = -math.expm1(k * math.log1p(-rate)) if rate < 1 else 1.0",
-        "some = rate",
+        "binomial_replaced_gaussian(sigma, rate, k)",
+        "binomial_replaced_gaussian(sigma, rate, 1)",
         _SAID,
+    ),
+    Fault(
+        "units: of a sampled user the elements that stay are forgotten",
+        _USER,
+        "PoissonUsers(rate, releases.longest / length)",
+        "PoissonUsers(rate, 1.0)",
+        (f"{_TESTS}::test_of_sampled_users_the_elements_that_stay_show_the_coin",),
+    ),
+    Fault(
+        "units: of k elements replaced by nothing one direction is counted",
+        _USER,
+        "both = removed, pairs.reverse(removed)",
+        "both = (pairs.reverse(removed),)",
+        _SAID,
+    ),
+    Fault(
+        "binomial pairs: units move the sum by half as much",
+        _BINOMIAL,
+        "places = 0.5 * places",
+        "places = 0.25 * places",
+        _PAIRS,
+    ),
+    Fault(
+        "binomial pairs: what is all but impossible is left out",
+        _BINOMIAL,
+        "_UNLIKELY = 1e-25",
+        "_UNLIKELY = 1e-2",
+        _PAIRS,
+    ),
+    Fault(
+        "binomial pairs: who is not drawn is forgotten",
+        _BINOMIAL,
+        "floor = float(logs[0]) if places[0] == 0.0 else -math.inf",
+        "floor = 0.0",
+        _PAIRS,
+    ),
+    Fault(
+        "ghost norms: of features whose products leave the range of numbers",
+        _GHOST,
+        "_LEAST_BOUND, _GREATEST_BOUND = 2.0**-20, 2.0**40",
+        "_LEAST_BOUND, _GREATEST_BOUND = 0.0, 1e300",
+        _GHOSTS,
     ),
     Fault(
         "units: a group of k pays k times ε at the same δ",
@@ -124,8 +168,8 @@ FAULTS = (
     Fault(
         "units: k elements move the sum as one does",
         _USER,
-        "length = float(k)",
-        "length = 1.0",
+        "if releases.sums_users else float(k)",
+        "if releases.sums_users else 1.0",
         _SAID,
     ),
     Fault(

@@ -104,3 +104,18 @@ def test_gradients_by_automatic_differentiation_agree():
         plain(key, WEIGHTS, sample).gradient,
         atol=2e-4,
     )
+
+
+@pytest.mark.parametrize("bound", [1e-25, 1e-20, 1e-6, 1e12, 1e20])
+def test_features_of_any_size_are_clipped(bound):
+    """Products of features of 1e-20 vanish in float32, and those of 1e20 are infinite."""
+    rng = np.random.default_rng(5)
+    features = rng.standard_normal((1, ITEMS, DIM))
+    features *= bound / np.linalg.norm(features, axis=-1, keepdims=True)
+    one = UserData(Example(features.astype(np.float32), np.array([[0, 1, 2]], np.int32)), None)
+    model = losses.softmax(bound, CLASSES).linear_model
+    oracle = linear.clipped_gradient_sum(model, 1e-2 * bound)
+    start = jnp.zeros((DIM, CLASSES))
+    made = oracle(jax.random.key(0), start, linear.prepare(model, one, DIM)).gradient
+    assert np.linalg.norm(np.asarray(made, float) / bound) == pytest.approx(1e-2, rel=2e-3)
+    assert np.linalg.norm(np.asarray(made, float) / bound) <= 1e-2

@@ -12,7 +12,14 @@ from dpsco_jax._pytrees import Number
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, item_level, resque, sampling, user_level
+from dpsco_jax.solvers import (
+    _planning,
+    element_level,
+    item_level,
+    resque,
+    sampling,
+    user_level,
+)
 from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.item_level import erm
 from tests.solvers.private_table import DIM, OBJECTIVE, ROWS
@@ -23,22 +30,28 @@ USERS = 30
 NO_DISTANCE = {
     *("finite_class", "metric_entropy", "preconditioned_sgd", "ball_accelerated_regularized_erm"),
     "exponential_mechanism",
-    "federated",
+    "element_level.federated",
     "whitened_sgd",
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }
 
 
 def solvers():
-    for package in (item_level, resque, sampling, user_level):
+    for package in (element_level, item_level, resque, sampling, user_level):
         for found in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{found.name}")
             if hasattr(module, "plan") and hasattr(module, "solve"):
-                yield found.name
+                yield _name(module)
+
+
+def _name(module):
+    """That of the module, and of its room where there is one of the same name for whole users."""
+    room, name = module.__name__.split(".")[-2:]
+    return f"{room}.{name}" if room == "element_level" else name
 
 
 # The first row of every solver.
-BY_NAME = {row.solver.__name__.split(".")[-1]: row for row in reversed(ROWS)}
+BY_NAME = {_name(row.solver): row for row in reversed(ROWS)}
 
 
 def data():

@@ -3,7 +3,7 @@
 Formal guarantee: loss, certificates, sensitivity and divisor are functions of the fields that run, so that an
 edited plan says what the edited run costs.
 
-Cost: none; a certificate, and about ten of them where the plan is printed.
+Cost: none; a certificate, and a few of them where the plan is printed.
 """
 
 import math

@@ -3,29 +3,35 @@
 What it computes: the least of the ε at one δ that are proven:
 
 - group privacy: k changes of one element, each (ε, δ')-DP: (kε, δ'·Σ_{i<k} e^{iε}), at the best δ' there is;
-- no amplification: given who was drawn, the sum moves by at most k times the sensitivity to one element;
-- some of the k units are drawn with probability Q = 1 - (1 - q)^k, under ``"element"``: the laws are averages
-  over which units S ≠ ∅ of the k are drawn, of (1 - Q)·N(0) + Q·N(a_S) and (1 - Q)·N(0) + Q·N(b_S), with a_S
-  and b_S at most k clip norms long, so by joint convexity they are covered by records that are drawn with
-  probability Q and are k times as long;
-- under ``"user"``: a user is drawn with probability q, and the projected sums are min(k, cap) clip norms
-  long: the curve of whole users.
+- no amplification: given who was drawn, the sum moves by at most min(k, cap) times the sensitivity to one
+  element;
+- under ``"element"``, how many of the k are drawn is binomial, and j of them move the sum by at most j times
+  as much: the pairs of ``privacy.pld.binomial_pairs``;
+- under ``"user"``: a user is drawn with probability q, and two projected sums are at most 2·min(k, cap) clip
+  norms apart, and each at most min(K, cap) long, for the elements that do not change show the coin too: users
+  sampled with all their units, in units of min(k, cap).
 
-Source: E Corollary 2.2 (group privacy, with the exact factor) and section 10.
+Source: E Corollary 2.2 (group privacy, with the exact factor) and section 10; docs/privacy/mixtures.md,
+section 5.
 
-Formal guarantee: (ε, δ)-DP for neighbours that differ in at most k elements of one user.
+Formal guarantee: (ε, δ)-DP for neighbours that differ in at most k elements of one user: each of them
+replaced, or under ``"zero_out"`` replaced by nothing.
 
-Cost: about ten certificates.
+Cost: two certificates or three; about ten for a part of a user's elements where users are sampled, and for
+``"fixed"``.
 """
 
 import math
 from typing import Any
 
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax.privacy import accountants, certificates, pld
+from dpsco_jax.privacy.pld import binomial_pairs, pairs
 from dpsco_jax.privacy.releases import GaussianSteps
-from dpsco_jax.privacy.sampling import FullBatch, Poisson
+from dpsco_jax.privacy.sampling import FullBatch, PoissonUsers
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 
 _HALVINGS = 8
@@ -52,17 +58,34 @@ def _ways(releases: ElementReleases, k: int) -> list[tuple[float, str]]:
     delta, steps, rate = float(releases.delta), releases.steps, _rate(releases)
     sigma = float(releases.noise_multiplier)
     moved = [GaussianSteps(FullBatch(), steps.relation, steps.num_steps)]
-    length = float(k)
+    length = min(float(k), releases.longest) if releases.sums_users else float(k)
     if releases.sampling == "user":
-        length = min(length, releases.longest)
-        moved.append(GaussianSteps(Poisson(rate), steps.relation, steps.num_steps))
-    elif releases.sampling == "element":
-        some = -math.expm1(k * math.log1p(-rate)) if rate < 1 else 1.0
-        # Up, past the rounding of the logarithm.
-        some = min(1.0, some * (1 + 2.0**-40))
-        moved.append(GaussianSteps(Poisson(some), steps.relation, steps.num_steps))
+        scheme = PoissonUsers(rate, releases.longest / length)
+        moved.append(GaussianSteps(scheme, steps.relation, steps.num_steps))
     found = [way.certificate(sigma / length, delta) for way in moved]
-    return [*((one.epsilon, one.accountant) for one in found), _group(steps, sigma, delta, k)]
+    ways = [(one.epsilon, one.accountant) for one in found]
+    if releases.sampling == "element" and rate < 1 and 0 < sigma < math.inf:
+        ways.append(_drawn(steps, rate, sigma, delta, k))
+    # Of units, and of users whole, there are data that give away all that was counted: no group costs less.
+    whole = releases.sampling == "user" and length == releases.longest
+    exact = whole or releases.sampling in ("element", "full")
+    if not exact or min(ways)[0] == math.inf:
+        ways.append(_group(steps, sigma, delta, k))
+    return ways
+
+
+def _drawn(
+    steps: GaussianSteps, rate: float, sigma: float, delta: float, k: int
+) -> tuple[float, str]:
+    """The ε of k elements of which a binomial number is drawn in a step."""
+    name = certificates.accounted_by("privacy loss distribution")
+    points = accountants.FEW_POINTS
+    if steps.relation is NeighboringRelation.REPLACE_ONE:
+        replaced = binomial_pairs.binomial_replaced_gaussian(sigma, rate, k)
+        return pld.epsilon([(replaced, steps.num_steps)], delta, points), name
+    removed = binomial_pairs.binomial_removed_gaussian(sigma, rate, k)
+    both = removed, pairs.reverse(removed)
+    return max(pld.epsilon([(way, steps.num_steps)], delta, points) for way in both), name
 
 
 def _rate(releases: ElementReleases) -> float:

@@ -206,6 +206,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.pld.mixture_pairs.poisson_replaced_gaussian": {
         "sampling_probability": kinds.POSITIVE_PROBABILITY
     },
+    "privacy.pld.binomial_pairs.binomial_replaced_gaussian": {
+        "sampling_probability": kinds.POSITIVE_PROBABILITY
+    },
+    "privacy.pld.binomial_pairs.binomial_removed_gaussian": {
+        "sampling_probability": kinds.POSITIVE_PROBABILITY
+    },
     "privacy.pld.mixture_pairs.user_sampled_gaussian": {
         "sampling_probability": kinds.POSITIVE_PROBABILITY,
         "cap": _CAP,

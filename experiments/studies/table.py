@@ -4,6 +4,8 @@ from dpsco_jax.sweeps.experiment import Experiment
 from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.element_histogram import ElementHistogram
+from experiments.studies.element_logistic import ElementLogistic
+from experiments.studies.element_tables import ElementTables
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.geometric_median import GeometricMedian
 from experiments.studies.gradient_subspaces import GradientSubspaces
@@ -47,6 +49,8 @@ _ALL: tuple[type[Experiment], ...] = (
     SamplingRisk,
     SamplingQueries,
     ElementHistogram,
+    ElementLogistic,
+    ElementTables,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

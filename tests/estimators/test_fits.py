@@ -57,6 +57,7 @@ def test_two_classes_are_told_apart(classifier):
     assert model.classes_.tolist() == ["no", "yes"]
 
 
+@pytest.mark.slow
 def test_three_classes_are_told_apart():
     label = np.where(ROWS[:, 0] > 0, np.where(ROWS[:, 1] > 0, 2, 1), 0)
     model = PrivateSoftmaxRegression(classes=[0, 1, 2], **EASY).fit(ROWS, label, groups=WHO)

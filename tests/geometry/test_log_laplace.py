@@ -160,6 +160,7 @@ def test_range_of_p_one_grows_with_the_dimension():
     assert log_laplace.rise_at_one(dim, radius, scale) == pytest.approx(math.log(found), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_convexity_is_that_of_the_dual_of_smoothness_and_concordance_that_of_a_transform():
     psi, _, hessian = compiled(1.5, 0.7, 3)
     generator = np.random.default_rng(0)

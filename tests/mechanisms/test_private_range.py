@@ -28,7 +28,7 @@ def data_sets(rng):
     yield np.array([-1.0] * 8)
     yield np.array([5.0, -7.0, 0.0, -0.0, 1.0])
     for _ in range(6):
-        yield np.round(rng.normal(0, 0.5, rng.integers(1, 12)), 1)
+        yield np.round(rng.normal(0, 0.5, rng.choice([1, 5, 7, 8])), 1)  # few shapes, few programs
 
 
 def test_law_is_that_of_the_histogram(rng):

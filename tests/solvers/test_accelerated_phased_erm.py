@@ -268,6 +268,7 @@ def test_seeds_in_a_batch_are_single_runs(small):
         np.testing.assert_allclose(batch.params[i], single.params, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_losses_that_are_not_smooth():
     """Least absolute deviations, smoothed by item, to a risk far below that of the start."""
     rng = np.random.default_rng(0)

@@ -42,6 +42,7 @@ def _excess(params, data):
     return float(loss(params, data) - loss(jnp.asarray(TRUTH, jnp.float32), data))
 
 
+@pytest.mark.slow
 def test_it_minimizes_within_its_budget_of_calls():
     plan, data = _plan(), _data(400)
     solve = jax.jit(lambda key, p, d: ball_accelerated_erm.solve(key, p, ABSOLUTE, d, jnp.zeros(3)))

@@ -269,6 +269,7 @@ def test_linear_losses_on_a_box_have_truncated_exponential_coordinates():
     assert np.max(np.abs(np.corrcoef(found.T) - np.eye(dim))) < 5 / math.sqrt(number)
 
 
+@pytest.mark.slow
 def test_a_plan_reaches_its_bound_on_the_risk(monkeypatch):
     """The exact mean over the cells is below the bound."""
     cases = (

@@ -403,7 +403,8 @@ def test_chains_end_in_the_law_of_quadrature(name, lanes):
     assert stats.kstest(np.asarray(found.params)[:, 0], law).statistic <= 1.95 / math.sqrt(lanes)
 
 
-@pytest.mark.parametrize("lanes", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [60, 1000])
 def test_chains_in_two_dimensions_end_in_the_law_of_a_grid(lanes):
     """p = 1.5, f = k·|⟨a, x⟩ - s|, from the start: coordinates, a sum and the norm against a grid."""
     drift, scale = 1.0, 0.4

@@ -49,6 +49,7 @@ def at(result, index):
     return jax.tree.map(lambda leaf: leaf[index], result)
 
 
+@pytest.mark.slow
 def test_runs_reach_the_excess_wherever_they_start():
     plan = parallel_sco.plan(**NUMBERS)
     keys = jax.random.wrap_key_data(

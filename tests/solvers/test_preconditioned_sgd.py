@@ -107,6 +107,7 @@ def test_less_noise_clips_fewer_users():
     assert _plan(1.0, quantile=0.4).quantile == 0.4
 
 
+@pytest.mark.slow
 def test_rare_columns_are_learned_where_isotropic_noise_drowns_them():
     seeds = jax.random.split(jax.random.key(0), 4)
     plan = _plan(8.0, num_steps=60)

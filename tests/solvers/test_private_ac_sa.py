@@ -281,6 +281,7 @@ def test_rate_with_exact_smoothed_gradients(kinks):
         assert risk - best.fun <= 2 * math.sqrt(2 * factor) * radius_of_start / num_steps
 
 
+@pytest.mark.slow
 def test_excess_risk_stays_below_the_bound():
     rng = np.random.default_rng(0)
     users, dim = 800, 4

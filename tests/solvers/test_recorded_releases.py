@@ -4,7 +4,8 @@ The solvers are in ``private_table``; nothing here knows their algorithms. One c
 properties: noise is multiplier times sensitivity (a); blocks that are paid for in parallel are disjoint (b);
 what is charged covers what was released, and is not far above it (c); no neighbour moves a statistic by more
 than its declared sensitivity, and some neighbour comes near it (d); with all releases frozen, nothing but
-``unprivate`` depends on the data (e); what comes out is in the domain, and counts what was done (f).
+``unprivate`` depends on the data, in any run and by the structure of the program (e);
+what comes out is in the domain, and counts what was done (f).
 """
 
 import functools
@@ -74,6 +75,7 @@ class Measured(NamedTuple):
         moved: for each release how far the worst neighbour moved it.
         tested: for each release that a test has to allow, how far it moved where both tests passed.
         results: of all runs with the same samples, in lists, for leaks.
+        reached: the results that the program computes from the data with all releases frozen.
         far: runs from starts outside of the domain, on all sides.
     """
 
@@ -83,6 +85,7 @@ class Measured(NamedTuple):
     entered: list[set[bytes]]
     moved: dict[bytes, float]
     results: list[list[Any]]
+    reached: list[str]
     far: list[Run]
 
 
@@ -131,7 +134,8 @@ def _measured(name: str) -> Measured:
         100.0 * np.array(signs, row.start.dtype) for signs in itertools.product((-1, 1), repeat=DIM)
     ]
     far = [] if row.params is not None else [run(data, start=corner) for corner in corners]
-    return Measured(plan, first, compiled.draws, entered, moved, results, far)
+    reached = compiled.dependent(0)
+    return Measured(plan, first, compiled.draws, entered, moved, results, reached, far)
 
 
 def _scheme(release: Release):
@@ -235,6 +239,7 @@ def _check_sensitivity(row: Row, found: Measured) -> None:
 
 def _check_leaks(row: Row, found: Measured) -> None:
     """(e) With all releases frozen nothing but ``unprivate`` depends on the data."""
+    assert all(path.startswith(".unprivate") for path in found.reached), found.reached
     for seen in found.results:
         public = [jax.tree.leaves(result._replace(unprivate=None)) for result in seen]
         for other in public[1:]:

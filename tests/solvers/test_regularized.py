@@ -353,6 +353,7 @@ def small():
     return made, plan
 
 
+@pytest.mark.slow
 def test_measured_risk_is_below_its_bound_and_near_its_prediction():
     made, plan = small()
     run = jax.jit(

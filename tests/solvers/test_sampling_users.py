@@ -20,6 +20,7 @@ def _float64():
         yield
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_mean_over_users_of_their_means():
     # Huber's loss within its threshold: a Gaussian, of a weighted least squares problem.
     rng = np.random.default_rng(0)

@@ -186,6 +186,7 @@ def check_plane(which, count, num_users, seed, epsilon=1.0, **numbers):
     return cells(plan, value, start, draws, inside)
 
 
+@pytest.mark.slow
 def test_draws_in_the_plane_in_cells():
     # c = 0.1, and as many steps as forget the start.
     fast = {"inverse_temperature": 3.0, "regularization": 0.5, "step_size": 0.1 / 18}

@@ -76,6 +76,7 @@ def test_nine_in_ten_intervals_hold_the_truth(kind, users, items, epsilon):
     assert 0.87 <= _covered(points, covariances, truth) <= 0.93 + 0.025
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_often_and_not_always():
     """The fast version: neither useless nor wrong by a factor of two."""
     points, covariances = _runs("squared", 1500, 2, 2.0, 25)

@@ -143,6 +143,7 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, sign)
     np.testing.assert_allclose(found[0], expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_steps_are_longer_by_what_softmax_bends_less_than_its_bound():
     for classes in (2, 3, 10):
         model = losses.softmax(1.0, classes).linear_model
@@ -203,8 +204,14 @@ def test_auto_predicts_for_a_matrix_what_it_did_without_a_linear_model():
     assert repr(choice(objective)) == repr(choice(objective._replace(linear_model=None)))
 
 
-@pytest.mark.parametrize("items", [1, 3])
-@pytest.mark.parametrize("smoothed", [False, True])
+@pytest.mark.parametrize(
+    ("items", "smoothed"),
+    [
+        (3, False),
+        (1, True),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1, False), (3, True))),
+    ],
+)
 def test_other_solvers_take_the_same_steps_with_the_closed_form(items, smoothed):
     """And where a point is shifted under smoothing they take the automatic gradient, as before."""
     objective = _objective(3)._replace(domain=domains.ball(2.0))

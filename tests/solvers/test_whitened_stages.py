@@ -106,6 +106,7 @@ def test_an_intercept_far_beyond_the_prior_is_found_where_noise_does_not_hide_it
     assert np.sqrt(np.mean((np.asarray(found) - label) ** 2)) < 1.3 * stddev
 
 
+@pytest.mark.slow
 def test_units_of_labels_do_not_matter():
     """Labels and everything else a hundred times as large: so is the result, to float32."""
     found = []

@@ -12,20 +12,30 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-__all__ = ["dependent", "draws"]
+__all__ = ["dependent", "drawn", "draws", "marked"]
 
 
 def dependent(run: Any, argument: Any) -> list[str]:
     """The paths of the leaves of ``run(argument)`` that are computed from any leaf of the argument."""
     closed, result = jax.make_jaxpr(run, return_shape=True)(argument)
+    return marked(closed, result, [True] * len(closed.jaxpr.invars))
+
+
+def marked(closed: ClosedJaxpr, result: Any, arguments: Sequence[bool]) -> list[str]:
+    """The paths of the leaves of the result of a traced program that the marked arguments reach."""
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(result)]
-    marks = _outputs(closed.jaxpr, [True] * len(closed.jaxpr.invars))
+    marks = _outputs(closed.jaxpr, arguments)
     return [path for path, mark in zip(paths, marks, strict=True) if mark]
 
 
 def draws(run: Any, *arguments: Any) -> int:
     """How often ``run(*arguments)`` draws random bits; in a loop of unknown length, in one turn."""
-    return _draws(jax.make_jaxpr(run)(*arguments).jaxpr)
+    return drawn(jax.make_jaxpr(run)(*arguments))
+
+
+def drawn(closed: ClosedJaxpr) -> int:
+    """The same of a traced program."""
+    return _draws(closed.jaxpr)
 
 
 def _draws(jaxpr: Jaxpr) -> int:

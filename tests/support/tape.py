@@ -124,7 +124,7 @@ class Tape:
                     name,
                     np.asarray(data).tobytes(),
                     len(self.releases),
-                    np.asarray(flat, np.float64),
+                    np.array(flat, np.float64),
                     float(noise),
                     float(sensitivity),
                     float(multiplier),
@@ -159,6 +159,6 @@ class Tape:
         """Records one entry of a ledger."""
 
         def append(rdp: Any, delta: Any) -> None:
-            self.charges.append(privacy.PrivacyLoss(np.asarray(rdp), np.asarray(delta)))
+            self.charges.append(privacy.PrivacyLoss(np.array(rdp), np.array(delta)))
 
         jax.debug.callback(append, jnp.asarray(loss.rdp, float), jnp.asarray(loss.delta, float))

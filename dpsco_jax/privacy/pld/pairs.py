@@ -114,8 +114,9 @@ def gaussian_without_replacement(noise_multiplier: float, sampling_fraction: flo
     """
     require_within("sampling_fraction", sampling_fraction, 0.0, 1.0, open_low=True)
     s, q = noise_multiplier, sampling_fraction
+    half = poisson_gaussian(s, q)
     at_zero = (1.0 - q) * (special.ndtr(0.5 / s) - special.ndtr(-0.5 / s))
-    return self_mirrored(poisson_gaussian(s, q), at_zero)
+    return self_mirrored(half, at_zero)
 
 
 def self_mirrored(half: Pair, at_zero: float) -> Pair:

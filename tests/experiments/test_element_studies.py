@@ -1,0 +1,188 @@
+"""The studies of element-level privacy at small sizes, and what they compare."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from dpsco_jax.problems import elements, losses
+from dpsco_jax.problems.datasets.task import Table, categorical
+from dpsco_jax.solvers.element_level import sgd as element_sgd
+from dpsco_jax.sweeps.engine import Options, run
+from dpsco_jax.sweeps.progress import Progress
+from dpsco_jax.sweeps.report import frame
+from dpsco_jax.sweeps.store import Store
+from experiments.studies import element_logistic as simulated
+from experiments.studies import element_tables as tables
+from experiments.studies import element_tasks as tasks
+from experiments.studies.table import EXPERIMENTS
+
+GRAINS = {
+    "user": tasks.Grain(1, 1, 8),
+    "month": tasks.Grain(3, 3, 4, 3),
+}
+
+
+def finish(experiment, folder):
+    with Store(folder) as store:
+        with Progress(Console(quiet=True), "test") as progress:
+            run(experiment, store, Options(), progress)
+        table = frame(experiment, store)
+    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
+    return table
+
+
+@pytest.fixture(scope="module")
+def toy():
+    """60 users, 5 to 8 rows each in three months."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(60), rng.integers(5, 9, 60))
+    color, month = rng.integers(0, 4, len(user)), rng.integers(0, 3, len(user))
+    fields = [categorical("color", color, range(4)), categorical("month", month, range(3))]
+    labels = rng.random(len(user)) < (0.2 + 0.2 * color)
+    return Table(user, fields, labels), {"month": month}
+
+
+def test_logistic_errors_are_those_of_methods_plans_and_data(tmp_path, capsys):
+    small = simulated.ElementLogistic(
+        elements=(2,),
+        methods=(simulated.ELEMENT, simulated.USER),
+        epsilons=(4.0,),
+        first_steps=(3.0,),
+        seeds=2,
+        num_users=60,
+        items_per_user=4,
+        num_steps=20,
+        batch_size=30,
+    )
+    table = finish(small, tmp_path)
+    assert len(table) == 2 * 2 * 2
+    noisy = table[table["epsilon"] != simulated.INFINITE]
+    assert (noisy["certified_epsilon"] <= 4.0).all()
+    element = noisy["method"] == simulated.ELEMENT
+    assert (noisy[element]["user_epsilon"] > noisy[element]["certified_epsilon"]).all()
+    assert (noisy[~element]["user_epsilon"] == noisy[~element]["certified_epsilon"]).all()
+    exact = table[table["epsilon"] == simulated.INFINITE]
+    assert exact["error"].mean() < noisy["error"].mean()
+    small.report(table.drop(columns=["traceback"]), tmp_path)
+    assert "error falls in k" in capsys.readouterr().out
+    assert (tmp_path / "element_logistic.svg").exists()
+    assert EXPERIMENTS[small.name] is simulated.ElementLogistic
+
+
+def test_the_baselines_protect_what_they_say():
+    study = simulated.ElementLogistic(num_users=60, items_per_user=4, num_steps=20, batch_size=6)
+    made = {
+        m: simulated.make_plan(study, 5, m, 1.0) for m in (*simulated.METHODS[:3], "users sampled")
+    }
+    stddev = {m: facts["stddev"] for m, (_, facts) in made.items()}
+    assert stddev[simulated.USER] == pytest.approx(stddev[simulated.ELEMENT])
+    assert stddev[simulated.PRINTED] == pytest.approx(10 * stddev[simulated.ELEMENT])
+    assert stddev[simulated.SAMPLED] > 1.05 * stddev[simulated.ELEMENT]
+    printed = made[simulated.PRINTED][0]
+    assert (printed.protects, printed.elements_per_user) == ("user", 10)
+    assert all(plan.certificate().epsilon <= 1.0 for plan, _ in made.values())
+
+
+def test_rearranged_data_hold_the_same_points():
+    data = simulated.data_sets(5, 1, 20, 10)
+    units = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data.units)
+    one = simulated.rearranged(units, simulated.USER)
+    ten = simulated.rearranged(units, simulated.PRINTED)
+    assert (elements.num_slots(one), elements.num_slots(ten)) == (1, 10)
+    held = elements.elements_of_users(units)
+    np.testing.assert_array_equal(elements.elements_of_users(ten), held)
+    for other in (one, ten):
+        assert int(other.mask.sum()) == int(units.mask.sum()) == 20 * 10
+        np.testing.assert_allclose(
+            (other.items.features * other.mask[..., None]).sum((1, 2, 3)),
+            (units.items.features * units.mask[..., None]).sum((1, 2, 3)),
+            rtol=1e-4,
+            atol=1e-4,
+        )
+
+
+def test_the_verdicts_find_what_fails():
+    rows = [
+        (k, m, e, error)
+        for k, e in ((2, 1.0), (5, 1.0))
+        for m, error in ((simulated.ELEMENT, k), (simulated.USER, 3.0), (simulated.PRINTED, 9.0))
+    ]
+    best = pd.DataFrame(rows, columns=["elements", "method", "epsilon", "error"])
+    said = dict(simulated.verdicts(best))
+    assert said["element: error falls in k"] == "not at ε = 1, k = 2 to 5"
+    assert said["user: largest over least error in k is at most 1.3"] == "everywhere"
+    assert said["element below both users"] == "not below user at ε = 1, k = 5"
+
+
+def test_judges_are_the_two_objectives_over_all_rows(toy):
+    task = tasks.make_task(*toy, GRAINS, "month")
+    params = jnp.linspace(-1.0, 1.0, task.dim)
+    found = tasks.measure(params, task.judges)
+    # Nothing is dropped here but rows beyond the fourth of a user's month: group again without a bound.
+    all_rows = {name: grain._replace(kept=8) for name, grain in GRAINS.items()}
+    whole = tasks.make_task(*toy, all_rows, "month")
+    values = [
+        elements.mean_element_loss(losses.logistic(1.0, ridge=tasks.RIDGE * grain.typical))(
+            params, whole.data[name]
+        )
+        for name, grain in GRAINS.items()
+    ]
+    held = task.facts["elements_month"]
+    assert found["excess_user"] + task.judges.least[0] == pytest.approx(float(values[0]), rel=1e-5)
+    element = float(found["excess_element"]) + task.judges.least[1]
+    assert element == pytest.approx(float(values[1]) / held, rel=1e-5)
+    assert 0 < task.facts["trivial_user"] < math.log(2)
+    assert task.facts["element_optimum_excess"] >= -1e-6
+
+
+def test_tables_run_and_choose_by_the_user_objective(toy, tmp_path, monkeypatch, capsys):
+    task = tasks.make_task(*toy, GRAINS, "month")
+    monkeypatch.setattr(tables, "load_elements", lambda name: task)
+    monkeypatch.setitem(tables.GRAINS, "flights", GRAINS)
+    small = tables.ElementTables(
+        tasks=("flights",),
+        methods=(tables.USER, "month"),
+        epsilons=(2.0,),
+        steps=(0.05, 0.5),
+        seeds=1,
+        num_steps=5,
+    )
+    table = finish(small, tmp_path)
+    assert len(table) == 4
+    assert (table["certified_epsilon"] <= 2.0).all()
+    month = table["method"] == "month"
+    assert (table[month]["user_epsilon"] >= table[month]["typical_user_epsilon"]).all()
+    assert (table[month]["typical_user_epsilon"] > 2.5).all()
+    assert (table[~month]["user_epsilon"] == table[~month]["certified_epsilon"]).all()
+    small.report(table.drop(columns=["traceback"]), tmp_path)
+    best = pd.read_csv(tmp_path / "best.csv")
+    least = table.groupby("method")["excess_user"].min()
+    assert all(
+        best.set_index("method")["excess_user"][m] == pytest.approx(least[m]) for m in least.index
+    )
+    assert "least excess at user level" in capsys.readouterr().out
+    assert EXPERIMENTS[small.name] is tables.ElementTables
+
+
+def test_every_plan_of_the_tables_protects_its_record(toy):
+    task, study = tasks.make_task(*toy, GRAINS, "month"), tables.ElementTables(num_steps=5)
+    for method in (
+        tables.USER,
+        tables.MOMENTUM,
+        tables.USER + tables.PLANNED,
+        "month",
+        "month, plan",
+    ):
+        plan = tables.make_plan(study, task, method, 1.0, 1.0)
+        assert 0.99 < plan.certificate().epsilon <= 1.0
+        if tables.is_tuned(method):
+            kept = GRAINS[tables.grain_of(method)].kept
+            assert plan.clip_norm == pytest.approx(1 / math.sqrt(kept))
+        if method.startswith("month"):
+            assert isinstance(plan, element_sgd.Plan)
+            assert (plan.relation, plan.sampling, plan.protects) == ("replace", "full", "element")

@@ -38,11 +38,13 @@ Example:
     >>> from dpsco_jax.problems import elements
     >>> from dpsco_jax.solvers import first_order
     >>> from dpsco_jax.solvers.user_level import sgd
-    >>> units = Problem(made.objective, num_users=50 * 3, dim=10)
+    >>> units = elements.as_units(made.data)
+    >>> records, items = units.mask.shape
+    >>> problem = Problem(made.objective, num_users=records, dim=10)
     >>> sizes = {"batch_size": 1, "sampling": "fixed", "step_size": 1.0}  # not the method's step size
-    >>> plan = sgd.plan(units, Budget(4.0, 1e-5), num_steps=100, **sizes)
+    >>> plan = sgd.plan(problem, Budget(4.0, 1e-5), num_steps=100, **sizes)
     >>> steps = m_estimation.method(0.5, 0.6, made.objective.domain)
-    >>> rest = made.objective, elements.as_units(made.data), jnp.zeros(10), plan.num_steps, plan.user_gradients
+    >>> rest = made.objective, units, jnp.zeros(10), plan.num_steps, plan.user_gradients * items
     >>> private = first_order.run(jax.random.key(2), plan.mean, steps, *rest)
     >>> private.params.shape, plan.certificate().epsilon <= 4.0, plan.certificate().relation.name
     ((10,), True, 'REPLACE_ONE')

@@ -118,7 +118,8 @@ def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
         gap = scores.min(axis=1).astype(np.float64) - least
         # A dot product of d terms, two roundings more, both distances: below 2·(d + 4)·2^-24·(|x| + |c|)².
         rounding = 4 * (rows.shape[1] + 4) * 2.0**-24 * (lengths + longest) ** 2 + 1e-30
-        doubtful = ~(np.isfinite(least) & (gap > rounding))
+        # A score that is too large for float32 may be that of the nearest: its row may be as large.
+        doubtful = ~(np.isfinite(least) & np.isfinite(gap) & (gap > rounding))
     if len(centres) > 1 and doubtful.any():
         best[doubtful] = _by_coordinates(rows[doubtful].astype(np.float64), wide)
     return best

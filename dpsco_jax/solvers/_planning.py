@@ -38,6 +38,7 @@ __all__ = [
     "KEPT_SECRET",
     "REPLACE_ONE",
     "accounted",
+    "after_steps",
     "bounded_loss",
     "fixed_size",
     "float32_above",
@@ -197,3 +198,11 @@ def require_accounted_length(name: str, bound: Any, stddev: Any) -> None:
     _checks.require(
         good, name, bound, "so large that float32 can draw the noise, and the noise positive"
     )
+
+
+def after_steps(num_steps: int) -> float:
+    """1 + 1/(2T): what R·√(V/T), proven of the points before T steps, is of those after them.
+
+    The steps are those of projected subgradient descent, R/√(T·V) long: docs/proofs/average.md.
+    """
+    return 1 + 1 / (2 * num_steps)

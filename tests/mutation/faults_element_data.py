@@ -52,7 +52,7 @@ FAULTS = (
     Fault(
         "partition: rounding decides, and with it a row's neighbours",
         "problems/partition.py",
-        "doubtful = ~(np.isfinite(least) & (gap > rounding))",
+        "doubtful = ~(np.isfinite(least) & np.isfinite(gap) & (gap > rounding))",
         "doubtful = np.zeros(len(rows), bool)",
         _PARTITION,
     ),

@@ -104,13 +104,6 @@ FAULTS = (
         _OWN,
     ),
     Fault(
-        "pulled: planned steps may be too long",
-        _SCHEDULE,
-        "0.5 - 1e-12",
-        "5.0",
-        _OWN,
-    ),
-    Fault(
         "tail: an index twice as large",
         _RATES,
         "known[2 ** (s - 1) * rank]",

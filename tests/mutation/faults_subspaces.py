@@ -34,7 +34,7 @@ FAULTS = (
     Fault("projection: the rank is not looked at", _FILE,
           "jnp.where(jnp.arange(columns) < rank, along, 0)", "along", _PROJECTED),
     Fault("projection: onto the complement", _FILE,
-          "return unravel(projected), state", "return unravel(vector - projected), state", _PROJECTED),
+          "unravel(projected.astype(", "unravel((vector - projected).astype(", _PROJECTED),
     Fault("privatize: nothing proven is charged as proven", "transforms/privatize.py",
           "valid &= aggregate.proven", "valid &= True", _PROJECTED),
     Fault("aggregate: a map forgets that nothing is proven", "transforms/aggregate.py",

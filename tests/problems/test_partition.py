@@ -49,6 +49,12 @@ def test_the_distance_is_the_least_over_permutations_of_users():
     assert len(found) >= 4
 
 
+def test_a_centre_whose_square_is_no_float32_may_be_the_nearest():
+    partition = Partition(np.array([[2e19, 0.0], [0.0, 1.0]]), public=True)
+    rows = np.array([[0.9e19, 0.0], [1.2e19, 0.0], [1.9e19, 1.0], [3.0, 0.0]])
+    assert assign_elements(partition, rows).tolist() == [1, 0, 0, 1]
+
+
 def test_order_of_users_and_items_and_repeated_items():
     rng = np.random.default_rng(1)
     data = random_data(rng, 4, 3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from dpsco_jax import Budget, Problem
+from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import elements, losses, synthetic_elements
 from dpsco_jax.problems.elements import ElementData
@@ -244,9 +244,9 @@ def test_the_method_drives_a_private_mean_of_one_record():
     arguments = (plan.mean, chain, objective, units, jnp.zeros(10), 5, 5)
     found = jax.jit(lambda key: first_order.run(key, *arguments))(jax.random.key(10))
     assert float(jnp.linalg.norm(found.params)) <= 1.0 + 1e-5
-    assert (
-        float(found.privacy.epsilon(1e-5)) < np.inf if hasattr(found.privacy, "epsilon") else True
-    )
+    paid, planned = (float(privacy.epsilon(loss, 1e-5)) for loss in (found.privacy, plan.loss()))
+    assert paid == pytest.approx(planned, rel=1e-4)
+    assert paid <= 2.0 + 1e-6
 
 
 def test_bad_arguments_are_refused_by_name():

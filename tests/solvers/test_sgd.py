@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
@@ -109,12 +110,30 @@ def test_the_default_step_and_its_bound():
     # A batch of 100 of 1000 users drawn one by one: its size is random and the divisor is not.
     variance = 1 + 0.9 / 100 + 10 * (plan.noise_multiplier / 100) ** 2
     assert plan.step_size == pytest.approx(4.0 / math.sqrt(50 * variance))
-    assert plan.excess_bound == pytest.approx(4.0 * math.sqrt(variance / 50))
+    assert plan.excess_bound == pytest.approx(4.0 * math.sqrt(variance / 50) * (1 + 1 / 100))
     assert _plan(clip_norm=0.5).excess_bound == math.inf
     assert _plan(averaging="last").excess_bound == math.inf
     assert _plan(step_size=0.1).excess_bound == math.inf
     # Twice the sensitivity, the same multiplier but for the relation: more noise, a larger bound.
     assert _plan(sampling="fixed").excess_bound > plan.excess_bound
+
+
+def test_the_average_of_the_points_after_the_steps_may_be_above_the_bound_of_those_before():
+    """One step along a valley's wall, to the other wall and past it: 9/8 of R·√(V/T), below 3/2."""
+    walls = np.array([[-1, np.sqrt(15)], [-1, -np.sqrt(15)]], np.float32) / 4
+
+    def valley(w, z):
+        return jnp.maximum(0.0, 0.25 + jnp.max(walls @ w)) + 0.0 * z
+
+    objective = Objective(valley, lipschitz=1.0, smoothness=None, domain=domains.whole_space())
+    problem = Problem(objective, num_users=1000, dim=2, distance=1.00001)
+    plan = sgd.plan(problem, Budget(100.0, 0.5), num_steps=1, sampling="full")
+    data, start = UserData(jnp.zeros((1000, 1))), jnp.array([0.0, 1e-4])
+    found = sgd.solve(jax.random.key(0), plan, objective, data, start).params
+    assert valley(jnp.array([1.0, 0.0]), 0.0) == 0.0
+    assert plan.step_size == pytest.approx(1.0, abs=1e-3)  # V = 1 but for hardly any noise
+    assert float(valley(found, 0.0)) == pytest.approx(1.125, abs=0.01)
+    assert plan.excess_bound == pytest.approx(1.5, abs=2e-3)
 
 
 def test_full_batches():

@@ -12,7 +12,8 @@ enforced, and nobody has accounted for it. The private form is ``method`` driven
 ``mean = user_level.sgd.plan(problem, budget, batch_size=1, sampling="fixed", ...).mean``, the call
 ``first_order.run(key, mean, method(...), ...)`` clips the gradient of the one record of a step and covers it.
 By the plan's certificate it is private under replacement of a user (a user's loss is then the mean over the
-items), or, run on ``elements.as_units`` with n·K records, of a unit. The method is post-processing.
+items), or, run on ``elements.as_units`` with n·K records, of a unit. The method is post-processing. Take the
+number of steps from the plan: its certificate is of so many, and of the run the loss in the ``Solution``.
 
 Theorem 1, of Θ compact and convex, w* in its interior, the loss smooth near it: with k/n → γ steps,
 √n(average - w*) → N(0, Q⁻¹(Σ + (Σ + σ²Σ_z)/γ)Q⁻¹), Q the Hessian of the population loss at w* and Σ the
@@ -30,6 +31,23 @@ Example:
     >>> run = m_estimation.noisy_sgd(jax.random.key(1), *arguments, num_steps=100, initial_step=0.5)
     >>> run.average.shape, bool(jnp.linalg.norm(run.average - made.params) < 1.0)
     ((10,), True)
+
+    The private form, a unit the record, from ``plan`` to certificate:
+
+    >>> from dpsco_jax import Budget, Problem
+    >>> from dpsco_jax.problems import elements
+    >>> from dpsco_jax.solvers import first_order
+    >>> from dpsco_jax.solvers.user_level import sgd
+    >>> units = elements.as_units(made.data)
+    >>> records, items = units.mask.shape
+    >>> problem = Problem(made.objective, num_users=records, dim=10)
+    >>> sizes = {"batch_size": 1, "sampling": "fixed", "step_size": 1.0}  # not the method's step size
+    >>> plan = sgd.plan(problem, Budget(4.0, 1e-5), num_steps=100, **sizes)
+    >>> steps = m_estimation.method(0.5, 0.6, made.objective.domain)
+    >>> rest = made.objective, units, jnp.zeros(10), plan.num_steps, plan.user_gradients * items
+    >>> private = first_order.run(jax.random.key(2), plan.mean, steps, *rest)
+    >>> private.params.shape, plan.certificate().epsilon <= 4.0, plan.certificate().relation.name
+    ((10,), True, 'REPLACE_ONE')
 """
 
 from typing import Any, NamedTuple

@@ -17,7 +17,7 @@ That is ``constants="tight"``. ``"paper"`` takes the noise from the black box: a
 one item is (m·ε₀, δ₀·(e^(mε₀) - 1)/(e^ε₀ - 1)) for m. Its certificate and ledger are still computed as
 above, so they show how much the black box gives away. Assumed: the key and the draws stay secret.
 Utility, for a convex loss, no ridge, clip_norm ≥ its Lipschitz constant and m items for every user:
-E F(average) - F* ≤ R·√(V/T), V = clip_norm² + dim·σ². Users with fewer items weigh less.
+E F(average) - F* ≤ (1 + 1/(2T))·R·√(V/T), V = clip_norm² + dim·σ². Users with fewer items weigh less.
 
 Cost: T·N·m item gradients, or T·B; memory of one chunk.
 
@@ -113,7 +113,9 @@ def plan(
         distance = problem.require_distance()
         step_size = distance / math.sqrt(num_steps * variance)
         if clip_norm >= problem.lipschitz and not ridge:
-            excess_bound = distance * math.sqrt(variance / num_steps)
+            excess_bound = (
+                distance * math.sqrt(variance / num_steps) * _planning.after_steps(num_steps)
+            )
     step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
         num_users=num_users,

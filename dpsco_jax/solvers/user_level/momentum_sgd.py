@@ -41,7 +41,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, first_order, plans
+from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import sgd
 
@@ -121,13 +121,14 @@ def plan(
         chunk_size=chunk_size,
         relation=relation,
     )
-    # What sgd proves of the average, R·√(V/T), is proven of the last point with T + 1 in place of T.
+    # R·√(V/T), proven of the points before sgd's steps, holds for the last one with T + 1 in place of T.
     shrink = math.sqrt(base.num_steps / (base.num_steps + 1)) if linear else 1.0
+    last = base.excess_bound / _planning.after_steps(base.num_steps) * shrink
     given = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
     given |= {
         "averaging": "last",
         "step_size": base.step_size * (shrink if step_size is None else 1.0),
-        "excess_bound": base.excess_bound * shrink if linear and momentum == 0 else math.inf,
+        "excess_bound": last if linear and momentum == 0 else math.inf,
     }
     return Plan(**given, step_decay=step_decay, momentum=float(momentum))
 

@@ -13,8 +13,9 @@ nobody) under the relation asked for, ADD_OR_REMOVE_ONE by default. The noise co
 REPLACE_ONE and ``clip_norm`` else. Nothing is assumed of the loss: gradients are clipped. The
 regularizer's gradient is exact and added outside. Assumed: the key and the samples stay secret.
 Utility, for uniform averaging, no ridge, a convex loss and clip_norm ≥ its Lipschitz constant:
-E F(average) - F* ≤ R·√(V/T), V = clip_norm²·(1 + v) + dim·σ²/batch_size², where v = (1 - rate)/batch_size
-under Poisson sampling, for the number of users who take part is random and the divisor is not, and 0 else.
+E F(average) - F* ≤ (1 + 1/(2T))·R·√(V/T), V = clip_norm²·(1 + v) + dim·σ²/batch_size², where v = (1 -
+rate)/batch_size under Poisson sampling, for the number of users who take part is random and the divisor is
+not, and 0 else. The average is of the points after the steps: docs/proofs/average.md.
 
 Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients.
 
@@ -44,7 +45,7 @@ from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, first_order, means, plans
+from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
 
@@ -203,7 +204,9 @@ def plan(
         distance = problem.require_distance()
         step_size = distance / math.sqrt(num_steps * variance)
         if averaging == "uniform" and clip_norm >= problem.lipschitz and not ridge:
-            excess_bound = distance * math.sqrt(variance / num_steps)
+            excess_bound = (
+                distance * math.sqrt(variance / num_steps) * _planning.after_steps(num_steps)
+            )
     step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
         num_users=num_users,

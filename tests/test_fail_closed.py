@@ -41,6 +41,7 @@ _SUBSAMPLED = {"noise_multiplier": SAMPLED, "batch_size": BATCH, "population_siz
 TABLE = {
     "mechanisms.additive.gaussian_loss": {"stddev": MULTIPLIER, "sensitivity": SENSITIVITY},
     "mechanisms.additive.laplace_loss": {"scale": LAPLACE, "sensitivity": SENSITIVITY},
+    "mechanisms.heavy_hitters.heavy_hitter_loss": {"stddev": MULTIPLIER},
     "mechanisms.private_selection.geometric_selection_loss": {"candidate_epsilon": AMOUNT},
     "mechanisms.winsorized.winsorized_mean.winsorized_mean_1d_loss": {"epsilon": POSITIVE},
     "privacy.curves.closed_forms.approximate_dp": {
@@ -72,6 +73,15 @@ TABLE = {
     "privacy.curves.poisson.poisson_subsampled_gaussian": {
         "noise_multiplier": SAMPLED,
         "sampling_probability": PROBABILITY,
+    },
+    "privacy.curves.mixtures.poisson_replaced_gaussian": {
+        "noise_multiplier": SAMPLED,
+        "sampling_probability": PROBABILITY,
+    },
+    "privacy.curves.mixtures.user_sampled_gaussian": {
+        "noise_multiplier": SAMPLED,
+        "sampling_probability": PROBABILITY,
+        "cap": {NAN: BAD, -1.0: BAD, 0.5: BAD, 2.0: None, INF: None},
     },
     "privacy.sampling.FullBatch.gaussian_loss": {"noise_multiplier": MULTIPLIER},
     "privacy.sampling.Poisson.gaussian_loss": {

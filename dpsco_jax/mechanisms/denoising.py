@@ -50,8 +50,8 @@ def posterior_means(
     atoms = lowest * span ** jnp.linspace(0.0, 1.0, _NUM_ATOMS)
     half_width = 0.5 * atoms * (span ** (1.0 / (_NUM_ATOMS - 1)) - 1.0)
     within = half_width / 3.0**0.5
-    wide = jnp.hypot(stddev[:, None], within)
-    offset = noisy[:, None] - atoms
+    wide = jnp.hypot(stddev[:, None], within[None])
+    offset = noisy[:, None] - atoms[None]
     log_likelihood = -0.5 * jnp.square(offset / wide) - jnp.log(wide)
 
     def posterior(log_prior: Float[Array, "atoms"]) -> Float[Array, "dim atoms"]:
@@ -63,5 +63,6 @@ def posterior_means(
 
     uniform = jnp.full(_NUM_ATOMS, -jnp.log(float(_NUM_ATOMS)))
     prior = jax.lax.fori_loop(0, num_iterations, step, uniform)
-    moved = jnp.clip(jnp.square(within / wide) * offset, -2 * half_width, 2 * half_width)
-    return jnp.minimum(jnp.sum(posterior(prior) * (atoms + moved), axis=1), upper)
+    reach = 2 * half_width[None]
+    moved = jnp.clip(jnp.square(within[None] / wide) * offset, -reach, reach)
+    return jnp.minimum(jnp.sum(posterior(prior) * (atoms[None] + moved), axis=1), upper)

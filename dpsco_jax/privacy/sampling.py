@@ -24,7 +24,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._numerics import Scalar
 from dpsco_jax.privacy import _kinds, curves
-from dpsco_jax.privacy.curves import mixtures, poisson, subsampling
+from dpsco_jax.privacy.curves import _mixture_sum, mixtures, poisson, subsampling
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.loss import PrivacyLoss
@@ -136,7 +136,7 @@ class PoissonUsers(NamedTuple):
         """
         self._check()
         require_relation("relation", relation, _kinds.UsersSampled.relations)
-        halves = mixtures.halves_of_sensitivity(self.cap, relation)
+        halves = _mixture_sum.halves_of_sensitivity(self.cap, relation)
         return mixtures.user_sampled_gaussian(noise_multiplier, self.probability, halves)
 
     def gaussian_release(
@@ -156,7 +156,7 @@ class PoissonUsers(NamedTuple):
         )
         numbers = self.probability, noise_multiplier, self.cap
         probability, multiplier, cap = (float(np.asarray(number)) for number in numbers)
-        halves = mixtures.halves_of_sensitivity(cap, relation)
+        halves = _mixture_sum.halves_of_sensitivity(cap, relation)
         return _kinds.users_sampled(probability, multiplier, halves)
 
     def gaussian_event(self, noise_multiplier: float) -> DpEvent:

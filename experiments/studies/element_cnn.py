@@ -93,7 +93,7 @@ class ElementCNN:
     users: tuple[int, ...] = axis("users", (250, 1000), static=True)
     elements: tuple[int, ...] = axis("elements", (5, 30), static=True)
     methods: tuple[str, ...] = axis("method", METHODS, static=True, choices=METHODS)
-    epsilons: tuple[str, ...] = axis("epsilon", ("3", "inf"))
+    epsilons: tuple[str, ...] = axis("epsilon", ("3", "inf"), choices=element_images.EPSILONS)
     rates: tuple[float, ...] = axis("rate", (0.001, 0.003))
     seeds: int = axis("seed", 1)
     partition: int = 50

@@ -27,6 +27,8 @@ from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.partition import Partition, assign_elements
 
+EPSILONS = ("0.25", "0.5", "1", "2", "3", "4", "8", "inf")
+
 _COMPONENTS = 50
 _TEST_SHARE = 0.2
 

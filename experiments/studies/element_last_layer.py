@@ -86,7 +86,7 @@ class ElementLastLayer:
     partitions: tuple[int, ...] = axis("partition", (10, 50), static=True)
     elements: tuple[int, ...] = axis("elements", (2, 5, 10), static=True)
     methods: tuple[str, ...] = axis("method", METHODS, static=True, choices=METHODS)
-    epsilons: tuple[str, ...] = axis("epsilon", ("1", "3", "inf"))
+    epsilons: tuple[str, ...] = axis("epsilon", ("1", "3", "inf"), choices=element_images.EPSILONS)
     steps: tuple[float, ...] = axis("step", (1.0, 4.0, 16.0, 64.0))
     seeds: int = axis("seed", 3)
     num_users: int = 1000

@@ -198,10 +198,22 @@ def test_refuses(curve, args, name):
         curve(*args)
 
 
+def _gradients_are_finite(curve, settings):
+    gradient = jax.grad(lambda x: curve(x, *settings[1][1:]).rdp.sum())
+    return all(np.isfinite(gradient(size)) for size in (1e-4, 0.5, 30.0))
+
+
+_MIXTURES = ("poisson_replaced", "user_sampled")
+
+
 def test_gradients_are_finite():
     for name, (curve, settings) in CURVES.items():
-        if name in ("poisson", "without_replacement", "with_replacement"):
-            continue  # tests/privacy/test_poisson.py
-        gradient = jax.grad(lambda x, c=curve, s=settings: c(x, *s[1][1:]).rdp.sum())
-        for size in (1e-4, 0.5, 30.0):
-            assert np.isfinite(gradient(size)), (name, size)
+        if name in ("poisson", "without_replacement", "with_replacement", *_MIXTURES):
+            continue  # tests/privacy/test_poisson.py, and below
+        assert _gradients_are_finite(curve, settings), name
+
+
+@pytest.mark.slow  # half a minute of compilation
+def test_gradients_of_mixtures_are_finite():
+    for name in _MIXTURES:
+        assert _gradients_are_finite(*CURVES[name]), name

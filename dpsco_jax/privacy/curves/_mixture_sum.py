@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax._numerics import Array
 from dpsco_jax.privacy.curves._profile import _log_one_plus, _product
@@ -30,6 +31,11 @@ from dpsco_jax.privacy.curves._profile_nodes import CHUNK, Bank, Precision, bank
 from dpsco_jax.privacy.orders import ORDERS
 
 _LEAST_SCALE = 1e-15  # its square is a float32
+
+
+def halves_of_sensitivity(cap: Any, relation: NeighboringRelation) -> Any:
+    """The cap on a user's sum, over the norm of a unit, in halves of the sensitivity to that unit."""
+    return 2.0 * cap if relation is NeighboringRelation.REPLACE_SPECIAL else cap
 
 
 class _Pair(NamedTuple):

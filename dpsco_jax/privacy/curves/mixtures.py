@@ -33,7 +33,6 @@ Example:
 from typing import Any
 
 import numpy as np
-from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require_multiplier, require_probability, require_within
 from dpsco_jax._numerics import Scalar, as_floats, round_up
@@ -88,11 +87,6 @@ def user_sampled_gaussian(
     log_moments = _log_moments(xp, sigma, q, 0.5 * kappa)
     rdp = round_up(log_moments, _ROUNDING_ULPS) / (ORDERS - 1.0).astype(sigma.dtype)
     return unbounded_unless(valid, PrivacyLoss(rdp, xp.zeros(rdp.shape[:-1], rdp.dtype)))
-
-
-def halves_of_sensitivity(cap: Any, relation: NeighboringRelation) -> Any:
-    """The cap on a user's sum, over the norm of a unit, in halves of the sensitivity to that unit."""
-    return 2.0 * cap if relation is NeighboringRelation.REPLACE_SPECIAL else cap
 
 
 def _log_moments(xp: Any, sigma: Any, q: Any, centre: Any) -> Any:

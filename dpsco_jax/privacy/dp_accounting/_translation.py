@@ -32,7 +32,7 @@ from dpsco_jax._checks import (
     require_probability,
 )
 from dpsco_jax.privacy import _kinds
-from dpsco_jax.privacy.curves import mixtures
+from dpsco_jax.privacy.curves import _mixture_sum
 from dpsco_jax.privacy.dp_accounting.events import ApproximateDpEvent, UserSampledDpEvent
 
 _SQUARED = "0, inf or in [1e-100, 1e100]"
@@ -96,7 +96,7 @@ def _users(event: UserSampledDpEvent, relation: NeighboringRelation) -> _kinds.R
     _kinds.require_proof(_kinds.UsersSampled, relation, lambda: event)
     # Several Gaussians on one sample are one, of all their sums side by side, which has the same cap.
     sigma = checked(event, _noise_multiplier_of_all, event.event)
-    halves = mixtures.halves_of_sensitivity(event.cap, relation)
+    halves = _mixture_sum.halves_of_sensitivity(event.cap, relation)
     return _kinds.users_sampled(event.sampling_probability, sigma, halves)
 
 

@@ -78,7 +78,8 @@ class Poisson(NamedTuple):
         Args:
             noise_multiplier: standard deviation over the ℓ2 sensitivity of the sum of everybody under
                 ``relation``: the clip norm C under ADD_OR_REMOVE_ONE and REPLACE_SPECIAL, 2C under
-                REPLACE_ONE.
+                REPLACE_ONE, where what one user adds must be at most half of the sensitivity long:
+                a smaller sensitivity of long vectors that are near each other is none for this curve.
             relation: the one under which the sensitivity was formed.
 
         Raises:

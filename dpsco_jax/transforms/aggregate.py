@@ -43,12 +43,18 @@ class Aggregate(optax.GradientTransformationExtraArgs):
         proven: whether the sensitivity is a bound. An analysis may release a statistic of which nothing is
             proven (a projection onto directions found in private data); ``privatize`` charges an unbounded
             loss for it.
+        within_half: whether what one user adds is proven to be at most half of the sensitivity long. Where a
+            user is replaced, Poisson sampling needs it: the user may not have been drawn, so that one user's
+            contribution counts by its own length too. False of long vectors that are near each other.
+        summed: whether users come added up already, each bounded by whoever made the sum.
     """
 
     sensitivity: jax.typing.ArrayLike
     relation: NeighboringRelation
     finish: Callable[[Any, Any], tuple[Any, Any]]
     proven: bool
+    within_half: bool
+    summed: bool
 
     def __new__(
         cls,
@@ -58,23 +64,28 @@ class Aggregate(optax.GradientTransformationExtraArgs):
         relation: NeighboringRelation,
         finish: Callable[[Any, Any], tuple[Any, Any]] = _as_released,
         proven: bool = True,
+        within_half: bool = False,
+        summed: bool = False,
     ) -> "Aggregate":
         """An aggregate of the two functions of an optax transformation and what goes with them.
 
         Raises:
             ValueError: ``init``, ``update`` or ``finish`` is no function, ``sensitivity`` is not positive,
-                ``relation`` is no ``NeighboringRelation``, or ``proven`` no boolean.
+                ``relation`` is no ``NeighboringRelation``, or one of the last three
+                no boolean.
         """
         for name, function in (("init", init), ("update", update), ("finish", finish)):
             require_callable(name, function)
         require_positive("sensitivity", sensitivity)
         require_relation("relation", relation)
-        proven = require_flag("proven", proven)
-        return _assembled(init, update, sensitivity, relation, finish, proven)
+        flags = {"proven": proven, "within_half": within_half, "summed": summed}
+        static = tuple(require_flag(name, flag) for name, flag in flags.items())
+        return _assembled(init, update, sensitivity, relation, finish, static)
 
     def __reduce__(self) -> Any:
         # A tuple would be built again from its two entries alone.
-        return _assembled, (*self, self.sensitivity, self.relation, self.finish, self.proven)
+        flags = (self.proven, self.within_half, self.summed)
+        return _assembled, (*self, self.sensitivity, self.relation, self.finish, flags)
 
     def _replace(self, **kwargs: Any) -> "Aggregate":
         parts = {
@@ -84,31 +95,33 @@ class Aggregate(optax.GradientTransformationExtraArgs):
             "relation": self.relation,
             "finish": self.finish,
             "proven": self.proven,
+            "within_half": self.within_half,
+            "summed": self.summed,
         }
         return Aggregate(**{**parts, **kwargs})
 
 
 def _assembled(
-    init: Any, update: Any, sensitivity: Any, relation: Any, finish: Any, proven: bool
+    init: Any, update: Any, sensitivity: Any, relation: Any, finish: Any, flags: tuple[bool, ...]
 ) -> Aggregate:
     """Without checks: what a tree is mapped to may be anything."""
     aggregate = optax.GradientTransformationExtraArgs.__new__(Aggregate, init, update)
     aggregate.sensitivity = sensitivity
     aggregate.relation = relation
     aggregate.finish = finish
-    aggregate.proven = proven
+    aggregate.proven, aggregate.within_half, aggregate.summed = flags
     return aggregate
 
 
-def _flatten(aggregate: Aggregate) -> tuple[tuple[Any, ...], tuple[NeighboringRelation, bool]]:
-    static = (aggregate.relation, aggregate.proven)
+def _flatten(aggregate: Aggregate) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    static = aggregate.relation, (aggregate.proven, aggregate.within_half, aggregate.summed)
     return (*aggregate, aggregate.sensitivity, aggregate.finish), static
 
 
-def _unflatten(static: tuple[NeighboringRelation, bool], parts: Any) -> Aggregate:
+def _unflatten(static: tuple[Any, ...], parts: Any) -> Aggregate:
     init, update, sensitivity, finish = parts
-    relation, proven = static
-    return _assembled(init, update, sensitivity, relation, finish, proven)
+    relation, flags = static
+    return _assembled(init, update, sensitivity, relation, finish, flags)
 
 
 jax.tree_util.register_pytree_node(Aggregate, _flatten, _unflatten)

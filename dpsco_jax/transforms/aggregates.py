@@ -125,7 +125,7 @@ def clipped_mean(
         total = _sum_of_clipped(updates, clip_norm, user_mask, microbatch_size)
         return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), total), state
 
-    return Aggregate(_stateless, update, sensitivity, relation)
+    return Aggregate(_stateless, update, sensitivity, relation, within_half=True)
 
 
 def summed_contributions(
@@ -173,7 +173,9 @@ def summed_contributions(
                 raise ValueError(f"updates must be at least float32, got {leaf.dtype}")
         return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), updates), state
 
-    return Aggregate(_stateless, update, sensitivity, relation)
+    # Two nonnegative vectors are nearer to each other than twice the length of one.
+    half = not nonnegative
+    return Aggregate(_stateless, update, sensitivity, relation, within_half=half, summed=True)
 
 
 def _require_user_axis(updates: Any, params: Any) -> None:

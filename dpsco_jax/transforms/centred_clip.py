@@ -181,7 +181,10 @@ def centred_clip(
             ).astype(state.radius.dtype)
         return mean, CentredClipState(centre, reach)
 
-    return Aggregate(init, update, bound / num_users, relation, finish)
+    # With the bit of the quantile a vector may be √(0.9² + w²) > 1 long.
+    return Aggregate(
+        init, update, bound / num_users, relation, finish, within_half=quantile is None
+    )
 
 
 def stable_centre_rate(

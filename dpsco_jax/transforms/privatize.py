@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
@@ -97,7 +98,8 @@ def privatize(
     Raises:
         ValueError: ``aggregate`` is no ``Aggregate``, ``noise_multiplier`` is not positive, ``key`` is
             not a typed key, ``noise_correlation`` is no ``NoiseCorrelation``, ``sampling`` is no scheme, has
-            no curve under ``aggregate.relation``, or is random although noise is correlated.
+            no curve under ``aggregate.relation``, needs of the aggregate what is not proven of it, or is
+            random although noise is correlated.
     """
     require(isinstance(aggregate, Aggregate), "aggregate", aggregate, "an Aggregate")
     require_key(key)
@@ -116,6 +118,7 @@ def privatize(
     except ValueError as refusal:
         made = f"aggregate.relation is {aggregate.relation.name}, as the aggregate was made"
         raise ValueError(f"{refusal}; {made} (relation=...)") from None
+    _require_what_sampling_needs(aggregate, sampling)
     sampled = not isinstance(sampling, FullBatch)
     # A replaced user has three means, of which no order of the releases makes two.
     added = aggregate.relation is NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -156,3 +159,21 @@ def privatize(
         return released, PrivatizeState(next_key, ledger, inner, stream)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _require_what_sampling_needs(aggregate: Aggregate, sampling: Scheme) -> None:
+    """``ValueError`` where the curve of the scheme assumes more of a contribution than the sensitivity."""
+    capped = False
+    if isinstance(sampling, PoissonUsers):
+        known = not isinstance(sampling.cap, jax.core.Tracer)
+        capped = not (known and np.all(np.isinf(np.asarray(sampling.cap))))
+        wanted = "True with a finite cap, which nothing here enforces: sum and clip users first"
+        require(aggregate.summed or not capped, "aggregate.summed", aggregate.summed, wanted)
+    if aggregate.relation is NeighboringRelation.REPLACE_ONE and (
+        capped or isinstance(sampling, Poisson)
+    ):
+        # Whoever is not drawn adds nothing: each of the two contributions counts by its own length.
+        wanted = "True under REPLACE_ONE, one user adding at most half of the sensitivity"
+        wanted += "; else take ADD_OR_REMOVE_ONE or WithoutReplacement(...)"
+        good = aggregate.within_half
+        require(good, "aggregate.within_half", good, wanted)

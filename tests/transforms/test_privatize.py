@@ -219,6 +219,43 @@ def test_refuses():
         transforms.privatize(added, jax.random.key(1), 1.0, privacy.PoissonUsers(0.1, 2.0))
 
 
+@pytest.mark.parametrize(
+    ("aggregate", "reach"),
+    [
+        (transforms.summed_contributions(1.0, 1, nonnegative=True), 1.0),
+        # Within 0.9 radii of the centre, with the bit of the quantile: √(0.9² + 4 - 1.9²).
+        (transforms.centred_clip(1.0, 1, quantile=0.5), 1.2**0.5),
+    ],
+    ids=["nonnegative", "quantile"],
+)
+def test_poisson_under_replacement_needs_contributions_of_half_the_sensitivity(aggregate, reach):
+    """A user replaced by one who adds nothing is a pair as well: longer vectors are told apart by it."""
+    sigma = 1.0 * float(aggregate.sensitivity)
+    vanishes = privacy.poisson_subsampled_gaussian(sigma / reach, 0.1).rdp
+    claimed = privacy.poisson_replaced_gaussian(1.0, 0.1).rdp
+    assert np.any(vanishes > 1.1 * claimed)
+    for scheme in (privacy.Poisson(0.1), privacy.PoissonUsers(0.1, 2.0)):
+        with pytest.raises(ValueError, match=r"aggregate\.(within_half|summed) must be True"):
+            transforms.privatize(aggregate, jax.random.key(0), 1.0, scheme)
+    # What depends on the sensitivity alone is charged as before.
+    for scheme in (privacy.WithoutReplacement(10, 1), privacy.PoissonUsers(0.1, np.inf)):
+        transforms.privatize(aggregate, jax.random.key(0), 1.0, scheme)
+
+
+def test_poisson_under_replacement_takes_what_is_clipped_and_no_promise_by_default():
+    for good in (transforms.clipped_mean(1.0, 4), transforms.centred_clip(1.0, 4)):
+        transforms.privatize(good, jax.random.key(0), 1.0, privacy.Poisson(0.1))
+    inner = transforms.clipped_mean(1.0, 4)
+    unknown = transforms.Aggregate(inner.init, inner.update, 0.5, REPLACE)
+    with pytest.raises(ValueError, match="within_half"):
+        transforms.privatize(unknown, jax.random.key(0), 1.0, privacy.Poisson(0.1))
+    # Rows are units here, and nobody clips the sum of a user's units.
+    with pytest.raises(ValueError, match="summed"):
+        transforms.privatize(inner, jax.random.key(0), 1.0, privacy.PoissonUsers(0.1, 2.0))
+    summed = transforms.summed_contributions(1.0, 4)
+    transforms.privatize(summed, jax.random.key(0), 1.0, privacy.PoissonUsers(0.1, 2.0))
+
+
 def _two_privatizers(first, second, noise_multiplier=2.0):
     def one(key):
         return transforms.privatize(transforms.clipped_mean(1.0, 4), key, noise_multiplier)

@@ -11,21 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.element_level import _releases, _user_level
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 
-DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
-STEP_DECAYS = ("none", "sqrt")
-
 
 @pytree
-class Plan(MadeFor):
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+class UnitPlan(MadeFor):
+    """Of a run over units. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
         num_users: n.
@@ -38,8 +35,6 @@ class Plan(MadeFor):
         relation: ``"replace"`` or ``"zero_out"``.
         protects: ``"element"``, or ``"user"``.
         cap: bound on a user's summed update, in clip norms.
-        step_decay: ``"none"`` or ``"sqrt"``.
-        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
         chunk_size: units whose updates are held at once.
         noise_multiplier: σ over the ℓ2 sensitivity of the sum: 2·``clip_norm``, or ``clip_norm`` for
             ``"zero_out"``; ``cap`` times that for ``protects="user"``.
@@ -58,8 +53,6 @@ class Plan(MadeFor):
     relation: str = static()
     protects: str = static()
     cap: float = static()
-    step_decay: str = static()
-    averaging: str = static()
     chunk_size: int = static()
     noise_multiplier: Number
     clip_norm: Number
@@ -69,8 +62,6 @@ class Plan(MadeFor):
 
     def __post_init__(self) -> None:
         _releases.require_proven(self.sampling, self.relation, self.protects, self.cap)
-        _checks.require_choice("step_decay", self.step_decay, STEP_DECAYS)
-        _checks.require_choice("averaging", self.averaging, tuple(DECAY))
 
     @property
     def num_units(self) -> int:
@@ -129,9 +120,6 @@ class Plan(MadeFor):
         """
         _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev)
         return _user_level.user_certificate(self.releases, elements)
-
-    def __str__(self) -> str:
-        return plans.describe("element-level DP-SGD", self, self.remarks())
 
     def remarks(self) -> list[tuple[str, str]]:
         """The lines of the printed plan that its fields do not say."""

@@ -47,19 +47,44 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, first_order
+from dpsco_jax.solvers import _arguments, _made_for, first_order, plans
 from dpsco_jax.solvers.element_level import _releases, _unit_updates
-from dpsco_jax.solvers.element_level._plan import DECAY, STEP_DECAYS, Plan, second_moment
+from dpsco_jax.solvers.element_level._plan import UnitPlan, second_moment
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.first_order import Method
 from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Plan", "plan", "solve"]
+
+DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
+STEP_DECAYS = ("none", "sqrt")
+
+
+@pytree
+class Plan(UnitPlan):
+    """What ``solve`` will do: a run over units, and how steps shrink and iterates are averaged.
+
+    Attributes:
+        step_decay: ``"none"`` or ``"sqrt"``.
+        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
+    """
+
+    step_decay: str = static()
+    averaging: str = static()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.require_choice("step_decay", self.step_decay, STEP_DECAYS)
+        _checks.require_choice("averaging", self.averaging, tuple(DECAY))
+
+    def __str__(self) -> str:
+        return plans.describe("element-level DP-SGD", self, self.remarks())
 
 
 @_made_for.remembers

@@ -158,7 +158,9 @@ FAULTS = (
         _USER,
         "hypergeometric_replaced_gaussian(sigma, *sizes, k)",
         "hypergeometric_replaced_gaussian(sigma, *sizes, 1)",
-        (f"{_TESTS}::test_of_a_fixed_number_of_units_no_less_is_said_than_what_data_sets_give_away",),
+        (
+            f"{_TESTS}::test_of_a_fixed_number_of_units_no_less_is_said_than_what_data_sets_give_away",
+        ),
     ),
     Fault(
         "hypergeometric pairs: who makes room for the k adds nothing",

@@ -1,4 +1,4 @@
-"""No field of a plan over units does nothing: edited, each changes the run or what is said of it, or is refused."""
+"""No field of a plan over units does nothing: edited, it changes the run or what is said, or is refused."""
 
 import dataclasses
 
@@ -46,12 +46,16 @@ AVERAGES = {"step_decay": ("sqrt", RUN), "averaging": ("last", RUN)}
 
 def _plan(solver, **given):
     problem = Problem(LOSS, num_users=USERS, dim=DIM)
-    sizes = {"num_steps": 2, "elements_per_user": SLOTS, "batch_size": 4, "sampling": "user", "cap": 2.0}
+    sizes = {
+        "num_steps": 2,
+        "elements_per_user": SLOTS,
+        "batch_size": 4,
+        "sampling": "user",
+        "cap": 2.0,
+    }
     if solver is federated:
         sizes |= {"local_steps": 2, "local_step_size": 0.4}
-    return solver.plan(
-        problem, Budget(2.0, 1e-3), step_size=0.3, accountant="rdp", **sizes | given
-    )
+    return solver.plan(problem, Budget(2.0, 1e-3), step_size=0.3, accountant="rdp", **sizes | given)
 
 
 def _data():
@@ -85,7 +89,7 @@ def test_no_field_does_nothing(solver, monkeypatch):
             # The constants of an objective are compared with those of the one that is solved.
             other = losses.huber(0.5) if name == "made_for" else LOSS
             changed = {} if name == "made_for" else {name: value}
-            with pytest.raises(ValueError, match="must|objective"):
+            with pytest.raises(ValueError, match=r"must|objective"):
                 solve(dataclasses.replace(plan, **changed), other)
             continue
         edited = dataclasses.replace(plan, **{name: value})
@@ -108,6 +112,11 @@ def test_what_one_way_of_sampling_does_not_use_is_refused_or_used():
     base = np.asarray(run(plan))
     for edit in ({"relation": "zero_out"}, {"sampling": "fixed"}, {"sampling": "user"}):
         assert np.any(np.abs(np.asarray(run(dataclasses.replace(plan, **edit))) - base) > 1e-5)
-    for edit in ({"cap": 2.0}, {"protects": "user"}, {"sampling": "nonsense"}, {"sampling": "full"}):
+    for edit in (
+        {"cap": 2.0},
+        {"protects": "user"},
+        {"sampling": "nonsense"},
+        {"sampling": "full"},
+    ):
         with pytest.raises(ValueError, match=next(iter(edit)) + "|batch_size"):
             run(dataclasses.replace(plan, **edit))

@@ -349,7 +349,10 @@ def test_of_a_fixed_number_of_units_no_less_is_said_than_what_data_sets_give_awa
     plan = dataclasses.replace(plan, noise_multiplier=0.8)
     for k in (2, 3):
         chances = tuple(stats.hypergeom(60, k, 6).pmf(np.arange(k + 1)))
-        ahead, behind = account.Law(chances, tuple(np.arange(k + 1) / 0.8)), account.Law((1.0,), (0.0,))
+        ahead, behind = (
+            account.Law(chances, tuple(np.arange(k + 1) / 0.8)),
+            account.Law((1.0,), (0.0,)),
+        )
         least = max(account._epsilon((pair,), 1e-3) for pair in ((ahead, behind), (behind, ahead)))
         assert 0.99 * least <= plan.user_certificate(k).epsilon <= 1.1 * least
     assert plan.certificate().epsilon < plan.user_certificate(2).epsilon

@@ -113,7 +113,7 @@ def _checked(s: float, q: float, count: int) -> tuple[float, np.ndarray, np.ndar
 
 
 def likely(counts: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The counts that are likely, and the logarithms of their probabilities; the rest is given to greater ones."""
+    """The counts that are likely, with the logs of their probabilities; the rest goes to greater counts."""
     below = np.logaddexp.accumulate(logs)
     above = np.logaddexp.accumulate(logs[:0:-1])[::-1]  # of more than each, but for the last
     first = int(np.searchsorted(below, math.log(_UNLIKELY)))

@@ -9,12 +9,12 @@ where y_j is d_j/2 - ε/d_j, where Φ(y) - γΦ(y - d_j) is greatest, cut to [x,
 lines H is convex, and what P and Q give to losses above ε is read from the line that touches it:
 p_0 Φ(x) + Σ p_j Φ(y_j), and the same with y_j - d_j.
 
-Source: Balle, Barthe and Gaboardi 2018 for a single unit, of which this is the pair; that it dominates for k is
-proven in docs/privacy/mixtures.md, section 7.
+Source: Balle, Barthe and Gaboardi 2018 for a single unit, of which this is the pair; that it dominates for k
+is proven in docs/privacy/mixtures.md, section 7.
 
-Formal guarantee: under REPLACE_ONE of each of k units, clipped to one norm, at every ε, in both directions and
-as its own reverse. Counts that are all but impossible are taken for greater ones, which the proof allows. A
-noise multiplier s is σ over the sensitivity to one unit, twice that norm.
+Formal guarantee: under REPLACE_ONE of each of k units, clipped to one norm, at every ε, in both directions
+and as its own reverse. Counts that are all but impossible are taken for greater ones, which the proof allows.
+A noise multiplier s is σ over the sensitivity to one unit, twice that norm.
 
 Cost: per cell some sixty times two exponentials for every count that is likely.
 """
@@ -36,9 +36,9 @@ _PLACES = 2**10
 def hypergeometric_replaced_gaussian(
     noise_multiplier: float, population_size: int, batch_size: int, count: int
 ) -> Pair:
-    """It dominates a Gaussian on the sum over B of N units, ``count`` of which are replaced, REPLACE_ONE of each.
+    """It dominates a Gaussian on the sum over B of N units, ``count`` of which are replaced.
 
-    Its own reverse; of one unit it is ``pairs.gaussian_without_replacement``.
+    REPLACE_ONE of each. Its own reverse; of one unit it is ``pairs.gaussian_without_replacement``.
 
     Raises:
         ValueError: unless s is positive and finite, N an integer of at least 1, and B and ``count`` integers
@@ -61,7 +61,7 @@ def _log_chances(population: int, batch: int, k: int) -> np.ndarray:
     j = np.arange(k + 1)
 
     def falling(n: int) -> np.ndarray:
-        """log n(n-1)...(n-j+1)/N^j for all j; -inf where there are not as many."""
+        """Log n(n-1)...(n-j+1)/N^j for all j; -inf where there are not as many."""
         with np.errstate(divide="ignore"):
             shares = np.log(np.maximum(n - np.arange(k, dtype=float), 0.0) / population)
         return np.concatenate([[0.0], np.cumsum(shares)])

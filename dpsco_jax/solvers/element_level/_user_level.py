@@ -7,7 +7,7 @@ What it computes: the least of the ε at one δ that are proven:
   element;
 - under ``"element"``, how many of the k are drawn is binomial, and j of them move the sum by at most j times
   as much: the pairs of ``privacy.pld.binomial_pairs``;
-- under ``"fixed"``, how many of the k are drawn is hypergeometric, and those who make room for them are others:
+- under ``"fixed"``, how many of the k are drawn is hypergeometric, and others are drawn in place of the rest:
   the pair of ``privacy.pld.hypergeometric_pairs``;
 - under ``"user"``: a user is drawn with probability q, and two projected sums are at most 2·min(k, cap) clip
   norms apart, and each at most min(K, cap) long, for the elements that do not change show the coin too: users

@@ -60,7 +60,7 @@ __all__ = ["Plan", "plan", "solve"]
 
 @pytree
 class Plan(UnitPlan):
-    """What ``solve`` will do: a run over units, whose releases are those of ``sgd``, and the steps of clients.
+    """What ``solve`` will do: a run over units, with the releases of ``sgd``, and the steps of clients.
 
     Attributes:
         local_steps: E.

@@ -2,8 +2,8 @@
 
 An event says what was released, so that any accountant can say what it costs. Here a noise multiplier is
 always σ over the sensitivity *under the relation at hand* (ℓ2 for Gaussian, ℓ1 for Laplace noise); what
-an event costs, and under which relations anything is proven, is decided in ``compositions.py``. Events of ours
-are classes of ``attrs`` as those of ``dp_accounting`` are, whose ``to_named_tuple`` sees such fields only.
+an event costs, and under which relations anything is proven, is decided in ``compositions.py``. Our own
+are classes of ``attrs``, as those of ``dp_accounting`` are: its ``to_named_tuple`` sees such fields only.
 
 Source: ``dp_accounting.dp_event``.
 

@@ -8,26 +8,21 @@ and the certificate of the edited run.
 Cost: that of the mean's accountants.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import pytree
 from dpsco_jax.solvers._made_for import MadeFor
 
 
-class _HasMean(Protocol):
-    @property
-    def mean(self) -> Any: ...
-
-
 @pytree
 class ByMean(MadeFor):
     """What plans inherit that have a ``mean``, by which everything is released."""
 
-    def loss(self: _HasMean) -> privacy.PrivacyLoss:
+    def loss(self: Any) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""
         return self.mean.loss()  # type: ignore[no-any-return]
 
-    def certificate(self: _HasMean) -> privacy.Certificate:
+    def certificate(self: Any) -> privacy.Certificate:
         """The (ε, δ) of the run by the tightest accountant."""
         return self.mean.certificate()  # type: ignore[no-any-return]

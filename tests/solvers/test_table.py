@@ -167,8 +167,7 @@ def test_divergence_is_a_status():
     case = CASES[2]
     plan = dataclasses.replace(_plan(case), step_size=float("nan"))
     assert (
-        _compiled(case)(jax.random.key(0), plan, _data(), jnp.zeros(DIM)).status
-        == Status.DIVERGED
+        _compiled(case)(jax.random.key(0), plan, _data(), jnp.zeros(DIM)).status == Status.DIVERGED
     )
 
 

@@ -37,8 +37,8 @@ import pandas as pd
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem, transforms
-from dpsco_jax.problems import elements, losses, synthetic_elements
-from dpsco_jax.problems.elements import ElementData
+from dpsco_jax.oracles import Estimate, Oracle
+from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, first_order, loop
 from dpsco_jax.solvers.element_level import _unit_updates, sgd
@@ -47,20 +47,20 @@ from dpsco_jax.solvers.means import Opened
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
 from dpsco_jax.sweeps.report import show, summarize
+from experiments.studies.element_extras_data import (
+    BOUND,
+    DIM,
+    SMALLEST,
+    TASKS,
+    Drawn,
+    data_sets,
+    element_value,
+    scales_of,
+)
 
 SGD, AC_SA, RADIUS, SHAPE = "sgd", "ac-sa", "radius", "shape"
 METHODS = (SGD, AC_SA, RADIUS, SHAPE)
-TASKS = ("isotropic", "skewed")
-DIM, SMALLEST, BOUND = 10, 0.1, 2.0
 QUANTILE, RATE = 0.5, 0.2
-_NEWTON = 12
-
-
-class Drawn(NamedTuple):
-    """Data sets of all seeds, ``[seeds, ...]``: units, and the least value of their objective."""
-
-    units: UserData
-    least: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ElementExtras:
     tasks: tuple[str, ...] = axis("task", TASKS, static=True, choices=TASKS)
     elements: tuple[int, ...] = axis("elements", (2, 8), static=True)
     methods: tuple[str, ...] = axis("method", METHODS, static=True, choices=METHODS)
-    epsilons: tuple[float, ...] = axis("epsilon", (0.5, 2.0, 8.0))
+    epsilons: tuple[float, ...] = axis("epsilon", (0.5, 2.0))
     steps: tuple[float, ...] = axis("step", (0.25, 1.0, 4.0, 16.0))
     clips: tuple[float, ...] = axis("clip", (0.1, 0.3, 1.0))
     seeds: int = axis("seed", 5)
@@ -164,7 +164,9 @@ class ElementExtras:
         show("best of each, tuned non-privately (± is a 95 % interval)", columns)
         compared = gains(frame, best)
         compared.to_csv(folder / "gains.csv", index=False)
-        show("plain SGD less each, over the same data sets", {n: list(compared[n]) for n in compared})
+        show(
+            "plain SGD less each, over the same data sets", {n: list(compared[n]) for n in compared}
+        )
         for method, rows in compared.groupby("method", sort=False):
             ahead = int((rows["gain"] > rows["standard_error"]).sum())
             show(str(method), {"cells": [len(rows)], "ahead by a standard error": [ahead]})
@@ -184,13 +186,10 @@ def gains(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
             error = float(less.std() / math.sqrt(len(less)))
             plain = float(table[SGD].loc[cell].mean())
             given = {"method": method, "task": task, "elements": slots, "epsilon": epsilon}
-            rows.append(given | {"plain": plain, "gain": float(less.mean()), "standard_error": error})
+            rows.append(
+                given | {"plain": plain, "gain": float(less.mean()), "standard_error": error}
+            )
     return pd.DataFrame(rows)
-
-
-def scales_of(task: str) -> np.ndarray:
-    """Public scales of the features, ``[dim]``."""
-    return np.geomspace(1.0, SMALLEST, DIM) if task == "skewed" else np.ones(DIM)
 
 
 def _inside_out(scales: np.ndarray) -> np.ndarray:
@@ -222,7 +221,9 @@ class AdaptiveUpdates(NamedTuple):
         releases, steps = self.releases, self.releases.steps
         drawn = _planning.sampler(steps.scheme, releases.num_units)
         longest = 2 * float(objective.lipschitz)
-        oracle, rows = loop.user_rows_oracle(objective, data, start, longest, drawn, self.chunk_size)
+        oracle, rows = loop.user_rows_oracle(
+            objective, data, start, longest, drawn, self.chunk_size
+        )
         units = releases.batch_size * releases.elements_per_user
         # Parts of length 1 at most: those of REPLACE_SPECIAL, and two of them are at most 2 apart.
         made = transforms.centred_clip(
@@ -237,7 +238,19 @@ class AdaptiveUpdates(NamedTuple):
             made.init, made.update, 2.0 / units, steps.relation, made.finish, within_half=True
         )
         private = transforms.privatize(halves, key, releases.noise_multiplier, steps.scheme)
-        return Opened(oracle, rows, optax.chain(private, optax.scale(releases.elements_per_user)))
+        return Opened(
+            _counted(oracle), rows, optax.chain(private, optax.scale(releases.elements_per_user))
+        )
+
+
+def _counted(oracle: Oracle) -> Oracle:
+    """Units that were not drawn, or are empty, have a gradient of zero and are not counted as inside."""
+
+    def ask(key: jax.Array, params: Any, data: Any) -> Estimate:
+        made = oracle(key, params, data)
+        return made._replace(extra_args={"user_mask": jnp.any(made.gradient != 0, axis=1)})
+
+    return ask
 
 
 def _run(
@@ -250,57 +263,4 @@ def _run(
         steps = first_order.ac_sa(1 / step, 0.0, objective.domain)
     made = (objective, units, jnp.zeros(DIM), plan.num_steps, plan.unit_gradients)
     found: jax.Array = first_order.run(key, mean, steps, *made).params
-    return found
-
-
-def element_value(params: Any, units: UserData) -> jax.Array:
-    """The sum over units of the mean loss of a unit's items."""
-    features, labels = units.items
-    margins = features @ params
-    each = jax.nn.softplus(margins) - labels * margins
-    count = jnp.maximum(jnp.sum(units.mask, axis=1), 1)
-    return jnp.sum(jnp.sum(jnp.where(units.mask, each, 0.0), axis=1) / count)
-
-
-@functools.cache
-def data_sets(
-    task: str, slots: int, first: int, seeds: int, num_users: int, items_per_user: int
-) -> Drawn:
-    """A data set for each seed, labels drawn again from the scaled features; and the least values."""
-    made = [_draw(task, slots, first + s, num_users, items_per_user) for s in range(seeds)]
-    units: UserData = jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
-    least = [element_value(_minimizer(one), one) / num_users for one in made]
-    return Drawn(units, jnp.stack(least))
-
-
-def _draw(task: str, slots: int, seed: int, num_users: int, items_per_user: int) -> UserData:
-    mean = items_per_user / slots
-    kept = min(items_per_user, math.ceil(mean + 5 * math.sqrt(mean)))
-    key, label_key = jax.random.split(jax.random.key(9000 + 100 * slots + seed))
-    sizes = (num_users, slots, items_per_user, 10, DIM)
-    drawn = synthetic_elements.logistic(key, *sizes, items_per_element=kept, packed=True)
-    data: ElementData = drawn.data
-    features = data.items.features * scales_of(task).astype(np.float32)
-    # Directions of small scale matter as much to the labels as others.
-    slope = drawn.params / scales_of(task)
-    slope /= max(1.0, float(np.linalg.norm(slope)))
-    chances = jax.nn.sigmoid(features @ slope.astype(np.float32))
-    labels = jax.random.bernoulli(label_key, chances).astype(jnp.float32)
-    units: UserData = elements.as_units(
-        data._replace(items=data.items._replace(features=features, label=labels))
-    )
-    return jax.tree.map(jnp.asarray, units)
-
-
-def _minimizer(units: UserData) -> jax.Array:
-    """By Newton's method, in float32."""
-
-    def step(_: Any, point: jax.Array) -> jax.Array:
-        value = functools.partial(element_value, units=units)
-        move = jnp.linalg.solve(jax.hessian(value)(point), jax.grad(value)(point))
-        return point - move
-
-    found: jax.Array = jax.jit(lambda start: jax.lax.fori_loop(0, _NEWTON, step, start))(
-        jnp.zeros(DIM)
-    )
     return found

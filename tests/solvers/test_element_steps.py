@@ -69,7 +69,7 @@ def test_a_loss_that_is_not_smooth_pays_for_the_mean_gradient():
 @pytest.mark.parametrize("typical", [0.0, 6.5, -1.0, math.nan, math.inf, "two", True, [2.0]])
 def test_a_typical_number_of_elements_is_one_of_slots(typical):
     full = {"sampling": "full"}
-    with pytest.raises(ValueError, match="^typical_elements must be"):
+    with pytest.raises(ValueError, match=r"^typical_elements must be"):
         sgd.plan(_problem(losses.logistic(1.0)), BUDGET, **SIZES, **full, typical_elements=typical)
 
 
@@ -95,7 +95,10 @@ def test_averages_of_quadratic_descent_are_below_the_bound_and_come_near_it():
                 bias = (shares * shrink**times).sum(1) * distance
                 # What the noise of step s = 1, ..., T has become in the average.
                 left = np.stack(
-                    [(shares * (times >= s) * shrink ** np.maximum(times - s, 0)).sum(1) for s in times]
+                    [
+                        (shares * (times >= s) * shrink ** np.maximum(times - s, 0)).sum(1)
+                        for s in times
+                    ]
                 )
                 spread = eta**2 * variance * (left**2).sum(0)
                 excess = curvatures / 2 * (bias**2 + spread)
@@ -111,7 +114,9 @@ def test_the_default_is_near_the_best_of_a_grid():
     seeds, users, slots, dim = 3, 200, 4, 4
     sizes = {"num_users": users, "elements_per_user": slots, "items_per_user": 12, "dim": dim}
     made = [
-        synthetic_elements.logistic(jax.random.key(70 + s), items_per_element=8, packed=True, **sizes)
+        synthetic_elements.logistic(
+            jax.random.key(70 + s), items_per_element=8, packed=True, **sizes
+        )
         for s in range(seeds)
     ]
     data = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(one.data for one in made))

@@ -18,7 +18,10 @@ user. Assumed: the partition is public; the key and the samples stay secret.
 Utility, E Proposition 3, for a clip norm that never clips, T/n → γ and m = batch_size (not proven here):
 √n·(average - w*) → N(0, Q⁻¹(Σ_el + (1/γ)(Σ_m/m + s²·I/m²))Q⁻¹), with Q the Hessian and Σ_el the covariance
 of a user's summed gradient, Σ_m = Σ_el under ``"user"`` and E Σ_k g_k·g_kᵀ under ``"element"``, and s the
-standard deviation of the noise on the sum.
+standard deviation of the noise on the sum. Default steps, η = min(1/β, R/√(T·V)), are those of descent on a
+smooth loss: for steps η ≤ 1/β, convex losses over all of space, a clip norm that never clips and users with
+``typical_elements`` elements in the mean at most, E F(average) - F* ≤ a_T·(R²/(2η) + T·η·V·(1 + βη)/2), a_T =
+1/T, or 4T/(T + 1)² for ``"polynomial"`` (docs/proofs/smooth_average.md; under ``"element"`` and ``"full"``).
 
 Cost: num_steps·batch_size·elements_per_user unit gradients; memory of one chunk of units, whatever n·K is.
 

@@ -205,7 +205,9 @@ def default_step(plan: sgd.Plan, held: int, accelerated: bool) -> float:
     smoothness = held * float(losses.logistic(BOUND).smoothness or math.inf)
     if accelerated:
         steps = plan.num_steps
-        return 1 / float(transforms.balanced_smoothness(smoothness, variance, steps, 1.0))
+        return 1 / float(
+            np.asarray(transforms.balanced_smoothness(smoothness, variance, steps, 1.0))
+        )
     return min(1 / smoothness, 1 / math.sqrt(plan.num_steps * variance))
 
 

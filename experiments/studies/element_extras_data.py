@@ -42,10 +42,11 @@ def scales_of(task: str) -> np.ndarray:
 def element_value(params: Any, units: UserData) -> jax.Array:
     """The sum over units of the mean loss of a unit's items."""
     features, labels = units.items
+    mask = jnp.asarray(units.mask)
     margins = features @ params
     each = jax.nn.softplus(margins) - labels * margins
-    count = jnp.maximum(jnp.sum(units.mask, axis=1), 1)
-    return jnp.sum(jnp.sum(jnp.where(units.mask, each, 0.0), axis=1) / count)
+    count = jnp.maximum(jnp.sum(mask, axis=1), 1)
+    return jnp.sum(jnp.sum(jnp.where(mask, each, 0.0), axis=1) / count)
 
 
 @functools.cache

@@ -69,7 +69,7 @@ def _silent(plan, **changes):
 )
 def test_with_one_element_it_is_user_level_sgd_bit_for_bit(ours, theirs):
     data = _data(slots=1)
-    plan = _plan(elements_per_user=1, **ours)
+    plan = _plan(elements_per_user=1, averaging="uniform", **ours)
     problem = Problem(LOSS, num_users=USERS, dim=DIM)
     other = sgd.plan(problem, BUDGET, num_steps=STEPS, step_size=0.3, accountant="rdp", **theirs)
     # Of an element replaced by nothing the curve is that of a user who is not there.

@@ -136,14 +136,36 @@ class UnitPlan(MadeFor):
         return rows
 
 
-def second_moment(problem: Problem, releases: ElementReleases, clip_norm: float) -> float:
-    """A bound on E ‖mean update + noise‖², the regularizer's gradient included."""
-    q, batch = releases.batch_size / releases.num_users, releases.batch_size
-    slots = float(releases.elements_per_user)
-    length = (releases.longest if releases.sums_users else slots) * clip_norm
-    # Under Poisson sampling the number of those who take part is random, and the divisor is not.
-    spread = {"element": slots * clip_norm**2, "user": length**2}.get(releases.sampling, 0.0)
+def default_step_size(
+    problem: Problem, releases: ElementReleases, clip_norm: float, num_steps: int, held: float
+) -> float:
+    """η = min(1/β, R/√(T·V)) for a smooth loss; R/√(T·(V + slope²)) for one that is not.
+
+    β is the smoothness of the sum over ``held`` elements, with the ridge; V bounds the variance of a mean
+    update: its noise, and who takes part; slope bounds the mean update itself, which descent on a smooth loss
+    does not pay for.
+
+    Args:
+        problem: for R, the number of parameters, smoothness and ridge.
+        releases: of the run.
+        clip_norm: C.
+        num_steps: T; 1 for the first of decaying steps.
+        held: elements that a user has, typically: a public number.
+
+    Raises:
+        ValueError: if R is not finite.
+    """
+    objective, distance = problem.objective, problem.require_distance()
     noise = float(releases.noise_multiplier) * releases.per_clip_norm * clip_norm
-    ridge = problem.objective.ridge
-    slope = length + (float(ridge) * problem.farthest if ridge else 0.0)
-    return slope**2 + (1 - q) * spread / batch + problem.dim * noise**2
+    longest = min(releases.longest, held) if releases.sums_users else held
+    # The number of those who take part is random, or which they are, and the divisor is not.
+    kept = 1 - releases.batch_size / releases.num_users
+    together = {"user": longest**2, "full": 0.0}.get(releases.sampling, held)
+    variance = problem.dim * noise**2 + kept * together * clip_norm**2 / releases.batch_size
+    if objective.smoothness is None:
+        slope = longest * clip_norm
+        slope += float(objective.ridge) * problem.farthest if objective.ridge else 0.0
+        return distance / math.sqrt(num_steps * (variance + slope**2))
+    smoothness = held * float(objective.smoothness) + float(objective.ridge)
+    stable = 1 / smoothness if smoothness else math.inf
+    return min(stable, distance / math.sqrt(num_steps * variance))

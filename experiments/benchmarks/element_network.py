@@ -46,7 +46,9 @@ def convolution_logits(params: Any, images: jax.Array) -> jax.Array:
         layer = params[f"convolution_{index}"]
         filters = layer["weights"].reshape(size, size, maps.shape[-1], -1)
         dimensions = ("NHWC", "HWIO", "NHWC")
-        made = lax.conv_general_dilated(maps, filters, (1, 1), "VALID", dimension_numbers=dimensions)
+        made = lax.conv_general_dilated(
+            maps, filters, (1, 1), "VALID", dimension_numbers=dimensions
+        )
         maps = jax.nn.relu(made + layer["biases"])
         window = (1, pool, pool, 1)
         maps = lax.reduce_window(maps, -jnp.inf, lax.max, window, window, "VALID")

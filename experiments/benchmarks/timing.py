@@ -58,8 +58,8 @@ def interleaved_medians(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def once(call: Callable[[], Any]) -> float:
+def once(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of a single call, compilation included."""
-    before = time.perf_counter()
+    before = clock()
     jax.block_until_ready(call())
-    return time.perf_counter() - before
+    return clock() - before

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax._checks import (
@@ -164,7 +165,7 @@ def clipped_gradient_sum(
                 lengths = _ghost_norms.norm_bounds(relative, rows) / HEAD_ROOM
                 factor = jnp.minimum(1.0, limit / lengths)
                 scales = jnp.expand_dims(unit * factor, (1, 2)) * relative
-                total = jnp.einsum("umk,umd->dk", scales, rows.features, precision=FULL)
+                total = _outer_products(scales, rows.features)
             elif rows.local is not None:
                 gradients = _local_columns.row_sums(relative, rows.local, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
@@ -177,8 +178,9 @@ def clipped_gradient_sum(
 
         def _weighted_rows(scales: Array, rows: LinearData) -> Array:
             if not _linear_rows.is_sparse(rows):
-                form = "uk,umd->dk" if axes else "u,umd->d"
-                return jnp.einsum(form, scales, rows.features, precision=FULL)
+                if axes:
+                    return _outer_products(scales, rows.features)
+                return jnp.einsum("u,umd->d", scales, rows.features, precision=FULL)
             empty = jnp.zeros((dim + 1, *params.shape[1:]), params.dtype)
             return empty.at[rows.features[:, 0]].add(scales[:, None])
 
@@ -209,6 +211,15 @@ def shifts(
     items = rows.row_norms.shape[1]
     draws = jax.vmap(lambda k: ball_coordinate(k, (items,), dim))(keys)
     return jnp.asarray(smoothing_radius * rows.row_norms * draws)
+
+
+def _outer_products(scales: Array, rows: Array) -> Array:
+    """Σ x·cᵀ over all rows x of length dim and c of length outputs, ``[dim, outputs]``.
+
+    Formed as Σ c·xᵀ: the other way round a compiler for CPUs transposes the rows, or takes a slow product.
+    """
+    flat = [x.reshape(-1, x.shape[-1]) for x in (scales, rows)]
+    return lax.optimization_barrier(jnp.einsum("nk,nd->kd", *flat, precision=FULL)).T
 
 
 def _norm_bounds(rows: Float[Array, "rows dim"], typical: float) -> Array:

@@ -28,6 +28,9 @@ from jaxtyping import Int
 
 from dpsco_jax._checks import require_integer, require_key, require_probability
 
+# Users who are drawn at once; of more, what a draw takes would grow with their number.
+_BLOCK = 2**15
+
 # The chance that a stream is too short and has to be drawn again is below one in 10^4.
 _SPARE_DEVIATIONS = 4.0
 
@@ -111,9 +114,24 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
     else:
         certain = jnp.asarray(probability >= 1)
         threshold = jnp.uint32(0 if probability >= 1 else math.floor(float(probability) * 2.0**32))
-    bits = jax.random.bits(key, (num_users,), jnp.uint32)
-    chosen = (bits < threshold) | certain
-    return UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
+
+    def drawn(key: jax.Array, count: int) -> jax.Array:
+        return (jax.random.bits(key, (count,), jnp.uint32) < threshold) | certain
+
+    if num_users <= _BLOCK:
+        chosen = drawn(key, num_users)
+        return UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
+
+    def with_block(number: jax.Array, sample: UserSample) -> UserSample:
+        users = number * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
+        chosen = drawn(jax.random.fold_in(key, number), _BLOCK) & (users < num_users)
+        rank = sample.size + jnp.cumsum(chosen, dtype=jnp.int32) - 1
+        place = jnp.where(chosen, rank, num_users)
+        indices = sample.indices.at[place].set(users, mode="drop")
+        return UserSample(indices, sample.size + jnp.sum(chosen, dtype=jnp.int32))
+
+    nobody = UserSample(jnp.zeros(num_users, jnp.int32), jnp.zeros((), jnp.int32))
+    return jax.lax.fori_loop(0, -(-num_users // _BLOCK), with_block, nobody)
 
 
 def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSample:

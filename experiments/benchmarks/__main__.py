@@ -24,6 +24,7 @@ SUITES = (
     "langevin",
     "effective_samples",
     "element_steps",
+    "element_network",
 )
 
 

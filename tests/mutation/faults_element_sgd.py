@@ -9,6 +9,8 @@ _USER = "solvers/element_level/_user_level.py"
 _BINOMIAL = "privacy/pld/binomial_pairs.py"
 _FIXED = "privacy/pld/hypergeometric_pairs.py"
 _GHOST = "oracles/_ghost_norms.py"
+_LINEAR = "oracles/linear.py"
+_SAMPLING = "oracles/sampling.py"
 _TESTS = "tests/solvers/test_element_sgd.py"
 _EDITED = (f"{_TESTS}::test_an_edited_plan_is_certified_for_the_noise_that_it_adds",)
 _FAR = (f"{_TESTS}::test_no_pair_of_element_neighbours_is_further_apart_than_twice_the_clip_norm",)
@@ -20,6 +22,9 @@ _SAID = (f"{_TESTS}::test_what_is_said_of_a_user_is_no_less_than_what_aligned_el
 _PAIRS = ("tests/privacy/test_binomial_pairs.py",)
 _DRAWN = ("tests/privacy/test_hypergeometric_pairs.py",)
 _GHOSTS = ("tests/oracles/test_ghost_norms.py",)
+_BLOCKS = (
+    "tests/oracles/test_sampling.py::test_users_drawn_in_blocks_are_drawn_independently_and_alike",
+)
 
 FAULTS = (
     Fault(
@@ -224,5 +229,47 @@ FAULTS = (
         "square = jnp.sum(of_coefficients * of_rows, axis=(1, 2))",
         "square = jnp.trace(of_coefficients * of_rows, axis1=1, axis2=2)",
         _GHOSTS,
+    ),
+    Fault(
+        "ghost norms: clip factors left out of the sum",
+        _LINEAR,
+        "scales = jnp.expand_dims(unit * factor, (1, 2)) * relative",
+        "scales = jnp.expand_dims(unit, (1, 2)) * relative",
+        _GHOSTS,
+    ),
+    Fault(
+        "ghost norms: the sum is laid out the other way round",
+        _LINEAR,
+        "precision=FULL)).T",
+        "precision=FULL)).reshape(rows.shape[-1], -1)",
+        _GHOSTS,
+    ),
+    Fault(
+        "poisson: all blocks of users have one draw",
+        _SAMPLING,
+        "jax.random.fold_in(key, number)",
+        "jax.random.fold_in(key, 0)",
+        _BLOCKS,
+    ),
+    Fault(
+        "poisson: the last block is never drawn",
+        _SAMPLING,
+        "-(-num_users // _BLOCK), with",
+        "num_users // _BLOCK, with",
+        _BLOCKS,
+    ),
+    Fault(
+        "poisson: a block writes over the one before",
+        _SAMPLING,
+        "rank = sample.size + jnp",
+        "rank = jnp",
+        _BLOCKS,
+    ),
+    Fault(
+        "poisson: of several blocks the last one's size counts",
+        _SAMPLING,
+        "UserSample(indices, sample.size + jnp",
+        "UserSample(indices, jnp",
+        _BLOCKS,
     ),
 )

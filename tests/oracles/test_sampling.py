@@ -113,3 +113,38 @@ def test_extreme_probabilities():
 def test_probabilities_out_of_range_are_refused(q):
     with pytest.raises(ValueError, match="probability must be"):
         sampling.poisson(jax.random.key(0), 7, q)
+
+
+def test_users_drawn_in_blocks_are_drawn_independently_and_alike(monkeypatch):
+    """Three blocks, the last of them not full: inclusions, all pairs of them, and who is in the list."""
+    monkeypatch.setattr(sampling, "_BLOCK", 8)
+    num_users, draws, q = 20, 20_000, 0.3
+    sample = _draw(lambda key: sampling.poisson(key, num_users, q), draws=draws)
+    indices, size = np.asarray(sample.indices), np.asarray(sample.size)
+    assert indices.shape == (draws, num_users)
+    counted = np.arange(num_users) < size[:, None]
+    assert np.all(np.diff(indices, axis=1)[counted[:, 1:]] > 0)  # different users, in order
+    assert np.all((indices >= 0) & (indices < num_users))
+    chosen = np.zeros((draws, num_users))
+    np.add.at(chosen, (np.nonzero(counted)[0], indices[counted]), 1.0)
+    centred = chosen - q
+    assert np.max(np.abs(centred.mean(0))) < 5 * np.sqrt(q * (1 - q) / draws)
+    products = centred.T @ centred / draws
+    away = products - q * (1 - q) * np.eye(num_users)
+    np.fill_diagonal(away, 0.0)
+    assert np.max(np.abs(away)) < 5.5 * q * (1 - q) / np.sqrt(draws)
+    everybody = sampling.poisson(jax.random.key(0), num_users, 1.0)
+    assert everybody.size == num_users
+    np.testing.assert_array_equal(everybody.indices, np.arange(num_users))
+    assert sampling.poisson(jax.random.key(0), num_users, jnp.float32(1.0)).size == num_users
+    assert sampling.poisson(jax.random.key(0), num_users, 0.0).size == 0
+
+
+def test_memory_of_a_draw_is_the_list_of_the_sample():
+    def temporaries(num_users):
+        draw = jax.jit(lambda key: sampling.poisson(key, num_users, 0.01))
+        analysis = draw.lower(jax.random.key(0)).compile().memory_analysis()
+        return analysis.temp_size_in_bytes
+
+    few, many = 4 * sampling._BLOCK, 40 * sampling._BLOCK
+    assert temporaries(many) - temporaries(few) <= 4 * (many - few) + 1000

@@ -1,4 +1,3 @@
-import contextlib
 import dataclasses
 import threading
 from typing import ClassVar
@@ -16,6 +15,7 @@ from dpsco_jax.sweeps.experiment import Program
 from dpsco_jax.sweeps.progress import Progress
 from dpsco_jax.sweeps.report import frame
 from dpsco_jax.sweeps.store import Store
+from tests.support.counted import counted_compilations
 from tests.sweeps.mean_estimation import MeanEstimation
 
 
@@ -24,21 +24,6 @@ def sweep(experiment, folder, **options):
     with Store(folder) as store, Progress(Console(quiet=True), "test") as progress:
         tally = run(experiment, store, Options(**options), progress)
         return tally, frame(experiment, store)
-
-
-@contextlib.contextmanager
-def counted_compilations():
-    """Counts how often XLA compiles one of the engine's programs."""
-    counts = []
-    original = jax.stages.Lowered.compile
-
-    def compile_and_count(self, *args, **kwargs):
-        counts.append(1)
-        return original(self, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax.stages.Lowered, "compile", compile_and_count)
-        yield counts
 
 
 def test_results_do_not_depend_on_chunks_order_or_other_cells(tmp_path):

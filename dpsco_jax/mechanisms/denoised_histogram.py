@@ -61,9 +61,7 @@ def denoised_histogram(
     return factor * inside
 
 
-def projection_factor(
-    released: TwoStageHistogram, releases: TwoStageReleases
-) -> Float[Array, ""]:
+def projection_factor(released: TwoStageHistogram, releases: TwoStageReleases) -> Float[Array, ""]:
     """By how much the counts exceed what the projection has left of them, at least 1; free.
 
     Args:

@@ -14,7 +14,7 @@ or if it is negative and the releases are not ``signed``: each of these is a fun
 sum over users is exact (``_exact_sums``), so that no rounding adds to the sensitivity.
 
 Cost: a sort of the entries and some arrays of their number, and ``[items]`` numbers; nothing of users ×
-items. 400,000 items and 2,000 users with 2,000 entries each take 0.84 GiB in all (docs/benchmarks.md).
+items. 400,000 items and 2,000 users with 4,000 entries each take 0.97 GiB in all (docs/benchmarks.md).
 
 Example:
     >>> import jax, numpy as np

@@ -1,4 +1,4 @@
-"""What a histogram of two stages says of the counts themselves: without its noise, and without the projection.
+"""What a histogram of two stages says of the counts themselves: without noise, and without the projection.
 
 What it computes: the projection of large units makes the histogram too small, by a factor that the first
 stage has already told; ``denoising.posterior_means`` takes the noise away, and the factor what was cut. The
@@ -61,9 +61,7 @@ def denoised_histogram(
     return factor * inside
 
 
-def projection_factor(
-    released: TwoStageHistogram, releases: TwoStageReleases
-) -> Float[Array, ""]:
+def projection_factor(released: TwoStageHistogram, releases: TwoStageReleases) -> Float[Array, ""]:
     """By how much the counts exceed what the projection has left of them, at least 1; free.
 
     Args:

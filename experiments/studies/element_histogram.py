@@ -8,8 +8,8 @@ distance that the mean without privacy has. In two ways:
   what the paper shows. What is reported is released with this radius.
 - "private": the radius from a first release, all within the budget (``two_stage_histogram``).
 
-Both also denoised, and multiplied by what the projection has taken: "private" by ``denoised_histogram``, which
-is free, "oracle" by the factor of the data, as little private as its radius.
+Both also denoised, and multiplied by what the projection has taken: "private" by ``denoised_histogram``,
+which is free, "oracle" by the factor of the data, as little private as its radius.
 
 Source: E §4.1, Figure 2, at δ = n^(-1.1), with the sensitivity corrected (N1).
 

@@ -287,7 +287,11 @@ def test_a_pair_adds_up_to_the_same_in_any_order_and_company(rng):
     for _ in range(12):
         rest = rng.integers(0, 3, 36)
         place = rng.permutation(60)
-        entries = (np.r_[one, other], np.r_[one, rest], np.r_[counts, 1.0 + rest].astype(np.float32))
+        entries = (
+            np.r_[one, other],
+            np.r_[one, rest],
+            np.r_[counts, 1.0 + rest].astype(np.float32),
+        )
         inside = clustered_histogram.project_clusters(
             *(x[place] for x in entries), np.zeros(3, int), 2.0**30
         )

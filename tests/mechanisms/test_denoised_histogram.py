@@ -1,5 +1,7 @@
 """What the projection took, from released numbers: closed forms, limits, and less error than as released."""
 
+import doctest
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,3 +98,9 @@ def test_arguments():
         denoised.projection_factor(np.ones(3), _releases(np.arange(D), 1.0))
     with pytest.raises(ValueError, match="releases"):
         denoised.denoised_histogram(_released(RADII, 1.0, 1.0), None)
+
+
+def test_the_example_runs():
+    found = doctest.testmod(denoised)
+    assert found.attempted > 0
+    assert found.failed == 0

@@ -132,7 +132,7 @@ def test_both_stages_are_paid_for():
     exact = privacy.certificate(joint, 1e-5, NeighboringRelation.REPLACE_ONE).epsilon
     assert releases.certificate().epsilon == exact <= 1.0 < 1.001 * exact
     for sigma in (releases.coarse_multiplier, releases.noise_multiplier):
-        assert sigma == np.float32(sigma), "what runs in float32 is what is charged"
+        assert sigma == float(np.float32(sigma)), "what runs in float32 is what is charged"
     alone = privacy.gaussian(releases.noise_multiplier).rdp
     first = privacy.gaussian(releases.coarse_multiplier).rdp
     np.testing.assert_allclose(releases.loss().rdp, alone + first, rtol=1e-12)

@@ -36,6 +36,13 @@ _TWO_STAGES = kinds.OBJECT(
         )
     )
 )
+_RELEASED = kinds.OBJECT(
+    Fresh(
+        lambda: two_stage_histogram.TwoStageHistogram(
+            np.ones(3, np.float32), np.ones(32, np.float32), np.float32(1), np.ones(3, np.float32)
+        )
+    )
+)
 _PAIRS = dict.fromkeys(("users", "items"), kinds.INTEGERS(np.array([0, 1, 2])))
 _ENTRIES = {**_PAIRS, "counts": kinds.NUMBERS(np.ones(3, np.float32))}
 _ITEM_CLUSTERS = kinds.Kind(
@@ -76,6 +83,14 @@ GOOD: dict[str, dict[str, Any]] = {
         "num_radii": kinds.Kind("at least 2", (1, 0, -1, 2.5, "a"))(8),
     },
     "mechanisms.two_stage_histogram.two_stage_histogram": {**_ENTRIES, "releases": _TWO_STAGES},
+    "mechanisms.denoised_histogram.denoised_histogram": {
+        "released": _RELEASED,
+        "releases": _TWO_STAGES,
+    },
+    "mechanisms.denoised_histogram.projection_factor": {
+        "released": _RELEASED,
+        "releases": _TWO_STAGES,
+    },
     "mechanisms.concentrated.concentrated_mean.concentration": {"block_size": kinds.COUNT(5)},
     "mechanisms.concentrated.concentrated_mean.inlier_weights": {
         "degrees": kinds.INTEGERS(np.arange(12)),

@@ -35,9 +35,10 @@ def _noise(plan):
         ({"batch_size": 10, "sampling": "fixed"}, 6.0),
         ({"batch_size": 10, "sampling": "user"}, 36.0),
         ({"batch_size": 10, "sampling": "user", "cap": 2.0, "typical_elements": 4.0}, 4.0),
+        ({"batch_size": 10, "sampling": "user", "typical_elements": 2.0}, 4.0),
         ({"sampling": "full"}, 0.0),
     ],
-    ids=["element", "zero_out", "typical", "fixed", "user", "capped", "full"],
+    ids=["element", "zero_out", "typical", "fixed", "user", "capped", "few", "full"],
 )
 @pytest.mark.parametrize("step_decay", ["none", "sqrt"])
 def test_noise_and_sampling_shorten_a_step_and_smoothness_bounds_it(way, together, step_decay):

@@ -160,7 +160,7 @@ def default_step_size(
     longest = min(releases.longest, held) if releases.sums_users else held
     # The number of those who take part is random, or which they are, and the divisor is not.
     kept = 1 - releases.batch_size / releases.num_users
-    together = {"user": longest**2, "full": 0.0}.get(releases.sampling, held)
+    together = longest**2 if releases.sampling == "user" else held
     variance = problem.dim * noise**2 + kept * together * clip_norm**2 / releases.batch_size
     if objective.smoothness is None:
         slope = longest * clip_norm

@@ -44,7 +44,7 @@ def _example(name):
     return pytest.param(name, id=short, marks=[pytest.mark.slow] * (short in LONG))
 
 
-@pytest.mark.parametrize("name", map(_example, FILES))
+@pytest.mark.parametrize("name", [_example(name) for name in FILES])
 def test_the_example_runs_as_printed(name):
     module = importlib.import_module(name)
     test = doctest.DocTestParser().get_doctest(module.__doc__, {}, name, module.__file__, 0)

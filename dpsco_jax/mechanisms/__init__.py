@@ -3,6 +3,7 @@
 from dpsco_jax.mechanisms import (
     additive,
     clustered_histogram,
+    denoised_histogram,
     denoising,
     heavy_hitters,
     histogram_releases,
@@ -25,6 +26,7 @@ __all__ = [
     "additive",
     "clustered_histogram",
     "concentrated_mean",
+    "denoised_histogram",
     "denoising",
     "heavy_hitters",
     "histogram_releases",

@@ -8,7 +8,8 @@ distance that the mean without privacy has. In two ways:
   what the paper shows. What is reported is released with this radius.
 - "private": the radius from a first release, all within the budget (``two_stage_histogram``).
 
-Both also after ``denoising.posterior_means``, which is free.
+Both also denoised, and multiplied by what the projection has taken: "private" by ``denoised_histogram``, which
+is free, "oracle" by the factor of the data, as little private as its radius.
 
 Source: E §4.1, Figure 2, at δ = n^(-1.1), with the sensitivity corrected (N1).
 
@@ -28,7 +29,13 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from dpsco_jax.mechanisms import additive, clustered_histogram, denoising, two_stage_histogram
+from dpsco_jax.mechanisms import (
+    additive,
+    clustered_histogram,
+    denoised_histogram,
+    denoising,
+    two_stage_histogram,
+)
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases, calibrate_histogram
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
@@ -81,7 +88,7 @@ class ElementHistogram:
     """
 
     name: ClassVar[str] = "element-histogram"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     tasks: tuple[str, ...] = axis(
         "task",
         ("zipf", "tweets", "flights", "words"),
@@ -138,9 +145,6 @@ def _run(iterations: int, shared: Halves, key: jax.Array, plan: Plan) -> dict[st
     oracle_key, private_key = jax.random.split(key)
     base = jnp.sum((half.plain - half.truth) ** 2)
 
-    def denoised(noisy: jax.Array, stddev: jax.Array, upper: Any) -> jax.Array:
-        return ratio(denoising.posterior_means(noisy, stddev, upper, iterations))
-
     def ratio(found: jax.Array) -> jax.Array:
         return jnp.sum((found - half.truth) ** 2) / base
 
@@ -150,16 +154,23 @@ def _run(iterations: int, shared: Halves, key: jax.Array, plan: Plan) -> dict[st
     noise = stddevs[best]
     scaled = additive.gaussian(oracle_key, half.projected[best] / noise, 1.0)
     oracle = scaled * noise
+    # As little private as the radius: what is left of the counts, by the data.
+    factor = jnp.sum(half.plain) / jnp.sum(half.projected[best])
+    inside = denoising.posterior_means(oracle, noise, grid[best], iterations)
     private = two_stage_histogram.two_stage_histogram(
         private_key, half.users, half.items, half.counts, plan.private
     )
     return {
         "base": base,
         "oracle": ratio(oracle),
-        "oracle denoised": denoised(oracle, noise, grid[best]),
+        "oracle denoised": ratio(factor * inside),
+        "oracle factor": factor,
         "oracle radius": grid[best],
         "private": ratio(private.histogram),
-        "private denoised": denoised(private.histogram, private.noise_stddev, private.radius),
+        "private denoised": ratio(
+            denoised_histogram.denoised_histogram(private, plan.private, iterations)
+        ),
+        "private factor": denoised_histogram.projection_factor(private, plan.private),
         "private radius": private.radius,
     }
 

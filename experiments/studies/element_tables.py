@@ -115,7 +115,7 @@ class ElementTables:
             whole = typical = made
             if grain != USER:
                 whole = plan.user_certificate().epsilon
-                count = GRAINS[str(static["task"])][grain].typical
+                count = task.typical[grain]
                 typical = plan.user_certificate(count).epsilon
             return task.facts | {
                 "certified_epsilon": made,
@@ -186,6 +186,7 @@ def make_plan(
         common["averaging"] = "polynomial"
     if grain == USER:
         return sgd.plan(problem, budget, **common)
+    common["typical_elements"] = task.typical[grain]
     return element_sgd.plan(problem, budget, elements_per_user=slots, chunk_size=4096, **common)
 
 

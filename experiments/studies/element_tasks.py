@@ -107,6 +107,7 @@ class ElementTask(NamedTuple):
         dim: number of parameters.
         field_sizes: values of each categorical field, public.
         facts: what is known without any run.
+        typical: a public guess of how many elements a user has, by the name of the grain.
     """
 
     data: dict[str, ElementData]
@@ -115,6 +116,7 @@ class ElementTask(NamedTuple):
     dim: int
     field_sizes: tuple[int, ...]
     facts: dict[str, float]
+    typical: dict[str, int]
 
 
 @functools.cache
@@ -192,7 +194,8 @@ def make_task(
         "trivial_element": float(zero["excess_element"]),
     }
     facts |= {f"elements_{name}": count for name, count in held.items()}
-    return ElementTask(data, judges, objectives, dim, sizes, facts)
+    typical = {name: grain.typical for name, grain in grains.items()}
+    return ElementTask(data, judges, objectives, dim, sizes, facts, typical)
 
 
 def measure(params: Any, judges: Judges) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from dpsco_jax.sweeps.experiment import Experiment
 from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.element_cnn import ElementCNN
+from experiments.studies.element_extras import ElementExtras
 from experiments.studies.element_histogram import ElementHistogram
 from experiments.studies.element_last_layer import ElementLastLayer
 from experiments.studies.element_logistic import ElementLogistic
@@ -55,6 +56,7 @@ _ALL: tuple[type[Experiment], ...] = (
     ElementHistogram,
     ElementLogistic,
     ElementTables,
+    ElementExtras,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -67,7 +67,9 @@ def test_three_classes_are_told_apart():
     np.testing.assert_allclose(model.predict_proba(ROWS).sum(axis=1), 1.0)
 
 
-@pytest.mark.parametrize("loss", ["squared", "huber", "quantile"])
+@pytest.mark.parametrize(
+    "loss", ["squared", pytest.param("huber", marks=pytest.mark.slow), "quantile"]
+)
 def test_a_line_is_found_in_the_units_of_the_label(loss):
     model = numeric(loss)
     np.testing.assert_allclose([model.intercept_, *model.coef_], [60.0, 20.0, -10.0], atol=2.0)

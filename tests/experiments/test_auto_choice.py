@@ -34,9 +34,7 @@ def _report(experiment, folder):
     return pd.read_csv(folder / "choices.csv")
 
 
-@pytest.mark.parametrize(
-    "name", ["mean", *(pytest.param(n, marks=pytest.mark.slow) for n in SMALL if n != "mean")]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in SMALL])
 def test_choices_on_three_small_problems(name, tmp_path):
     choices = _report(AutoChoice((name,), SMALL[name], seeds=2), tmp_path)
     assert list(choices["problem"]) == [name]

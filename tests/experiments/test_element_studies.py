@@ -1,21 +1,27 @@
 """The studies of element-level privacy at small sizes, and what they compare."""
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pandas as pd
 import pytest
 from rich.console import Console
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.problems import elements, losses
 from dpsco_jax.problems.datasets.task import Table, categorical
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.sweeps.engine import Options, run
 from dpsco_jax.sweeps.progress import Progress
 from dpsco_jax.sweeps.report import frame
 from dpsco_jax.sweeps.store import Store
+from experiments.studies import element_extras as extras
 from experiments.studies import element_logistic as simulated
 from experiments.studies import element_tables as tables
 from experiments.studies import element_tasks as tasks
@@ -186,3 +192,45 @@ def test_every_plan_of_the_tables_protects_its_record(toy):
         if method.startswith("month"):
             assert isinstance(plan, element_sgd.Plan)
             assert (plan.relation, plan.sampling, plan.protects) == ("replace", "full", "element")
+
+
+def test_an_adaptive_radius_follows_the_units_drawn():
+    """Clipped sums over q·n users, and a radius that moves by the share of units drawn that are inside."""
+    rng = np.random.default_rng(3)
+    rows, label = rng.standard_normal((20, 1, extras.DIM)), np.ones((20, 1))
+    rows /= np.linalg.norm(rows, axis=2, keepdims=True)
+    units = UserData(Example(jnp.float32(rows), jnp.float32(label)), jnp.ones((20, 1), bool))
+    objective = losses.logistic(extras.BOUND)
+    problem = Problem(objective, num_users=10, dim=extras.DIM, distance=1.0)
+    plan = element_sgd.plan(
+        problem, Budget(4.0, 1e-2), num_steps=2, elements_per_user=2, batch_size=5, accountant="rdp"
+    )
+    # Gradients at the origin have the norm 1/2: within 0.9 of a radius of 1, and beyond a radius of 0.1.
+    for radius in (1.0, 0.1):
+        quiet = dataclasses.replace(plan, noise_multiplier=1e-6, clip_norm=radius)
+        mean = extras.AdaptiveUpdates(quiet.releases, radius, 8)
+        opened = mean.open(jax.random.key(0), objective, units, jnp.zeros(extras.DIM))
+        made = opened.oracle(jax.random.key(1), jnp.zeros(extras.DIM), opened.data)
+        counted = made.extra_args["user_mask"]
+        assert 0 < counted.sum() < 20
+        state = opened.release.init(jnp.zeros(extras.DIM))
+        update, state = opened.release.update(made.gradient, state, **made.extra_args)
+        clipped = made.gradient * min(1.0, radius / 0.5)
+        np.testing.assert_allclose(update, clipped.sum(0) / 5, atol=1e-4)
+        share = counted.sum() / 10 if radius == 1.0 else 0.0
+        expected = radius * math.exp(-extras.RATE * (share - extras.QUANTILE))
+        assert optax.tree.get(state, "radius") == pytest.approx(expected, rel=1e-3)
+
+
+def test_gains_are_over_the_same_data_sets():
+    rows = [
+        ("isotropic", 2, 1.0, m, 1.0, 1.0, seed, 1.0 + seed - less)
+        for m, less in ((extras.SGD, 0.0), (extras.AC_SA, -0.5), (extras.SHAPE, 0.25))
+        for seed in range(3)
+    ]
+    names = ["task", "elements", "epsilon", "method", "clip", "step", "seed", "excess"]
+    table = pd.DataFrame(rows, columns=names)
+    found = extras.gains(table, table[names[:6]].drop_duplicates()).set_index("method")
+    assert found["gain"].to_dict() == {extras.AC_SA: -0.5, extras.SHAPE: 0.25}
+    assert (found["standard_error"] == 0).all()
+    assert EXPERIMENTS["element-extras"] is extras.ElementExtras

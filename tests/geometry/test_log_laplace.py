@@ -71,7 +71,13 @@ def moments(x, p, scale, ends):
 
 
 @pytest.mark.parametrize(
-    ("p", "known"), [(4 / 3, 2.76254), (1.5, 2.6680407), (1.2, 2.8468866), (2.0, None)]
+    ("p", "known"),
+    [
+        (1.2, 2.8468866),
+        (2.0, None),
+        pytest.param(4 / 3, 2.76254, marks=pytest.mark.slow),
+        pytest.param(1.5, 2.6680407, marks=pytest.mark.slow),
+    ],
 )
 def test_value_gradient_and_hessian_are_those_of_the_integral(p, known):
     psi, value, hessian = compiled(p, 0.5, 2)
@@ -263,7 +269,14 @@ def test_coordinate_draws_have_their_density():
 
 
 @pytest.mark.parametrize(
-    ("p", "dim", "shell"), [(1.2, 2, 0), (1.2, 10, 30), (1.5, 1, 8), (1.8, 3, 90)]
+    ("p", "dim", "shell"),
+    [
+        (1.2, 10, 30),
+        *(
+            pytest.param(*x, marks=pytest.mark.slow)
+            for x in ((1.2, 2, 0), (1.5, 1, 8), (1.8, 3, 90))
+        ),
+    ],
 )
 def test_steps_and_ends_of_the_grid_obey_the_proof_written_again(p, dim, shell):
     grid = _mixture_grid.mixture_grid(p, dim, shell + 1)

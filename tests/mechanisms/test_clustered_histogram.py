@@ -10,7 +10,7 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import clustered_histogram, denoising
-from dpsco_jax.mechanisms._exact_sums import exact_sums
+from dpsco_jax.mechanisms._exact_sums import Sums, exact_sums
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases, calibrate_histogram
 
 
@@ -278,6 +278,35 @@ def test_the_sum_is_exact_where_floats_would_double_what_a_user_moves():
         found.append(np.float64(total.coarse[0]) + np.float64(total.rest[0]))
     assert abs(found[1] - found[0]) <= 1.0
     assert found[0] == pytest.approx(2**12 - 1 + np.sum(small), rel=3e-4)
+
+
+def test_a_pair_adds_up_to_the_same_in_any_order_and_company(rng):
+    counts = np.array([2.0**24, *np.ones(11), *np.full(12, 0.3)], np.float32)
+    one, other = np.zeros(24, int), np.ones(36, int)
+    found = set()
+    for _ in range(12):
+        rest = rng.integers(0, 3, 36)
+        place = rng.permutation(60)
+        entries = (np.r_[one, other], np.r_[one, rest], np.r_[counts, 1.0 + rest].astype(np.float32))
+        inside = clustered_histogram.project_clusters(
+            *(x[place] for x in entries), np.zeros(3, int), 2.0**30
+        )
+        found.add(float(np.asarray(inside.counts)[np.asarray(inside.users) == 0].max()))
+    assert len(found) == 1, "what floats add up to must not depend on other units"
+
+
+def test_noise_is_added_before_the_sum_is_rounded(monkeypatch):
+    # A sum of 2^28 + 15, as 2^28 users may have: float32 knows no number between 2^28 and 2^28 + 32 there.
+    items = 4000
+    total = Sums(jnp.full(items, 2.0**28), jnp.full(items, 15.0))
+    monkeypatch.setattr(clustered_histogram, "_sum_over_scale", lambda *_: total)
+    releases = ClusteredReleases(1, False, np.arange(items), 1.0, 3.0, 1e-5)
+    none = np.zeros(0, np.int32)
+    found = clustered_histogram.clustered_histogram(_key(), none, none, 0.0 * none, releases)
+    up = np.asarray(found) == 2.0**28 + 32
+    assert np.all(up | (np.asarray(found) == 2.0**28))
+    # 15 + 3·z is above 16, half of the way, with the probability of z > 1/3: 0.3694.
+    assert abs(np.mean(up) - 0.3694) < 4 * (0.3694 * 0.6306 / items) ** 0.5
 
 
 def test_exact_sums_are_those_of_float64(rng):

@@ -118,6 +118,10 @@ def test_numbers_of_units_above_2_to_the_24_are_exact_before_noise():
     loud = two._with_noise(_key(), jax.numpy.array([2**24, 2**24 + 1]), 3.0)
     again = two._with_noise(_key(), jax.numpy.array([0, 1]), 3.0)
     np.testing.assert_allclose(loud - 2.0**24, again, atol=2)
+    # Nor is a number rounded first, as 2^28 + 15 would be to 2^28: 15 + 3·z is above half of 32 for z > 1/3.
+    many = two._with_noise(_key(), jax.numpy.full(4000, 2**28 + 15), 3.0)
+    up = np.mean(np.asarray(many) == 2.0**28 + 32)
+    assert abs(up - 0.3694) < 4 * (0.3694 * 0.6306 / 4000) ** 0.5
 
 
 def test_both_stages_are_paid_for():

@@ -7,6 +7,7 @@ _UPDATES = "solvers/element_level/_unit_updates.py"
 _SGD = "solvers/element_level/sgd.py"
 _USER = "solvers/element_level/_user_level.py"
 _BINOMIAL = "privacy/pld/binomial_pairs.py"
+_FIXED = "privacy/pld/hypergeometric_pairs.py"
 _GHOST = "oracles/_ghost_norms.py"
 _LINEAR = "oracles/linear.py"
 _SAMPLING = "oracles/sampling.py"
@@ -19,6 +20,7 @@ _WHOLE = (f"{_TESTS}::test_a_user_protected_whole_moves_the_sum_by_twice_the_cap
 _ONE = (f"{_TESTS}::test_with_one_element_it_is_user_level_sgd_bit_for_bit",)
 _SAID = (f"{_TESTS}::test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away",)
 _PAIRS = ("tests/privacy/test_binomial_pairs.py",)
+_DRAWN = ("tests/privacy/test_hypergeometric_pairs.py",)
 _GHOSTS = ("tests/oracles/test_ghost_norms.py",)
 _BLOCKS = (
     "tests/oracles/test_sampling.py::test_users_drawn_in_blocks_are_drawn_independently_and_alike",
@@ -155,6 +157,43 @@ FAULTS = (
         "floor = float(logs[0]) if places[0] == 0.0 else -math.inf",
         "floor = 0.0",
         _PAIRS,
+    ),
+    Fault(
+        "units: of k elements in a fixed sample one is drawn at most",
+        _USER,
+        "hypergeometric_replaced_gaussian(sigma, *sizes, k)",
+        "hypergeometric_replaced_gaussian(sigma, *sizes, 1)",
+        (
+            f"{_TESTS}::test_of_a_fixed_number_of_units_no_less_is_said_than_what_data_sets_give_away",
+        ),
+    ),
+    Fault(
+        "hypergeometric pairs: who makes room for the k adds nothing",
+        _FIXED,
+        "_Half(counts[drawn] / noise_multiplier,",
+        "_Half(0.5 * counts[drawn] / noise_multiplier,",
+        _DRAWN,
+    ),
+    Fault(
+        "hypergeometric pairs: the others turn one way at every epsilon",
+        _FIXED,
+        "y = np.clip(0.5 * self.places - epsilon / self.places, x, x + self.places)",
+        "y = x + self.places",
+        _DRAWN,
+    ),
+    Fault(
+        "hypergeometric pairs: with nobody drawn nothing is lost",
+        _FIXED,
+        "self.none * special.ndtr(x[:, 0])",
+        "0.0 * special.ndtr(x[:, 0])",
+        _DRAWN,
+    ),
+    Fault(
+        "hypergeometric pairs: counts are those of draws with replacement",
+        _FIXED,
+        "shares = np.log(np.maximum(n - np.arange(k, dtype=float), 0.0) / population)",
+        "shares = np.log(np.full(k, float(n)) / population)",
+        _DRAWN,
     ),
     Fault(
         "ghost norms: of features whose products leave the range of numbers",

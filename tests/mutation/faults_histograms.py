@@ -61,6 +61,14 @@ FAULTS = (
           "return exact_sums(values, projected.items, releases.num_items, releases.num_users)",
           "total = jax.ops.segment_sum(values, projected.items, releases.num_items); "
           "return Sums(total, 0 * total)", _HISTOGRAM),
+    Fault("elements: a sum is rounded before noise", _CLUSTERED,
+          "noisy = additive.gaussian(key, total.rest, releases.noise_multiplier)",
+          "total = Sums(0 * total.coarse, total.coarse + total.rest); "
+          "noisy = additive.gaussian(key, total.rest, releases.noise_multiplier)", _HISTOGRAM),
+    Fault("elements: a number of units is rounded before noise", _STAGES,
+          "low = counted & _LOW_BITS", "low = counted", _TWO),
+    Fault("elements: counts of a pair add up in any order", _SPARSE,
+          "arrays, num_keys=4, is_stable=False", "arrays, num_keys=3, is_stable=False", _HISTOGRAM),
     Fault("elements: a low part is lost", "mechanisms/_exact_sums.py",
           "highs + (lows >> bits), lows &", "highs, lows &", _HISTOGRAM),
     Fault("elements: edited clusters are merged", _CLUSTERED,

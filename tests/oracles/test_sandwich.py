@@ -1,5 +1,7 @@
 """Hessian and gradients of a sandwich: against NumPy, and the distance of two users' terms under attack."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,9 +24,14 @@ def _prepared(rows, labels, mask=None):
     return PREPARE(MODEL, UserData(items, mask), DIM)
 
 
+@functools.cache
+def _program(bound):
+    return jax.jit(sandwich.sandwich_sums(MODEL, 0.25, bound, chunk_size=4))
+
+
 def _sums(data, radius, bound=0.6, point=POINT):
     at = TunedPoint(jnp.asarray(point, jnp.float32), jnp.log(jnp.float32(radius)))
-    return jax.jit(sandwich.sandwich_sums(MODEL, 0.25, bound, chunk_size=4))(at, data)
+    return _program(bound)(at, data)
 
 
 @pytest.mark.parametrize("radius", [0.2, 10.0])

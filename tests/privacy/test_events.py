@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting import (
     ComposedDpEvent,
+    DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
     NeighboringRelation,
@@ -18,7 +19,7 @@ from dp_accounting import (
 )
 
 from dpsco_jax.privacy import _kinds, certificate
-from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.privacy.dp_accounting import _translation, events
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -165,3 +166,44 @@ def test_events_of_arrays_without_axes_can_be_hashed():
     event = events.ApproximateDpEvent(np.array(1.0), np.float32(0.25))
     assert hash(event) == hash(events.ApproximateDpEvent(1.0, 0.25))
     assert event == events.ApproximateDpEvent(1.0, 0.25)
+
+
+def _own_events():
+    """One of every class of events that is ours; a class without an example is missing here."""
+    gaussian = GaussianDpEvent(2.0)
+    examples = [
+        events.ApproximateDpEvent(0.5, 1e-3),
+        events.ParallelDpEvent((gaussian, events.user_sampled_gaussian(1.5, 0.2, math.inf))),
+        events.UserSampledDpEvent(0.1, 3.0, gaussian),
+    ]
+    classes, known = [DpEvent], set()
+    while classes:
+        found = classes.pop().__subclasses__()
+        classes += found
+        known |= {each for each in found if each.__module__.startswith("dpsco_jax")}
+    assert {type(event) for event in examples} == known
+    return examples
+
+
+def test_events_are_the_same_after_a_way_through_tuples():
+    """Alone, inside of compositions, and those that state each kind of release."""
+    kinds = [
+        _kinds.Approximate(0.5, 1e-3),
+        _kinds.Gaussian(2.0),
+        _kinds.Laplace(2.0),
+        _kinds.NonPrivate(),
+        _kinds.PoissonSampled(0.1, 2.0),
+        _kinds.SampledWithoutReplacement(100, 10, 2.0),
+        _kinds.UsersSampled(2.0, 0.1, 1.0),
+        _kinds.UsersSampled(2.0, 0.1, 3.0),
+        _kinds.ZeroConcentrated(0.5, 0.0),
+    ]
+    assert {type(kind) for kind in kinds} == set(_translation._EVENTS)
+    for event in (*_own_events(), *map(_translation.event_of, kinds)):
+        for whole in (event, events.composed(events.gaussian(1), events.repeated(event, 3))):
+            back = DpEvent.from_named_tuple(whole.to_named_tuple())
+            assert back == whole
+            assert hash(event) == hash(DpEvent.from_named_tuple(event.to_named_tuple()))
+    own = events.user_sampled_gaussian(2.0, 0.1, 3.0)
+    back = DpEvent.from_named_tuple(own.to_named_tuple())
+    assert certificate(back, 1e-5, REPLACE) == certificate(own, 1e-5, REPLACE)

@@ -78,7 +78,7 @@ PLACES = ((0.0, 0.0), (0.3, 0.0), (0.3, 0.5), (1.0, 0.5), (1.0, 2.0))
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-@pytest.mark.parametrize("phase", [8, 11])
+@pytest.mark.parametrize("phase", [8, pytest.param(11, marks=pytest.mark.slow)])
 def test_late_phases_drift_no_further_than_accounted(name, phase):
     """Of the 14 phases of 16,384 queries; steps are 4e-9 and 6e-11 of a point's size.
 

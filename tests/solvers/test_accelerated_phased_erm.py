@@ -121,6 +121,7 @@ def test_no_other_first_regularizer_or_number_of_phases_proves_more(clipped):
         assert _plan(mean=Clipped, batch_size=40_000, **better).excess_bound < least
 
 
+@pytest.mark.slow
 def test_small_batches_cost_noise_and_save_gradients(clipped):
     settings = {"mean": Clipped, "num_phases": 2}
     small, large = (_plan(batch_size=size, **settings) for size in (1000, [2000, 20_000]))

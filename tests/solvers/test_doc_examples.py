@@ -31,7 +31,20 @@ FILES += [
 ]
 
 
-@pytest.mark.parametrize("name", FILES, ids=lambda name: name.removeprefix("dpsco_jax.solvers."))
+# Half of the time of all examples: these wait for `make test-slow`. Their solvers run in tests of their own.
+LONG = {
+    *("combinators.composite", "combinators.localization", "item_level.sco", "resque.resque_prox"),
+    *("resque.ball_accelerated_erm", "resque.ball_accelerated_sco", "sampling.llt_sampler"),
+    *("sampling.proximal_oracle", "user_level.auto", "user_level.whitened_sgd"),
+}
+
+
+def _example(name):
+    short = name.removeprefix("dpsco_jax.solvers.")
+    return pytest.param(name, id=short, marks=[pytest.mark.slow] * (short in LONG))
+
+
+@pytest.mark.parametrize("name", map(_example, FILES))
 def test_the_example_runs_as_printed(name):
     module = importlib.import_module(name)
     test = doctest.DocTestParser().get_doctest(module.__doc__, {}, name, module.__file__, 0)

@@ -69,7 +69,7 @@ def _silent(plan, **changes):
 )
 def test_with_one_element_it_is_user_level_sgd_bit_for_bit(ours, theirs):
     data = _data(slots=1)
-    plan = _plan(elements_per_user=1, **ours)
+    plan = _plan(elements_per_user=1, averaging="uniform", **ours)
     problem = Problem(LOSS, num_users=USERS, dim=DIM)
     other = sgd.plan(problem, BUDGET, num_steps=STEPS, step_size=0.3, accountant="rdp", **theirs)
     # Of an element replaced by nothing the curve is that of a user who is not there.
@@ -341,6 +341,21 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
     ordered = [plan.user_certificate(k).epsilon for k in (1, 2, 3)]
     assert ordered == sorted(ordered)
     assert "3 elements" in str(plan)
+
+
+def test_of_a_fixed_number_of_units_no_less_is_said_than_what_data_sets_give_away():
+    """Two elements turn round, and all other units point to where they turn: one step of 6 units of 60."""
+    plan = _plan(num_users=20, num_steps=1, batch_size=2, sampling="fixed")
+    plan = dataclasses.replace(plan, noise_multiplier=0.8)
+    for k in (2, 3):
+        chances = tuple(stats.hypergeom(60, k, 6).pmf(np.arange(k + 1)))
+        ahead, behind = (
+            account.Law(chances, tuple(np.arange(k + 1) / 0.8)),
+            account.Law((1.0,), (0.0,)),
+        )
+        least = max(account._epsilon((pair,), 1e-3) for pair in ((ahead, behind), (behind, ahead)))
+        assert 0.99 * least <= plan.user_certificate(k).epsilon <= 1.1 * least
+    assert plan.certificate().epsilon < plan.user_certificate(2).epsilon
 
 
 def test_of_sampled_users_the_elements_that_stay_show_the_coin():

@@ -286,7 +286,7 @@ def _labels(ones):
 
 
 def test_stages_are_given_what_the_released_intercept_says(monkeypatch):
-    plan, seen = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=1e-3)
+    _, seen = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=1e-3)
     share = float(jax.nn.sigmoid(-4.0))
     asked = seen["quantile"][0]
     assert float(asked[3]) == -4.0
@@ -298,10 +298,16 @@ def test_stages_are_given_what_the_released_intercept_says(monkeypatch):
             assert float(args[place]) == pytest.approx(expected, abs=1e-5)
     for args in seen["descent"]:
         assert float(args[4].mean) == pytest.approx(4 * share * (1 - share), rel=1e-2)
+
+
+@pytest.mark.slow
+def test_what_noise_hides_is_not_given_to_the_stages(monkeypatch):
+    plan, noisy = _received(
+        monkeypatch, _labels(0.0), start_multiplier=10.0, radius_multiplier=1e-3
+    )
     # With the radius hidden by noise steps are not longer; with the share hidden nothing is done.
     _, hidden = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=40.0)
     assert float(hidden["descent"][0][4].mean) == 0.25
-    _, noisy = _received(monkeypatch, _labels(0.0), start_multiplier=10.0, radius_multiplier=1e-3)
     assert float(noisy["descent"][0][2]) == pytest.approx(plan.quantile)
     assert float(noisy["descent"][0][4].mean) == 0.25
 

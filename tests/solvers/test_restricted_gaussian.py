@@ -140,7 +140,10 @@ def test_without_a_regularizer_the_law_is_that_of_the_step():
 # -- sets with a projection
 
 
-@pytest.mark.parametrize("outside", [-0.6, -0.05, 0.02, 0.5, 2.5])
+# Inside, and so far outside that proposals come from a half-space: both ways of proposing.
+@pytest.mark.parametrize(
+    "outside", [-0.05, 2.5, *(pytest.param(x, marks=pytest.mark.slow) for x in (-0.6, 0.02, 0.5))]
+)
 def test_balls_against_a_grid(outside):
     step, convexity, radius = 0.5, 2.0, 1.3
     variance = step / (1 + step * convexity)
@@ -271,7 +274,12 @@ def test_attempts_end_with_the_first_that_counts_or_at_the_cap():
 
 
 @pytest.mark.parametrize(
-    ("dim", "size"), [(1, 3.0), (2, 5.0), (10, 40.0), (10, 1000.0), (50, 60.0)]
+    ("dim", "size"),
+    [
+        (2, 5.0),
+        (10, 40.0),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1, 3.0), (10, 1000.0), (50, 60.0))),
+    ],
 )
 def test_attempts_on_balls_count_at_least_so_often(dim, size):
     farthest = attempt_bounds.farthest_start(dim, 100, 1e-3)

@@ -82,7 +82,7 @@ def test_the_ledger_of_a_run_is_that_of_the_plan():
 @pytest.mark.parametrize(
     ("kind", "dim"),
     [
-        ("correlated", 12),
+        pytest.param("correlated", 12, marks=pytest.mark.slow),
         pytest.param("uncentred", 12, marks=pytest.mark.slow),
         pytest.param("many", 110, marks=pytest.mark.slow),
     ],

@@ -60,6 +60,7 @@ def undisturbed(tmp_path_factory):
     return results_of(stored(results))
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_nothing_is_lost_or_done_twice(tmp_path, undisturbed):
     seen = {}
     for count in (2, 24):
@@ -79,6 +80,7 @@ def test_killed_again_and_again_nothing_is_lost_or_done_twice(tmp_path, undistur
     assert results_of(final) == undisturbed
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work(tmp_path, undisturbed):
     processes = [start(tmp_path), start(tmp_path)]
     outputs = [process.communicate(timeout=120)[0] for process in processes]

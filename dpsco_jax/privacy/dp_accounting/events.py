@@ -2,7 +2,8 @@
 
 An event says what was released, so that any accountant can say what it costs. Here a noise multiplier is
 always σ over the sensitivity *under the relation at hand* (ℓ2 for Gaussian, ℓ1 for Laplace noise); what
-an event costs, and under which relations anything is proven, is decided in ``compositions.py``.
+an event costs, and under which relations anything is proven, is decided in ``compositions.py``. Our own
+are classes of ``attrs``, as those of ``dp_accounting`` are: its ``to_named_tuple`` sees such fields only.
 
 Source: ``dp_accounting.dp_event``.
 
@@ -11,10 +12,10 @@ Formal guarantee: none; an event is a statement of what was done.
 Cost: none.
 """
 
-import dataclasses
 import math
 from typing import SupportsFloat
 
+import attrs
 from dp_accounting import (
     ComposedDpEvent,
     GaussianDpEvent,
@@ -36,7 +37,7 @@ from dpsco_jax._checks import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class ApproximateDpEvent(DpEvent):
     """A release known only to be (ε, δ)-DP under the relation at hand; δ = 0 is pure DP.
 
@@ -48,13 +49,13 @@ class ApproximateDpEvent(DpEvent):
     epsilon: float
     delta: float = 0.0
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         # Numbers of other kinds, such as arrays without axes, cannot be hashed as events must be.
         object.__setattr__(self, "epsilon", require_real("epsilon", self.epsilon, 0.0, closed=True))
         object.__setattr__(self, "delta", require_real("delta", self.delta, 0.0, 1.0, closed=True))
 
 
-@dataclasses.dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class ParallelDpEvent(DpEvent):
     """Releases each of which sees its own part of the records, in a split fixed without the data.
 
@@ -66,13 +67,13 @@ class ParallelDpEvent(DpEvent):
 
     events: tuple[DpEvent, ...]
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         require_instance("events", self.events, tuple | list)
         for event in self.events:
             require_instance("events", event, DpEvent)
 
 
-@dataclasses.dataclass(frozen=True)
+@attrs.frozen(slots=False)
 class UserSampledDpEvent(DpEvent):
     """A Gaussian on a sum over users each of whom is sampled with all units; one unit is a record.
 
@@ -89,7 +90,7 @@ class UserSampledDpEvent(DpEvent):
     cap: float
     event: DpEvent
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         require_probability("sampling_probability", self.sampling_probability)
         require_within("cap", self.cap, 1.0, math.inf)
         require_instance("event", self.event, DpEvent)

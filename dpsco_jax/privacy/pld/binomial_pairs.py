@@ -108,17 +108,22 @@ def _checked(s: float, q: float, count: int) -> tuple[float, np.ndarray, np.ndar
     require_positive("noise_multiplier", s)
     require_within("sampling_probability", q, 0.0, 1.0, open_low=True)
     k = require_integer("count", count, 1)
-    law = stats.binom(k, q)
     counts = np.arange(k + 1, dtype=float)
-    first = int(np.searchsorted(law.cdf(counts), _UNLIKELY))
-    last = int(np.searchsorted(-law.sf(counts), -_UNLIKELY))
-    kept = counts[first : min(last, k) + 1]
-    logs = law.logpmf(kept)
-    logs[0] = law.logcdf(first)
-    if last < k:
-        # The rest is taken for the case of all k.
-        kept, logs = np.append(kept, k), np.append(logs, law.logsf(last))
-    return float(s), kept, logs
+    return float(s), *likely(counts, stats.binom(k, q).logpmf(counts))
+
+
+def likely(counts: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The counts that are likely, with the logs of their probabilities; the rest goes to greater counts."""
+    below = np.logaddexp.accumulate(logs)
+    above = np.logaddexp.accumulate(logs[:0:-1])[::-1]  # of more than each, but for the last
+    first = int(np.searchsorted(below, math.log(_UNLIKELY)))
+    last = int(np.searchsorted(-above, -math.log(_UNLIKELY)))
+    kept, chances = counts[first : last + 1], logs[first : last + 1].copy()
+    chances[0] = below[first]
+    if last < len(counts) - 1:
+        # The rest is taken for the case of all.
+        kept, chances = np.append(kept, counts[-1]), np.append(chances, above[last])
+    return kept, chances
 
 
 def _moment(

@@ -11,21 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.element_level import _releases, _user_level
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 
-DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
-STEP_DECAYS = ("none", "sqrt")
-
 
 @pytree
-class Plan(MadeFor):
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+class UnitPlan(MadeFor):
+    """Of a run over units. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
         num_users: n.
@@ -38,8 +35,6 @@ class Plan(MadeFor):
         relation: ``"replace"`` or ``"zero_out"``.
         protects: ``"element"``, or ``"user"``.
         cap: bound on a user's summed update, in clip norms.
-        step_decay: ``"none"`` or ``"sqrt"``.
-        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
         chunk_size: units whose updates are held at once.
         noise_multiplier: σ over the ℓ2 sensitivity of the sum: 2·``clip_norm``, or ``clip_norm`` for
             ``"zero_out"``; ``cap`` times that for ``protects="user"``.
@@ -58,8 +53,6 @@ class Plan(MadeFor):
     relation: str = static()
     protects: str = static()
     cap: float = static()
-    step_decay: str = static()
-    averaging: str = static()
     chunk_size: int = static()
     noise_multiplier: Number
     clip_norm: Number
@@ -69,8 +62,6 @@ class Plan(MadeFor):
 
     def __post_init__(self) -> None:
         _releases.require_proven(self.sampling, self.relation, self.protects, self.cap)
-        _checks.require_choice("step_decay", self.step_decay, STEP_DECAYS)
-        _checks.require_choice("averaging", self.averaging, tuple(DECAY))
 
     @property
     def num_units(self) -> int:
@@ -130,9 +121,6 @@ class Plan(MadeFor):
         _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev)
         return _user_level.user_certificate(self.releases, elements)
 
-    def __str__(self) -> str:
-        return plans.describe("element-level DP-SGD", self, self.remarks())
-
     def remarks(self) -> list[tuple[str, str]]:
         """The lines of the printed plan that its fields do not say."""
         try:
@@ -148,14 +136,36 @@ class Plan(MadeFor):
         return rows
 
 
-def second_moment(problem: Problem, releases: ElementReleases, clip_norm: float) -> float:
-    """A bound on E ‖mean update + noise‖², the regularizer's gradient included."""
-    q, batch = releases.batch_size / releases.num_users, releases.batch_size
-    slots = float(releases.elements_per_user)
-    length = (releases.longest if releases.sums_users else slots) * clip_norm
-    # Under Poisson sampling the number of those who take part is random, and the divisor is not.
-    spread = {"element": slots * clip_norm**2, "user": length**2}.get(releases.sampling, 0.0)
+def default_step_size(
+    problem: Problem, releases: ElementReleases, clip_norm: float, num_steps: int, held: float
+) -> float:
+    """η = min(1/β, R/√(T·V)) for a smooth loss; R/√(T·(V + slope²)) for one that is not.
+
+    β is the smoothness of the sum over ``held`` elements, with the ridge; V bounds the variance of a mean
+    update: its noise, and who takes part; slope bounds the mean update itself, which descent on a smooth loss
+    does not pay for.
+
+    Args:
+        problem: for R, the number of parameters, smoothness and ridge.
+        releases: of the run.
+        clip_norm: C.
+        num_steps: T; 1 for the first of decaying steps.
+        held: elements that a user has, typically: a public number.
+
+    Raises:
+        ValueError: if R is not finite.
+    """
+    objective, distance = problem.objective, problem.require_distance()
     noise = float(releases.noise_multiplier) * releases.per_clip_norm * clip_norm
-    ridge = problem.objective.ridge
-    slope = length + (float(ridge) * problem.farthest if ridge else 0.0)
-    return slope**2 + (1 - q) * spread / batch + problem.dim * noise**2
+    longest = min(releases.longest, held) if releases.sums_users else held
+    # The number of those who take part is random, or which they are, and the divisor is not.
+    kept = 1 - releases.batch_size / releases.num_users
+    together = {"user": longest**2, "full": 0.0}.get(releases.sampling, held)
+    variance = problem.dim * noise**2 + kept * together * clip_norm**2 / releases.batch_size
+    if objective.smoothness is None:
+        slope = longest * clip_norm
+        slope += float(objective.ridge) * problem.farthest if objective.ridge else 0.0
+        return distance / math.sqrt(num_steps * (variance + slope**2))
+    smoothness = held * float(objective.smoothness) + float(objective.ridge)
+    stable = 1 / smoothness if smoothness else math.inf
+    return min(stable, distance / math.sqrt(num_steps * variance))

@@ -7,18 +7,19 @@ What it computes: the least of the ε at one δ that are proven:
   element;
 - under ``"element"``, how many of the k are drawn is binomial, and j of them move the sum by at most j times
   as much: the pairs of ``privacy.pld.binomial_pairs``;
+- under ``"fixed"``, how many of the k are drawn is hypergeometric, and others are drawn in place of the rest:
+  the pair of ``privacy.pld.hypergeometric_pairs``;
 - under ``"user"``: a user is drawn with probability q, and two projected sums are at most 2·min(k, cap) clip
   norms apart, and each at most min(K, cap) long, for the elements that do not change show the coin too: users
   sampled with all their units, in units of min(k, cap).
 
 Source: E Corollary 2.2 (group privacy, with the exact factor) and section 10; docs/privacy/mixtures.md,
-section 5.
+sections 5 and 7.
 
 Formal guarantee: (ε, δ)-DP for neighbours that differ in at most k elements of one user: each of them
 replaced, or under ``"zero_out"`` replaced by nothing.
 
-Cost: two certificates or three; about ten for a part of a user's elements where users are sampled, and for
-``"fixed"``.
+Cost: two certificates or three; about ten for a part of a user's elements where users are sampled.
 """
 
 import math
@@ -29,9 +30,9 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax.privacy import accountants, certificates, pld
-from dpsco_jax.privacy.pld import binomial_pairs, pairs
+from dpsco_jax.privacy.pld import binomial_pairs, hypergeometric_pairs, pairs
 from dpsco_jax.privacy.releases import GaussianSteps
-from dpsco_jax.privacy.sampling import FullBatch, PoissonUsers
+from dpsco_jax.privacy.sampling import FullBatch, PoissonUsers, WithoutReplacement
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 
 _HALVINGS = 8
@@ -64,11 +65,12 @@ def _ways(releases: ElementReleases, k: int) -> list[tuple[float, str]]:
         moved.append(GaussianSteps(scheme, steps.relation, steps.num_steps))
     found = [way.certificate(sigma / length, delta) for way in moved]
     ways = [(one.epsilon, one.accountant) for one in found]
-    if releases.sampling == "element" and rate < 1 and 0 < sigma < math.inf:
+    if releases.sampling in ("element", "fixed") and rate < 1 and 0 < sigma < math.inf:
         ways.append(_drawn(steps, rate, sigma, delta, k))
-    # Of units, and of users whole, there are data that give away all that was counted: no group costs less.
+    # Of units, and of users whole, there are data that give away all that was counted, or nearly all where
+    # their number is fixed: no group costs less, and none was found to.
     whole = releases.sampling == "user" and length == releases.longest
-    exact = whole or releases.sampling in ("element", "full")
+    exact = whole or releases.sampling in ("element", "fixed", "full")
     if not exact or min(ways)[0] == math.inf:
         ways.append(_group(steps, sigma, delta, k))
     return ways
@@ -77,9 +79,13 @@ def _ways(releases: ElementReleases, k: int) -> list[tuple[float, str]]:
 def _drawn(
     steps: GaussianSteps, rate: float, sigma: float, delta: float, k: int
 ) -> tuple[float, str]:
-    """The ε of k elements of which a binomial number is drawn in a step."""
+    """The ε of k elements, the number of which that are drawn in a step is random."""
     name = certificates.accounted_by("privacy loss distribution")
     points = accountants.FEW_POINTS
+    if isinstance(steps.scheme, WithoutReplacement):
+        sizes = steps.scheme.population_size, steps.scheme.batch_size
+        fixed = hypergeometric_pairs.hypergeometric_replaced_gaussian(sigma, *sizes, k)
+        return pld.epsilon([(fixed, steps.num_steps)], delta, points), name
     if steps.relation is NeighboringRelation.REPLACE_ONE:
         replaced = binomial_pairs.binomial_replaced_gaussian(sigma, rate, k)
         return pld.epsilon([(replaced, steps.num_steps)], delta, points), name

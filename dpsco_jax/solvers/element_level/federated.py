@@ -50,7 +50,8 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, first_order, plans
-from dpsco_jax.solvers.element_level import _plan, _unit_updates, sgd
+from dpsco_jax.solvers.element_level import _unit_updates, sgd
+from dpsco_jax.solvers.element_level._plan import UnitPlan
 from dpsco_jax.solvers.first_order import Method
 from dpsco_jax.solvers.solution import Solution
 
@@ -58,8 +59,8 @@ __all__ = ["Plan", "plan", "solve"]
 
 
 @pytree
-class Plan(_plan.Plan):
-    """What ``solve`` will do: the plan of ``sgd``, whose releases are the same, and the steps of clients.
+class Plan(UnitPlan):
+    """What ``solve`` will do: a run over units, with the releases of ``sgd``, and the steps of clients.
 
     Attributes:
         local_steps: E.
@@ -126,11 +127,10 @@ def plan(
         cap=cap,
         clip_norm=clip_norm,
         step_size=_checks.require_real("step_size", step_size, 0),
-        averaging="last",
         accountant=accountant,
         chunk_size=chunk_size,
     )
-    given = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
+    given = {field.name: getattr(base, field.name) for field in dataclasses.fields(UnitPlan)}
     return Plan(**given, local_steps=local_steps, local_step_size=local_step_size)
 
 

@@ -18,7 +18,10 @@ user. Assumed: the partition is public; the key and the samples stay secret.
 Utility, E Proposition 3, for a clip norm that never clips, T/n → γ and m = batch_size (not proven here):
 √n·(average - w*) → N(0, Q⁻¹(Σ_el + (1/γ)(Σ_m/m + s²·I/m²))Q⁻¹), with Q the Hessian and Σ_el the covariance
 of a user's summed gradient, Σ_m = Σ_el under ``"user"`` and E Σ_k g_k·g_kᵀ under ``"element"``, and s the
-standard deviation of the noise on the sum.
+standard deviation of the noise on the sum. Default steps, η = min(1/β, R/√(T·V)), are those of descent on a
+smooth loss: for steps η ≤ 1/β, convex losses over all of space, a clip norm that never clips and users with
+``typical_elements`` elements in the mean at most, E F(average) - F* ≤ a_T·(R²/(2η) + T·η·V·(1 + βη)/2), a_T =
+1/T, or 4T/(T + 1)² for ``"polynomial"`` (docs/proofs/smooth_average.md; under ``"element"`` and ``"full"``).
 
 Cost: num_steps·batch_size·elements_per_user unit gradients; memory of one chunk of units, whatever n·K is.
 
@@ -47,19 +50,44 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, first_order
+from dpsco_jax.solvers import _arguments, _made_for, first_order, plans
 from dpsco_jax.solvers.element_level import _releases, _unit_updates
-from dpsco_jax.solvers.element_level._plan import DECAY, STEP_DECAYS, Plan, second_moment
+from dpsco_jax.solvers.element_level._plan import UnitPlan, default_step_size
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.first_order import Method
 from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Plan", "plan", "solve"]
+
+DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
+STEP_DECAYS = ("none", "sqrt")
+
+
+@pytree
+class Plan(UnitPlan):
+    """What ``solve`` will do: a run over units, and how steps shrink and iterates are averaged.
+
+    Attributes:
+        step_decay: ``"none"`` or ``"sqrt"``.
+        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
+    """
+
+    step_decay: str = static()
+    averaging: str = static()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.require_choice("step_decay", self.step_decay, STEP_DECAYS)
+        _checks.require_choice("averaging", self.averaging, tuple(DECAY))
+
+    def __str__(self) -> str:
+        return plans.describe("element-level DP-SGD", self, self.remarks())
 
 
 @_made_for.remembers
@@ -76,8 +104,9 @@ def plan(
     cap: float = math.inf,
     clip_norm: float | None = None,
     step_size: float | None = None,
+    typical_elements: float | None = None,
     step_decay: str = "none",
-    averaging: str = "uniform",
+    averaging: str = "polynomial",
     accountant: str = "pld",
     chunk_size: int = 64,
 ) -> Plan:
@@ -98,8 +127,11 @@ def plan(
         cap: bound on a user's summed update in clip norms, in [1, ∞]; at most K counts. For sampled or
             protected users only.
         clip_norm: the objective's Lipschitz constant if left out.
-        step_size: η. If left out R/√(T·V), or R/√V for the first of decaying steps, where V bounds the
-            second moment of a mean update and its noise.
+        step_size: η. If left out min(1/β, R/√(T·V)), with T = 1 for the first of decaying steps: β is the
+            smoothness of a user's sum, and V bounds the variance of a mean update, noise included; for losses
+            that are not smooth R/√(T·V) alone, with the square of a mean update in V.
+        typical_elements: how many elements a user has, a public guess in (0, K] on which the default of
+            ``step_size`` rests, and nothing else; K if left out.
         step_decay: ``"none"``, or ``"sqrt"``: η/√(t + 1) for t = 0, 1, ...
         averaging: ``"uniform"``, ``"polynomial"`` or ``"last"``.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
@@ -120,6 +152,9 @@ def plan(
     everybody, users = sampling == "full", problem.num_users
     size = users if everybody and batch_size is None else batch_size
     size = _checks.require_integer("batch_size", size, users if everybody else 1, users)
+    held = slots if typical_elements is None else typical_elements
+    held = _checks.require_real("typical_elements", held, 0)
+    _checks.require(held <= slots, "typical_elements", held, f"in (0, {slots}]")
     clip_norm = problem.lipschitz if clip_norm is None else clip_norm
     clip_norm = _checks.require_real("clip_norm", clip_norm, 0)
     sizes = (users, slots, size, num_steps, sampling, relation, protects, float(cap))
@@ -127,9 +162,8 @@ def plan(
     multiplier = steps.noise_multiplier(budget.epsilon, budget.delta, accountant)
     releases = ElementReleases(*sizes, noise_multiplier=multiplier, delta=budget.delta)
     if step_size is None:
-        variance = second_moment(problem, releases, clip_norm)
-        step_size = problem.require_distance() / math.sqrt(variance)
-        step_size /= math.sqrt(num_steps) if step_decay == "none" else 1.0
+        steps_alike = num_steps if step_decay == "none" else 1
+        step_size = default_step_size(problem, releases, clip_norm, steps_alike, held)
     return Plan(
         num_users=users,
         elements_per_user=slots,

@@ -10,16 +10,15 @@ all numbers and what ``assumes`` says.
 Cost: none; a certificate takes the accountants up to a second.
 """
 
-from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._by_mean import ByMean
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(ByMean):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -103,14 +102,6 @@ class Plan(MadeFor):
     def event(self) -> events.DpEvent:
         """What is released, for an accountant."""
         return self.releases.event
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs; may be traced."""
-        return self.mean.loss()
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        return self.mean.certificate()
 
     def __str__(self) -> str:
         trivial = float(self.clip_norm) * float(self.distance)

@@ -55,7 +55,7 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import dimension_free
 from dpsco_jax.solvers import _arguments, _made_for, first_order, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._by_mean import ByMean
 from dpsco_jax.solvers._schedules import regularized_sgd as schedule
 from dpsco_jax.solvers.solution import Solution
 
@@ -67,7 +67,7 @@ _MOST_STEPS = 2**31 - 1
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(ByMean):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -132,14 +132,6 @@ class Plan(MadeFor):
     def user_gradients(self) -> int:
         """User gradients of the whole run."""
         return self.num_steps * self.batch_size
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs; may be traced."""
-        return self.mean.loss()
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        return self.mean.certificate()
 
     def __str__(self) -> str:
         return plans.describe("DP-SGD pulled to its start", self)

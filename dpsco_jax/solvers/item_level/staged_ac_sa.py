@@ -47,7 +47,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._by_mean import ByMean
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.transforms import balanced_smoothness
 
@@ -55,7 +55,7 @@ __all__ = ["Plan", "plan", "solve"]
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(ByMean):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -100,14 +100,6 @@ class Plan(MadeFor):
     def mean(self) -> means.Clipped:
         """Of the users' gradients of a step."""
         return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, None)
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs; may be traced."""
-        return self.mean.loss()
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        return self.mean.certificate()
 
     def __str__(self) -> str:
         return plans.describe("private AC-SA in stages", self)

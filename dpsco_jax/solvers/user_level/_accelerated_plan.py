@@ -11,15 +11,14 @@ Cost: none; a certificate takes up to some seconds where batches are drawn.
 
 from typing import Any
 
-from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._by_mean import ByMean
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(ByMean):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -127,14 +126,6 @@ class Plan(MadeFor):
             f"users are independent, with {self.items_per_user} i.i.d. items each",
             f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz",
         )
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs; may be traced."""
-        return self.mean.loss()
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        return self.mean.certificate()
 
     def __str__(self) -> str:
         return plans.describe("accelerated user-level SGD", self)

@@ -11,18 +11,18 @@ Cost: none.
 import math
 from typing import Any
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.solvers import _planning, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._by_mean import ByMean
 
 SMOOTHING = ("none", "per_item", "per_round")
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(ByMean):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -163,14 +163,6 @@ class Plan(MadeFor):
                 constants=self.constants,
             )
         )
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """The loss of the run, whenever it halts."""
-        return self.mean.loss()
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        return self.mean.certificate()
 
     def __str__(self) -> str:
         noise, clipped = float(self.noise_stddev), float(self.clipped_stddev)

@@ -46,7 +46,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._by_mean import ByMean
 from dpsco_jax.solvers.solution import Solution
 
 _SAMPLING = ("poisson", "fixed", "full")
@@ -54,7 +54,7 @@ _DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iter
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(ByMean):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -118,14 +118,6 @@ class Plan(MadeFor):
     def user_gradients(self) -> int:
         """User gradients of the whole run; the expected number under Poisson sampling."""
         return self.num_steps * self.batch_size
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs; may be traced."""
-        return self.mean.loss()
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run by the tightest accountant."""
-        return self.mean.certificate()
 
     def __str__(self) -> str:
         return plans.describe("user-level DP-SGD", self)

@@ -293,6 +293,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "step_size": kinds.POSITIVE(0.1),
         "protects": kinds.CHOICE("element"),
         "step_decay": kinds.CHOICE("sqrt"),
+        "typical_elements": kinds.POSITIVE(2.0),
     },
     "solvers.element_level.federated.plan": _UNITS
     | {

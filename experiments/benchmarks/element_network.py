@@ -1,10 +1,10 @@
 """A private step over units of a convolutional network, against jax-privacy's clipped gradient.
 
-What it computes: processor seconds (of all threads) of a step (a gradient for each of 256 units of 4 images of 28×28, clip, sum, noise) of
-the network of ``studies.element_cnn``, 44,426 parameters, by ``element_level.federated`` and
-``element_level.sgd``, whose convolutions are products with gathered patches; and by
-``jax_privacy.clipping.clipped_grad`` at every microbatch size of a list, with ``lax.conv_general_dilated``, and
-with the same gathered products.
+What it computes: processor seconds (of all threads) of a step (a gradient for each of 256 units of 4 images
+of 28×28, clip, sum, noise) of the network of ``studies.element_cnn``, 44,426 parameters, by
+``element_level.federated`` and ``element_level.sgd``, whose convolutions are products with gathered
+patches; and by ``jax_privacy.clipping.clipped_grad`` at every microbatch size of a list, with
+``lax.conv_general_dilated``, and with the same gathered products.
 
 Source: none.
 

@@ -1,10 +1,11 @@
 """Steps over units: memory against their number, and a last layer whose norms come from inner products.
 
 What it computes: temporaries of a compiled step of ``element_level.sgd`` for 10^4 and 10^6 units, as the
-compiler reports them; processor seconds (of all threads) of a clipped gradient sum of a softmax regression with
-2048 × 101 parameters, 256 units of 4 items, beside ``vmap(grad)`` in chunks of several sizes, the gradient of
-the mean loss, and its two products alone; and of one of logistic regression, 4,096 units of one item and 1,024
-numbers, beside the gradient of the mean loss; seconds of a sweep over ε, clip norms and seeds, beside a single run.
+compiler reports them; processor seconds (of all threads) of a clipped gradient sum of a softmax regression
+with 2048 × 101 parameters, 256 units of 4 items, beside ``vmap(grad)`` in chunks of several sizes, the
+gradient of the mean loss, and its two products alone; and of one of logistic regression, 4,096 units of one
+item and 1,024 numbers, beside the gradient of the mean loss; seconds of a sweep over ε, clip norms and
+seeds, beside a single run.
 
 Source: none.
 

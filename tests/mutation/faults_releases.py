@@ -89,7 +89,7 @@ FAULTS = (
           "lax.optimization_barrier(jnp.where(counted, factors, 0))",
           "lax.optimization_barrier(factors)", (*_AGGREGATES, *_NORMS)),
     Fault("Poisson: everybody half as often again", "oracles/sampling.py",
-          "chosen = (bits < threshold) | certain", "chosen = (bits // 2 < threshold // 3 * 2) | certain",
+          "jnp.uint32) < threshold) | certain", "jnp.uint32) // 2 < threshold // 3 * 2) | certain",
           _SAMPLING),
     Fault("without replacement: users twice", "oracles/sampling.py",
           "return UserSample(stream[_pack(is_new, batch_size)], batch_size)",

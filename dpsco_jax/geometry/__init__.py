@@ -13,6 +13,7 @@ from dpsco_jax.geometry import (
     schatten_laplace,
     smoothing,
     subspaces,
+    sums,
     two_balls,
 )
 from dpsco_jax.geometry.domains import Domain, ball, box, l1_ball, simplex, whole_space
@@ -38,6 +39,7 @@ __all__ = [
     "simplex",
     "smoothing",
     "subspaces",
+    "sums",
     "two_balls",
     "whole_space",
 ]

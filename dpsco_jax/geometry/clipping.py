@@ -7,7 +7,7 @@ Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD).
 
 Formal guarantee: every term is a function of its own row, has joint l2 norm at most ``clip_norm`` (each
 layer at most its own), and is zero if the row is not finite in any place or does not count; see
-``geometry.norms``. Sixteen terms are added in five roundings, and groups of them without error
+``geometry.norms``. Sixteen terms are added in pairs, with four roundings in a row, and groups of them without error
 (``geometry.sums``): ``split_sum_of_clipped`` returns the sum in two parts, ``sum_of_clipped`` the float next to
 it. What the rounding of the sixteen does to a sensitivity, ``sums.room`` pays for, which callers multiply
 bounds by.
@@ -27,7 +27,7 @@ from jaxtyping import ArrayLike, Bool
 from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
 from dpsco_jax.geometry import norms, sums
 
-_BLOCK = sums.GROUP
+_BLOCK = 16
 
 
 def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:

@@ -16,7 +16,7 @@ the same whatever is in the other groups.
 Cost: 20 operations on each number of a group's sum.
 """
 
-import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -26,11 +26,15 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax._checks import require, require_count
 
-GROUP = 16
+GROUP = 8
 """Rows that a product adds up in whatever order."""
 
+MOST_SCATTERED = 4096
+"""Rows that are scattered at once."""
+
 _UNIT = 2.0**-24
-_MOST_SCATTERED = 4096
+# Of a group's rows, 8 in whatever order or 16 in pairs, and of what is rounded besides.
+_ROUNDINGS = 8 * 8 + 32
 
 
 class Split(NamedTuple):
@@ -55,8 +59,8 @@ def room(num_rows: int, at_once: int = GROUP, terms: int = 1, roundings: int = 0
 
     Args:
         num_rows: n, of which there are at most so many, whoever is drawn.
-        at_once: rows in each term that is added up but for the last, or more; 16 are counted at most.
-        terms: what a row is the sum of, where it is one of these that is protected, each of the bound.
+        at_once: rows in each term that is added up but for the last, or more; 8 are counted at most.
+        terms: what a row is the sum of, where it is one of these that are protected, each of the bound.
         roundings: how often the whole sum is rounded to one float before the noise is on it.
 
     Raises:
@@ -65,7 +69,7 @@ def room(num_rows: int, at_once: int = GROUP, terms: int = 1, roundings: int = 0
     rows, terms = require_count("num_rows", max(num_rows, 1)), require_count("terms", terms)
     together = min(require_count("at_once", at_once), GROUP)
     many = rows * _UNIT
-    lost = 2.0**-15 + rows * 2.0**-33 + 2.0 * many**2 / together + 1.5 * roundings * many
+    lost = _ROUNDINGS * _UNIT + rows * 2.0**-33 + 2.0 * many**2 / together + 1.5 * roundings * many
     left = 1.0 - terms * (lost + terms * _UNIT)
     require(left > 0.5, "num_rows", num_rows, "so few that rounding takes less than half of the bound")
     return left
@@ -97,9 +101,13 @@ def add(total: Any, terms: Any) -> Any:
 def over_rows(terms: Any) -> Any:
     """Sums along the first axis of every leaf, which are arrays of float32 or wider, in two parts."""
 
-    def of_leaf(leaf: Array) -> Split:
-        if not len(leaf):
-            return Split(jnp.zeros(leaf.shape[1:], leaf.dtype), jnp.zeros(leaf.shape[1:], leaf.dtype))
+    def one_by_one(leaf: Array) -> Split:
+        nothing = zeros(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype))
+        return lax.fori_loop(
+            0, len(leaf), lambda i, total: add(total, leaf[i]), nothing, unroll=min(len(leaf), 8)
+        )
+
+    def in_pairs(leaf: Array) -> Split:
         total = Split(leaf, jnp.zeros_like(leaf))
         while len(total.high) > 1:
             half = len(total.high) // 2
@@ -109,6 +117,12 @@ def over_rows(terms: Any) -> Any:
             )
             total = jax.tree.map(lambda *x: jnp.concatenate(x), _plus(first, second), odd)
         return Split(total.high[0], total.low[0])
+
+    def of_leaf(leaf: Array) -> Split:
+        if not len(leaf):
+            return zeros(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype))
+        # What a CPU does in its cache is one program after the other elsewhere.
+        return lax.platform_dependent(leaf, cpu=one_by_one, default=in_pairs)
 
     return jax.tree.map(of_leaf, terms)
 
@@ -124,14 +138,19 @@ def weighted(weights: Float[Array, "rows *outputs"], rows: Float[Array, "rows *d
     def product(some: Array, of_rows: Array) -> Array:
         return jnp.tensordot(of_rows, some, ((0,), (0,)), precision=lax.Precision.HIGHEST)
 
-    count = len(weights)
+    return over_groups(product, weights, rows)
+
+
+def over_groups(product: Callable[..., Array], *arrays: Array) -> Split:
+    """The sum of ``product`` of every ``GROUP`` rows of the arrays, and of those that are left."""
+    count = len(arrays[0])
     whole = count // GROUP * GROUP
     if count <= GROUP:
-        total = product(weights, rows)
+        total = product(*arrays)
         return Split(total, jnp.zeros_like(total))
-    grouped = [x[:whole].reshape(-1, GROUP, *x.shape[1:]) for x in (weights, rows)]
+    grouped = [x[:whole].reshape(-1, GROUP, *x.shape[1:]) for x in arrays]
     total = over_rows(jax.vmap(product)(*grouped))
-    return add(total, product(weights[whole:], rows[whole:])) if whole < count else total
+    return add(total, product(*(x[whole:] for x in arrays))) if whole < count else total
 
 
 def scattered(
@@ -155,7 +174,7 @@ def scattered(
         ValueError: there are more than 4,096 rows.
     """
     count = len(values)
-    require(count <= _MOST_SCATTERED, "values", f"{count} rows", "of at most 4096 rows")
+    require(count <= MOST_SCATTERED, "values", f"{count} rows", "of at most 4096 rows")
     bits = min(24, 30 - count.bit_length())
     scaled = jnp.clip(values / bound, -1.0, 1.0) * 2.0**bits
     first = jnp.trunc(scaled)

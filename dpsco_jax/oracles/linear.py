@@ -18,8 +18,10 @@ et al. 2022 for several items, "ghost clipping").
 Formal guarantee: as for ``gradients.clipped_gradient_sum``: each user's term is a function of the user's
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
-intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), since the
-bound must survive the summation.
+intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users
+at a time, and added up in two parts; one-hot rows are scattered as integers (``geometry.sums``): the bound
+survives the summation. Where inner products stand for a matrix of parameters, and only there, users whose items
+cancel each other may exceed it (docs/privacy/sums.md).
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
 number per user where users have one item. ``prepare`` copies dense features once, outside of the loop.
@@ -40,13 +42,13 @@ from dpsco_jax._checks import (
     require_nonnegative,
     require_positive,
 )
-from dpsco_jax.geometry import norms
+from dpsco_jax.geometry import norms, sums
 from dpsco_jax.geometry.smoothing import ball_coordinate
 from dpsco_jax.oracles import Estimate, Oracle, _ghost_norms, _linear_rows, _local_columns
 from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles._local_columns import LocalColumns
-from dpsco_jax.oracles.chunks import sum_over_users
-from dpsco_jax.oracles.gradients import Sampler
+from dpsco_jax.oracles.chunks import split_sum_over_users
+from dpsco_jax.oracles.gradients import Sampler, summed
 from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, column_indices
 from dpsco_jax.problems.users import UserData, items_per_user
 
@@ -152,7 +154,7 @@ def clipped_gradient_sum(
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
             offsets = shifts(shift_key, smoothing_radius, rows, position, dim)
             relative, unit = _linear_rows.slopes(model, params, rows, counted, offsets)
-            limit = HEAD_ROOM * clip_norm / unit
+            limit = HEAD_ROOM * room * clip_norm / unit
             if items == 1:
                 slopes = relative[:, 0]
                 lengths = rows.row_norms[:, 0]
@@ -164,29 +166,38 @@ def clipped_gradient_sum(
                 lengths = _ghost_norms.norm_bounds(relative, rows) / HEAD_ROOM
                 factor = jnp.minimum(1.0, limit / lengths)
                 scales = jnp.expand_dims(unit * factor, (1, 2)) * relative
-                total = jnp.einsum("umk,umd->dk", scales, rows.features, precision=FULL)
+                # Of a user whose items cancel the products are longer than their sum, and rounded as such.
+                total = sums.over_groups(_products, scales, rows.features)
             elif rows.local is not None:
                 gradients = _local_columns.row_sums(relative, rows.local, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = _local_columns.total(unit * factor, gradients, rows.local, dim)
+                total = _local_columns.total(unit * factor, gradients, rows.local, dim, most)
             else:
                 gradients = _linear_rows.row_sums(relative, rows, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = jnp.tensordot(unit * factor, gradients, 1, precision=FULL)
+                total = sums.weighted(unit * factor, gradients[:, :dim])
             return total, jnp.sum(jnp.where(counted, rows.num_items, 0), dtype=jnp.int32)
 
-        def _weighted_rows(scales: Array, rows: LinearData) -> Array:
+        def _weighted_rows(scales: Array, rows: LinearData) -> sums.Split:
             if not _linear_rows.is_sparse(rows):
-                form = "uk,umd->dk" if axes else "u,umd->d"
-                return jnp.einsum(form, scales, rows.features, precision=FULL)
-            empty = jnp.zeros((dim + 1, *params.shape[1:]), params.dtype)
-            return empty.at[rows.features[:, 0]].add(scales[:, None])
+                return sums.weighted(scales, rows.features[:, 0])
+            columns = rows.features[:, 0]
+            values = jnp.broadcast_to(scales[:, None], (*columns.shape, *scales.shape[1:]))
+            return sums.scattered(values, columns, dim, most)
 
         whole = users if sample is None and items == 1 else chunk_size
-        total, num_gradients = sum_over_users(chunk_sum, data, sample, whole)
-        return Estimate(entry * total[:dim], {}, num_gradients)
+        if _linear_rows.is_sparse(data):
+            whole = min(whole, sums.MOST_SCATTERED)
+        room, most = sums.room(users, whole), clip_norm / entry
+        total, num_gradients = split_sum_over_users(chunk_sum, data, sample, whole)
+        return summed(total if entry == 1.0 else sums.times(total, entry), num_gradients)
 
     return oracle
+
+
+def _products(scales: Array, features: Array) -> Array:
+    """Σ over users and items of the outer products: ``[dim, outputs]``."""
+    return jnp.einsum("umk,umd->dk", scales, features, precision=FULL)
 
 
 def shifts(

@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import privacy
+from dpsco_jax.geometry import sums
 
 
 class Declared(NamedTuple):
@@ -132,7 +133,7 @@ class Tape:
                 )
             )
 
-        arrays = jax.tree.map(jnp.asarray, statistic)
+        arrays = jax.tree.map(jnp.asarray, sums.rounded(statistic))
         wide = jax.tree.map(
             lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), arrays
         )

@@ -24,7 +24,8 @@ survives the summation. Where inner products stand for a matrix of parameters, a
 cancel each other may exceed it (docs/privacy/sums.md).
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
-number per user where users have one item. ``prepare`` copies dense features once, outside of the loop.
+number per user and one row for eight of them where users have one item. ``prepare`` copies dense features
+once, outside of the loop.
 """
 
 from typing import Any, NamedTuple

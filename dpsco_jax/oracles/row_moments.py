@@ -10,7 +10,8 @@ What it computes: for dense ``LinearData``, with x the rows of a user, each user
 Source: own. The vector of a symmetric matrix is standard ("svec").
 
 Formal guarantee: every sum is over users, of terms that depend on one user's rows alone and have ℓ2 norm at
-most the bound given, by ``geometry.norms``. The product of two terms of ``mean_squares`` is not negative,
+most the bound given, by ``geometry.norms``, and a little less, which pays for the rounding of the sum
+(docs/privacy/sums.md). The product of two terms of ``mean_squares`` is not negative,
 for their entries are not; nor is that of two terms of ``second_moments``, which are positive multiples of
 positive semi-definite matrices: tr(A·B) = ‖A^½·B^½‖_F² ≥ 0. So for both
 ``transforms.summed_contributions(..., nonnegative=True)`` states the sensitivity under REPLACE_ONE, √2 times
@@ -39,7 +40,7 @@ from dpsco_jax._checks import (
     require_instance,
     require_positive,
 )
-from dpsco_jax.geometry import norms
+from dpsco_jax.geometry import norms, sums
 from dpsco_jax.oracles import _linear_rows
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.linear import LinearData
@@ -89,8 +90,9 @@ def _sums(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], Array]
             terms = jnp.einsum(
                 "um,umd->ud", rows.weights, entrywise(rows.features), precision=_linear_rows.FULL
             )
-            return _clipped_total(terms, counted, bound)
+            return _clipped_total(terms, counted, room * bound)
 
+        room = sums.room(data.labels.shape[0], chunk_size, roundings=1)
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
@@ -128,18 +130,19 @@ def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
             matrices = jnp.einsum(
                 "umd,ume->ude", weighted, rows.features, precision=_linear_rows.FULL
             )
-            return _clipped_total(jax.vmap(triangle)(matrices), counted, _ROOM * bound)
+            return _clipped_total(jax.vmap(triangle)(matrices), counted, _ROOM * room * bound)
 
+        room = sums.room(data.labels.shape[0], chunk_size, roundings=1)
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
 
 
-def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> Array:
+def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> sums.Split:
     factor = jax.vmap(norms.clip_factor, (0, None))(terms, bound)
     factor = jnp.where(counted & jnp.all(jnp.isfinite(terms), axis=1), factor, 0.0)
     terms = jnp.where(factor[:, None] > 0, terms, 0.0)
-    return jnp.matmul(factor, terms, precision=_linear_rows.FULL)
+    return sums.weighted(factor, terms)
 
 
 def triangle(matrix: Float[Array, "dim dim"]) -> Float[Array, "size"]:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax._checks import require, require_count, require_instance, require_positive
-from dpsco_jax.geometry import norms
+from dpsco_jax.geometry import norms, sums
 from dpsco_jax.oracles import _linear_rows
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
@@ -75,6 +75,9 @@ def sandwich_sums(
         require_instance("data", data, LinearData)
         require(not _linear_rows.is_sparse(data), "data.features", "one-hot columns", "dense rows")
         dim = len(at.point)
+        # A product adds up the items of its users too.
+        room = sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = room - data.labels.shape[1] * sums.GROUP**2 * 2.0**-24
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Sandwich:
             del position
@@ -83,23 +86,23 @@ def sandwich_sums(
             limit = jnp.exp(at.log_radius) / unit
             inside = jax.vmap(norms.clip_factor)(gradients, limit)
             unit_gradients = gradients * (unit * inside * jnp.exp(-at.log_radius))[:, None]
-            unit_gradients = jax.vmap(lambda g: norms.clip_to_norm(g, 1.0))(unit_gradients)
+            unit_gradients = jax.vmap(lambda g: norms.clip_to_norm(g, room))(unit_gradients)
 
             bends = bend(_linear_rows.dots(model, at.point, rows), rows.labels)
             weights = rows.weights * jnp.clip(bends, 0.0, curvature) * inside[:, None]
             good = counted & jnp.all(jnp.isfinite(weights), axis=1)
             weights = jnp.where(good[:, None], weights, 0.0)
             roots = jnp.sqrt(weights)[..., None] * rows.features
-            roots = jax.vmap(lambda b: norms.clip_to_norm(b, HEAD_ROOM * jnp.sqrt(bound)))(roots)
+            roots = jax.vmap(lambda b: norms.clip_to_norm(b, HEAD_ROOM * room * jnp.sqrt(bound)))(roots)
             return Sandwich(
-                triangle(jnp.einsum("umd,ume->de", roots, roots, precision=_linear_rows.FULL)),
-                triangle(
-                    jnp.einsum(
-                        "ud,ue->de", unit_gradients, unit_gradients, precision=_linear_rows.FULL
-                    )
-                ),
+                sums.over_groups(_outer_products, roots),
+                sums.over_groups(_outer_products, unit_gradients[:, None]),
             )
 
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
+
+
+def _outer_products(rows: Float[Array, "users items dim"]) -> Array:
+    return triangle(jnp.einsum("umd,ume->de", rows, rows, precision=_linear_rows.FULL))

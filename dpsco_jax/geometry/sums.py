@@ -33,8 +33,8 @@ MOST_SCATTERED = 4096
 """Rows that are scattered at once."""
 
 _UNIT = 2.0**-24
-# Of a group's rows, 8 in whatever order or 16 in pairs, and of what is rounded besides.
-_ROUNDINGS = 8 * 8 + 32
+# Of a group's rows, 8 in whatever order or 16 in pairs, in both data sets, and of what is rounded besides.
+_ROUNDINGS = 2 * 8 * 8 + 16
 
 
 class Split(NamedTuple):
@@ -69,9 +69,11 @@ def room(num_rows: int, at_once: int = GROUP, terms: int = 1, roundings: int = 0
     rows, terms = require_count("num_rows", max(num_rows, 1)), require_count("terms", terms)
     together = min(require_count("at_once", at_once), GROUP)
     many = rows * _UNIT
-    lost = _ROUNDINGS * _UNIT + rows * 2.0**-33 + 2.0 * many**2 / together + 1.5 * roundings * many
+    lost = _ROUNDINGS * _UNIT + rows * 2.0**-32 + 4.0 * many**2 / together + 2.0 * roundings * many
     left = 1.0 - terms * (lost + terms * _UNIT)
-    require(left > 0.5, "num_rows", num_rows, "so few that rounding takes less than half of the bound")
+    require(
+        left > 0.5, "num_rows", num_rows, "so few that rounding takes less than half of the bound"
+    )
     return left
 
 

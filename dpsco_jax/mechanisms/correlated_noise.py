@@ -122,9 +122,7 @@ class NoiseCorrelation(NamedTuple):
         kept = jax.tree.map(with_past, statistic, stream.past, is_leaf=sums.is_split)
         released = additive.gaussian(key, kept, scale)
         # The same draw once more, in units of one: the compiler makes it only once.
-        fresh = additive.gaussian(
-            jax.random.clone(key), jax.tree.map(jnp.zeros_like, whole), 1.0
-        )
+        fresh = additive.gaussian(jax.random.clone(key), jax.tree.map(jnp.zeros_like, whole), 1.0)
 
         def shifted(past: jax.Array, new: jax.Array) -> jax.Array:
             old = jnp.where(first, 0, past)

@@ -93,7 +93,9 @@ def sandwich_sums(
             good = counted & jnp.all(jnp.isfinite(weights), axis=1)
             weights = jnp.where(good[:, None], weights, 0.0)
             roots = jnp.sqrt(weights)[..., None] * rows.features
-            roots = jax.vmap(lambda b: norms.clip_to_norm(b, HEAD_ROOM * room * jnp.sqrt(bound)))(roots)
+            roots = jax.vmap(lambda b: norms.clip_to_norm(b, HEAD_ROOM * room * jnp.sqrt(bound)))(
+                roots
+            )
             return Sandwich(
                 sums.over_groups(_outer_products, roots),
                 sums.over_groups(_outer_products, unit_gradients[:, None]),

@@ -47,9 +47,7 @@ def test_the_neighbours_move_a_plain_sum_by_more_than_one_user_may(plain):
 @pytest.mark.parametrize("block", [1, 16, 64])
 def test_no_user_moves_a_sum_of_clipped_rows_by_more(block):
     room = sums.room(USERS)
-    run = jax.jit(
-        lambda rows: clipping.split_sum_of_clipped(rows[:, None], room, EVERYBODY)
-    )
+    run = jax.jit(lambda rows: clipping.split_sum_of_clipped(rows[:, None], room, EVERYBODY))
     assert 0.999 < _moves(run, block) <= 1
 
 
@@ -202,11 +200,11 @@ def test_what_is_privatized_moves_by_at_most_its_sensitivity(aggregate, correlat
 def test_the_room_is_what_the_proof_says():
     unit = 2.0**-24
     for n, k in ((10, 64), (10**6, 64), (10**6, 1)):
-        lost = 96 * unit + n * 2.0**-33 + 2 * (n * unit) ** 2 / min(k, 8)
+        lost = 144 * unit + n * 2.0**-32 + 4 * (n * unit) ** 2 / min(k, 8)
         np.testing.assert_allclose(1 - sums.room(n, k), lost + unit, rtol=1e-6)
     assert sums.room(1000) > 1 - 1e-5
-    assert sums.room(10**6) > 0.998
-    assert sums.room(10**5, roundings=1) > 0.99 > sums.room(2 * 10**5, roundings=1)
+    assert sums.room(10**6) > 0.997
+    assert sums.room(8 * 10**4, roundings=1) > 0.99 > sums.room(2 * 10**5, roundings=1)
     with pytest.raises(ValueError, match="num_rows must be so few"):
         sums.room(10**8)
 

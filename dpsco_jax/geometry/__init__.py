@@ -13,7 +13,6 @@ from dpsco_jax.geometry import (
     schatten_laplace,
     smoothing,
     subspaces,
-    sums,
     two_balls,
 )
 from dpsco_jax.geometry.domains import Domain, ball, box, l1_ball, simplex, whole_space
@@ -39,7 +38,6 @@ __all__ = [
     "simplex",
     "smoothing",
     "subspaces",
-    "sums",
     "two_balls",
     "whole_space",
 ]

@@ -7,10 +7,10 @@ Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD).
 
 Formal guarantee: every term is a function of its own row, has joint l2 norm at most ``clip_norm`` (each
 layer at most its own), and is zero if the row is not finite in any place or does not count; see
-``geometry.norms``. Sixteen terms are added in pairs, with four roundings in a row, and groups of them without error
-(``geometry.sums``): ``split_sum_of_clipped`` returns the sum in two parts, ``sum_of_clipped`` the float next to
-it. What the rounding of the sixteen does to a sensitivity, ``sums.room`` pays for, which callers multiply
-bounds by.
+``geometry.norms``. Sixteen terms are added in pairs, with four roundings in a row, and groups of them
+without error (``dpsco_jax._sums``): ``split_sum_of_clipped`` returns the sum in two parts,
+``sum_of_clipped`` the float next to it. What the rounding of the sixteen does to a sensitivity,
+``_sums.room`` pays for, which callers multiply bounds by.
 
 Cost: two passes over the rows for the factors and one for the sum; no temporary of their size on a CPU.
 """
@@ -24,8 +24,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import ArrayLike, Bool
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
-from dpsco_jax.geometry import norms, sums
+from dpsco_jax.geometry import norms
 
 _BLOCK = 16
 
@@ -46,11 +47,11 @@ def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"])
         ValueError: a leaf is not real floating, a concrete bound is not in (0, inf), or ``clip_norm`` is no
             prefix of the rows.
     """
-    return sums.rounded(split_sum_of_clipped(rows, clip_norm, counted))
+    return _sums.rounded(split_sum_of_clipped(rows, clip_norm, counted))
 
 
 def split_sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
-    """``sum_of_clipped`` in two parts: every leaf is a ``sums.Split``."""
+    """``sum_of_clipped`` in two parts: every leaf is a ``_sums.Split``."""
     require_mask("counted", counted)
     require_real_leaves("rows", rows)
     if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
@@ -132,27 +133,27 @@ def _sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "u
         blocks, weights = jax.tree.map(
             lambda x: x[: whole * _BLOCK].reshape(whole, _BLOCK, *x.shape[1:]), (rows, factors)
         )
-        return sums.over_rows(jax.vmap(_unrolled)(blocks, weights))
+        return _sums.over_rows(jax.vmap(_unrolled)(blocks, weights))
 
     def in_blocks(rows: Any, factors: jax.Array) -> Any:
         def add_block(index: jax.Array, total: Any) -> Any:
             block, weights = jax.tree.map(
                 lambda x: lax.dynamic_slice_in_dim(x, index * _BLOCK, _BLOCK), (rows, factors)
             )
-            return sums.add(total, _unrolled(block, weights))
+            return _sums.add(total, _unrolled(block, weights))
 
         return lax.fori_loop(0, whole, add_block, _nothing(rows))
 
     if num_rows <= _BLOCK:
-        return sums.add(_nothing(rows), _unrolled(rows, factors))
+        return _sums.add(_nothing(rows), _unrolled(rows, factors))
     # A CPU sums along a leading axis many times slower than it adds whole rows.
     total = lax.platform_dependent(rows, factors, cpu=in_blocks, default=at_once)
-    return sums.add(total, _unrolled(rest, last)) if num_rows % _BLOCK else total
+    return _sums.add(total, _unrolled(rest, last)) if num_rows % _BLOCK else total
 
 
 def _nothing(rows: Any) -> Any:
     return jax.tree.map(
-        lambda leaf: sums.Split(*2 * (jnp.zeros(leaf.shape[1:], _wide(leaf)),)), rows
+        lambda leaf: _sums.Split(*2 * (jnp.zeros(leaf.shape[1:], _wide(leaf)),)), rows
     )
 
 

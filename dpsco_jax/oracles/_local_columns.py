@@ -13,13 +13,11 @@ Cost: a sort of each user's entries once; then time and memory of items·nnz num
 vector has dim.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
-
-from dpsco_jax.geometry import sums
 
 _WORTH_IT = 16  # columns a place: measured; below it the whole vector is as fast
 
@@ -70,10 +68,10 @@ def row_sums(
 
 def total(
     weights: Float[Array, "users"], numbers: Array, local: LocalColumns, dim: int, bound: ArrayLike
-) -> sums.Split:
+) -> _sums.Split:
     """Σ_u weights[u]·(the vector with ``numbers[u]`` at the columns of user u): ``[dim, *outputs]``.
 
     No product is larger than the bound.
     """
     weighted = jnp.expand_dims(weights, tuple(range(1, numbers.ndim))) * numbers
-    return sums.scattered(weighted, local.columns, dim, bound)
+    return _sums.scattered(weighted, local.columns, dim, bound)

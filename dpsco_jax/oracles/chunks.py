@@ -5,9 +5,10 @@ the values of such a function, one row for each user of the sample.
 
 Source: none; microbatching as everybody does it, with contiguous chunks.
 
-Formal guarantee: every user of the sample is counted once, nobody else is. Chunks are added up without error
-but for a bounded rest (``geometry.sums``): where one user is another, the sum moves by what that user's chunk
-moves by. The number of trips follows the size of the sample and is as secret as that size (timing is not covered by any guarantee here).
+Formal guarantee: every user of the sample is counted once, nobody else is. Chunks are added up without
+error but for a bounded rest (``dpsco_jax._sums``): where one user is another, the sum moves by what that
+user's chunk moves by. The number of trips follows the size of the sample and is as secret as that size
+(timing is not covered by any guarantee here).
 
 Cost: memory of one chunk, whatever the number of users. Time follows the sample: a Poisson sample of b
 users takes ⌈b / chunk_size⌉ trips. All users together are cut in contiguous slices, a sample is gathered.
@@ -20,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import require_callable, require_count, require_instance
-from dpsco_jax.geometry import sums
 from dpsco_jax.oracles.sampling import UserSample
 
 
@@ -44,7 +45,7 @@ def sum_over_users(
     Returns:
         The sum, with the structure of what ``chunk_sum`` returns; in two parts as one float.
     """
-    return sums.rounded(split_sum_over_users(chunk_sum, data, sample, chunk_size))
+    return _sums.rounded(split_sum_over_users(chunk_sum, data, sample, chunk_size))
 
 
 def split_sum_over_users(
@@ -53,7 +54,7 @@ def split_sum_over_users(
     sample: UserSample | None,
     chunk_size: int,
 ) -> Any:
-    """``sum_over_users`` in two parts: leaves of float32 or wider are ``sums.Split``, others are arrays.
+    """``sum_over_users`` in two parts: leaves of float32 or wider are ``_sums.Split``, others are arrays.
 
     What ``chunk_sum`` returns may hold leaves in two parts too.
     """
@@ -67,7 +68,7 @@ def split_sum_over_users(
         position = jnp.arange(count, dtype=jnp.int32)
         rows = data if sample is None else _take(data, sample.indices[:count])
         terms = chunk_sum(rows, jnp.ones(count, bool), position)
-        return sums.add(sums.zeros(terms), terms)
+        return _sums.add(_sums.zeros(terms), terms)
 
     chunk_size = min(chunk_size, num_users)
     offsets = jnp.arange(chunk_size, dtype=jnp.int32)
@@ -84,8 +85,8 @@ def split_sum_over_users(
         return chunk_sum(_take(data, indices), position < count, position)
 
     trips = -(-count // chunk_size)
-    nothing = sums.zeros(jax.eval_shape(trip, 0))
-    return lax.fori_loop(0, trips, lambda i, total: sums.add(total, trip(i)), nothing)
+    nothing = _sums.zeros(jax.eval_shape(trip, 0))
+    return lax.fori_loop(0, trips, lambda i, total: _sums.add(total, trip(i)), nothing)
 
 
 def map_over_users(

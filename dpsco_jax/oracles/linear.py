@@ -19,9 +19,9 @@ Formal guarantee: as for ``gradients.clipped_gradient_sum``: each user's term is
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
 intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users
-at a time, and added up in two parts; one-hot rows are scattered as integers (``geometry.sums``): the bound
-survives the summation. Where inner products stand for a matrix of parameters, and only there, users whose items
-cancel each other may exceed it (docs/privacy/sums.md).
+at a time, and added up in two parts; one-hot rows are scattered as integers (``dpsco_jax._sums``): the
+bound survives the summation. Where inner products stand for a matrix of parameters, and only there, users
+whose items cancel each other may exceed it (docs/privacy/sums.md).
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
 number per user and one row for eight of them where users have one item. ``prepare`` copies dense features
@@ -34,6 +34,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -43,13 +44,14 @@ from dpsco_jax._checks import (
     require_nonnegative,
     require_positive,
 )
-from dpsco_jax.geometry import norms, sums
+from dpsco_jax.geometry import norms
 from dpsco_jax.geometry.smoothing import ball_coordinate
 from dpsco_jax.oracles import Estimate, Oracle, _ghost_norms, _linear_rows, _local_columns
 from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles._local_columns import LocalColumns
+from dpsco_jax.oracles._summed import summed
 from dpsco_jax.oracles.chunks import split_sum_over_users
-from dpsco_jax.oracles.gradients import Sampler, summed
+from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, column_indices
 from dpsco_jax.problems.users import UserData, items_per_user
 
@@ -168,7 +170,7 @@ def clipped_gradient_sum(
                 factor = jnp.minimum(1.0, limit / lengths)
                 scales = jnp.expand_dims(unit * factor, (1, 2)) * relative
                 # Of a user whose items cancel the products are longer than their sum, and rounded as such.
-                total = sums.over_groups(_products, scales, rows.features)
+                total = _sums.over_groups(_products, scales, rows.features)
             elif rows.local is not None:
                 gradients = _local_columns.row_sums(relative, rows.local, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
@@ -176,22 +178,22 @@ def clipped_gradient_sum(
             else:
                 gradients = _linear_rows.row_sums(relative, rows, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = sums.weighted(unit * factor, gradients[:, :dim])
+                total = _sums.weighted(unit * factor, gradients[:, :dim])
             return total, jnp.sum(jnp.where(counted, rows.num_items, 0), dtype=jnp.int32)
 
-        def _weighted_rows(scales: Array, rows: LinearData) -> sums.Split:
+        def _weighted_rows(scales: Array, rows: LinearData) -> _sums.Split:
             if not _linear_rows.is_sparse(rows):
-                return sums.weighted(scales, rows.features[:, 0])
+                return _sums.weighted(scales, rows.features[:, 0])
             columns = rows.features[:, 0]
             values = jnp.broadcast_to(scales[:, None], (*columns.shape, *scales.shape[1:]))
-            return sums.scattered(values, columns, dim, most)
+            return _sums.scattered(values, columns, dim, most)
 
         whole = users if sample is None and items == 1 else chunk_size
         if _linear_rows.is_sparse(data):
-            whole = min(whole, sums.MOST_SCATTERED)
-        room, most = sums.room(users, whole), clip_norm / entry
+            whole = min(whole, _sums.MOST_SCATTERED)
+        room, most = _sums.room(users, whole), clip_norm / entry
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, whole)
-        return summed(total if entry == 1.0 else sums.times(total, entry), num_gradients)
+        return summed(total if entry == 1.0 else _sums.times(total, entry), num_gradients)
 
     return oracle
 

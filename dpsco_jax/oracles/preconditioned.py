@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -46,10 +47,11 @@ from dpsco_jax._checks import (
     require_number,
     require_positive,
 )
-from dpsco_jax.geometry import norms, sums
+from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
+from dpsco_jax.oracles._summed import summed
 from dpsco_jax.oracles.chunks import split_sum_over_users, sum_over_users
-from dpsco_jax.oracles.gradients import Sampler, summed
+from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
 from dpsco_jax.problems.objective import LinearModel
 
@@ -142,7 +144,7 @@ def scaled_sums(
         weight_of_row = jnp.expand_dims(scales, tuple(range(1, len(shape))))
         entry = _linear_rows.entry(model, data)
         radius = jnp.exp(params.log_radius)
-        room = HEAD_ROOM * sums.room(data.labels.shape[0], chunk_size)
+        room = HEAD_ROOM * _sums.room(data.labels.shape[0], chunk_size)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
             del position
@@ -162,7 +164,7 @@ def scaled_sums(
             rest = jnp.where(held[:, None], rest, 0.0)
             factor = jax.vmap(norms.clip_factor)(rest, limit)
             weights = jnp.where(held, ratio * factor, 0.0)
-            total = sums.weighted(weights, rest)
+            total = _sums.weighted(weights, rest)
             share = jnp.where(held, jnp.clip(size * along / component.bound, -1.0, 1.0), 0.0)
             nearer = factor
             if inside_fraction is not None:
@@ -171,8 +173,8 @@ def scaled_sums(
             return (
                 ScaledSums(
                     rest=jax.tree.map(lambda part: part.reshape(shape), total),
-                    component=sums.over_rows(room * jnp.asarray(component.weight) * share),
-                    inside=sums.over_rows(
+                    component=_sums.over_rows(room * jnp.asarray(component.weight) * share),
+                    inside=_sums.over_rows(
                         jnp.asarray(inside_weight) * jnp.where(counted, inside, 0.0)
                     ),
                 ),
@@ -222,9 +224,9 @@ def second_moments(
                 )
             factor = jax.vmap(norms.clip_factor, (0, None))(means, room * bound / square)
             factor = jnp.where(counted, square * factor, 0.0)
-            return sums.weighted(factor, means)
+            return _sums.weighted(factor, means)
 
-        room = sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
 
         return sum_over_users(chunk_sum, data, None, chunk_size)
 

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_count,
@@ -40,7 +41,7 @@ from dpsco_jax._checks import (
     require_instance,
     require_positive,
 )
-from dpsco_jax.geometry import norms, sums
+from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import _linear_rows
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.linear import LinearData
@@ -61,7 +62,7 @@ def means(bound: ArrayLike, chunk_size: int = 64) -> Moments:
     Raises:
         ValueError: if an argument is not positive, or, by the function, the rows are one-hot.
     """
-    return _sums(bound, chunk_size, lambda x: x)
+    return _of_entries(bound, chunk_size, lambda x: x)
 
 
 def mean_squares(bound: ArrayLike, chunk_size: int = 64) -> Moments:
@@ -75,10 +76,10 @@ def mean_squares(bound: ArrayLike, chunk_size: int = 64) -> Moments:
     Raises:
         ValueError: if an argument is not positive, or, by the function, the rows are one-hot.
     """
-    return _sums(bound, chunk_size, jnp.square)
+    return _of_entries(bound, chunk_size, jnp.square)
 
 
-def _sums(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], Array]) -> Moments:
+def _of_entries(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], Array]) -> Moments:
     require_positive("bound", bound)
     require_count("chunk_size", chunk_size)
 
@@ -92,7 +93,7 @@ def _sums(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], Array]
             )
             return _clipped_total(terms, counted, room * bound)
 
-        room = sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
@@ -132,17 +133,17 @@ def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
             )
             return _clipped_total(jax.vmap(triangle)(matrices), counted, _ROOM * room * bound)
 
-        room = sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
 
 
-def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> sums.Split:
+def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> _sums.Split:
     factor = jax.vmap(norms.clip_factor, (0, None))(terms, bound)
     factor = jnp.where(counted & jnp.all(jnp.isfinite(terms), axis=1), factor, 0.0)
     terms = jnp.where(factor[:, None] > 0, terms, 0.0)
-    return sums.weighted(factor, terms)
+    return _sums.weighted(factor, terms)
 
 
 def triangle(matrix: Float[Array, "dim dim"]) -> Float[Array, "size"]:

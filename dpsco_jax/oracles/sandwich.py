@@ -28,8 +28,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import require, require_count, require_instance, require_positive
-from dpsco_jax.geometry import norms, sums
+from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import _linear_rows
 from dpsco_jax.oracles.chunks import sum_over_users
 from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
@@ -76,8 +77,8 @@ def sandwich_sums(
         require(not _linear_rows.is_sparse(data), "data.features", "one-hot columns", "dense rows")
         dim = len(at.point)
         # A product adds up the items of its users too.
-        room = sums.room(data.labels.shape[0], chunk_size, roundings=1)
-        room = room - data.labels.shape[1] * sums.GROUP**2 * 2.0**-24
+        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = room - data.labels.shape[1] * _sums.GROUP**2 * 2.0**-24
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Sandwich:
             del position
@@ -97,8 +98,8 @@ def sandwich_sums(
                 roots
             )
             return Sandwich(
-                sums.over_groups(_outer_products, roots),
-                sums.over_groups(_outer_products, unit_gradients[:, None]),
+                _sums.over_groups(_outer_products, roots),
+                _sums.over_groups(_outer_products, unit_gradients[:, None]),
             )
 
         return sum_over_users(chunk_sum, data, None, chunk_size)

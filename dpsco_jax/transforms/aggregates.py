@@ -10,16 +10,15 @@ form; sums, not means, are privatized.
 
 Formal guarantee: let D and D' be neighbours and h_u the clipped contribution of user u, ‖h_u‖ ≤ C. With
 layers h_u = (h_u1, ..., h_uk) clipped to norms C_1, ..., C_k this holds for C = √(C_1² + ... + C_k²), since
-‖h_u‖² = Σ_i ‖h_ui‖²; all layers are one release, on one draw of users, with one charge.
-Removing a user, or replacing one by a user who contributes nothing, takes one h_u out of the sum:
-it moves by at most C. Replacing a user exchanges h_u for h_u': it moves by at most 2C, which is
-reached by opposite contributions. Division by a number that does not depend on the data divides
-both. A user whose contribution holds a NaN or an infinity contributes zero, and so does a user
-masked out; both are functions of that user alone, so the argument is unchanged. The contribution
-may depend on the data of its own user, on public values and on earlier releases, not on other
-users. The bounds hold for the sums as they are computed, in two floats (``geometry.sums``), of contributions
-clipped to C·``sums.room(n)``, n the rows; ``privatize`` adds the noise to both. What is returned to others is
-rounded, to about n·C·2^-24 (docs/privacy/sums.md).
+‖h_u‖² = Σ_i ‖h_ui‖²; all layers are one release, on one draw of users, with one charge. Removing a user, or
+replacing one by a user who contributes nothing, takes one h_u out of the sum: it moves by at most C.
+Replacing a user exchanges h_u for h_u': it moves by at most 2C, which is reached by opposite contributions.
+Division by a number that does not depend on the data divides both. A user whose contribution holds a NaN or
+an infinity contributes zero, and so does a user masked out; both are functions of that user alone, so the
+argument is unchanged. The contribution may depend on the data of its own user, on public values and on
+earlier releases, not on other users. The bounds hold for the sums as they are computed, in two floats
+(``dpsco_jax._sums``), of contributions clipped to C·``_sums.room(n)``, n the rows; ``privatize`` adds the
+noise to both. What is returned to others is rounded, to about n·C·2^-24 (docs/privacy/sums.md).
 
 Cost: three passes over the contributions, one from memory if a chunk of ``microbatch_size`` users
 fits in cache; temporaries of one chunk.
@@ -34,6 +33,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax import lax
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_flag,
@@ -43,7 +43,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
     require_relation,
 )
-from dpsco_jax.geometry import clipping, sums
+from dpsco_jax.geometry import clipping
 from dpsco_jax.transforms.aggregate import Aggregate
 
 
@@ -125,7 +125,7 @@ def clipped_mean(
         require_real_leaves("updates", updates)
         _require_user_axis(updates, params)
         total = _sum_of_clipped(updates, clip_norm, user_mask, microbatch_size)
-        return divided(total, num_users, in_parts), state
+        return _sums.divided(total, num_users, in_parts), state
 
     return Aggregate(_stateless, update, sensitivity, relation, within_half=True)
 
@@ -141,7 +141,7 @@ def summed_contributions(
     Updates are the sum over users, ``[...]``, of contributions each of l2 norm at most
     ``clip_norm``, in at least float32. That the bound holds is the oracle's part of the proof;
     nothing can check it here. ``update`` takes ``remainder``, of the structure of the updates, as an extra
-    argument: what rounding has taken from them (``geometry.sums``).
+    argument: what rounding has taken from them (``dpsco_jax._sums``).
 
     Args:
         clip_norm: the bound C to which the oracle clips each user's contribution; or a pytree of bounds C_i
@@ -181,8 +181,8 @@ def summed_contributions(
             if jnp.promote_types(leaf.dtype, jnp.float32) != leaf.dtype:
                 raise ValueError(f"updates must be at least float32, got {leaf.dtype}")
         lost = jax.tree.map(jnp.zeros_like, updates) if remainder is None else remainder
-        total = jax.tree.map(sums.Split, jax.tree.map(jnp.asarray, updates), lost)
-        return divided(total, num_users, in_parts), state
+        total = jax.tree.map(_sums.Split, jax.tree.map(jnp.asarray, updates), lost)
+        return _sums.divided(total, num_users, in_parts), state
 
     # Two nonnegative vectors are nearer to each other than twice the length of one.
     half = not nonnegative
@@ -217,18 +217,6 @@ def _sensitivity(
     return (2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0) * bound / num_users
 
 
-def divided(total: Any, num_users: jax.typing.ArrayLike, in_parts: bool) -> Any:
-    """A tree of ``sums.Split`` over a number: in two parts, as ``privatize`` takes it, or in one."""
-
-    def quotient(leaf: sums.Split) -> Any:
-        return sums.over(leaf, num_users) if in_parts else leaf.high / divisor(leaf)
-
-    def divisor(leaf: sums.Split) -> jax.Array:
-        return jnp.asarray(num_users, leaf.high.dtype)
-
-    return jax.tree.map(quotient, total, is_leaf=sums.is_split)
-
-
 def _sum_of_clipped(
     updates: Any,
     clip_norm: Any,
@@ -237,7 +225,7 @@ def _sum_of_clipped(
 ) -> Any:
     if not jax.tree.leaves(updates):
         return updates
-    room = sums.room(jax.tree.leaves(updates)[0].shape[0], microbatch_size or sums.GROUP)
+    room = _sums.room(jax.tree.leaves(updates)[0].shape[0], microbatch_size or _sums.GROUP)
     shorter = jax.tree.map(lambda bound: room * bound, clip_norm)
     return sum_in_chunks(
         lambda rows, counted: clipping.split_sum_of_clipped(rows, shorter, counted),
@@ -273,7 +261,7 @@ def sum_in_chunks(
     updates = lax.optimization_barrier(updates)
     if microbatch_size is None or microbatch_size >= num_rows:
         terms = chunk_sum(updates, user_mask)
-        return sums.add(sums.zeros(terms), terms)
+        return _sums.add(_sums.zeros(terms), terms)
 
     def chunk(index: jax.Array | int) -> Any:
         # The last chunk starts early enough to be whole; its rows already counted are masked out.
@@ -285,5 +273,5 @@ def sum_in_chunks(
         return chunk_sum(rows, counted)
 
     trips = -(-num_rows // microbatch_size)
-    nothing = sums.zeros(jax.eval_shape(chunk, 0))
-    return lax.fori_loop(0, trips, lambda i, total: sums.add(total, chunk(i)), nothing)
+    nothing = _sums.zeros(jax.eval_shape(chunk, 0))
+    return lax.fori_loop(0, trips, lambda i, total: _sums.add(total, chunk(i)), nothing)

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require_given,
     require_inside,
@@ -39,8 +40,8 @@ from dpsco_jax._checks import (
     require_relation,
     require_tree,
 )
-from dpsco_jax.geometry import clipping, norms, sums
-from dpsco_jax.transforms import _states, aggregates
+from dpsco_jax.geometry import clipping, norms
+from dpsco_jax.transforms import _states
 from dpsco_jax.transforms.aggregate import Aggregate
 from dpsco_jax.transforms.aggregates import sum_in_chunks
 
@@ -149,7 +150,7 @@ def centred_clip(
         del params, extra_args
         require_real_leaves("updates", updates)
         reach = current(state)
-        room = sums.room(jax.tree.leaves(updates)[0].shape[0], microbatch_size or sums.GROUP)
+        room = _sums.room(jax.tree.leaves(updates)[0].shape[0], microbatch_size or _sums.GROUP)
 
         def chunk_sum(rows: Any, counted: jax.Array) -> _Statistic:
             away = jax.tree.map(lambda v, c: v.astype(c.dtype) - c[None], rows, state.centre)
@@ -161,12 +162,12 @@ def centred_clip(
             return _Statistic(total, jnp.sum(counted & (factors == 1), dtype=jnp.int32))
 
         total = sum_in_chunks(chunk_sum, updates, user_mask, microbatch_size)
-        mean = aggregates.divided(total.mean, num_users * reach, in_parts)
+        mean = _sums.divided(total.mean, num_users * reach, in_parts)
         if quantile is None:
             return _Statistic(mean, ()), state
         count = total.inside.astype(float)
-        inside = sums.Split(count, (total.inside - count.astype(jnp.int32)).astype(float))
-        return _Statistic(mean, aggregates.divided(inside, num_users / weight, in_parts)), state
+        inside = _sums.Split(count, (total.inside - count.astype(jnp.int32)).astype(float))
+        return _Statistic(mean, _sums.divided(inside, num_users / weight, in_parts)), state
 
     def finish(released: _Statistic, state: CentredClipState) -> tuple[Any, CentredClipState]:
         reach = current(state)

@@ -3,7 +3,7 @@
 from tests.mutation import Fault
 
 _TESTS = ("tests/geometry/test_sums.py",)
-_SUMS = "geometry/sums.py"
+_SUMS = "_sums.py"
 
 FAULTS = (
     Fault("sums: the error of an addition is dropped", _SUMS,
@@ -27,14 +27,14 @@ FAULTS = (
     Fault("sums: the rest of a quotient is dropped", _SUMS,
           "(rest + total.low) / divisor", "total.low / divisor", _TESTS),
     Fault("sums: chunks are rounded one by one", "oracles/chunks.py",
-          "lambda i, total: sums.add(total, trip(i)), nothing)",
-          "lambda i, total: jax.tree.map(lambda s: sums.Split(s.high + s.low, 0 * s.low) "
-          "if sums.is_split(s) else s, sums.add(total, trip(i)), is_leaf=sums.is_split), nothing)",
+          "lambda i, total: _sums.add(total, trip(i)), nothing)",
+          "lambda i, total: jax.tree.map(lambda s: _sums.Split(s.high + s.low, 0 * s.low) "
+          "if _sums.is_split(s) else s, _sums.add(total, trip(i)), is_leaf=_sums.is_split), nothing)",
           _TESTS),
     Fault("sums: blocks are rounded one by one", "geometry/clipping.py",
-          "return sums.add(total, _unrolled(block, weights))",
-          "return jax.tree.map(lambda s: sums.Split(s.high + s.low, 0 * s.low), "
-          "sums.add(total, _unrolled(block, weights)), is_leaf=sums.is_split)", _TESTS),
+          "return _sums.add(total, _unrolled(block, weights))",
+          "return jax.tree.map(lambda s: _sums.Split(s.high + s.low, 0 * s.low), "
+          "_sums.add(total, _unrolled(block, weights)), is_leaf=_sums.is_split)", _TESTS),
     Fault("sums: the remainder of an oracle is ignored", "transforms/aggregates.py",
           "if remainder is None else remainder", "", _TESTS),
     Fault("sums: rounded before the noise", "transforms/privatize.py",

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import privacy
-from dpsco_jax.geometry import sums
+from dpsco_jax import _sums, privacy
 
 
 class Declared(NamedTuple):
@@ -133,7 +132,7 @@ class Tape:
                 )
             )
 
-        arrays = jax.tree.map(jnp.asarray, sums.rounded(statistic))
+        arrays = jax.tree.map(jnp.asarray, _sums.rounded(statistic))
         wide = jax.tree.map(
             lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), arrays
         )

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, transforms
-from dpsco_jax.geometry import clipping, norms, sums
+from dpsco_jax import _checks, _sums, transforms
+from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, sampling
 from dpsco_jax.oracles.chunks import split_sum_over_users
@@ -167,8 +167,8 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
 
         everyone = jnp.arange(users, dtype=jnp.int32)
         at_once = max(1, mean.chunk_size // slots)
-        room = sums.room(users, at_once, slots)
+        room = _sums.room(users, at_once, slots)
         total, count = split_sum_over_users(chunk_sum, everyone, drawn, at_once)
-        return gradients.summed(total, count)
+        return Estimate(_sums.rounded(total), {"remainder": _sums.remainder(total)}, count)
 
     return oracle

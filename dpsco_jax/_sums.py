@@ -4,14 +4,15 @@ What it computes: a sum in two floats, ``high`` and ``low``, whose exact sum it 
 what rounding has taken. A few rows are added as they are, groups of them by additions without error; or rows
 are scattered as integers.
 
-Source: Knuth 1998, section 4.2.2 (the error of a sum is a float); Dekker 1971; Joldes, Muller and Popescu 2017.
+Source: Knuth 1998, section 4.2.2 (the error of a sum is a float); Dekker 1971;
+Joldes, Muller and Popescu 2017.
 
-Formal guarantee: docs/privacy/sums.md. Of n rows of norm at most C·``room(n, k)``, of which one is replaced or
-taken away while all others stay in their places, the sum moves by at most 2C or C, whatever the others are:
-k rows or more are added up to one term at a time. Floats that are added one after the other have no such
-bound: with 2^20 users chosen for it, one moved a sum by 97 times as much. Assumed: additions round to nearest
-and are not rearranged (``--xla_cpu_enable_fast_math`` rearranges them), C is at least 2^-80, and a term is
-the same whatever is in the other groups.
+Formal guarantee: docs/privacy/sums.md. Of n rows of norm at most C·``room(n, k)``, of which one is replaced
+or taken away while all others stay in their places, the sum moves by at most 2C or C, whatever the others
+are: k rows or more are added up to one term at a time. Floats that are added one after the other have no
+such bound: with 2^20 users chosen for it, one moved a sum by 97 times as much. Assumed: additions round to
+nearest and are not rearranged (``--xla_cpu_enable_fast_math`` rearranges them), C is at least 2^-80, and a
+term is the same whatever is in the other groups.
 
 Cost: 20 operations on each number of a group's sum.
 """
@@ -163,8 +164,8 @@ def scattered(
 ) -> Split:
     """Σ over rows of the vector that has a row's values at its places: ``[size, *outputs]``.
 
-    A value becomes two integers, rounded towards zero to a multiple of 2^-34 of the bound or finer: a row gets
-    no longer, and sums of integers have no rounding, in whatever order.
+    A value becomes two integers, rounded towards zero to a multiple of 2^-34 of the bound or finer: a row
+    gets no longer, and sums of integers have no rounding, in whatever order.
 
     Args:
         values: of magnitude at most ``bound``.
@@ -209,6 +210,18 @@ def over(total: Split, divisor: ArrayLike) -> Split:
     return Split(*_two_sum(high, (rest + total.low) / divisor))
 
 
+def divided(total: Any, num_users: ArrayLike, in_parts: bool) -> Any:
+    """A tree of ``Split`` over a number: in two parts, as ``privatize`` takes it, or in one."""
+
+    def quotient(leaf: Split) -> Any:
+        return over(leaf, num_users) if in_parts else leaf.high / divisor(leaf)
+
+    def divisor(leaf: Split) -> jax.Array:
+        return jnp.asarray(num_users, leaf.high.dtype)
+
+    return jax.tree.map(quotient, total, is_leaf=is_split)
+
+
 def rounded(tree: Any) -> Any:
     """The tree with every number in two parts as one float, the nearest."""
     return jax.tree.map(lambda x: x.high + x.low if is_split(x) else x, tree, is_leaf=is_split)
@@ -244,7 +257,7 @@ def _plus(a: Split, b: Split) -> Split:
 
 
 def _less_product(c: Array, a: Array, b: Array) -> Array:
-    """c - a·b for c next to a·b: of factors of 12 bits, so that it is the same with fused multiplication."""
+    """The number c - a·b for c next to a·b, of factors of 12 bits: the same with fused multiplication."""
     (a1, a2), (b1, b2) = _halves(a), _halves(b)
     return (((c - a1 * b1) - a1 * b2) - a2 * b1) - a2 * b2
 

@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from dpsco_jax import _sums
+
 _WORTH_IT = 16  # columns a place: measured; below it the whole vector is as fast
 
 

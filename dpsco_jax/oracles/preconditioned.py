@@ -214,7 +214,7 @@ def second_moments(
             model.feature_bound, data.features.shape[-1] if sparse else None
         )
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
             del position
             if sparse:
                 means = _linear_rows.row_sums(rows.weights, rows, dim)[:, :dim]

@@ -86,7 +86,7 @@ def _of_entries(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], 
     def evaluate(data: LinearData) -> Array:
         _require_dense(data)
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
             del position
             terms = jnp.einsum(
                 "um,umd->ud", rows.weights, entrywise(rows.features), precision=_linear_rows.FULL
@@ -125,7 +125,7 @@ def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
         most = "of so few item slots that (items + 4)·√min(items, dim) is at most 65536"
         require(rounding_covered(items, dim), "data", f"{items} item slots of {dim} columns", most)
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
             del position
             weighted = rows.weights[..., None] * rows.features
             matrices = jnp.einsum(

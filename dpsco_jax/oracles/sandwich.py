@@ -22,7 +22,7 @@ Cost: dim² products for each row and each user; memory of the rows of one chunk
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,10 +97,11 @@ def sandwich_sums(
             roots = jax.vmap(lambda b: norms.clip_to_norm(b, HEAD_ROOM * room * jnp.sqrt(bound)))(
                 roots
             )
-            return Sandwich(
-                _sums.over_groups(_outer_products, roots),
-                _sums.over_groups(_outer_products, unit_gradients[:, None]),
-            )
+            products: list[Any] = [
+                _sums.over_groups(_outer_products, rows)
+                for rows in (roots, unit_gradients[:, None])
+            ]
+            return Sandwich(*products)
 
         return sum_over_users(chunk_sum, data, None, chunk_size)
 

@@ -193,6 +193,9 @@ def test_what_is_privatized_moves_by_at_most_its_sensitivity(aggregate, correlat
         released, _ = release.update(updates, release.init(jnp.zeros(1)), jnp.zeros(1), **extra)
         assert released.shape == (1,)
         found = seen.pop()
+        if aggregate == "summed":
+            off = _exact(found, 0) * USERS - _exact(total, 0)
+            assert abs(off) < Fraction(1, 2**30)
         statistics.append(_exact(getattr(found, "mean", found), 0))
     assert 0.999 < float(statistics[0] - statistics[1]) / float(made.sensitivity) <= 1
 
@@ -207,6 +210,19 @@ def test_the_room_is_what_the_proof_says():
     assert _sums.room(8 * 10**4, roundings=1) > 0.99 > _sums.room(2 * 10**5, roundings=1)
     with pytest.raises(ValueError, match="num_rows must be so few"):
         _sums.room(10**8)
+
+
+def test_the_larger_of_two_numbers_may_come_second():
+    """And nothing is lost where they cancel."""
+    total = jax.jit(_one_by_one)(jnp.asarray([1.0, 2.0**30, 2.0**-9, -(2.0**30)]))
+    assert _exact(total) == 1 + Fraction(1, 2**9)
+
+
+def _one_by_one(terms):
+    total = _sums.zeros(terms[0])
+    for term in terms:
+        total = _sums.add(total, term)
+    return total
 
 
 def test_narrow_floats_and_integers_are_added_as_they_are():

@@ -134,7 +134,7 @@ def test_two_nonnegative_users_are_no_further_apart_than_their_sensitivity():
     pair = constant(0, 1, 2), constant(3, 4, 5)
     worst = [total(PREPARE(MODEL, data, DIM)) for data in pair]
     assert largest <= sensitivity
-    assert float(jnp.linalg.norm(worst[0] - worst[1])) == pytest.approx(sensitivity, rel=1e-5)
+    assert float(jnp.linalg.norm(worst[0] - worst[1])) == pytest.approx(sensitivity, rel=2e-5)
 
 
 @pytest.mark.parametrize(("columns", "feature_bound"), [(3, 2.0), (3, 0.1), (5, 0.7), (7, 3.0)])

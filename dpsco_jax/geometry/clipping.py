@@ -7,9 +7,12 @@ Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD).
 
 Formal guarantee: every term is a function of its own row, has joint l2 norm at most ``clip_norm`` (each
 layer at most its own), and is zero if the row is not finite in any place or does not count; see
-``geometry.norms``. The sum is rounded to about users · clip_norm · 2^-24.
+``geometry.norms``. Sixteen terms are added in pairs, with four roundings in a row, and groups of them
+without error (``dpsco_jax._sums``): ``split_sum_of_clipped`` returns the sum in two parts,
+``sum_of_clipped`` the float next to it. What the rounding of the sixteen does to a sensitivity,
+``_sums.room`` pays for, which callers multiply bounds by.
 
-Cost: two passes over the rows for the factors and one for the sum; no temporary of their size.
+Cost: two passes over the rows for the factors and one for the sum; no temporary of their size on a CPU.
 """
 
 import math
@@ -21,6 +24,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import ArrayLike, Bool
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
 from dpsco_jax.geometry import norms
 
@@ -28,7 +32,7 @@ _BLOCK = 16
 
 
 def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
-    """Σ of the rows, each clipped to ``clip_norm``.
+    """Σ of the rows, each clipped to ``clip_norm``, rounded to one float.
 
     Args:
         rows: pytree of real floating leaves ``[users, ...]``.
@@ -43,14 +47,19 @@ def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"])
         ValueError: a leaf is not real floating, a concrete bound is not in (0, inf), or ``clip_norm`` is no
             prefix of the rows.
     """
+    return _sums.rounded(split_sum_of_clipped(rows, clip_norm, counted))
+
+
+def split_sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
+    """``sum_of_clipped`` in two parts: every leaf is a ``_sums.Split``."""
     require_mask("counted", counted)
     require_real_leaves("rows", rows)
     if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
         return _sum_of_clipped(rows, clip_norm, counted)
     # A bad entry in one layer takes the user out of all of them, as it does without layers.
     counted = counted & jax.vmap(norms.all_finite)(rows)
-    sums = [_sum_of_clipped(layer, bound, counted) for bound, layer in layers(clip_norm, rows)]
-    return jax.tree.unflatten(jax.tree.structure(clip_norm), sums)
+    found = [_sum_of_clipped(layer, bound, counted) for bound, layer in layers(clip_norm, rows)]
+    return jax.tree.unflatten(jax.tree.structure(clip_norm), found)
 
 
 def layers(clip_norm: Any, tree: Any) -> list[tuple[ArrayLike, Any]]:
@@ -117,24 +126,35 @@ def _sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "u
     factors = lax.optimization_barrier(jnp.where(counted, factors, 0))
     num_rows = len(counted)
 
+    whole = num_rows // _BLOCK
+    rest, last = jax.tree.map(lambda x: x[whole * _BLOCK :], (rows, factors))
+
     def at_once(rows: Any, factors: jax.Array) -> Any:
-        return jax.tree.map(lambda leaf: jnp.sum(_scaled(leaf, factors), axis=0), rows)
+        blocks, weights = jax.tree.map(
+            lambda x: x[: whole * _BLOCK].reshape(whole, _BLOCK, *x.shape[1:]), (rows, factors)
+        )
+        return _sums.over_rows(jax.vmap(_unrolled)(blocks, weights))
 
     def in_blocks(rows: Any, factors: jax.Array) -> Any:
         def add_block(index: jax.Array, total: Any) -> Any:
             block, weights = jax.tree.map(
                 lambda x: lax.dynamic_slice_in_dim(x, index * _BLOCK, _BLOCK), (rows, factors)
             )
-            return jax.tree.map(jnp.add, total, _unrolled(block, weights))
+            return _sums.add(total, _unrolled(block, weights))
 
-        whole = num_rows // _BLOCK
-        rest, weights = jax.tree.map(lambda x: x[whole * _BLOCK :], (rows, factors))
-        return lax.fori_loop(0, whole, add_block, _unrolled(rest, weights))
+        return lax.fori_loop(0, whole, add_block, _nothing(rows))
 
     if num_rows <= _BLOCK:
-        return _unrolled(rows, factors)
+        return _sums.add(_nothing(rows), _unrolled(rows, factors))
     # A CPU sums along a leading axis many times slower than it adds whole rows.
-    return lax.platform_dependent(rows, factors, cpu=in_blocks, default=at_once)
+    total = lax.platform_dependent(rows, factors, cpu=in_blocks, default=at_once)
+    return _sums.add(total, _unrolled(rest, last)) if num_rows % _BLOCK else total
+
+
+def _nothing(rows: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: _sums.Split(*2 * (jnp.zeros(leaf.shape[1:], _wide(leaf)),)), rows
+    )
 
 
 def _unrolled(rows: Any, factors: jax.Array) -> Any:

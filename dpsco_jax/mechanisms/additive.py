@@ -1,7 +1,9 @@
 """Additive noise: the Gaussian and the Laplace mechanism on a statistic, any pytree of arrays.
 
-What it computes: every entry plus independent noise. The statistic and the noise meet in at least
-float32; a narrower leaf is rounded after the noise is on it, which is post-processing.
+What it computes: every entry plus independent noise. The statistic and the noise meet in at least float32;
+a narrower leaf is rounded after the noise is on it, which is post-processing. A number in two parts
+(``dpsco_jax._sums.Split``) has the noise added to the smaller one first, so that their exact sum is rounded
+after.
 
 Source: Dwork, McSherry, Nissim and Smith 2006 (Laplace); Dwork et al. 2006 and Mironov 2017
 (Gaussian).
@@ -22,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import privacy
+from dpsco_jax import _sums, privacy
 from dpsco_jax._checks import (
     require,
     require_key,
@@ -131,10 +133,12 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
     require_key(key)
     require(jnp.ndim(size) == 0, "the size of the noise", size, "one number")
     require_tree("tree", tree)
-    leaves, treedef = jax.tree.flatten(tree)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=_sums.is_split)
     keys = jax.random.split(key, len(leaves))
 
-    def noised(leaf: jax.typing.ArrayLike, leaf_key: jax.Array) -> jax.Array:
+    def noised(leaf: Any, leaf_key: jax.Array) -> jax.Array:
+        if _sums.is_split(leaf):
+            return leaf.high + noised(leaf.low, leaf_key)
         leaf = jnp.asarray(leaf)
         dtype = jnp.promote_types(leaf.dtype, jnp.float32)
         noise = jnp.asarray(size, dtype) * draw(leaf_key, leaf.shape, dtype)

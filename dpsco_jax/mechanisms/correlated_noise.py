@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import require, require_integer
 from dpsco_jax.mechanisms import additive
 
@@ -97,7 +98,7 @@ class NoiseCorrelation(NamedTuple):
 
         Args:
             key: a typed key, used up.
-            statistic: leaves of the shapes that ``init`` got, in at least float32.
+            statistic: leaves of the shapes that ``init`` got, in at least float32, in one part or in two.
             stream: where the stream stands.
             noise_multiplier: σ of the stream; read at its first step.
             sensitivity: Δ of this step.
@@ -108,19 +109,20 @@ class NoiseCorrelation(NamedTuple):
         scale = multiplier * jnp.asarray(sensitivity, float) * (self.stretch() * (1 + 1e-6))
         weights = np.asarray(self.taken_back[1:])
 
-        def with_past(leaf: jax.Array, past: jax.Array) -> jax.Array:
+        def with_past(leaf: Any, past: jax.Array) -> Any:
+            if _sums.is_split(leaf):
+                return leaf._replace(low=with_past(leaf.low, past))
             back = jnp.tensordot(jnp.asarray(weights, past.dtype), past, 1, precision="highest")
             return leaf + jnp.where(first, 0, scale.astype(leaf.dtype) * back.astype(leaf.dtype))
 
         expected = jax.tree.map(lambda leaf: leaf.shape[1:], stream.past)
-        shapes = jax.tree.map(jnp.shape, statistic)
+        whole = _sums.rounded(statistic)
+        shapes = jax.tree.map(jnp.shape, whole)
         require(shapes == expected, "statistic", shapes, f"of the shapes of the params, {expected}")
-        kept = jax.tree.map(with_past, statistic, stream.past)
+        kept = jax.tree.map(with_past, statistic, stream.past, is_leaf=_sums.is_split)
         released = additive.gaussian(key, kept, scale)
         # The same draw once more, in units of one: the compiler makes it only once.
-        fresh = additive.gaussian(
-            jax.random.clone(key), jax.tree.map(jnp.zeros_like, statistic), 1.0
-        )
+        fresh = additive.gaussian(jax.random.clone(key), jax.tree.map(jnp.zeros_like, whole), 1.0)
 
         def shifted(past: jax.Array, new: jax.Array) -> jax.Array:
             old = jnp.where(first, 0, past)

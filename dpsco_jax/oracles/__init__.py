@@ -7,7 +7,8 @@ and returns
 - ``gradient``: what the first transformation of the optimizer's chain takes: per-user gradients with a
   leading user axis for ``transforms.clipped_mean``, or the sum of the clipped user gradients for
   ``transforms.summed_contributions``;
-- ``extra_args``: keyword arguments for the optimizer's ``update``, such as ``user_mask``;
+- ``extra_args``: keyword arguments for the optimizer's ``update``, such as ``user_mask``, or the
+  ``remainder`` of a sum: what rounding has taken from it;
 - ``num_gradients``: how many item gradients entered the estimate. It depends on who was sampled and on how
   many items they have: it is a secret, like the sample itself.
 

@@ -13,11 +13,13 @@ Cost: a sort of each user's entries once; then time and memory of items·nnz num
 vector has dim.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from dpsco_jax import _sums
 
 _WORTH_IT = 16  # columns a place: measured; below it the whole vector is as fast
 
@@ -60,14 +62,18 @@ def row_sums(
     """Σ_j c_j·x_j at each user's columns, over the value of an entry: ``[users, places, *outputs]``."""
     users, places = local.columns.shape
     row = jnp.arange(users)[:, None, None]
-    sums = jnp.zeros((users, places, *coefficients.shape[2:]), coefficients.dtype)
-    sums = sums.at[row, local.place].add(coefficients[:, :, None], mode="promise_in_bounds")
-    used = jnp.expand_dims(local.columns < dim, tuple(range(2, sums.ndim)))
-    return jnp.where(used, sums, 0.0)
+    numbers = jnp.zeros((users, places, *coefficients.shape[2:]), coefficients.dtype)
+    numbers = numbers.at[row, local.place].add(coefficients[:, :, None], mode="promise_in_bounds")
+    used = jnp.expand_dims(local.columns < dim, tuple(range(2, numbers.ndim)))
+    return jnp.where(used, numbers, 0.0)
 
 
-def total(weights: Float[Array, "users"], sums: Any, local: LocalColumns, dim: int) -> Array:
-    """Σ_u weights[u]·(the vector with ``sums[u]`` at the columns of user u): ``[dim, *outputs]``."""
-    weighted = jnp.expand_dims(weights, tuple(range(1, sums.ndim))) * sums
-    empty = jnp.zeros((dim + 1, *sums.shape[2:]), sums.dtype)
-    return empty.at[local.columns].add(weighted, mode="promise_in_bounds")[:dim]
+def total(
+    weights: Float[Array, "users"], numbers: Array, local: LocalColumns, dim: int, bound: ArrayLike
+) -> _sums.Split:
+    """Σ_u weights[u]·(the vector with ``numbers[u]`` at the columns of user u): ``[dim, *outputs]``.
+
+    No product is larger than the bound.
+    """
+    weighted = jnp.expand_dims(weights, tuple(range(1, numbers.ndim))) * numbers
+    return _sums.scattered(weighted, local.columns, dim, bound)

@@ -5,8 +5,10 @@ the values of such a function, one row for each user of the sample.
 
 Source: none; microbatching as everybody does it, with contiguous chunks.
 
-Formal guarantee: every user of the sample is counted once, nobody else is. The number of trips follows
-the size of the sample and is as secret as that size (timing is not covered by any guarantee here).
+Formal guarantee: every user of the sample is counted once, nobody else is. Chunks are added up without
+error but for a bounded rest (``dpsco_jax._sums``): where one user is another, the sum moves by what that
+user's chunk moves by. The number of trips follows the size of the sample and is as secret as that size
+(timing is not covered by any guarantee here).
 
 Cost: memory of one chunk, whatever the number of users. Time follows the sample: a Poisson sample of b
 users takes ⌈b / chunk_size⌉ trips. All users together are cut in contiguous slices, a sample is gathered.
@@ -19,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import require_callable, require_count, require_instance
 from dpsco_jax.oracles.sampling import UserSample
 
@@ -40,7 +43,20 @@ def sum_over_users(
         chunk_size: how many users at a time.
 
     Returns:
-        The sum, with the structure of what ``chunk_sum`` returns.
+        The sum, with the structure of what ``chunk_sum`` returns; in two parts as one float.
+    """
+    return _sums.rounded(split_sum_over_users(chunk_sum, data, sample, chunk_size))
+
+
+def split_sum_over_users(
+    chunk_sum: Callable[[Any, jax.Array, jax.Array], Any],
+    data: Any,
+    sample: UserSample | None,
+    chunk_size: int,
+) -> Any:
+    """``sum_over_users`` in two parts: leaves of float32 or wider are ``_sums.Split``, others are arrays.
+
+    What ``chunk_sum`` returns may hold leaves in two parts too.
     """
     if sample is not None:
         require_instance("sample", sample, UserSample)
@@ -51,7 +67,8 @@ def sum_over_users(
     if isinstance(count, int) and count <= chunk_size:
         position = jnp.arange(count, dtype=jnp.int32)
         rows = data if sample is None else _take(data, sample.indices[:count])
-        return chunk_sum(rows, jnp.ones(count, bool), position)
+        terms = chunk_sum(rows, jnp.ones(count, bool), position)
+        return _sums.add(_sums.zeros(terms), terms)
 
     chunk_size = min(chunk_size, num_users)
     offsets = jnp.arange(chunk_size, dtype=jnp.int32)
@@ -67,9 +84,9 @@ def sum_over_users(
         indices = sample.indices[jnp.minimum(position, len(sample.indices) - 1)]
         return chunk_sum(_take(data, indices), position < count, position)
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(trip, 0))
     trips = -(-count // chunk_size)
-    return lax.fori_loop(0, trips, lambda i, total: jax.tree.map(jnp.add, total, trip(i)), zeros)
+    nothing = _sums.zeros(jax.eval_shape(trip, 0))
+    return lax.fori_loop(0, trips, lambda i, total: _sums.add(total, trip(i)), nothing)
 
 
 def map_over_users(

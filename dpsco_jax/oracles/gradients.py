@@ -8,8 +8,9 @@ Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD); line 4 of Algor
 Formal guarantee: ``clipped_gradient_sum`` returns Σ_u h_u where h_u depends on user u's items, the point,
 and randomness that does not look at data, has ‖h_u‖ ≤ ``clip_norm`` (``geometry.norms``), and is zero if
 g_u is not finite. So the sum moves by at most ``clip_norm`` when a user is added or removed and twice that
-when one is replaced, for any objective whatever: no property of the loss is assumed. The regularizer of an
-objective knows no data and is not part of it.
+when one is replaced, rounding included (docs/privacy/sums.md), for any objective whatever: no property of
+the loss is assumed. It comes in two parts: the gradient and, for ``summed_contributions``, the
+``remainder``. The regularizer of an objective knows no data and is not part of it.
 
 Cost: one backward pass per item slot of the users in the sample, padding included; memory of the gradients
 of one chunk of users.
@@ -22,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -31,7 +33,8 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.oracles import Estimate, Oracle
-from dpsco_jax.oracles.chunks import map_over_users, sum_over_users
+from dpsco_jax.oracles._summed import summed
+from dpsco_jax.oracles.chunks import map_over_users, split_sum_over_users
 from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
@@ -146,11 +149,12 @@ def clipped_gradient_sum(
             # Without the barrier the compiler fuses the gradients into every pass of the clip, and
             # computes each of them several times.
             unclipped = jax.lax.optimization_barrier(jax.vmap(one_user)(rows, position))
-            total = clipping.sum_of_clipped(unclipped, clip_norm, counted)
+            total = clipping.split_sum_of_clipped(unclipped, room * clip_norm, counted)
             return total, count_items(rows, counted)
 
-        total, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)
-        return Estimate(total, {}, num_gradients)
+        room = _sums.room(jax.tree.leaves(data.items)[0].shape[0], chunk_size)
+        total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
+        return summed(total, num_gradients)
 
     return oracle
 

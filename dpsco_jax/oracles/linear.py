@@ -18,11 +18,14 @@ et al. 2022 for several items, "ghost clipping").
 Formal guarantee: as for ``gradients.clipped_gradient_sum``: each user's term is a function of the user's
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
-intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), since the
-bound must survive the summation.
+intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users
+at a time, and added up in two parts; one-hot rows are scattered as integers (``dpsco_jax._sums``): the
+bound survives the summation. Where inner products stand for a matrix of parameters, and only there, users
+whose items cancel each other may exceed it (docs/privacy/sums.md).
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
-number per user where users have one item. ``prepare`` copies dense features once, outside of the loop.
+number per user and one row for eight of them where users have one item. ``prepare`` copies dense features
+once, outside of the loop.
 """
 
 from typing import Any, NamedTuple
@@ -32,6 +35,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -46,13 +50,16 @@ from dpsco_jax.geometry.smoothing import ball_coordinate
 from dpsco_jax.oracles import Estimate, Oracle, _ghost_norms, _linear_rows, _local_columns
 from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles._local_columns import LocalColumns
-from dpsco_jax.oracles.chunks import sum_over_users
+from dpsco_jax.oracles._summed import summed
+from dpsco_jax.oracles.chunks import split_sum_over_users
 from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, column_indices
 from dpsco_jax.problems.users import UserData, items_per_user
 
 # Pays for the roundings around the clip factor; the factor itself pays for the norm's.
 HEAD_ROOM = 1.0 - 2.0**-20
+# Users whose matrices one product adds up: to add matrices without error costs more than to build them.
+MATRIX_GROUP = 64
 
 
 class LinearData(NamedTuple):
@@ -153,7 +160,7 @@ def clipped_gradient_sum(
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
             offsets = shifts(shift_key, smoothing_radius, rows, position, dim)
             relative, unit = _linear_rows.slopes(model, params, rows, counted, offsets)
-            limit = HEAD_ROOM * clip_norm / unit
+            limit = HEAD_ROOM * room * clip_norm / unit
             if items == 1:
                 slopes = relative[:, 0]
                 lengths = rows.row_norms[:, 0]
@@ -165,28 +172,38 @@ def clipped_gradient_sum(
                 lengths = _ghost_norms.norm_bounds(relative, rows) / HEAD_ROOM
                 factor = jnp.minimum(1.0, limit / lengths)
                 scales = jnp.expand_dims(unit * factor, (1, 2)) * relative
-                total = _outer_products(scales, rows.features)
+                # Of a user whose items cancel the products are longer than their sum, and rounded as such.
+                total = _sums.over_groups(
+                    _outer_products, scales, rows.features, group=MATRIX_GROUP
+                )
             elif rows.local is not None:
                 gradients = _local_columns.row_sums(relative, rows.local, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = _local_columns.total(unit * factor, gradients, rows.local, dim)
+                total = _local_columns.total(unit * factor, gradients, rows.local, dim, most)
             else:
                 gradients = _linear_rows.row_sums(relative, rows, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = jnp.tensordot(unit * factor, gradients, 1, precision=FULL)
+                total = _sums.weighted(unit * factor, gradients[:, :dim])
             return total, jnp.sum(jnp.where(counted, rows.num_items, 0), dtype=jnp.int32)
 
-        def _weighted_rows(scales: Array, rows: LinearData) -> Array:
+        def _weighted_rows(scales: Array, rows: LinearData) -> _sums.Split:
             if not _linear_rows.is_sparse(rows):
                 if axes:
-                    return _outer_products(scales, rows.features)
-                return jnp.einsum("u,umd->d", scales, rows.features, precision=FULL)
-            empty = jnp.zeros((dim + 1, *params.shape[1:]), params.dtype)
-            return empty.at[rows.features[:, 0]].add(scales[:, None])
+                    return _sums.over_groups(
+                        _outer_products, scales, rows.features, group=MATRIX_GROUP
+                    )
+                return _sums.weighted(scales, rows.features[:, 0])
+            columns = rows.features[:, 0]
+            values = jnp.broadcast_to(scales[:, None], (*columns.shape, *scales.shape[1:]))
+            return _sums.scattered(values, columns, dim, most)
 
         whole = users if sample is None and items == 1 else chunk_size
-        total, num_gradients = sum_over_users(chunk_sum, data, sample, whole)
-        return Estimate(entry * total[:dim], {}, num_gradients)
+        if _linear_rows.is_sparse(data):
+            whole = min(whole, _sums.MOST_SCATTERED)
+        group = _sums.GROUP if not axes or _linear_rows.is_sparse(data) else MATRIX_GROUP
+        room, most = _sums.room(users, whole, group=group), clip_norm / entry
+        total, num_gradients = split_sum_over_users(chunk_sum, data, sample, whole)
+        return summed(total if entry == 1.0 else _sums.times(total, entry), num_gradients)
 
     return oracle
 

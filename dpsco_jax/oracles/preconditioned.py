@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -48,7 +49,8 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
-from dpsco_jax.oracles.chunks import sum_over_users
+from dpsco_jax.oracles._summed import summed
+from dpsco_jax.oracles.chunks import split_sum_over_users, sum_over_users
 from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
 from dpsco_jax.problems.objective import LinearModel
@@ -142,26 +144,27 @@ def scaled_sums(
         weight_of_row = jnp.expand_dims(scales, tuple(range(1, len(shape))))
         entry = _linear_rows.entry(model, data)
         radius = jnp.exp(params.log_radius)
+        room = HEAD_ROOM * _sums.room(data.labels.shape[0], chunk_size)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
             del position
             relative, unit = _linear_rows.slopes(model, params.point, rows, counted)
-            sums = _linear_rows.row_sums(relative, rows, dim)
+            made = _linear_rows.row_sums(relative, rows, dim)
             # Without the barrier the sums are computed again in every pass over them.
-            rest = jax.lax.optimization_barrier(sums)[:, :dim] * weight_of_row[None]
+            rest = jax.lax.optimization_barrier(made)[:, :dim] * weight_of_row[None]
             # A matrix is clipped as the vector of its numbers.
             rest = rest.reshape(len(rest), direction.size)
             along = jnp.matmul(rest, direction, precision=_linear_rows.FULL)
             rest = rest - along[:, None] * direction[None]
             size = entry * unit
-            limit, ratio = HEAD_ROOM * radius / size, size / radius
+            limit, ratio = room * radius / size, size / radius
             # What leaves the numbers on the way would be NaN in everybody's sum.
             held = (limit >= _TINY) & jnp.isfinite(ratio) & jnp.isfinite(along)
             held &= jnp.all(jnp.isfinite(rest), axis=1)
             rest = jnp.where(held[:, None], rest, 0.0)
             factor = jax.vmap(norms.clip_factor)(rest, limit)
             weights = jnp.where(held, ratio * factor, 0.0)
-            total = jnp.matmul(weights, rest, precision=_linear_rows.FULL)
+            total = _sums.weighted(weights, rest)
             share = jnp.where(held, jnp.clip(size * along / component.bound, -1.0, 1.0), 0.0)
             nearer = factor
             if inside_fraction is not None:
@@ -169,15 +172,17 @@ def scaled_sums(
             inside = jnp.where(held & (nearer >= 1.0), 0.5, -0.5)
             return (
                 ScaledSums(
-                    rest=total.reshape(shape),
-                    component=HEAD_ROOM * jnp.asarray(component.weight) * jnp.sum(share),
-                    inside=jnp.asarray(inside_weight) * jnp.sum(jnp.where(counted, inside, 0.0)),
+                    rest=jax.tree.map(lambda part: part.reshape(shape), total),
+                    component=_sums.over_rows(room * jnp.asarray(component.weight) * share),
+                    inside=_sums.over_rows(
+                        jnp.asarray(inside_weight) * jnp.where(counted, inside, 0.0)
+                    ),
                 ),
                 jnp.sum(jnp.where(counted, rows.num_items, 0), dtype=jnp.int32),
             )
 
-        sums, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)
-        return Estimate(sums, {}, num_gradients)
+        total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
+        return summed(total, num_gradients)
 
     return oracle
 
@@ -209,7 +214,7 @@ def second_moments(
             model.feature_bound, data.features.shape[-1] if sparse else None
         )
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
             del position
             if sparse:
                 means = _linear_rows.row_sums(rows.weights, rows, dim)[:, :dim]
@@ -217,9 +222,11 @@ def second_moments(
                 means = jnp.einsum(
                     "um,umd->ud", rows.weights, rows.features**2, precision=_linear_rows.FULL
                 )
-            factor = jax.vmap(norms.clip_factor, (0, None))(means, bound / square)
+            factor = jax.vmap(norms.clip_factor, (0, None))(means, room * bound / square)
             factor = jnp.where(counted, square * factor, 0.0)
-            return jnp.matmul(factor, means, precision=_linear_rows.FULL)
+            return _sums.weighted(factor, means)
+
+        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
 
         return sum_over_users(chunk_sum, data, None, chunk_size)
 

@@ -10,7 +10,8 @@ What it computes: for dense ``LinearData``, with x the rows of a user, each user
 Source: own. The vector of a symmetric matrix is standard ("svec").
 
 Formal guarantee: every sum is over users, of terms that depend on one user's rows alone and have ℓ2 norm at
-most the bound given, by ``geometry.norms``. The product of two terms of ``mean_squares`` is not negative,
+most the bound given, by ``geometry.norms``, and a little less, which pays for the rounding of the sum
+(docs/privacy/sums.md). The product of two terms of ``mean_squares`` is not negative,
 for their entries are not; nor is that of two terms of ``second_moments``, which are positive multiples of
 positive semi-definite matrices: tr(A·B) = ‖A^½·B^½‖_F² ≥ 0. So for both
 ``transforms.summed_contributions(..., nonnegative=True)`` states the sensitivity under REPLACE_ONE, √2 times
@@ -32,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_count,
@@ -60,7 +62,7 @@ def means(bound: ArrayLike, chunk_size: int = 64) -> Moments:
     Raises:
         ValueError: if an argument is not positive, or, by the function, the rows are one-hot.
     """
-    return _sums(bound, chunk_size, lambda x: x)
+    return _of_entries(bound, chunk_size, lambda x: x)
 
 
 def mean_squares(bound: ArrayLike, chunk_size: int = 64) -> Moments:
@@ -74,23 +76,24 @@ def mean_squares(bound: ArrayLike, chunk_size: int = 64) -> Moments:
     Raises:
         ValueError: if an argument is not positive, or, by the function, the rows are one-hot.
     """
-    return _sums(bound, chunk_size, jnp.square)
+    return _of_entries(bound, chunk_size, jnp.square)
 
 
-def _sums(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], Array]) -> Moments:
+def _of_entries(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], Array]) -> Moments:
     require_positive("bound", bound)
     require_count("chunk_size", chunk_size)
 
     def evaluate(data: LinearData) -> Array:
         _require_dense(data)
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
             del position
             terms = jnp.einsum(
                 "um,umd->ud", rows.weights, entrywise(rows.features), precision=_linear_rows.FULL
             )
-            return _clipped_total(terms, counted, bound)
+            return _clipped_total(terms, counted, room * bound)
 
+        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
@@ -122,24 +125,25 @@ def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
         most = "of so few item slots that (items + 4)·√min(items, dim) is at most 65536"
         require(rounding_covered(items, dim), "data", f"{items} item slots of {dim} columns", most)
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Array:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
             del position
             weighted = rows.weights[..., None] * rows.features
             matrices = jnp.einsum(
                 "umd,ume->ude", weighted, rows.features, precision=_linear_rows.FULL
             )
-            return _clipped_total(jax.vmap(triangle)(matrices), counted, _ROOM * bound)
+            return _clipped_total(jax.vmap(triangle)(matrices), counted, _ROOM * room * bound)
 
+        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
 
 
-def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> Array:
+def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> _sums.Split:
     factor = jax.vmap(norms.clip_factor, (0, None))(terms, bound)
     factor = jnp.where(counted & jnp.all(jnp.isfinite(terms), axis=1), factor, 0.0)
     terms = jnp.where(factor[:, None] > 0, terms, 0.0)
-    return jnp.matmul(factor, terms, precision=_linear_rows.FULL)
+    return _sums.weighted(factor, terms)
 
 
 def triangle(matrix: Float[Array, "dim dim"]) -> Float[Array, "size"]:

@@ -22,12 +22,13 @@ Cost: dim² products for each row and each user; memory of the rows of one chunk
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import require, require_count, require_instance, require_positive
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import _linear_rows
@@ -75,6 +76,9 @@ def sandwich_sums(
         require_instance("data", data, LinearData)
         require(not _linear_rows.is_sparse(data), "data.features", "one-hot columns", "dense rows")
         dim = len(at.point)
+        # A product adds up the items of its users too.
+        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = room - data.labels.shape[1] * _sums.GROUP**2 * 2.0**-24
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Sandwich:
             del position
@@ -83,23 +87,26 @@ def sandwich_sums(
             limit = jnp.exp(at.log_radius) / unit
             inside = jax.vmap(norms.clip_factor)(gradients, limit)
             unit_gradients = gradients * (unit * inside * jnp.exp(-at.log_radius))[:, None]
-            unit_gradients = jax.vmap(lambda g: norms.clip_to_norm(g, 1.0))(unit_gradients)
+            unit_gradients = jax.vmap(lambda g: norms.clip_to_norm(g, room))(unit_gradients)
 
             bends = bend(_linear_rows.dots(model, at.point, rows), rows.labels)
             weights = rows.weights * jnp.clip(bends, 0.0, curvature) * inside[:, None]
             good = counted & jnp.all(jnp.isfinite(weights), axis=1)
             weights = jnp.where(good[:, None], weights, 0.0)
             roots = jnp.sqrt(weights)[..., None] * rows.features
-            roots = jax.vmap(lambda b: norms.clip_to_norm(b, HEAD_ROOM * jnp.sqrt(bound)))(roots)
-            return Sandwich(
-                triangle(jnp.einsum("umd,ume->de", roots, roots, precision=_linear_rows.FULL)),
-                triangle(
-                    jnp.einsum(
-                        "ud,ue->de", unit_gradients, unit_gradients, precision=_linear_rows.FULL
-                    )
-                ),
+            roots = jax.vmap(lambda b: norms.clip_to_norm(b, HEAD_ROOM * room * jnp.sqrt(bound)))(
+                roots
             )
+            products: list[Any] = [
+                _sums.over_groups(_outer_products, rows)
+                for rows in (roots, unit_gradients[:, None])
+            ]
+            return Sandwich(*products)
 
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
+
+
+def _outer_products(rows: Float[Array, "users items dim"]) -> Array:
+    return triangle(jnp.einsum("umd,ume->de", rows, rows, precision=_linear_rows.FULL))

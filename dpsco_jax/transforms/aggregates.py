@@ -10,15 +10,15 @@ form; sums, not means, are privatized.
 
 Formal guarantee: let D and D' be neighbours and h_u the clipped contribution of user u, ‖h_u‖ ≤ C. With
 layers h_u = (h_u1, ..., h_uk) clipped to norms C_1, ..., C_k this holds for C = √(C_1² + ... + C_k²), since
-‖h_u‖² = Σ_i ‖h_ui‖²; all layers are one release, on one draw of users, with one charge.
-Removing a user, or replacing one by a user who contributes nothing, takes one h_u out of the sum:
-it moves by at most C. Replacing a user exchanges h_u for h_u': it moves by at most 2C, which is
-reached by opposite contributions. Division by a number that does not depend on the data divides
-both. A user whose contribution holds a NaN or an infinity contributes zero, and so does a user
-masked out; both are functions of that user alone, so the argument is unchanged. The contribution
-may depend on the data of its own user, on public values and on earlier releases, not on other
-users. The bounds are those of real arithmetic: a float32 sum of n users is rounded to about
-n·C·2^-24.
+‖h_u‖² = Σ_i ‖h_ui‖²; all layers are one release, on one draw of users, with one charge. Removing a user, or
+replacing one by a user who contributes nothing, takes one h_u out of the sum: it moves by at most C.
+Replacing a user exchanges h_u for h_u': it moves by at most 2C, which is reached by opposite contributions.
+Division by a number that does not depend on the data divides both. A user whose contribution holds a NaN or
+an infinity contributes zero, and so does a user masked out; both are functions of that user alone, so the
+argument is unchanged. The contribution may depend on the data of its own user, on public values and on
+earlier releases, not on other users. The bounds hold for the sums as they are computed, in two floats
+(``dpsco_jax._sums``), of contributions clipped to C·``_sums.room(n)``, n the rows; ``privatize`` adds the
+noise to both. What is returned to others is rounded, to about n·C·2^-24 (docs/privacy/sums.md).
 
 Cost: three passes over the contributions, one from memory if a chunk of ``microbatch_size`` users
 fits in cache; temporaries of one chunk.
@@ -33,6 +33,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax import lax
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_flag,
@@ -117,13 +118,14 @@ def clipped_mean(
         params: Any = None,
         *,
         user_mask: jax.Array | None = None,
+        in_parts: bool = False,
         **extra_args: Any,
     ) -> tuple[Any, optax.EmptyState]:
         del extra_args
         require_real_leaves("updates", updates)
         _require_user_axis(updates, params)
         total = _sum_of_clipped(updates, clip_norm, user_mask, microbatch_size)
-        return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), total), state
+        return _sums.divided(total, num_users, in_parts), state
 
     return Aggregate(_stateless, update, sensitivity, relation, within_half=True)
 
@@ -138,7 +140,8 @@ def summed_contributions(
 
     Updates are the sum over users, ``[...]``, of contributions each of l2 norm at most
     ``clip_norm``, in at least float32. That the bound holds is the oracle's part of the proof;
-    nothing can check it here.
+    nothing can check it here. ``update`` takes ``remainder``, of the structure of the updates, as an extra
+    argument: what rounding has taken from them (``dpsco_jax._sums``).
 
     Args:
         clip_norm: the bound C to which the oracle clips each user's contribution; or a pytree of bounds C_i
@@ -163,7 +166,13 @@ def summed_contributions(
         sensitivity = sensitivity / 2.0**0.5
 
     def update(
-        updates: Any, state: optax.EmptyState, params: Any = None, **extra_args: Any
+        updates: Any,
+        state: optax.EmptyState,
+        params: Any = None,
+        *,
+        remainder: Any = None,
+        in_parts: bool = False,
+        **extra_args: Any,
     ) -> tuple[Any, optax.EmptyState]:
         del params, extra_args
         require_real_leaves("updates", updates)
@@ -171,7 +180,9 @@ def summed_contributions(
         for leaf in jax.tree.leaves(updates):
             if jnp.promote_types(leaf.dtype, jnp.float32) != leaf.dtype:
                 raise ValueError(f"updates must be at least float32, got {leaf.dtype}")
-        return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), updates), state
+        lost = jax.tree.map(jnp.zeros_like, updates) if remainder is None else remainder
+        total = jax.tree.map(_sums.Split, jax.tree.map(jnp.asarray, updates), lost)
+        return _sums.divided(total, num_users, in_parts), state
 
     # Two nonnegative vectors are nearer to each other than twice the length of one.
     half = not nonnegative
@@ -214,8 +225,10 @@ def _sum_of_clipped(
 ) -> Any:
     if not jax.tree.leaves(updates):
         return updates
+    room = _sums.room(jax.tree.leaves(updates)[0].shape[0], microbatch_size or _sums.GROUP)
+    shorter = jax.tree.map(lambda bound: room * bound, clip_norm)
     return sum_in_chunks(
-        lambda rows, counted: clipping.sum_of_clipped(rows, clip_norm, counted),
+        lambda rows, counted: clipping.split_sum_of_clipped(rows, shorter, counted),
         updates,
         user_mask,
         microbatch_size,
@@ -228,7 +241,7 @@ def sum_in_chunks(
     user_mask: jax.Array | None,
     microbatch_size: int | None,
 ) -> Any:
-    """Adds up ``chunk_sum(rows, counted)`` over chunks of users, each user counted once.
+    """Adds up ``chunk_sum(rows, counted)`` over chunks of users, each user counted once; in two parts.
 
     Args:
         chunk_sum: of the rows of some users and which of them count (bool); returns a pytree.
@@ -247,7 +260,8 @@ def sum_in_chunks(
     # computes every gradient twice.
     updates = lax.optimization_barrier(updates)
     if microbatch_size is None or microbatch_size >= num_rows:
-        return chunk_sum(updates, user_mask)
+        terms = chunk_sum(updates, user_mask)
+        return _sums.add(_sums.zeros(terms), terms)
 
     def chunk(index: jax.Array | int) -> Any:
         # The last chunk starts early enough to be whole; its rows already counted are masked out.
@@ -258,6 +272,6 @@ def sum_in_chunks(
         counted &= start + jnp.arange(microbatch_size) >= index * microbatch_size
         return chunk_sum(rows, counted)
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(chunk, 0))
     trips = -(-num_rows // microbatch_size)
-    return lax.fori_loop(0, trips, lambda i, total: jax.tree.map(jnp.add, total, chunk(i)), zeros)
+    nothing = _sums.zeros(jax.eval_shape(chunk, 0))
+    return lax.fori_loop(0, trips, lambda i, total: _sums.add(total, chunk(i)), nothing)

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require_given,
     require_inside,
@@ -143,25 +144,30 @@ def centred_clip(
         params: Any = None,
         *,
         user_mask: jax.Array | None = None,
+        in_parts: bool = False,
         **extra_args: Any,
     ) -> tuple[_Statistic, CentredClipState]:
         del params, extra_args
         require_real_leaves("updates", updates)
         reach = current(state)
+        room = _sums.room(jax.tree.leaves(updates)[0].shape[0], microbatch_size or _sums.GROUP)
 
         def chunk_sum(rows: Any, counted: jax.Array) -> _Statistic:
             away = jax.tree.map(lambda v, c: v.astype(c.dtype) - c[None], rows, state.centre)
-            total = clipping.sum_of_clipped(away, reach, counted)
+            total = clipping.split_sum_of_clipped(away, room * reach, counted)
             if quantile is None:
                 return _Statistic(total, ())
             # A factor of exactly 1 proves that the norm, rounding included, is within the bound.
             factors = jax.vmap(lambda row: norms.clip_factor(row, _INSIDE * reach))(away)
-            return _Statistic(total, jnp.sum(jnp.where(counted & (factors == 1), weight, 0.0)))
+            return _Statistic(total, jnp.sum(counted & (factors == 1), dtype=jnp.int32))
 
         total = sum_in_chunks(chunk_sum, updates, user_mask, microbatch_size)
-        scaled = jax.tree.map(lambda x: x / reach.astype(x.dtype), total.mean)
-        statistic = _Statistic(scaled, total.inside)
-        return jax.tree.map(lambda x: x / jnp.asarray(num_users, x.dtype), statistic), state
+        mean = _sums.divided(total.mean, num_users * reach, in_parts)
+        if quantile is None:
+            return _Statistic(mean, ()), state
+        count = total.inside.astype(float)
+        inside = _sums.Split(count, (total.inside - count.astype(jnp.int32)).astype(float))
+        return _Statistic(mean, _sums.divided(inside, num_users / weight, in_parts)), state
 
     def finish(released: _Statistic, state: CentredClipState) -> tuple[Any, CentredClipState]:
         reach = current(state)

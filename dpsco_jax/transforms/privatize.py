@@ -134,6 +134,8 @@ def privatize(
         updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, PrivatizeState]:
         next_key, noise_key = jax.random.split(state.key)
+        # In two parts where the aggregate has them: one float would be rounded before the noise is on it.
+        extra_args["in_parts"] = True
         statistic, inner = aggregate.update(updates, state.inner, params, **extra_args)
         # In full precision even where a schedule hands over a bfloat16 multiplier: the product has
         # to be the standard deviation that the ledger is charged for.

@@ -118,7 +118,8 @@ def project_subspace(
     directions = jnp.array(basis, jnp.promote_types(jnp.result_type(basis), jnp.float32))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        statistic, state = aggregate.update(updates, state, params, **extra)
+        # Rounded as one number before it is projected: both parts are rows of no basis.
+        statistic, state = aggregate.update(updates, state, params, **{**extra, "in_parts": False})
         vector, unravel = ravel_pytree(statistic)
         found = f"{dim} rows for {vector.size} numbers"
         require(vector.size == dim, "basis", found, "of one row for each number of the statistic")

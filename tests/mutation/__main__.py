@@ -42,6 +42,7 @@ from tests.mutation.faults_proximal import FAULTS as PROXIMAL
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
 from tests.mutation.faults_subspaces import FAULTS as SUBSPACES
+from tests.mutation.faults_sums import FAULTS as SUMS
 from tests.mutation.faults_values import FAULTS as VALUES
 from tests.mutation.faults_whitened import FAULTS as WHITENED
 from tests.mutation.fork_server import FAILED, PASSED, Run, Server
@@ -51,7 +52,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
-    *HISTOGRAMS, *SUBSPACES,
+    *HISTOGRAMS, *SUBSPACES, *SUMS,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

@@ -59,8 +59,8 @@ FAULTS = (
     Fault(
         "units: the cap on a user's sum is accounted for and not applied",
         _UPDATES,
-        "releases.longest * clip_norm, counted)",
-        "float(slots) * clip_norm, counted)",
+        "longest = room * releases.longest * clip_norm",
+        "longest = float(slots) * clip_norm",
         (*_WHOLE, *rows("element_sgd, poisson users capped")),
     ),
     Fault(
@@ -73,7 +73,7 @@ FAULTS = (
     Fault(
         "units: elements of a user whose sum is capped are not clipped themselves",
         _UPDATES,
-        "clipped = jax.vmap(lambda g: norms.clip_to_norm(g, clip_norm))(made)",
+        "clipped = jax.vmap(lambda g: norms.clip_to_norm(g, room * clip_norm))(made)",
         "clipped = made",
         _FAR,
     ),

@@ -308,7 +308,7 @@ FAULTS = (
     Fault(
         "sandwich: Hessians are not clipped",
         "oracles/sandwich.py",
-        "norms.clip_to_norm(b, HEAD_ROOM * jnp.sqrt(bound))",
+        "norms.clip_to_norm(b, HEAD_ROOM * room * jnp.sqrt(bound))",
         "norms.clip_to_norm(b, 1e6 * jnp.sqrt(bound))",
         ("tests/oracles/test_sandwich.py",),
     ),

@@ -74,7 +74,8 @@ def test_clipped_sum_of_all_users(clip_norm, chunk_size):
     expected = _clipped(EXACT, clip_norm).sum(0)
     np.testing.assert_allclose(estimate.gradient, expected, rtol=1e-4, atol=1e-5)
     assert estimate.num_gradients == MASK.sum()
-    assert estimate.extra_args == {}
+    assert list(estimate.extra_args) == ["remainder"]
+    np.testing.assert_allclose(estimate.extra_args["remainder"], 0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("chunk_size", [2, 64])

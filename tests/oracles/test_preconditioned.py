@@ -134,7 +134,7 @@ def test_two_nonnegative_users_are_no_further_apart_than_their_sensitivity():
     pair = constant(0, 1, 2), constant(3, 4, 5)
     worst = [total(PREPARE(MODEL, data, DIM)) for data in pair]
     assert largest <= sensitivity
-    assert float(jnp.linalg.norm(worst[0] - worst[1])) == pytest.approx(sensitivity, rel=1e-5)
+    assert float(jnp.linalg.norm(worst[0] - worst[1])) == pytest.approx(sensitivity, rel=2e-5)
 
 
 @pytest.mark.parametrize(("columns", "feature_bound"), [(3, 2.0), (3, 0.1), (5, 0.7), (7, 3.0)])
@@ -146,7 +146,7 @@ def test_moments_at_the_bound_are_not_above_it_by_rounding(columns, feature_boun
     total = jax.jit(preconditioned.second_moments(model, DIM))
     found = np.linalg.norm(np.asarray(total(PREPARE(model, user, DIM)), np.float64))
     bound = feature_bound**2 / columns**0.5
-    assert bound * (1 - 1e-5) < found <= bound
+    assert bound * (1 - 2e-5) < found <= bound
 
 
 @pytest.mark.parametrize("size", [1.5, 30.0])

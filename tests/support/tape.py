@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import privacy
+from dpsco_jax import _sums, privacy
 
 
 class Declared(NamedTuple):
@@ -132,7 +132,7 @@ class Tape:
                 )
             )
 
-        arrays = jax.tree.map(jnp.asarray, statistic)
+        arrays = jax.tree.map(jnp.asarray, _sums.rounded(statistic))
         wide = jax.tree.map(
             lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), arrays
         )

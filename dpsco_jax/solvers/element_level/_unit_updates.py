@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import _checks, _sums, transforms
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, sampling
-from dpsco_jax.oracles.chunks import sum_over_users
+from dpsco_jax.oracles.chunks import split_sum_over_users
 from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -157,15 +157,18 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
             made = jax.lax.optimization_barrier(
                 jax.vmap(lambda unit: one_unit(params, unit))(units)
             )
-            clipped = jax.vmap(lambda g: norms.clip_to_norm(g, clip_norm))(made)
-            sums = jax.tree.map(
+            clipped = jax.vmap(lambda g: norms.clip_to_norm(g, room * clip_norm))(made)
+            of_users = jax.tree.map(
                 lambda x: jnp.sum(x.reshape(-1, slots, *x.shape[1:]), axis=1), clipped
             )
-            total = clipping.sum_of_clipped(sums, releases.longest * clip_norm, counted)
+            longest = room * releases.longest * clip_norm
+            total = clipping.split_sum_of_clipped(of_users, longest, counted)
             return total, gradients.count_items(units, jnp.repeat(counted, slots))
 
         everyone = jnp.arange(users, dtype=jnp.int32)
-        total, count = sum_over_users(chunk_sum, everyone, drawn, max(1, mean.chunk_size // slots))
-        return Estimate(total, {}, count)
+        at_once = max(1, mean.chunk_size // slots)
+        room = _sums.room(users, at_once, slots)
+        total, count = split_sum_over_users(chunk_sum, everyone, drawn, at_once)
+        return Estimate(_sums.rounded(total), {"remainder": _sums.remainder(total)}, count)
 
     return oracle

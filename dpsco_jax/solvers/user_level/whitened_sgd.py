@@ -242,7 +242,8 @@ def _opening_radius(
 
     def inside(key: jax.Array, log_radius: jax.Array, rows: linear.LinearData) -> Estimate:
         found = sums(key, start._replace(log_radius=log_radius), rows)
-        return found._replace(gradient=found.gradient.inside)
+        lost = {"remainder": found.extra_args["remainder"].inside}
+        return found._replace(gradient=found.gradient.inside, extra_args=lost)
 
     steps = jnp.arange(plan.radius_steps)
     rates = 1.0 / (1.0 + steps / 4.0)

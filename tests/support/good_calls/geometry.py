@@ -36,6 +36,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "radius": kinds.POSITIVE.also(np.ones(2))(1.0),
     },
     # Rows without a leaf, such as None, are an empty tree, as are their sums.
+    "geometry.clipping.split_sum_of_clipped": {**_CLIP, "rows": kinds.TREE(VECTORS)},
     "geometry.clipping.sum_of_clipped": {**_CLIP, "rows": kinds.TREE(VECTORS)},
     "geometry.clipping.layers": _CLIP,
     "geometry.domains.require_proven_moves": {"name": kinds.WORDS("domain")},

@@ -1,0 +1,235 @@
+"""Sums in two parts against exact rationals; adversarial users, who move plain sums by too much."""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import _sums, transforms
+from dpsco_jax.geometry import clipping
+from dpsco_jax.mechanisms import additive, correlated_noise
+from dpsco_jax.oracles import chunks, gradients, linear
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.users import UserData
+from tests.support.adversarial_sums import drifting, exact_move
+
+USERS = 8192
+EVERYBODY = jnp.ones(USERS, bool)
+
+
+def _exact(leaf, at=()):
+    return Fraction(float(leaf.high[at])) + Fraction(float(leaf.low[at]))
+
+
+def _moves(total, block):
+    """By how much more than one user may move it, in units of that."""
+    first, second = (total(rows) for rows in drifting(USERS, block))
+    return float(abs(_exact(first, 0) - _exact(second, 0))) / 2
+
+
+@pytest.fixture(scope="module")
+def plain():
+    def total(rows):
+        return jax.lax.fori_loop(0, USERS, lambda i, s: s + rows[i], jnp.zeros(()))
+
+    return jax.jit(total)
+
+
+def test_the_neighbours_move_a_plain_sum_by_more_than_one_user_may(plain):
+    first, second = drifting(USERS, 1)
+    assert exact_move(first, second) == 2
+    assert float(plain(first) - plain(second)) > 2 * 1.3
+
+
+@pytest.mark.parametrize("block", [1, 16, 64])
+def test_no_user_moves_a_sum_of_clipped_rows_by_more(block):
+    room = _sums.room(USERS)
+    run = jax.jit(lambda rows: clipping.split_sum_of_clipped(rows[:, None], room, EVERYBODY))
+    assert 0.999 < _moves(run, block) <= 1
+
+
+@pytest.mark.parametrize("block", [8, 64])
+def test_no_user_moves_the_sum_of_an_oracle_by_more(block):
+    oracle = gradients.clipped_gradient_sum(lambda _, w, items, mask: items[0], 1.0)
+
+    def total(rows):
+        data = UserData(rows[:, None, None], None)
+        found = oracle(jax.random.key(0), jnp.zeros(1), data)
+        return _sums.Split(found.gradient, found.extra_args["remainder"])
+
+    assert 0.999 < _moves(jax.jit(total), block) <= 1
+
+
+def test_chunks_are_added_without_error_and_counts_as_they_are():
+    def chunk_sum(rows, counted, position):
+        return jnp.sum(jnp.where(counted, rows, 0)), jnp.sum(counted, dtype=jnp.int32)
+
+    def moved(rows):
+        total, count = chunks.split_sum_over_users(chunk_sum, rows, None, 64)
+        return jax.tree.map(lambda x: x[None], total), count
+
+    run = jax.jit(moved)
+    (first, count), (second, _) = (run(rows) for rows in drifting(USERS, 64))
+    assert count == USERS
+    assert abs(_exact(first, 0) - _exact(second, 0)) == 2
+    rounded, _ = jax.jit(lambda rows: chunks.sum_over_users(chunk_sum, rows, None, 64))(
+        drifting(USERS, 64)[0]
+    )
+    assert rounded == first.high[0]
+
+
+def test_no_user_moves_a_weighted_sum_by_more():
+    """As the linear oracle adds: at 64 columns at once, the order of a matrix product."""
+    run = jax.jit(lambda rows: _sums.weighted(jnp.ones(USERS), rows[:, None] * jnp.ones(64)))
+    for block in (1, 8, 64):
+        assert _moves(run, block) <= 1 / _sums.room(USERS)
+
+
+def _linear_sum(features, dim):
+    model = losses.logistic(2.0).linear_model
+    users = jax.tree.leaves(features)[0].shape[0]
+    data = UserData(Example(features, jnp.zeros((users, 1))), None)
+    oracle = linear.clipped_gradient_sum(model, 0.25)
+    found = oracle(jax.random.key(0), jnp.zeros(dim), linear.prepare(model, data, dim))
+    return found.gradient, found.extra_args["remainder"]
+
+
+def test_the_linear_oracle_bounds_the_move_of_dense_rows():
+    """Slopes of one half, features twice what drifts, clipped or not."""
+    run = jax.jit(lambda rows: _sums.Split(*_linear_sum(rows[:, None, None] * jnp.ones(2), 2)))
+    for block in (1, 8):
+        first, second = (run(rows) for rows in drifting(USERS, block))
+        move = [float(_exact(first, j) - _exact(second, j)) for j in range(2)]
+        assert 0.999 * 0.5 < np.hypot(*move) <= 0.5
+
+
+def test_sums_of_one_hot_rows_do_not_depend_on_order_and_are_no_longer():
+    rng = np.random.default_rng(0)
+    columns = rng.integers(0, 40, (5000, 1, 3)).astype(np.int32)
+    run = jax.jit(lambda c: _linear_sum(OneHot(c), 40))
+    first, lost = run(columns)
+    again, lost_again = run(columns[rng.permutation(5000)])
+    np.testing.assert_array_equal(np.float64(first) + lost, np.float64(again) + lost_again)
+
+
+def test_scattered_values_are_cut_and_never_rounded_away_from_zero():
+    rng = np.random.default_rng(1)
+    values = rng.uniform(-2, 2, (4096, 2)).astype(np.float32)
+    places = np.stack([np.arange(4096) % 7, 7 + np.arange(4096) % 5], 1).astype(np.int32)
+    found = jax.jit(lambda v: _sums.scattered(v, places, 12, 2.0))(values)
+    for place in range(12):
+        mine = values[places == place]
+        expected = sum(Fraction(int(float(v) * 2**33), 2**33) for v in mine)  # int cuts
+        assert abs(_exact(found, place) - expected) < Fraction(1, 2**44)
+    with pytest.raises(ValueError, match="at most 4096 rows"):
+        _sums.scattered(jnp.ones((4097, 1)), jnp.zeros((4097, 1), int), 3, 1.0)
+
+
+@pytest.mark.parametrize("operation", [_sums.over, _sums.times])
+def test_quotients_and_products_have_no_error_of_one_float(operation):
+    rng = np.random.default_rng(2)
+    high = (1e3 * rng.standard_normal(200)).astype(np.float32)
+    low = (high * rng.uniform(-1, 1, 200) * 2.0**-25).astype(np.float32)
+    by = rng.uniform(1, 1e6, 200).astype(np.float32)
+    found = jax.jit(lambda *x: operation(_sums.Split(*x[:2]), x[2]))(high, low, by)
+    for i in range(200):
+        number, factor = Fraction(float(high[i])) + Fraction(float(low[i])), Fraction(float(by[i]))
+        exact = number / factor if operation is _sums.over else number * factor
+        assert abs(_exact(found, i) - exact) <= abs(exact) * Fraction(1, 2**33)
+
+
+def test_a_long_sum_keeps_its_rest_small_enough():
+    """Of 2^17 terms: without moving the rest up it would itself be rounded like a plain sum."""
+    rows = np.where(np.arange(2**17) % 2, 1.0, np.float32(1 / 3)).astype(np.float32)
+    exact = sum(map(Fraction, (2**16, Fraction(float(rows[0])) * 2**16)))
+    for total in (_sums.over_rows, jax.vmap(_sums.over_rows, in_axes=1)):
+        shaped = rows[:, None] if total is not _sums.over_rows else rows
+        found = jax.jit(total)(shaped)
+        at = (0,) if shaped.ndim > 1 else ()
+        assert abs(_exact(found, at) - exact) < Fraction(1, 2**14)
+        assert abs(found.low[at]) <= 2.0**-24 * abs(found.high[at])
+
+
+def test_noise_meets_the_exact_sum_and_not_a_rounded_one():
+    """At 2^24 floats are even: a rest of 0.75 is lost unless the noise is added to it first."""
+    key, whole = jax.random.key(3), jnp.full(1000, 2.0**24)
+    noise = additive.gaussian(jax.random.clone(key), jnp.zeros(1000), 4.0)
+    found = additive.gaussian(key, _sums.Split(whole, jnp.full(1000, 0.75)), 4.0)
+    np.testing.assert_array_equal(found, whole + (jnp.full(1000, 0.75) + noise))
+    assert np.mean(np.asarray(found - whole, np.float64)) > 0.6
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "correlated"),
+    [("clipped_mean", False), ("summed", True), ("summed", False), ("centred", False)],
+)
+def test_what_is_privatized_moves_by_at_most_its_sensitivity(aggregate, correlated):
+    """The statistic as the noise gets it, in two parts."""
+    seen = []
+    made = {
+        "clipped_mean": transforms.clipped_mean(1.0, USERS),
+        "summed": transforms.summed_contributions(1.0, USERS),
+        "centred": transforms.centred_clip(1.0, USERS, centre_rate=0.0),
+    }[aggregate]
+    inner = made.update
+
+    def update(*args, **kwargs):
+        found, state = inner(*args, **kwargs)
+        seen.append(found)
+        return found, state
+
+    correlation = correlated_noise.banded_square_root(4, 1) if correlated else None
+    release = transforms.privatize(
+        made._replace(update=update), jax.random.key(0), 1.0, noise_correlation=correlation
+    )
+    statistics = []
+    for rows in drifting(USERS, 16):
+        total = clipping.split_sum_of_clipped(rows[:, None], _sums.room(USERS), EVERYBODY)
+        updates = total.high if aggregate == "summed" else rows[:, None]
+        extra = {"remainder": total.low} if aggregate == "summed" else {}
+        released, _ = release.update(updates, release.init(jnp.zeros(1)), jnp.zeros(1), **extra)
+        assert released.shape == (1,)
+        found = seen.pop()
+        if aggregate == "summed":
+            off = _exact(found, 0) * USERS - _exact(total, 0)
+            assert abs(off) < Fraction(1, 2**30)
+        statistics.append(_exact(getattr(found, "mean", found), 0))
+    assert 0.999 < float(statistics[0] - statistics[1]) / float(made.sensitivity) <= 1
+
+
+def test_the_room_is_what_the_proof_says():
+    unit = 2.0**-24
+    for n, k in ((10, 64), (10**6, 64), (10**6, 1)):
+        lost = 144 * unit + n * 2.0**-32 + 4 * (n * unit) ** 2 / min(k, 8)
+        np.testing.assert_allclose(1 - _sums.room(n, k), lost + unit, rtol=1e-6)
+    assert _sums.room(1000) > 1 - 1e-5
+    assert _sums.room(10**6) > 0.997
+    assert _sums.room(8 * 10**4, roundings=1) > 0.99 > _sums.room(2 * 10**5, roundings=1)
+    with pytest.raises(ValueError, match="num_rows must be so few"):
+        _sums.room(10**8)
+
+
+def test_the_larger_of_two_numbers_may_come_second():
+    """And nothing is lost where they cancel."""
+    total = jax.jit(_one_by_one)(jnp.asarray([1.0, 2.0**30, 2.0**-9, -(2.0**30)]))
+    assert _exact(total) == 1 + Fraction(1, 2**9)
+
+
+def _one_by_one(terms):
+    total = _sums.zeros(terms[0])
+    for term in terms:
+        total = _sums.add(total, term)
+    return total
+
+
+def test_narrow_floats_and_integers_are_added_as_they_are():
+    like = {"half": jnp.ones(2, jnp.bfloat16), "count": jnp.int32(3), "wide": jnp.ones(2)}
+    total = _sums.add(_sums.zeros(like), like)
+    assert total["half"].dtype == jnp.bfloat16
+    assert total["count"] == 3
+    assert _sums.is_split(total["wide"])
+    assert jax.tree.structure(_sums.remainder(total)) == jax.tree.structure(like)
+    assert jax.tree.structure(_sums.over_groups(lambda x: x.sum(0), jnp.ones((17, 3)))) is not None

@@ -122,6 +122,10 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         chosen = drawn(key, num_users)
         return UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
 
+    # The numbers of blocks are not folded into what may come of folding in the number of a step: for keys of
+    # "unsafe_rbg" that is an exclusive or, so that block b of step t would be block t of step b.
+    (key,) = jax.random.split(key, 1)
+
     def with_block(number: jax.Array, sample: UserSample) -> UserSample:
         users = number * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
         chosen = drawn(jax.random.fold_in(key, number), _BLOCK) & (users < num_users)

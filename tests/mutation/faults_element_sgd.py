@@ -252,6 +252,13 @@ FAULTS = (
         _BLOCKS,
     ),
     Fault(
+        "poisson: the number of a block is folded into the key of its step",
+        _SAMPLING,
+        "(key,) = jax.random.split(key, 1)",
+        "pass",
+        ("tests/oracles/test_sampling.py::test_no_block_of_a_step_is_that_of_another",),
+    ),
+    Fault(
         "poisson: the last block is never drawn",
         _SAMPLING,
         "-(-num_users // _BLOCK), with",

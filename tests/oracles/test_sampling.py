@@ -140,6 +140,20 @@ def test_users_drawn_in_blocks_are_drawn_independently_and_alike(monkeypatch):
     assert sampling.poisson(jax.random.key(0), num_users, 0.0).size == 0
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_no_block_of_a_step_is_that_of_another(monkeypatch, impl):
+    """Steps fold their number into a key, as loops do: every kind of key must tell blocks of steps apart."""
+    monkeypatch.setattr(sampling, "_BLOCK", 64)
+    key, blocks, steps = jax.random.key(0, impl=impl), 4, 4
+    rows = set()
+    for step in range(steps):
+        drawn = sampling.poisson(jax.random.fold_in(key, step), 64 * blocks, 0.5)
+        chosen = np.zeros(64 * blocks, bool)
+        chosen[np.asarray(drawn.indices)[: int(drawn.size)]] = True
+        rows |= {row.tobytes() for row in chosen.reshape(blocks, 64)}
+    assert len(rows) == blocks * steps
+
+
 def test_memory_of_a_draw_is_the_list_of_the_sample():
     def temporaries(num_users):
         draw = jax.jit(lambda key: sampling.poisson(key, num_users, 0.01))

@@ -100,12 +100,15 @@ def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) ->
             at = ruled.use
             made.append(_factors(program.uses[at], ruled, held[at], records[at], cotangents[at]))
         if way.name == "factors":
-            factors[leaf] = made
+            factors[leaf] = jax.lax.optimization_barrier(made)
         elif way.name == "products":
             rows[leaf] = sum(
                 _as_leaves(program, ruled, _terms.products(terms, ruled.sizes[2]))
                 for ruled, terms in zip(way.uses, made, strict=True)
             )
+    # Without the barrier the compiler may compute them once for the norms and again for the sums, and round
+    # half precision in one of the two alone.
+    rows = jax.lax.optimization_barrier(rows)
     shapes = [
         jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, jnp.float32)) for x in leaves
     ]

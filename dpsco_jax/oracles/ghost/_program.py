@@ -8,8 +8,6 @@ What it computes: from the traced loss of one example,
 - ``run``: the loss of one example, with a tap added to every result of every use, whose derivative is the
   cotangent there, and the operands of the uses that do depend on data.
 
-Parameters that come to a use rearranged, never altered, are known as a view of their leaf (``View``).
-
 Source: the taps are those of Goodfellow 2015 and of Bu et al. 2023, at whatever equation.
 
 Formal guarantee: the gradient of the loss is the sum over uses of the derivative of each in what it holds,
@@ -27,31 +25,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpsco_jax.oracles.ghost import _walk
+from dpsco_jax.oracles.ghost._views import View, rearranged
 from dpsco_jax.oracles.ghost._walk import Kind, Value
-
-
-class View(NamedTuple):
-    """A rearrangement of one leaf.
-
-    Attributes:
-        leaf: number of the leaf.
-        axes: for every axis of the view, the axis of the leaf that it is, or ``None`` if it has length one;
-            ``None`` where axes were merged or split.
-        steps: ``("reshape", shape before)`` and ``("transpose", permutation)``, in order.
-    """
-
-    leaf: int
-    axes: tuple[int | None, ...] | None
-    steps: tuple[tuple[str, tuple[int, ...]], ...]
-
-    def undone(self, array: jax.Array) -> jax.Array:
-        """An array of the shape of the view, rearranged as the leaf is."""
-        for step, numbers in reversed(self.steps):
-            if step == "reshape":
-                array = array.reshape(numbers)
-            else:
-                array = jnp.transpose(array, tuple(numbers.index(i) for i in range(len(numbers))))
-        return array
 
 
 class Fixed(NamedTuple):
@@ -77,7 +52,7 @@ class Use:
     Attributes:
         eqn: the equation.
         fixed: positions of the operands that depend on no data.
-        held: those of them, by position, that depend on parameters: without their arrays.
+        held: those of them, by position, that have derivatives in parameters: without their arrays.
         loops: numbers of the loops around the equation, from the outside.
         lengths: of these loops.
     """
@@ -185,11 +160,16 @@ class _Holding:
         values = results(*(operand.value for operand in known))
         if len(known) != 1 or len(values) != 1 or known[0].view is None:
             return [Fixed(value, loops, leaves) for value in values]
-        return [Fixed(values[0], loops, leaves, _rearranged(eqn, known[0], values[0]))]
+        view = rearranged(eqn, known[0].view, len(loops), known[0].value, values[0])
+        return [Fixed(values[0], loops, leaves, view)]
 
     def use(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
         fixed = tuple(i for i, v in enumerate(operands) if v.kind != Kind.DATA)
-        held = {i: operands[i].known for i in fixed if operands[i].kind == Kind.HELD}
+        held = {
+            i: operands[i].known
+            for i in fixed
+            if operands[i].kind == Kind.HELD and _walk.differentiable(eqn.invars[i].aval)
+        }
         shapes = {
             i: v._replace(value=jax.ShapeDtypeStruct(jnp.shape(v.value), jnp.result_type(v.value)))
             for i, v in held.items()
@@ -216,46 +196,6 @@ class _Holding:
 
 def _sliced(operand: Fixed, loop: int) -> Fixed:
     return operand._replace(loops=(*operand.loops, loop))
-
-
-def _rearranged(eqn: Any, operand: Fixed, result: Any) -> View | None:
-    """The view that the result is, if the equation moves entries and does nothing else."""
-    view, name, stack = operand.view, eqn.primitive.name, len(operand.loops)
-    if view is None:
-        return None
-    before, after = jnp.shape(operand.value), jnp.shape(result)
-    if name == "convert_element_type":
-        real = jnp.issubdtype(jnp.result_type(result), jnp.floating)
-        return view if real else None
-    if name == "transpose":
-        inner = tuple(stack + i for i in eqn.params["permutation"])
-        order = (*range(stack), *inner)
-        axes = None if view.axes is None else tuple(view.axes[i] for i in order)
-        return View(view.leaf, axes, (*view.steps, ("transpose", order)))
-    resized = name in ("reshape", "squeeze", "expand_dims")
-    widened = name == "broadcast_in_dim" and _same_entries(eqn, before[stack:], after[stack:])
-    if not (resized or widened) or eqn.params.get("dimensions") is not None and name == "reshape":
-        return None
-    axes = _kept(before, after, view.axes)
-    return View(view.leaf, axes, (*view.steps, ("reshape", before)))
-
-
-def _same_entries(eqn: Any, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """Whether a broadcast only adds axes of length one."""
-    placed = eqn.params["broadcast_dimensions"]
-    kept = all(after[place] == size for place, size in zip(placed, before, strict=True))
-    return kept and all(size == 1 for i, size in enumerate(after) if i not in placed)
-
-
-def _kept(before: Any, after: Any, axes: Any) -> tuple[int | None, ...] | None:
-    """The axes after a reshape that only adds or drops axes of length one."""
-    if axes is None:
-        return None
-    long = [axis for axis, size in zip(axes, before, strict=True) if size != 1]
-    if [size for size in before if size != 1] != [size for size in after if size != 1]:
-        return None
-    remaining = iter(long)
-    return tuple(next(remaining) if size != 1 else None for size in after)
 
 
 @dataclasses.dataclass

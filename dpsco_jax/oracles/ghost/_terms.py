@@ -11,9 +11,14 @@ Formal guarantee: ``norm_bound`` is at least the norm of G for the numbers as st
 γ_n = n·u/(1 - n·u), an inner product of n terms in any order is off by γ_n·‖a‖‖b‖ (Higham 2002, section 3.1).
 So the sum over pairs, which is added up along one axis and then along the other, is off by γ·L² with
 L = Σ_t ‖l_t‖‖r_t‖ and n = K + N + 2T, and an entry of the sum of products by γ of the sum of its terms' sizes,
-which makes γ·L in norm. Both are added. Squares below 2^-126 may
-be flushed to zero: each squared length has (its terms)·2^-126 added, each sum over pairs T²·2^-126.
-An example whose squared norms leave the range of float32 has an infinite bound; so has one with NaN.
+which makes γ·L in norm. Both are added; further uses of a leaf count with all their terms.
+
+What is below f = 2^-126 may be flushed to zero. Squared lengths have (their terms)·f added. ⟨l_t, l_s⟩ is off
+by 2K·f, products and partial sums, so the sum over pairs by 2K·f·(Σ‖r_t‖)² + 2N·f·(Σ‖l_t‖)² + 2T²·f, which is
+added. In the weighted sum, weight·r_t is off by √N·f in norm, which makes √N·f·Σ‖l_t‖; as each ‖r_t‖ counts as
+√(N·f) at least, this is below weight·γ·L for weights above √f/γ, and so for those above ``LEAST_WEIGHT``: others
+have to be zero. An example whose squared norms leave the range of float32 has an infinite bound; so has one
+with NaN.
 
 Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held for an example.
 """
@@ -28,6 +33,7 @@ FULL = lax.Precision.HIGHEST
 _UNIT = 2.0**-24
 _FLUSHED = 2.0**-126
 _OTHER_ROUNDINGS = 16
+LEAST_WEIGHT = 2.0**-43  # √f/γ for the least γ, that of 16 roundings
 
 
 class Terms(NamedTuple):
@@ -90,22 +96,27 @@ def norm_bound(uses: list[Terms], swapped: list[bool]) -> jax.Array:
             the others, as of a table that is looked up at first and multiplied with at last.
     """
     sides = [(u.right, u.left) if s else (u.left, u.right) for u, s in zip(uses, swapped, strict=True)]
-    lengths = [jnp.sum(_lengths(left) * _lengths(right), axis=2) for left, right in sides]
-    longest = sum(lengths[1:], lengths[0])  # [examples, S]
+    lengths = [(_lengths(left), _lengths(right)) for left, right in sides]
+    longest = _total([jnp.sum(left * right, axis=2) for left, right in lengths])  # [examples, S]
     terms = sum(left.shape[-1] + right.shape[-1] for left, right in sides)
     products = sum(use.num_products for use in uses)
-    gamma = _gamma(terms + 2 * products + longest.shape[1] + _OTHER_ROUNDINGS)
+    blocks = len(uses) * (len(uses) + 1) // 2
+    gamma = _gamma(terms + 2 * products + longest.shape[1] + blocks + _OTHER_ROUNDINGS)
     if products == 1:
         square = jnp.square(longest)
         total = jnp.sqrt(jnp.sum(square, axis=1) + square.shape[1] * _FLUSHED)
         return total * (1 + 2 * gamma)
-    square = jnp.zeros(longest.shape, jnp.float32)
+    square = jnp.zeros(longest.shape, longest.dtype)
     for i, (left, right) in enumerate(sides):
         square = square + _added(_pairs(left, left) * _pairs(right, right))
         for other_left, other_right in sides[:i]:
             pairs = _pairs(left, other_left) * _pairs(right, other_right)
             square = square + 2 * _added(pairs)
-    slack = gamma * jnp.square(longest) + products**2 * _FLUSHED
+    slack = gamma * jnp.square(longest) + (2 * products**2 + 2) * _FLUSHED
+    for vectors, others in ((0, 1), (1, 0)):
+        entries = max(side[vectors].shape[-1] for side in sides)
+        of_others = _total([jnp.sum(pair[others], axis=2) for pair in lengths])
+        slack = slack + jnp.square((2 * entries * _FLUSHED) ** 0.5 * of_others)
     total = jnp.sum(jnp.maximum(square, 0) + slack, axis=1)
     whole = jnp.sqrt(jnp.sum(jnp.square(longest), axis=1))
     # NaN must not be lost in a maximum.
@@ -113,12 +124,16 @@ def norm_bound(uses: list[Terms], swapped: list[bool]) -> jax.Array:
     return jnp.where(bad, jnp.inf, jnp.sqrt(total) * (1 + gamma) + gamma * whole)
 
 
+def _total(arrays: list[jax.Array]) -> jax.Array:
+    return sum(arrays[1:], arrays[0])
+
+
 def weighted_sum(use: Terms, weights: jax.Array, rows: int) -> jax.Array:
     """Σ over the examples of weight·gradient, ``[S, K, N]``; examples of weight zero may hold anything.
 
     Args:
         use: the factors.
-        weights: ``[examples]``.
+        weights: ``[examples]``, zero or at least ``LEAST_WEIGHT``.
         rows: K.
     """
     there = (weights > 0)[:, None, None]
@@ -128,7 +143,7 @@ def weighted_sum(use: Terms, weights: jax.Array, rows: int) -> jax.Array:
         left = jnp.where(there[..., None], use.left, 0)
         return jnp.einsum("bstk,bstn->skn", left, right, precision=FULL)
     number = use.left.shape[1]
-    empty = jnp.zeros((number, rows, right.shape[-1]), jnp.float32)
+    empty = jnp.zeros((number, rows, right.shape[-1]), right.dtype)
     stack = jnp.arange(number)[None, :, None]
     return empty.at[jnp.broadcast_to(stack, use.left.shape), use.left].add(right)
 
@@ -138,6 +153,6 @@ def products(use: Terms, rows: int) -> jax.Array:
     if not use.looked_up:
         return jnp.einsum("bstk,bstn->bskn", use.left, use.right, precision=FULL)
     one = jax.vmap(
-        jax.vmap(lambda at, r: jnp.zeros((rows, r.shape[-1]), jnp.float32).at[at].add(r))
+        jax.vmap(lambda at, r: jnp.zeros((rows, r.shape[-1]), r.dtype).at[at].add(r))
     )
     return one(use.left, use.right)

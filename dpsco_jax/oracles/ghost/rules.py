@@ -85,11 +85,12 @@ def convolution(eqn: Any, position: int) -> Rule | None:
     out_axis, in_axis, *window = numbers.rhs_spec
     spatial = [kernel.shape[i] for i in window]
     num_products = math.prod(result.shape) // kernel.shape[out_axis]
-    _, channel_axis, *_ = numbers.out_spec
+    image_axis, channel_axis, *places = numbers.out_spec
 
     def factors(operands: Sequence[Any], cotangent: Any) -> tuple[jax.Array, jax.Array]:
         left = _patches(operands[0], eqn, spatial).reshape(1, num_products, -1)
-        right = jnp.moveaxis(cotangent, channel_axis, -1).reshape(1, num_products, -1)
+        order = (image_axis, *places, channel_axis)
+        right = jnp.transpose(cotangent, order).reshape(1, num_products, -1)
         return left, right
 
     return Rule(((), (in_axis, *window), (out_axis,)), num_products, False, factors)
@@ -113,10 +114,12 @@ def look_up(eqn: Any, position: int) -> Rule | None:
     num_products = math.prod(starts.shape[:-1])
     mode = lax.GatherScatterMode.from_any(eqn.params["mode"])
     clipped = mode in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+    if not clipped and mode != lax.GatherScatterMode.FILL_OR_DROP:
+        return None
     rest = tuple(i for i in range(table.ndim) if i != axis)
 
     def factors(operands: Sequence[Any], cotangent: Any) -> tuple[jax.Array, jax.Array]:
-        at = operands[1].reshape(1, num_products)
+        at = _wide(operands[1]).reshape(1, num_products)
         free = [i for i in range(cotangent.ndim) if i not in offsets]
         inner = [offsets[kept.index(i)] for i in rest]
         right = jnp.transpose(cotangent, (*free, *inner, *_rest(cotangent.ndim, (*free, *inner))))
@@ -139,7 +142,7 @@ def slice_of_one(eqn: Any, position: int) -> Rule | None:
     rest = tuple(i for i in range(len(shape)) if i != axis)
 
     def factors(operands: Sequence[Any], cotangent: Any) -> tuple[jax.Array, jax.Array]:
-        at = jnp.clip(operands[1 + axis], 0, shape[axis] - 1).astype(jnp.int32)
+        at = jnp.clip(_wide(operands[1 + axis]), 0, shape[axis] - 1).astype(jnp.int32)
         return at.reshape(1, 1), cotangent.reshape(1, 1, -1)
 
     return Rule(((), (axis,), rest), 1, True, factors)
@@ -165,6 +168,11 @@ def _patches(images: jax.Array, eqn: Any, window: Sequence[int]) -> jax.Array:
         part = lax.slice(padded, (0, 0, *first), (*padded.shape[:2], *last), (1, 1, *steps))
         seen.append(jnp.moveaxis(part, 1, -1))
     return jnp.stack(seen, axis=-1)
+
+
+def _wide(numbers: jax.Array) -> jax.Array:
+    """Numbers of rows, in a kind that holds the number of the last one."""
+    return numbers.astype(jnp.int32) if numbers.dtype.itemsize < 4 else numbers
 
 
 def _rest(number: int, taken: Sequence[int]) -> tuple[int, ...]:

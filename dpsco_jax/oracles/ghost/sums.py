@@ -8,7 +8,7 @@ clipping").
 
 Formal guarantee: every example adds factor·g, with factor·‖g‖ ≤ ``clip_norm`` for the g that its stored
 activations and cotangents make up, roundings of the product included (``_terms``, ``geometry.norms``); it adds
-zero where a norm is not finite or above 1e19. So the sum moves by at most ``clip_norm`` when an example is
+zero where a norm is not finite, above 1e19 or so, or above 2^43 times its bound. So the sum moves by at most ``clip_norm`` when an example is
 added or removed and by twice that when one is replaced, whatever the loss: an activation or a cotangent of an
 example is a function of that example and of the parameters. A loss that looks at other examples, as through
 statistics of a batch, cannot be written here: it is given one at a time.
@@ -160,7 +160,7 @@ def _clipped(
     for bound, group, norm in zip(bounds, groups, norms, strict=True):
         limit = _HEAD_ROOM * jnp.asarray(bound, norm.dtype)
         factor = jnp.minimum(1, limit / norm) if normalize is None else limit / (norm + normalize)
-        factor = jnp.where(counted, factor, 0)
+        factor = jnp.where(counted & (factor >= _terms.LEAST_WEIGHT), factor, 0)
         for leaf in group:
             totals[leaf] = parts.weighted_sum(leaf, factor)
     return jax.tree.unflatten(structure, totals)

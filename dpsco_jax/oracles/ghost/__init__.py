@@ -1,14 +1,14 @@
 """Clipped sums of gradients of any loss at about the cost of a gradient of the mean: "ghost clipping".
 
 What it computes: Σ_e clip(g_e) over examples (or users) e. The loss of one example is traced. Where its
-parameters meet data, a tap is put on the result; one backward pass over the batch gives the cotangents there.
-The gradient of a dense product is then Σ_t a_t ⊗ c_t, of activations a and cotangents c: its norm comes from
-inner products, and the weighted sum over examples is one product. So do convolutions (of patches), look-ups in
-tables, layers in ``scan``, tied weights; any other equation is differentiated by itself, for the parameters in
-it alone.
+parameters meet data, a tap is put on the result; one backward pass over the batch gives the cotangents
+there. The gradient of a dense product is then Σ_t a_t ⊗ c_t, of activations a and cotangents c: its norm
+comes from inner products, and the weighted sum over examples is one product. So do convolutions (of
+patches), look-ups in tables, layers in ``scan``, tied weights; any other equation is differentiated by
+itself, for the parameters in it alone.
 
-Source: Goodfellow 2015; Li, Tramèr, Liang and Hashimoto 2022 ("ghost clipping"); Bu, Mao and Xu 2022 ("mixed
-ghost clipping"); Bu et al. 2023 ("book-keeping", one backward pass).
+Source: Goodfellow 2015; Li, Tramèr, Liang and Hashimoto 2022 ("ghost clipping"); Bu, Mao and Xu 2022
+("mixed ghost clipping"); Bu et al. 2023 ("book-keeping", one backward pass).
 
 Modules: ``sums`` (``clipped_sum`` for optax chains, ``clipped_gradient_sum`` for solvers), ``report``
 (``explain``: which way every parameter goes), ``rules`` (the table of equations, open to additions).

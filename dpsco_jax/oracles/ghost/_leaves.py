@@ -1,4 +1,5 @@
-"""Which way every leaf of the parameters goes: by factors of its gradients, or by the gradients themselves.
+"""Which way every leaf of the parameters goes: by factors of its gradients, or by the gradients
+themselves.
 
 What it computes: for each use of parameters the rule of its equation, and for each leaf
 
@@ -9,7 +10,8 @@ What it computes: for each use of parameters the rule of its equation, and for e
 
 Source: the choice between the first two is that of Bu et al. 2022 ("mixed ghost clipping").
 
-Formal guarantee: every leaf goes exactly one way, and a use of several leaves goes by rows for all of them.
+Formal guarantee: every leaf goes exactly one way, and a use of several leaves goes by rows for all of
+them.
 
 Cost: none; a function of shapes.
 """
@@ -19,7 +21,6 @@ from typing import NamedTuple
 
 from dpsco_jax.oracles.ghost._program import Program, Use
 from dpsco_jax.oracles.ghost.rules import RULES, Rule
-
 
 MOST_TERMS = 2**20  # then the bound of a norm is within 7 % where nothing cancels
 

@@ -1,11 +1,13 @@
-"""The gradients of all examples in parts: one backward pass for the cotangents, then norms and weighted sums.
+"""The gradients of all examples in parts: one backward pass for the cotangents, then norms and weighted
+sums.
 
 What it computes: for every leaf its factors or its gradients, by the way it goes (``_leaves``), from a
 ``Program``; bounds of the joint norms of groups of leaves; Σ over the examples of weight·gradient.
 
 Source: Bu et al. 2023 ("book-keeping"): the pass that gives the norms gives the sum too.
 
-Formal guarantee: bounds are at least the norms of what is summed up, by ``_terms`` and ``geometry.norms``.
+Formal guarantee: bounds are at least the norms of what is summed up, by ``_terms`` and
+``geometry.norms``.
 
 Cost: one forward and one backward pass, and the factors or gradients of every leaf.
 """

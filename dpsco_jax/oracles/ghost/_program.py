@@ -10,8 +10,8 @@ What it computes: from the traced loss of one example,
 
 Source: the taps are those of Goodfellow 2015 and of Bu et al. 2023, at whatever equation.
 
-Formal guarantee: the gradient of the loss is the sum over uses of the derivative of each in what it holds,
-applied to the cotangents of its taps, carried back to the parameters through ``held``.
+Formal guarantee: the gradient of the loss is the sum over uses of the derivative of each in what it
+holds, applied to the cotangents of its taps, carried back to the parameters through ``held``.
 
 Cost: ``run`` is the loss, one addition more for each use.
 """
@@ -111,7 +111,9 @@ class Program:
         self._walked(holding, leaves, None)
         return holding.operands
 
-    def run(self, leaves: Sequence[Any], example: Any, taps: Sequence[Any]) -> tuple[Any, list[Any]]:
+    def run(
+        self, leaves: Sequence[Any], example: Any, taps: Sequence[Any]
+    ) -> tuple[Any, list[Any]]:
         """The loss of an example, and for every use the operands that depend on data."""
         running = _Running(self._spans, taps, 0, 0)
         (end,) = self._walked(running, leaves, jax.tree.leaves(example))
@@ -257,4 +259,3 @@ class _Running:
         self.records.extend(records)
         self.next_loop = next_loop
         return [*end, *given]
-

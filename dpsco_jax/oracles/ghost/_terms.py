@@ -1,24 +1,27 @@
-"""Gradients that are sums of products of two vectors: their norms and their weighted sum, without building them.
+"""Gradients that are sums of products of two vectors: their norms and their weighted sum, without
+building them.
 
-What it computes: a gradient G = Σ_t l_t ⊗ r_t, of one example, is kept as its factors: ``left`` [S, T, K] and
-``right`` [S, T, N]; for a look-up, ``left`` [S, T] holds the numbers of rows and stands for their unit vectors.
-The squared norm is Σ_ts ⟨l_t, l_s⟩·⟨r_t, r_s⟩, one number for a pair of products in place of K·N for each.
+What it computes: a gradient G = Σ_t l_t ⊗ r_t, of one example, is kept as its factors: ``left`` [S, T,
+K] and ``right`` [S, T, N]; for a look-up, ``left`` [S, T] holds the numbers of rows and stands for their
+unit vectors. The squared norm is Σ_ts ⟨l_t, l_s⟩·⟨r_t, r_s⟩, one number for a pair of products in place
+of K·N for each.
 
 Source: Goodfellow 2015 for T = 1; Li, Tramèr, Liang and Hashimoto 2022, section 4 ("ghost clipping").
 
-Formal guarantee: ``norm_bound`` is at least the norm of G for the numbers as stored, and at least that of what
-``weighted_sum`` adds up for the example, its own roundings included. With u the unit roundoff of float32 and
-γ_n = n·u/(1 - n·u), an inner product of n terms in any order is off by γ_n·‖a‖‖b‖ (Higham 2002, section 3.1).
-So the sum over pairs, which is added up along one axis and then along the other, is off by γ·L² with
-L = Σ_t ‖l_t‖‖r_t‖ and n = K + N + 2T, and an entry of the sum of products by γ of the sum of its terms' sizes,
-which makes γ·L in norm. Both are added; further uses of a leaf count with all their terms.
+Formal guarantee: ``norm_bound`` is at least the norm of G for the numbers as stored, and at least that
+of what ``weighted_sum`` adds up for the example, its own roundings included. With u the unit roundoff of
+float32 and γ_n = n·u/(1 - n·u), an inner product of n terms in any order is off by γ_n·‖a‖‖b‖ (Higham
+2002, section 3.1). So the sum over pairs, which is added up along one axis and then along the other, is
+off by γ·L² with L = Σ_t ‖l_t‖‖r_t‖ and n = K + N + 2T, and an entry of the sum of products by γ of the
+sum of its terms' sizes, which makes γ·L in norm. Both are added; further uses of a leaf count with all
+their terms.
 
-What is below f = 2^-126 may be flushed to zero. Squared lengths have (their terms)·f added. ⟨l_t, l_s⟩ is off
-by 2K·f, products and partial sums, so the sum over pairs by 2K·f·(Σ‖r_t‖)² + 2N·f·(Σ‖l_t‖)² + 2T²·f, which is
-added. In the weighted sum, weight·r_t is off by √N·f in norm, which makes √N·f·Σ‖l_t‖; as each ‖r_t‖ counts as
-√(N·f) at least, this is below weight·γ·L for weights above √f/γ, and so for those above ``LEAST_WEIGHT``: others
-have to be zero. An example whose squared norms leave the range of float32 has an infinite bound; so has one
-with NaN.
+What is below f = 2^-126 may be flushed to zero. Squared lengths have (their terms)·f added. ⟨l_t, l_s⟩
+is off by 2K·f, products and partial sums, so the sum over pairs by 2K·f·(Σ‖r_t‖)² + 2N·f·(Σ‖l_t‖)² +
+2T²·f, which is added. In the weighted sum, weight·r_t is off by √N·f in norm, which makes √N·f·Σ‖l_t‖;
+as each ‖r_t‖ counts as √(N·f) at least, this is below weight·γ·L for weights above √f/γ, and so for
+those above ``LEAST_WEIGHT``: others have to be zero. An example whose squared norms leave the range of
+float32 has an infinite bound; so has one with NaN.
 
 Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held for an example.
 """
@@ -95,7 +98,9 @@ def norm_bound(uses: list[Terms], swapped: list[bool]) -> jax.Array:
         swapped: of which of them the left factor belongs to the axes that are those of the right factor of
             the others, as of a table that is looked up at first and multiplied with at last.
     """
-    sides = [(u.right, u.left) if s else (u.left, u.right) for u, s in zip(uses, swapped, strict=True)]
+    sides = [
+        (u.right, u.left) if s else (u.left, u.right) for u, s in zip(uses, swapped, strict=True)
+    ]
     lengths = [(_lengths(left), _lengths(right)) for left, right in sides]
     longest = _total([jnp.sum(left * right, axis=2) for left, right in lengths])  # [examples, S]
     terms = sum(left.shape[-1] + right.shape[-1] for left, right in sides)
@@ -152,7 +157,5 @@ def products(use: Terms, rows: int) -> jax.Array:
     """The gradients themselves, ``[examples, S, K, N]``."""
     if not use.looked_up:
         return jnp.einsum("bstk,bstn->bskn", use.left, use.right, precision=FULL)
-    one = jax.vmap(
-        jax.vmap(lambda at, r: jnp.zeros((rows, r.shape[-1]), r.dtype).at[at].add(r))
-    )
+    one = jax.vmap(jax.vmap(lambda at, r: jnp.zeros((rows, r.shape[-1]), r.dtype).at[at].add(r)))
     return one(use.left, use.right)

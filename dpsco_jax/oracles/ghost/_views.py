@@ -4,8 +4,8 @@ What it computes: which rearrangement of a leaf a value is, equation by equation
 
 Source: none.
 
-Formal guarantee: a value with a view holds the entries of its leaf, each once, at most rounded to another kind
-of number; anything else has none.
+Formal guarantee: a value with a view holds the entries of its leaf, each once, at most rounded to
+another kind of number; anything else has none.
 
 Cost: none; a function of shapes.
 """
@@ -62,7 +62,7 @@ def rearranged(eqn: Any, view: View, stack: int, operand: Any, result: Any) -> V
         return View(view.leaf, axes, (*view.steps, ("transpose", order)))
     resized = name in ("reshape", "squeeze", "expand_dims")
     widened = name == "broadcast_in_dim" and _same_entries(eqn, before[stack:], after[stack:])
-    if not (resized or widened) or eqn.params.get("dimensions") is not None and name == "reshape":
+    if not (resized or widened) or (eqn.params.get("dimensions") is not None and name == "reshape"):
         return None
     axes = _kept(before, after, view.axes)
     return View(view.leaf, axes, (*view.steps, ("reshape", before)))

@@ -1,7 +1,7 @@
 """Which way the gradients of every parameter go, in words and numbers, before anything runs.
 
-What it computes: for each leaf of the parameters whether its clipped sum comes from factors of the gradients or
-from the gradients themselves, why, and how many numbers are held for an example.
+What it computes: for each leaf of the parameters whether its clipped sum comes from factors of the
+gradients or from the gradients themselves, why, and how many numbers are held for an example.
 
 Source: none.
 

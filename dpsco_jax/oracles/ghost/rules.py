@@ -1,12 +1,13 @@
 """The table of rules: how the gradient of a use of parameters falls apart into products of two vectors.
 
-What it computes: for an equation with one operand of parameters, ``Rule.factors`` gives the left and right
-factors of the gradient in that operand from the other operands and the cotangent of the result, for one
-example, outside of loops. ``Rule.axes`` says which axes of the operand the three axes S, K and N of the
-gradient are: together they are all of them. Equations without a rule are differentiated as they are.
+What it computes: for an equation with one operand of parameters, ``Rule.factors`` gives the left and
+right factors of the gradient in that operand from the other operands and the cotangent of the result,
+for one example, outside of loops. ``Rule.axes`` says which axes of the operand the three axes S, K and N
+of the gradient are: together they are all of them. Equations without a rule are differentiated as they
+are.
 
-Source: dense layers, Goodfellow 2015; convolutions as products with patches, Rochette, Manoel and Tramel 2019
-and Bu et al. 2022; look-ups, Li et al. 2022.
+Source: dense layers, Goodfellow 2015; convolutions as products with patches, Rochette, Manoel and Tramel
+2019 and Bu et al. 2022; look-ups, Li et al. 2022.
 
 Formal guarantee: Σ_t left_t ⊗ right_t is the derivative of the equation, in exact arithmetic.
 
@@ -37,7 +38,7 @@ class Rule(NamedTuple):
         num_products: T.
         looked_up: whether left factors are numbers of rows.
         factors: ``(operands, cotangent) -> (left, right)``, of shapes ``[S, T, K]`` and ``[S, T, N]``, or
-            ``[S, T]`` and ``[S, T, N]`` for look-ups. The operand of parameters among ``operands`` is ``None``.
+            ``[S, T]`` and ``[S, T, N]`` for look-ups. The operand of parameters is ``None``.
     """
 
     axes: Axes

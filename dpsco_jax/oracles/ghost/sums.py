@@ -1,19 +1,21 @@
 """Σ clip(g) over examples or users for any loss, without a gradient of each.
 
-What it computes: the sum of clipped gradients of a batch (``clipped_sum``), and the oracle of a private solver
-(``clipped_gradient_sum``), whose users have several items each. See the package for how.
+What it computes: the sum of clipped gradients of a batch (``clipped_sum``), and the oracle of a private
+solver (``clipped_gradient_sum``), whose users have several items each. See the package for how.
 
 Source: Bu et al. 2023 ("book-keeping"); normalization instead of clipping, Bu et al. 2022 ("automatic
 clipping").
 
 Formal guarantee: every example adds factor·g, with factor·‖g‖ ≤ ``clip_norm`` for the g that its stored
-activations and cotangents make up, roundings of the product included (``_terms``, ``geometry.norms``); it adds
-zero where a norm is not finite, above 1e19 or so, or above 2^43 times its bound. So the sum moves by at most ``clip_norm`` when an example is
-added or removed and by twice that when one is replaced, whatever the loss: an activation or a cotangent of an
-example is a function of that example and of the parameters. A loss that looks at other examples, as through
-statistics of a batch, cannot be written here: it is given one at a time.
+activations and cotangents make up, roundings of the product included (``_terms``, ``geometry.norms``);
+it adds zero where a norm is not finite, above 1e19 or so, or above 2^43 times its bound. So the sum
+moves by at most ``clip_norm`` when an example is added or removed and by twice that when one is
+replaced, whatever the loss: an activation or a cotangent of an example is a function of that example and
+of the parameters. A loss that looks at other examples, as through statistics of a batch, cannot be
+written here: it is given one at a time.
 
-Cost: one forward and one backward pass over the examples, and what the ways of the leaves cost (``explain``).
+Cost: one forward and one backward pass over the examples, and what the ways of the leaves cost
+(``explain``).
 """
 
 from collections.abc import Callable

@@ -31,6 +31,7 @@ from tests.mutation.faults_element_sgd import FAULTS as ELEMENT_SGD
 from tests.mutation.faults_elements import FAULTS as ELEMENTS
 from tests.mutation.faults_exact import FAULTS as EXACT
 from tests.mutation.faults_geometry import FAULTS as GEOMETRY
+from tests.mutation.faults_ghost import FAULTS as GHOST
 from tests.mutation.faults_histograms import FAULTS as HISTOGRAMS
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_iteration import FAULTS as ITERATION

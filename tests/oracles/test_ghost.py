@@ -1,5 +1,7 @@
 """Sums of clipped gradients without the gradients: equal to those with them, never above the clip norm."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,7 +152,8 @@ def test_no_example_is_longer_than_the_clip_norm(kind):
         for sign in (1.0, -1.0, -1.0 + 1e-6):
             left = np.concatenate([base[0], base[0] + 1e-5 * sign], axis=1) * size_left
             right = np.concatenate([base[1], sign * base[1]], axis=1) * size_right
-            made = run((jnp.asarray(left, kind), jnp.asarray(right, kind)))
+            given = jnp.asarray(left, jnp.float32), jnp.asarray(right, jnp.float32)
+            made = run(jax.tree.map(lambda x: x.astype(kind), given))
             made = np.asarray(made, float)
             assert np.all(np.linalg.norm(made, axis=(1, 2)) <= bound)
 
@@ -194,3 +197,27 @@ def test_a_derivative_of_its_own_is_kept():
 def test_losses_that_are_none_are_refused(loss, said):
     with pytest.raises(ValueError, match=said):
         ghost.clipped_sum(loss, jnp.ones(3), jnp.ones((2, 3)), 1.0)
+
+
+def test_layers_are_clipped_to_bounds_of_their_own():
+    x, y = NETWORKS["mlp"][2]
+    layers = {"a": 0.01, "b": 0.02, "c": 0.03}
+    run = jax.jit(lambda e: ghost.clipped_sum(_mlp, MLP, e, layers))
+    found = run((x[:1], y[:1]))
+    for name, bound in layers.items():
+        assert 0.99 * bound <= _norm(found[name]) <= bound
+    scaled = ghost.clipped_sum(_mlp, MLP, (x[:1], y[:1]), 0.1, normalize=0.01)
+    size = _norm(ghost.clipped_sum(_mlp, MLP, (x[:1], y[:1]), 1e6))
+    assert _norm(scaled) == pytest.approx(0.1 * size / (size + 0.01), rel=1e-3)
+
+
+def test_no_gradient_of_each_example_is_built():
+    """No array of the program is as large as the gradients of all examples in the large leaf."""
+    number, params = 64, {"a": jnp.ones((90, 80)), "b": jnp.ones(80), "c": jnp.ones((80, 3))}
+    examples = jnp.ones((number, 90)), jnp.zeros(number, jnp.int32)
+    text = jax.jit(lambda p, e: ghost.clipped_sum(_mlp, p, e, 1.0)).lower(params, examples).as_text()
+    sizes = [
+        np.prod([int(n) for n in shape.split("x")[:-1]], dtype=int)
+        for shape in re.findall(r"tensor<((?:\d+x)+)", text)
+    ]
+    assert max(sizes) <= 2 * 90 * 80 < number * 90 * 80

@@ -1,5 +1,4 @@
-"""Which way every leaf of the parameters goes: by factors of its gradients, or by the gradients
-themselves.
+"""Which way every leaf of the parameters goes: by factors of its gradients, or by the gradients.
 
 What it computes: for each use of parameters the rule of its equation, and for each leaf
 

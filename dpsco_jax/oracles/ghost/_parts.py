@@ -1,5 +1,4 @@
-"""The gradients of all examples in parts: one backward pass for the cotangents, then norms and weighted
-sums.
+"""The gradients of all examples in parts: one backward pass, then norms and weighted sums.
 
 What it computes: for every leaf its factors or its gradients, by the way it goes (``_leaves``), from a
 ``Program``; bounds of the joint norms of groups of leaves; Σ over the examples of weight·gradient.

@@ -1,5 +1,4 @@
-"""Gradients that are sums of products of two vectors: their norms and their weighted sum, without
-building them.
+"""Norms and weighted sums of gradients that are sums of products of two vectors, without building them.
 
 What it computes: a gradient G = Σ_t l_t ⊗ r_t, of one example, is kept as its factors: ``left`` [S, T,
 K] and ``right`` [S, T, N]; for a look-up, ``left`` [S, T] holds the numbers of rows and stands for their

@@ -87,6 +87,7 @@ def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Repor
         ValueError: as ``clipped_sum``.
     """
     _checks.require_callable("loss", loss)
+    _checks.require_real_leaves("params", params)
     paths = jax.tree_util.tree_leaves_with_path(params)
     program = Program(loss, params, example)
     leaves = []

@@ -79,6 +79,7 @@ def clipped_sum(
     _checks.require_callable("loss", loss)
     _checks.require_real_leaves("params", params)
     number = _common_length(examples)
+    params, examples = jax.tree.map(jnp.asarray, (params, examples))
     layers = clipping.layers(clip_norm, params)
     if normalize is not None:
         _checks.require_positive("normalize", normalize)

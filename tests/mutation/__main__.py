@@ -52,7 +52,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
-    *HISTOGRAMS, *SUBSPACES,
+    *GHOST, *HISTOGRAMS, *SUBSPACES,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

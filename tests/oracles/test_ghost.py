@@ -215,7 +215,9 @@ def test_no_gradient_of_each_example_is_built():
     """No array of the program is as large as the gradients of all examples in the large leaf."""
     number, params = 64, {"a": jnp.ones((90, 80)), "b": jnp.ones(80), "c": jnp.ones((80, 3))}
     examples = jnp.ones((number, 90)), jnp.zeros(number, jnp.int32)
-    text = jax.jit(lambda p, e: ghost.clipped_sum(_mlp, p, e, 1.0)).lower(params, examples).as_text()
+    text = (
+        jax.jit(lambda p, e: ghost.clipped_sum(_mlp, p, e, 1.0)).lower(params, examples).as_text()
+    )
     sizes = [
         np.prod([int(n) for n in shape.split("x")[:-1]], dtype=int)
         for shape in re.findall(r"tensor<((?:\d+x)+)", text)

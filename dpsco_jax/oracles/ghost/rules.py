@@ -47,7 +47,7 @@ class Rule(NamedTuple):
     factors: Factors
 
 
-def dense(eqn: Any, position: int) -> Rule | None:
+def _dense(eqn: Any, position: int) -> Rule | None:
     """Products of any layout: matrices, batched products of heads, outer products."""
     contracting, batch = eqn.params["dimension_numbers"]
     mine, other = contracting[position], contracting[1 - position]
@@ -76,7 +76,7 @@ def dense(eqn: Any, position: int) -> Rule | None:
     return Rule((tuple(my_batch), tuple(mine), free), num_products, False, factors)
 
 
-def convolution(eqn: Any, position: int) -> Rule | None:
+def _convolution(eqn: Any, position: int) -> Rule | None:
     """Convolutions of one to three dimensions, whose kernel is the parameter; ungrouped ones."""
     p = eqn.params
     if position != 1 or p["feature_group_count"] != 1 or p["batch_group_count"] != 1:
@@ -97,7 +97,7 @@ def convolution(eqn: Any, position: int) -> Rule | None:
     return Rule(((), (in_axis, *window), (out_axis,)), num_products, False, factors)
 
 
-def look_up(eqn: Any, position: int) -> Rule | None:
+def _look_up(eqn: Any, position: int) -> Rule | None:
     """Rows of a table by their numbers: ``table[numbers]`` along one axis, whole in the others."""
     if position != 0:
         return None
@@ -133,7 +133,7 @@ def look_up(eqn: Any, position: int) -> Rule | None:
     return Rule(((), (axis,), rest), num_products, True, factors)
 
 
-def slice_of_one(eqn: Any, position: int) -> Rule | None:
+def _slice_of_one(eqn: Any, position: int) -> Rule | None:
     """One row of a table by its number, which is how ``table[number]`` is traced for a scalar."""
     shape, sizes = eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
     cut = [i for i, (whole, part) in enumerate(zip(shape, sizes, strict=True)) if whole != part]

@@ -161,9 +161,14 @@ class _KindsAlone:
     def fixed(self, eqn: Any, known: Sequence[Any]) -> list[Any]:
         return [None] * len(eqn.outvars)
 
-    data: Callable[[Any, Any, Sequence[Any]], list[Any]] = fixed
-    use: Callable[[Any, Any, Sequence[Any]], list[Any]] = fixed
-    scan: Callable[[Any, Any, Sequence[Any]], list[Any]] = fixed
+    def data(self, eqn: Any, known: Sequence[Any]) -> list[Any]:
+        return [None] * len(eqn.outvars)
+
+    def use(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
+        return [None] * len(eqn.outvars)
+
+    def scan(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
+        return [None] * len(eqn.outvars)
 
 
 def trace(loss: Callable[..., Any], params: Any, example: Any) -> core.ClosedJaxpr:

@@ -185,8 +185,8 @@ def _size(shape: Sequence[int], axes: Sequence[int]) -> int:
 
 
 RULES: dict[str, Callable[[Any, int], Rule | None]] = {
-    "dot_general": dense,
-    "conv_general_dilated": convolution,
-    "gather": look_up,
-    "dynamic_slice": slice_of_one,
+    "dot_general": _dense,
+    "conv_general_dilated": _convolution,
+    "gather": _look_up,
+    "dynamic_slice": _slice_of_one,
 }

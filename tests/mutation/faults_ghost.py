@@ -66,13 +66,6 @@ FAULTS = (
         _TESTS,
     ),
     Fault(
-        "ghost: trips of a loop with parameters of their own are added up",
-        _PARTS,
-        "own = [1 + i for i, s in enumerate(stacked) if s]",
-        "own = [1 + i for i, s in enumerate(stacked) if s][::-1]",
-        _TESTS,
-    ),
-    Fault(
         "ghost: trips that share parameters are not added up",
         _PARTS,
         "return jnp.sum(gradient, axis=shared) if shared else gradient",

@@ -177,6 +177,7 @@ def _as_leaf(program: Program, ruled: Ruled, gradient: jax.Array) -> jax.Array:
     """A gradient ``[S, K, N]``, in the shape of the leaf."""
     use = program.uses[ruled.use]
     view = use.held[ruled.position].view
+    assert view is not None  # else it has no rule
     shape = use.eqn.invars[ruled.position].aval.shape
     trips = [n for n, own in zip(use.lengths, ruled.stacked, strict=True) if own]
     order = [i for axes in ruled.rule.axes for i in axes]

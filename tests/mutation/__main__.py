@@ -31,6 +31,7 @@ from tests.mutation.faults_element_sgd import FAULTS as ELEMENT_SGD
 from tests.mutation.faults_elements import FAULTS as ELEMENTS
 from tests.mutation.faults_exact import FAULTS as EXACT
 from tests.mutation.faults_geometry import FAULTS as GEOMETRY
+from tests.mutation.faults_ghost import FAULTS as GHOST
 from tests.mutation.faults_histograms import FAULTS as HISTOGRAMS
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_iteration import FAULTS as ITERATION
@@ -52,7 +53,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
-    *HISTOGRAMS, *SUBSPACES, *SUMS,
+    *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

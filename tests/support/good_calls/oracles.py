@@ -18,7 +18,23 @@ _SMOOTHING = {"smoothing_radius": kinds.NONNEGATIVE(0.1)}
 _RADIUS = {"radius": kinds.NONNEGATIVE(0.1)}
 _POOL = {"shifts": kinds.NUMBERS(_SHIFTS), "point": VECTOR}
 
+_GHOST = {
+    "loss": kinds.FUNCTION(lambda params, example: jnp.sum(jnp.tanh(params * example))),
+    "params": kinds.TREE(jnp.asarray(VECTOR)),
+}
+_CLIP = {"clip_norm": kinds.POSITIVE(1.0)}
+
 GOOD: dict[str, dict[str, Any]] = {
+    "oracles.ghost.sums.clipped_sum": {
+        **_GHOST,
+        **_CLIP,
+        "examples": Kind("arrays of one length", (7, (), (np.ones(2), np.ones(3))))(
+            np.ones((12, DIM), np.float32)
+        ),
+        "normalize": kinds.POSITIVE.but(None)(0.1),
+    },
+    "oracles.ghost.report.explain": {**_GHOST, "example": kinds.ANY(np.ones(DIM, np.float32))},
+    "oracles.ghost.sums.clipped_gradient_sum": _CLIP,
     "oracles.linear.clipped_gradient_sum": _SMOOTHING,
     "oracles.linear_users.per_user_gradients": _SMOOTHING,
     "oracles.unclipped.mean_gradient": {**_SMOOTHING, "count": kinds.COUNT(5)},

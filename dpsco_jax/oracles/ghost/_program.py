@@ -1,0 +1,261 @@
+"""A loss taken apart at its uses of parameters: run with taps on them, and what is held at each.
+
+What it computes: from the traced loss of one example,
+
+- the list of its uses: equations where parameters, or functions of parameters alone, meet data;
+- ``held``: the operands of every use that do not depend on data, as a function of the parameters. What is
+  used in a loop is stacked over the trips, if it differs between them;
+- ``run``: the loss of one example, with a tap added to every result of every use, whose derivative is the
+  cotangent there, and the operands of the uses that do depend on data.
+
+Source: the taps are those of Goodfellow 2015 and of Bu et al. 2023, at whatever equation.
+
+Formal guarantee: the gradient of the loss is the sum over uses of the derivative of each in what it
+holds, applied to the cotangents of its taps, carried back to the parameters through ``held``.
+
+Cost: ``run`` is the loss, one addition more for each use.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpsco_jax.oracles.ghost import _walk
+from dpsco_jax.oracles.ghost._views import View, rearranged
+from dpsco_jax.oracles.ghost._walk import Kind, Value
+
+
+class Fixed(NamedTuple):
+    """What is known of a value that depends on no data.
+
+    Attributes:
+        value: the array, after one axis for each loop over whose trips it is stacked.
+        loops: numbers of these loops, from the outside.
+        leaves: the leaves of the parameters that it depends on.
+        view: how, if it is one of them rearranged.
+    """
+
+    value: Any
+    loops: tuple[int, ...] = ()
+    leaves: frozenset[int] = frozenset()
+    view: View | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A place where parameters meet data.
+
+    Attributes:
+        eqn: the equation.
+        fixed: positions of the operands that depend on no data.
+        held: those of them, by position, that have derivatives in parameters: without their arrays.
+        loops: numbers of the loops around the equation, from the outside.
+        lengths: of these loops.
+    """
+
+    eqn: Any
+    fixed: tuple[int, ...]
+    held: dict[int, Fixed]
+    loops: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def tapped(self) -> tuple[int, ...]:
+        """The results that have a tap."""
+        results = self.eqn.outvars
+        return tuple(i for i, v in enumerate(results) if _walk.differentiable(v.aval))
+
+    def taps(self) -> tuple[jax.Array, ...]:
+        """Zeros of the shape of the taps of one example."""
+        avals = [self.eqn.outvars[i].aval for i in self.tapped]
+        return tuple(jnp.zeros((*self.lengths, *aval.shape), aval.dtype) for aval in avals)
+
+
+class Program:
+    """See the file's docstring.
+
+    Attributes:
+        uses: in the order of the program.
+        num_leaves: of the parameters.
+    """
+
+    def __init__(self, loss: Any, params: Any, example: Any) -> None:
+        self._program = _walk.trace(loss, params, example)
+        leaves = jax.tree.leaves(params)
+        self.num_leaves = len(leaves)
+        (result,) = self._program.out_avals if len(self._program.out_avals) == 1 else (None,)
+        scalar = result is not None and result.shape == () and _walk.differentiable(result)
+        if not scalar:
+            found = [str(aval) for aval in self._program.out_avals]
+            raise ValueError(f"loss must return one real number, got {found}")
+        seen: list[Use] = []
+        self._spans: dict[int, tuple[int, int, int]] = {}
+
+        def look(leaves: Sequence[Any]) -> list[Any]:
+            holding = _Holding([], (), (), seen, self._spans)
+            (end,) = self._walked(holding, leaves, None)
+            if end.kind != Kind.DATA:
+                raise ValueError("loss must depend on the example, got one of parameters alone")
+            return [operand.value for operands in holding.operands for operand in operands]
+
+        jax.eval_shape(look, leaves)
+        self.uses = tuple(seen)
+
+    def held(self, leaves: Sequence[Any]) -> list[list[Any]]:
+        """For every use, the operands that depend on no data, in the order of ``Use.fixed``."""
+        holding = _Holding([], (), (), [], {})
+        self._walked(holding, leaves, None)
+        return holding.operands
+
+    def run(
+        self, leaves: Sequence[Any], example: Any, taps: Sequence[Any]
+    ) -> tuple[Any, list[Any]]:
+        """The loss of an example, and for every use the operands that depend on data."""
+        running = _Running(self._spans, taps, 0, 0)
+        (end,) = self._walked(running, leaves, jax.tree.leaves(example))
+        return end.known, running.records
+
+    def _walked(self, domain: Any, leaves: Sequence[Any], example: Any) -> list[Value]:
+        numbers = range(self.num_leaves)
+        held = [Value(Kind.HELD, domain.leaf(i, leaves[i])) for i in numbers]
+        rest = len(self._program.in_avals) - self.num_leaves
+        data = [Value(Kind.DATA, x) for x in ([None] * rest if example is None else example)]
+        return _walk.walk(self._program, held + data, domain)
+
+
+@dataclasses.dataclass
+class _Holding:
+    """Computes what depends on no data; a loop is all its trips at once."""
+
+    operands: list[list[Any]]
+    loops: tuple[int, ...]
+    lengths: tuple[int, ...]
+    uses: list[Use]
+    spans: dict[int, tuple[int, int, int]]
+    num_loops: int = 0
+
+    def leaf(self, number: int, value: Any) -> Fixed:
+        axes = tuple(range(jnp.ndim(value)))
+        return Fixed(value, (), frozenset({number}), View(number, axes, ()))
+
+    def literal(self, value: Any) -> Fixed:
+        return Fixed(value)
+
+    def data(self, eqn: Any, known: Sequence[Any]) -> list[Any]:
+        del known
+        return [None] * len(eqn.outvars)
+
+    def fixed(self, eqn: Any, known: Sequence[Fixed]) -> list[Fixed]:
+        loops = tuple(sorted({loop for operand in known for loop in operand.loops}))
+
+        def results(*operands: Any) -> list[Any]:
+            return _walk.bind(eqn, operands)
+
+        for loop in reversed(loops):
+            stacked = [0 if loop in operand.loops else None for operand in known]
+            results = jax.vmap(results, in_axes=tuple(stacked))
+        leaves = frozenset().union(*(operand.leaves for operand in known))
+        values = results(*(operand.value for operand in known))
+        if len(known) != 1 or len(values) != 1 or known[0].view is None:
+            return [Fixed(value, loops, leaves) for value in values]
+        view = rearranged(eqn, known[0].view, len(loops), known[0].value, values[0])
+        return [Fixed(values[0], loops, leaves, view)]
+
+    def use(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
+        fixed = tuple(i for i, v in enumerate(operands) if v.kind != Kind.DATA)
+        held = {
+            i: operands[i].known
+            for i in fixed
+            if operands[i].kind == Kind.HELD and _walk.differentiable(eqn.invars[i].aval)
+        }
+        shapes = {
+            i: v._replace(value=jax.ShapeDtypeStruct(jnp.shape(v.value), jnp.result_type(v.value)))
+            for i, v in held.items()
+        }
+        self.uses.append(Use(eqn, fixed, shapes, self.loops, self.lengths))
+        self.operands.append([operands[i].known for i in fixed])
+        return [None] * len(eqn.outvars)
+
+    def scan(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
+        loop, number, first = _walk.loop_of(eqn, operands), self.num_loops, len(self.uses)
+        outside = self.loops, self.lengths
+        self.loops, self.lengths = (*self.loops, number), (*self.lengths, loop.length)
+        self.num_loops += 1
+        slices = [
+            v if v.kind == Kind.DATA else Value(v.kind, _sliced(v.known, number))
+            for v in loop.slices
+        ]
+        carry = [Value(Kind.DATA, None)] * len(loop.carry)
+        _walk.walk(loop.body, [*loop.constants, *carry, *slices], self)
+        self.loops, self.lengths = outside
+        self.spans[number] = first, len(self.uses), self.num_loops
+        return [None] * len(eqn.outvars)
+
+
+def _sliced(operand: Fixed, loop: int) -> Fixed:
+    return operand._replace(loops=(*operand.loops, loop))
+
+
+@dataclasses.dataclass
+class _Running:
+    """Computes everything, adds the taps, and keeps what meets parameters."""
+
+    spans: dict[int, tuple[int, int, int]]
+    taps: Sequence[Any]
+    first_use: int
+    next_loop: int
+    records: list[Any] = dataclasses.field(default_factory=list)
+
+    def leaf(self, number: int, value: Any) -> Any:
+        del number
+        return value
+
+    def literal(self, value: Any) -> Any:
+        return value
+
+    def fixed(self, eqn: Any, known: Sequence[Any]) -> list[Any]:
+        return _walk.bind(eqn, known)
+
+    def data(self, eqn: Any, known: Sequence[Any]) -> list[Any]:
+        return _walk.bind(eqn, known)
+
+    def use(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
+        taps = iter(self.taps[len(self.records)])
+        self.records.append(tuple(v.known for v in operands if v.kind == Kind.DATA))
+        results = _walk.bind(eqn, [v.known for v in operands])
+        tapped = [_walk.differentiable(v.aval) for v in eqn.outvars]
+        return [
+            result + next(taps) if has else result
+            for result, has in zip(results, tapped, strict=True)
+        ]
+
+    def scan(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
+        loop = _walk.loop_of(eqn, operands)
+        first, last, next_loop = self.spans[self.next_loop]
+        inner_loop, here = self.next_loop + 1, len(self.records)
+        taps = self.taps[here : here + last - first]
+
+        def body(carry: Any, slices: Any) -> Any:
+            given, taps = slices
+            running = _Running(self.spans, taps, first, inner_loop)
+            arguments = [
+                *loop.constants,
+                *(Value(Kind.DATA, x) for x in carry),
+                *(Value(v.kind, x) for v, x in zip(loop.slices, given, strict=True)),
+            ]
+            results = [value.known for value in _walk.walk(loop.body, arguments, running)]
+            carried, given = results[: len(loop.carry)], results[len(loop.carry) :]
+            return carried, (given, running.records)
+
+        start = [v.known for v in loop.carry]
+        over = [v.known for v in loop.slices], list(taps)
+        end, (given, records) = lax.scan(
+            body, start, over, loop.length, loop.reverse, unroll=loop.unroll
+        )
+        self.records.extend(records)
+        self.next_loop = next_loop
+        return [*end, *given]

@@ -1,0 +1,104 @@
+"""Which way the gradients of every parameter go, in words and numbers, before anything runs.
+
+What it computes: for each leaf of the parameters whether its clipped sum comes from factors of the
+gradients or from the gradients themselves, why, and how many numbers are held for an example.
+
+Source: none.
+
+Formal guarantee: the report is of the same decision that ``sums`` makes.
+
+Cost: one trace of the loss.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from dpsco_jax import _checks
+from dpsco_jax.oracles.ghost import _leaves
+from dpsco_jax.oracles.ghost._program import Program
+
+
+class LeafReport(NamedTuple):
+    """The way of one leaf.
+
+    Attributes:
+        path: of the leaf in the parameters.
+        shape: of the leaf.
+        way: ``"factors"``, ``"products"``, ``"rows"`` or ``"unused"``: see ``explain``.
+        why: in words.
+        numbers_held: for one example, beside the activations of the loss.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    way: str
+    why: str
+    numbers_held: int
+
+
+class Report(NamedTuple):
+    """The ways of all leaves; printed, it is a table.
+
+    Attributes:
+        leaves: in the order of the parameters.
+    """
+
+    leaves: tuple[LeafReport, ...]
+
+    @property
+    def numbers_held(self) -> int:
+        """For one example, over all leaves."""
+        return sum(leaf.numbers_held for leaf in self.leaves)
+
+    def __str__(self) -> str:
+        widths = [max(len(row[i]) for row in self._rows()) for i in range(3)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+            + f"  {row[3]}"
+            for row in self._rows()
+        ]
+        return "\n".join([*lines, f"{self.numbers_held:,} numbers held for an example"])
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [(x.path, str(list(x.shape)), x.way, x.why) for x in self.leaves]
+
+
+def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Report:
+    """How ``clipped_sum`` gets the sum of clipped gradients of this loss, leaf by leaf.
+
+    - ``"factors"``: norms and sums come from activations and cotangents; no gradient is built.
+    - ``"products"``: the gradient of every example is built from them, since it is small beside them.
+    - ``"rows"``: the gradient of every example is built by differentiating the equations where the leaf
+      comes in. This is always right, and dear for large leaves: the reason says what to write otherwise.
+    - ``"unused"``: the loss does not depend on the leaf.
+
+    Args:
+        loss: ``loss(params, example)``.
+        params: pytree of real floating leaves, or of shapes (``jax.ShapeDtypeStruct``).
+        example: one example, or its shapes.
+
+    Returns:
+        A ``Report``, to be printed.
+
+    Raises:
+        ValueError: as ``clipped_sum``.
+    """
+    _checks.require_callable("loss", loss)
+    _checks.require_real_leaves("params", params)
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    program = Program(loss, params, example)
+    leaves = []
+    for (path, leaf), way in zip(paths, _leaves.ways(program), strict=True):
+        size = math.prod(leaf.shape)
+        held = {"factors": _pairs(way), "unused": 0}.get(way.name, size)
+        name = jax.tree_util.keystr(path) or "params"
+        leaves.append(LeafReport(name, tuple(leaf.shape), way.name, way.why, held))
+    return Report(tuple(leaves))
+
+
+def _pairs(way: _leaves.Way) -> int:
+    number = sum(use.sizes[1] for use in way.uses)
+    return way.uses[0].sizes[0] * number**2 if number > 1 else 0

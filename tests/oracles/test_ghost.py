@@ -1,0 +1,225 @@
+"""Sums of clipped gradients without the gradients: equal to those with them, never above the clip norm."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.oracles import ghost, gradients
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+
+RNG = np.random.default_rng(0)
+BATCH = 5
+
+
+def _normal(*shape, scale=0.4):
+    return jnp.asarray(scale * RNG.standard_normal(shape), jnp.float32)
+
+
+def _mlp(p, example):
+    x, y = example
+    z = jnp.tanh(x @ p["a"] + p["b"]) @ p["c"]
+    return -jax.nn.log_softmax(z)[y]
+
+
+def _tied(p, example):
+    h = p["table"][example]
+    h = jnp.tanh(h @ p["w"]) * p["scale"]
+    return -jnp.mean(jax.nn.log_softmax(h @ p["table"].T)[jnp.arange(4), example])
+
+
+def _conv(p, example):
+    x, y = example
+    layout = ("CHWN", "HWIO", "CHWN")
+    h = jax.lax.conv_general_dilated(
+        x[..., None], p["k"], (2, 1), "SAME", rhs_dilation=(1, 2), dimension_numbers=layout
+    )
+    return -jax.nn.log_softmax(jnp.tanh(h).reshape(-1) @ p["w"])[y]
+
+
+def _deep(p, example):
+    x, y = example
+    h, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w.T + p["shared"]), None), x, p["stack"])
+    return -jax.nn.log_softmax(jax.checkpoint(lambda h: h @ p["w"])(h))[y]
+
+
+def _pair(x, y):
+    return x, jnp.asarray(RNG.integers(0, 3, BATCH), jnp.int32)
+
+
+MLP = {"a": _normal(9, 6), "b": _normal(6), "c": _normal(6, 3)}
+NETWORKS = {
+    "mlp": (_mlp, MLP, _pair(_normal(BATCH, 9, scale=1.0), 3)),
+    "tied": (
+        _tied,
+        {"table": _normal(40, 30), "w": _normal(30, 30), "scale": _normal(30)},
+        jnp.asarray(RNG.integers(0, 40, (BATCH, 4)), jnp.int32),
+    ),
+    "conv": (
+        _conv,
+        {"k": _normal(3, 2, 2, 4), "w": _normal(3 * 5 * 4, 3)},
+        _pair(_normal(BATCH, 2, 6, 5, scale=1.0), 3),
+    ),
+    "deep": (
+        _deep,
+        {"stack": _normal(3, 7, 7), "shared": _normal(7), "w": _normal(7, 3)},
+        _pair(_normal(BATCH, 7, scale=1.0), 3),
+    ),
+}
+
+
+def _wide(tree):
+    def widened(x):
+        return jnp.asarray(x, float) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(widened, tree)
+
+
+def _norm(tree):
+    return np.sqrt(sum(np.sum(np.square(np.asarray(x, float))) for x in jax.tree.leaves(tree)))
+
+
+def _expected(loss, params, examples, clip_norm):
+    """In float64, by a gradient of each."""
+    with jax.enable_x64(True):
+        rows = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(_wide(params), _wide(examples))
+        rows = jax.tree.map(np.asarray, rows)
+    size = [_norm(jax.tree.map(lambda x: x[i], rows)) for i in range(BATCH)]  # noqa: B023
+    factors = [min(1.0, clip_norm / s) for s in size]
+    return jax.tree.map(lambda x: np.tensordot(factors, x, 1), rows), np.median(size)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_sum_is_that_of_clipped_gradients(name):
+    loss, params, examples = NETWORKS[name]
+    clip_norm = 0.9 * _expected(loss, params, examples, 1.0)[1]
+    expected, _ = _expected(loss, params, examples, clip_norm)
+    run = jax.jit(lambda p, e, c: ghost.clipped_sum(loss, p, e, c))
+    found = run(params, examples, clip_norm)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-3 * np.max(np.abs(b)))
+
+
+def test_explain_says_which_way_every_leaf_goes():
+    ways = {}
+    for name, (loss, params, examples) in NETWORKS.items():
+        report = ghost.explain(loss, params, jax.tree.map(lambda x: x[0], examples))
+        ways[name] = {leaf.path: leaf.way for leaf in report.leaves}
+        assert str(report).count("\n") == len(report.leaves)
+    assert ways["mlp"] == {"['a']": "factors", "['b']": "rows", "['c']": "factors"}
+    assert ways["tied"]["['table']"] == ways["tied"]["['w']"] == "factors"
+    assert ways["deep"]["['stack']"] == "factors"
+
+
+def test_bad_examples_count_as_zero_in_all_leaves_and_spoil_no_others():
+    x, y = NETWORKS["mlp"][2]
+    run = jax.jit(lambda e, there: ghost.clipped_sum(_mlp, MLP, e, 0.3, counted=there))
+    kept = np.array([True, False, False, True, True])
+    expected = run((x, y), kept)
+    bad = x.at[1, 2].set(jnp.nan).at[2, 0].set(jnp.inf)
+    for there in (kept, np.ones(BATCH, bool)):
+        found = run((bad, y), there)
+        jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), found, expected)
+    layers = {"a": 0.1, "b": 0.2, "c": 0.3}
+    in_layers = ghost.clipped_sum(_mlp, MLP, (bad, y), layers, chunk_size=2)
+    alone = ghost.clipped_sum(_mlp, MLP, (x, y), layers, counted=jnp.asarray(kept))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), in_layers, alone)
+
+
+@pytest.mark.parametrize("kind", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_no_example_is_longer_than_the_clip_norm(kind):
+    """Cancelling items, in numbers of any size."""
+
+    def loss(p, example):
+        left, right = example
+        return jnp.sum((left @ p) * right)
+
+    bound = 1e-3
+    run = jax.jit(
+        lambda e: jax.vmap(
+            lambda one: ghost.clipped_sum(
+                loss, jnp.zeros((40, 30), kind), jax.tree.map(lambda x: x[None], one), bound
+            )
+        )(e)
+    )
+    base = RNG.standard_normal((12, 1, 40)), RNG.standard_normal((12, 1, 30))
+    sizes = [(1.0, 1.0), (5e-20, 1e18), (1e18, 5e-20), (1e-30, 1.0), (1e18, 1.0), (1e9, 1e-9)]
+    for size_left, size_right in sizes:
+        for sign in (1.0, -1.0, -1.0 + 1e-6):
+            left = np.concatenate([base[0], base[0] + 1e-5 * sign], axis=1) * size_left
+            right = np.concatenate([base[1], sign * base[1]], axis=1) * size_right
+            given = jnp.asarray(left, jnp.float32), jnp.asarray(right, jnp.float32)
+            made = run(jax.tree.map(lambda x: x.astype(kind), given))
+            made = np.asarray(made, float)
+            assert np.all(np.linalg.norm(made, axis=(1, 2)) <= bound)
+
+
+def test_users_with_items_are_those_of_the_other_oracle():
+    objective = losses.logistic(2.0)
+    features = _normal(6, 3, 4, scale=1.0)
+    mask = RNG.random((6, 3)) < 0.7
+    data = UserData(Example(features, jnp.sign(_normal(6, 3))), jnp.asarray(mask))
+    plain = gradients.clipped_gradient_sum(gradients.user_gradient(objective), 0.2)
+    ours = ghost.clipped_gradient_sum(objective, 0.2, chunk_size=4)
+    point = _normal(4)
+    first, second = plain(jax.random.key(0), point, data), ours(jax.random.key(0), point, data)
+    np.testing.assert_allclose(first.gradient, second.gradient, atol=1e-4)
+    assert int(first.num_gradients) == int(second.num_gradients)
+
+
+def test_a_derivative_of_its_own_is_kept():
+    @jax.custom_vjp
+    def rounded(w, x):
+        return jnp.round(w @ x)
+
+    rounded.defvjp(
+        lambda w, x: (jnp.round(w @ x), (w, x)),
+        lambda kept, c: (jnp.outer(c, kept[1]), kept[0].T @ c),
+    )
+
+    def loss(w, x):
+        return jnp.sum(jnp.sin(rounded(w, x)))
+
+    w, x = _normal(3, 4, scale=2.0), _normal(BATCH, 4, scale=2.0)
+    found = ghost.clipped_sum(loss, w, x, 1e3)
+    rows = jax.vmap(jax.grad(loss), (None, 0))(w, x)
+    np.testing.assert_allclose(found, rows.sum(0), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [(lambda p, e: jnp.sum(p), "loss must depend"), (lambda p, e: p * e, "one real number")],
+)
+def test_losses_that_are_none_are_refused(loss, said):
+    with pytest.raises(ValueError, match=said):
+        ghost.clipped_sum(loss, jnp.ones(3), jnp.ones((2, 3)), 1.0)
+
+
+def test_layers_are_clipped_to_bounds_of_their_own():
+    x, y = NETWORKS["mlp"][2]
+    layers = {"a": 0.01, "b": 0.02, "c": 0.03}
+    run = jax.jit(lambda e: ghost.clipped_sum(_mlp, MLP, e, layers))
+    found = run((x[:1], y[:1]))
+    for name, bound in layers.items():
+        assert 0.99 * bound <= _norm(found[name]) <= bound
+    scaled = ghost.clipped_sum(_mlp, MLP, (x[:1], y[:1]), 0.1, normalize=0.01)
+    size = _norm(ghost.clipped_sum(_mlp, MLP, (x[:1], y[:1]), 1e6))
+    assert _norm(scaled) == pytest.approx(0.1 * size / (size + 0.01), rel=1e-3)
+
+
+def test_no_gradient_of_each_example_is_built():
+    """No array of the program is as large as the gradients of all examples in the large leaf."""
+    number, params = 64, {"a": jnp.ones((90, 80)), "b": jnp.ones(80), "c": jnp.ones((80, 3))}
+    examples = jnp.ones((number, 90)), jnp.zeros(number, jnp.int32)
+    text = (
+        jax.jit(lambda p, e: ghost.clipped_sum(_mlp, p, e, 1.0)).lower(params, examples).as_text()
+    )
+    sizes = [
+        np.prod([int(n) for n in shape.split("x")[:-1]], dtype=int)
+        for shape in re.findall(r"tensor<((?:\d+x)+)", text)
+    ]
+    assert max(sizes) <= 2 * 90 * 80 < number * 90 * 80

@@ -18,7 +18,7 @@ FAULTS = (
           "return Split(*_two_sum(high, low))", _TESTS),
     Fault("sums: no room", _SUMS, "    return left\n", "    return 1.0 + 0 * left\n", _TESTS),
     Fault("sums: a product adds up all users", _SUMS,
-          "    if count <= GROUP:\n        total = product(*arrays)",
+          "    if count <= group:\n        total = product(*arrays)",
           "    if count:\n        total = product(*arrays)", _TESTS),
     Fault("sums: integers are rounded away from zero", _SUMS,
           "second = jnp.trunc((scaled - first) * 2.0**bits)",

@@ -143,6 +143,14 @@ def test_bad_black_boxes_are_refused():
         events.repeated(events.gaussian(1), -1)
 
 
+def test_parallel_parts_given_as_a_list_are_kept_as_they_were():
+    parts = [events.gaussian(5.0)]
+    event = events.ParallelDpEvent(parts)
+    parts[0] = events.gaussian(50.0)
+    assert event == events.ParallelDpEvent((events.gaussian(5.0),))
+    assert hash(event) == hash(events.ParallelDpEvent([events.gaussian(5.0)]))
+
+
 def test_parallel_costs_as_much_as_its_worst_part():
     cheap, dear = events.repeated(events.gaussian(5), 3), events.laplace(2)
     parts = events.ParallelDpEvent((cheap, dear))

@@ -71,6 +71,8 @@ class ParallelDpEvent(DpEvent):
         require_instance("events", self.events, tuple | list)
         for event in self.events:
             require_instance("events", event, DpEvent)
+        # Of a list the caller could exchange parts, and events must have a hash.
+        object.__setattr__(self, "events", tuple(self.events))
 
 
 @attrs.frozen(slots=False)

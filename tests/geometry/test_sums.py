@@ -141,6 +141,27 @@ def test_quotients_and_products_have_no_error_of_one_float(operation):
         assert abs(_exact(found, i) - exact) <= abs(exact) * Fraction(1, 2**33)
 
 
+@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("operation", [_sums.over, _sums.times])
+@pytest.mark.parametrize("by", [np.float32(1.1547), np.float32(1.6518123e-06)])
+def test_products_with_a_constant_keep_their_rest_however_they_are_compiled(level, operation, by):
+    """Fused multiplication took the product for its float, and the rest for nothing."""
+    options = {
+        "xla_backend_optimization_level": level,
+        "xla_llvm_disable_expensive_passes": level == 0,
+        "xla_cpu_use_fusion_emitters": level > 0,
+    }
+    rng = np.random.default_rng(3)
+    high = rng.uniform(1, 1e6, 40).astype(np.float32)
+    low = (high * rng.uniform(-1, 1, 40) * 2.0**-25).astype(np.float32)
+    run = jax.jit(lambda *x: operation(_sums.Split(*x), by), compiler_options=options)
+    found = run(high, low)
+    for i in range(40):
+        number, factor = Fraction(float(high[i])) + Fraction(float(low[i])), Fraction(float(by))
+        exact = number / factor if operation is _sums.over else number * factor
+        assert abs(_exact(found, i) - exact) <= abs(exact) * Fraction(1, 2**33)
+
+
 def test_a_long_sum_keeps_its_rest_small_enough():
     """Of 2^17 terms: without moving the rest up it would itself be rounded like a plain sum."""
     rows = np.where(np.arange(2**17) % 2, 1.0, np.float32(1 / 3)).astype(np.float32)

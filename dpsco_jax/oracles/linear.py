@@ -200,7 +200,9 @@ def clipped_gradient_sum(
         whole = users if sample is None and items == 1 else chunk_size
         if _linear_rows.is_sparse(data):
             whole = min(whole, _sums.MOST_SCATTERED)
-        group = _sums.GROUP if not axes or _linear_rows.is_sparse(data) else MATRIX_GROUP
+        group = _sums.GROUP
+        if axes and not _linear_rows.is_sparse(data):
+            group = max(group, min(MATRIX_GROUP, users, whole))
         room, most = _sums.room(users, whole, group=group), clip_norm / entry
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, whole)
         return summed(total if entry == 1.0 else _sums.times(total, entry), num_gradients)

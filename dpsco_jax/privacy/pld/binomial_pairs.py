@@ -109,10 +109,10 @@ def _checked(s: float, q: float, count: int) -> tuple[float, np.ndarray, np.ndar
     require_within("sampling_probability", q, 0.0, 1.0, open_low=True)
     k = require_integer("count", count, 1)
     counts = np.arange(k + 1, dtype=float)
-    return float(s), *likely(counts, stats.binom(k, q).logpmf(counts))
+    return float(s), *_likely(counts, stats.binom(k, q).logpmf(counts))
 
 
-def likely(counts: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _likely(counts: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The counts that are likely, with the logs of their probabilities; the rest goes to greater counts."""
     below = np.logaddexp.accumulate(logs)
     above = np.logaddexp.accumulate(logs[:0:-1])[::-1]  # of more than each, but for the last

@@ -25,7 +25,7 @@ import numpy as np
 from scipy import special
 
 from dpsco_jax._checks import require_integer, require_positive
-from dpsco_jax.privacy.pld.binomial_pairs import likely
+from dpsco_jax.privacy.pld.binomial_pairs import _likely
 from dpsco_jax.privacy.pld.pairs import Pair, gaussian, self_mirrored
 
 _HALVINGS = 60
@@ -50,7 +50,7 @@ def hypergeometric_replaced_gaussian(
     k = require_integer("count", count, 1, population)
     if batch == population:
         return gaussian(noise_multiplier / k)
-    counts, logs = likely(np.arange(k + 1, dtype=float), _log_chances(population, batch, k))
+    counts, logs = _likely(np.arange(k + 1, dtype=float), _log_chances(population, batch, k))
     drawn = counts > 0.0
     half = _Half(counts[drawn] / noise_multiplier, logs[drawn], float(np.exp(logs[~drawn]).sum()))
     return self_mirrored(Pair(half.cells, half.support), half.at_zero)

@@ -110,6 +110,7 @@ def test_averages_of_quadratic_descent_are_below_the_bound_and_come_near_it():
     assert nearest[0] > 0.38
 
 
+@pytest.mark.slow
 def test_the_default_is_near_the_best_of_a_grid():
     """Sums of 2.5 elements in 4 slots: the best of steps that differ by 2, by the distance from the slope."""
     seeds, users, slots, dim = 3, 200, 4, 4

@@ -16,29 +16,30 @@ from dpsco_jax.sweeps.store import Store
 from tests.sweeps.mean_estimation import MeanEstimation
 
 ROOT = Path(__file__).parents[2]
-SLOW = MeanEstimation(work=2_000_000, seeds=10)
+WORK = 2_000_000
 EXPERIMENTS = {MeanEstimation.name: MeanEstimation}
 
 
-def start(results, *more):
+def start(results, *more, work=WORK):
     command = [sys.executable, "-m", "tests.sweeps.mean_estimation", "run", "mean-estimation"]
-    command += ["--results", str(results), "--work", "2000000", "--seeds", "10", *more]
+    command += ["--results", str(results), "--work", str(work), "--seeds", "10", *more]
     return subprocess.Popen(
         [*command, "--cells-per-chunk", "2"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
 
-def stored(results):
+def stored(results, work=WORK):
+    cells = cells_of(MeanEstimation(work=work, seeds=10))
     with Store(results / "mean-estimation") as store:
-        return {row["id"]: row for row in store.rows(cells_of(SLOW))}
+        return {row["id"]: row for row in store.rows(cells)}
 
 
-def wait_for_cells(process, results, count):
+def wait_for_cells(process, results, count, work=WORK):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            if len(stored(results)) >= count:
+            if len(stored(results, work)) >= count:
                 return
         except sqlite3.OperationalError:
             pass
@@ -92,14 +93,15 @@ def test_two_processes_share_the_work(tmp_path, undisturbed):
 
 
 def test_an_interrupt_stops_cleanly(tmp_path):
-    process = start(tmp_path)
-    wait_for_cells(process, tmp_path, 2)
+    work = 10 * WORK  # so that it is not over before a busy machine sends the signal
+    process = start(tmp_path, work=work)
+    wait_for_cells(process, tmp_path, 2, work)
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "interrupted: finished cells are stored" in output
     assert "Traceback" not in output
-    assert 2 <= len(stored(tmp_path)) < 60
+    assert 2 <= len(stored(tmp_path, work)) < 60
 
 
 def test_list_run_and_report(tmp_path, capsys):

@@ -77,7 +77,7 @@ def room(
         terms: what a row is the sum of, where it is one of these that are protected, each of the bound.
         roundings: how often the whole sum is rounded to one float before the noise is on it.
         group: rows that are added up in whatever order, 8 or more; in pairs twice as many are no worse.
-        group_rounding: what a group's sum is off by at most, over 2^-24 and the bound; ``group``² if ``None``,
+        group_rounding: what a group's sum is off by at most, over 2^-24 times the bound; ``group``² if None,
             which is that of rows that are rounded once in every addition.
 
     Raises:

@@ -77,11 +77,13 @@ def test_no_user_is_longer_than_the_clip_norm_in_exact_arithmetic():
             oracle = linear.clipped_gradient_sum(MODEL, clip_norm)
             made = np.asarray(oracle(jax.random.key(0), weights, data).gradient, float)
             assert np.linalg.norm(made) <= clip_norm
-    # Coefficients that cancel but for what the rows differ by, far below what an inner product resolves.
+    # Coefficients that cancel but for what the rows differ by, far below what an inner product resolves, or
+    # a little more than the 16th of their length that bounds are no less than.
     coefficients = jnp.ones((40, 2, CLASSES)).at[:, 1].set(-1.0)
     base = rng.standard_normal((40, 1, DIM))
     base *= 0.9 / np.linalg.norm(base, axis=-1, keepdims=True)
-    away = 2e-5 * rng.standard_normal((40, 1, DIM)) / DIM**0.5
+    apart = np.where(np.arange(40) < 20, 2e-5, 0.15)[:, None, None]
+    away = apart * rng.standard_normal((40, 1, DIM)) / DIM**0.5
     features = np.concatenate([base, base + away], axis=1).astype(np.float32)
     data = linear.prepare(MODEL, UserData(Example(features, np.zeros((40, 2), np.int32))), DIM)
     exact = np.einsum(

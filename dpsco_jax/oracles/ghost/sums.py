@@ -206,7 +206,8 @@ def _clipped(loss: Loss, params: Any, examples: Any, counted: jax.Array, how: _H
 def _factors(limit: jax.Array, norm: jax.Array, normalize: ArrayLike | None) -> jax.Array:
     if normalize is None:
         return jnp.minimum(1, limit / norm)
-    return jnp.where(normalize > 0, limit / (norm + normalize), 0)
+    offset = jnp.asarray(normalize, norm.dtype)
+    return jnp.where(offset > 0, limit / (norm + offset), 0)
 
 
 def _common_length(examples: Any) -> int:

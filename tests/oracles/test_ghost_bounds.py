@@ -233,6 +233,10 @@ def test_what_products_round_is_paid_for(items, table):
         dense = dense if way.name == "factors" else 1
         several = way.name == "factors" and sum(use.sizes[1] for use in way.uses) > 1
         assert plan.share == (_adding.LEAST_SHARE if several and plan.shared else plan.share)
+        # Uses that are added up apart may be as many times as long as their sum.
+        apart = len(way.uses) / _adding.LEAST_SHARE if several and len(way.uses) > 1 else 1
+        assert plan.apart == pytest.approx(apart)
+        assert plan.share == (_adding.LEAST_SHARE if apart > 1 else plan.share)
         if plan.group > 1:
             together = plan.group * (plan.group // 2 * dense + 2)
             lost = max(lost, 2 * together * unit / (plan.share or 1.0))
@@ -240,6 +244,11 @@ def test_what_products_round_is_paid_for(items, table):
     assert _adding.room(plans, 1000, 1000, 0) <= 1 - lost
     assert _adding.room(plans, 1000, 1000, 1) <= 1 - lost - 2000 * unit
     assert _adding.room(plans, 1000, 1000, 1) > 0.99
+    if apart_most := max(plan.apart for plan in plans) - 1:
+        many = 2**19
+        least = min(plan.group for plan in plans)
+        second = 4 * (many * unit) ** 2 / max(least, 1) * apart_most
+        assert _adding.room(plans, many, many, 0) <= 1 - lost - second
 
 
 def test_an_offset_that_is_not_positive_makes_the_sum_zero():

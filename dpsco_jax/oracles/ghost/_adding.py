@@ -44,12 +44,15 @@ class Adding(NamedTuple):
         shared: what that rounding may be, relative to the longest contribution, for each of its
             examples; 0 if they share none.
         own: what rounding may add to the one example that is exchanged.
+        apart: what is added up in two floats, relative to contributions: more where the uses of a leaf, which
+            may cancel each other, are added up apart.
     """
 
     group: int
     share: float
     shared: float
     own: float
+    apart: float
 
 
 def plans(ways: Sequence[Way]) -> list[Adding]:
@@ -78,7 +81,11 @@ def _adding(way: Way, budget: float) -> Adding:
         # The rounding of an example alone is in the bound of its norm.
         shared = 0.0 if group == 1 else _shared(group, dense, len(way.uses), share)
     own = sum(_lost_in_integers(*use.sizes[1::2]) for use in looked_up) / share
-    return Adding(group, 0.0 if alone or not (shared or own) else share, shared, own)
+    several = factors and len(way.uses) > 1
+    needed = not alone and (shared > 0 or own > 0 or several)
+    return Adding(
+        group, share if needed else 0.0, shared, own, len(way.uses) / share if several else 1.0
+    )
 
 
 def _shared(group: int, products: int, uses: int, share: float) -> float:
@@ -106,10 +113,12 @@ def room(found: Sequence[Adding], num_rows: int, chunk_size: int, roundings: int
         ValueError: nothing is left: there are too many examples.
     """
     lost = _lost_in_products(found, chunk_size) + max((a.own for a in found), default=0.0)
-    group = max(_sums.GROUP, math.ceil(math.sqrt(lost / (2 * _UNIT))))
     # The last product of a chunk has fewer examples.
     smallest = min((a.group for a in found), default=1)
     at_once = max(1, min(smallest, chunk_size) // 2)
+    apart = max((a.apart for a in found), default=1.0)
+    lost += (apart - 1.0) * 4.0 * (num_rows * _UNIT) ** 2 / at_once
+    group = max(_sums.GROUP, math.ceil(math.sqrt(lost / (2 * _UNIT))))
     return _sums.room(num_rows, at_once, roundings=roundings, group=group)
 
 

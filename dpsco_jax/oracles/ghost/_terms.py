@@ -7,20 +7,14 @@ of K·N for each.
 
 Source: Goodfellow 2015 for T = 1; Li, Tramèr, Liang and Hashimoto 2022, section 4 ("ghost clipping").
 
-Formal guarantee: ``norm_bound`` is at least the norm of G for the numbers as stored, and at least that
-of what ``weighted_sum`` adds up for the example, its own roundings included. With u the unit roundoff of
-float32 and γ_n = n·u/(1 - n·u), an inner product of n terms in any order is off by γ_n·‖a‖‖b‖ (Higham
-2002, section 3.1). So the sum over pairs, which is added up along one axis and then along the other, is
-off by γ·L² with L = Σ_t ‖l_t‖‖r_t‖ and n = K + N + 2T, and an entry of the sum of products by γ of the
-sum of its terms' sizes, which makes γ·L in norm. Both are added; further uses of a leaf count with all
-their terms.
-
-What is below f = 2^-126 may be flushed to zero. Squared lengths have (their terms)·f added. ⟨l_t, l_s⟩
-is off by 2K·f, products and partial sums, so the sum over pairs by 2K·f·(Σ‖r_t‖)² + 2N·f·(Σ‖l_t‖)² +
-2T²·f, which is added. In the weighted sum, weight·r_t is off by √N·f in norm, which makes √N·f·Σ‖l_t‖;
-as each ‖r_t‖ counts as √(N·f) at least, this is below weight·γ·L for weights above √f/γ, and so for
-those above ``LEAST_WEIGHT``: others have to be zero. An example whose squared norms leave the range of
-float32 has an infinite bound; so has one with NaN.
+Formal guarantee: ``norm_bound`` is at least the norm of G for the numbers as stored, with room for the
+roundings of the example's own part in ``weighted_product``, and at least ``share`` of L = Σ_t ‖l_t‖‖r_t‖.
+With u the unit roundoff of float32 and γ_n = n·u/(1 - n·u), an inner product of n terms in any order is off by
+γ_n·‖a‖‖b‖ (Higham 2002, section 3.1). So the sum over pairs, which is added up along one axis and then along
+the other, is off by γ·L² with n = K + N + 2T, and an entry of the sum of products by γ of the sum of its
+terms' sizes, which makes γ·L in norm. Both are added, what is flushed to zero below 2^-126, too, and terms of
+second order: docs/privacy/ghost.md, section 1, has the proof. Weights below ``LEAST_WEIGHT`` have to be zero.
+An example whose squared norms leave the range of float32 has an infinite bound; so has one with NaN.
 
 Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held for an example.
 """

@@ -126,7 +126,7 @@ def test_bad_examples_count_as_zero_in_all_leaves_and_spoil_no_others():
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), found, expected)
     layers = {"a": 0.1, "b": 0.2, "c": 0.3}
     in_layers = ghost.clipped_sum(_mlp, MLP, (bad, y), layers, chunk_size=2)
-    alone = ghost.clipped_sum(_mlp, MLP, (x, y), layers, counted=jnp.asarray(kept))
+    alone = ghost.clipped_sum(_mlp, MLP, (x, y), layers, counted=jnp.asarray(kept), chunk_size=2)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), in_layers, alone)
 
 

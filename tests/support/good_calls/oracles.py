@@ -32,6 +32,7 @@ GOOD: dict[str, dict[str, Any]] = {
             np.ones((12, DIM), np.float32)
         ),
         "normalize": kinds.POSITIVE.but(None)(0.1),
+        "in_parts": kinds.FLAG(False),
     },
     "oracles.ghost.report.explain": {**_GHOST, "example": kinds.ANY(np.ones(DIM, np.float32))},
     "oracles.ghost.sums.clipped_gradient_sum": _CLIP,

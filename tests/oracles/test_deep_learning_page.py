@@ -10,12 +10,12 @@ import pytest
 from dpsco_jax import privacy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deep_learning.md").read_text()
-SECTIONS = dict(
-    (title, re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+SECTIONS = {
+    title: re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     for title, text in re.findall(
         r"^##? ([^\n]*)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL
     )
-)
+}
 FIRST = "Networks: clipped sums without the gradients of single users"
 CHEAP = ("Users and examples", "Flax NNX", "Checkpoints")
 

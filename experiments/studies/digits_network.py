@@ -273,5 +273,5 @@ def _draw(best: pd.DataFrame, study: DigitsNetwork, stem: Path) -> None:
         panel.set_ylabel("test accuracy")
         log_ticks(panel.xaxis, list(study.epsilons))
         panel.set_xlabel(f"user-level ε (δ = {study.delta:g}); bars: 95 % interval over noise")
-        shared_legend(figure, np.ravel(axes))
+        shared_legend(figure, [panel])
         save(figure, stem)

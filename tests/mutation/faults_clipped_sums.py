@@ -31,6 +31,13 @@ FAULTS = (
         _ORACLES,
     ),
     Fault(
+        "clipped sums: rows of a table are found by the number of another axis",
+        "oracles/ghost/rules.py",
+        "_wide(operands[1][..., place])",
+        "_wide(operands[1][..., -1])",
+        ("tests/oracles/test_ghost.py",),
+    ),
+    Fault(
         "clipped sums: gradients that must stay unaltered come from ghosts",
         _LOOP,
         'way = "chunks" if unaltered else',

@@ -171,6 +171,23 @@ def test_users_with_items_are_those_of_the_other_oracle():
     assert int(first.num_gradients) == int(second.num_gradients)
 
 
+def test_users_look_up_rows_by_single_numbers():
+    """Of a mean over items a number becomes an array of them, out of range too."""
+    table = {"t": _normal(50, 7), "out": _normal(7)}
+    numbers = jnp.asarray([[0, 3, 3], [49, 50, 99], [-1, -50, -60], [7, 8, 9], [3, 3, 3]])
+
+    def loss(p, user):
+        one = jax.vmap(lambda i: jnp.tanh(p["t"][i]) @ p["out"])
+        return jnp.mean(one(user))
+
+    report = ghost.explain(loss, table, numbers[0])
+    assert {leaf.path: leaf.way for leaf in report.leaves}["['t']"] == "factors"
+    found = ghost.clipped_sum(loss, table, numbers, 1e3)
+    rows = jax.vmap(jax.grad(loss), (None, 0))(table, numbers)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(rows), strict=True):
+        np.testing.assert_allclose(a, b.sum(0), atol=1e-5)
+
+
 def test_a_derivative_of_its_own_is_kept():
     @jax.custom_vjp
     def rounded(w, x):

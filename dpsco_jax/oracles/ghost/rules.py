@@ -103,24 +103,30 @@ def _look_up(eqn: Any, position: int) -> Rule | None:
         return None
     table, starts = eqn.invars[0].aval, eqn.invars[1].aval
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-    if numbers.operand_batching_dims or len(numbers.start_index_map) != 1:
+    cut = [i for i in numbers.start_index_map if sizes[i] != table.shape[i]]
+    if len(numbers.start_index_map) == 1:
+        cut = list(numbers.start_index_map)
+    if numbers.operand_batching_dims or len(cut) != 1:
         return None
-    (axis,) = numbers.start_index_map
+    (axis,) = cut
     whole = [size for i, size in enumerate(table.shape) if i != axis]
     one_row = sizes[axis] == 1 and [s for i, s in enumerate(sizes) if i != axis] == whole
     if not one_row or numbers.collapsed_slice_dims not in ((axis,), ()):
         return None
     offsets = numbers.offset_dims
     kept = [i for i in range(table.ndim) if i not in numbers.collapsed_slice_dims]
+    place = numbers.start_index_map.index(axis)
     num_products = math.prod(starts.shape[:-1])
     mode = lax.GatherScatterMode.from_any(eqn.params["mode"])
     clipped = mode in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
-    if not clipped and mode != lax.GatherScatterMode.FILL_OR_DROP:
+    # A start along an axis that is whole is moved to zero, or else drops the row.
+    alone = len(numbers.start_index_map) == 1 and mode == lax.GatherScatterMode.FILL_OR_DROP
+    if not clipped and not alone:
         return None
     rest = tuple(i for i in range(table.ndim) if i != axis)
 
     def factors(operands: Sequence[Any], cotangent: Any) -> tuple[jax.Array, jax.Array]:
-        at = _wide(operands[1]).reshape(1, num_products)
+        at = _wide(operands[1][..., place]).reshape(1, num_products)
         free = [i for i in range(cotangent.ndim) if i not in offsets]
         inner = [offsets[kept.index(i)] for i in rest]
         right = jnp.transpose(cotangent, (*free, *inner, *_rest(cotangent.ndim, (*free, *inner))))

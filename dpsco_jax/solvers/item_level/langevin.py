@@ -200,7 +200,7 @@ def solve(
     start = objective.domain.project(params)
     clip = plan.proven_for.lipschitz * CLIP_ROOM
     oracle, oracle_data = loop.clipped_sum_oracle(
-        objective, data, start, clip, None, plan.chunk_size
+        objective, data, start, clip, None, plan.chunk_size, unaltered=True
     )
     # Once and here, or all rows are converted in every step.
     oracle_data = jax.tree.map(

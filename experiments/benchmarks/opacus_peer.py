@@ -1,4 +1,4 @@
-"""A step of Opacus with ghost clipping, for an interpreter that has torch and opacus: run by ``opacus_turns``.
+"""A step of Opacus with ghost clipping, for an interpreter that has torch and opacus; see ``opacus_turns``.
 
 What it computes: the models of ``models``, one step for every line on the standard input, whose processor
 seconds are the answer. It imports nothing of this repository.

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterable
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -53,6 +54,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("suites", nargs="*", help=names)
     parser.add_argument("--suites", dest="listed", metavar="A,B", help="the same, with commas")
+    parser.add_argument(
+        "--opacus",
+        metavar="PYTHON",
+        help="an interpreter that has torch and opacus, to compare with",
+    )
     parser.add_argument("--require-gpu", action="store_true", help="fail unless JAX sees a GPU")
     parser.add_argument(
         "--small", action="store_true", help="tiny sizes, which only show that it runs"
@@ -81,13 +87,17 @@ def _arguments() -> argparse.Namespace:
     return found
 
 
-def _rows(suite: str, small: bool) -> Iterable[Row]:
+def _rows(suite: str, small: bool, opacus: str | None) -> Iterable[Row]:
     rows = import_module(f"experiments.benchmarks.{suite}").rows
-    if not small:
-        return rows()
-    if "small" not in inspect.signature(rows).parameters:
+    known = inspect.signature(rows).parameters
+    given: dict[str, Any] = {}
+    if small and "small" not in known:
         raise ValueError(f"--small: {suite} has one size")
-    return rows(small=True)
+    if small:
+        given["small"] = True
+    if opacus is not None and "opacus" in known:
+        given["opacus"] = opacus
+    return rows(**given)
 
 
 def _about() -> dict[str, str]:
@@ -120,7 +130,7 @@ def main() -> int:
         try:
             if before - start > arguments.seconds:
                 raise TimeoutError(f"{arguments.seconds:g} s were over before it began")
-            for row in _rows(suite, arguments.small):
+            for row in _rows(suite, arguments.small, arguments.opacus):
                 rows.append(row)
                 keep()
                 if time.perf_counter() - start > arguments.seconds:

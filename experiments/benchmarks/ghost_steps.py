@@ -11,6 +11,7 @@ Formal guarantee: none; the data are drawn at random.
 Cost: two minutes, 4 GB.
 """
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ import optax
 
 from dpsco_jax import transforms
 from dpsco_jax.oracles import ghost
-from experiments.benchmarks import models, peers
+from experiments.benchmarks import models, opacus_turns, peers
 from experiments.benchmarks.models import Case
 from experiments.benchmarks.roofline import num_bytes
 from experiments.benchmarks.timing import Row, interleaved_medians
@@ -143,8 +144,37 @@ def _memory(case: Case) -> Row:
     return Row(f"temporaries: {case.name}", "ghost", ours, "without privacy", plain, 0.5, unit="MB")
 
 
-def rows(small: bool = False) -> Iterator[Row]:
-    """All models, one after the other."""
+def beside_opacus(
+    case: Case, model: str, python: str, target: float | None, repeats: int = 9
+) -> list[Row]:
+    """A step of ours against Opacus with ghost clipping, in processor seconds.
+
+    Opacus runs on one thread. Ours runs on all cores it may use, which costs a little more: pin the benchmark
+    to one (``taskset -c 0``) for equal terms.
+
+    Args:
+        case: the model here.
+        model: the same there, a name that ``opacus_peer`` knows.
+        python: an interpreter that has torch and opacus.
+        target: ratio to reach.
+        repeats: turns.
+    """
+    step, state = ghost_step(case)
+    compiled = jax.jit(step)
+    jax.block_until_ready(compiled(state, case.batch))
+    ours, theirs = [], []
+    with opacus_turns.running(python, model, case.number) as peer_step:
+        for _ in range(repeats):
+            before = time.process_time()
+            jax.block_until_ready(compiled(state, case.batch))
+            ours.append(time.process_time() - before)
+            theirs.append(peer_step())
+    cost, peer_cost = statistics.median(ours), statistics.median(theirs)
+    return [Row(case.name, "ghost", cost, "Opacus, ghost clipping", peer_cost, target)]
+
+
+def rows(small: bool = False, opacus: str | None = None) -> Iterator[Row]:
+    """All models, one after the other; against Opacus if there is an interpreter that has it."""
     if small:
         sequences = models.transformer(4, 8, 16, 1, 16)
         yield from compared(models.perceptron(8), (4,), target=1 / 1.2)
@@ -154,6 +184,9 @@ def rows(small: bool = False) -> Iterator[Row]:
         yield from compared(models.factorization(50, 20, 8), (), target=None, with_optax=False)
         return
     accelerator = jax.default_backend() != "cpu"
+    if opacus is not None and not accelerator:
+        yield from beside_opacus(models.perceptron(), "perceptron", opacus, None)
+        yield from beside_opacus(models.convolutional(), "convolutional", opacus, 1.0)
     many = (None, 64) if accelerator else (8, 64)
     sequences = models.transformer()
     yield from compared(models.perceptron(), many, target=1 / 1.2)

@@ -240,3 +240,44 @@ def test_no_gradient_of_each_example_is_built():
         for shape in re.findall(r"tensor<((?:\d+x)+)", text)
     ]
     assert max(sizes) <= 2 * 90 * 80 < number * 90 * 80
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "kernel", "options"),
+    [
+        (("NCH", "OIH", "NCH"), (2, 3, 11), (4, 3, 3), {"strides": (3,), "dilation": (2,)}),
+        (("NWC", "WIO", "NWC"), (2, 9, 3), (4, 3, 2), {"padding": ((-1, 4),), "spread": (2,)}),
+        (("NHWC", "HWIO", "CNHW"), (2, 7, 6, 3), (3, 2, 3, 4), {"strides": (1, 2)}),
+        (
+            ("CDWNH", "IHDOW", "NDHWC"),
+            (3, 4, 5, 2, 6),
+            (3, 2, 3, 4, 2),
+            {"strides": (2, 1, 3), "dilation": (1, 2, 1), "padding": ((1, 0), (2, 3), (0, 1))},
+        ),
+    ],
+)
+def test_factors_of_a_convolution_are_its_derivative(layout, shape, kernel, options):
+    images, weights = _normal(*shape, scale=1.0), _normal(*kernel, scale=1.0)
+    space = len(shape) - 2
+
+    def convolved(x, w):
+        return jax.lax.conv_general_dilated(
+            x,
+            w,
+            options.get("strides", (1,) * space),
+            options.get("padding", ((1, 1),) * space),
+            options.get("spread"),
+            options.get("dilation"),
+            layout,
+        )
+
+    (eqn,) = jax.make_jaxpr(convolved)(images, weights).eqns
+    result, pull = jax.vjp(lambda w: convolved(images, w), weights)
+    cotangent = _normal(*result.shape, scale=1.0)
+    rule = ghost.RULES["conv_general_dilated"](eqn, 1)
+    left, right = rule.factors([images, None], cotangent)
+    axes = [axis for group in rule.axes for axis in group]
+    total = np.einsum("stk,stn->skn", np.asarray(left, np.float64), np.asarray(right, np.float64))
+    found = total.reshape([kernel[axis] for axis in axes]).transpose(np.argsort(axes))
+    assert rule.num_products == right.shape[1] == result.size // right.shape[2]
+    np.testing.assert_allclose(found, pull(cotangent)[0], rtol=1e-4, atol=1e-5)

@@ -17,13 +17,13 @@ Example:
     RULES["my_primitive"] = my_rule  # (eqn, position) -> Rule or None
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -94,7 +94,7 @@ def _convolution(eqn: Any, position: int) -> Rule | None:
         right = jnp.transpose(cotangent, order).reshape(1, num_products, -1)
         return left, right
 
-    return Rule(((), (in_axis, *window), (out_axis,)), num_products, False, factors)
+    return Rule(((), (*window, in_axis), (out_axis,)), num_products, False, factors)
 
 
 def _look_up(eqn: Any, position: int) -> Rule | None:
@@ -156,25 +156,27 @@ def _slice_of_one(eqn: Any, position: int) -> Rule | None:
 
 
 def _patches(images: jax.Array, eqn: Any, window: Sequence[int]) -> jax.Array:
-    """What a kernel sees at every position of a result: ``[images, *positions, channels, *window]``.
+    """What a kernel sees at every position of a result: ``[images, *positions, *window, channels]``.
 
-    By slices, one for each entry of the window: a CPU copies faster than it convolves with unit kernels.
+    One axis after the other, the last one first, and channels together: a CPU then copies runs of numbers,
+    about ten times faster than a slice for each entry of the window.
     """
     p = eqn.params
     numbers, result = p["dimension_numbers"], eqn.outvars[0].aval.shape
-    images = jnp.transpose(images, numbers.lhs_spec)
-    spatial = [result[i] for i in numbers.out_spec[2:]]
+    image_axis, channel_axis, *places = numbers.lhs_spec
+    images = jnp.transpose(images, (image_axis, *places, channel_axis))
     margins = zip(p["padding"], p["lhs_dilation"], strict=True)
-    padding = [(0, 0, 0)] * 2 + [(low, high, step - 1) for (low, high), step in margins]
-    padded = lax.pad(images, jnp.zeros((), images.dtype), padding)
-    seen = []
-    for entry in itertools.product(*map(range, window)):
-        first = [i * step for i, step in zip(entry, p["rhs_dilation"], strict=True)]
-        steps = p["window_strides"]
-        last = [f + (n - 1) * s + 1 for f, n, s in zip(first, spatial, steps, strict=True)]
-        part = lax.slice(padded, (0, 0, *first), (*padded.shape[:2], *last), (1, 1, *steps))
-        seen.append(jnp.moveaxis(part, 1, -1))
-    return jnp.stack(seen, axis=-1)
+    padding = [(low, high, step - 1) for (low, high), step in margins]
+    nothing = jnp.zeros((), images.dtype)
+    seen = lax.pad(images, nothing, [(0, 0, 0), *padding, (0, 0, 0)])
+    number = len(window)
+    for axis in reversed(range(number)):
+        positions = np.arange(result[numbers.out_spec[2 + axis]]) * p["window_strides"][axis]
+        entries = np.arange(window[axis]) * p["rhs_dilation"][axis]
+        at = positions[:, None] + entries
+        seen = jnp.take(seen, at, axis=1 + axis, mode="clip")
+    order = (0, *range(1, 2 * number, 2), *range(2, 2 * number + 1, 2), 2 * number + 1)
+    return jnp.transpose(seen, order)
 
 
 def _wide(numbers: jax.Array) -> jax.Array:

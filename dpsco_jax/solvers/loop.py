@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
+from dpsco_jax import _counts
+from dpsco_jax._counts import Count
 from dpsco_jax.oracles import (
     ByStep,
     Estimate,
@@ -42,14 +44,13 @@ class Run(NamedTuple):
     Attributes:
         params: what the caller would hold: the next query point.
         opt_state: the state of the chain, ledger included.
-        num_gradients: item gradients evaluated for sampled users; depends on the data. It stays at its
-            largest value rather than wrap around.
+        num_gradients: item gradients evaluated for sampled users, in 64 bits; depends on the data.
         trace: what ``trace`` returned, stacked over steps; ``None`` without it.
     """
 
     params: Any
     opt_state: Any
-    num_gradients: Int[Array, ""]
+    num_gradients: Count
     trace: Any
 
 
@@ -75,9 +76,8 @@ def run(
         trace: ``trace(params, opt_state, estimate)`` after each step, for study; see the file's docstring.
     """
     optimizer = optax.with_extra_args_support(optimizer)
-    most = jnp.iinfo(jnp.int32).max
 
-    def step(carry: tuple[Any, Any, Array], t: Array) -> tuple[tuple[Any, Any, Array], Any]:
+    def step(carry: tuple[Any, Any, Count], t: Array) -> tuple[tuple[Any, Any, Count], Any]:
         params, opt_state, count = carry
         ask = oracle.at(t) if isinstance(oracle, ByStep) else oracle
         estimate = ask(jax.random.fold_in(key, t), params, data)
@@ -85,13 +85,11 @@ def run(
             estimate.gradient, opt_state, params, **estimate.extra_args
         )
         params = optax.apply_updates(params, updates)
-        count = jnp.where(
-            count > most - estimate.num_gradients, most, count + estimate.num_gradients
-        )
+        count = _counts.add(count, estimate.num_gradients)
         seen = None if trace is None else trace(params, opt_state, estimate)
         return (params, opt_state, count), seen
 
-    start = (params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    start = (params, optimizer.init(params), _counts.count(0))
     (params, opt_state, count), seen = jax.lax.scan(step, start, jnp.arange(num_steps))
     return Run(params, opt_state, count, seen)
 

@@ -13,7 +13,7 @@ from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.engine import Options, Tally, run
 from dpsco_jax.sweeps.executors import Here
 from dpsco_jax.sweeps.experiment import Experiment, Program
-from dpsco_jax.sweeps.merge import merge
+from dpsco_jax.sweeps.merging import merge
 from dpsco_jax.sweeps.ray_cluster import Ray
 from dpsco_jax.sweeps.shares import Share
 from dpsco_jax.sweeps.statistics import Interval, power, ratio

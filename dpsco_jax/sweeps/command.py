@@ -9,8 +9,9 @@
     dpsco-sweep merge A B ... --into C                       several stores become one
 
 Results go to ``results/NAME``: the store of cells, CSV files and figures. ``run`` does what is missing and
-can be stopped and started at will. ``--help`` after an experiment lists its options. A share has a store of its
-own, ``results/NAME/share-3-of-8``, so that shares can run on machines that see one folder and no locks.
+can be stopped and started at will. ``--help`` after an experiment lists its options. A share has a store of
+its own, ``results/NAME/share-3-of-8``, so that shares can run on machines that see one folder and no locks;
+what ``results/NAME`` has already is left out.
 
 Exit status: 0 if every cell has a result, 1 if some have not, 2 for what cannot be run, 130 if it was
 interrupted.
@@ -22,6 +23,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,15 +34,15 @@ from dpsco_jax._checks import require, require_instance
 from dpsco_jax._extra import needs
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.engine import Options, Tally, run
-from dpsco_jax.sweeps.executors import Executor
+from dpsco_jax.sweeps.executors import Executor, NoWorkersError
 from dpsco_jax.sweeps.experiment import Experiment
 from dpsco_jax.sweeps.load import experiments_in, load
-from dpsco_jax.sweeps.merge import merge
+from dpsco_jax.sweeps.merging import merge
 from dpsco_jax.sweeps.progress import Progress
 from dpsco_jax.sweeps.ray_cluster import Ray
 from dpsco_jax.sweeps.report import output, report, show
-from dpsco_jax.sweeps.shares import parse
-from dpsco_jax.sweeps.store import Store
+from dpsco_jax.sweeps.shares import Share, parse
+from dpsco_jax.sweeps.store import FILE_NAME, Store
 
 with needs("sweeps"):
     import tyro
@@ -108,6 +110,14 @@ class Places:
     ray: str | None = None
     ray_cpus: int = 1
     ray_gpus: int = 0
+
+    def part(self) -> Share | None:
+        """The share; ``None`` for all cells.
+
+        Raises:
+            ValueError: if the text is not that of a share.
+        """
+        return None if self.share is None else parse(self.share)
 
     def executor(self) -> Executor | None:
         """Where cells are computed; ``None`` for this process.
@@ -192,23 +202,41 @@ def _run_command(kind: type[Experiment]) -> Callable[..., int]:
         results: Path = Path("results"),
     ) -> int:
         _found(lambda: cells_of(experiment))
+        share, executor = _found(places.part), _found(places.executor)
         console = output()
-        folder, name = results / experiment.name, experiment.name
-        share = None if places.share is None else _found(lambda: parse(places.share or ""))
-        executor = _found(places.executor)
-        if share is not None:
-            folder = folder / f"share-{share.number}-of-{share.total}"
-            name += f" {share.number}/{share.total}"
         try:
-            with Store(folder) as store, Progress(console, name) as progress:
-                tally = run(experiment, store, options, progress, executor=executor, share=share)
+            tally = _sweep(experiment, options, results / experiment.name, share, executor)
         except KeyboardInterrupt:
             console.print("interrupted: finished cells are stored, run again to go on")
             return 130
+        except (NoWorkersError, ModuleNotFoundError) as error:
+            raise _RefusedError(str(error)) from error
         console.print(_verdict(tally), highlight=False)
         return 0 if tally.failed == tally.missing == 0 else 1
 
     return _with_options(command, kind)
+
+
+def _sweep(
+    experiment: Experiment,
+    options: Options,
+    folder: Path,
+    share: Share | None,
+    executor: Executor | None,
+) -> Tally:
+    """Runs an experiment in its folder; a share of it in a folder there, but for what the folder has."""
+    name, known = experiment.name, None
+    with ExitStack() as stack:
+        if share is not None:
+            if (folder / FILE_NAME).is_file():
+                known = stack.enter_context(Store(folder))
+            folder = folder / f"share-{share.number}-of-{share.total}"
+            name += f" {share.number}/{share.total}"
+        store = stack.enter_context(Store(folder))
+        progress = stack.enter_context(Progress(output(), name))
+        return run(
+            experiment, store, options, progress, executor=executor, share=share, known=known
+        )
 
 
 def _report_command(kind: type[Experiment]) -> Callable[..., int]:

@@ -101,6 +101,7 @@ def run(
     *,
     executor: Executor | None = None,
     share: Share | None = None,
+    known: Store | None = None,
 ) -> Tally:
     """Computes and stores the cells of an experiment that have no result yet.
 
@@ -113,6 +114,8 @@ def run(
         progress: who is told how it goes, such as a ``progress.Progress``; nobody by default.
         executor: where cells are computed, such as a ``ray_cluster.Ray``; in this process by default.
         share: which part of the cells counts as the experiment's; all by default.
+        known: another store of the experiment, which is only read. Cells that have a result there do not
+            count either.
 
     Returns:
         How the cells of the experiment stand now, those of earlier runs included.
@@ -121,7 +124,7 @@ def run(
         ValueError: before anything is computed or stored, if the experiment has no cells, the same cell
             twice, or a value that its axis does not know; if an argument is not of its class; if
             ``jax_enable_x64`` is on and the experiment does not declare ``x64``.
-        RuntimeError: if the executor has no workers, or none that the run can use.
+        NoWorkersError: if the executor has no workers, or none that the run can use.
     """
     require_instance("store", store, Store)
     options = Options() if options is None else options
@@ -134,6 +137,10 @@ def run(
     if share is not None:
         require_instance("share", share, Share)
         cells = [cell for cell in cells if share.has(cell)]
+    if known is not None:
+        require_instance("known", known, Store)
+        missing = known.pending(cells)
+        cells = [cell for cell in cells if cell.id in missing]
     executor = Here() if executor is None else executor
     require(hasattr(executor, "start"), "executor", executor, "an executor: start")
     wide = needs_x64(experiment)

@@ -32,6 +32,10 @@ class WorkerLostError(Exception):
     """The worker is gone, and what it was doing with it: killed, cut off, out of memory."""
 
 
+class NoWorkersError(Exception):
+    """There is no place to compute cells, or none that a run can use. What was stored is kept."""
+
+
 class Worker(Protocol):
     """What does tasks, one at a time: a ``work.Bench``, or one somewhere else.
 

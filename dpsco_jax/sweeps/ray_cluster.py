@@ -31,7 +31,7 @@ import jax
 from dpsco_jax._checks import require, require_count, require_real, require_whole
 from dpsco_jax._extra import needs
 from dpsco_jax.sweeps.cells import Cell, Settings, needs_x64
-from dpsco_jax.sweeps.executors import Crew, Worker, WorkerLostError
+from dpsco_jax.sweeps.executors import Crew, NoWorkersError, Worker, WorkerLostError
 from dpsco_jax.sweeps.experiment import Experiment
 from dpsco_jax.sweeps.store import Outcome
 from dpsco_jax.sweeps.versions import versions
@@ -83,8 +83,8 @@ class Ray:
         Raises:
             ValueError: if ``experiment`` is none, or ``memory_gb`` not positive.
             ModuleNotFoundError: if Ray is not installed.
-            ConnectionError: if there is no cluster at the address.
-            RuntimeError: if no worker starts, or the first has other versions than the driver.
+            NoWorkersError: if there is no cluster at the address, no worker starts, or the first has other
+                versions than the driver.
         """
         needs_x64(experiment)
         memory_gb = require_real("memory_gb", memory_gb, 0.0)
@@ -92,7 +92,10 @@ class Ray:
             import ray
         connected = not ray.is_initialized()
         if connected:
-            ray.init(self.address, log_to_driver=False, logging_level=logging.WARNING)
+            try:
+                ray.init(self.address, log_to_driver=False, logging_level=logging.WARNING)
+            except (ConnectionError, ValueError) as error:
+                raise NoWorkersError(f"there is no cluster at {self.address}: {error}") from error
         crew = _RayCrew(self, ray, experiment, memory_gb, connected)
         try:
             crew.begin()
@@ -139,7 +142,7 @@ class _RayCrew:
             try:
                 kind, found = self._ray.get(ready)
             except self._ray.exceptions.RayTaskError as error:
-                raise RuntimeError(f"a worker could not begin: {error}") from error
+                raise NoWorkersError(f"a worker could not begin: {error}") from error
             except self._ray.exceptions.RayError:
                 self._give_up_if_alone()
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -173,9 +176,9 @@ class _RayCrew:
             if found != own:
                 differ = [name for name in own if found.get(name) != own[name]]
                 texts = ", ".join(f"{n} {own[n]} here and {found.get(n)} there" for n in differ)
-                raise RuntimeError(f"workers must have the driver's versions, got {texts}")
+                raise NoWorkersError(f"workers must have the driver's versions, got {texts}")
             if kind != self._kind:
-                raise RuntimeError(
+                raise NoWorkersError(
                     f"workers must have devices of one kind, got {self._kind} and {kind}"
                 )
             self._living.add(actor)
@@ -190,7 +193,7 @@ class _RayCrew:
         with self._lock:
             waited = time.monotonic() - self._alone_since
             if not self._living and waited > self._place.patience:
-                raise RuntimeError(
+                raise NoWorkersError(
                     f"the cluster has had no worker with {self._place.cpus} CPUs and "
                     f"{self._place.gpus} GPUs for {waited:.0f} s"
                 )

@@ -3,9 +3,9 @@
     dpsco-sweep merge results/mine/share-* --into results/mine
 
 Cells have the same name in every store, so a record is either new, there already, or in conflict. A result is
-in conflict with another result of the same cell, unless they are equal to the last bit (NaN is equal to NaN). A failed
-cell has no result: a result takes its place, another failure does not. When and by which versions a record
-was made does not count for conflicts, and goes with it. A raised version of the experiment makes other
+in conflict with another result of the same cell, unless they are equal to the last bit (NaN is equal to NaN).
+A failed cell has no result: a result takes its place, another failure does not. When and by which versions a
+record was made does not count for conflicts, and goes with it. A raised version of the experiment makes other
 cells, and they stand beside each other.
 
 Guarantee: the sources are only read. All that they have is brought in by one transaction or, after a conflict

@@ -25,6 +25,7 @@ SUITES = (
     "effective_samples",
     "element_steps",
     "element_network",
+    "store",
 )
 
 

@@ -99,10 +99,13 @@ def seconds_beyond_a_chunk(executor: Executor | None, workers: int, chunks: int 
 
 def rows() -> list[Row]:
     """This process, one node, three nodes: the time of a chunk against that of its sleep."""
-    from ray.cluster_utils import Cluster  # Ray takes a second to import, and is an extra
-
     root = str(Path(__file__).parents[2])
     os.environ |= {"PYTHONPATH": root, "RAY_USAGE_STATS_ENABLED": "0", "JAX_PLATFORMS": "cpu"}
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # all on the loopback interface
+    from ray.cluster_utils import (
+        Cluster,
+    )  # an extra, which reads the environment when it is imported
+
     node = {"num_cpus": 1, "object_store_memory": 80_000_000, "node_ip_address": "127.0.0.1"}
     found = [("this process", seconds_beyond_a_chunk(None, 1))]
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})

@@ -95,7 +95,7 @@ def use_all_cores() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
+class _Places:
     """Which cells, and where they are computed.
 
     Attributes:
@@ -198,7 +198,7 @@ def _run_command(kind: type[Experiment]) -> Callable[..., int]:
     def command(
         experiment: Any,
         options: Options,
-        places: Places,
+        places: _Places,
         results: Path = Path("results"),
     ) -> int:
         _found(lambda: cells_of(experiment))

@@ -1,8 +1,8 @@
 """The sweep engine: runs what is missing of an experiment, and stores it as it goes.
 
 The pending cells are grouped by their static settings, the experiment builds one program for each
-group, and each group runs in chunks: claim, compute, store. Who does what is ``schedule``, how it is done
-``work``, where ``executors``: in this process, or by the workers of a cluster. Whatever goes wrong with some
+group, and each group runs in chunks: claim, compute, store. Who does what is ``_schedule``, how it is done
+``_work``, where ``executors``: in this process, or by the workers of a cluster. Whatever goes wrong with some
 cells (a refused plan, a program that does not compile, a chunk that runs out of memory) is stored with its
 traceback, and the others go on. A failed cell has no result, so the next run tries it again.
 
@@ -27,6 +27,7 @@ from dpsco_jax._checks import (
     require_instances,
     require_real,
 )
+from dpsco_jax.sweeps._schedule import Listener, Schedule
 from dpsco_jax.sweeps.cells import (
     Cell,
     Settings,
@@ -39,7 +40,6 @@ from dpsco_jax.sweeps.cells import (
 )
 from dpsco_jax.sweeps.executors import Executor, Here
 from dpsco_jax.sweeps.experiment import Experiment, check_names
-from dpsco_jax.sweeps.schedule import Listener, Schedule
 from dpsco_jax.sweeps.shares import Share
 from dpsco_jax.sweeps.store import Store
 from dpsco_jax.sweeps.versions import versions

@@ -1,6 +1,6 @@
 """Where cells are computed: the protocol between a run and its workers, and the executor for this process.
 
-A run hands out tasks (``schedule``); an executor has workers that do them. ``Here`` is one worker, this
+A run hands out tasks (``_schedule``); an executor has workers that do them. ``Here`` is one worker, this
 process with all its devices. ``ray_cluster.Ray`` has one for each place of a cluster. Another engine needs
 two classes:
 
@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dpsco_jax._checks import require_instance, require_real
+from dpsco_jax.sweeps._work import Bench, Fit, Survey
 from dpsco_jax.sweeps.cells import Cell, Settings, needs_x64
 from dpsco_jax.sweeps.experiment import Experiment
 from dpsco_jax.sweeps.store import Outcome
-from dpsco_jax.sweeps.work import Bench, Fit, Survey
 
 
 class WorkerLostError(Exception):
@@ -37,7 +37,7 @@ class NoWorkersError(Exception):
 
 
 class Worker(Protocol):
-    """What does tasks, one at a time: a ``work.Bench``, or one somewhere else.
+    """What does tasks, one at a time: a ``Bench``, or one somewhere else.
 
     Calls may raise ``WorkerLostError``.
     """

@@ -20,6 +20,7 @@ each chunk.
 """
 
 import logging
+import pickle
 import sys
 import threading
 import time
@@ -30,12 +31,12 @@ import jax
 
 from dpsco_jax._checks import require, require_count, require_real, require_whole
 from dpsco_jax._extra import needs
+from dpsco_jax.sweeps._work import Bench, Fit, Survey
 from dpsco_jax.sweeps.cells import Cell, Settings, needs_x64
 from dpsco_jax.sweeps.executors import Crew, NoWorkersError, Worker, WorkerLostError
 from dpsco_jax.sweeps.experiment import Experiment
 from dpsco_jax.sweeps.store import Outcome
 from dpsco_jax.sweeps.versions import versions
-from dpsco_jax.sweeps.work import Bench, Fit, Survey
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 _CARRIED = (
@@ -112,7 +113,7 @@ class _RayCrew:
         self, place: Ray, ray: Any, experiment: Experiment, memory_gb: float, connected: bool
     ):
         self._place, self._ray, self._connected = place, ray, connected
-        self._work = ray.put((_by_value(ray, experiment), memory_gb))
+        self._work = ray.put((sys.path, _pickled(ray, experiment, memory_gb)))
         self._actor = ray.remote(num_cpus=place.cpus, num_gpus=place.gpus)(_Remote)
         self._lock = threading.Lock()
         self._living: set[Any] = set()
@@ -231,12 +232,16 @@ class _Remote:
     """What an actor runs: a bench, made when the worker begins."""
 
     def begin(
-        self, cpus: int, settings: dict[str, Any], work: tuple[Experiment, float]
+        self, cpus: int, settings: dict[str, Any], work: tuple[list[str], bytes]
     ) -> tuple[str, dict[str, str]]:
         jax.config.update("jax_num_cpu_devices", cpus)
         for name, value in settings.items():
             jax.config.update(name, value)
-        self._bench: Worker = Bench(*work)
+        paths, pickled = work
+        sys.path += [
+            path for path in paths if path not in sys.path
+        ]  # for what lies beside the file
+        self._bench: Worker = Bench(*pickle.loads(pickled))
         return self._bench.device, _comparable(versions())
 
     def survey(self, static: Settings, cells: Sequence[Cell]) -> Survey:
@@ -259,9 +264,10 @@ def _comparable(found: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in found.items() if name != "platform"}
 
 
-def _by_value(ray: Any, experiment: Experiment) -> Experiment:
-    """The experiment, its class to be sent along if it comes from a file that workers do not import."""
+def _pickled(ray: Any, experiment: Experiment, memory_gb: float) -> bytes:
+    """What a bench is made of; the class too, if it comes from a file that workers do not import."""
     module = sys.modules.get(type(experiment).__module__)
     if module is not None and module.__name__.startswith("dpsco_sweep_"):
         ray.cloudpickle.register_pickle_by_value(module)
-    return experiment
+    pickled: bytes = ray.cloudpickle.dumps((experiment, memory_gb))
+    return pickled

@@ -26,6 +26,7 @@ SUITES = (
     "element_steps",
     "element_network",
     "store",
+    "cluster_overhead",
 )
 
 

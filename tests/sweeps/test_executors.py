@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from dpsco_jax.sweeps import work
+from dpsco_jax.sweeps import _work
+from dpsco_jax.sweeps._work import Bench
 from dpsco_jax.sweeps.engine import Options, run
 from dpsco_jax.sweeps.executors import Here, NoWorkersError, WorkerLostError
 from dpsco_jax.sweeps.store import Store
-from dpsco_jax.sweeps.work import Bench
 from tests.sweeps.mean_estimation import MeanEstimation
 
 EXPERIMENT = MeanEstimation(dims=(2, 5), noises=(1.0, 0.0, -1.0), seeds=6)
@@ -114,13 +114,13 @@ def test_a_crew_gives_what_this_process_gives(tmp_path, here, size):
 
 def test_each_worker_compiles_once_for_each_program_that_it_runs(tmp_path, monkeypatch):
     compiled = Counter()
-    compile_chunk = work.compile_chunk
+    compile_chunk = _work.compile_chunk
 
     def counted(*arguments):
         compiled[threading.get_ident()] += 1
         return compile_chunk(*arguments)
 
-    monkeypatch.setattr(work, "compile_chunk", counted)
+    monkeypatch.setattr(_work, "compile_chunk", counted)
     crew = Crew(3)
     sweep(crew, tmp_path)
     used = {(worker, call) for worker, call, _ in crew.calls if call in ("fit", "compute")}

@@ -116,7 +116,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "workers": Kind("count or nothing", (0, -1, 1.5, "nonsense", True))(None),
         "patience": kinds.POSITIVE,
     },
-    "sweeps.schedule.Schedule": {},
     "sweeps.shares.Share": {"number": kinds.COUNT(3), "total": kinds.COUNT(8)},
     "sweeps.shares.parse": {
         "share": Kind("share", ("nonsense", "0/8", "9/8", "3", 7, None))("3/8")

@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from dpsco_jax.sweeps._work import Fit, Survey, failure
 from dpsco_jax.sweeps.cells import Cell, Settings
 from dpsco_jax.sweeps.executors import Crew, Worker, WorkerLostError
 from dpsco_jax.sweeps.store import Outcome, Store
-from dpsco_jax.sweeps.work import Fit, Survey, failure
 
 _LOSSES = 3
 _LOST = "WorkerLostError: {} workers were lost while they worked on this"

@@ -1,14 +1,14 @@
 """What a run adds to its chunks, in this process and on a Ray cluster of three nodes on this machine.
 
 What it computes: cells that sleep a quarter of a second, in chunks of four: a chunk takes one second
-whatever else the machine does. From the first stored chunk to the last, the wall time that each worker needs
-for a chunk beyond that second: claims, storing, messages, the derivation of keys.
+whatever else the machine does. In the second half of the run, the wall time that each worker needs for a
+chunk beyond that second: claims, storing, messages, the derivation of keys.
 
 Source: none.
 
 Formal guarantee: none; the workers' start and compilation are not in it.
 
-Cost: a minute; starts a cluster and ends it.
+Cost: two minutes; starts a cluster and ends it.
 
 Example:
     python -m experiments.benchmarks cluster_overhead
@@ -79,7 +79,7 @@ class _Times:
         self.stored.append(time.perf_counter())
 
 
-def seconds_beyond_a_chunk(executor: Executor | None, workers: int, chunks: int = 10) -> float:
+def seconds_beyond_a_chunk(executor: Executor | None, workers: int, chunks: int = 24) -> float:
     """Wall seconds for each chunk and worker beyond the second that the chunk sleeps.
 
     Args:
@@ -92,7 +92,8 @@ def seconds_beyond_a_chunk(executor: Executor | None, workers: int, chunks: int 
     options = sweeps.Options(cells_per_chunk=CELLS_PER_CHUNK)
     with tempfile.TemporaryDirectory() as folder, sweeps.Store(Path(folder)) as store:
         sweeps.run(experiment, store, options, times, executor=executor)
-    stored = times.stored[workers - 1 :]  # from the moment at which each has had its first
+    # From the middle, when all workers have long begun, to the last round, when one may have nothing left.
+    stored = times.stored[len(times.stored) // 2 : 1 - workers or None]
     each = (stored[-1] - stored[0]) / (len(stored) - 1) * workers
     return each - CHUNK_SECONDS
 

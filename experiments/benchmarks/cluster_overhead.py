@@ -107,7 +107,11 @@ def rows() -> list[Row]:
         Cluster,
     )  # an extra, which reads the environment when it is imported
 
-    node = {"num_cpus": 1, "object_store_memory": 80_000_000, "node_ip_address": "127.0.0.1"}
+    node: dict[str, Any] = {
+        "num_cpus": 1,
+        "object_store_memory": 80_000_000,
+        "node_ip_address": "127.0.0.1",
+    }
     found = [("this process", seconds_beyond_a_chunk(None, 1))]
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:

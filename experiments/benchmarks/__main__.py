@@ -40,6 +40,8 @@ SUITES = (
     "effective_samples",
     "element_steps",
     "element_network",
+    "store",
+    "cluster_overhead",
 )
 # Those that say something of a GPU, the quickest first. The others count compilations, processor seconds or
 # the memory of a program, which the CPU tells as well, or need float64.

@@ -59,6 +59,7 @@ def _small_zipf(monkeypatch):
     monkeypatch.setattr(histogram_tasks, "_zipf", lambda: weights / weights.sum())
 
 
+@pytest.mark.slow
 def test_finer_elements_are_better(monkeypatch, tmp_path):
     _small_zipf(monkeypatch)
     small = element_histogram.ElementHistogram(

@@ -53,6 +53,7 @@ def toy():
     return Table(user, fields, labels), {"month": month}
 
 
+@pytest.mark.slow
 def test_logistic_errors_are_those_of_methods_plans_and_data(tmp_path, capsys):
     small = simulated.ElementLogistic(
         elements=(2,),
@@ -80,6 +81,7 @@ def test_logistic_errors_are_those_of_methods_plans_and_data(tmp_path, capsys):
     assert EXPERIMENTS[small.name] is simulated.ElementLogistic
 
 
+@pytest.mark.slow
 def test_the_baselines_protect_what_they_say():
     study = simulated.ElementLogistic(num_users=60, items_per_user=4, num_steps=20, batch_size=6)
     made = {
@@ -125,6 +127,7 @@ def test_the_verdicts_find_what_fails():
     assert said["element below both users"] == "not below user at ε = 1, k = 5"
 
 
+@pytest.mark.slow
 def test_judges_are_the_two_objectives_over_all_rows(toy):
     task = tasks.make_task(*toy, GRAINS, "month")
     params = jnp.linspace(-1.0, 1.0, task.dim)
@@ -195,6 +198,7 @@ def test_every_plan_of_the_tables_protects_its_record(toy):
             assert (plan.relation, plan.sampling, plan.protects) == ("replace", "full", "element")
 
 
+@pytest.mark.slow
 def test_an_adaptive_radius_follows_the_units_drawn():
     """Clipped sums over q·n users, and a radius that moves by the share of units drawn that are inside."""
     rng = np.random.default_rng(3)

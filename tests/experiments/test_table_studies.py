@@ -37,6 +37,7 @@ def finished(experiment, folder):
     return table
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_the_runs_one_by_one():
     ready = table_search.bench("egsingle")
     configs = [Config(3, 1.0, 1.0, 0.0, 0.0), Config(2, 0.5, 2.0, 1.0, 1.0)]
@@ -115,6 +116,7 @@ def test_ratios_are_those_of_means():
     assert list(ratios(alone).groupby("table")) == []
 
 
+@pytest.mark.slow
 def test_methods_apply_where_their_proofs_do():
     found = {
         method: [name for name in NAMES if table_methods.applies(method, load_table(name))]

@@ -197,6 +197,7 @@ def test_noise_is_exact_and_the_mean_unbiased(rng):
     assert releases.certificate().epsilon <= 1.0 < releases.certificate().epsilon * 1.001
 
 
+@pytest.mark.slow
 def test_denoising_helps_where_noise_is_all(rng):
     d, n, m = 1000, 500, 100
     p = 1 / (np.arange(d) + 100.0)

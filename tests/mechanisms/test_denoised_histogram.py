@@ -68,6 +68,7 @@ def test_where_little_is_known_the_factor_is_one_and_it_is_bounded(rng):
     assert hidden == pytest.approx(whole, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_less_error_than_as_released_and_than_without_its_noise_alone(rng):
     d, n, m = 400, 400, 60
     p = 1 / (np.arange(d) + 20.0)

@@ -25,6 +25,7 @@ def test_frequencies():
 
 
 @pytest.mark.parametrize(("k", "m"), [(8, 200), (64, 200)])
+@pytest.mark.slow
 def test_error_is_sampling_plus_noise(k, m, rng):
     p = zipf(k)
     rows = histograms.frequencies(rng.choice(k, (USERS, m), p=p), k)

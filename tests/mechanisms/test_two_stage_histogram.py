@@ -172,6 +172,7 @@ def test_arguments():
             two.calibrate_two_stages(**(good | changes))
 
 
+@pytest.mark.slow
 def test_examples_run():
     from dpsco_jax.geometry import block_norms
     from dpsco_jax.mechanisms import clustered_histogram, heavy_hitters, histogram_releases

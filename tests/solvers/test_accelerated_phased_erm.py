@@ -185,6 +185,7 @@ def test_the_papers_schedule_is_refused_with_numbers_and_runs_with_batches_that_
         _plan(mean=Clipped, **settings)
 
 
+@pytest.mark.slow
 def test_radii_of_smoothing():
     rough = _plan(ROUGH, mean=Clipped, batch_size=20_000)
     least = paper.smoothing_radius(20_000, 10, 50, 2.0, 1.0)

@@ -273,6 +273,7 @@ def test_radius_and_failure():
         pytest.param(100_000, 8.0, 0.02, 29, 7e-5, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_single_phase_on_a_quadratic_reaches_what_the_noise_allows(
     items, epsilon, lam, steps, excess
 ):

@@ -33,6 +33,9 @@ FILES += [
 
 # Most of the time of all examples: these wait for `make test-slow`. Their solvers run in tests of their own.
 LONG = {
+    *("ball.ball_ac_sa", "first_order", "sampling.routes"),
+    *("user_level.accelerated_sgd", "user_level.accelerated_strongly_convex"),
+    *("user_level.finite_class", "user_level.localized_sgd", "user_level.phased_erm"),
     *("ball.ball_acceleration", "combinators.composite", "combinators.localization"),
     *("combinators.regularization", "combinators.restarts", "element_level.federated"),
     *("element_level.glm", "element_level.m_estimation", "element_level.sgd", "item_level.erm"),

@@ -291,7 +291,10 @@ NAMES = (
 )  # fmt: skip
 
 # Means of both kinds are in those kept, a class of candidates too; drawn items and scaled rows are long.
-LONG = {"metric entropy", "drawn items", "preconditioned", "means clipped", "means refined"}
+LONG = {
+    *("finite class", "metric entropy", "drawn items", "preconditioned", "output perturbation"),
+    *("means clipped", "means refined"),
+}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from rich.console import Console
 
 from dpsco_jax import Budget, Problem
@@ -76,6 +77,7 @@ class Sweep:
         raise NotImplementedError
 
 
+@pytest.mark.slow
 def test_epsilons_clip_norms_and_seeds_share_a_program(tmp_path):
     sweep = Sweep()
     with (

@@ -177,6 +177,7 @@ def grouped_rows(num_users=150, items=30, dim=3):
     return who, Example(x.astype(np.float32), y.astype(np.float32)), rng
 
 
+@pytest.mark.slow
 def test_the_slope_is_the_same_for_every_partition():
     who, rows, rng = grouped_rows()
     objective = losses.logistic(20.0, ridge=1e-7)

@@ -159,6 +159,7 @@ def test_the_black_box_adds_noise_and_keeps_the_promise():
 
 
 @pytest.mark.parametrize("name", ["whole space", "ball"])
+@pytest.mark.slow
 def test_the_regularization_is_the_best_and_the_bound_holds(name):
     problem = synthetic.logistic_regression(jax.random.key(3), 400, 2, 3, 0.0, slope_norm=1.0)
     objective = OBJECTIVES[name]._replace(ridge=problem.objective.ridge)

@@ -81,6 +81,7 @@ def test_the_ledger_of_a_run_is_that_of_the_plan():
     assert solution.unprivate["gradients"] == 40 * int(np.sum(DATA.mask))
 
 
+@pytest.mark.slow
 def test_without_noise_it_finds_the_minimum():
     plan = _plan(num_steps=600, quantile=0.98)
     quiet = dataclasses.replace(plan, noise_multiplier=1e-6, moments_multiplier=1e-6)

@@ -72,6 +72,7 @@ def _least(objective, data, classes):
 
 
 @pytest.mark.parametrize("classes", [3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_without_noise_less_than_two_percent_of_the_start_is_left(classes):
     data, objective = _table(classes), _objective(classes)
     plan = _plan(objective, classes, num_steps=600, quantile=0.995, margin_scale=1.0)

@@ -154,6 +154,7 @@ def test_state_survives_a_checkpoint_and_buffers_may_be_donated(row):
 
 
 @every_row
+@pytest.mark.slow
 def test_wrappers_change_nothing(row):
     """Concrete numbers, in one nest of optax's wrappers and without any."""
     params = PARAMS["vector"]()
@@ -177,6 +178,7 @@ def test_numbers_out_of_range_are_refused(row):
 
 
 @every_row
+@pytest.mark.slow
 def test_copies_do_what_the_original_does(row):
     """Also in another process: closures travel, with what they hold."""
     params = PARAMS["vector"]()

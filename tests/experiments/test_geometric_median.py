@@ -27,6 +27,8 @@ from experiments.studies.geometric_median import (
 )
 from experiments.studies.table import EXPERIMENTS
 
+pytestmark = pytest.mark.slow  # of studies alone: nothing that is installed rests on it
+
 
 def test_gradients_are_those_of_the_loss():
     with jax.enable_x64(True):

@@ -10,6 +10,8 @@ from dpsco_jax.problems import losses
 from experiments.studies import table_dp_sgd
 from experiments.studies.table_dp_sgd import Flat, Settings
 
+pytestmark = pytest.mark.slow  # of studies alone: nothing that is installed rests on it
+
 OBJECTIVES = {
     "logistic": losses.logistic(4.0, ridge=1e-2),
     "huber": losses.huber(4.0, delta=0.1, ridge=1e-2),

@@ -11,6 +11,8 @@ from experiments.studies import table_dp_sgd
 from experiments.studies.peers import ada_ssp, amp, dp_ftrl, dp_newton
 from tests.experiments.test_table_dp_sgd import OBJECTIVES, flat_of
 
+pytestmark = pytest.mark.slow  # of studies alone: nothing that is installed rests on it
+
 
 def test_ada_ssp_without_noise_is_ridge_regression():
     flat, objective = flat_of(3), OBJECTIVES["squared"]

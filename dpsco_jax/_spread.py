@@ -1,0 +1,191 @@
+"""Users spread over devices: on which mesh axis they lie, and loops that stay on each device.
+
+What it computes: whether the leading axis of some rows lies on an axis of a mesh, and sums and maps in
+which every device does its own users: ``summed`` and ``mapped``. ``automatic`` is for whole functions.
+
+- An array on a mesh with explicit axes, which ``jax.make_mesh`` makes by default, says in its type how its
+  users are spread.
+- On a mesh with automatic axes it says only which mesh it is on. Users are taken to lie on the axis called
+  ``"users"``, or on the only one. With several axes and none of that name the compiler is left to it.
+- On no mesh, or inside of ``shard_map``, nothing is changed.
+
+Formal guarantee: every user is counted on one device. Who is sampled is drawn as on one device, from the
+same key, and each device takes those whom it holds; docs/scaling.md has the laws.
+
+Cost: no row of a user leaves its device; one exchange of sums of the size of a result
+(``dpsco_jax._device_sums``).
+"""
+
+import contextvars
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from dpsco_jax import _device_sums
+
+USERS = "users"
+
+# Of users whose explicit mesh is taken as an automatic one inside of ``automatic``.
+_known_axis: contextvars.ContextVar[Any] = contextvars.ContextVar("users_axis", default=None)
+
+
+class Spread(NamedTuple):
+    """How users are spread.
+
+    Attributes:
+        mesh: the mesh, an abstract one where the devices are not known yet.
+        axis: the name of its axis on which users lie, or a tuple of names.
+        devices: how many parts there are.
+        each: users in each.
+    """
+
+    mesh: Any
+    axis: Any
+    devices: int
+    each: int
+
+
+def found(rows: Any) -> Spread | None:
+    """How the users of these rows are spread; ``None`` where they are in one place, or nobody knows.
+
+    Args:
+        rows: a pytree of arrays with a leading axis of users.
+
+    Raises:
+        ValueError: so many devices have so few users that sums over them have no bound.
+    """
+    for leaf in jax.tree.leaves(rows):
+        if not isinstance(leaf, jax.Array) or not leaf.ndim:
+            continue
+        sharding = jax.typeof(leaf).sharding
+        axis = _users_axis(sharding)
+        if axis is None:
+            continue
+        devices = 1
+        for name in axis if isinstance(axis, tuple) else (axis,):
+            devices *= sharding.mesh.shape[name]
+        if len(leaf) == 0 or len(leaf) % devices:
+            continue
+        each = len(leaf) // devices
+        _device_sums.require_devices(devices, each)
+        return Spread(sharding.mesh, axis, devices, each)
+    return None
+
+
+def summed(spread: Spread, work: Callable[[Any, jax.Array], Any], rows: Any) -> Any:
+    """The sum over devices of ``work(own rows, number of the first of them)``, on every device.
+
+    Args:
+        spread: of ``found``.
+        work: returns a pytree of ``_sums.Split`` and of arrays; may close over arrays of no mesh, or of one
+            with automatic axes.
+        rows: a pytree of arrays with the leading axis of users.
+    """
+
+    def on_device(own: Any) -> Any:
+        return _device_sums.total(work(own, _first(spread)), spread.axis)
+
+    return _on_devices(spread, on_device, rows, PartitionSpec())
+
+
+def mapped(spread: Spread, work: Callable[[Any, jax.Array], Any], rows: Any) -> Any:
+    """What ``work(own rows, number of the first of them)`` has for each user, spread as the users are."""
+
+    def on_device(own: Any) -> Any:
+        return work(own, _first(spread))
+
+    return _on_devices(spread, on_device, rows, PartitionSpec(spread.axis))
+
+
+def placed(spread: Spread, tree: Any, spec: PartitionSpec) -> Any:
+    """The arrays, laid out as the specification says, where their types have to say so."""
+    if not _explicit(spread.mesh):
+        return tree
+    sharding = NamedSharding(spread.mesh, spec)
+    return jax.tree.map(lambda x: jax.sharding.reshard(x, sharding), tree)
+
+
+def automatic(function: Callable[..., Any], data: int | None = None) -> Callable[..., Any]:
+    """The function, made to take arguments that lie on a mesh with explicit axes: automatic ones inside.
+
+    Without such arguments it is called as it is. Results are whole on every device.
+
+    Args:
+        function: of arrays, with closures over none that lie on a mesh with explicit axes.
+        data: the place of the argument that has the leading axis of users.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        mesh = next((m for m in map(_mesh_of, jax.tree.leaves((args, kwargs))) if m), None)
+        if mesh is None:
+            return function(*args, **kwargs)
+        spread = None if data is None or len(args) <= data else found(args[data])
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+        def of_arrays(*arrays: jax.Array) -> Any:
+            given = list(leaves)
+            for i, array in zip(places, arrays, strict=True):
+                given[i] = array
+            new_args, new_kwargs = jax.tree.unflatten(structure, given)
+            token = _known_axis.set(None if spread is None else spread.axis)
+            try:
+                result = function(*new_args, **new_kwargs)
+            finally:
+                _known_axis.reset(token)
+            return result
+
+        names = tuple(
+            n
+            for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+            if kind == AxisType.Explicit
+        )
+        inside = jax.sharding.auto_axes(
+            of_arrays, axes=names, out_sharding=NamedSharding(mesh, PartitionSpec())
+        )
+        return inside(*(leaves[i] for i in places))
+
+    return wrapped
+
+
+def _on_devices(spread: Spread, on_device: Any, rows: Any, out: PartitionSpec) -> Any:
+    split = PartitionSpec(spread.axis)
+    run = jax.shard_map(
+        on_device, mesh=spread.mesh, in_specs=(split,), out_specs=out, check_vma=False
+    )
+    return run(placed(spread, rows, split))
+
+
+def _first(spread: Spread) -> jax.Array:
+    return lax.axis_index(spread.axis) * spread.each
+
+
+def _users_axis(sharding: Any) -> Any:
+    mesh = sharding.mesh
+    if mesh.empty or AxisType.Manual in mesh.axis_types:
+        return None
+    if _explicit(mesh):
+        return sharding.spec[0] if len(sharding.spec) else None
+    known = _known_axis.get()
+    if known is not None:
+        return known
+    if USERS in mesh.axis_names:
+        return USERS
+    return mesh.axis_names[0] if len(mesh.axis_names) == 1 else None
+
+
+def _explicit(mesh: Any) -> bool:
+    return AxisType.Explicit in mesh.axis_types
+
+
+def _mesh_of(leaf: Any) -> Any:
+    """The mesh with explicit axes on which an array lies, if any."""
+    if not isinstance(leaf, jax.Array):
+        return None
+    mesh = jax.typeof(leaf).sharding.mesh
+    return mesh if not mesh.empty and _explicit(mesh) else None

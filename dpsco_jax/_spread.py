@@ -18,16 +18,19 @@ Cost: no row of a user leaves its device; one exchange of sums of the size of a 
 
 import contextvars
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dpsco_jax import _device_sums
+from dpsco_jax import _device_sums, _sums
 
 USERS = "users"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Of users whose explicit mesh is taken as an automatic one inside of ``automatic``.
 _known_axis: contextvars.ContextVar[Any] = contextvars.ContextVar("users_axis", default=None)
@@ -76,20 +79,21 @@ def found(rows: Any) -> Spread | None:
     return None
 
 
-def summed(spread: Spread, work: Callable[[Any, jax.Array], Any], rows: Any) -> Any:
-    """The sum over devices of ``work(own rows, number of the first of them)``, on every device.
+def summed(spread: Spread, work: Callable[..., Any], rows: Any, *others: Any) -> Any:
+    """The sum over devices of ``work(own rows, number of the first of them, *others)``, on every device.
 
     Args:
         spread: of ``found``.
         work: returns a pytree of ``_sums.Split`` and of arrays; may close over arrays of no mesh, or of one
             with automatic axes.
         rows: a pytree of arrays with the leading axis of users.
+        others: pytrees of arrays, whole on every device; on whatever mesh.
     """
 
-    def on_device(own: Any) -> Any:
-        return _device_sums.total(work(own, _first(spread)), spread.axis)
+    def on_device(own: Any, *others: Any) -> Any:
+        return _device_sums.total(work(own, _first(spread), *others), spread.axis)
 
-    return _on_devices(spread, on_device, rows, PartitionSpec())
+    return _on_devices(spread, on_device, PartitionSpec(), rows, *others)
 
 
 def mapped(spread: Spread, work: Callable[[Any, jax.Array], Any], rows: Any) -> Any:
@@ -98,7 +102,7 @@ def mapped(spread: Spread, work: Callable[[Any, jax.Array], Any], rows: Any) -> 
     def on_device(own: Any) -> Any:
         return work(own, _first(spread))
 
-    return _on_devices(spread, on_device, rows, PartitionSpec(spread.axis))
+    return _on_devices(spread, on_device, PartitionSpec(spread.axis), rows)
 
 
 def placed(spread: Spread, tree: Any, spec: PartitionSpec) -> Any:
@@ -109,22 +113,28 @@ def placed(spread: Spread, tree: Any, spec: PartitionSpec) -> Any:
     return jax.tree.map(lambda x: jax.sharding.reshard(x, sharding), tree)
 
 
-def automatic(function: Callable[..., Any], data: int | None = None) -> Callable[..., Any]:
+def solver(function: Function) -> Function:
+    """``automatic`` for ``solve(key, plan, objective, data, ...)``."""
+    return automatic(function, "data")
+
+
+def automatic(function: Function, data: str) -> Function:
     """The function, made to take arguments that lie on a mesh with explicit axes: automatic ones inside.
 
     Without such arguments it is called as it is. Results are whole on every device.
 
     Args:
         function: of arrays, with closures over none that lie on a mesh with explicit axes.
-        data: the place of the argument that has the leading axis of users.
+        data: the name of the argument that has the leading axis of users.
     """
+    place = list(inspect.signature(function).parameters).index(data)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         mesh = next((m for m in map(_mesh_of, jax.tree.leaves((args, kwargs))) if m), None)
         if mesh is None:
             return function(*args, **kwargs)
-        spread = None if data is None or len(args) <= data else found(args[data])
+        spread = found(args[place] if place < len(args) else kwargs.get(data))
         leaves, structure = jax.tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
 
@@ -150,15 +160,39 @@ def automatic(function: Callable[..., Any], data: int | None = None) -> Callable
         )
         return inside(*(leaves[i] for i in places))
 
-    return wrapped
+    return cast(Function, wrapped)
 
 
-def _on_devices(spread: Spread, on_device: Any, rows: Any, out: PartitionSpec) -> Any:
-    split = PartitionSpec(spread.axis)
+def like(tree: Any, others: Any) -> Any:
+    """The arrays, each cut as its fellow on a mesh with explicit axes is, where shapes are the same.
+
+    Args:
+        tree: of arrays and of pairs of them; whole on every device.
+        others: a tree of arrays of the same structure, or ``None``.
+    """
+    if others is None:
+        return tree
+
+    def cut(leaf: Any, other: Any) -> Any:
+        mesh = _mesh_of(other)
+        shape = jax.tree.leaves(leaf)[0].shape
+        if mesh is None or other.shape != shape or not any(jax.typeof(other).sharding.spec):
+            return leaf
+        return jax.tree.map(lambda x: jax.sharding.reshard(x, jax.typeof(other).sharding), leaf)
+
+    return jax.tree.map(cut, tree, others, is_leaf=_sums.is_split)
+
+
+def _on_devices(spread: Spread, on_device: Any, out: PartitionSpec, rows: Any, *others: Any) -> Any:
+    split, whole = PartitionSpec(spread.axis), PartitionSpec()
     run = jax.shard_map(
-        on_device, mesh=spread.mesh, in_specs=(split,), out_specs=out, check_vma=False
+        on_device,
+        mesh=spread.mesh,
+        in_specs=(split, *(whole for _ in others)),
+        out_specs=out,
+        check_vma=False,
     )
-    return run(placed(spread, rows, split))
+    return run(placed(spread, rows, split), *(placed(spread, other, whole) for other in others))
 
 
 def _first(spread: Spread) -> jax.Array:

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -112,7 +112,7 @@ def per_user_gradients(
         rows, items = map_over_users(chunk_rows, data, sample, whole)
         return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
 
-    return oracle
+    return _spread.automatic(oracle, "data")
 
 
 def clipped_gradient_sum(
@@ -156,7 +156,7 @@ def clipped_gradient_sum(
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
         return summed(total, num_gradients)
 
-    return oracle
+    return _spread.automatic(oracle, "data")
 
 
 def count_items(data: Any, counted: jax.Array) -> jax.Array:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
+from dpsco_jax import _spread
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -92,4 +93,4 @@ def mean_gradient(
         mean = jax.tree.map(lambda leaf: leaf / count, total)
         return Estimate(mean, {}, num_gradients)
 
-    return oracle
+    return _spread.automatic(oracle, "data")

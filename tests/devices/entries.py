@@ -23,7 +23,6 @@ from dpsco_jax.oracles import (
     smoothed,
     unclipped,
 )
-from dpsco_jax.privacy.sampling import Poisson
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData

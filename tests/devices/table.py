@@ -1,8 +1,8 @@
 """The table of what works on users who are spread over devices: ``python -m tests.devices.table``.
 
-Every entry runs with users on a mesh of one and of four devices, with explicit and with automatic axes, and is
-compared with the run on no mesh. ``ok``: the same result, and what devices exchange is shorter than the list of
-users. ``gathers N``: the compiled program exchanges arrays of up to N numbers, of which rows of users are made.
+Every entry runs with users on a mesh of one and of four devices, with explicit and with automatic axes, and
+is compared with the run on no mesh. ``ok``: the same result, and what devices exchange is shorter than the
+list of users. ``gathers N``: the compiled program exchanges arrays of up to N numbers.
 """
 
 import os
@@ -48,7 +48,9 @@ def spread(tree: Any, kind: str, devices: int) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec("users")))
 
 
-def found(run: Any, key: Any, params: Any, data: Any, kind: str, devices: int, expected: Any) -> str:
+def found(
+    run: Any, key: Any, params: Any, data: Any, kind: str, devices: int, expected: Any
+) -> str:
     """What the table says of one entry on one mesh."""
     import jax
 
@@ -74,9 +76,10 @@ def main(words: list[str]) -> None:
     import jax.numpy as jnp
 
     from tests.devices import entries as listed
+    from tests.devices.solver_entries import solver_cases
 
     cases = [(e.name, e.run, e.data, jnp.full(listed.DIM, 0.1)) for e in listed.entries()]
-    cases += listed.solver_cases() if hasattr(listed, "solver_cases") else []
+    cases += solver_cases()
     print("| entry | " + " | ".join(f"{k}, {d}" for k in KINDS for d in (1, 4)) + " |")
     print("| --- " * 5 + "|")
     for name, run, data, params in cases:

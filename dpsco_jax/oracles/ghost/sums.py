@@ -19,6 +19,7 @@ Cost: one forward and one backward pass over the examples, and what the ways of 
 (``explain``).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _spread
 from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles.chunks import sum_over_users
@@ -43,6 +44,7 @@ Loss = Callable[[Any, Any], Any]
 _HEAD_ROOM = 1.0 - 2.0**-20
 
 
+@functools.partial(_spread.automatic, data="examples")
 def clipped_sum(
     loss: Loss,
     params: Any,
@@ -140,7 +142,7 @@ def clipped_gradient_sum(
         total, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)
         return Estimate(total, {}, num_gradients)
 
-    return oracle
+    return _spread.automatic(oracle, "data")
 
 
 def _clipped(

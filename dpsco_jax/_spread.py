@@ -168,9 +168,10 @@ def like(tree: Any, others: Any) -> Any:
 
     Args:
         tree: of arrays and of pairs of them; whole on every device.
-        others: a tree of arrays of the same structure, or ``None``.
+        others: a tree of arrays. Of another structure, or ``None``, it changes nothing.
     """
-    if others is None:
+    found: Any = jax.tree.structure(tree, is_leaf=_sums.is_split)
+    if found != jax.tree.structure(others):
         return tree
 
     def cut(leaf: Any, other: Any) -> Any:

@@ -166,7 +166,9 @@ def main() -> None:
     words.add_argument("--axes", choices=("explicit", "auto"), default="explicit")
     words.add_argument("--results", help="file for what came out")
     words.add_argument("--checkpoint", help="run step by step and keep the state here")
-    words.add_argument("--dies-at", type=int, help="kill this process after a step, to see what follows")
+    words.add_argument(
+        "--dies-at", type=int, help="kill this process after a step, to see what follows"
+    )
     given = words.parse_args()
     if given.processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -178,10 +180,8 @@ def main() -> None:
     each = USERS // given.processes
     own = users(given.process * each, (given.process + 1) * each)
     data = UserData.from_process_local(mesh, own)
-    if given.checkpoint:
-        found = run_by_step(data, given.checkpoint, given.dies_at)
-    else:
-        found = run_all(data)
+    by_step = given.checkpoint is not None
+    found = run_by_step(data, given.checkpoint, given.dies_at) if by_step else run_all(data)
     if given.results and given.process == 0:
         np.savez(given.results, **found)
     print(f"process {given.process}: done", flush=True)

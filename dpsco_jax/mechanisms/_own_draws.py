@@ -29,6 +29,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from dpsco_jax._checks import require
 from dpsco_jax.mechanisms import _draws
 
+_LAYOUT = "jax_threefry_partitionable"
+
 Draw = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 
 
@@ -75,7 +77,7 @@ def like(leaf: jax.Array, draw: Draw, key: jax.Array, dtype: Any) -> jax.Array:
 def _counts(key: jax.Array) -> bool:
     """Whether the words of this key are a function of a counter."""
     threefry = str(jax.random.key_impl(key)) in ("fry", "threefry2x32")
-    return threefry and bool(jax.config.jax_threefry_partitionable)
+    return threefry and bool(getattr(jax.config, _LAYOUT))
 
 
 def _places(part: tuple[int, ...], shape: tuple[int, ...], starts: list[Any]) -> jax.Array:

@@ -264,7 +264,7 @@ def sum_in_chunks(
         return _in_chunks(chunk_sum, updates, user_mask, microbatch_size)
     return _spread.summed(
         spread,
-        lambda own, first: _in_chunks(chunk_sum, *own, microbatch_size),
+        lambda own, first: _in_chunks(chunk_sum, own[0], own[1], microbatch_size),
         (updates, user_mask),
     )
 

@@ -181,7 +181,7 @@ def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any
     else:
         # What compensation holds back goes to the sum over devices.
         total, weighted = _spread.summed(
-            spread, lambda own, first, anchor: sums(*own, anchor), (vectors, counted), anchor
+            spread, lambda own, first, at: sums(own[0], own[1], at), (vectors, counted), anchor
         )
     total, weighted = jax.tree.map(
         lambda parts: parts.high, (total, weighted), is_leaf=_sums.is_split

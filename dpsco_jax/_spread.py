@@ -113,6 +113,27 @@ def placed(spread: Spread, tree: Any, spec: PartitionSpec) -> Any:
     return jax.tree.map(lambda x: jax.sharding.reshard(x, sharding), tree)
 
 
+def here(tree: Any) -> Any:
+    """Arrays that a function inside of ``summed`` or ``mapped`` closes over, as those of its device.
+
+    An array from outside has the type of its mesh there, so that ``jnp.zeros_like`` of it, for one, is refused.
+    Anywhere else the tree is returned as it is.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or AxisType.Manual not in mesh.axis_types:
+        return tree
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        found = jax.typeof(leaf).sharding.mesh
+        outside = not found.empty and AxisType.Manual not in found.axis_types
+        return jax.sharding.reshard(leaf, whole) if outside else leaf
+
+    return jax.tree.map(own, tree)
+
+
 def solver(function: Function) -> Function:
     """``automatic`` for ``solve(key, plan, objective, data, ...)``."""
     return automatic(function, "data")

@@ -93,7 +93,7 @@ def per_user_gradients(
 
         def one_user(row: UserData, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(gradient_key, position)
-            return gradient(user_key, params, row.items, row.mask)
+            return gradient(user_key, _spread.here(params), row.items, row.mask)
 
         def chunk_rows(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             contributions = jax.vmap(one_user)(rows, position)
@@ -143,7 +143,7 @@ def clipped_gradient_sum(
 
         def one_user(row: UserData, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(gradient_key, position)
-            return gradient(user_key, params, row.items, row.mask)
+            return gradient(user_key, _spread.here(params), row.items, row.mask)
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             # Without the barrier the compiler fuses the gradients into every pass of the clip, and

@@ -87,7 +87,7 @@ def mean_gradient(
                     losses = jax.vmap(one_user, (0, 0, masked))(points, rows.items, rows.mask)
                 return jnp.sum(jnp.where(counted, losses, 0.0))
 
-            return jax.grad(total)(params), count_items(rows, counted)
+            return jax.grad(total)(_spread.here(params)), count_items(rows, counted)
 
         total, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)
         mean = jax.tree.map(lambda leaf: leaf / count, total)

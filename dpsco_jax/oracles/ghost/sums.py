@@ -97,7 +97,7 @@ def clipped_sum(
     def chunk_sum(rows: Any, there: jax.Array, position: jax.Array) -> Any:
         del position
         given, mask = rows
-        return _clipped(loss, params, given, bounds, groups, there & mask, normalize)
+        return _clipped(loss, _spread.here(params), given, bounds, groups, there & mask, normalize)
 
     whole = number if chunk_size is None else chunk_size
     return sum_over_users(chunk_sum, (examples, counted), None, max(whole, 1))
@@ -136,7 +136,7 @@ def clipped_gradient_sum(
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             del position
-            total = clipped_sum(of_user, params, rows, clip_norm, counted=counted)
+            total = clipped_sum(of_user, _spread.here(params), rows, clip_norm, counted=counted)
             return total, count_items(rows, counted)
 
         total, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)

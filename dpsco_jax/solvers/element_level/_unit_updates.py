@@ -159,7 +159,7 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
             del position
             units = chosen(rows)
             made = jax.lax.optimization_barrier(
-                jax.vmap(lambda unit: one_unit(params, unit))(units)
+                jax.vmap(lambda unit: one_unit(_spread.here(params), unit))(units)
             )
             clipped = jax.vmap(lambda g: norms.clip_to_norm(g, room * clip_norm))(made)
             of_users = jax.tree.map(

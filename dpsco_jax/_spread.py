@@ -116,8 +116,8 @@ def placed(spread: Spread, tree: Any, spec: PartitionSpec) -> Any:
 def here(tree: Any) -> Any:
     """Arrays that a function inside of ``summed`` or ``mapped`` closes over, as those of its device.
 
-    An array from outside has the type of its mesh there, so that ``jnp.zeros_like`` of it, for one, is refused.
-    Anywhere else the tree is returned as it is.
+    An array from outside has the type of its mesh there, so that ``jnp.zeros_like`` of it, for one, is
+    refused. Anywhere else the tree is returned as it is.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or AxisType.Manual not in mesh.axis_types:
@@ -139,14 +139,18 @@ def solver(function: Function) -> Function:
     return automatic(function, "data")
 
 
-def automatic(function: Function, data: str) -> Function:
+def automatic(
+    function: Function, data: str, out: Callable[[Any, Any], Any] = lambda rows, whole: whole
+) -> Function:
     """The function, made to take arguments that lie on a mesh with explicit axes: automatic ones inside.
 
-    Without such arguments it is called as it is. Results are whole on every device.
+    Without such arguments it is called as it is.
 
     Args:
         function: of arrays, with closures over none that lie on a mesh with explicit axes.
         data: the name of the argument that has the leading axis of users.
+        out: ``out(rows, whole)`` says of the parts of a result, by a tree that is a prefix of it, whether they
+            are spread as users are, or whole on every device, as all are if it is left out.
     """
     place = list(inspect.signature(function).parameters).index(data)
 
@@ -176,9 +180,9 @@ def automatic(function: Function, data: str) -> Function:
             for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
             if kind == AxisType.Explicit
         )
-        inside = jax.sharding.auto_axes(
-            of_arrays, axes=names, out_sharding=NamedSharding(mesh, PartitionSpec())
-        )
+        whole = NamedSharding(mesh, PartitionSpec())
+        rows = whole if spread is None else NamedSharding(mesh, PartitionSpec(spread.axis))
+        inside = jax.sharding.auto_axes(of_arrays, axes=names, out_sharding=out(rows, whole))
         return inside(*(leaves[i] for i in places))
 
     return cast(Function, wrapped)

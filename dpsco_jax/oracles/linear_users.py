@@ -89,4 +89,6 @@ def per_user_gradients(
         rows, items = map_over_users(chunk_rows, data, sample, chunk_size)
         return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
 
-    return _spread.automatic(oracle, "data")
+    if sampler is not None:
+        return _spread.automatic(oracle, "data")
+    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, {}, whole))

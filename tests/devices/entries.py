@@ -160,7 +160,7 @@ def entries() -> list[Entry]:
             _linear(_oracle(linear_users.per_user_gradients(model, 0.5))), data),
         Entry("`preconditioned.clipped_gradient_sum`",
             _linear(lambda k, p, x: _oracle(preconditioned.scaled_sums(
-                model, component, jnp.ones(DIM), 0.5))(
+                model, jnp.ones(DIM), component, 0.5))(
                     k, preconditioned.TunedPoint(p, jnp.zeros(())), x)), data),
         Entry("`row_moments.mean_squares`",
             _linear(lambda k, p, x: row_moments.mean_squares(1.0)(x)), data),

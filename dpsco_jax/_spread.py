@@ -149,8 +149,8 @@ def automatic(
     Args:
         function: of arrays, with closures over none that lie on a mesh with explicit axes.
         data: the name of the argument that has the leading axis of users.
-        out: ``out(rows, whole)`` says of the parts of a result, by a tree that is a prefix of it, whether they
-            are spread as users are, or whole on every device, as all are if it is left out.
+        out: ``out(rows, whole)`` says of the parts of a result, by a tree that is a prefix of it, whether
+            they are spread as users are, or whole on every device, as all are if it is left out.
     """
     place = list(inspect.signature(function).parameters).index(data)
 

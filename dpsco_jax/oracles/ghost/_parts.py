@@ -11,14 +11,17 @@ Formal guarantee: bounds are at least the norms of what is summed up, by ``_term
 Cost: one forward and one backward pass, and the factors or gradients of every leaf.
 """
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax import _sums
 from dpsco_jax.geometry import norms
-from dpsco_jax.oracles.ghost import _terms, _walk
+from dpsco_jax.oracles.ghost import _adding, _terms, _walk
 from dpsco_jax.oracles.ghost._leaves import Ruled, Way, ways
 from dpsco_jax.oracles.ghost._program import Program, Use
 from dpsco_jax.oracles.ghost._terms import Terms
@@ -30,6 +33,7 @@ class Parts(NamedTuple):
     Attributes:
         program: the loss.
         ways: of every leaf.
+        plans: how every leaf is added up.
         factors: of every leaf that goes by them, one for each of its uses; ``None`` for other leaves.
         rows: the gradients of every leaf that does not, ``[examples, ...]``; ``None`` for other leaves.
         shapes: of the leaves, with the kinds of number of their sums.
@@ -38,6 +42,7 @@ class Parts(NamedTuple):
 
     program: Program
     ways: list[Way]
+    plans: list[_adding.Adding]
     factors: list[list[Terms] | None]
     rows: list[jax.Array | None]
     shapes: list[jax.ShapeDtypeStruct]
@@ -49,7 +54,8 @@ class Parts(NamedTuple):
         for leaf in group:
             made = self.factors[leaf]
             if made is not None:
-                lengths.append(_terms.norm_bound(made, list(self.ways[leaf].swapped)))
+                share = self.plans[leaf].share
+                lengths.append(_terms.norm_bound(made, list(self.ways[leaf].swapped), share))
         built = [self.rows[leaf] for leaf in group if self.rows[leaf] is not None]
         if built:
             lengths.append(jax.vmap(_norm_of_rows)(built))
@@ -64,20 +70,35 @@ class Parts(NamedTuple):
         joint = scale * jnp.sqrt(jnp.sum(jnp.square(stacked / scale), axis=0))
         return joint * (1 + (len(lengths) + 8) * 2.0**-23)
 
-    def weighted_sum(self, leaf: int, weights: jax.Array) -> jax.Array:
-        """Σ over the examples of weight·gradient in a leaf; whoever has weight zero may hold anything."""
+    def weighted_sum(self, leaf: int, weights: jax.Array, longest: jax.Array) -> _sums.Split:
+        """Σ over the examples of weight·gradient in a leaf; whoever has weight zero may hold anything.
+
+        Args:
+            leaf: its number.
+            weights: ``[examples]``, zero or at least ``_terms.LEAST_WEIGHT``.
+            longest: what weight·bound is at most, of all of them.
+        """
         made, rows, shape = self.factors[leaf], self.rows[leaf], self.shapes[leaf]
+        way = self.ways[leaf]
+        plan = self.plans[leaf]
         if made is not None:
-            total = jnp.zeros(shape.shape, shape.dtype)
-            for ruled, terms in zip(self.ways[leaf].uses, made, strict=True):
-                summed = _terms.weighted_sum(terms, weights, ruled.sizes[2])
-                total = total + _as_leaf(self.program, ruled, summed)
-            return total
+            totals = []
+            for ruled, terms in zip(way.uses, made, strict=True):
+                if terms.looked_up:
+                    scaled = _terms.weighted(terms.right, weights)
+                    most = longest / (plan.share or 1.0)
+                    summed = _adding.scattered(scaled, terms.left, ruled.sizes[2], most)
+                else:
+                    given = terms.left, terms.right, weights
+                    summed = _adding.over_examples(_terms.weighted_product, given, plan.group)
+                parts = [_as_leaf(self.program, ruled, part) for part in summed]
+                totals.append(_sums.Split(*parts))
+            return functools.reduce(_sums.add, totals)
         if rows is None:
-            return jnp.zeros(shape.shape, shape.dtype)
-        there = (weights > 0).reshape(-1, *(1,) * (rows.ndim - 1))
-        kept = jnp.where(there, rows.astype(shape.dtype), 0)
-        return jnp.tensordot(weights, kept, 1, precision=_terms.FULL)
+            return _sums.zeros(shape)
+        return _adding.over_examples(
+            _weighted_rows, (rows.astype(shape.dtype), weights), plan.group
+        )
 
 
 def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) -> Parts:
@@ -113,7 +134,7 @@ def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) ->
     shapes = [
         jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, jnp.float32)) for x in leaves
     ]
-    return Parts(program, chosen, factors, rows, shapes, number)
+    return Parts(program, chosen, _adding.plans(chosen), factors, rows, shapes, number)
 
 
 def _by_example(
@@ -152,17 +173,39 @@ def _factors(
 
     def one(operands: Sequence[Any], cotangents: Sequence[Any]) -> Any:
         others = [x if i != ruled.position else None for i, x in enumerate(operands)]
-        left, right = ruled.rule.factors(others, cotangents[0])
-        if not ruled.rule.looked_up:
-            left = left.astype(jnp.promote_types(left.dtype, jnp.float32))
-        return left, right.astype(jnp.promote_types(right.dtype, jnp.float32))
+        return _checked(ruled, use, *ruled.rule.factors(others, cotangents[0]))
 
     left, right = _by_example(use, one, fixed, records, cotangents)
-    stack, products, _, columns = ruled.sizes
-    ending = left.shape[len(ruled.stacked) + 3 :]  # empty for look-ups
-    left = _stacks_first(left, ruled.stacked).reshape(-1, stack, products, *ending)
-    right = _stacks_first(right, ruled.stacked).reshape(-1, stack, products, columns)
+    stack, products, rows, columns = ruled.sizes
+    first = len(cotangents[0]), stack, products
+    left = _stacks_first(left, ruled.stacked)
+    left = left.reshape(first if ruled.rule.looked_up else (*first, rows))
+    right = _stacks_first(right, ruled.stacked).reshape(*first, columns)
     return Terms(left, right)
+
+
+def _checked(ruled: Ruled, use: Use, left: Any, right: Any) -> tuple[jax.Array, jax.Array]:
+    """The factors of one example in float32 at least, if they are what the rule says that they are."""
+    rule, shape = ruled.rule, use.eqn.invars[ruled.position].aval.shape
+    stack, rows, columns = (math.prod(shape[i] for i in axes) for axes in rule.axes)
+    products = stack, rule.num_products
+    wanted = products if rule.looked_up else (*products, rows), (*products, columns)
+    found = jnp.shape(left), jnp.shape(right)
+    kinds = jnp.integer if rule.looked_up else jnp.floating, jnp.floating
+    right_kinds = [jnp.issubdtype(x.dtype, k) for x, k in zip((left, right), kinds, strict=True)]
+    if found != wanted or not all(right_kinds):
+        name = use.eqn.primitive.name
+        raise ValueError(
+            f"rule of {name} must give factors of shapes {wanted}, numbers of rows as integers and others "
+            f"real floating, got {found} of {left.dtype}, {right.dtype}"
+        )
+    right = right.astype(jnp.promote_types(right.dtype, jnp.float32))
+    if not rule.looked_up:
+        return left.astype(jnp.promote_types(left.dtype, jnp.float32)), right
+    # Two numbers that stand for one row would be two rows in a norm.
+    there = (left >= 0) & (left < rows)
+    right = jnp.where(there[..., None], right, 0)
+    return jnp.where(there, left, 0).astype(jnp.int32), right
 
 
 def _stacks_first(array: jax.Array, stacked: tuple[bool, ...]) -> jax.Array:
@@ -252,6 +295,11 @@ def _over_trips(use: Use, position: int, gradient: jax.Array) -> jax.Array:
     own = use.held[position].loops
     shared = tuple(1 + i for i, loop in enumerate(use.loops) if loop not in own)
     return jnp.sum(gradient, axis=shared) if shared else gradient
+
+
+def _weighted_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    there = (weights > 0).reshape(-1, *(1,) * (rows.ndim - 1))
+    return jnp.tensordot(weights, jnp.where(there, rows, 0), 1, precision=_terms.FULL)
 
 
 def _norm_of_rows(tree: Any) -> jax.Array:

@@ -88,7 +88,9 @@ class Program:
         leaves = jax.tree.leaves(params)
         self.num_leaves = len(leaves)
         (result,) = self._program.out_avals if len(self._program.out_avals) == 1 else (None,)
-        scalar = result is not None and result.shape == () and _walk.differentiable(result)
+        scalar = (
+            result is not None and result.shape == () and jnp.issubdtype(result.dtype, jnp.floating)
+        )
         if not scalar:
             found = [str(aval) for aval in self._program.out_avals]
             raise ValueError(f"loss must return one real number, got {found}")

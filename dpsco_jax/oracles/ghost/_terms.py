@@ -7,20 +7,14 @@ of K·N for each.
 
 Source: Goodfellow 2015 for T = 1; Li, Tramèr, Liang and Hashimoto 2022, section 4 ("ghost clipping").
 
-Formal guarantee: ``norm_bound`` is at least the norm of G for the numbers as stored, and at least that
-of what ``weighted_sum`` adds up for the example, its own roundings included. With u the unit roundoff of
-float32 and γ_n = n·u/(1 - n·u), an inner product of n terms in any order is off by γ_n·‖a‖‖b‖ (Higham
-2002, section 3.1). So the sum over pairs, which is added up along one axis and then along the other, is
-off by γ·L² with L = Σ_t ‖l_t‖‖r_t‖ and n = K + N + 2T, and an entry of the sum of products by γ of the
-sum of its terms' sizes, which makes γ·L in norm. Both are added; further uses of a leaf count with all
-their terms.
-
-What is below f = 2^-126 may be flushed to zero. Squared lengths have (their terms)·f added. ⟨l_t, l_s⟩
-is off by 2K·f, products and partial sums, so the sum over pairs by 2K·f·(Σ‖r_t‖)² + 2N·f·(Σ‖l_t‖)² +
-2T²·f, which is added. In the weighted sum, weight·r_t is off by √N·f in norm, which makes √N·f·Σ‖l_t‖;
-as each ‖r_t‖ counts as √(N·f) at least, this is below weight·γ·L for weights above √f/γ, and so for
-those above ``LEAST_WEIGHT``: others have to be zero. An example whose squared norms leave the range of
-float32 has an infinite bound; so has one with NaN.
+Formal guarantee: ``norm_bound`` is at least the norm of G for the numbers as stored, with room for the
+roundings of the example's own part in ``weighted_product``, and at least ``share`` of L = Σ_t ‖l_t‖‖r_t‖.
+With u the unit roundoff of float32 and γ_n = n·u/(1 - n·u), an inner product of n terms in any order is off by
+γ_n·‖a‖‖b‖ (Higham 2002, section 3.1). So the sum over pairs, which is added up along one axis and then along
+the other, is off by γ·L² with n = K + N + 2T, and an entry of the sum of products by γ of the sum of its
+terms' sizes, which makes γ·L in norm. Both are added, what is flushed to zero below 2^-126, too, and terms of
+second order: docs/privacy/ghost.md, section 1, has the proof. Weights below ``LEAST_WEIGHT`` have to be zero.
+An example whose squared norms leave the range of float32 has an infinite bound; so has one with NaN.
 
 Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held for an example.
 """
@@ -89,13 +83,14 @@ def _gamma(roundings: int) -> float:
     return roundings * _UNIT / (1 - roundings * _UNIT)
 
 
-def norm_bound(uses: list[Terms], swapped: list[bool]) -> jax.Array:
+def norm_bound(uses: list[Terms], swapped: list[bool], share: float = 0.0) -> jax.Array:
     """Upper bounds of the norms of Σ over the uses of the gradients of one leaf, ``[examples]``.
 
     Args:
         uses: whose S are the same axes of the leaf.
         swapped: of which of them the left factor belongs to the axes that are those of the right factor of
             the others, as of a table that is looked up at first and multiplied with at last.
+        share: of the sum L of the norms of all products, which the bound is at least.
     """
     sides = [
         (u.right, u.left) if s else (u.left, u.right) for u, s in zip(uses, swapped, strict=True)
@@ -106,50 +101,48 @@ def norm_bound(uses: list[Terms], swapped: list[bool]) -> jax.Array:
     products = sum(use.num_products for use in uses)
     blocks = len(uses) * (len(uses) + 1) // 2
     gamma = _gamma(terms + 2 * products + longest.shape[1] + blocks + _OTHER_ROUNDINGS)
+    whole = jnp.sqrt(jnp.sum(jnp.square(longest), axis=1) + longest.shape[1] * _FLUSHED)
     if products == 1:
-        square = jnp.square(longest)
-        total = jnp.sqrt(jnp.sum(square, axis=1) + square.shape[1] * _FLUSHED)
-        return total * (1 + 2 * gamma)
+        return whole * (1 + 2 * gamma)
     square = jnp.zeros(longest.shape, longest.dtype)
     for i, (left, right) in enumerate(sides):
         square = square + _added(_pairs(left, left) * _pairs(right, right))
         for other_left, other_right in sides[:i]:
             pairs = _pairs(left, other_left) * _pairs(right, other_right)
             square = square + 2 * _added(pairs)
-    slack = gamma * jnp.square(longest) + (2 * products**2 + 2) * _FLUSHED
+    slack = gamma * jnp.square(longest) + (4 * products**2 + 8) * _FLUSHED
     for vectors, others in ((0, 1), (1, 0)):
         entries = max(side[vectors].shape[-1] for side in sides)
         of_others = _total([jnp.sum(pair[others], axis=2) for pair in lengths])
         slack = slack + jnp.square((2 * entries * _FLUSHED) ** 0.5 * of_others)
     total = jnp.sum(jnp.maximum(square, 0) + slack, axis=1)
-    whole = jnp.sqrt(jnp.sum(jnp.square(longest), axis=1))
+    bound = jnp.sqrt(total) * (1 + 2 * gamma) + gamma * whole
     # NaN must not be lost in a maximum.
     bad = ~jnp.isfinite(jnp.sum(square, axis=1))
-    return jnp.where(bad, jnp.inf, jnp.sqrt(total) * (1 + gamma) + gamma * whole)
+    return jnp.where(bad, jnp.inf, jnp.maximum(bound, share * (1 + 2 * gamma) * whole))
 
 
 def _total(arrays: list[jax.Array]) -> jax.Array:
     return sum(arrays[1:], arrays[0])
 
 
-def weighted_sum(use: Terms, weights: jax.Array, rows: int) -> jax.Array:
-    """Σ over the examples of weight·gradient, ``[S, K, N]``; examples of weight zero may hold anything.
+def weighted_product(left: jax.Array, right: jax.Array, weights: jax.Array) -> jax.Array:
+    """Σ over the examples of weight·gradient by one product, ``[S, K, N]``.
 
     Args:
-        use: the factors.
+        left: ``[examples, S, T, K]``; whatever it is for examples of weight zero.
+        right: ``[examples, S, T, N]``, the same.
         weights: ``[examples]``, zero or at least ``LEAST_WEIGHT``.
-        rows: K.
     """
-    there = (weights > 0)[:, None, None]
-    # The smaller factor is scaled first; a factor of an example that does not count may be infinite.
-    right = jnp.where(there[..., None], use.right * weights[:, None, None, None], 0)
-    if not use.looked_up:
-        left = jnp.where(there[..., None], use.left, 0)
-        return jnp.einsum("bstk,bstn->skn", left, right, precision=FULL)
-    number = use.left.shape[1]
-    empty = jnp.zeros((number, rows, right.shape[-1]), right.dtype)
-    stack = jnp.arange(number)[None, :, None]
-    return empty.at[jnp.broadcast_to(stack, use.left.shape), use.left].add(right)
+    there = (weights > 0)[:, None, None, None]
+    scaled = weighted(right, weights)
+    return jnp.einsum("bstk,bstn->skn", jnp.where(there, left, 0), scaled, precision=FULL)
+
+
+def weighted(right: jax.Array, weights: jax.Array) -> jax.Array:
+    """The right factors times the weights of their examples; those of weight zero may hold anything."""
+    factors = weights[:, None, None, None]
+    return jnp.where(factors > 0, right * factors, 0)
 
 
 def products(use: Terms, rows: int) -> jax.Array:

@@ -119,8 +119,8 @@ def _results(eqn: Any, operands: list[Value], domain: Domain) -> list[Value]:
 
 
 def differentiable(aval: Any) -> bool:
-    """Whether cotangents of such values are numbers."""
-    return jnp.issubdtype(aval.dtype, jnp.floating)
+    """Whether cotangents of such values are numbers, real or complex."""
+    return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
 class Loop(NamedTuple):

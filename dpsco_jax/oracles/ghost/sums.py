@@ -9,11 +9,13 @@ clipping").
 Formal guarantee: every example adds factor·g, with factor·‖g‖ ≤ ``clip_norm`` for the g that its stored
 activations and cotangents make up, roundings of the product included (``_terms``, ``geometry.norms``);
 it adds zero where a norm is not finite, above 1e19 or so, or above 2^43 times its bound. So the sum
-moves by at most ``clip_norm`` when an example is added or removed and by twice that when one is
-replaced, whatever the loss: an activation or a cotangent of an example is a function of that example and
-of the parameters. That is but for the rounding of the sum itself, which is in float32 and not in two
-floats as the sums of other oracles are (docs/privacy/sums.md, section 4). A loss that looks at other
-examples, as through statistics of a batch, cannot be written here: it is given one at a time.
+moves by at most ``clip_norm`` when an example is taken away and by twice that when one is replaced while
+all others stay in their places, whatever the loss: an activation or a cotangent of an example is a function
+of that example and of the parameters. The rounding of the sum is included: examples are added up as
+``_adding`` says, and ``clip_norm`` is made smaller by what that may lose (docs/privacy/ghost.md). A loss
+that looks at other examples, as through statistics of a batch, cannot be written here: it is given one at a
+time. (One that reaches for them, by a batching rule of its own or a callback that asks for whole batches,
+is not seen through.)
 
 Cost: one forward and one backward pass over the examples, and what the ways of the leaves cost
 (``explain``).
@@ -21,17 +23,18 @@ Cost: one forward and one backward pass over the examples, and what the ways of 
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _checks, _spread
+from dpsco_jax import _checks, _spread, _sums
 from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Estimate, Oracle
-from dpsco_jax.oracles.chunks import sum_over_users
-from dpsco_jax.oracles.ghost import _parts, _terms
+from dpsco_jax.oracles._summed import summed
+from dpsco_jax.oracles.chunks import split_sum_over_users
+from dpsco_jax.oracles.ghost import _adding, _parts, _terms
 from dpsco_jax.oracles.ghost._program import Program
 from dpsco_jax.oracles.gradients import Sampler, count_items
 from dpsco_jax.problems.objective import Objective
@@ -40,7 +43,7 @@ from dpsco_jax.problems.users import UserData, user_loss
 Loss = Callable[[Any, Any], Any]
 """``(params, example) -> scalar``."""
 
-# Pays for the roundings of the factor and of the product with it; those of norm and sum are in the bound.
+# Pays for the roundings of the factor and of the product with it; those of norm and sum are paid elsewhere.
 _HEAD_ROOM = 1.0 - 2.0**-20
 
 
@@ -54,6 +57,7 @@ def clipped_sum(
     counted: jax.Array | None = None,
     chunk_size: int | None = None,
     normalize: ArrayLike | None = None,
+    in_parts: bool = False,
 ) -> Any:
     """The sum over examples of their clipped gradients, at about the cost of a gradient of the mean loss.
 
@@ -70,14 +74,20 @@ def clipped_sum(
         counted: bool ``[examples]``, which of them are to be summed; all if ``None``.
         chunk_size: examples whose activations are held at once; all if ``None``.
         normalize: if given, an offset γ > 0: gradients are scaled by C/(norm + γ) whatever their norm
-            ("automatic clipping"), so that only the learning rate depends on ``clip_norm``.
+            ("automatic clipping"), so that only the learning rate depends on ``clip_norm``. Each is shorter
+            than C, so the sensitivity is that of clipping. May be traced; if it is not positive then, the sum
+            is zero.
+        in_parts: whether to return what rounding to one float takes from the sum, too, for the argument
+            ``remainder`` of ``summed_contributions``. If not, bounds are smaller by 1.2e-7 of themselves for
+            each example, which pays for that rounding.
 
     Returns:
-        A pytree like ``params``, in float32 at least.
+        A pytree like ``params``, in float32 at least; or two of them, the sum and its remainder.
 
     Raises:
         ValueError: a bound or the offset is not positive, leaves are not real floating, examples have
-            different lengths, or the loss returns no real scalar or does not depend on the example.
+            different lengths, there are so many of them that rounding takes half of the bound, or the loss
+            returns no real scalar or does not depend on the example.
     """
     _checks.require_callable("loss", loss)
     _checks.require_real_leaves("params", params)
@@ -86,21 +96,26 @@ def clipped_sum(
     layers = clipping.layers(clip_norm, params)
     if normalize is not None:
         _checks.require_positive("normalize", normalize)
-    if chunk_size is not None:
-        _checks.require_count("chunk_size", chunk_size)
+        _checks.require(jnp.ndim(normalize) == 0, "normalize", normalize, "one number")
+    _checks.require_given(_checks.require_count, chunk_size=chunk_size)
+    _checks.require_flag("in_parts", in_parts)
     if counted is None:
         counted = jnp.ones(number, bool)
     _checks.require_mask("counted", counted, (number,))
-    bounds = [bound for bound, _ in layers]
-    groups = _groups([layer for _, layer in layers])
+    size = max(number if chunk_size is None else chunk_size, 1)
+    how = _How(layers, normalize, number, size, 0 if in_parts else 1)
 
     def chunk_sum(rows: Any, there: jax.Array, position: jax.Array) -> Any:
         del position
         given, mask = rows
-        return _clipped(loss, _spread.here(params), given, bounds, groups, there & mask, normalize)
+        return _clipped(loss, _spread.here(params), given, there & mask, how)
 
-    whole = number if chunk_size is None else chunk_size
-    return sum_over_users(chunk_sum, (examples, counted), None, max(whole, 1))
+    if number <= size:
+        total = chunk_sum((examples, counted), jnp.ones(number, bool), jnp.arange(number))
+    else:
+        total = split_sum_over_users(chunk_sum, (examples, counted), None, size)
+    whole = _sums.rounded(total)
+    return (whole, _sums.remainder(total)) if in_parts else whole
 
 
 def clipped_gradient_sum(
@@ -133,43 +148,68 @@ def clipped_gradient_sum(
     def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
         sample_key, _ = jax.random.split(key)
         sample = None if sampler is None else sampler(sample_key)
+        _checks.require_real_leaves("params", params)
+        params = jax.tree.map(jnp.asarray, params)
+        users = jax.tree.leaves(data.items)[0].shape[0]
+        how = _How(clipping.layers(clip_norm, params), None, users, chunk_size, 0)
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             del position
-            total = clipped_sum(of_user, _spread.here(params), rows, clip_norm, counted=counted)
+            total = _clipped(of_user, _spread.here(params), rows, counted, how)
             return total, count_items(rows, counted)
 
-        total, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)
-        return Estimate(total, {}, num_gradients)
+        total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
+        return summed(total, num_gradients)
 
     return _spread.automatic(oracle, "data")
 
 
-def _clipped(
-    loss: Loss,
-    params: Any,
-    examples: Any,
-    bounds: list[ArrayLike],
-    groups: list[list[int]],
-    counted: jax.Array,
-    normalize: ArrayLike | None,
-) -> Any:
+class _How(NamedTuple):
+    """How gradients are clipped and added up.
+
+    Attributes:
+        layers: bounds, each with the parameters that it is for.
+        normalize: as ``clipped_sum``.
+        num_rows: examples or users, at most.
+        chunk_size: of them that are taken apart at once.
+        roundings: of the whole sum to one float.
+    """
+
+    layers: list[tuple[ArrayLike, Any]]
+    normalize: ArrayLike | None
+    num_rows: int
+    chunk_size: int
+    roundings: int
+
+
+def _clipped(loss: Loss, params: Any, examples: Any, counted: jax.Array, how: _How) -> Any:
     leaves, structure = jax.tree.flatten(params)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
     program = Program(loss, params, one)
     parts = _parts.taken_apart(program, leaves, examples)
+    room = _adding.room(parts.plans, how.num_rows, how.chunk_size, how.roundings)
+    groups = _groups([layer for _, layer in how.layers])
     norms = [parts.norm_bounds(group) for group in groups]
     # A bad number in one layer takes the example out of all of them.
     for norm in norms:
         counted = counted & jnp.isfinite(norm)
     totals: list[Any] = [None] * len(leaves)
-    for bound, group, norm in zip(bounds, groups, norms, strict=True):
-        limit = _HEAD_ROOM * jnp.asarray(bound, norm.dtype)
-        factor = jnp.minimum(1, limit / norm) if normalize is None else limit / (norm + normalize)
-        factor = jnp.where(counted & (factor >= _terms.LEAST_WEIGHT), factor, 0)
+    for (bound, _), group, norm in zip(how.layers, groups, norms, strict=True):
+        limit = _HEAD_ROOM * room * jnp.asarray(bound, norm.dtype)
+        factor = jnp.where(counted, _factors(limit, norm, how.normalize), 0)
+        factor = jnp.where(factor >= _terms.LEAST_WEIGHT, factor, 0)
+        # Without the barrier factors are computed again for every number that they multiply.
+        factor, longest = jax.lax.optimization_barrier((factor, limit))
         for leaf in group:
-            totals[leaf] = parts.weighted_sum(leaf, factor)
+            totals[leaf] = parts.weighted_sum(leaf, factor, longest)
     return jax.tree.unflatten(structure, totals)
+
+
+def _factors(limit: jax.Array, norm: jax.Array, normalize: ArrayLike | None) -> jax.Array:
+    if normalize is None:
+        return jnp.minimum(1, limit / norm)
+    offset = jnp.asarray(normalize, norm.dtype)
+    return jnp.where(offset > 0, limit / (norm + offset), 0)
 
 
 def _common_length(examples: Any) -> int:

@@ -25,6 +25,7 @@ _GHOST = {
 _CLIP = {"clip_norm": kinds.POSITIVE(1.0)}
 
 GOOD: dict[str, dict[str, Any]] = {
+    "oracles.clipped_sums.clipped_gradient_sum": {**_CLIP, "way": kinds.CHOICE("chunks")},
     "oracles.ghost.sums.clipped_sum": {
         **_GHOST,
         **_CLIP,
@@ -32,6 +33,7 @@ GOOD: dict[str, dict[str, Any]] = {
             np.ones((12, DIM), np.float32)
         ),
         "normalize": kinds.POSITIVE.but(None)(0.1),
+        "in_parts": kinds.FLAG(False),
     },
     "oracles.ghost.report.explain": {**_GHOST, "example": kinds.ANY(np.ones(DIM, np.float32))},
     "oracles.ghost.sums.clipped_gradient_sum": _CLIP,

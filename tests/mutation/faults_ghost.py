@@ -177,8 +177,8 @@ FAULTS = (
     Fault(
         "ghost: products of as many examples as there may be",
         _ADDING,
-        "share) > budget and group > 1",
-        "share) > 2.0 and group > 1",
+        "_MOST_LOST = 1.0625 * 2.0**-8",
+        "_MOST_LOST = 2.0**-2",
         _OF_BOUNDS,
     ),
     Fault(

@@ -25,7 +25,7 @@ FAULTS = (
         _TERMS,
         "slack = gamma * jnp.square(longest)",
         "slack = 0 * jnp.square(longest)",
-        _TESTS,
+        _OF_BOUNDS,
     ),
     Fault(
         "ghost: what is flushed to zero is not added",
@@ -81,7 +81,7 @@ FAULTS = (
         _RULES,
         "order = (image_axis, *places, channel_axis)",
         "order = (*places, image_axis, channel_axis)",
-        _TESTS,
+        _OF_RULES,
     ),
     Fault(
         "ghost: exchanged axes of tied weights are taken for the same",

@@ -70,7 +70,7 @@ bench: $(VENV)/.installed-bench
 
 # On a GPU machine with its own JAX: no environment is made, the interpreter's packages are used.
 bench-gpu:
-	$(PYTHON) -m experiments.benchmarks --require-gpu
+	$(PYTHON) -u -m experiments.benchmarks --require-gpu
 
 clean:
 	rm -rf $(VENV) $(COMPILED) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

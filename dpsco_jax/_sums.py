@@ -8,8 +8,9 @@ Source: Knuth 1998, section 4.2.2 (the error of a sum is a float); Dekker 1971;
 Joldes, Muller and Popescu 2017.
 
 Formal guarantee: docs/privacy/sums.md. Of n rows of norm at most C·``room(n, k)``, of which one is replaced
-or taken away while all others stay in their places, the sum moves by at most 2C or C, whatever the others
-are: k rows or more are added up to one term at a time. Floats that are added one after the other have no
+or taken away while all others but one stay in their places, the sum moves by at most 2C or C, whatever the
+others are: k rows or more are added up to one term at a time. (One other moves where a random sample gets one
+more user, whose place in random order another had.) Floats that are added one after the other have no
 such bound: with 2^20 users chosen for it, one moved a sum by 97 times as much. Assumed: additions round to
 nearest and are not rearranged (``--xla_cpu_enable_fast_math`` rearranges them), C is at least 2^-80, and a
 term is the same whatever is in the other groups.
@@ -25,7 +26,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax._checks import require, require_count, require_integer
+from dpsco_jax._checks import (
+    require,
+    require_count,
+    require_given,
+    require_integer,
+    require_nonnegative,
+)
 
 GROUP = 8
 """Rows that a product adds up in whatever order."""
@@ -55,16 +62,23 @@ def is_split(node: Any) -> bool:
 
 
 def room(
-    num_rows: int, at_once: int = GROUP, terms: int = 1, roundings: int = 0, group: int = GROUP
+    num_rows: int,
+    at_once: int = GROUP,
+    terms: int = 1,
+    roundings: int = 0,
+    group: int = GROUP,
+    group_rounding: float | None = None,
 ) -> float:
     """What a bound on rows is multiplied by, so that sums of them move by no more than the bound.
 
     Args:
-        num_rows: n, of which there are at most so many, whoever is drawn.
+        num_rows: n, of which there are at most so many, whoever is drawn; draws, if with replacement.
         at_once: rows in each term that is added up but for the last, or more; ``group`` are counted at most.
         terms: what a row is the sum of, where it is one of these that are protected, each of the bound.
         roundings: how often the whole sum is rounded to one float before the noise is on it.
         group: rows that are added up in whatever order, 8 or more; in pairs twice as many are no worse.
+        group_rounding: what a group's sum is off by at most, over 2^-24 times the bound; ``group``² if None,
+            which is that of rows that are rounded once in every addition.
 
     Raises:
         ValueError: an argument is out of its range, or nothing is left: n is too large.
@@ -72,9 +86,11 @@ def room(
     rows, terms = require_count("num_rows", max(num_rows, 1)), require_count("terms", terms)
     group = require_integer("group", group, GROUP)
     together = min(require_count("at_once", at_once), group)
+    require_given(require_nonnegative, group_rounding=group_rounding)
     many = rows * _UNIT
-    # Of a group's rows in both data sets, and of what is rounded besides.
-    own = (2 * group**2 + _OTHER_ROUNDINGS) * _UNIT
+    # Of two groups in both data sets, and of what is rounded besides.
+    own_group = group**2 if group_rounding is None else group_rounding
+    own = (4 * own_group + _OTHER_ROUNDINGS) * _UNIT
     lost = own + rows * 2.0**-32 + 4.0 * many**2 / together + 2.0 * roundings * many
     left = 1.0 - terms * (lost + terms * _UNIT)
     require(

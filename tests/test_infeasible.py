@@ -107,7 +107,7 @@ def _block_sizes(num_users=3):
         (_staged, True),
         (_block_sizes, False),
         (_printed, False),
-        (_ball, False),
+        pytest.param(_ball, False, marks=pytest.mark.slow),
     ],
 )
 def test_what_is_needed_is_enough(plan, exact):

@@ -13,7 +13,7 @@ def test_there_are_three_examples():
     assert len(EXAMPLES) == 3
 
 
-@pytest.mark.parametrize("index", range(3), ids=["chain", "plan and solve", "sweep"])
+@pytest.mark.parametrize("index", range(3), ids=["network", "plan and solve", "sweep"])
 def test_example_runs(index, capsys):
     exec(compile(EXAMPLES[index], f"README.md, example {index + 1}", "exec"), {})
     assert capsys.readouterr().out.strip()

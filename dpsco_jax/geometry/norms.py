@@ -139,12 +139,13 @@ def _scaled_norm(tree: PyTree) -> tuple[Array, Array]:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"every leaf must be real floating, got a leaf of dtype {leaf.dtype}")
     dtype = jnp.result_type(jnp.float32, *leaves)
-    filled = [leaf.astype(dtype) for leaf in leaves if leaf.size]
-    if not filled:
+    stored = [leaf for leaf in leaves if leaf.size]
+    if not stored:
         return jnp.ones((), dtype), jnp.zeros((), dtype)
     # Without the barrier the compiler, seeing that all entries of a leaf are one number, squares that
-    # number and the reciprocal of the scale apart from each other, and both leave the range.
-    filled = jax.lax.optimization_barrier(filled)
+    # number and the reciprocal of the scale apart from each other, and both leave the range. Before
+    # the conversion: behind it, half precision has to be written out in full.
+    filled = [leaf.astype(dtype) for leaf in jax.lax.optimization_barrier(stored)]
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in filled]))
     # Kept where its reciprocal is a normal number too: the compiler may multiply by the reciprocal,
     # and a CPU flushes subnormal numbers to zero. Constant under differentiation, as the norm is in s.

@@ -15,7 +15,8 @@ and returns
 ``data`` is whatever the oracle was made for, with a leading user axis on every leaf: ``UserData`` for
 ``gradients``, ``linear.LinearData`` (made once by ``linear.prepare``) for ``linear``.
 
-Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``linear`` (linear
+Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``ghost`` (the
+same sums without the gradients), ``clipped_sums`` (which of the two), ``linear`` (linear
 models, in closed form), ``linear_users`` (the same, one row for each user), ``smoothed`` (randomized
 smoothing), ``resque`` (reweighted queries around a centre, whose pools are data too), ``unclipped`` (the
 mean over users at once, for methods that are not private), ``chunks`` (the loops that keep memory flat).

@@ -89,6 +89,14 @@ def split_sum_over_users(
     return lax.fori_loop(0, trips, lambda i, total: _sums.add(total, trip(i)), nothing)
 
 
+def most_rows(data: Any, sample: UserSample | None) -> int:
+    """How many rows are added up at most, whoever is drawn; of draws with replacement there may be many."""
+    if sample is None:
+        return jax.tree.leaves(data)[0].shape[0]
+    require_instance("sample", sample, UserSample)
+    return len(sample.indices)
+
+
 def map_over_users(
     chunk_rows: Callable[[Any, jax.Array, jax.Array], Any],
     data: Any,

@@ -34,7 +34,7 @@ from dpsco_jax._checks import (
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles._summed import summed
-from dpsco_jax.oracles.chunks import map_over_users, split_sum_over_users
+from dpsco_jax.oracles.chunks import map_over_users, most_rows, split_sum_over_users
 from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
@@ -152,7 +152,7 @@ def clipped_gradient_sum(
             total = clipping.split_sum_of_clipped(unclipped, room * clip_norm, counted)
             return total, count_items(rows, counted)
 
-        room = _sums.room(jax.tree.leaves(data.items)[0].shape[0], chunk_size)
+        room = _sums.room(most_rows(data.items, sample), chunk_size)
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
         return summed(total, num_gradients)
 

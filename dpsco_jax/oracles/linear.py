@@ -20,8 +20,7 @@ items and the point, has norm at most ``clip_norm``, and is zero where the user'
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
 intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users
 at a time, and added up in two parts; one-hot rows are scattered as integers (``dpsco_jax._sums``): the
-bound survives the summation. Where inner products stand for a matrix of parameters, and only there, users
-whose items cancel each other may exceed it (docs/privacy/sums.md).
+bound survives the summation, as docs/privacy/sums.md proves.
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
 number per user and one row for eight of them where users have one item. ``prepare`` copies dense features
@@ -51,7 +50,7 @@ from dpsco_jax.oracles import Estimate, Oracle, _ghost_norms, _linear_rows, _loc
 from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles._local_columns import LocalColumns
 from dpsco_jax.oracles._summed import summed
-from dpsco_jax.oracles.chunks import split_sum_over_users
+from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
 from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, column_indices
 from dpsco_jax.problems.users import UserData, items_per_user
@@ -174,7 +173,7 @@ def clipped_gradient_sum(
                 scales = jnp.expand_dims(unit * factor, (1, 2)) * relative
                 # Of a user whose items cancel the products are longer than their sum, and rounded as such.
                 total = _sums.over_groups(
-                    _outer_products, scales, rows.features, group=MATRIX_GROUP
+                    _outer_products, scales, rows.features, group=_ghost_norms.group(items)
                 )
             elif rows.local is not None:
                 gradients = _local_columns.row_sums(relative, rows.local, dim)
@@ -200,10 +199,17 @@ def clipped_gradient_sum(
         whole = users if sample is None and items == 1 else chunk_size
         if _linear_rows.is_sparse(data):
             whole = min(whole, _sums.MOST_SCATTERED)
-        group = _sums.GROUP
-        if axes and not _linear_rows.is_sparse(data):
-            group = max(group, min(MATRIX_GROUP, users, whole))
-        room, most = _sums.room(users, whole, group=group), clip_norm / entry
+        rows_added = most_rows(data, sample)
+        if items > 1 and _ghost_norms.pays(model, data):
+            product = min(_ghost_norms.group(items), whole)
+            rounding = _ghost_norms.rounding(product, items)
+            room = _sums.room(rows_added, product, group_rounding=rounding)
+        elif axes and items == 1 and not _linear_rows.is_sparse(data):
+            product = max(_sums.GROUP, min(MATRIX_GROUP, rows_added, whole))
+            room = _sums.room(rows_added, whole, group=product)
+        else:
+            room = _sums.room(rows_added, whole)
+        most = clip_norm / entry
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, whole)
         return summed(total if entry == 1.0 else _sums.times(total, entry), num_gradients)
 

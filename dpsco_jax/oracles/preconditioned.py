@@ -50,7 +50,7 @@ from dpsco_jax._checks import (
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
 from dpsco_jax.oracles._summed import summed
-from dpsco_jax.oracles.chunks import split_sum_over_users, sum_over_users
+from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users, sum_over_users
 from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData
 from dpsco_jax.problems.objective import LinearModel
@@ -144,7 +144,7 @@ def scaled_sums(
         weight_of_row = jnp.expand_dims(scales, tuple(range(1, len(shape))))
         entry = _linear_rows.entry(model, data)
         radius = jnp.exp(params.log_radius)
-        room = HEAD_ROOM * _sums.room(data.labels.shape[0], chunk_size)
+        room = HEAD_ROOM * _sums.room(most_rows(data, sample), chunk_size)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
             del position

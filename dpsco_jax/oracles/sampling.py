@@ -3,7 +3,7 @@
 What it computes: the indices of the sampled users, packed to the front of an array of static size.
 
 Source: sequential sampling without replacement (draw uniform users and skip those already drawn);
-Poisson sampling is one Bernoulli draw per user.
+Poisson sampling is one Bernoulli draw per user; the shuffle of Fisher and Yates (Knuth 1998, section 3.4.2).
 
 Formal guarantee: amplification by sampling assumes the exact law of the sample. ``without_replacement``
 is uniform over all subsets of the size asked for: a stream of independent uniform users is cut after its
@@ -14,8 +14,14 @@ cutting into batches is not this law, nor is the largest of float32 uniforms, wh
 includes each user independently with probability ⌊q·2^32⌋/2^32: never more than q, as a comparison of
 float32 uniforms would allow. The sample must stay secret.
 
+Samples are in random order, all orders of the same users equally likely, whoever they are: in the order of
+the users one more of them would move all who follow by one place, and so into other groups of a float sum
+(docs/privacy/sums.md, section 3). Users are sorted by 64 random bits each; where two of them have the same
+bits, or a sample is longer than what is sorted, it is shuffled instead.
+
 Cost: without replacement about ``batch_size`` to 1.4 ``batch_size`` random integers and one scatter of as
-many; Poisson 32 random bits and a cumulative sum per user.
+many, of more than half of the users also a sort; Poisson 32 random bits and a cumulative sum per user, and a
+sort of the sample (of everybody, if the probability is traced).
 """
 
 import math
@@ -34,6 +40,9 @@ _BLOCK = 2**15
 # The chance that a stream is too short and has to be drawn again is below one in 10^4.
 _SPARE_DEVIATIONS = 4.0
 
+# Folded into the key of a sample for its order: no number of a step or of a block.
+_ORDER = 2**31 - 1
+
 _Stream = tuple[jax.Array, jax.Array, jax.Array]  # key, draws, which of them are new
 
 
@@ -42,7 +51,7 @@ class UserSample(NamedTuple):
 
     Attributes:
         indices: int32 ``[capacity]``; the first ``size`` entries are different users (``with_replacement``:
-            draws, possibly of the same user), the rest are valid indices without a meaning.
+            draws, possibly of the same user) in random order, the rest are valid indices without a meaning.
         size: how many users were sampled: a Python integer where it is fixed, an int32 scalar where it is
             random.
     """
@@ -54,8 +63,8 @@ class UserSample(NamedTuple):
 def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> UserSample:
     """A uniformly random subset of exactly ``batch_size`` users.
 
-    Up to half of the users, all orders of the subset are equally likely, so that the first few of a sample
-    are a sample themselves. Beyond, the order means nothing.
+    All orders of the subset are equally likely, so that the first few of a sample are a sample themselves;
+    but everybody, where ``batch_size`` is ``num_users``, is in the order of the users.
 
     Args:
         key: a typed key.
@@ -73,7 +82,8 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
     if batch_size > num_users // 2:
         left_out = without_replacement(key, num_users, num_users - batch_size).indices
         kept = jnp.ones(num_users, bool).at[left_out].set(False)
-        return UserSample(_pack(kept, batch_size), batch_size)
+        packed = UserSample(_pack(kept, batch_size), batch_size)
+        return _in_random_order(_order_key(key), packed, batch_size)
 
     length = _stream_length(num_users, batch_size)
     positions = jnp.arange(length, dtype=jnp.int32)
@@ -93,7 +103,7 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
 
 
 def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> UserSample:
-    """Every user independently with the same probability; possibly nobody, possibly everybody.
+    """Every user independently with the same probability, in random order; possibly nobody or everybody.
 
     Args:
         key: a typed key.
@@ -111,16 +121,20 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         probability = probability.astype(jnp.promote_types(probability.dtype, jnp.float32))
         certain = probability >= 1
         threshold = jnp.floor(jnp.where(certain, 0, probability) * 2.0**32).astype(jnp.uint32)
+        sorted_users = num_users
     else:
         certain = jnp.asarray(probability >= 1)
         threshold = jnp.uint32(0 if probability >= 1 else math.floor(float(probability) * 2.0**32))
+        sorted_users = _seldom_exceeded(num_users, float(probability))
+    order_key = _order_key(key)
 
     def drawn(key: jax.Array, count: int) -> jax.Array:
         return (jax.random.bits(key, (count,), jnp.uint32) < threshold) | certain
 
     if num_users <= _BLOCK:
         chosen = drawn(key, num_users)
-        return UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
+        packed = UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
+        return _in_random_order(order_key, packed, sorted_users)
 
     # The numbers of blocks are not folded into what may come of folding in the number of a step: for keys of
     # "unsafe_rbg" that is an exclusive or, so that block b of step t would be block t of step b.
@@ -135,7 +149,8 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         return UserSample(indices, sample.size + jnp.sum(chosen, dtype=jnp.int32))
 
     nobody = UserSample(jnp.zeros(num_users, jnp.int32), jnp.zeros((), jnp.int32))
-    return jax.lax.fori_loop(0, -(-num_users // _BLOCK), with_block, nobody)
+    packed = jax.lax.fori_loop(0, -(-num_users // _BLOCK), with_block, nobody)
+    return _in_random_order(order_key, packed, sorted_users)
 
 
 def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSample:
@@ -153,6 +168,43 @@ def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSamp
     num_users = require_integer("num_users", num_users, 1)
     num_draws = require_integer("num_draws", num_draws, 1)
     return UserSample(jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32), num_draws)
+
+
+def _order_key(key: jax.Array) -> jax.Array:
+    return jax.random.fold_in(jax.random.clone(key), _ORDER)
+
+
+def _in_random_order(key: jax.Array, sample: UserSample, length: int) -> UserSample:
+    """The users of the sample, every order of them equally likely.
+
+    They are sorted by random bits. That order is uniform as long as no two have the same bits; otherwise, and
+    where the sample has more than ``length`` users, a shuffle, which is uniform from whatever order it
+    starts, takes a loop as long as the sample.
+    """
+    indices, size = sample
+    sort_key, swap_key = jax.random.split(key)
+    places = jnp.arange(length, dtype=jnp.int32)
+    bits = jax.random.bits(sort_key, (2, length), jnp.uint32)
+    # Who does not count comes last: the sort is stable, and in the sample they are last already.
+    bits = jnp.where(places < size, bits, jnp.uint32(2**32 - 1))
+    high, low, first = jax.lax.sort((bits[0], bits[1], indices[:length]), num_keys=2)
+    equal = (high[1:] == high[:-1]) & (low[1:] == low[:-1]) & (places[1:] < size)
+    undecided = jnp.any(equal) | (size > length)
+
+    def swap(place: jax.Array, indices: jax.Array) -> jax.Array:
+        other = jax.random.randint(jax.random.fold_in(swap_key, place), (), 0, place + 1)
+        here, there = indices[place], indices[other]
+        return indices.at[place].set(there).at[other].set(here)
+
+    indices = indices.at[:length].set(first)
+    return UserSample(jax.lax.fori_loop(0, jnp.where(undecided, size, 0), swap, indices), size)
+
+
+def _seldom_exceeded(num_users: int, probability: float) -> int:
+    """A size that fewer than one in 10^7 samples exceed (Bernstein's inequality)."""
+    mean = num_users * min(probability, 1.0)
+    spread = math.sqrt(mean * (1.0 - min(probability, 1.0)))
+    return min(num_users, math.ceil(mean + 6.0 * spread) + 16)
 
 
 def _pack(chosen: jax.Array, size: int) -> jax.Array:

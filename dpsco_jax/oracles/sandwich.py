@@ -77,8 +77,9 @@ def sandwich_sums(
         require(not _linear_rows.is_sparse(data), "data.features", "one-hot columns", "dense rows")
         dim = len(at.point)
         # A product adds up the items of its users too.
-        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
-        room = room - data.labels.shape[1] * _sums.GROUP**2 * 2.0**-24
+        users, items = data.labels.shape
+        rounding = items * _sums.GROUP**2
+        room = _sums.room(users, chunk_size, roundings=1, group_rounding=rounding)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Sandwich:
             del position

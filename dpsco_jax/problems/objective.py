@@ -33,6 +33,8 @@ from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.problems.labels import LabelRange
 
+CLIPPED_SUMS = ("auto", "ghost", "chunks")
+
 
 class OneHot(NamedTuple):
     """Sparse features: the set of columns at which a row is not zero.
@@ -116,6 +118,9 @@ class Objective(NamedTuple):
             rest on it, and no clipping can stand in for it.
         label_range: the labels that ``loss`` reads as they are (``labels.check_labels``); ``None`` for items
             without labels.
+        clipped_sums: how solvers form sums of clipped user gradients: ``"auto"`` (in closed form for a linear
+            model, else by shapes), ``"ghost"`` (one backward pass for all users) or ``"chunks"`` (a gradient
+            of each user). ``oracles.clipped_sums.choice`` says which is taken, and why.
     """
 
     loss: Callable[[PyTree, PyTree], Any]
@@ -127,6 +132,7 @@ class Objective(NamedTuple):
     linear_model: LinearModel | None = None
     globally_convex_lipschitz: bool = False
     label_range: LabelRange | None = None
+    clipped_sums: str = "auto"
 
     @property
     def vector_model(self) -> LinearModel | None:

@@ -18,7 +18,7 @@ import math
 import numpy as np
 
 from dpsco_jax import _checks
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.objective import CLIPPED_SUMS, Objective
 
 __all__ = ["Problem"]
 
@@ -55,6 +55,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         _checks.require_instance("objective", self.objective, Objective)
+        way = self.objective.clipped_sums
+        known = isinstance(way, str) and way in CLIPPED_SUMS
+        wanted = f"one of {', '.join(CLIPPED_SUMS)}"
+        _checks.require(known, "objective.clipped_sums", way, wanted)
         for size in ("num_users", "dim", "items_per_user"):
             object.__setattr__(self, size, _checks.require_count(size, getattr(self, size)))
         if self.distance is not None:

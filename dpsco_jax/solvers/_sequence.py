@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import privacy
+from dpsco_jax import _counts, privacy
 from dpsco_jax._checks import require, require_integer
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
@@ -128,7 +128,7 @@ def join(
     Returns:
         The params of the last; the joint loss; the sum of the gradients; the gravest status (so halted
         if any run halted, diverged if any diverged); ``unprivate`` holds the sum of the realized gradients
-        and the tuple of traces. Sums stay at the largest integer rather than wrap around.
+        and the tuple of traces.
     """
     require(len(solutions) >= 1, "solutions", solutions, "at least one")
     statuses = jnp.stack([solution.status for solution in solutions])
@@ -136,9 +136,11 @@ def join(
         params=solutions[-1].params,
         privacy=joint_loss([solution.privacy for solution in solutions]),
         status=jnp.max(statuses, axis=0),
-        gradients=_sum([solution.gradients for solution in solutions]),
+        gradients=functools.reduce(_counts.add, [solution.gradients for solution in solutions]),
         unprivate={
-            "gradients": _sum([solution.unprivate["gradients"] for solution in solutions]),
+            "gradients": functools.reduce(
+                _counts.add, [solution.unprivate["gradients"] for solution in solutions]
+            ),
             "trace": tuple(solution.unprivate["trace"] for solution in solutions),
         },
     )
@@ -217,11 +219,3 @@ def run(
 
 def _composed(losses: Sequence[privacy.PrivacyLoss]) -> privacy.PrivacyLoss:
     return privacy.compose(*losses)
-
-
-def _sum(counts: Sequence[Any]) -> jax.Array:
-    def add(total: jax.Array, count: jax.Array) -> jax.Array:
-        most = jnp.iinfo(total.dtype).max
-        return jnp.where(total > most - count, most, total + count)
-
-    return functools.reduce(add, map(jnp.asarray, counts))

@@ -20,9 +20,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
-from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, linear, linear_users, smoothed
+from dpsco_jax import _counts
+from dpsco_jax._counts import Count
+from dpsco_jax.oracles import (
+    ByStep,
+    Estimate,
+    Oracle,
+    clipped_sums,
+    gradients,
+    linear,
+    linear_users,
+    smoothed,
+)
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 
@@ -33,14 +44,13 @@ class Run(NamedTuple):
     Attributes:
         params: what the caller would hold: the next query point.
         opt_state: the state of the chain, ledger included.
-        num_gradients: item gradients evaluated for sampled users; depends on the data. It stays at its
-            largest value rather than wrap around.
+        num_gradients: item gradients evaluated for sampled users, in 64 bits; depends on the data.
         trace: what ``trace`` returned, stacked over steps; ``None`` without it.
     """
 
     params: Any
     opt_state: Any
-    num_gradients: Int[Array, ""]
+    num_gradients: Count
     trace: Any
 
 
@@ -66,9 +76,8 @@ def run(
         trace: ``trace(params, opt_state, estimate)`` after each step, for study; see the file's docstring.
     """
     optimizer = optax.with_extra_args_support(optimizer)
-    most = jnp.iinfo(jnp.int32).max
 
-    def step(carry: tuple[Any, Any, Array], t: Array) -> tuple[tuple[Any, Any, Array], Any]:
+    def step(carry: tuple[Any, Any, Count], t: Array) -> tuple[tuple[Any, Any, Count], Any]:
         params, opt_state, count = carry
         ask = oracle.at(t) if isinstance(oracle, ByStep) else oracle
         estimate = ask(jax.random.fold_in(key, t), params, data)
@@ -76,13 +85,11 @@ def run(
             estimate.gradient, opt_state, params, **estimate.extra_args
         )
         params = optax.apply_updates(params, updates)
-        count = jnp.where(
-            count > most - estimate.num_gradients, most, count + estimate.num_gradients
-        )
+        count = _counts.add(count, estimate.num_gradients)
         seen = None if trace is None else trace(params, opt_state, estimate)
         return (params, opt_state, count), seen
 
-    start = (params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    start = (params, optimizer.init(params), _counts.count(0))
     (params, opt_state, count), seen = jax.lax.scan(step, start, jnp.arange(num_steps))
     return Run(params, opt_state, count, seen)
 
@@ -95,26 +102,46 @@ def clipped_sum_oracle(
     sampler: gradients.Sampler | None,
     chunk_size: int,
     smoothing_radius: Any = None,
+    unaltered: bool = False,
 ) -> tuple[Oracle, Any]:
     """The fastest oracle for Σ_u clip(g_u) of an objective, and the data in the form that it takes.
 
-    The closed form where the objective is a linear model, automatic differentiation elsewhere and for
-    smoothing (``smoothing_radius`` not ``None``) with several items a user, a shift for each user then, or of
-    a model whose parameters are a matrix.
+    The closed form where the objective is a linear model, ghost sums or chunks of user gradients elsewhere
+    (``oracles.clipped_sums``), or what ``objective.clipped_sums`` asks for. Smoothing (``smoothing_radius``
+    not ``None``) with several items a user, a shift for each user then, or of a model whose parameters are a
+    matrix, is by chunks: users have no point in common.
+
+    Args:
+        objective: static.
+        data: of all users.
+        params: a point, for its shapes.
+        clip_norm: bound on a user's gradient.
+        sampler: draws the users of a step; all if ``None``.
+        chunk_size: users who are held at once.
+        smoothing_radius: of the shifts; ``None`` for none.
+        unaltered: whether a gradient that is not longer than the clip norm must be summed as it is, for a
+            proof that is about gradients: no ghost sum, whose clip is to an upper bound of the norm.
+
+    Raises:
+        ValueError: if ``objective.clipped_sums`` is unknown, or asks for ghost sums where they cannot be.
     """
-    single = jax.tree.leaves(data.items)[0].shape[1] == 1
+    asked = clipped_sums.require_way(objective)
     shifted = smoothing_radius is not None
+    if shifted or unaltered:
+        why = ", as users are shifted apart" if shifted else ", as gradients must stay unaltered"
+        clipped_sums.require_way(objective, "ghost", why)
     model = objective.vector_model if shifted else objective.linear_model
-    if model is None or (shifted and not single):
-        gradient = (
-            gradients.user_gradient(objective)
-            if smoothing_radius is None
-            else smoothed.user_gradient(objective, smoothing_radius)
-        )
+    single = jax.tree.leaves(data.items)[0].shape[1] == 1
+    if asked == "auto" and model is not None and (single or not shifted):
+        prepared = linear.prepare(model, data, len(params))
+        form = linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size, smoothing_radius)
+        return form, prepared
+    if shifted:
+        gradient = smoothed.user_gradient(objective, smoothing_radius)
         return gradients.clipped_gradient_sum(gradient, clip_norm, sampler, chunk_size), data
-    prepared = linear.prepare(model, data, len(params))
-    oracle = linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size, smoothing_radius)
-    return oracle, prepared
+    way = "chunks" if unaltered else clipped_sums.choice(objective, data, params).way
+    oracle = clipped_sums.clipped_gradient_sum(objective, way, clip_norm, sampler, chunk_size)
+    return oracle, data
 
 
 def user_rows_oracle(

@@ -12,7 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from dpsco_jax import _counts
+from dpsco_jax._checks import require_integer
+from dpsco_jax._counts import Count
 from dpsco_jax.privacy import PrivacyLoss, privacy_spent
+
+__all__ = ["Count", "Solution", "Status", "finished"]
 
 
 class Status(enum.IntEnum):
@@ -31,21 +36,23 @@ class Solution(NamedTuple):
         privacy: the loss of ``params``.
         status: a ``Status``, never raised inside ``jit``.
         gradients: per-item gradient evaluations, from the public sizes of the plan and of the data's item
-            slots: the number under fixed-size sampling, the expected number under Poisson sampling.
-        unprivate: traces for study and the realized number of gradients; NOT covered by ``privacy``.
+            slots: the number under fixed-size sampling, the expected number under Poisson sampling. A
+            ``Count`` of 64 bits, whether or not JAX has such integers.
+        unprivate: traces for study and the realized number of gradients, a ``Count`` too; NOT covered by
+            ``privacy``.
         released: what was released beside ``params``, by name, covered by ``privacy``; ``None`` if nothing.
     """
 
     params: Any
     privacy: PrivacyLoss
     status: Int[Array, ""]
-    gradients: Int[Array, ""]
+    gradients: Count
     unprivate: dict[str, Any]
     released: dict[str, Any] | None = None
 
 
 def finished(
-    params: Any, opt_state: Any, gradients: int, realized: Int[Array, ""], trace: Any
+    params: Any, opt_state: Any, gradients: int, realized: Count | Int[Array, ""], trace: Any
 ) -> Solution:
     """The solution of a run that made all of its steps.
 
@@ -57,19 +64,15 @@ def finished(
         trace: what the caller asked to see.
 
     Raises:
-        ValueError: if the public number does not fit the default integer type.
+        ValueError: if the public number is 2^63 or more.
     """
-    dtype = jnp.result_type(int)
-    if gradients > jnp.iinfo(dtype).max:
-        raise ValueError(
-            f"the number of gradients must be below 2^31 without jax_enable_x64, got {gradients}"
-        )
+    gradients = require_integer("the number of gradients", gradients, 0, _counts.MOST)
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]
     good = jnp.all(jnp.asarray(finite, bool))
     return Solution(
         params=params,
         privacy=privacy_spent(opt_state),
         status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
-        gradients=jnp.asarray(gradients, dtype),
-        unprivate={"gradients": realized, "trace": trace},
+        gradients=_counts.count(gradients),
+        unprivate={"gradients": _counts.count(realized), "trace": trace},
     )

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.engine import Options, Tally, run
+from dpsco_jax.sweeps.executors import Here
 from dpsco_jax.sweeps.experiment import Experiment, Program
+from dpsco_jax.sweeps.merging import merge
+from dpsco_jax.sweeps.ray_cluster import Ray
+from dpsco_jax.sweeps.shares import Share
 from dpsco_jax.sweeps.statistics import Interval, power, ratio
 from dpsco_jax.sweeps.store import Store
 
@@ -23,17 +27,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Experiment",
+    "Here",
     "Interval",
     "Options",
     "Program",
     "Progress",
+    "Ray",
     "Setting",
     "Settings",
+    "Share",
     "Store",
     "Tally",
     "axis",
     "error_bars",
     "log_ticks",
+    "merge",
     "panels",
     "power",
     "product",

@@ -1,12 +1,17 @@
-"""The command line of sweeps: ``dpsco-sweep list | run | report``.
+"""The command line of sweeps: ``dpsco-sweep list | run | report | merge``.
 
     dpsco-sweep list mine.py                                 which experiments a file has
     dpsco-sweep run mine.py:Mine --seeds 5                   what is missing of them; every field is an option
     dpsco-sweep report mine.py:Mine                          tables, CSV files, figures
     dpsco-sweep report mine.py:Mine --html                   and all of it as one page
+    dpsco-sweep run mine.py:Mine --ray [ADDRESS]             by the workers of a Ray cluster
+    dpsco-sweep run mine.py:Mine --share 3/8                 the third of eight parts of its cells
+    dpsco-sweep merge A B ... --into C                       several stores become one
 
 Results go to ``results/NAME``: the store of cells, CSV files and figures. ``run`` does what is missing and
-can be stopped and started at will. ``--help`` after an experiment lists its options.
+can be stopped and started at will. ``--help`` after an experiment lists its options. A share has a store of
+its own, ``results/NAME/share-3-of-8``, so that shares can run on machines that see one folder and no locks;
+what ``results/NAME`` has already is left out.
 
 Exit status: 0 if every cell has a result, 1 if some have not, 2 for what cannot be run, 130 if it was
 interrupted.
@@ -14,9 +19,11 @@ interrupted.
 Cost: on a CPU, JAX is given one device for each core, so that the cells of a chunk use all of them.
 """
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,17 +34,22 @@ from dpsco_jax._checks import require, require_instance
 from dpsco_jax._extra import needs
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.engine import Options, Tally, run
+from dpsco_jax.sweeps.executors import Executor, NoWorkersError
 from dpsco_jax.sweeps.experiment import Experiment
 from dpsco_jax.sweeps.load import experiments_in, load
+from dpsco_jax.sweeps.merging import merge
 from dpsco_jax.sweeps.progress import Progress
+from dpsco_jax.sweeps.ray_cluster import Ray
 from dpsco_jax.sweeps.report import output, report, show
-from dpsco_jax.sweeps.store import Store
+from dpsco_jax.sweeps.shares import Share, parse
+from dpsco_jax.sweeps.store import FILE_NAME, Store
 
 with needs("sweeps"):
     import tyro
     from tyro.conf import OmitArgPrefixes
 
 _REFUSED = 2
+_ANY_CLUSTER = "any"
 _Found = TypeVar("_Found")
 
 
@@ -67,6 +79,8 @@ def main(
     command, *rest = words or ["--help"]
     if command == "list":
         return _refusing(lambda: _list(rest, table))
+    if command == "merge" and rest and not {"-h", "--help"} & {*rest}:
+        return _refusing(lambda: _merge(rest))
     if command in _COMMANDS and rest and not rest[0].startswith("-"):
         return _refusing(lambda: _on_experiment(command, rest, table, program))
     known = command in ("-h", "--help") or {"-h", "--help"} & {*rest}
@@ -78,6 +92,43 @@ def use_all_cores() -> None:
     """Gives JAX one CPU device for each core; to be called before anything is computed."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", cores or 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Which cells, and where they are computed.
+
+    Attributes:
+        share: I/N runs the I-th of N parts of the cells, in a store of its own.
+        ray: the address of a Ray cluster whose workers compute. Without an address: that of RAY_ADDRESS, or
+            the cluster of this machine, or one that is started here.
+        ray_cpus: CPUs of each worker.
+        ray_gpus: GPUs of each worker.
+    """
+
+    share: str | None = None
+    ray: str | None = None
+    ray_cpus: int = 1
+    ray_gpus: int = 0
+
+    def part(self) -> Share | None:
+        """The share; ``None`` for all cells.
+
+        Raises:
+            ValueError: if the text is not that of a share.
+        """
+        return None if self.share is None else parse(self.share)
+
+    def executor(self) -> Executor | None:
+        """Where cells are computed; ``None`` for this process.
+
+        Raises:
+            ValueError: if a number of CPUs or GPUs is out of its range.
+        """
+        if self.ray is None:
+            return None
+        address = None if self.ray == _ANY_CLUSTER else self.ray
+        return Ray(address, cpus_per_worker=self.ray_cpus, gpus_per_worker=self.ray_gpus)
 
 
 class _RefusedError(Exception):
@@ -112,30 +163,80 @@ def _on_experiment(
     command: str, words: Sequence[str], table: Mapping[str, type[Experiment]], program: str
 ) -> int:
     kind = _found(lambda: load(words[0], table))
+    options = list(words[1:])
+    for place in [i for i, word in enumerate(options) if word == "--ray"]:
+        if place + 1 == len(options) or options[place + 1].startswith("-"):
+            options[place] = f"--ray={_ANY_CLUSTER}"
     status: int = tyro.cli(
         _COMMANDS[command](kind),
-        args=words[1:],
+        args=options,
         prog=f"{program} {command} {words[0]}",
         config=(OmitArgPrefixes,),
     )
     return status
 
 
+def _merge(words: Sequence[str]) -> int:
+    cut = words.index("--into") if "--into" in words else len(words)
+    sources, target = words[:cut], words[cut + 1 :]
+    strange = [word for word in words if word.startswith("-") and word != "--into"]
+    if strange or not sources or len(target) != 1:
+        raise _RefusedError("merge takes stores, then --into and one store: merge A B --into C")
+    try:
+        merged = _found(lambda: merge(sources, target[0]))
+    except RuntimeError as error:
+        raise _RefusedError(str(error)) from error
+    output().print(
+        f"{merged.added} cells added to {target[0]}, {merged.replaced} failed ones replaced, "
+        f"{merged.present} were there",
+        highlight=False,
+    )
+    return 0
+
+
 def _run_command(kind: type[Experiment]) -> Callable[..., int]:
-    def command(experiment: Any, options: Options, results: Path = Path("results")) -> int:
+    def command(
+        experiment: Any,
+        options: Options,
+        places: _Places,
+        results: Path = Path("results"),
+    ) -> int:
         _found(lambda: cells_of(experiment))
+        share, executor = _found(places.part), _found(places.executor)
         console = output()
-        folder, name = results / experiment.name, experiment.name
         try:
-            with Store(folder) as store, Progress(console, name) as progress:
-                tally = run(experiment, store, options, progress)
+            tally = _sweep(experiment, options, results / experiment.name, share, executor)
         except KeyboardInterrupt:
             console.print("interrupted: finished cells are stored, run again to go on")
             return 130
+        except (NoWorkersError, ModuleNotFoundError) as error:
+            raise _RefusedError(str(error)) from error
         console.print(_verdict(tally), highlight=False)
         return 0 if tally.failed == tally.missing == 0 else 1
 
     return _with_options(command, kind)
+
+
+def _sweep(
+    experiment: Experiment,
+    options: Options,
+    folder: Path,
+    share: Share | None,
+    executor: Executor | None,
+) -> Tally:
+    """Runs an experiment in its folder; a share of it in a folder there, but for what the folder has."""
+    name, known = experiment.name, None
+    with ExitStack() as stack:
+        if share is not None:
+            if (folder / FILE_NAME).is_file():
+                known = stack.enter_context(Store(folder))
+            folder = folder / f"share-{share.number}-of-{share.total}"
+            name += f" {share.number}/{share.total}"
+        store = stack.enter_context(Store(folder))
+        progress = stack.enter_context(Progress(output(), name))
+        return run(
+            experiment, store, options, progress, executor=executor, share=share, known=known
+        )
 
 
 def _report_command(kind: type[Experiment]) -> Callable[..., int]:
@@ -168,7 +269,8 @@ def _usage(program: str, table: Mapping[str, type[Experiment]]) -> str:
     return (
         f"usage: {program} list [FILE.py ...]\n"
         f"       {program} run EXPERIMENT [options]\n"
-        f"       {program} report EXPERIMENT [options]\n\n"
+        f"       {program} report EXPERIMENT [options]\n"
+        f"       {program} merge STORE [STORE ...] --into STORE\n\n"
         "EXPERIMENT is FILE.py:CLASS" + (f", or one of{names}" if names else "") + "\n\n"
         "--help after an experiment lists its options."
     )

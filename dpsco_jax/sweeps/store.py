@@ -10,47 +10,25 @@ Guarantee: a cell with a result is never computed or overwritten again, and a ce
 is never lost, ``kill -9`` included (SQLite's journal, synchronized at every commit). All runs must
 be on one machine: neither these locks nor SQLite's are to be trusted on network file systems.
 
-Cost: two transactions for each chunk of cells, a few milliseconds.
+Cost: two transactions for each chunk of cells, a few milliseconds whatever the store holds: cells and
+claims are looked up by name, and a run looks at each of its cells once. What reads many cells
+(``pending``, ``rows``) is linear in their number.
 """
 
 import fcntl
+import itertools
 import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpsco_jax._checks import require_instance
+from dpsco_jax.sweeps import _database
 from dpsco_jax.sweeps.cells import Cell
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
-    run INTEGER PRIMARY KEY AUTOINCREMENT,
-    started TEXT NOT NULL,
-    config TEXT NOT NULL,      -- JSON: the whole configuration, axes included
-    versions TEXT NOT NULL,    -- JSON: of this package, of the libraries, of Python
-    device TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS cells (
-    id TEXT PRIMARY KEY,
-    config_hash TEXT NOT NULL, -- of the experiment's name, version and constants
-    settings TEXT NOT NULL,    -- JSON
-    status TEXT NOT NULL CHECK (status IN ('ok', 'nonfinite', 'failed')),
-    results TEXT,              -- JSON, with NaN and Infinity as Python writes them
-    traceback TEXT,            -- of a failed cell
-    seconds REAL,              -- wall time of the chunk, divided by its cells
-    attempts INTEGER NOT NULL,
-    finished TEXT NOT NULL,
-    run INTEGER NOT NULL REFERENCES runs (run)
-);
-CREATE TABLE IF NOT EXISTS claims (
-    id TEXT PRIMARY KEY,
-    run INTEGER NOT NULL REFERENCES runs (run)
-);
-"""
-_WAIT_SECONDS = 60.0
 FILE_NAME = "cells.sqlite"
 """What the database is called in the folder of its experiment."""
 
@@ -74,11 +52,7 @@ class Store:
         self._run = 0
         self._lock: Any = None
         folder.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(folder / FILE_NAME, timeout=_WAIT_SECONDS, isolation_level=None)
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("PRAGMA synchronous = FULL")
-        for statement in _SCHEMA.split(";\n"):
-            self._db.execute(statement)
+        self._db = _database.connect(folder / FILE_NAME)
 
     def __enter__(self) -> "Store":
         return self
@@ -95,8 +69,12 @@ class Store:
         """Begins a run: from now on this process may claim cells."""
         with self._transaction():
             for path in self._folder.glob("run-*.lock"):
-                if not _alive(path):
+                if not _database.alive(path):
                     path.unlink(missing_ok=True)
+            claimed = self._db.execute("SELECT DISTINCT run FROM claims").fetchall()
+            self._drop_claims(
+                [run for (run,) in claimed if not _database.alive(self._lock_path(run))]
+            )
             self._run = (
                 self._db.execute(
                     "INSERT INTO runs (started, config, versions, device) VALUES (?, ?, ?, ?)",
@@ -110,41 +88,76 @@ class Store:
 
     def pending(self, cells: Iterable[Cell]) -> dict[str, int]:
         """The cells without a result, by identity, with how often each was tried and failed."""
-        rows = {
-            row["id"]: row for row in self._db.execute("SELECT id, status, attempts FROM cells")
-        }
+        ids = [cell.id for cell in cells]
         return {
-            cell.id: rows[cell.id]["attempts"] if cell.id in rows else 0
-            for cell in cells
-            if cell.id not in rows or rows[cell.id]["status"] == "failed"
+            cell: row["attempts"] if row else 0
+            for cell, row in _database.look_up(self._db, "id, status, attempts", ids)
+            if row is None or row["status"] == "failed"
         }
 
-    def free(self, cells: Sequence[Cell], attempts: Mapping[str, int]) -> list[Cell]:
-        """The cells that ``claim`` would now give."""
+    def statuses(self, cells: Iterable[Cell]) -> list[str]:
+        """How the stored ones among these cells ended: ``ok``, ``nonfinite`` or ``failed``."""
+        found = _database.look_up(self._db, "id, status", [cell.id for cell in cells])
+        return [row["status"] for _, row in found if row]
+
+    def free(
+        self, cells: Iterable[Cell], attempts: Mapping[str, int], limit: int | None = None
+    ) -> list[Cell]:
+        """The cells that ``claim`` would now give, or the first ``limit`` of them."""
+        found: list[Cell] = []
+        left = iter(cells)
         with self._transaction():
-            return self._free(cells, attempts)
+            while block := list(itertools.islice(left, _database.BLOCK)):
+                found += self._take(iter(block), attempts, None, [])
+                if limit is not None and len(found) >= limit:
+                    break
+        return found[:limit]
 
     def claim(
-        self, cells: Sequence[Cell], attempts: Mapping[str, int], limit: int | None = None
+        self,
+        cells: Iterable[Cell],
+        attempts: Mapping[str, int],
+        limit: int | None = None,
+        elsewhere: list[Cell] | None = None,
     ) -> list[Cell]:
         """Reserves cells for this run.
 
         Args:
-            cells: candidates, in order of preference.
+            cells: candidates, in order of preference. Of an iterator no more are taken than are looked at,
+                so that it can be given again.
             attempts: what ``pending`` said; a cell that has been tried since is another run's
                 business.
             limit: how many to take at most.
+            elsewhere: gets the cells that were looked at and are claimed at this moment.
 
         Returns:
             Those that now belong to this run: at most ``limit``, neither stored nor claimed
             elsewhere.
         """
+        busy = [] if elsewhere is None else elsewhere
         with self._transaction():
-            claimed = self._free(cells, attempts)[:limit]
+            claimed = self._take(iter(cells), attempts, limit, busy)
             self._db.executemany(
                 "INSERT INTO claims (id, run) VALUES (?, ?)", [(c.id, self._run) for c in claimed]
             )
         return claimed
+
+    def claims(
+        self, cells: Sequence[Cell], attempts: Mapping[str, int], limit: int
+    ) -> Iterator[list[Cell]]:
+        """Claims up to ``limit`` of the cells, then more, until none is free.
+
+        Each cell is looked at once. Those that another run has claimed are looked at again in the end: if
+        it has died, they are free.
+        """
+        while cells:
+            queue, busy, found = iter(cells), list[Cell](), False
+            while claimed := self.claim(queue, attempts, limit, busy):
+                found = True
+                yield claimed
+            if not found:
+                return
+            cells = busy
 
     def finish(self, outcomes: Iterable[Outcome], config_hash: str) -> None:
         """Stores cells that this run had claimed, all or none.
@@ -190,53 +203,67 @@ class Store:
             cells: which, in the order of the result; those that are missing are left out. By default
                 all that there are, in the order in which they were stored.
         """
-        query = "SELECT * FROM cells JOIN runs USING (run) ORDER BY cells.rowid"
-        stored = {row["id"]: dict(row) for row in self._db.execute(query)}
-        ids = stored if cells is None else [cell.id for cell in cells]
-        rows = [stored[cell] for cell in ids if cell in stored]
-        for row in rows:
-            for column in ("settings", "results", "config", "versions"):
-                row[column] = json.loads(row[column] or "{}")
+        runs: dict[int, dict[str, Any]] = {}
+        stored: Iterable[sqlite3.Row]
+        if cells is None:
+            stored = self._db.execute("SELECT * FROM cells ORDER BY rowid")
+        else:
+            look_up = _database.look_up(self._db, "*", [cell.id for cell in cells])
+            stored = (row for _, row in look_up if row)
+        rows = []
+        for row in stored:
+            texts = {name: json.loads(row[name] or "{}") for name in ("settings", "results")}
+            if row["run"] not in runs:
+                runs[row["run"]] = self._run_of(row["run"])
+            rows.append(dict(row) | texts | runs[row["run"]])
         return rows
 
-    def _free(self, cells: Sequence[Cell], attempts: Mapping[str, int]) -> list[Cell]:
-        self._drop_claims_of_the_dead()
-        taken = {row["id"] for row in self._db.execute("SELECT id FROM claims")}
-        now = self.pending(cells)
-        return [c for c in cells if c.id not in taken and now.get(c.id) == attempts[c.id]]
+    def _run_of(self, run: int) -> dict[str, Any]:
+        (row,) = self._db.execute("SELECT * FROM runs WHERE run = ?", (run,))
+        return dict(row) | {name: json.loads(row[name]) for name in ("config", "versions")}
 
-    def _drop_claims_of_the_dead(self) -> None:
-        for (run,) in self._db.execute("SELECT DISTINCT run FROM claims").fetchall():
-            if run != self._run and not _alive(self._lock_path(run)):
-                self._db.execute("DELETE FROM claims WHERE run = ?", (run,))
-                self._lock_path(run).unlink(missing_ok=True)
+    def _take(
+        self,
+        cells: Iterator[Cell],
+        attempts: Mapping[str, int],
+        limit: int | None,
+        busy: list[Cell],
+    ) -> list[Cell]:
+        """The next free cells of an iterator; those that are claimed are added to ``busy``."""
+        free: list[Cell] = []
+        while limit is None or len(free) < limit:
+            wanted = _database.BLOCK if limit is None else min(_database.BLOCK, limit - len(free))
+            block = list(itertools.islice(cells, wanted))
+            if not block:
+                break
+            claimed = self._claimed_by_the_living([cell.id for cell in block])
+            now = self.pending(block)
+            busy += [cell for cell in block if cell.id in claimed]
+            free += [c for c in block if c.id not in claimed and now.get(c.id) == attempts[c.id]]
+        return free
+
+    def _claimed_by_the_living(self, ids: Sequence[str]) -> set[str]:
+        """Which of these names are claimed; claims of the dead that are met are dropped."""
+        query = f"SELECT id, run FROM claims WHERE id IN ({_database.marks(ids)})"
+        claims = {row["id"]: row["run"] for row in self._db.execute(query, ids)}
+        dead = {run for run in {*claims.values()} if not self._lives(run)}
+        self._drop_claims(dead)
+        return {cell for cell, run in claims.items() if run not in dead}
+
+    def _lives(self, run: int) -> bool:
+        return run == self._run or _database.alive(self._lock_path(run))
+
+    def _drop_claims(self, runs: Iterable[int]) -> None:
+        for run in runs:
+            self._db.execute("DELETE FROM claims WHERE run = ?", (run,))
+            self._lock_path(run).unlink(missing_ok=True)
 
     def _lock_path(self, run: int) -> Path:
         return self._folder / f"run-{run}.lock"
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Takes the write lock at once, so that what is read inside stays true until the commit."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+    def _transaction(self) -> AbstractContextManager[None]:
+        return _database.transaction(self._db)
 
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _alive(lock: Path) -> bool:
-    """Whether the run that made this lock file still holds it."""
-    try:
-        with lock.open("r") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False

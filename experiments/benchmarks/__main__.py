@@ -1,18 +1,33 @@
-"""Runs the benchmarks and prints a table: ``python -m experiments.benchmarks [names] [--require-gpu]``."""
+"""Runs the benchmarks and prints a table of each suite as it ends: ``python -m experiments.benchmarks``.
+
+A suite that fails is reported, the others go on, and the exit status is 1.
+"""
 
 import argparse
+import contextlib
+import inspect
+import math
 import platform
+import sys
+import time
+import traceback
+from collections.abc import Iterable
 from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
-from rich.table import Table
 
+from experiments.benchmarks import tables
 from experiments.benchmarks.timing import Row
 
 SUITES = (
     "accounting",
     "steps",
+    "ghost_steps",
+    "clipping",
+    "draws",
     "sweep",
     "memory",
     "concentration",
@@ -25,60 +40,115 @@ SUITES = (
     "effective_samples",
     "element_steps",
     "element_network",
+    "store",
+    "cluster_overhead",
 )
+# Those that say something of a GPU, the quickest first. The others count compilations, processor seconds or
+# the memory of a program, which the CPU tells as well, or need float64.
+GPU_SUITES = ("clipping", "draws", "concentration", "resque", "sweep", "accounting", "ghost_steps")
+PACKAGES = ("jax", "jaxlib", "optax", "dp-accounting", "jax-privacy")
 
 
-def _cost(value: float, unit: str) -> str:
-    if unit != "s":
-        return f"{value:.3g} {unit}"
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if value * factor >= 1.0:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value * 1e9:.3g} ns"
-
-
-def _table(title: str, rows: list[Row]) -> Table:
-    table = Table("work", "ours", "cost", "peer", "cost", "ratio", "target", "note", title=title)
-    for row in rows:
-        target = "" if row.target is None else f"{row.target:g}"
-        missed = row.target is not None and row.ratio < row.target
-        ratio = f"{row.ratio:,.2f}" if row.ratio < 100 else f"{row.ratio:,.0f}"
-        table.add_row(
-            row.work,
-            row.ours,
-            _cost(row.our_cost, row.unit),
-            row.peer,
-            _cost(row.peer_cost, row.unit),
-            f"[red]{ratio}[/]" if missed else ratio,
-            target,
-            row.note,
-        )
-    return table
-
-
-def main() -> None:
-    """Command line entry."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("suites", nargs="*", default=SUITES, help=f"any of {', '.join(SUITES)}")
-    parser.add_argument("--require-gpu", action="store_true", help="fail unless JAX sees a GPU")
-    arguments = parser.parse_args()
-    unknown = set(arguments.suites) - set(SUITES)
-    if unknown:
-        parser.error(f"unknown suite {', '.join(sorted(unknown))}; choose from {', '.join(SUITES)}")
-    device = jax.devices()[0]
-    if arguments.require_gpu and device.platform != "gpu":
-        parser.error(f"--require-gpu: JAX runs on {device.platform}")
-    console = Console(width=180)
-    console.print(
-        f"{device.device_kind}, {platform.machine()}, Python {platform.python_version()}, "
-        + ", ".join(
-            f"{name} {metadata.version(name)}" for name in ("jax", "optax", "dp-accounting")
-        )
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    names = (
+        f"any of {', '.join(SUITES)}; all of them, or with --require-gpu {', '.join(GPU_SUITES)}"
     )
+    parser.add_argument("suites", nargs="*", help=names)
+    parser.add_argument("--suites", dest="listed", metavar="A,B", help="the same, with commas")
+    parser.add_argument(
+        "--opacus",
+        metavar="PYTHON",
+        help="an interpreter that has torch and opacus, to compare with",
+    )
+    parser.add_argument("--require-gpu", action="store_true", help="fail unless JAX sees a GPU")
+    parser.add_argument(
+        "--small", action="store_true", help="tiny sizes, which only show that it runs"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        action="append",
+        default=[],
+        help="file for the figures, several if given again: JSON if it ends so, else Markdown",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="nothing is begun after so many seconds"
+    )
+    found = parser.parse_args()
+    if found.listed:
+        found.suites = [*found.suites, *found.listed.split(",")]
+    unknown = sorted(set(found.suites) - set(SUITES))
+    if unknown:
+        parser.error(f"unknown suite {', '.join(unknown)}; choose from {', '.join(SUITES)}")
+    platform_here = jax.devices()[0].platform
+    if found.require_gpu and platform_here != "gpu":
+        parser.error(f"--require-gpu: JAX runs on {platform_here}")
+    if not found.suites:
+        found.suites = GPU_SUITES if found.require_gpu or found.small else SUITES
+    return found
+
+
+def _rows(suite: str, small: bool, opacus: str | None) -> Iterable[Row]:
+    rows = import_module(f"experiments.benchmarks.{suite}").rows
+    known = inspect.signature(rows).parameters
+    given: dict[str, Any] = {}
+    if small and "small" not in known:
+        raise ValueError(f"--small: {suite} has one size")
+    if small:
+        given["small"] = True
+    if opacus is not None and "opacus" in known:
+        given["opacus"] = opacus
+    return rows(**given)
+
+
+def _about() -> dict[str, str]:
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "device": jax.devices()[0].device_kind,
+        "machine": platform.machine(),
+        "Python": platform.python_version(),
+        **versions,
+    }
+
+
+def main() -> int:
+    """Command line entry."""
+    arguments, about, console = _arguments(), _about(), Console(width=180)
+    console.print(", ".join(f"{name} {value}" for name, value in about.items()))
+    found: dict[str, list[Row]] = {}
+    failed: dict[str, str] = {}
+    start = time.perf_counter()
+
+    def keep() -> None:
+        for path in arguments.output:
+            tables.write(path, about, found, failed)
+
     for suite in arguments.suites:
-        module = import_module(f"experiments.benchmarks.{suite}")
-        console.print(_table(suite, module.rows()))
+        before, rows = time.perf_counter(), found.setdefault(suite, [])
+        try:
+            if before - start > arguments.seconds:
+                raise TimeoutError(f"{arguments.seconds:g} s were over before it began")
+            for row in _rows(suite, arguments.small, arguments.opacus):
+                rows.append(row)
+                keep()
+                if time.perf_counter() - start > arguments.seconds:
+                    raise TimeoutError(f"{arguments.seconds:g} s were over, rows may be missing")
+        except Exception as error:  # whatever it is, the other suites do not depend on it
+            failed[suite] = f"{type(error).__name__}: {error}"
+            if not isinstance(error, TimeoutError):
+                traceback.print_exc()
+        console.print(tables.table(suite, rows))
+        took = f"{suite}: {time.perf_counter() - before:.1f} s"
+        console.print(f"{took}, {failed[suite]}" if suite in failed else took, markup=False)
+        sys.stdout.flush()
+        jax.clear_caches()
+        keep()
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -30,47 +30,49 @@ def _temporaries(function: Callable[[jax.Array], object], users: int, dim: int) 
     return (analysis.temp_size_in_bytes + analysis.output_size_in_bytes) / 1e6
 
 
-def rows() -> list[Row]:
+def rows(small: bool = False) -> list[Row]:
     """The product counts 2·N²·d operations; symmetry lets the degrees do with half of them."""
-    vectors = jax.random.normal(jax.random.key(0), (USERS, DIM)) / DIM**0.5
+    users, dim = (64, 16) if small else (USERS, DIM)
+    many, few = (640, 8) if small else (200_000, 100)
+    vectors = jax.random.normal(jax.random.key(0), (users, dim)) / dim**0.5
     weights, gram = jax.jit(_weights), jax.jit(_gram)
     seconds = interleaved_medians(
         {"weights": lambda: weights(vectors), "gram": lambda: gram(vectors)}
     )
     work, ours, peer = (
-        f"score and weights, {USERS} x {DIM}",
+        f"score and weights, {users} x {dim}",
         "blocks, counts only",
         "matrix product",
     )
-    rate = 2 * USERS**2 * DIM / seconds["gram"] / 1e9
+    rate = 2 * users**2 * dim / seconds["gram"] / 1e9
     return [
         Row(
             work,
             ours,
             seconds["weights"],
-            f"{peer} {USERS} x {DIM} x {USERS}",
+            f"{peer} {users} x {dim} x {users}",
             seconds["gram"],
             0.5,
             f"the product runs at {rate:.0f} Gflop/s here",
         ),
         Row(
-            f"memory of it, {USERS} x {DIM}",
+            f"memory of it, {users} x {dim}",
             ours,
-            _temporaries(_weights, USERS, DIM),
+            _temporaries(_weights, users, dim),
             "1 GiB",
             2**30 / 1e6,
             1.0,
-            f"the {peer} takes {_temporaries(_gram, USERS, DIM):.0f} MB",
+            f"the {peer} takes {_temporaries(_gram, users, dim):.0f} MB",
             unit="MB",
         ),
         Row(
-            "memory of it, 200,000 x 100",
+            f"memory of it, {many:,} x {few}",
             ours,
-            _temporaries(_weights, 200_000, 100),
+            _temporaries(_weights, many, few),
             "1 GiB",
             2**30 / 1e6,
             1.0,
-            f"all pairs would take {200_000**2 * 4 / 1e6:,.0f} MB",
+            f"all pairs would take {many**2 * 4 / 1e6:,.0f} MB",
             unit="MB",
         ),
     ]

@@ -21,11 +21,12 @@ from experiments.benchmarks.timing import Row, once
 NUM_USERS, DIM, NUM_STEPS, LEVELS, SEEDS = 2000, 50, 300, 16, 16
 
 
-def rows(peer_runs: int = 8) -> list[Row]:
+def rows(small: bool = False) -> list[Row]:
     """16 noise levels x 16 seeds x 300 steps of private logistic regression, compilation included."""
+    peer_runs, num_steps, levels, seeds = (1, 3, 2, 2) if small else (8, NUM_STEPS, LEVELS, SEEDS)
     features = jax.random.normal(jax.random.key(7), (NUM_USERS, DIM)) / DIM**0.5
     labels = jnp.asarray(jax.random.bernoulli(jax.random.key(8), 0.5, (NUM_USERS,)), jnp.float32)
-    noise = jnp.geomspace(0.5, 20.0, LEVELS)
+    noise = jnp.geomspace(0.5, 20.0, levels)
     model = losses.logistic(feature_bound=2.0).linear_model
     assert model is not None
     data = UserData(Example(features[:, None], labels[:, None]))
@@ -39,7 +40,7 @@ def rows(peer_runs: int = 8) -> list[Row]:
             optax.sgd(0.1),
         )
         oracle = linear.clipped_gradient_sum(model, 1.0)
-        return loop.run(sample_key, oracle, optimizer, jnp.zeros(DIM), data, NUM_STEPS).params
+        return loop.run(sample_key, oracle, optimizer, jnp.zeros(DIM), data, num_steps).params
 
     def ours() -> jax.Array:
         @jax.jit
@@ -48,7 +49,7 @@ def rows(peer_runs: int = 8) -> list[Row]:
             over_seeds = jax.vmap(run, (0, None, None))
             return jax.vmap(over_seeds, (None, 0, None))(keys, noise, prepared)
 
-        return sweep(jax.random.split(jax.random.key(0), SEEDS), noise, data)
+        return sweep(jax.random.split(jax.random.key(0), seeds), noise, data)
 
     def loss(params: jax.Array, example: tuple[jax.Array, jax.Array]) -> jax.Array:
         margin = jnp.vdot(params, example[0])
@@ -74,23 +75,23 @@ def rows(peer_runs: int = 8) -> list[Row]:
 
     def loop_of_steps(run: int) -> Any:
         state = start
-        for _ in range(NUM_STEPS):
-            state = step(noise[run % LEVELS], state)
+        for _ in range(num_steps):
+            state = step(noise[run % levels], state)
         return state
 
     # Hoisted further: the whole run is one program, as few users write it.
     def training(noise_multiplier: jax.Array) -> Any:
         step = peer(noise_multiplier)[0]
-        return jax.lax.fori_loop(0, NUM_STEPS, lambda _, state: step(state, batch), start)
+        return jax.lax.fori_loop(0, num_steps, lambda _, state: step(state, batch), start)
 
     hoisted = jax.jit(training)
 
     def one_program(run: int) -> Any:
-        return hoisted(noise[run % LEVELS])
+        return hoisted(noise[run % levels])
 
-    work = f"{LEVELS} noise levels x {SEEDS} seeds x {NUM_STEPS} steps, n = {NUM_USERS}, d = {DIM}"
+    work = f"{levels} noise levels x {seeds} seeds x {num_steps} steps, n = {NUM_USERS}, d = {DIM}"
     seconds = once(ours)
-    naive = once(lambda: jax.jit(lambda: training(noise[0]))()) * LEVELS * SEEDS
+    naive = once(lambda: jax.jit(lambda: training(noise[0]))()) * levels * seeds
     rows = [
         Row(
             work,
@@ -99,7 +100,7 @@ def rows(peer_runs: int = 8) -> list[Row]:
             "jax_privacy, every run compiled",
             naive,
             None,
-            f"peer timed on 1 of {LEVELS * SEEDS} runs",
+            f"peer timed on 1 of {levels * seeds} runs",
         )
     ]
     loops: tuple[tuple[str, Callable[[int], Any], float | None], ...] = (
@@ -108,9 +109,9 @@ def rows(peer_runs: int = 8) -> list[Row]:
     )
     for name, one_run, target in loops:
         first = once(functools.partial(one_run, 0))
-        total = first + (LEVELS * SEEDS - 1) * statistics.mean(
+        total = first + (levels * seeds - 1) * statistics.mean(
             once(functools.partial(one_run, run)) for run in range(peer_runs)
         )
-        note = f"compilations included; peer timed on {peer_runs} of {LEVELS * SEEDS} runs"
+        note = f"compilations included; peer timed on {peer_runs} of {levels * seeds} runs"
         rows.append(Row(work, "one vmapped program", seconds, name, total, target, note))
     return rows

@@ -11,7 +11,9 @@ import jax
 class Row(NamedTuple):
     """One comparison: ``ratio`` is the peer's cost over ours (larger is better for us).
 
-    Costs are seconds, or megabytes where ``unit`` says so.
+    Costs are seconds, or megabytes where ``unit`` says so. ``moved`` is the bytes that must pass between
+    memory and processor at least, each input read once and each result written once; ``None`` if the work is
+    bound by something else.
     """
 
     work: str
@@ -22,6 +24,7 @@ class Row(NamedTuple):
     target: float | None
     note: str = ""
     unit: str = "s"
+    moved: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -35,24 +38,29 @@ def interleaved_medians(
     min_seconds: float = 0.0,
     burst: int = 1,
     clock: Callable[[], float] = time.perf_counter,
+    queued: bool = False,
 ) -> dict[str, float]:
     """Median seconds of each call, the calls taking turns so that a slow moment hits all of them.
 
     Every call is made once before the clock starts (compilation, caches), and its result is waited for.
     A turn is ``burst`` calls in a row, of which the mean counts: a training step finds its data where
-    the step before has left them, not where another program has.
+    the step before has left them, not where another program has. If ``queued``, the calls of a turn are given
+    to the device without waiting for each, so that the time between them does not count.
     With ``clock=time.process_time`` the seconds are those of all threads of this process, whatever else runs.
     """
     for call in calls.values():
         jax.block_until_ready(call())
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     start = time.perf_counter()
-    done = 0
+    done, result = 0, None
     while done < repeats or time.perf_counter() - start < min_seconds:
         for name, call in calls.items():
             before = clock()
             for _ in range(burst):
-                jax.block_until_ready(call())
+                result = call()
+                if not queued:
+                    jax.block_until_ready(result)
+            jax.block_until_ready(result)
             seconds[name].append((clock() - before) / burst)
         done += 1
     return {name: statistics.median(values) for name, values in seconds.items()}

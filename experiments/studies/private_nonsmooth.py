@@ -99,7 +99,7 @@ class PrivateNonsmooth:
             found = solve(key, plan, objective, shared.data, jnp.zeros(self.dim))
             return {
                 "excess_risk": excess_risk(ABSOLUTE, objective, found.params, shared),
-                "made": jnp.asarray(found.unprivate["gradients"], float),
+                "made": found.unprivate["gradients"].as_float(),
             }
 
         @functools.cache

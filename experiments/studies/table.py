@@ -3,6 +3,7 @@
 from dpsco_jax.sweeps.experiment import Experiment
 from experiments.studies.auto_choice import AutoChoice
 from experiments.studies.ball_acceleration import BallAcceleration
+from experiments.studies.digits_network import DigitsNetwork
 from experiments.studies.element_cnn import ElementCNN
 from experiments.studies.element_extras import ElementExtras
 from experiments.studies.element_histogram import ElementHistogram
@@ -57,6 +58,7 @@ _ALL: tuple[type[Experiment], ...] = (
     ElementLogistic,
     ElementTables,
     ElementExtras,
+    DigitsNetwork,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

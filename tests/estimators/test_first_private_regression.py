@@ -40,7 +40,11 @@ def test_examples_run(capsys, tmp_path, monkeypatch):
     mpl.pyplot.close("all")
 
 
-@pytest.mark.parametrize("name", ["classification", "pipelines", "regression", "report"])
+# Regression runs in the examples of the page, above.
+LATER = pytest.param("regression", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["classification", "pipelines", LATER, "report"])
 def test_the_example_of_a_file_runs_as_printed(name):
     module = importlib.import_module(f"dpsco_jax.estimators.{name}")
     found = doctest.DocTestParser().get_doctest(module.__doc__, {}, name, module.__file__, 0)

@@ -146,6 +146,7 @@ def test_judges_are_the_two_objectives_over_all_rows(toy):
     assert task.facts["element_optimum_excess"] >= -1e-6
 
 
+@pytest.mark.slow
 def test_tables_run_and_choose_by_the_user_objective(toy, tmp_path, monkeypatch, capsys):
     task = tasks.make_task(*toy, GRAINS, "month")
     monkeypatch.setattr(tables, "load_elements", lambda name: task)

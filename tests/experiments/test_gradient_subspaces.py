@@ -47,6 +47,7 @@ def table_of(study, folder):
     return table.drop(columns=["traceback"])
 
 
+@pytest.mark.slow
 def test_the_study_at_toy_size(tmp_path):
     """The kind of run with two parts and a basis of its own; both parts are charged."""
     table = table_of(TOY, tmp_path)

@@ -59,9 +59,8 @@ def finish(experiment, folder):
     return table
 
 
-@pytest.mark.parametrize(
-    "others", [(), pytest.param(("langevin", "private_ac_sa"), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("others", [(), ("langevin", "private_ac_sa")])
+@pytest.mark.slow
 def test_tuned_peers_run_again_beside_the_plans(others, toy, tmp_path, monkeypatch):
     small = SamplingTuning(
         tasks=("flights",),

@@ -34,6 +34,7 @@ def finished(tmp_path_factory):
         return frame(SMALL, store), folder
 
 
+@pytest.mark.slow
 def test_every_cell_has_a_sound_result(finished):
     table, _ = finished
     assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
@@ -44,6 +45,7 @@ def test_every_cell_has_a_sound_result(finished):
     assert ratio.apply(lambda r: np.mean(r**2)).between(0.4, 1.8).all()  # 72 squares of each
 
 
+@pytest.mark.slow
 def test_concentrated_means_gain_from_items_and_clipping_does_not(finished):
     table, _ = finished
     means = table[~table["estimator"].isin(scaling.COUNTED)]
@@ -55,6 +57,7 @@ def test_concentrated_means_gain_from_items_and_clipping_does_not(finished):
     assert found.loc[scaling.CLIPPING, "noise in n"].estimate == pytest.approx(-1.0, abs=0.4)
 
 
+@pytest.mark.slow
 def test_gradient_counts_follow_the_rates(finished, capsys):
     table, folder = finished
     SMALL.report(table.drop(columns=["traceback"]), folder)

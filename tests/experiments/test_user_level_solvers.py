@@ -27,6 +27,7 @@ def finished(tmp_path_factory):
         return finish(SMALL, folder), folder
 
 
+@pytest.mark.slow
 def test_every_solver_runs_or_says_how_many_users_it_needs(finished):
     table, _ = finished
     assert set(table["status"]) <= {"ok", "nonfinite"}, table["traceback"].dropna().unique()
@@ -41,11 +42,13 @@ def test_every_solver_runs_or_says_how_many_users_it_needs(finished):
     assert (good["excess_risk"] < 0.5 * good["trivial_excess"]).all()
 
 
+@pytest.mark.slow
 def test_the_tuned_solver_runs_only_where_it_was_tuned(finished):
     table, _ = finished
     assert set(table[table["solver"] == solvers.TUNED]["epsilon"]) == {10.0}
 
 
+@pytest.mark.slow
 def test_report_says_who_wins(finished, capsys):
     table, folder = finished
     SMALL.report(table, folder)

@@ -30,12 +30,14 @@ def finished(tmp_path_factory):
     return finish(SMALL, folder), folder
 
 
+@pytest.mark.slow
 def test_every_cell_has_a_result(finished):
     table, _ = finished
     assert len(table) == 16
     assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
 
 
+@pytest.mark.slow
 def test_one_run_gives_what_the_solver_gives_under_each_averaging(finished):
     table, _ = finished
     cell = next(c for c in cells_of(SMALL) if c.settings["step"] == 1.0)
@@ -53,6 +55,7 @@ def test_one_run_gives_what_the_solver_gives_under_each_averaging(finished):
             np.testing.assert_allclose(row[f"excess_{name}"], excess, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_report_picks_the_least_mean_excess_risk(finished, capsys):
     table, folder = finished
     SMALL.report(table, folder)

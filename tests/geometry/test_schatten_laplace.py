@@ -37,7 +37,10 @@ def test_rise_is_that_of_a_weighted_sample_of_matrices():
         assert abs(math.exp(rise) - ratio) < 5 * spread
 
 
-@pytest.mark.parametrize("p", [1.1, 4 / 3, 1.9])
+@pytest.mark.parametrize(
+    "p",
+    [pytest.param(1.1, marks=pytest.mark.slow), 4 / 3, pytest.param(1.9, marks=pytest.mark.slow)],
+)
 def test_values_of_large_matrices_are_those_of_sums_over_all_lengths(p):
     """Where singular values are alike the integrand is far from where unlike ones have it."""
     for second in (1.0, 0.3, -1.0):

@@ -52,8 +52,8 @@ def _private(row: Row) -> Case:
             "rdp": solution.privacy.rdp[::16],
             "delta": solution.privacy.delta,
             "status": solution.status,
-            "gradients": solution.gradients,
-            "realized": solution.unprivate["gradients"],
+            "gradients": np.asarray(solution.gradients),
+            "realized": np.asarray(solution.unprivate["gradients"]),
         }
 
     def planned_for(what: Row) -> Callable[[], Any]:
@@ -69,6 +69,11 @@ def _private(row: Row) -> Case:
         "twice the users": planned_for(row._replace(num_users=2 * row.num_users)),
     }
     return Case(row.name, plans, run)
+
+
+def _shown(solution: Any) -> Any:
+    count = np.asarray(solution.gradients)
+    return solution._replace(privacy=None, unprivate=None, gradients=count)
 
 
 def _users() -> UserData:
@@ -91,7 +96,7 @@ def _ac_sa(name: str, objective: Any, changes: tuple[dict[str, Any], ...], **giv
         found = jax.jit(
             lambda data: ac_sa.solve(jax.random.key(KEY), plan, objective, data, jnp.zeros(DIM))
         )(_users())
-        return found._replace(privacy=None, unprivate=None)
+        return _shown(found)
 
     return Case(name, plans, run)
 
@@ -110,7 +115,7 @@ def _ball_acceleration() -> Case:
 
     def run(plan: Any) -> Any:
         found = jax.jit(lambda data: ball_acceleration.solve(plan, objective, data, jnp.zeros(DIM)))
-        return found(_users())._replace(privacy=None, unprivate=None)
+        return _shown(found(_users()))
 
     return Case("ball_acceleration", plans, run)
 

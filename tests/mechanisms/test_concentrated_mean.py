@@ -16,6 +16,7 @@ from dpsco_jax.privacy.concentrated.threshold_phase import mean_sensitivity
 from tests.support.neighbours import worst_pair
 
 THIRD = 2.0 / 3.0
+_average = jax.jit(concentrated_mean._mean_on_grid)
 REPLACE, SPECIAL = NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL
 
 
@@ -261,16 +262,15 @@ def test_coins_of_neighbours_drawn_from_one_key_differ_as_the_coupling_says(rng)
 
 
 def test_scores_of_many_users_are_exact_to_their_grid():
-    """The sum of 2^19 counts needs 38 bits."""
-    average = jax.jit(concentrated_mean._mean_on_grid)
-    for users in (1, 2, 3, 1000, 8192, 65_537, 200_000, 2**19 - 1):
+    """The sum of 2^24 counts needs 48 bits."""
+    for users in (1, 2, 3, 1000, 8192, 65_537, 200_000, 2**20 + 1):
         for counts in (
             np.full(users, users),
-            np.random.default_rng(users).integers(0, users + 1, users),
+            np.random.default_rng(users).integers(0, users + 1, users, np.int32),
         ):
             exact = Fraction(int(np.sum(counts, dtype=np.int64)), users)
             grid = Fraction(1, 2 ** (24 - users.bit_length()))
-            found = Fraction(float(average(counts.astype(np.int32))))
+            found = Fraction(float(_average(counts.astype(np.int32))))
             assert found == exact // grid * grid
 
 
@@ -284,8 +284,17 @@ def test_rounding_does_not_raise_the_sensitivity_of_the_score(seed, moved):
     neighbour[0] = max(counts[0] - moved, 0)
     for user in range(1, 1 + min(moved - counts[0] + neighbour[0], users - 1)):
         neighbour[user] -= 1
-    average = concentrated_mean._mean_on_grid
-    assert float(average(counts)) - float(average(neighbour)) <= 2
+    assert float(_average(counts)) - float(_average(neighbour)) <= 2
+
+
+def test_the_score_of_most_users_moves_by_two_and_not_more():
+    """One of 2^24 - 1 users leaves all others: the grid has steps of 1 there."""
+    users = 2**24 - 1
+    counts = np.full(users, users, np.int32)
+    assert _average(counts) == users
+    counts[1:] -= 1
+    counts[0] = 0
+    assert users - float(_average(counts)) == 2
 
 
 def test_bad_arguments_are_refused():
@@ -297,8 +306,9 @@ def test_bad_arguments_are_refused():
             concentrated_mean.concentration(rows, 1.0, block_size=size)
     with pytest.raises(ValueError, match="share one axis of users"):
         concentrated_mean.concentration({"a": rows, "b": rows[:2]}, 1.0)
-    with pytest.raises(ValueError, match="users must be between 1 and 524287"):
-        concentrated_mean.concentration(np.zeros((2**19, 1), np.float32), 1.0)
+    many = jax.ShapeDtypeStruct((2**24, 1), np.float32)
+    with pytest.raises(ValueError, match="users must be between 1 and 16777215"):
+        jax.eval_shape(lambda rows: concentrated_mean.concentration(rows, 1.0), many)
     for level in (0.5, 1.0, np.nan):
         with pytest.raises(ValueError, match=r"keep_level must be in \(1/2, 1\)"):
             concentrated_mean.inlier_weights(jnp.array([1]), 3, level)

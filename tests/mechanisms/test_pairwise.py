@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax.mechanisms.concentrated import _pairwise
+from dpsco_jax.mechanisms.concentrated import _pairwise, concentrated_mean
 
 REACH = 16.0
 
@@ -243,3 +243,53 @@ def test_users_on_four_devices_give_the_result_of_one():
         check=False,
     )
     assert done.stdout == "same\n", done.stderr
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("devices", [1, 2, 3, 11])
+def test_every_pair_of_blocks_is_met_once_by_one_device(num_blocks, devices):
+    blocks = _pairwise._Blocks([], jnp.ones(()), num_blocks * 3, 3)
+    met = []
+    for device in range(devices):
+        at = blocks.later((jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)), device)
+        while blocks.has(at):
+            met.append(tuple(map(int, blocks.pair(at))))
+            at = blocks.later(at, devices)
+    wanted = [(i, j) for i in range(num_blocks) for j in range(i, num_blocks)]
+    assert sorted(met) == wanted
+
+
+def test_a_batch_of_vectors_takes_the_memory_of_one():
+    """Under vmap as well: batches go one after another, and no product has them as a dimension."""
+    rows = jax.ShapeDtypeStruct((8, 600, 5), np.float32)
+
+    def degrees(vectors):
+        return concentrated_mean.concentration(vectors, 1.0, block_size=128).degrees
+
+    def temporaries(function, *shapes):
+        return jax.jit(function).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+    one = temporaries(degrees, jax.ShapeDtypeStruct((600, 5), np.float32))
+    many = temporaries(jax.vmap(degrees), rows)
+    assert many < one + 8 * 4 * 600 * (5 + 4), (one, many)
+    text = jax.jit(jax.vmap(degrees)).lower(rows).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert products, "no products are found: the test is blind"
+    assert not [line for line in products if "batching_dims" in line or "tensor<8x" in line]
+
+
+def test_batches_are_those_that_run_alone(rng):
+    vectors = rng.normal(size=(3, 40, 2)).astype(np.float32)
+    radii = np.float32([0.5, 1.0, 2.0])
+
+    @jax.jit
+    def degrees(rows, radius):
+        return concentrated_mean.concentration(rows, radius, block_size=16)
+
+    for axes in ((0, 0), (None, 0)):
+        given = [x if a == 0 else x[1] for x, a in zip((vectors, radii), axes, strict=True)]
+        found = jax.vmap(degrees, axes)(*given)
+        for i in range(3):
+            alone = degrees(*(x[i] if a == 0 else x for x, a in zip(given, axes, strict=True)))
+            np.testing.assert_array_equal(found.degrees[i], alone.degrees)
+            np.testing.assert_array_equal(found.score[i], alone.score)

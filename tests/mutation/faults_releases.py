@@ -169,4 +169,13 @@ FAULTS = (
           "(squares <= 4 + 9 * error)", "(squares <= 2 + 9 * error)", _CONCENTRATED),
     Fault("score: a vector out of reach is near itself", "mechanisms/concentrated/_pairwise.py",
           "present = counted & (norms <= reach**2)", "present = counted", _CONCENTRATED),
+    Fault("score: a pair of blocks half a round apart is met twice", "mechanisms/concentrated/_pairwise.py",
+          "half = (2 * turn == self.blocks) & (2 * block < self.blocks)",
+          "half = 2 * turn == self.blocks", _CONCENTRATED),
+    Fault("score: a carry is lost", "_counts.py",
+          "return Count(a.high + b.high + carry, low)", "return Count(a.high + b.high, low)",
+          ("tests/test_counts.py", *_CONCENTRATED)),
+    Fault("score: rounded to the next", "mechanisms/concentrated/concentrated_mean.py",
+          "fraction = (rest << bits) // num_users", "fraction = (rest << bits) // num_users + 1",
+          _CONCENTRATED),
 )  # fmt: skip

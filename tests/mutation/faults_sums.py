@@ -4,6 +4,8 @@ from tests.mutation import Fault
 
 _TESTS = ("tests/geometry/test_sums.py",)
 _SUMS = "_sums.py"
+_SAMPLING, _GHOST = "oracles/sampling.py", "oracles/_ghost_norms.py"
+_LAWS, _GHOSTS = ("tests/oracles/test_sampling.py",), ("tests/oracles/test_ghost_norms.py",)
 
 FAULTS = (
     Fault("sums: the error of an addition is dropped", _SUMS,
@@ -44,4 +46,34 @@ FAULTS = (
     Fault("sums: noise meets the large part first", "mechanisms/additive.py",
           "return leaf.high + noised(leaf.low, leaf_key)",
           "return noised(leaf.high + leaf.low, leaf_key)", _TESTS),
+    Fault("samples: in the order of the users", _SAMPLING,
+          "    indices = indices.at[:length].set(first)\n", "", _LAWS),
+    Fault("samples: Poisson's in the order of the users, as sums see them", _SAMPLING,
+          "    indices = indices.at[:length].set(first)\n", "",
+          ("tests/geometry/test_sums.py::test_errors_of_users_chosen_for_their_places_do_not_add_up",)),
+    Fault("samples: of more than half in the order of the users", _SAMPLING,
+          "return _in_random_order(_order_key(key), packed, batch_size)", "return packed", _LAWS),
+    Fault("samples: users with the same bits stay in their order", _SAMPLING,
+          "undecided = jnp.any(equal) | (size > length)", "undecided = size > length", _LAWS),
+    Fault("samples: what is longer is sorted in part", _SAMPLING,
+          "undecided = jnp.any(equal) | (size > length)", "undecided = jnp.any(equal)", _LAWS),
+    Fault("samples: nobody keeps a place in a shuffle", _SAMPLING,
+          "(), 0, place + 1)", "(), 0, jnp.maximum(place, 1))", _LAWS),
+    Fault("samples: who does not count is sorted too", _SAMPLING,
+          "    bits = jnp.where(places < size, bits, jnp.uint32(2**32 - 1))\n", "", _LAWS),
+    Fault("samples: ties of who does not count, and no others", _SAMPLING,
+          "& (places[1:] < size)", "& (places[1:] >= size)", _LAWS),
+    Fault("sums: draws with replacement count as users", "oracles/chunks.py",
+          "    return len(sample.indices)\n", "    return jax.tree.leaves(data)[0].shape[0]\n", _TESTS),
+    Fault("sums: room for one group", _SUMS, "own = (4 * own_group", "own = (2 * own_group", _TESTS),
+    Fault("ghost norms: items may cancel all but nothing", _GHOST,
+          "return jnp.maximum(root, longest / _LONGEST)", "return root", _GHOSTS),
+    Fault("ghost norms: a product of 16 users, whatever their items", _GHOST,
+          "_MOST_ROUNDINGS = 512", "_MOST_ROUNDINGS = 10**9", _GHOSTS),
+    Fault("ghost norms: no room for their products", "oracles/linear.py",
+          "room = _sums.room(rows_added, product, group_rounding=rounding)",
+          "room = _sums.room(rows_added, product)", _GHOSTS),
+    Fault("ghost norms: products of more users than is paid for", "oracles/linear.py",
+          "group=_ghost_norms.group(items)", "group=MATRIX_GROUP",
+          ("tests/oracles/test_ghost_norms.py",)),
 )  # fmt: skip

@@ -1,16 +1,71 @@
-"""The examples of docs/deep_learning.md run as printed."""
+"""The blocks of docs/deep_learning.md run as printed, in the order of the page, in one session."""
 
 import re
 from pathlib import Path
 
+import jax
+import numpy as np
+import pytest
+
+from dpsco_jax import privacy
+
 PAGE = (Path(__file__).parents[2] / "docs" / "deep_learning.md").read_text()
+SECTIONS = {
+    title: re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    for title, text in re.findall(
+        r"^##? ([^\n]*)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL
+    )
+}
+FIRST = "Networks: clipped sums without the gradients of single users"
+CHEAP = ("Users and examples", "Flax NNX", "Checkpoints")
 
 
-def test_the_examples_run(capsys):
-    examples = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert examples
-    for example in examples:
-        exec(compile(example, "docs/deep_learning.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "factors" in printed
-    assert 0.0 < float(printed.strip().split("\n")[-1]) < 10.0
+def _run(*titles):
+    session = {}
+    for title in (FIRST, *titles):
+        for block in SECTIONS[title]:
+            exec(compile(block, f"docs/deep_learning.md, {title}", "exec"), session)
+    return session
+
+
+def _check_users(session):
+    assert {leaf.way for leaf in session["report"].leaves} == {"factors", "products", "rows"}
+    assert 0.0 < float(session["spent"]) < 10.0
+    # Dearer for the other steps, or not at all: the ledger counts steps, whatever is in them.
+    assert float(privacy.epsilon(privacy.privacy_spent(session["flax_state"]), 1e-5)) == float(
+        session["spent"]
+    )
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(session["flax_params"]))
+
+
+def _check_checkpoints(session):
+    through, resumed = (privacy.privacy_spent(session[run][1]) for run in ("through", "resumed"))
+    restored = privacy.privacy_spent(session["restored"][1])
+    np.testing.assert_array_equal(through.rdp, resumed.rdp)
+    np.testing.assert_allclose(restored.rdp, resumed.rdp / 2, rtol=1e-5)
+    moved = np.abs(session["resumed"][0]["hidden"] - session["restored"][0]["hidden"])
+    assert np.max(moved) > 0
+
+
+def test_users_flax_and_checkpoints():
+    session = _run(*CHEAP)
+    _check_users(session)
+    _check_checkpoints(session)
+
+
+@pytest.mark.slow
+def test_all_blocks():
+    session = _run(*list(SECTIONS)[1:])
+    assert sum(map(len, SECTIONS.values())) == PAGE.count("```python")
+    _check_users(session)
+    _check_checkpoints(session)
+    assert session["difference"] < 1e-6
+    start, end = (session[name] for name in ("weights", "bf16_params"))
+    assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(end))
+    assert np.any(start["hidden"] != end["hidden"])
+    # Noise of 2 to 1 costs less than noise of 1 throughout.
+    assert 0.0 < float(session["scheduled_epsilon"]) < 0.9 * float(session["spent"])
+    assert {leaf.way for leaf in session["lora"].leaves} == {"factors"}
+    assert session["choice"].way == "ghost"
+    assert float(privacy.epsilon(session["solution"].privacy, 1e-5)) <= 1.25 * 2.0
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(session["eqx_params"]))

@@ -171,6 +171,23 @@ def test_users_with_items_are_those_of_the_other_oracle():
     assert int(first.num_gradients) == int(second.num_gradients)
 
 
+def test_users_look_up_rows_by_single_numbers():
+    """Of a mean over items a number becomes an array of them, out of range too."""
+    table = {"t": _normal(50, 7), "out": _normal(7)}
+    numbers = jnp.asarray([[0, 3, 3], [49, 50, 99], [-1, -50, -60], [7, 8, 9], [3, 3, 3]])
+
+    def loss(p, user):
+        one = jax.vmap(lambda i: jnp.tanh(p["t"][i]) @ p["out"])
+        return jnp.mean(one(user))
+
+    report = ghost.explain(loss, table, numbers[0])
+    assert {leaf.path: leaf.way for leaf in report.leaves}["['t']"] == "factors"
+    found = ghost.clipped_sum(loss, table, numbers, 1e3)
+    rows = jax.vmap(jax.grad(loss), (None, 0))(table, numbers)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(rows), strict=True):
+        np.testing.assert_allclose(a, b.sum(0), atol=1e-5)
+
+
 def test_a_derivative_of_its_own_is_kept():
     @jax.custom_vjp
     def rounded(w, x):
@@ -223,3 +240,44 @@ def test_no_gradient_of_each_example_is_built():
         for shape in re.findall(r"tensor<((?:\d+x)+)", text)
     ]
     assert max(sizes) <= 2 * 90 * 80 < number * 90 * 80
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "kernel", "options"),
+    [
+        (("NCH", "OIH", "NCH"), (2, 3, 11), (4, 3, 3), {"strides": (3,), "dilation": (2,)}),
+        (("NWC", "WIO", "NWC"), (2, 9, 3), (4, 3, 2), {"padding": ((-1, 4),), "spread": (2,)}),
+        (("NHWC", "HWIO", "CNHW"), (2, 7, 6, 3), (3, 2, 3, 4), {"strides": (1, 2)}),
+        (
+            ("CDWNH", "IHDOW", "NDHWC"),
+            (3, 4, 5, 2, 6),
+            (3, 2, 3, 4, 2),
+            {"strides": (2, 1, 3), "dilation": (1, 2, 1), "padding": ((1, 0), (2, 3), (0, 1))},
+        ),
+    ],
+)
+def test_factors_of_a_convolution_are_its_derivative(layout, shape, kernel, options):
+    images, weights = _normal(*shape, scale=1.0), _normal(*kernel, scale=1.0)
+    space = len(shape) - 2
+
+    def convolved(x, w):
+        return jax.lax.conv_general_dilated(
+            x,
+            w,
+            options.get("strides", (1,) * space),
+            options.get("padding", ((1, 1),) * space),
+            options.get("spread"),
+            options.get("dilation"),
+            layout,
+        )
+
+    (eqn,) = jax.make_jaxpr(convolved)(images, weights).eqns
+    result, pull = jax.vjp(lambda w: convolved(images, w), weights)
+    cotangent = _normal(*result.shape, scale=1.0)
+    rule = ghost.RULES["conv_general_dilated"](eqn, 1)
+    left, right = rule.factors([images, None], cotangent)
+    axes = [axis for group in rule.axes for axis in group]
+    total = np.einsum("stk,stn->skn", np.asarray(left, np.float64), np.asarray(right, np.float64))
+    found = total.reshape([kernel[axis] for axis in axes]).transpose(np.argsort(axes))
+    assert rule.num_products == right.shape[1] == result.size // right.shape[2]
+    np.testing.assert_allclose(found, pull(cotangent)[0], rtol=1e-4, atol=1e-5)

@@ -77,11 +77,13 @@ def test_no_user_is_longer_than_the_clip_norm_in_exact_arithmetic():
             oracle = linear.clipped_gradient_sum(MODEL, clip_norm)
             made = np.asarray(oracle(jax.random.key(0), weights, data).gradient, float)
             assert np.linalg.norm(made) <= clip_norm
-    # Coefficients that cancel but for what the rows differ by, far below what an inner product resolves.
+    # Coefficients that cancel but for what the rows differ by, far below what an inner product resolves, or
+    # a little more than the 16th of their length that bounds are no less than.
     coefficients = jnp.ones((40, 2, CLASSES)).at[:, 1].set(-1.0)
     base = rng.standard_normal((40, 1, DIM))
     base *= 0.9 / np.linalg.norm(base, axis=-1, keepdims=True)
-    away = 2e-5 * rng.standard_normal((40, 1, DIM)) / DIM**0.5
+    apart = np.where(np.arange(40) < 20, 2e-5, 0.15)[:, None, None]
+    away = apart * rng.standard_normal((40, 1, DIM)) / DIM**0.5
     features = np.concatenate([base, base + away], axis=1).astype(np.float32)
     data = linear.prepare(MODEL, UserData(Example(features, np.zeros((40, 2), np.int32))), DIM)
     exact = np.einsum(
@@ -119,3 +121,70 @@ def test_features_of_any_size_are_clipped(bound):
     made = oracle(jax.random.key(0), start, linear.prepare(model, one, DIM)).gradient
     assert np.linalg.norm(np.asarray(made, float) / bound) == pytest.approx(1e-2, rel=2e-3)
     assert np.linalg.norm(np.asarray(made, float) / bound) <= 1e-2
+
+
+def _cancelling(users, items, slope):
+    """Items of equal rows and opposite slopes: their sum grows, and the second half takes it back."""
+    rng = np.random.default_rng(11)
+    rows = np.broadcast_to(rng.uniform(0.5, 1, (users, 1, DIM)), (users, items, DIM))
+    rows = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    signs = np.where(np.arange(items) < items // 2, 1.0, -1.0)[None, :, None]
+    slopes = signs * rng.uniform(0.5, 1, (users, 1, CLASSES))
+    slopes[:, 0] *= 1 + slope  # of what is left the norm is small
+    return slopes.astype(np.float32), rows.astype(np.float32)
+
+
+@pytest.mark.parametrize("items", [2, 16])
+def test_a_product_of_users_whose_items_cancel_is_off_by_no_more_than_is_said(items):
+    """Clipped to norm one, users are 16 times as long at most when their items are taken one by one."""
+    users, unit = _ghost_norms.group(items), 2.0**-24
+    slopes, rows = _cancelling(users, items, 1e-3)
+    model = losses.softmax(1.0, CLASSES).linear_model
+    labels = np.zeros((users, items), np.int32)
+    data = linear.prepare(model, UserData(Example(rows, labels), None), DIM)
+    bounds = _ghost_norms.norm_bounds(jnp.asarray(slopes), data)
+    stored = np.asarray(data.features, float)
+    one_by_one = np.sum(
+        np.linalg.norm(np.float64(slopes), axis=-1) * np.linalg.norm(stored, axis=-1), 1
+    )
+    assert np.all(one_by_one <= 16 * (1 + 1e-5) * np.asarray(bounds, float))
+    assert np.all(one_by_one > 15.9 * np.asarray(bounds, float))
+    scales = (slopes / np.asarray(bounds)[:, None, None]).astype(np.float32)
+    found = np.asarray(jax.jit(linear._outer_products)(scales, data.features), float)
+    exact = np.einsum("uik,uid->dk", np.float64(scales), stored)
+    off = np.linalg.norm(found - exact)
+    assert 0 < off <= _ghost_norms.rounding(users, items) * unit
+
+
+def test_groups_of_users_with_many_items_lose_little():
+    for items in (2, 3, 7, 16, 40, 512):
+        users = _ghost_norms.group(items)
+        assert 4 * 16 * users**2 * items * 2.0**-24 <= 2.0**-9
+        assert 4 * (2 * users) ** 2 * items > 512 or users == 16
+    assert [_ghost_norms.group(m) for m in (2, 3, 8, 9, 32, 33, 10**4)] == [16, 8, 8, 4, 4, 2, 1]
+
+
+def test_the_sum_is_as_much_shorter_as_its_products_may_be_off(monkeypatch):
+    users, items = 40, 4
+    rng = np.random.default_rng(12)
+    row = rng.standard_normal(DIM)
+    features = np.broadcast_to(row / np.linalg.norm(row), (users, items, DIM)).astype(np.float32)
+    one = UserData(Example(features, np.zeros((users, items), np.int32)), None)
+    data = linear.prepare(MODEL, one, DIM)
+    assert _ghost_norms.pays(MODEL, data)
+    oracle = linear.clipped_gradient_sum(MODEL, 0.01)
+    product, together = linear._outer_products, []
+
+    def noted(scales, rows):
+        together.append(rows.shape[-3])
+        return product(scales, rows)
+
+    monkeypatch.setattr(linear, "_outer_products", noted)
+    found = oracle(jax.random.key(0), jnp.zeros((DIM, CLASSES)), data).gradient
+    assert max(together) == _ghost_norms.group(items) == 8
+    lost = 4 * 16 * (8**2 * items + 1) * 2.0**-24
+    # Besides, norms are taken for a little longer than they are: by half of what rounding may do.
+    terms = (DIM + CLASSES + items**2 + 16) * 2.0**-24
+    assert 1 - np.linalg.norm(np.asarray(found, float)) / 0.4 == pytest.approx(
+        lost + terms / 2, rel=0.2
+    )

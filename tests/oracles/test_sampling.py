@@ -32,6 +32,70 @@ def test_all_subsets_are_equally_likely(size):
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
+# Of 2 of 5 the order is that of a stream, of 3 and 4 it is drawn; few bits tie often.
+@pytest.mark.parametrize("bits", [32, 1])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_all_orders_are_equally_likely(monkeypatch, size, bits):
+    _with_bits(monkeypatch, bits)
+    sample = _draw(lambda key: sampling.without_replacement(key, 5, size).indices, seed=5)
+    _, counts = np.unique(np.asarray(sample) @ 5 ** np.arange(size), return_counts=True)
+    assert len(counts) == len(list(itertools.permutations(range(5), size)))
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def _with_bits(monkeypatch, number):
+    """Orders are drawn by words of so many random bits, and samples as they were."""
+    draw = jax.random.bits
+
+    def narrow(key, shape, dtype):
+        return draw(key, shape, dtype) >> (32 - number if len(shape) == 2 else 0)
+
+    monkeypatch.setattr(jax.random, "bits", narrow)
+
+
+# As all orders are sorted, as many of them tie, and as samples are longer than what is sorted.
+@pytest.mark.parametrize(("bits", "sorted_users"), [(32, 4), (1, 4), (32, 2), (32, 1)])
+def test_all_orders_of_poisson_samples_are_equally_likely(monkeypatch, bits, sorted_users):
+    """Given who is in it; and who is in it has the law that it had."""
+    _with_bits(monkeypatch, bits)
+    monkeypatch.setattr(sampling, "_seldom_exceeded", lambda *_: sorted_users)
+    drawn = _draw(lambda key: sampling.poisson(key, 4, 0.6), seed=3)
+    size, indices = np.asarray(drawn.size), np.asarray(drawn.indices)
+    counted = np.arange(4) < size[:, None]
+    words = np.sum(np.where(counted, (indices + 1) * 5 ** np.arange(4), 0), axis=1)
+    found, counts = np.unique(words, return_counts=True)
+    length = {
+        sum((user + 1) * 5**place for place, user in enumerate(order)): len(order)
+        for k in range(5)
+        for order in itertools.permutations(range(4), k)
+    }
+    assert set(found) <= set(length)
+    assert len(found) == len(length)
+    sizes = np.array([length[word] for word in found])
+    orders = np.array([1, 1, 2, 6, 24])[sizes]
+    expected = DRAWS * 0.6**sizes * 0.4 ** (4 - sizes) / orders
+    assert stats.chisquare(counts, expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_who_is_in_a_sample_does_not_depend_on_its_order(traced):
+    """They are those whose bits are below the threshold, as they were in samples in the order of users."""
+    key, q = jax.random.key(7), np.float32(0.3)
+    below = np.asarray(jax.random.bits(key, (500,), jnp.uint32)) < np.floor(float(q) * 2.0**32)
+    sample = sampling.poisson(jax.random.clone(key), 500, jnp.asarray(q) if traced else float(q))
+    users = np.asarray(sample.indices)[: int(sample.size)]
+    np.testing.assert_array_equal(np.sort(users), np.flatnonzero(below))
+    assert np.any(np.diff(users) < 0)
+
+
+def test_samples_are_seldom_longer_than_what_is_sorted():
+    for n, q in ((10, 0.1), (1000, 0.001), (1000, 0.5), (10**6, 1e-4), (10**6, 0.3), (50, 1.0)):
+        length = sampling._seldom_exceeded(n, q)
+        assert length <= n
+        assert stats.binom.sf(length, n, q) < 1e-7
+    assert sampling._seldom_exceeded(10**6, 0.01) < 11_000
+
+
 def test_streams_that_are_too_short_are_drawn_again_without_a_bias(monkeypatch):
     monkeypatch.setattr(sampling, "_stream_length", lambda num_users, batch_size: batch_size)
     sample = _draw(lambda key: sampling.without_replacement(key, 6, 3).indices, seed=1)
@@ -94,11 +158,13 @@ def test_the_probability_never_exceeds_the_one_asked_for(monkeypatch, traced):
     q = np.float32(0.1) if traced else 0.1
     threshold = int(np.floor(float(q) * 2.0**32))
     bits = jnp.asarray([0, threshold - 1, threshold, threshold + 1, 2**32 - 1], jnp.uint32)
-    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: bits)
+    draw = jax.random.bits
+    drawn = lambda key, shape, dtype: bits if shape == (5,) else draw(key, shape, dtype)  # noqa: E731
+    monkeypatch.setattr(jax.random, "bits", drawn)
     sampler = lambda q: sampling.poisson(jax.random.key(0), 5, q)  # noqa: E731
     sample = jax.jit(sampler)(q) if traced else sampler(q)
     assert sample.size == 2
-    np.testing.assert_array_equal(sample.indices[:2], [0, 1])
+    assert set(sample.indices[:2].tolist()) == {0, 1}
 
 
 def test_extreme_probabilities():
@@ -123,10 +189,10 @@ def test_users_drawn_in_blocks_are_drawn_independently_and_alike(monkeypatch):
     indices, size = np.asarray(sample.indices), np.asarray(sample.size)
     assert indices.shape == (draws, num_users)
     counted = np.arange(num_users) < size[:, None]
-    assert np.all(np.diff(indices, axis=1)[counted[:, 1:]] > 0)  # different users, in order
     assert np.all((indices >= 0) & (indices < num_users))
     chosen = np.zeros((draws, num_users))
     np.add.at(chosen, (np.nonzero(counted)[0], indices[counted]), 1.0)
+    assert np.max(chosen) == 1.0  # different users
     centred = chosen - q
     assert np.max(np.abs(centred.mean(0))) < 5 * np.sqrt(q * (1 - q) / draws)
     products = centred.T @ centred / draws
@@ -135,7 +201,7 @@ def test_users_drawn_in_blocks_are_drawn_independently_and_alike(monkeypatch):
     assert np.max(np.abs(away)) < 5.5 * q * (1 - q) / np.sqrt(draws)
     everybody = sampling.poisson(jax.random.key(0), num_users, 1.0)
     assert everybody.size == num_users
-    np.testing.assert_array_equal(everybody.indices, np.arange(num_users))
+    np.testing.assert_array_equal(np.sort(everybody.indices), np.arange(num_users))
     assert sampling.poisson(jax.random.key(0), num_users, jnp.float32(1.0)).size == num_users
     assert sampling.poisson(jax.random.key(0), num_users, 0.0).size == 0
 

@@ -31,11 +31,18 @@ FILES += [
 ]
 
 
-# Half of the time of all examples: these wait for `make test-slow`. Their solvers run in tests of their own.
+# Most of the time of all examples: these wait for `make test-slow`. Their solvers run in tests of their own.
 LONG = {
-    *("combinators.composite", "combinators.localization", "item_level.sco", "resque.resque_prox"),
-    *("resque.ball_accelerated_erm", "resque.ball_accelerated_sco", "sampling.llt_sampler"),
-    *("sampling.proximal_oracle", "user_level.auto", "user_level.whitened_sgd"),
+    *("ball.ball_acceleration", "combinators.composite", "combinators.localization"),
+    *("combinators.regularization", "combinators.restarts", "element_level.federated"),
+    *("element_level.glm", "element_level.m_estimation", "element_level.sgd", "item_level.erm"),
+    *("item_level.private_ac_sa", "item_level.sco", "resque.ball_accelerated_erm"),
+    *("resque.ball_accelerated_regularized_erm", "resque.ball_accelerated_sco"),
+    *("resque.resque_erm", "resque.resque_erm_high_probability", "resque.resque_prox"),
+    *("sampling.exponential_mechanism", "sampling.llt_sampler", "sampling.proximal_oracle"),
+    *("sampling.regularized", "sampling.value_queries", "user_level.accelerated_phased_erm"),
+    *("user_level.auto", "user_level.momentum_sgd", "user_level.preconditioned_sgd"),
+    *("user_level.whitened_sgd", "dpsco_jax.transforms.project_subspace"),
 }
 
 

@@ -187,7 +187,7 @@ PROOFS = ("beta", "ball_radius", "smoothing_radius", "lipschitz", "regularizatio
 
 
 # The others are made of these, and wait for `make test-slow`; blocks have the sizes of one run each.
-AT_ONCE, SIZED_AT_ONCE = ("localized", "erm", "sco"), ("localized", "erm")
+AT_ONCE, SIZED_AT_ONCE = ("localized", "erm"), ("localized",)
 
 
 def every_name(at_once):

@@ -49,6 +49,7 @@ def small_plan(solver):
     return planned(erm.plan, RIDGED, method="restarts", num_stages=2, **(SMALL | {"epsilon": 4.0}))
 
 
+@pytest.mark.slow
 def test_the_direct_bound_on_a_known_problem():
     plan = planned(erm.plan, ABSOLUTE, **LARGE)
     (part,) = plan.parts
@@ -112,6 +113,7 @@ def test_the_papers_sizes_of_a_stage():
         assert _stages.paper_population_sizes(users, dim, 0.5, delta) == (steps, batch)
 
 
+@pytest.mark.slow
 def test_the_paper_is_feasible_and_dearer():
     budget = {"num_users": 2000, "dim": 4, "epsilon": 0.5, "delta": 1e-5, "distance": 1.0}
     ridged = ABSOLUTE._replace(ridge=0.1)
@@ -153,6 +155,7 @@ def test_phases_of_a_population_problem():
         assert part in text
 
 
+@pytest.mark.slow
 def test_strongly_convex_population_risk():
     ridged = ABSOLUTE._replace(ridge=1.0)
     sizes = SMALL | {"num_users": 4000, "epsilon": 8.0}

@@ -34,7 +34,9 @@ def normalized(potential):
     return np.exp(-potential - special.logsumexp(-potential))
 
 
-@pytest.mark.parametrize(("drift", "slope"), [(0.5, 0.5), (0.3, 0.3)])
+@pytest.mark.parametrize(
+    ("drift", "slope"), [(0.5, 0.5), pytest.param(0.3, 0.3, marks=pytest.mark.slow)]
+)
 def test_a_chain_of_another_norm_is_as_near_as_is_certified(drift, slope):
     """½·(1 + β)^{-T}·exp(½·(kG)²·h/β), and χ² of the start, with rows of length 1 in ℓ3 = ℓp*."""
     x, y, tilted, psi = grids()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import privacy
+from dpsco_jax import _counts, privacy
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Solution, Status, _sequence
 
@@ -41,8 +41,8 @@ def _solution(value, status, gradients):
         params=jnp.asarray(value),
         privacy=privacy.PrivacyLoss(*map(jnp.asarray, privacy.gaussian(5.0 + value))),
         status=jnp.asarray(int(status), jnp.int32),
-        gradients=jnp.asarray(gradients, jnp.int32),
-        unprivate={"gradients": jnp.asarray(gradients - 1, jnp.int32), "trace": None},
+        gradients=_counts.count(gradients),
+        unprivate={"gradients": _counts.count(gradients - 1), "trace": None},
     )
 
 
@@ -54,9 +54,9 @@ def test_joined_solutions():
     assert joint.gradients == 15
     assert joint.unprivate["gradients"] == 13
     np.testing.assert_allclose(joint.privacy.rdp, parts[0].privacy.rdp, rtol=1e-6)
-    diverged = _sequence.join([*parts, _solution(3.0, Status.DIVERGED, 2**31 - 3)])
+    diverged = _sequence.join([*parts, _solution(3.0, Status.DIVERGED, 2**40 - 3)])
     assert diverged.status == Status.DIVERGED
-    assert diverged.gradients == 2**31 - 1, "wrapped around"
+    assert diverged.gradients == 2**40 + 12
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import DpEvent
 
-from dpsco_jax import Budget, Infeasible, Problem, privacy
+from dpsco_jax import Budget, Infeasible, Problem, _counts, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import accountants
@@ -107,7 +107,7 @@ def recorder(seen: list[Any]) -> Callable[..., Solution]:
 
 
 def _solution(plan: Plan, params: Any) -> Solution:
-    counted = jnp.asarray(plan.user_gradients, jnp.int32)
+    counted = _counts.count(plan.user_gradients)
     return Solution(
         params=params,
         privacy=privacy.PrivacyLoss(*map(jnp.asarray, privacy.gaussian(plan.multiplier))),

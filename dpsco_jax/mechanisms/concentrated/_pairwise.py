@@ -26,6 +26,8 @@ HIGHEST emulates that in six passes).
 
 Cost: N²·d multiplications (half of a Gram matrix, by symmetry) at the rate of a matrix product,
 shared out among devices if users are sharded; memory of a few blocks of ``block_size`` squared.
+Under ``vmap`` one batch goes after the other: its matrix products are as large as those of one, and so
+is its memory.
 """
 
 import math
@@ -34,7 +36,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Int
 
@@ -110,9 +111,13 @@ def degrees(
         blocks = _Blocks(leaves, 1 / radius, users, min(block_size, users))
         return _count(blocks, rows[1], reach, error, device, devices)
 
+    @jax.custom_batching.sequential_vmap
+    def found(rows: Any, centres: Any, radius: Any) -> jax.Array:
+        return _sharding.shared_out(share, rows, centres, radius)
+
     rows = ([leaf.rows for leaf in matrices], jnp.asarray(counted))
     centres = [leaf.centre for leaf in matrices]
-    return Degrees(*_sharding.shared_out(share, rows, centres, jnp.asarray(radius, dtype)))
+    return Degrees(*found(rows, centres, jnp.asarray(radius, dtype)))
 
 
 class _Blocks(NamedTuple):
@@ -204,13 +209,23 @@ class _Blocks(NamedTuple):
         here = lax.dynamic_slice_in_dim(norms, start, self.rows)
         return jnp.where(users >= block * self.rows, here, jnp.inf)
 
-    def pairs(self, device: Any, devices: int) -> jax.Array:
-        """Every ``devices``-th pair of blocks ``[pairs, 2]``, from number ``device`` on."""
-        upper = np.stack(np.triu_indices(self.blocks), axis=1).astype(np.int32)
-        # Filled up with a block past the end, all of whose users belong to earlier blocks.
-        fill = ((0, -len(upper) % devices), (0, 0))
-        upper = np.pad(upper, fill, constant_values=self.blocks)
-        return jnp.asarray(upper).reshape(-1, devices, 2)[:, device]
+    def has(self, at: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """Whether this is a place of a pair: a block, and how many places round it is to the other."""
+        block, turn = at
+        # Half a round and more is the way back from the other block.
+        half = (2 * turn == self.blocks) & (2 * block < self.blocks)
+        return (2 * turn < self.blocks) | half
+
+    def pair(self, at: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """The two blocks at a place, in their order."""
+        block, turn = at
+        other = (block + turn) % self.blocks
+        return jnp.minimum(block, other), jnp.maximum(block, other)
+
+    def later(self, at: tuple[jax.Array, jax.Array], places: Any) -> tuple[jax.Array, jax.Array]:
+        """The place so many places later; every pair of blocks has one."""
+        block, turn = at
+        return (block + places) % self.blocks, turn + (block + places) // self.blocks
 
 
 def _count(
@@ -222,16 +237,19 @@ def _count(
     # An infinite norm makes every comparison false, whatever the Gram entry is.
     norms = jnp.where(present, norms, jnp.inf)
 
-    def compare(tally: jax.Array, pair: jax.Array) -> tuple[jax.Array, None]:
-        return _with_pair(tally, blocks, norms, error, pair), None
+    def compare(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        at, tally = carry
+        tally = _with_pair(tally, blocks, norms, error, blocks.pair(at))
+        return blocks.later(at, devices), tally
 
-    pairs = blocks.pairs(device, devices)
     themselves = jnp.broadcast_to(present & (device == 0), (2, blocks.num_users)).astype(jnp.int32)
-    return lax.scan(compare, themselves, pairs)[0]
+    none = jnp.zeros((), jnp.int32)
+    start = blocks.later((none, none), jnp.asarray(device, jnp.int32))
+    return lax.while_loop(lambda carry: blocks.has(carry[0]), compare, (start, themselves))[1]
 
 
 def _with_pair(
-    tally: jax.Array, blocks: _Blocks, norms: jax.Array, error: float, pair: jax.Array
+    tally: jax.Array, blocks: _Blocks, norms: jax.Array, error: float, pair: tuple[Any, Any]
 ) -> jax.Array:
     """The degrees ``[2, users]`` with the verdicts on one pair of blocks added."""
     first, second = blocks.start(pair[0]), blocks.start(pair[1])

@@ -27,6 +27,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from dpsco_jax import _counts
 from dpsco_jax._checks import (
     require,
     require_integer,
@@ -39,10 +40,9 @@ from dpsco_jax._checks import (
     require_tree,
 )
 from dpsco_jax.mechanisms.concentrated import _pairwise, _sharding
+from dpsco_jax.privacy.concentrated.threshold_phase import MOST_USERS
 
 REACH = 16.0
-_LIMB_BITS = 12
-_MOST_USERS = 2**19 - 1
 
 
 class Concentration(NamedTuple):
@@ -82,8 +82,8 @@ def concentration(
         block_size: users compared at a time; 2048 at most.
 
     Raises:
-        ValueError: there is no leaf or are no users or more than 524,287, or ``reach`` or
-            ``block_size`` is not positive.
+        ValueError: there is no leaf or are no users or more than 16,777,215 (beyond, a score in
+            float32 would have a sensitivity above 2), or ``reach`` or ``block_size`` is not positive.
     """
     require_positive("reach", reach)
     require_positive("radius", radius)
@@ -206,17 +206,14 @@ def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array) -> jax
 def _mean_on_grid(counts: Int[Array, "users"]) -> Float[Array, ""]:
     """The mean of counts, rounded down to a grid of float32 numbers, by exact integer arithmetic.
 
-    The sum can reach N², beyond 2^32: it is kept as two limbs, and divided by N one after the other.
+    The sum can reach N², below 2^48. The mean is at most N < 2^24: with its digits behind the point it has
+    24 bits, and the rest of the division with as many digits more is below 2^24 too.
     """
     num_users = counts.shape[0]
-    counts = counts.astype(jnp.uint32)
-    high = jnp.sum(counts >> _LIMB_BITS, dtype=jnp.uint32)
-    low = jnp.sum(counts & (2**_LIMB_BITS - 1), dtype=jnp.uint32)
-    rest = ((high % num_users) << _LIMB_BITS) + low
-    whole = ((high // num_users) << _LIMB_BITS) + rest // num_users
+    whole, rest = _counts.divided(_counts.total(counts), num_users)
     bits = 24 - num_users.bit_length()
-    fraction = ((rest % num_users) << bits) // num_users
-    return whole.astype(jnp.float32) + fraction.astype(jnp.float32) * 2.0**-bits
+    fraction = (rest << bits) // num_users
+    return whole.low.astype(jnp.float32) + fraction.astype(jnp.float32) * 2.0**-bits
 
 
 def _arrays(vectors: Any, anchor: Any) -> tuple[Any, Any]:
@@ -236,5 +233,6 @@ def _num_users(vectors: Any) -> int:
     counts = {leaf.shape[0] for leaf in jax.tree.leaves(vectors)}
     require(len(counts) == 1, "vectors", counts, "a pytree whose leaves share one axis of users")
     (num_users,) = counts
-    require(0 < num_users <= _MOST_USERS, "users", num_users, f"between 1 and {_MOST_USERS}")
+    good = 0 < num_users <= MOST_USERS
+    require(good, "users", num_users, f"between 1 and {MOST_USERS}")
     return num_users

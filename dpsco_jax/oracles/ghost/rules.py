@@ -17,13 +17,13 @@ Example:
     RULES["my_primitive"] = my_rule  # (eqn, position) -> Rule or None
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -94,7 +94,7 @@ def _convolution(eqn: Any, position: int) -> Rule | None:
         right = jnp.transpose(cotangent, order).reshape(1, num_products, -1)
         return left, right
 
-    return Rule(((), (in_axis, *window), (out_axis,)), num_products, False, factors)
+    return Rule(((), (*window, in_axis), (out_axis,)), num_products, False, factors)
 
 
 def _look_up(eqn: Any, position: int) -> Rule | None:
@@ -103,24 +103,30 @@ def _look_up(eqn: Any, position: int) -> Rule | None:
         return None
     table, starts = eqn.invars[0].aval, eqn.invars[1].aval
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-    if numbers.operand_batching_dims or len(numbers.start_index_map) != 1:
+    cut = [i for i in numbers.start_index_map if sizes[i] != table.shape[i]]
+    if len(numbers.start_index_map) == 1:
+        cut = list(numbers.start_index_map)
+    if numbers.operand_batching_dims or len(cut) != 1:
         return None
-    (axis,) = numbers.start_index_map
+    (axis,) = cut
     whole = [size for i, size in enumerate(table.shape) if i != axis]
     one_row = sizes[axis] == 1 and [s for i, s in enumerate(sizes) if i != axis] == whole
     if not one_row or numbers.collapsed_slice_dims not in ((axis,), ()):
         return None
     offsets = numbers.offset_dims
     kept = [i for i in range(table.ndim) if i not in numbers.collapsed_slice_dims]
+    place = numbers.start_index_map.index(axis)
     num_products = math.prod(starts.shape[:-1])
     mode = lax.GatherScatterMode.from_any(eqn.params["mode"])
     clipped = mode in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
-    if not clipped and mode != lax.GatherScatterMode.FILL_OR_DROP:
+    # A start along an axis that is whole is moved to zero, or else drops the row.
+    alone = len(numbers.start_index_map) == 1 and mode == lax.GatherScatterMode.FILL_OR_DROP
+    if not clipped and not alone:
         return None
     rest = tuple(i for i in range(table.ndim) if i != axis)
 
     def factors(operands: Sequence[Any], cotangent: Any) -> tuple[jax.Array, jax.Array]:
-        at = _wide(operands[1]).reshape(1, num_products)
+        at = _wide(operands[1][..., place]).reshape(1, num_products)
         free = [i for i in range(cotangent.ndim) if i not in offsets]
         inner = [offsets[kept.index(i)] for i in rest]
         right = jnp.transpose(cotangent, (*free, *inner, *_rest(cotangent.ndim, (*free, *inner))))
@@ -150,25 +156,27 @@ def _slice_of_one(eqn: Any, position: int) -> Rule | None:
 
 
 def _patches(images: jax.Array, eqn: Any, window: Sequence[int]) -> jax.Array:
-    """What a kernel sees at every position of a result: ``[images, *positions, channels, *window]``.
+    """What a kernel sees at every position of a result: ``[images, *positions, *window, channels]``.
 
-    By slices, one for each entry of the window: a CPU copies faster than it convolves with unit kernels.
+    One axis after the other, the last one first, and channels together: a CPU then copies runs of numbers,
+    about ten times faster than a slice for each entry of the window.
     """
     p = eqn.params
     numbers, result = p["dimension_numbers"], eqn.outvars[0].aval.shape
-    images = jnp.transpose(images, numbers.lhs_spec)
-    spatial = [result[i] for i in numbers.out_spec[2:]]
+    image_axis, channel_axis, *places = numbers.lhs_spec
+    images = jnp.transpose(images, (image_axis, *places, channel_axis))
     margins = zip(p["padding"], p["lhs_dilation"], strict=True)
-    padding = [(0, 0, 0)] * 2 + [(low, high, step - 1) for (low, high), step in margins]
-    padded = lax.pad(images, jnp.zeros((), images.dtype), padding)
-    seen = []
-    for entry in itertools.product(*map(range, window)):
-        first = [i * step for i, step in zip(entry, p["rhs_dilation"], strict=True)]
-        steps = p["window_strides"]
-        last = [f + (n - 1) * s + 1 for f, n, s in zip(first, spatial, steps, strict=True)]
-        part = lax.slice(padded, (0, 0, *first), (*padded.shape[:2], *last), (1, 1, *steps))
-        seen.append(jnp.moveaxis(part, 1, -1))
-    return jnp.stack(seen, axis=-1)
+    padding = [(low, high, step - 1) for (low, high), step in margins]
+    nothing = jnp.zeros((), images.dtype)
+    seen = lax.pad(images, nothing, [(0, 0, 0), *padding, (0, 0, 0)])
+    number = len(window)
+    for axis in reversed(range(number)):
+        positions = np.arange(result[numbers.out_spec[2 + axis]]) * p["window_strides"][axis]
+        entries = np.arange(window[axis]) * p["rhs_dilation"][axis]
+        at = positions[:, None] + entries
+        seen = jnp.take(seen, at, axis=1 + axis, mode="clip")
+    order = (0, *range(1, 2 * number, 2), *range(2, 2 * number + 1, 2), 2 * number + 1)
+    return jnp.transpose(seen, order)
 
 
 def _wide(numbers: jax.Array) -> jax.Array:

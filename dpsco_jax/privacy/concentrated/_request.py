@@ -19,6 +19,9 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._infeasible import Infeasible
 
+MOST_USERS = 2**24 - 1
+"""Users of a step: a score is a float32 number whose grid has a step of 1 or less."""
+
 TESTS = ("stream", "fresh")
 SELECTIONS = ("weighted", "bernoulli")
 
@@ -94,13 +97,15 @@ def too_few(request: Request, is_feasible: Callable[[Request], bool]) -> Infeasi
     low, high = request.batch, 2 * request.batch
     while not enough(high):
         low, high = high, 2 * high
-        if high > 2**34:
-            return Infeasible(
-                "this budget, threshold and kind of test leave no room for any number of users"
-            )
-    while high - low > 1:
+        if low > MOST_USERS:
+            break
+    while high - low > 1 and low <= MOST_USERS:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
+    if high > MOST_USERS:
+        return Infeasible(
+            "this budget, threshold and kind of test leave no room for any number of users"
+        )
     name = "num_users" if whole else "batch_size"
     return Infeasible(
         f"{name} must be at least {high} for this budget and threshold, got {request.batch}",

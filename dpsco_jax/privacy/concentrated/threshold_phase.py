@@ -44,9 +44,11 @@ from dpsco_jax.privacy.concentrated._mean_sensitivity import (
     coupled_sensitivity,
     mean_sensitivity,
 )
+from dpsco_jax.privacy.concentrated._request import MOST_USERS
 from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 
 __all__ = [
+    "MOST_USERS",
     "ConcentratedReleases",
     "calibrate_concentrated",
     "coupled_sensitivity",
@@ -64,7 +66,7 @@ class ConcentratedReleases:
 
     Attributes:
         population_size: N, users of the phase.
-        batch_size: K, users of a step; N means everybody.
+        batch_size: K, users of a step, at most ``MOST_USERS``; N means everybody.
         num_steps: T.
         test: ``"stream"``, one noisy threshold for all steps, or ``"fresh"``, an independent test each.
         selection: ``"weighted"``, the mean weighted by inlier weights, or ``"bernoulli"``, the mean over a
@@ -112,7 +114,8 @@ class ConcentratedReleases:
         _checks.require_choice("selection", self.selection, request.SELECTIONS)
         _checks.require_relation("relation", self.relation, RELATIONS)
         _checks.require_integer("population_size", self.population_size, 2)
-        _checks.require_integer("batch_size", self.batch_size, 2, self.population_size)
+        most = min(self.population_size, MOST_USERS)
+        _checks.require_integer("batch_size", self.batch_size, 2, most)
         _checks.require_integer("num_steps", self.num_steps, 1)
 
     @property
@@ -207,7 +210,8 @@ def calibrate_concentrated(
         num_steps: T, at least 1.
         epsilon: budget of the whole phase, positive.
         delta: δ of that budget, in (0, 1).
-        batch_size: K, users of a step, drawn uniformly without replacement; everybody if None.
+        batch_size: K, users of a step, drawn uniformly without replacement; everybody if None. At most
+            ``MOST_USERS``.
         test: ``"stream"``, ``"fresh"``, or ``"auto"``, the one that needs less noise.
         selection: ``"weighted"`` or ``"bernoulli"``.
         relation: REPLACE_ONE or REPLACE_SPECIAL.
@@ -233,7 +237,7 @@ def calibrate_concentrated(
     batch = users if batch_size is None else batch_size
     asked = request.Request(
         population=users,
-        batch=_checks.require_integer("batch_size", batch, 2, users),
+        batch=_checks.require_integer("batch_size", batch, 2, min(users, MOST_USERS)),
         num_steps=_checks.require_integer("num_steps", num_steps, 1),
         relation=_checks.require_relation("relation", relation, RELATIONS),
         epsilon=_checks.require_real("epsilon", epsilon, 0.0),

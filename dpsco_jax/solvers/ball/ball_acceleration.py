@@ -46,7 +46,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import _arguments
@@ -182,7 +182,7 @@ def solve(
         smoothness = objective.smoothness + objective.ridge
         oracles = exact_ball_oracles.accelerated_gradient(gradient, smoothness, plan.ball_radius)
     end = run(jax.random.key(0), plan, oracles, start)
-    passes = end.calls[1] * (start.size + 1 if inner == "newton" else 1)
+    passes = _counts.times(end.calls[1], start.size + 1 if inner == "newton" else 1)
     items = math.prod(jax.tree.leaves(data.items)[0].shape[:2])
     finite = jnp.all(jnp.isfinite(end.params))
     status = jnp.where(end.certified, int(Status.OK), int(Status.HALTED))
@@ -190,6 +190,6 @@ def solve(
         params=unravel(end.params),
         privacy=privacy.unbounded(),
         status=jnp.where(finite, status, int(Status.DIVERGED)).astype(jnp.int32),
-        gradients=(passes * items).astype(jnp.result_type(int)),
+        gradients=_counts.times(passes, items),
         unprivate={"trajectory": end},
     )

@@ -21,7 +21,7 @@ from dpsco_jax import _checks, _sums, transforms
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, sampling
-from dpsco_jax.oracles.chunks import split_sum_over_users
+from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
 from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -167,7 +167,7 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
 
         everyone = jnp.arange(users, dtype=jnp.int32)
         at_once = max(1, mean.chunk_size // slots)
-        room = _sums.room(users, at_once, slots)
+        room = _sums.room(most_rows(everyone, drawn), at_once, slots)
         total, count = split_sum_over_users(chunk_sum, everyone, drawn, at_once)
         return Estimate(_sums.rounded(total), {"remainder": _sums.remainder(total)}, count)
 

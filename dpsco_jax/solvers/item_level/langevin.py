@@ -49,7 +49,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.mechanisms import noisy_iteration
@@ -200,7 +200,7 @@ def solve(
     start = objective.domain.project(params)
     clip = plan.proven_for.lipschitz * CLIP_ROOM
     oracle, oracle_data = loop.clipped_sum_oracle(
-        objective, data, start, clip, None, plan.chunk_size
+        objective, data, start, clip, None, plan.chunk_size, unaltered=True
     )
     # Once and here, or all rows are converted in every step.
     oracle_data = jax.tree.map(
@@ -230,12 +230,11 @@ def solve(
     loss = privacy.unbounded_unless(jnp.isfinite(sensitivity), plan.loss())
     ledger = privacy.charge(privacy.open_ledger(REPLACE), loss)
     items = jnp.sum(items_of_each(data), dtype=jnp.int32)
-    most = jnp.iinfo(jnp.int32).max // plan.num_steps
     return finished(
         end,
         ledger,
         plan.user_gradients * slots,
-        jnp.minimum(items, most) * plan.num_steps,
+        _counts.times(items, plan.num_steps),
         None,
     )
 

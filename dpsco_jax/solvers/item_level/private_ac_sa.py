@@ -20,7 +20,8 @@ domain and R ≥ the distance from the start to a minimizer, with V = G²/B + di
 
 where β = G·r·d/(d+1) and L = c_d·G/r with smoothing; β = 0 and L the loss's own constant without it.
 
-Cost: T·B user gradients; memory of one chunk of them, shifts included.
+Cost: T·B user gradients; memory of one chunk of them, shifts included; a linear model's
+data are held in a second copy, prepared once.
 
 Example:
     >>> import jax

@@ -17,7 +17,8 @@ t(t + 1)/2·(F(aggregate) - F*) + Γ‖x_t - w*‖² grows by V·t²/(2Γ) at mo
 mean of them as the aggregate is, has a larger expected squared distance to w* than R_{k+1}², which is at most
 2R_k². The domain's diameter bounds it as well, and 2·(gap)/μ where the objective is μ-strongly convex.
 
-Cost: T·B user gradients; memory of one chunk of them.
+Cost: T·B user gradients; memory of one chunk of them; a linear model's data are held in a
+second copy, prepared once.
 
 Example:
     >>> import jax

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import linear
 from dpsco_jax.problems.objective import Objective
@@ -155,7 +155,7 @@ def spent_on(
     drawn = user_gradients * jax.tree.leaves(data.items)[0].shape[1]
     ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
     ledger = privacy.charge(ledger, loss)
-    return finished(point, ledger, drawn, jnp.asarray(drawn, jnp.int32), None)
+    return finished(point, ledger, drawn, _counts.count(drawn), None)
 
 
 def power_of_two(num_users: int, num_queries: int | None, sampling: str, least: int) -> int:

@@ -34,6 +34,7 @@ Example:
     ((3,), 0, True)
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from jaxtyping import Array, ArrayLike, Float, Key
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
@@ -141,7 +142,8 @@ def solve(
     sizes = [shared.strongly_convex_gradients(queries) for queries, _, _ in plan.kinds]
     items = setting.data.labels.shape[1]
     budgeted = items * sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
-    made = items * jnp.sum(state.calls * jnp.asarray(sizes, jnp.int32))
+    each = [_counts.times(state.calls[kind], size) for kind, size in enumerate(sizes)]
+    made = _counts.times(functools.reduce(_counts.add, each), items)
     trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
     ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
     ledger = privacy.charge(ledger, loss)

@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax.geometry.domains import Domain, ball, proven_maker
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -179,7 +179,8 @@ def solve(
     lower, upper = plan.lower, plan.upper
     _checks.require(lower.shape == (plan.dim,), "plan.lower", lower.shape, "of shape (plan.dim,)")
     _checks.require_real("plan.lipschitz", plan.lipschitz, 0.0)
-    spent = {"gradients": jnp.asarray(plan.user_gradients, jnp.int64), "trace": None}
+    gradients = _counts.count(jnp.asarray(plan.user_gradients, jnp.int64))
+    spent: dict[str, Any] = {"gradients": gradients, "trace": None}
     if plan.route == "chain":
         _checks.require(plan.chain is not None, "plan.chain", None, "a chain on this route")
         assert plan.chain is not None
@@ -217,7 +218,7 @@ def solve(
         params=point,
         privacy=plan.loss(),
         status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
-        gradients=jnp.asarray(plan.user_gradients, jnp.int64),
+        gradients=gradients,
         unprivate=spent,
     )
 

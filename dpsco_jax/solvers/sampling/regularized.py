@@ -42,7 +42,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems import envelopes
 from dpsco_jax.problems.objective import Objective, OneHot
@@ -237,9 +237,9 @@ def solve(
         params=draw,
         privacy=privacy.unbounded_unless(near, plan.loss()),
         status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
-        gradients=passes,
+        gradients=_counts.count(passes),
         unprivate={
-            "gradients": realized,
+            "gradients": _counts.count(realized),
             "trials": end.num_trials,
             "steps": end.num_accepted,
             "trace": None,

@@ -46,7 +46,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax.geometry import domains, lp
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -208,7 +208,7 @@ def solve(
     good = jnp.all(jnp.isfinite(draw))
     each = 2.0 * plan.num_terms if plan.constant_time else 2.0 * (math.e - 1.0)
     queries, realized = (
-        jnp.ceil(count).astype(jnp.int64) * slots
+        _counts.count(jnp.ceil(count).astype(jnp.int64) * slots)
         for count in (plan.value_queries, each * end.num_trials)
     )
     return Solution(

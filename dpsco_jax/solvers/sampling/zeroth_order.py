@@ -47,7 +47,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -215,7 +215,7 @@ def solve(
     plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
     start = jnp.asarray(params, jnp.float64).ravel()
     none = jnp.zeros((), jnp.int32)
-    counted = {"gradients": jnp.zeros((), jnp.int64), "trials": none, "steps": none, "trace": None}
+    counted = {"gradients": _counts.count(0), "trials": none, "steps": none, "trace": None}
     if not plan.draws:
         return _solution(plan, params, jnp.array(True), jnp.zeros((), jnp.int64), counted)
 
@@ -239,7 +239,11 @@ def solve(
     near = jnp.linalg.norm(start) <= setting.start_norm
     most_values = jnp.asarray(plan.user_gradients, jnp.int64) * slots
     realized = end.num_trials.astype(jnp.int64) * (2 * setting.num_terms * slots)
-    counted |= {"gradients": realized, "trials": end.num_trials, "steps": end.num_accepted}
+    counted |= {
+        "gradients": _counts.count(realized),
+        "trials": end.num_trials,
+        "steps": end.num_accepted,
+    }
     return _solution(plan, draw, near, most_values, counted)
 
 
@@ -274,7 +278,7 @@ def _solution(plan: Plan, draw: Any, near: Any, values: Any, counted: dict[str, 
         params=draw,
         privacy=privacy.unbounded_unless(near, plan.loss()),
         status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
-        gradients=values,
+        gradients=_counts.count(values),
         unprivate=counted,
     )
 

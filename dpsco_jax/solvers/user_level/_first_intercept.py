@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import privacy, transforms
+from dpsco_jax._counts import Count
 from dpsco_jax.oracles import linear
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import loop
@@ -93,7 +94,7 @@ def prior(plan: Plan, slope: Any, bends: Bends) -> InterceptPrior:
 def released(
     key: jax.Array, plan: Plan, objective: Objective, slope: jax.Array, bends: Bends,
     data: linear.LinearData, params: jax.Array, constant: Any,
-) -> tuple[jax.Array, privacy.PrivacyLoss, jax.Array]:  # fmt: skip
+) -> tuple[jax.Array, privacy.PrivacyLoss, Count]:  # fmt: skip
     """Descent along the intercept alone: the point, the cost, the number of gradients.
 
     Args:

@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -300,8 +300,8 @@ def select(
         # In the precision in which the noise was drawn.
         privacy=jax.tree.map(lambda leaf: jnp.asarray(leaf, float), plan).loss(),
         status=jnp.asarray(int(Status.OK), jnp.int32),
-        gradients=jnp.zeros((), jnp.result_type(int)),
-        unprivate={"gradients": jnp.zeros((), jnp.int32), "trace": None, **chosen._asdict()},
+        gradients=_counts.count(0),
+        unprivate={"gradients": _counts.count(0), "trace": None, **chosen._asdict()},
     )
 
 

@@ -160,7 +160,7 @@ def solve(
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     oracle, oracle_data = loop.clipped_sum_oracle(
-        objective, data, start, plan.clip_norm, None, plan.chunk_size
+        objective, data, start, plan.clip_norm, None, plan.chunk_size, unaltered=True
     )
 
     # So that every user's loss is as convex as is said, there is one of a user without items as well.

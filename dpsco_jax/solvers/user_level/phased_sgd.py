@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax import _checks, _counts, privacy, transforms
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import fixed_size
@@ -221,7 +221,7 @@ def _solve_phase(
     moved = objective.domain.project(optax.apply_updates(point, update))
     point = jax.tree.map(functools.partial(jnp.where, stopped), point, moved)
     gradients = phase.num_users * plan.items_per_user
-    counted = jnp.asarray(gradients if data.mask is None else jnp.sum(data.mask), jnp.int32)
+    counted = _counts.count(gradients if data.mask is None else jnp.sum(data.mask))
     done = finished(point, state, gradients, counted, None)
     status = jnp.where(stopped, int(Status.HALTED), done.status).astype(jnp.int32)
     return done._replace(status=status)

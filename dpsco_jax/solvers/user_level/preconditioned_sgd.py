@@ -17,7 +17,8 @@ assumed of the loss but that it is a smooth linear model. The loss is that of th
 infinite if a number of the plan is out of its range, or if scales or radii have left the numbers on the way.
 No bound on the risk is proven: clipping may bias.
 
-Cost: num_steps passes over the data, memory of one chunk of user gradients.
+Cost: num_steps passes over the data, memory of one chunk of user gradients and of a second
+copy of the data, prepared once.
 
 Example:
     >>> import jax

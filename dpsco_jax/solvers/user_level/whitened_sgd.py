@@ -49,14 +49,16 @@ Example:
     ((3,), 0, True)
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax import _checks, _counts, privacy, transforms
 from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax._counts import Count
 from dpsco_jax.oracles import Estimate, linear, preconditioned
 from dpsco_jax.oracles.preconditioned import Component, TunedPoint
 from dpsco_jax.problems.objective import LinearModel, Objective
@@ -187,7 +189,7 @@ def solve(
         )  # fmt: skip
         losses.append(loss)
     gradients = plan.user_gradients * prepared.labels.shape[1]
-    realized = sum(counts[1:], counts[0])
+    realized = functools.reduce(_counts.add, counts)
     solution = finished(point, end.opt_state, gradients, realized, end.trace)
     covered = plan.accounted & jnp.all(positive_and_finite(end.trace, jnp.exp(opening)))
     covered &= jnp.all(jnp.isfinite(coordinates.to_params)) & jnp.all(
@@ -235,7 +237,7 @@ def _informed(
 def _opening_radius(
     key: jax.Array, plan: Plan, quantile: Any, model: LinearModel, data: linear.LinearData,
     start: TunedPoint,
-) -> tuple[jax.Array, privacy.PrivacyLoss, jax.Array]:  # fmt: skip
+) -> tuple[jax.Array, privacy.PrivacyLoss, Count]:  # fmt: skip
     """The log ρ at which this share of users is inside, by stochastic approximation."""
     noise_key, oracle_key = jax.random.split(key)
     sums = _sums(plan, model, 1.0)

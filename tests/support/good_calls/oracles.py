@@ -25,6 +25,7 @@ _GHOST = {
 _CLIP = {"clip_norm": kinds.POSITIVE(1.0)}
 
 GOOD: dict[str, dict[str, Any]] = {
+    "oracles.clipped_sums.clipped_gradient_sum": {**_CLIP, "way": kinds.CHOICE("chunks")},
     "oracles.ghost.sums.clipped_sum": {
         **_GHOST,
         **_CLIP,

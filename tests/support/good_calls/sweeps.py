@@ -94,10 +94,31 @@ GOOD: dict[str, dict[str, Any]] = {
         **_STORE,
         "options": kinds.OBJECT(None),
         "progress": kinds.OBJECT(None),
+        "executor": kinds.OBJECT(None),
+        "share": kinds.OBJECT(None),
+        "known": kinds.OBJECT(None),
     },
     "sweeps.engine.tally": {
         **_STORE,
         "cells": Kind("cells", ("nonsense", (7,), 7, None))(cells_of(Smallest())),
+    },
+    "sweeps.executors.Here.start": {"memory_gb": kinds.POSITIVE(1.0)},
+    "sweeps.merging.merge": {
+        "sources": Kind("stores", ((), ("nonsense",), (7,), "nonsense", 7, None))(
+            Fresh(lambda: [_folder()])
+        ),
+        "into": _PATH(Fresh(lambda: _folder() / "merged")),
+    },
+    "sweeps.ray_cluster.Ray": {
+        "address": Kind("address or nothing", ("", 7))(None),
+        "cpus_per_worker": kinds.COUNT,
+        "gpus_per_worker": kinds.COUNT_OR_ZERO,
+        "workers": Kind("count or nothing", (0, -1, 1.5, "nonsense", True))(None),
+        "patience": kinds.POSITIVE,
+    },
+    "sweeps.shares.Share": {"number": kinds.COUNT(3), "total": kinds.COUNT(8)},
+    "sweeps.shares.parse": {
+        "share": Kind("share", ("nonsense", "0/8", "9/8", "3", 7, None))("3/8")
     },
     "sweeps.experiment.check_names": {"settings": _TEXTS(["epsilon"]), "results": _TEXTS(["risk"])},
     "sweeps.figures.panels": {

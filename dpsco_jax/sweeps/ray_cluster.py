@@ -1,0 +1,273 @@
+"""Sweeps on a Ray cluster: one worker for each place that it has; the store stays with the driver.
+
+    with sweeps.Store("results/mine") as store:
+        sweeps.run(Mine(), store, executor=sweeps.Ray("auto"))
+
+The driver, the process that calls ``run``, claims, stores and reports; workers compute chunks. A worker that
+dies, with its machine or alone, loses the chunk at work, which goes to another; one that can be had again is
+taken. If the driver dies its workers end, and the same call goes on with what is not stored.
+
+All workers must have the driver's versions of Python and of the packages that shape results, and devices of
+one kind: what the store says of a run holds for each of its cells. The driver's choice of JAX's random
+numbers, precision and promotion is carried over. Its other settings, ``XLA_FLAGS`` among them, are each
+machine's own.
+
+Guarantee: results are those of a run in one process, bit for bit if the devices are equal: of the same kind
+and as many for each worker. A worker has one CPU device for each of its CPUs.
+
+Cost: seconds until workers are there, their own preparation and compilation, and a few milliseconds for
+each chunk.
+"""
+
+import logging
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from dpsco_jax._checks import require, require_count, require_real, require_whole
+from dpsco_jax._extra import needs
+from dpsco_jax.sweeps._work import Bench, Fit, Survey
+from dpsco_jax.sweeps.cells import Cell, Settings, needs_x64
+from dpsco_jax.sweeps.executors import Crew, NoWorkersError, Worker, WorkerLostError
+from dpsco_jax.sweeps.experiment import Experiment
+from dpsco_jax.sweeps.store import Outcome
+from dpsco_jax.sweeps.versions import versions
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+_CARRIED = (
+    *("jax_default_prng_impl", "jax_threefry_partitionable"),
+    *("jax_default_matmul_precision", "jax_numpy_dtype_promotion"),
+)
+
+
+class Ray:
+    """A Ray cluster as the place where cells are computed.
+
+    Args:
+        address: of the cluster, as in ``ray.init``. By default that of ``RAY_ADDRESS``, or the cluster that
+            runs on this machine, or one that is started here for the run.
+        cpus_per_worker: CPUs of each worker, its devices where there is no GPU.
+        gpus_per_worker: GPUs of each worker.
+        workers: how many; by default as many as the cluster has places for when the run begins.
+        patience: seconds without a single worker after which the run is given up.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        cpus_per_worker: int = 1,
+        gpus_per_worker: int = 0,
+        workers: int | None = None,
+        patience: float = 120.0,
+    ):
+        named = address is None or (isinstance(address, str) and bool(address))
+        require(named, "address", address, "a text that is not empty")
+        self.address = address
+        self.cpus = require_count("cpus_per_worker", cpus_per_worker)
+        require_whole("gpus_per_worker", gpus_per_worker, 0)
+        self.gpus = int(gpus_per_worker)
+        self.workers = None if workers is None else require_count("workers", workers)
+        self.patience = require_real("patience", patience, 0.0)
+
+    def start(self, experiment: Experiment, memory_gb: float) -> Crew:
+        """Connects to the cluster and waits for the first worker.
+
+        Raises:
+            ValueError: if ``experiment`` is none, or ``memory_gb`` not positive.
+            ModuleNotFoundError: if Ray is not installed.
+            NoWorkersError: if there is no cluster at the address, no worker starts, or the first has other
+                versions than the driver.
+        """
+        needs_x64(experiment)
+        memory_gb = require_real("memory_gb", memory_gb, 0.0)
+        with needs("cluster"):
+            import ray
+        connected = not ray.is_initialized()
+        if connected:
+            try:
+                ray.init(self.address, log_to_driver=False, logging_level=logging.WARNING)
+            except (ConnectionError, ValueError) as error:
+                raise NoWorkersError(f"there is no cluster at {self.address}: {error}") from error
+        crew = _RayCrew(self, ray, experiment, memory_gb, connected)
+        try:
+            crew.begin()
+        except BaseException:
+            crew.close()
+            raise
+        return crew
+
+
+class _RayCrew:
+    """The actors of one run."""
+
+    def __init__(
+        self, place: Ray, ray: Any, experiment: Experiment, memory_gb: float, connected: bool
+    ):
+        self._place, self._ray, self._connected = place, ray, connected
+        self._work = ray.put((sys.path, _pickled(ray, experiment, memory_gb)))
+        self._actor = ray.remote(num_cpus=place.cpus, num_gpus=place.gpus)(_Remote)
+        self._lock = threading.Lock()
+        self._living: set[Any] = set()
+        self._spare: list[_RayWorker] = []
+        self._alone_since = time.monotonic()
+        self.size, self._kind, self.device = 1, "", ""
+
+    def begin(self) -> None:
+        first = self.worker(lambda: True)
+        assert first is not None
+        self._spare.append(first)
+        self.size = self._place.workers or self._places()
+        self.device = f"{self._kind}, {self.size} workers" if self.size > 1 else self._kind
+
+    def worker(self, wanted: Callable[[], bool]) -> "_RayWorker | None":
+        with self._lock:
+            if self._spare:
+                return self._spare.pop()
+        while wanted():
+            actor = self._actor.remote()
+            ready = actor.begin.remote(self._place.cpus, _settings(), self._work)
+            while not self._ray.wait([ready], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
+                if not wanted():
+                    self._ray.kill(actor)
+                    return None
+                self._give_up_if_alone()
+            try:
+                kind, found = self._ray.get(ready)
+            except self._ray.exceptions.RayTaskError as error:
+                raise NoWorkersError(f"a worker could not begin: {error}") from error
+            except self._ray.exceptions.RayError:
+                self._give_up_if_alone()
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                continue
+            self._admit(actor, kind, found)
+            return _RayWorker(self, actor)
+        return None
+
+    def close(self) -> None:
+        with self._lock:
+            living, self._living = self._living, set()
+        for actor in living:
+            self._ray.kill(actor)
+        if self._connected:
+            self._ray.shutdown()
+
+    def call(self, actor: Any, name: str, *arguments: Any) -> Any:
+        """A call of a worker, waited for."""
+        try:
+            return self._ray.get(getattr(actor, name).remote(*arguments))
+        except self._ray.exceptions.RayTaskError as error:
+            raise RuntimeError(f"a worker has failed: {error}") from error
+        except self._ray.exceptions.RayError as error:
+            self._dismiss(actor)
+            raise WorkerLostError(str(error)) from error
+
+    def _admit(self, actor: Any, kind: str, found: dict[str, str]) -> None:
+        own = _comparable(versions())
+        with self._lock:
+            self._kind = self._kind or kind
+            if found != own:
+                differ = [name for name in own if found.get(name) != own[name]]
+                texts = ", ".join(f"{n} {own[n]} here and {found.get(n)} there" for n in differ)
+                raise NoWorkersError(f"workers must have the driver's versions, got {texts}")
+            if kind != self._kind:
+                raise NoWorkersError(
+                    f"workers must have devices of one kind, got {self._kind} and {kind}"
+                )
+            self._living.add(actor)
+
+    def _dismiss(self, actor: Any) -> None:
+        with self._lock:
+            self._living.discard(actor)
+            self._alone_since = time.monotonic()
+        self._ray.kill(actor)
+
+    def _give_up_if_alone(self) -> None:
+        with self._lock:
+            waited = time.monotonic() - self._alone_since
+            if not self._living and waited > self._place.patience:
+                raise NoWorkersError(
+                    f"the cluster has had no worker with {self._place.cpus} CPUs and "
+                    f"{self._place.gpus} GPUs for {waited:.0f} s"
+                )
+
+    def _places(self) -> int:
+        there = self._ray.cluster_resources()
+        places = there.get("CPU", 0.0) / self._place.cpus
+        if self._place.gpus:
+            places = min(places, there.get("GPU", 0.0) / self._place.gpus)
+        return max(1, int(places))
+
+
+class _RayWorker:
+    """An actor, as the schedule sees it."""
+
+    def __init__(self, crew: _RayCrew, actor: Any):
+        self._crew, self._actor = crew, actor
+
+    def survey(self, static: Settings, cells: Sequence[Cell]) -> Survey:
+        survey: Survey = self._crew.call(self._actor, "survey", static, cells)
+        return survey
+
+    def fit(self, static: Settings, cell: Cell, size: int) -> Fit:
+        fit: Fit = self._crew.call(self._actor, "fit", static, cell, size)
+        return fit
+
+    def compute(self, static: Settings, cells: Sequence[Cell], size: int) -> list[Outcome] | None:
+        outcomes: list[Outcome] | None = self._crew.call(
+            self._actor, "compute", static, cells, size
+        )
+        return outcomes
+
+
+class _Remote:
+    """What an actor runs: a bench, made when the worker begins."""
+
+    def begin(
+        self, cpus: int, settings: dict[str, Any], work: tuple[list[str], bytes]
+    ) -> tuple[str, dict[str, str]]:
+        jax.config.update("jax_num_cpu_devices", cpus)
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        paths, pickled = work
+        sys.path += [
+            path for path in paths if path not in sys.path
+        ]  # for what lies beside the file
+        self._bench: Worker = Bench(*pickle.loads(pickled))
+        return self._bench.device, _comparable(versions())
+
+    def survey(self, static: Settings, cells: Sequence[Cell]) -> Survey:
+        return self._bench.survey(static, cells)
+
+    def fit(self, static: Settings, cell: Cell, size: int) -> Fit:
+        return self._bench.fit(static, cell, size)
+
+    def compute(self, static: Settings, cells: Sequence[Cell], size: int) -> list[Outcome] | None:
+        return self._bench.compute(static, cells, size)
+
+
+def _settings() -> dict[str, Any]:
+    """The driver's settings of JAX that shape results."""
+    return {name: getattr(jax.config, name) for name in _CARRIED}
+
+
+def _comparable(found: dict[str, str]) -> dict[str, str]:
+    """Versions without the machine's own name for itself."""
+    return {name: text for name, text in found.items() if name != "platform"}
+
+
+def _pickled(ray: Any, experiment: Experiment, memory_gb: float) -> bytes:
+    """What a bench is made of; the class too, if it comes from a file that workers do not import."""
+    module = sys.modules.get(type(experiment).__module__)
+    if module is not None and module.__name__.startswith("dpsco_sweep_"):
+        ray.cloudpickle.register_pickle_by_value(module)
+    pickled: bytes = ray.cloudpickle.dumps((experiment, memory_gb))
+    return pickled

@@ -69,7 +69,7 @@ FAULTS = (
     Fault("ghost norms: items may cancel all but nothing", _GHOST,
           "return jnp.maximum(root, longest / _LONGEST)", "return root", _GHOSTS),
     Fault("ghost norms: a product of 16 users, whatever their items", _GHOST,
-          "_MOST_ROUNDINGS = 512", "_MOST_ROUNDINGS = 10**9", _GHOSTS),
+          "_MOST_ROUNDINGS = 1024", "_MOST_ROUNDINGS = 10**9", _GHOSTS),
     Fault("ghost norms: no room for their products", "oracles/linear.py",
           "room = _sums.room(rows_added, product, group_rounding=rounding)",
           "room = _sums.room(rows_added, product)", _GHOSTS),

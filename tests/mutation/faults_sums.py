@@ -52,7 +52,7 @@ FAULTS = (
           "    indices = indices.at[:length].set(first)\n", "",
           ("tests/geometry/test_sums.py::test_errors_of_users_chosen_for_their_places_do_not_add_up",)),
     Fault("samples: of more than half in the order of the users", _SAMPLING,
-          "return _in_random_order(_order_key(key), packed, batch_size)", "return packed", _LAWS),
+          "return _in_random_order(order_key, packed, batch_size)", "return packed", _LAWS),
     Fault("samples: users with the same bits stay in their order", _SAMPLING,
           "undecided = jnp.any(equal) | (size > length)", "undecided = size > length", _LAWS),
     Fault("samples: what is longer is sorted in part", _SAMPLING,

@@ -120,7 +120,7 @@ def test_features_of_any_size_are_clipped(bound):
     oracle = linear.clipped_gradient_sum(model, 1e-2 * bound)
     start = jnp.zeros((DIM, CLASSES))
     made = oracle(jax.random.key(0), start, linear.prepare(model, one, DIM)).gradient
-    assert np.linalg.norm(np.asarray(made, float) / bound) == pytest.approx(1e-2, rel=2e-3)
+    assert np.linalg.norm(np.asarray(made, float) / bound) == pytest.approx(1e-2, rel=4e-3)
     assert np.linalg.norm(np.asarray(made, float) / bound) <= 1e-2
 
 

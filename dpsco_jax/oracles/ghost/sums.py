@@ -12,7 +12,7 @@ it adds zero where a norm is not finite, above 1e19 or so, or above 2^43 times i
 moves by at most ``clip_norm`` when an example is added or removed and by twice that when one is
 replaced, whatever the loss: an activation or a cotangent of an example is a function of that example and
 of the parameters. That is but for the rounding of the sum itself, which is in float32 and not in two
-floats as the sums of other oracles are (docs/privacy/sums.md, section 4). A loss that looks at other
+floats as the sums of other oracles are (docs/privacy/sums.md, section 5). A loss that looks at other
 examples, as through statistics of a batch, cannot be written here: it is given one at a time.
 
 Cost: one forward and one backward pass over the examples, and what the ways of the leaves cost

@@ -8,7 +8,7 @@ Source: ``dpsco_jax._sums``; cut, exchanged and joined as an all-reduce is (Thak
 2005).
 
 Formal guarantee: what ``lax.psum`` would round, and in an order of its own, is kept; docs/privacy/sums.md,
-section 5, has the bound, which ``_sums.room`` pays for as it is. Assumed there: at most 256 devices, or at
+section 6, has the bound, which ``_sums.room`` pays for as it is. Assumed there: at most 256 devices, or at
 least 64 users on each, which ``require_devices`` asks for.
 
 Cost: a large tree is sent as often as by two all-reduces, with memory of twice its size; a small one goes

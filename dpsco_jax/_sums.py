@@ -122,7 +122,10 @@ def add(total: Any, terms: Any) -> Any:
     def plus(whole: Any, term: Any) -> Any:
         if not is_split(whole):
             return whole + term
-        return _plus(whole, term if is_split(term) else Split(term, jnp.zeros_like(term)))
+        # By shape: inside of a mesh an array of whoever is outside has no array like it.
+        return _plus(
+            whole, term if is_split(term) else Split(term, jnp.zeros(term.shape, term.dtype))
+        )
 
     return jax.tree.map(plus, total, terms, is_leaf=is_split)
 

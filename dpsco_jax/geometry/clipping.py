@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import ArrayLike, Bool
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
 from dpsco_jax.geometry import norms
 
@@ -54,6 +54,15 @@ def split_sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "us
     """``sum_of_clipped`` in two parts: every leaf is a ``_sums.Split``."""
     require_mask("counted", counted)
     require_real_leaves("rows", rows)
+    spread = _spread.found(rows)
+    if spread is None:
+        return _of_layers(rows, clip_norm, counted)
+    return _spread.summed(
+        spread, lambda own, first: _of_layers(own[0], clip_norm, own[1]), (rows, counted)
+    )
+
+
+def _of_layers(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
     if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
         return _sum_of_clipped(rows, clip_norm, counted)
     # A bad entry in one layer takes the user out of all of them, as it does without layers.

@@ -46,9 +46,14 @@ def exponential(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax
 def laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """Laplace variables of scale 1 (density exp(-|x|) / 2)."""
     words = jax.random.bits(key, (2, *shape), jnp.uint32)
+    return laplace_of_words(words[0], words[1], dtype)
+
+
+def laplace_of_words(high: jax.Array, low: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """A Laplace variable of two uint32 words."""
     # The lowest of 64 bits is the sign; what is left of the uniform variable is 63 bits.
-    sign = 1 - 2 * jnp.asarray(words[1] & 1, dtype)
-    return sign * exponential_of_words(words[0], words[1] | 1, dtype)
+    sign = 1 - 2 * jnp.asarray(low & 1, dtype)
+    return sign * exponential_of_words(high, low | 1, dtype)
 
 
 def gumbel(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -60,7 +65,14 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Arra
     """Standard Gaussian variables."""
     size = math.prod(shape)
     words = jax.random.bits(key, (3, (size + 1) // 2), jnp.uint32)
-    radius = jnp.sqrt(2 * exponential_of_words(words[0], words[1], dtype))
-    angle = jnp.asarray(words[2], dtype) * (2 * math.pi * _WORD)
+    radius, angle = polar_of_words(words[0], words[1], words[2], dtype)
     pairs = jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)])
     return pairs[:size].reshape(shape)
+
+
+def polar_of_words(
+    high: jax.Array, low: jax.Array, turn: jax.Array, dtype: jnp.dtype
+) -> tuple[jax.Array, jax.Array]:
+    """Radius and angle of two Gaussian variables, of three uint32 words."""
+    radius = jnp.sqrt(2 * exponential_of_words(high, low, dtype))
+    return radius, jnp.asarray(turn, dtype) * (2 * math.pi * _WORD)

@@ -14,7 +14,8 @@ norm named (l2 over all leaves together for the Gaussian, l1 for Laplace), one r
 neighbouring relation. Nothing here checks the sensitivity: ``transforms.privatize`` ties the noise
 to an aggregate that knows its own.
 
-Cost: one noise array per leaf.
+Cost: one noise array per leaf; of a leaf that is spread over devices each draws its own part
+(``_own_draws``).
 """
 
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from dpsco_jax._checks import (
     require_tree,
     require_within,
 )
-from dpsco_jax.mechanisms import _draws
+from dpsco_jax.mechanisms import _draws, _own_draws
 
 
 def gaussian(key: jax.Array, tree: Any, stddev: jax.typing.ArrayLike) -> Any:
@@ -141,7 +142,7 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
             return leaf.high + noised(leaf.low, leaf_key)
         leaf = jnp.asarray(leaf)
         dtype = jnp.promote_types(leaf.dtype, jnp.float32)
-        noise = jnp.asarray(size, dtype) * draw(leaf_key, leaf.shape, dtype)
+        noise = jnp.asarray(size, dtype) * _own_draws.like(leaf, draw, leaf_key, dtype)
         kept = leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else dtype
         return (leaf.astype(dtype) + noise).astype(kept)
 

@@ -14,7 +14,7 @@ Where a user's items cancel each other that is an overestimate, of at most √γ
 
 What is clipped by such a bound to norm C has Σ_j ‖x_j‖‖c_j‖ ≤ 16·C. One product of G users of m items is, in
 whatever order, off by at most G·m·u times the sum of these over the users: by G²·m·16·u·C. ``group`` takes G
-so small that this, four times, is at most 2^-9·C (up to 512 items), and ``_sums.room`` pays for it. Users
+so small that this, four times, is at most 2^-8·C (up to 1,024 items), and ``_sums.room`` pays for it. Users
 whose items cancel all but less than a 16th get shorter than C if they are clipped; of items in random
 directions, 256 of them do that.
 
@@ -37,7 +37,7 @@ from dpsco_jax.problems.objective import LinearModel
 _LEAST_ENTRIES = 1024  # of smaller matrices a chunk fits into cache
 _OTHER_ROUNDINGS = 16
 _LONGEST = 16.0  # what the norms of a user's items may add up to, over the bound of their sum
-_MOST_ROUNDINGS = 512
+_MOST_ROUNDINGS = 1024
 # Of features, whose products are then in float32's range.
 _LEAST_BOUND, _GREATEST_BOUND = 2.0**-20, 2.0**40
 

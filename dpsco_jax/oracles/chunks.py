@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import require_callable, require_count, require_instance
+from dpsco_jax._device_sums import LEAST_USERS
 from dpsco_jax.oracles.sampling import UserSample
 
 
@@ -62,15 +63,42 @@ def split_sum_over_users(
         require_instance("sample", sample, UserSample)
     require_callable("chunk_sum", chunk_sum)
     require_count("chunk_size", chunk_size)
+    spread = _spread.found(data)
+    if spread is None:
+        return _sum(chunk_sum, data, sample, chunk_size)
+    if sample is None:
+        return _spread.summed(
+            spread, lambda rows, first: _sum(chunk_sum, rows, None, chunk_size, first), data
+        )
+    at_once = _at_once(sample, chunk_size, spread.devices)
+
+    def own_sum(rows: Any, first: jax.Array) -> Any:
+        own, places = _held(sample, first, spread.each)
+        return _sum(chunk_sum, rows, own, at_once, places=places)
+
+    return _spread.summed(spread, own_sum, data)
+
+
+def _sum(
+    chunk_sum: Callable[[Any, jax.Array, jax.Array], Any],
+    data: Any,
+    sample: UserSample | None,
+    chunk_size: int,
+    first: jax.Array | int = 0,
+    places: jax.Array | None = None,
+) -> Any:
+    """The sum over users in one place: ``first`` is the number of the first, or ``places`` are theirs."""
     num_users = jax.tree.leaves(data)[0].shape[0]
     count = num_users if sample is None else sample.size
+    start_at = first
     if isinstance(count, int) and count <= chunk_size:
-        position = jnp.arange(count, dtype=jnp.int32)
+        position = start_at + jnp.arange(count, dtype=jnp.int32)
         rows = data if sample is None else _take(data, sample.indices[:count])
         terms = chunk_sum(rows, jnp.ones(count, bool), position)
         return _sums.add(_sums.zeros(terms), terms)
 
-    chunk_size = min(chunk_size, num_users)
+    if sample is None or places is None:
+        chunk_size = min(chunk_size, num_users)
     offsets = jnp.arange(chunk_size, dtype=jnp.int32)
 
     def trip(index: jax.Array | int) -> Any:
@@ -80,13 +108,31 @@ def split_sum_over_users(
             # The last slice starts early enough to be whole; rows that were counted before are masked.
             first = jnp.minimum(start, num_users - chunk_size)
             rows = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, first, chunk_size), data)
-            return chunk_sum(rows, first + offsets >= start, first + offsets)
-        indices = sample.indices[jnp.minimum(position, len(sample.indices) - 1)]
-        return chunk_sum(_take(data, indices), position < count, position)
+            return chunk_sum(rows, first + offsets >= start, start_at + (first + offsets))
+        entry = jnp.minimum(position, len(sample.indices) - 1)
+        place = position if places is None else places[entry]
+        return chunk_sum(_take(data, sample.indices[entry]), position < count, place)
 
     trips = -(-count // chunk_size)
     nothing = _sums.zeros(jax.eval_shape(trip, 0))
     return lax.fori_loop(0, trips, lambda i, total: _sums.add(total, trip(i)), nothing)
+
+
+def _at_once(sample: UserSample, chunk_size: int, devices: int) -> int:
+    """Users in a chunk of one device: no more than it has of a sample, and no group smaller than planned."""
+    share = -(-len(sample.indices) // devices)
+    return min(chunk_size, max(share, LEAST_USERS))
+
+
+def _held(sample: UserSample, first: jax.Array, each: int) -> tuple[UserSample, jax.Array]:
+    """Those of a sample who are among ``each`` users from ``first`` on, and their places in the sample."""
+    places = jnp.arange(len(sample.indices), dtype=jnp.int32)
+    here = sample.indices - first
+    mine = (places < sample.size) & (here >= 0) & (here < each)
+    target = jnp.where(mine, jnp.cumsum(mine, dtype=jnp.int32) - 1, len(places))
+    own = jnp.zeros_like(places).at[target].set(places, mode="drop")
+    indices = jnp.clip(here[own], 0, each - 1)
+    return UserSample(indices, jnp.sum(mine, dtype=jnp.int32)), own
 
 
 def most_rows(data: Any, sample: UserSample | None) -> int:
@@ -119,18 +165,58 @@ def map_over_users(
         require_instance("sample", sample, UserSample)
     require_callable("chunk_rows", chunk_rows)
     require_count("chunk_size", chunk_size)
+    spread = _spread.found(data)
+    if spread is None:
+        return _map(chunk_rows, data, sample, chunk_size)
+    if sample is None:
+        return _spread.mapped(
+            spread, lambda rows, first: _map(chunk_rows, rows, None, chunk_size, first), data
+        )
+    at_once = _at_once(sample, chunk_size, spread.devices)
+    capacity = len(sample.indices)
+
+    def own_rows(rows: Any, first: jax.Array) -> Any:
+        own, places = _held(sample, first, spread.each)
+        offsets = jnp.arange(at_once, dtype=jnp.int32)
+
+        def trip(index: jax.Array | int) -> tuple[Any, jax.Array]:
+            number = index * at_once + offsets
+            entry = jnp.minimum(number, capacity - 1)
+            there = number < own.size
+            found = chunk_rows(_take(rows, own.indices[entry]), there, places[entry])
+            return found, jnp.where(there, places[entry], capacity)
+
+        def put(index: jax.Array, whole: Any) -> Any:
+            found, target = trip(index)
+            return jax.tree.map(lambda w, x: w.at[target].set(x, mode="drop"), whole, found)
+
+        shapes, _ = jax.eval_shape(trip, 0)
+        nothing = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape[1:]), x.dtype), shapes)
+        return lax.fori_loop(0, -(-own.size // at_once), put, nothing)
+
+    # Of every place in the sample one device has a row, all others zeros.
+    return _spread.summed(spread, own_rows, data)
+
+
+def _map(
+    chunk_rows: Callable[[Any, jax.Array, jax.Array], Any],
+    data: Any,
+    sample: UserSample | None,
+    chunk_size: int,
+    first: jax.Array | int = 0,
+) -> Any:
     rows = jax.tree.leaves(data)[0].shape[0] if sample is None else len(sample.indices)
     size = rows if sample is None else sample.size
     position = jnp.arange(rows, dtype=jnp.int32)
     if rows <= chunk_size:
         chosen = data if sample is None else _take(data, sample.indices)
-        return chunk_rows(chosen, position < size, position)
+        return chunk_rows(chosen, position < size, first + position)
     indices = position if sample is None else sample.indices
 
     def trip(start: jax.Array) -> Any:
         place = start + jnp.arange(chunk_size, dtype=jnp.int32)
         chosen = _take(data, indices[jnp.minimum(place, rows - 1)])
-        return chunk_rows(chosen, place < size, place)
+        return chunk_rows(chosen, place < size, first + place)
 
     stacked = lax.map(trip, jnp.arange(0, rows, chunk_size, dtype=jnp.int32))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:rows], stacked)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -93,7 +93,7 @@ def per_user_gradients(
 
         def one_user(row: UserData, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(gradient_key, position)
-            return gradient(user_key, params, row.items, row.mask)
+            return gradient(user_key, _spread.here(params), row.items, row.mask)
 
         def chunk_rows(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             contributions = jax.vmap(one_user)(rows, position)
@@ -112,7 +112,9 @@ def per_user_gradients(
         rows, items = map_over_users(chunk_rows, data, sample, whole)
         return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
 
-    return oracle
+    if sampler is not None:
+        return _spread.automatic(oracle, "data")
+    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, {}, whole))
 
 
 def clipped_gradient_sum(
@@ -143,7 +145,7 @@ def clipped_gradient_sum(
 
         def one_user(row: UserData, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(gradient_key, position)
-            return gradient(user_key, params, row.items, row.mask)
+            return gradient(user_key, _spread.here(params), row.items, row.mask)
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             # Without the barrier the compiler fuses the gradients into every pass of the clip, and
@@ -156,7 +158,7 @@ def clipped_gradient_sum(
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
         return summed(total, num_gradients)
 
-    return oracle
+    return _spread.automatic(oracle, "data")
 
 
 def count_items(data: Any, counted: jax.Array) -> jax.Array:

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -213,7 +213,7 @@ def clipped_gradient_sum(
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, whole)
         return summed(total if entry == 1.0 else _sums.times(total, entry), num_gradients)
 
-    return oracle
+    return _spread.automatic(oracle, "data")
 
 
 def shifts(

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from dpsco_jax import _spread
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -88,4 +89,6 @@ def per_user_gradients(
         rows, items = map_over_users(chunk_rows, data, sample, chunk_size)
         return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
 
-    return oracle
+    if sampler is not None:
+        return _spread.automatic(oracle, "data")
+    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, {}, whole))

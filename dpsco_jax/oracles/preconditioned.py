@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -184,7 +184,7 @@ def scaled_sums(
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
         return summed(total, num_gradients)
 
-    return oracle
+    return _spread.automatic(oracle, "data")
 
 
 def second_moment_bound(feature_bound: float, columns_per_row: int | None) -> float:

@@ -40,9 +40,6 @@ _BLOCK = 2**15
 # The chance that a stream is too short and has to be drawn again is below one in 10^4.
 _SPARE_DEVIATIONS = 4.0
 
-# Folded into the key of a sample for its order: no number of a step or of a block.
-_ORDER = 2**31 - 1
-
 _Stream = tuple[jax.Array, jax.Array, jax.Array]  # key, draws, which of them are new
 
 
@@ -80,10 +77,11 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
     if batch_size == num_users:
         return UserSample(jnp.arange(num_users, dtype=jnp.int32), batch_size)
     if batch_size > num_users // 2:
-        left_out = without_replacement(key, num_users, num_users - batch_size).indices
+        draw_key, order_key = jax.random.split(key)
+        left_out = without_replacement(draw_key, num_users, num_users - batch_size).indices
         kept = jnp.ones(num_users, bool).at[left_out].set(False)
         packed = UserSample(_pack(kept, batch_size), batch_size)
-        return _in_random_order(_order_key(key), packed, batch_size)
+        return _in_random_order(order_key, packed, batch_size)
 
     length = _stream_length(num_users, batch_size)
     positions = jnp.arange(length, dtype=jnp.int32)
@@ -126,23 +124,21 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         certain = jnp.asarray(probability >= 1)
         threshold = jnp.uint32(0 if probability >= 1 else math.floor(float(probability) * 2.0**32))
         sorted_users = _seldom_exceeded(num_users, float(probability))
-    order_key = _order_key(key)
+    # The numbers of blocks are not folded into what may come of folding in the number of a step: for keys of
+    # "unsafe_rbg" that is an exclusive or, so that block b of step t would be block t of step b.
+    draw_key, order_key = jax.random.split(key)
 
     def drawn(key: jax.Array, count: int) -> jax.Array:
         return (jax.random.bits(key, (count,), jnp.uint32) < threshold) | certain
 
     if num_users <= _BLOCK:
-        chosen = drawn(key, num_users)
+        chosen = drawn(draw_key, num_users)
         packed = UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
         return _in_random_order(order_key, packed, sorted_users)
 
-    # The numbers of blocks are not folded into what may come of folding in the number of a step: for keys of
-    # "unsafe_rbg" that is an exclusive or, so that block b of step t would be block t of step b.
-    (key,) = jax.random.split(key, 1)
-
     def with_block(number: jax.Array, sample: UserSample) -> UserSample:
         users = number * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
-        chosen = drawn(jax.random.fold_in(key, number), _BLOCK) & (users < num_users)
+        chosen = drawn(jax.random.fold_in(draw_key, number), _BLOCK) & (users < num_users)
         rank = sample.size + jnp.cumsum(chosen, dtype=jnp.int32) - 1
         place = jnp.where(chosen, rank, num_users)
         indices = sample.indices.at[place].set(users, mode="drop")
@@ -168,10 +164,6 @@ def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSamp
     num_users = require_integer("num_users", num_users, 1)
     num_draws = require_integer("num_draws", num_draws, 1)
     return UserSample(jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32), num_draws)
-
-
-def _order_key(key: jax.Array) -> jax.Array:
-    return jax.random.fold_in(jax.random.clone(key), _ORDER)
 
 
 def _in_random_order(key: jax.Array, sample: UserSample, length: int) -> UserSample:

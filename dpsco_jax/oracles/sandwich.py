@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import require, require_count, require_instance, require_positive
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import _linear_rows
@@ -106,7 +106,7 @@ def sandwich_sums(
 
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
-    return evaluate
+    return _spread.automatic(evaluate, "data")
 
 
 def _outer_products(rows: Float[Array, "users items dim"]) -> Array:

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from dpsco_jax._checks import (
+    require,
     require_instance,
     require_integers,
     require_key,
@@ -40,6 +42,47 @@ class UserData(NamedTuple):
 
     items: PyTree
     mask: Bool[Array | np.ndarray, "users items"] | None = None
+
+    @classmethod
+    def from_process_local(
+        cls, mesh: jax.sharding.Mesh, items: PyTree, mask: Any = None, axis: str = "users"
+    ) -> "UserData":
+        """The users of all processes, of which each has loaded its own: nothing is sent.
+
+        Users are numbered in the order of the mesh. All processes must load as many users, a multiple of the
+        devices that they have; whoever has fewer fills up with users whose mask is false throughout, who
+        count as zero.
+
+        Args:
+            mesh: over the devices of all processes; of a single process too.
+            items: pytree of arrays ``[own users, items, ...]``.
+            mask: bool ``[own users, items]``; ``None``, in every process, if all items are there.
+            axis: of the mesh, over which users are spread.
+
+        Raises:
+            ValueError: ``axis`` is none of the mesh, arrays have different numbers of users, these are no
+                multiple of this process's devices, or processes have different numbers of users.
+        """
+        require_instance("mesh", mesh, jax.sharding.Mesh)
+        require(axis in mesh.axis_names, "axis", axis, f"one of {mesh.axis_names}")
+        local = jax.tree.map(np.asarray, cls(items, mask))
+        found = sorted({leaf.shape[:1] for leaf in jax.tree.leaves(local)})
+        require(len(found) == 1 and len(found[0]) == 1, "items", found, "of one number of users")
+        (own,) = found[0]
+        parts = mesh.shape[axis]
+        total = own * jax.process_count()
+        even = own > 0 and total % parts == 0
+        require(even, "items", own, f"{jax.process_count()} times which is a multiple of {parts}")
+        if jax.process_count() > 1:
+            everywhere = np.asarray(multihost_utils.process_allgather(np.int32(own)))
+            same = len(set(everywhere.ravel().tolist())) == 1
+            require(same, "items", everywhere.tolist(), "as many users in every process")
+        where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axis))
+
+        def whole(leaf: np.ndarray) -> jax.Array:
+            return jax.make_array_from_process_local_data(where, leaf, (total, *leaf.shape[1:]))
+
+        return jax.tree.map(whole, local)
 
 
 def num_users(data: UserData) -> int:

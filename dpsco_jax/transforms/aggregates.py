@@ -33,7 +33,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax import lax
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import (
     require,
     require_flag,
@@ -259,6 +259,23 @@ def sum_in_chunks(
     # Without the barrier XLA fuses whatever made the contributions into both passes over them, and
     # computes every gradient twice.
     updates = lax.optimization_barrier(updates)
+    spread = _spread.found(updates)
+    if spread is None:
+        return _in_chunks(chunk_sum, updates, user_mask, microbatch_size)
+    return _spread.summed(
+        spread,
+        lambda own, first: _in_chunks(chunk_sum, own[0], own[1], microbatch_size),
+        (updates, user_mask),
+    )
+
+
+def _in_chunks(
+    chunk_sum: Callable[[Any, jax.Array], Any],
+    updates: Any,
+    user_mask: jax.Array,
+    microbatch_size: int | None,
+) -> Any:
+    num_rows = len(user_mask)
     if microbatch_size is None or microbatch_size >= num_rows:
         terms = chunk_sum(updates, user_mask)
         return _sums.add(_sums.zeros(terms), terms)

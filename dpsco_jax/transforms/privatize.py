@@ -32,7 +32,7 @@ import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy
+from dpsco_jax import _spread, privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
@@ -137,6 +137,8 @@ def privatize(
         # In two parts where the aggregate has them: one float would be rounded before the noise is on it.
         extra_args["in_parts"] = True
         statistic, inner = aggregate.update(updates, state.inner, params, **extra_args)
+        # Each device then draws the noise of the part that it keeps.
+        statistic = _spread.like(statistic, params)
         # In full precision even where a schedule hands over a bfloat16 multiplier: the product has
         # to be the standard deviation that the ledger is charged for.
         sensitivity = jnp.asarray(aggregate.sensitivity, float)

@@ -247,15 +247,15 @@ FAULTS = (
     Fault(
         "poisson: all blocks of users have one draw",
         _SAMPLING,
-        "jax.random.fold_in(key, number)",
-        "jax.random.fold_in(key, 0)",
+        "jax.random.fold_in(draw_key, number)",
+        "jax.random.fold_in(draw_key, 0)",
         _BLOCKS,
     ),
     Fault(
         "poisson: the number of a block is folded into the key of its step",
         _SAMPLING,
-        "(key,) = jax.random.split(key, 1)",
-        "pass",
+        "    draw_key, order_key = jax.random.split(key)\n\n",
+        "    draw_key, order_key = jax.random.clone(key), jax.random.split(key)[1]\n\n",
         ("tests/oracles/test_sampling.py::test_no_block_of_a_step_is_that_of_another",),
     ),
     Fault(

@@ -25,7 +25,7 @@ FAULTS = (
         _TERMS,
         "slack = gamma * jnp.square(longest)",
         "slack = 0 * jnp.square(longest)",
-        _TESTS,
+        _OF_BOUNDS,
     ),
     Fault(
         "ghost: what is flushed to zero is not added",
@@ -81,7 +81,7 @@ FAULTS = (
         _RULES,
         "order = (image_axis, *places, channel_axis)",
         "order = (*places, image_axis, channel_axis)",
-        _TESTS,
+        _OF_RULES,
     ),
     Fault(
         "ghost: patches know nothing of dilated kernels",
@@ -205,8 +205,8 @@ FAULTS = (
     Fault(
         "ghost: products of as many examples as there may be",
         _ADDING,
-        "share) > budget and group > 1",
-        "share) > 2.0 and group > 1",
+        "_MOST_LOST = 1.0625 * 2.0**-8",
+        "_MOST_LOST = 2.0**-2",
         _OF_BOUNDS,
     ),
     Fault(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax.oracles import ghost
-from dpsco_jax.oracles.ghost import _adding, _leaves
+from dpsco_jax.oracles.ghost import _adding, _leaves, _terms
 from dpsco_jax.oracles.ghost._program import Program
 from tests.support import adversarial_sums
 
@@ -80,6 +80,18 @@ def test_a_user_whose_items_cancel_counts_as_a_thirtieth_of_their_lengths():
     expected = 1e-3 * longest / 2 / (longest * _adding.LEAST_SHARE)
     assert _lengths(nearly)[0] == pytest.approx(expected, rel=0.02)
     assert 0.99 <= _lengths(tenth)[0] <= 1
+
+
+def test_norms_of_items_that_cancel_are_bounded_without_a_share():
+    """As where there are so many items that no example shares a product: rounding hides what is left."""
+    bound = jax.jit(lambda *terms: _terms.norm_bound([_terms.Terms(*terms)], [False]))
+    left, right = RNG.standard_normal((600, 1, 1, 40)), RNG.standard_normal((600, 1, 1, 30))
+    rest = np.geomspace(1e-6, 1e-2, 600)[:, None, None, None]
+    moved = rest * RNG.standard_normal((600, 1, 1, 30))
+    given = np.concatenate([left, left], 2), np.concatenate([right, moved - right], 2)
+    single = [np.asarray(x, np.float32) for x in given]
+    exact = np.einsum("bstk,bstn->bkn", *(x.astype(float) for x in single))
+    assert np.all(np.asarray(bound(*single)) >= np.linalg.norm(exact, axis=(1, 2)))
 
 
 @pytest.fixture(scope="module")

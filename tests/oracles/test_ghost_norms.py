@@ -57,8 +57,9 @@ def test_the_sum_is_that_of_clipped_gradients(clip_norm):
     sizes = np.linalg.norm(rows, axis=(1, 2))
     factors = np.minimum(1.0, clip_norm / np.maximum(sizes, 1e-30))
     expected = np.tensordot(factors, rows, 1)
-    # What is added for rounding makes a factor smaller by as much, and never larger.
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * min(clip_norm, 1e-3))
+    # What is paid for rounding makes a factor smaller by as much, and never larger.
+    paid = 4 * _ghost_norms.rounding(4, ITEMS) * 2.0**-24
+    np.testing.assert_allclose(found, expected, rtol=1e-3 + paid, atol=1e-3 * min(clip_norm, 1e-3))
 
 
 def test_no_user_is_longer_than_the_clip_norm_in_exact_arithmetic():
@@ -119,7 +120,7 @@ def test_features_of_any_size_are_clipped(bound):
     oracle = linear.clipped_gradient_sum(model, 1e-2 * bound)
     start = jnp.zeros((DIM, CLASSES))
     made = oracle(jax.random.key(0), start, linear.prepare(model, one, DIM)).gradient
-    assert np.linalg.norm(np.asarray(made, float) / bound) == pytest.approx(1e-2, rel=2e-3)
+    assert np.linalg.norm(np.asarray(made, float) / bound) == pytest.approx(1e-2, rel=4e-3)
     assert np.linalg.norm(np.asarray(made, float) / bound) <= 1e-2
 
 
@@ -157,11 +158,12 @@ def test_a_product_of_users_whose_items_cancel_is_off_by_no_more_than_is_said(it
 
 
 def test_groups_of_users_with_many_items_lose_little():
-    for items in (2, 3, 7, 16, 40, 512):
+    for items in (2, 3, 7, 16, 40, 1024):
         users = _ghost_norms.group(items)
-        assert 4 * 16 * users**2 * items * 2.0**-24 <= 2.0**-9
-        assert 4 * (2 * users) ** 2 * items > 512 or users == 16
-    assert [_ghost_norms.group(m) for m in (2, 3, 8, 9, 32, 33, 10**4)] == [16, 8, 8, 4, 4, 2, 1]
+        assert 4 * 16 * users**2 * items * 2.0**-24 <= 2.0**-8
+        assert (2 * users) ** 2 * items > 1024
+    found = [_ghost_norms.group(items) for items in (2, 4, 5, 16, 17, 64, 65, 10**4)]
+    assert found == [16, 16, 8, 8, 4, 4, 2, 1]
 
 
 def test_the_sum_is_as_much_shorter_as_its_products_may_be_off(monkeypatch):
@@ -181,8 +183,8 @@ def test_the_sum_is_as_much_shorter_as_its_products_may_be_off(monkeypatch):
 
     monkeypatch.setattr(linear, "_outer_products", noted)
     found = oracle(jax.random.key(0), jnp.zeros((DIM, CLASSES)), data).gradient
-    assert max(together) == _ghost_norms.group(items) == 8
-    lost = 4 * 16 * (8**2 * items + 1) * 2.0**-24
+    assert max(together) == _ghost_norms.group(items) == 16
+    lost = 4 * 16 * (16**2 * items + 1) * 2.0**-24
     # Besides, norms are taken for a little longer than they are: by half of what rounding may do.
     terms = (DIM + CLASSES + items**2 + 16) * 2.0**-24
     assert 1 - np.linalg.norm(np.asarray(found, float)) / 0.4 == pytest.approx(

@@ -1,11 +1,9 @@
-"""Users spread over devices: which mesh axis they lie on, and work that is shared out among devices.
+"""Work on all pairs of users that is shared out among devices.
 
-What it does: an array whose first axis is sharded over an explicit mesh axis says so in its type.
-``shared_out`` then gives every device all rows and its number, and adds up what they return;
-``replicated`` gives every device all rows. Both leave other arrays as they are: under ``jit`` with
-automatic sharding the compiler places them.
+What it does: ``shared_out`` gives every device all rows and its number, and adds up what they return, on
+meshes as ``dpsco_jax._spread`` finds them. Rows on no mesh are left as they are.
 
-Cost: one all-gather of the rows.
+Cost: one all-gather of the rows, and one all-reduce of the results.
 """
 
 from collections.abc import Callable
@@ -13,7 +11,9 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
+
+from dpsco_jax import _spread
 
 
 def shared_out(work: Callable[..., Any], rows: Any, *others: Any) -> Any:
@@ -24,17 +24,14 @@ def shared_out(work: Callable[..., Any], rows: Any, *others: Any) -> Any:
         rows: pytree of arrays whose first axis may be sharded.
         others: further arguments, pytrees of arrays, replicated.
     """
-    found = _users_sharding(rows)
+    found = _spread.found(rows)
     if found is None:
         return work(0, 1, rows, *others)
-    mesh, axis = found
+    mesh, axis = found.mesh, found.axis
 
     def on_device(rows: Any, *others: Any) -> Any:
         rows = lax.all_gather(rows, axis, tiled=True)
         return lax.psum(work(lax.axis_index(axis), lax.axis_size(axis), rows, *others), axis)
-
-    def placed(tree: Any, spec: PartitionSpec) -> Any:
-        return jax.tree.map(lambda x: jax.sharding.reshard(x, NamedSharding(mesh, spec)), tree)
 
     split, whole = PartitionSpec(axis), PartitionSpec()
     return jax.shard_map(
@@ -43,22 +40,7 @@ def shared_out(work: Callable[..., Any], rows: Any, *others: Any) -> Any:
         in_specs=(split, *(whole for _ in others)),
         out_specs=whole,
         check_vma=False,
-    )(placed(rows, split), *(placed(other, whole) for other in others))
-
-
-def replicated(rows: Any) -> Any:
-    """The rows, all of them on every device."""
-    found = _users_sharding(rows)
-    if found is None:
-        return rows
-    sharding = NamedSharding(found[0], PartitionSpec())
-    return jax.tree.map(lambda x: jax.sharding.reshard(x, sharding), rows)
-
-
-def _users_sharding(rows: Any) -> tuple[Any, Any] | None:
-    """The mesh and the axis of it over which the first axis of some leaf is explicitly sharded."""
-    for leaf in jax.tree.leaves(rows):
-        sharding = jax.typeof(leaf).sharding
-        if not sharding.mesh.empty and len(sharding.spec) and sharding.spec[0] is not None:
-            return sharding.mesh, sharding.spec[0]
-    return None
+    )(
+        _spread.placed(found, rows, split),
+        *(_spread.placed(found, other, whole) for other in others),
+    )

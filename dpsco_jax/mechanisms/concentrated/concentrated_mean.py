@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from dpsco_jax import _counts
+from dpsco_jax import _counts, _spread, _sums
 from dpsco_jax._checks import (
     require,
     require_integer,
@@ -39,7 +39,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
     require_tree,
 )
-from dpsco_jax.mechanisms.concentrated import _pairwise, _sharding
+from dpsco_jax.mechanisms.concentrated import _pairwise
 from dpsco_jax.privacy.concentrated.threshold_phase import MOST_USERS
 
 REACH = 16.0
@@ -168,19 +168,29 @@ def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any
     """
     vectors, anchor = _arrays(vectors, anchor)
     require_number("weights", weights, "an array of real numbers")
-    vectors, counted = _sharding.replicated((vectors, jnp.asarray(weights)))
-    total = _weighted_sum(jnp.ones_like(counted), counted, jnp.zeros([], counted.dtype))
+    counted = jnp.asarray(weights)
+    spread = _spread.found(vectors)
+
+    def sums(rows: Any, counted: jax.Array, anchor: Any) -> Any:
+        ones = _weighted_sum(jnp.ones_like(counted), counted, jnp.zeros([], counted.dtype))
+        return ones, jax.tree.map(lambda leaf, at: _weighted_sum(leaf, counted, at), rows, anchor)
+
+    if spread is None:
+        total, weighted = sums(vectors, counted, anchor)
+    else:
+        # What compensation holds back goes to the sum over devices.
+        total, weighted = _spread.summed(
+            spread, lambda own, first, at: sums(own[0], own[1], at), (vectors, counted), anchor
+        )
+    total, weighted = jax.tree.map(
+        lambda parts: parts.high, (total, weighted), is_leaf=_sums.is_split
+    )
     total = jnp.where(total > 0, total, 1)
-
-    def deviation(leaf: jax.Array, centre: jax.Array) -> jax.Array:
-        weighted = _weighted_sum(leaf, counted, centre)
-        return weighted / total.astype(weighted.dtype)
-
-    return jax.tree.map(deviation, vectors, anchor)
+    return jax.tree.map(lambda leaf: leaf / total.astype(leaf.dtype), weighted)
 
 
-def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array) -> jax.Array:
-    """Σ of weight · (row - centre), over the rows of positive weight."""
+def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array) -> _sums.Split:
+    """Σ of weight · (row - centre), over the rows of positive weight, and what it lacks."""
     num_users, rows = leaf.shape[0], min(256, leaf.shape[0])
     flat = leaf.reshape(num_users, -1)
     centre = jnp.asarray(centre)
@@ -199,8 +209,9 @@ def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array) -> jax
         return new, (new - total) - term
 
     zero = jnp.zeros(flat.shape[1], dtype)
-    total, _ = lax.fori_loop(0, -(-num_users // rows), add_block, (zero, zero))
-    return total.reshape(leaf.shape[1:])
+    sums = lax.fori_loop(0, -(-num_users // rows), add_block, (zero, zero))
+    total, lost = (x.reshape(leaf.shape[1:]) for x in sums)
+    return _sums.Split(total, -lost)
 
 
 def _mean_on_grid(counts: Int[Array, "users"]) -> Float[Array, ""]:

@@ -56,7 +56,7 @@ class Adding(NamedTuple):
 
 
 def plans(ways: Sequence[Way]) -> list[Adding]:
-    """How all leaves are added up, so that at most 0.42 % is lost in products; a function of shapes."""
+    """How all leaves are added up, so that products lose 0.42 % in each of two groups; of shapes alone."""
     budget = _MOST_LOST
     while True:
         found = [_adding(way, budget) for way in ways]

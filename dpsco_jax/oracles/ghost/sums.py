@@ -21,6 +21,7 @@ Cost: one forward and one backward pass over the examples, and what the ways of 
 (``explain``).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _checks, _sums
+from dpsco_jax import _checks, _spread, _sums
 from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles._summed import summed
@@ -46,6 +47,7 @@ Loss = Callable[[Any, Any], Any]
 _HEAD_ROOM = 1.0 - 2.0**-20
 
 
+@functools.partial(_spread.automatic, data="examples")
 def clipped_sum(
     loss: Loss,
     params: Any,
@@ -106,7 +108,7 @@ def clipped_sum(
     def chunk_sum(rows: Any, there: jax.Array, position: jax.Array) -> Any:
         del position
         given, mask = rows
-        return _clipped(loss, params, given, there & mask, how)
+        return _clipped(loss, _spread.here(params), given, there & mask, how)
 
     if number <= size:
         total = chunk_sum((examples, counted), jnp.ones(number, bool), jnp.arange(number))
@@ -153,13 +155,13 @@ def clipped_gradient_sum(
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             del position
-            total = _clipped(of_user, params, rows, counted, how)
+            total = _clipped(of_user, _spread.here(params), rows, counted, how)
             return total, count_items(rows, counted)
 
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
         return summed(total, num_gradients)
 
-    return oracle
+    return _spread.automatic(oracle, "data")
 
 
 class _How(NamedTuple):

@@ -43,7 +43,7 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import Objective
@@ -175,6 +175,7 @@ class _Part(NamedTuple):
     center_share: Any
 
 
+@_spread.solver
 def solve(
     inner: Callable[..., Solution],
     key: jax.Array,

@@ -41,7 +41,7 @@ import jax.numpy as jnp
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax import _checks, _spread, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
@@ -186,6 +186,7 @@ def optimizer(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

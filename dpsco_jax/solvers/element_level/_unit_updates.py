@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _sums, transforms
+from dpsco_jax import _checks, _spread, _sums, transforms
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, sampling
@@ -149,13 +149,17 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
     def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
         drawn = None if everybody else sampling.poisson(key, users, releases.batch_size / users)
 
-        def chunk_sum(rows: jax.Array, counted: jax.Array, position: jax.Array) -> Any:
-            del position
-            # By their numbers: units that are reshaped by user would be copied as a whole.
+        def chosen(rows: Any) -> Any:
+            if spread is not None:
+                return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
             places = (rows[:, None] * slots + jnp.arange(slots)).ravel()
-            units = jax.tree.map(lambda x: jnp.asarray(x)[places], data)
+            return jax.tree.map(lambda x: jnp.asarray(x)[places], data)
+
+        def chunk_sum(rows: Any, counted: jax.Array, position: jax.Array) -> Any:
+            del position
+            units = chosen(rows)
             made = jax.lax.optimization_barrier(
-                jax.vmap(lambda unit: one_unit(params, unit))(units)
+                jax.vmap(lambda unit: one_unit(_spread.here(params), unit))(units)
             )
             clipped = jax.vmap(lambda g: norms.clip_to_norm(g, room * clip_norm))(made)
             of_users = jax.tree.map(
@@ -165,7 +169,12 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
             total = clipping.split_sum_of_clipped(of_users, longest, counted)
             return total, gradients.count_items(units, jnp.repeat(counted, slots))
 
-        everyone = jnp.arange(users, dtype=jnp.int32)
+        # By their numbers: units that are reshaped by user would be copied as a whole. A device that holds
+        # some users only reads no others.
+        spread = _spread.found(data)
+        everyone: Any = jnp.arange(users, dtype=jnp.int32)
+        if spread is not None:
+            everyone = jax.tree.map(lambda x: x.reshape(users, slots, *x.shape[1:]), data)
         at_once = max(1, mean.chunk_size // slots)
         room = _sums.room(most_rows(everyone, drawn), at_once, slots)
         total, count = split_sum_over_users(chunk_sum, everyone, drawn, at_once)

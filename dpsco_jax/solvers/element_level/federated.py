@@ -43,7 +43,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax import _checks, _spread, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
@@ -134,6 +134,7 @@ def plan(
     return Plan(**given, local_steps=local_steps, local_step_size=local_step_size)
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -49,7 +49,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax import _checks, _spread, privacy, transforms
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS
 from dpsco_jax.problems.elements import ElementData
@@ -185,6 +185,7 @@ def plan(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

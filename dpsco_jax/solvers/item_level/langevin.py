@@ -49,7 +49,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _counts, privacy
+from dpsco_jax import _checks, _counts, _spread, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.mechanisms import noisy_iteration
@@ -173,6 +173,7 @@ def plan(
     return dataclasses.replace(chosen, predicted_excess=predicted, excess_bound=bound)
 
 
+@_spread.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

@@ -44,7 +44,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -167,6 +167,7 @@ def plan(
     return best if clip >= lipschitz else dataclasses.replace(best, excess_bound=math.inf)
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -47,7 +47,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
 from dpsco_jax.problems.objective import Objective
@@ -244,6 +244,7 @@ def plan(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

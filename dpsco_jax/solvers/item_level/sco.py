@@ -33,7 +33,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _spread
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -113,6 +113,7 @@ def plan(
     return dataclasses.replace(best, title=f"private population risk, {constants}, {name}")
 
 
+@_spread.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

@@ -40,7 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from dpsco_jax import privacy
+from dpsco_jax import _spread, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -105,6 +105,7 @@ def plan(
     return made
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

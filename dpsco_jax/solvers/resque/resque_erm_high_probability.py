@@ -36,7 +36,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Key
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.objective import Objective
@@ -159,6 +159,7 @@ def plan(
     return dataclasses.replace(made, base=shared.calibrated(base, made.calls_at))
 
 
+@_spread.solver
 def solve(
     key: Key[jax.Array, ""],
     plan: Plan,

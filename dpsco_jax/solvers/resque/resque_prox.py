@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Key
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
@@ -200,6 +200,7 @@ def plan(
     return dataclasses.replace(made, base=shared.calibrated(base, made.calls_at))
 
 
+@_spread.solver
 def solve(
     key: Key[jax.Array, ""],
     plan: Plan,

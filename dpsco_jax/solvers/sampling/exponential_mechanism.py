@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, _counts, privacy
+from dpsco_jax import _checks, _counts, _spread, privacy
 from dpsco_jax.geometry.domains import Domain, ball, proven_maker
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -156,6 +156,7 @@ def plan(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: jax.Array
 ) -> Solution:

@@ -42,7 +42,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, _counts, privacy
+from dpsco_jax import _checks, _counts, _spread, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems import envelopes
 from dpsco_jax.problems.objective import Objective, OneHot
@@ -165,6 +165,7 @@ def plan(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -47,7 +47,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _counts, privacy
+from dpsco_jax import _checks, _counts, _spread, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -173,6 +173,7 @@ def plan(
     return _shortened(under, float(made.gdp), max_steps)
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -37,7 +37,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -210,6 +210,7 @@ def plan(
     return Plan(num_users, constants, phases, budget.epsilon, budget.delta, distance, risk)
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

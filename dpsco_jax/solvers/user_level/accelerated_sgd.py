@@ -36,7 +36,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -172,6 +172,7 @@ def of_size(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

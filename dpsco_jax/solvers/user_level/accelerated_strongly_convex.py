@@ -34,7 +34,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
@@ -154,6 +154,7 @@ def plan(
     return of(counts[-1])
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

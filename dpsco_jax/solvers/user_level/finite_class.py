@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _counts, privacy
+from dpsco_jax import _checks, _counts, _spread, privacy
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -233,6 +233,7 @@ def plan(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

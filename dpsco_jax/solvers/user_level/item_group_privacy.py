@@ -41,7 +41,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -134,6 +134,7 @@ def plan(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -36,7 +36,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
@@ -200,6 +200,7 @@ def printed_num_blocks(num_users: int, items_per_user: int) -> int:
     return max(1, math.ceil(math.log2(math.log2(items)) - 1e-12))
 
 
+@_spread.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

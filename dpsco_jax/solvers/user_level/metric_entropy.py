@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
@@ -176,6 +176,7 @@ def plan(
     return min(plans, key=lambda candidate: candidate.excess_bound)
 
 
+@_spread.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

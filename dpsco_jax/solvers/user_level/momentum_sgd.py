@@ -38,7 +38,7 @@ from typing import Any
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -135,6 +135,7 @@ def plan(
     return Plan(**given, step_decay=step_decay, momentum=float(momentum))
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

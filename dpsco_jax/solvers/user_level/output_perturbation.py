@@ -47,7 +47,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax import _checks, _spread, privacy, transforms
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -132,6 +132,7 @@ def plan(
     return min(map(under, choices), key=lambda candidate: candidate.excess_bound)
 
 
+@_spread.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

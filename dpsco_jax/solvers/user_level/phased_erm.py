@@ -36,7 +36,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
@@ -208,6 +208,7 @@ def plan(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

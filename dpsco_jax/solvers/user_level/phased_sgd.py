@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, _counts, privacy, transforms
+from dpsco_jax import _checks, _counts, _spread, privacy, transforms
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import fixed_size
@@ -164,6 +164,7 @@ def plan(
     return search.best(request, calibrate, num_groups, counts)
 
 
+@_spread.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

@@ -41,7 +41,7 @@ from typing import Any
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.problems.objective import Objective
@@ -220,6 +220,7 @@ def plan(
     )
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

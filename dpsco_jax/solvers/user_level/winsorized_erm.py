@@ -35,7 +35,7 @@ from typing import Any
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized import winsorized_calibration
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
@@ -244,6 +244,7 @@ def plan(
     return next(p for p, b in zip(found, bounds, strict=True) if b <= _NEAR * min(bounds))
 
 
+@_spread.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -1,0 +1,109 @@
+"""Users spread over four devices: the results of one, no row leaves its device, noise is drawn in parts.
+
+One process with four devices runs ``in_process`` for all normal tests; the table of everything is slow.
+"""
+
+import functools
+import subprocess
+import sys
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import _device_sums, _spread, _sums, transforms
+from dpsco_jax.mechanisms import _own_draws
+from tests.devices.table import environment
+
+
+@functools.cache
+def _answers() -> dict[str, str]:
+    command = [sys.executable, "-m", "tests.devices.in_process"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "sums over devices lose no bit that the sum of users keeps",
+        "large sums are cut into parts",
+        "clipped sums, Explicit",
+        "clipped sums, Auto",
+        "chunks, Explicit",
+        "chunks, Auto",
+        "samples, Explicit",
+        "samples, Auto",
+        "memory and work fall",
+        "noise in parts, Explicit",
+        "noise in parts, Auto",
+        "private step with spread parameters",
+        "parameters of a step before",
+    ],
+)
+def test_on_four_devices(claim):
+    assert _answers()[claim] == "holds"
+
+
+def test_too_many_devices_for_few_users_are_refused():
+    _device_sums.require_devices(256, 1)
+    _device_sums.require_devices(4096, 64)
+    with pytest.raises(ValueError, match="devices"):
+        _device_sums.require_devices(257, 63)
+
+
+def test_nothing_is_spread_without_a_mesh():
+    assert _spread.found(jnp.ones((8, 2))) is None
+    assert _spread.found(np.ones((8, 2))) is None
+
+
+def test_words_of_an_entry_are_those_of_the_whole_draw():
+    for size in (1, 2, 7, 64):
+        key, counters = jax.random.key(size), jnp.arange(size, dtype=jnp.uint32)
+        own = _own_draws._words(jax.random.key_data(key), counters)
+        np.testing.assert_array_equal(own, jax.random.bits(jax.random.key(size), (size,)))
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_clipped_sums_of_spread_users_are_lowered_for_accelerators(platform):
+    mesh = jax.sharding.AbstractMesh((4,), ("users",), axis_types=(jax.sharding.AxisType.Explicit,))
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("users"))
+    rows = jax.ShapeDtypeStruct((64, 3), jnp.float32, sharding=where)
+    aggregate = transforms.clipped_mean(1.0, 64, microbatch_size=8)
+
+    @jax.jit
+    def step(rows):
+        return aggregate.update(rows, aggregate.init(None), in_parts=True)[0]
+
+    exported = jax.export.export(step, platforms=[platform])(rows)
+    assert exported.nr_devices == 4
+    text = exported.mlir_module()
+    # Sums go over devices, rows do not.
+    assert "all_gather" in text
+    assert "4x2x3xf32" in text
+
+
+def test_split_sums_over_one_device_are_unchanged():
+    mesh = jax.make_mesh((1,), ("users",))
+    parts = _sums.Split(jnp.float32([1.0, 2.0]), jnp.float32([1e-9, -1e-9]))
+
+    def total(parts):
+        return _device_sums.total(parts, "users")
+
+    whole = jax.sharding.PartitionSpec()
+    run = jax.shard_map(total, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+    jax.tree.map(np.testing.assert_array_equal, run(parts), parts)
+
+
+@pytest.mark.slow
+def test_everything_works_on_every_mesh():
+    command = [sys.executable, "-m", "tests.devices.table", "--here"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    rows = [line for line in done.stdout.splitlines()[2:] if line.startswith("|")]
+    assert len(rows) > 60, done.stderr[-2000:]
+    for row in rows:
+        for cell in row.split("|")[2:-1]:
+            assert cell.strip() == "ok" or cell.strip().startswith("gathers"), row

@@ -173,7 +173,7 @@ def main() -> None:
     if given.processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            given.coordinator, given.processes, given.process, heartbeat_timeout_seconds=10
+            given.coordinator, given.processes, given.process, heartbeat_timeout_seconds=30
         )
     kind = AxisType.Explicit if given.axes == "explicit" else AxisType.Auto
     mesh = jax.make_mesh((jax.device_count(),), ("users",), axis_types=(kind,))

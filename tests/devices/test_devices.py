@@ -19,11 +19,12 @@ from tests.devices.table import environment
 
 
 @functools.cache
-def _answers() -> dict[str, str]:
+def _answers() -> tuple[dict[str, str], str]:
     command = [sys.executable, "-m", "tests.devices.in_process"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    return said, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,8 @@ def _answers() -> dict[str, str]:
     ],
 )
 def test_on_four_devices(claim):
-    assert _answers()[claim] == "holds"
+    said, errors = _answers()
+    assert said.get(claim) == "holds", errors
 
 
 def test_too_many_devices_for_few_users_are_refused():

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from tests.mutation import Fault
 from tests.mutation.faults_attacked import FAULTS as ATTACKED
 from tests.mutation.faults_clipped_sums import FAULTS as CLIPPED_SUMS
+from tests.mutation.faults_devices import FAULTS as DEVICES
 from tests.mutation.faults_element_data import FAULTS as ELEMENT_DATA
 from tests.mutation.faults_element_sgd import FAULTS as ELEMENT_SGD
 from tests.mutation.faults_elements import FAULTS as ELEMENTS
@@ -54,7 +55,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
-    *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS,
+    *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

@@ -28,7 +28,7 @@ def test_a1_replacing_a_record_moves_a_sum_by_twice_the_bound():
     worst = [
         aggregate.update(jnp.full((1, 1), x), aggregate.init(jnp.zeros(1)))[0] for x in (1.0, -1.0)
     ]
-    np.testing.assert_allclose(abs(worst[0] - worst[1]), 2.0, rtol=1e-5)
+    np.testing.assert_allclose(abs(worst[0] - worst[1]), 2.0, rtol=3e-5)
     assert aggregate.sensitivity == 2.0
     # Full batch, one step: the printed noise of (1, 1e-5) is for a shift of G and meets one of 2G.
     multiplier = 1 / largest_distance(1.0, 1e-5)

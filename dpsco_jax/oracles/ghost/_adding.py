@@ -112,7 +112,9 @@ def room(found: Sequence[Adding], num_rows: int, chunk_size: int, roundings: int
     Raises:
         ValueError: nothing is left: there are too many examples.
     """
-    lost = _lost_in_products(found, chunk_size) + max((a.own for a in found), default=0.0)
+    lost = _lost_in_products(found, min(chunk_size, num_rows)) + max(
+        (a.own for a in found), default=0.0
+    )
     # The last product of a chunk has fewer examples.
     smallest = min((a.group for a in found), default=1)
     at_once = max(1, min(smallest, chunk_size) // 2)

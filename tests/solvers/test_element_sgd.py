@@ -222,8 +222,8 @@ def test_no_pair_of_element_neighbours_is_further_apart_than_twice_the_clip_norm
         )
         moved.append(np.linalg.norm(base - replaced))
         removed.append(np.linalg.norm(base - without))
-    assert 0.999 * 2 * rho < max(moved) <= 2 * rho * (1 + 1e-5)
-    assert 0.999 * rho < max(removed) <= rho * (1 + 1e-5)
+    assert 0.99 * 2 * rho < max(moved) <= 2 * rho * (1 + 1e-5)
+    assert 0.99 * rho < max(removed) <= rho * (1 + 1e-5)
 
 
 _COMPILED = {}
@@ -254,7 +254,7 @@ def test_a_user_protected_whole_moves_the_sum_by_twice_the_cap_and_no_more():
         other[1] *= -1
         run = _cached(plan, "whole")
         moved.append(np.linalg.norm(run(rows) - run(other)))
-    assert 0.999 * 4.0 < max(moved) <= 4.0 * (1 + 1e-5)
+    assert 0.99 * 4.0 < max(moved) <= 4.0 * (1 + 1e-5)
     assert plan.releases.per_clip_norm == pytest.approx(4.0 / USERS)
 
 

@@ -52,7 +52,7 @@ def test_both_ways_sum_the_same_users(masked):
         )
         found[way] = jax.jit(oracle)(jax.random.key(2), PARAMS, data)
     for a, b in zip(*(jax.tree.leaves(f.gradient) for f in found.values()), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-5)
+        np.testing.assert_allclose(a, b, rtol=0.01, atol=2e-5)
     counts = {int(f.num_gradients) for f in found.values()}
     assert len(counts) == 1
     assert 0 < counts.pop() < USERS * SLOTS

@@ -58,7 +58,7 @@ def ghosts(monkeypatch):
     return made
 
 
-def _same_run(solve, ghosts, first="auto"):
+def _same_run(solve, ghosts, first="ghost"):
     """The two solutions, which are the same but for rounding, and clip norms of 0.8 % less room for it."""
     found = {}
     for way in (first, "chunks"):

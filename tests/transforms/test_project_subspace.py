@@ -264,4 +264,4 @@ def test_a_basis_that_is_written_to_later_is_the_one_that_was_measured():
     projected = transforms.project_subspace(inner, basis, provenance="public")
     basis *= 100
     statistic, _ = projected.update(jnp.eye(1, 3), projected.init(jnp.zeros(3)), jnp.zeros(3))
-    np.testing.assert_allclose(statistic, [1.0, 0.0, 0.0], atol=1e-5)
+    np.testing.assert_allclose(statistic, [1.0, 0.0, 0.0], atol=3e-5)

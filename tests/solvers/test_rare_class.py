@@ -223,7 +223,7 @@ def test_noise_does_not_make_a_class_rarer_than_it_could_show():
     assert float(_first_intercept.prior(plan, 1.0, bends).slope_stddev) == pytest.approx(stddev)
     found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
     assert float(found[0]) < float(_logit(stddev)) - 0.5
-    known = whitened_sgd._Classes(found[0], jnp.zeros(()), 1, stddev, jnp.asarray(True))
+    known = whitened_sgd._Classes(found[0], jnp.zeros((), jnp.int32), 1, stddev, jnp.asarray(True))
     bounded, _, _ = whitened_sgd._informed(plan, LOGISTIC, bends, known)
     assert float(bounded) == pytest.approx(float(_logit(stddev)), rel=1e-4)
     elsewhere = known._replace(constant=jnp.asarray(False))
@@ -251,7 +251,7 @@ def _received(monkeypatch, labels, constant=1.0, **edits):
     data = UserData(Example(jnp.asarray(rows), jnp.asarray(labels(users, items))), None)
 
     def first(key, plan, objective, slope, bends, data, params, constant):
-        return params.at[0].set(-4.0), privacy.zero(), jnp.zeros(())
+        return params.at[0].set(-4.0), privacy.zero(), jnp.zeros((), jnp.int32)
 
     def spied(module, name):
         inner = getattr(module, name)

@@ -1,15 +1,19 @@
 """Bounds of ghost sums: of one example's part, and of what one example moves, whoever the others are."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax.oracles import ghost
+from dpsco_jax.geometry import domains
+from dpsco_jax.oracles import ghost, sampling
 from dpsco_jax.oracles.ghost import _adding, _leaves, _terms
 from dpsco_jax.oracles.ghost._program import Program
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
 from tests.support import adversarial_sums
 
 RNG = np.random.default_rng(0)
@@ -261,6 +265,23 @@ def test_what_products_round_is_paid_for(items, table):
         least = min(plan.group for plan in plans)
         second = 4 * (many * unit) ** 2 / max(least, 1) * apart_most
         assert _adding.room(plans, many, many, 0) <= 1 - lost - second
+
+
+def test_draws_with_replacement_share_roundings_as_so_many_users_would():
+    objective = Objective(_product, np.inf, None, domains.whole_space())
+    ones = jnp.ones((4, 1, 3)), jnp.ones((4, 1, 2))
+    lengths = {}
+    for draws in (None, 128):
+        sampler = (
+            None
+            if draws is None
+            else partial(sampling.with_replacement, num_users=4, num_draws=draws)
+        )
+        oracle = ghost.clipped_gradient_sum(objective, 0.1, sampler, chunk_size=128)
+        total = jax.jit(oracle)(jax.random.key(0), jnp.zeros((3, 2)), UserData(ones)).gradient
+        lengths[draws] = float(jnp.linalg.norm(total)) / (draws or 4)
+    # By what 124 more examples may lose in each of two groups of products, in both data sets.
+    assert lengths[None] - lengths[128] > 0.1 * 4 * 64 * 124 * 2.0**-24
 
 
 def test_an_offset_that_is_not_positive_makes_the_sum_zero():

@@ -120,8 +120,14 @@ def room(found: Sequence[Adding], num_rows: int, chunk_size: int, roundings: int
     at_once = max(1, min(smallest, chunk_size) // 2)
     apart = max((a.apart for a in found), default=1.0)
     lost += (apart - 1.0) * 4.0 * (num_rows * _UNIT) ** 2 / at_once
-    group = max(_sums.GROUP, math.ceil(math.sqrt(lost / (2 * _UNIT))))
-    return _sums.room(num_rows, at_once, roundings=roundings, group=group)
+    # Of one group in both data sets; of a random sample two groups are others, which ``_sums`` counts.
+    return _sums.room(
+        num_rows,
+        at_once,
+        roundings=roundings,
+        group=_MOST_AT_ONCE,
+        group_rounding=max(lost / (2 * _UNIT), _sums.GROUP**2),
+    )
 
 
 def over_examples(

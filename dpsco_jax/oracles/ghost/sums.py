@@ -33,7 +33,7 @@ from dpsco_jax import _checks, _spread, _sums
 from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Estimate, Oracle
 from dpsco_jax.oracles._summed import summed
-from dpsco_jax.oracles.chunks import split_sum_over_users
+from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
 from dpsco_jax.oracles.ghost import _adding, _parts, _terms
 from dpsco_jax.oracles.ghost._program import Program
 from dpsco_jax.oracles.gradients import Sampler, count_items
@@ -150,8 +150,9 @@ def clipped_gradient_sum(
         sample = None if sampler is None else sampler(sample_key)
         _checks.require_real_leaves("params", params)
         params = jax.tree.map(jnp.asarray, params)
-        users = jax.tree.leaves(data.items)[0].shape[0]
-        how = _How(clipping.layers(clip_norm, params), None, users, chunk_size, 0)
+        how = _How(
+            clipping.layers(clip_norm, params), None, most_rows(data.items, sample), chunk_size, 0
+        )
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             del position
@@ -170,7 +171,7 @@ class _How(NamedTuple):
     Attributes:
         layers: bounds, each with the parameters that it is for.
         normalize: as ``clipped_sum``.
-        num_rows: examples or users, at most.
+        num_rows: examples or users, at most; draws, if with replacement.
         chunk_size: of them that are taken apart at once.
         roundings: of the whole sum to one float.
     """

@@ -26,6 +26,8 @@ def start(results, *more, work=WORK):
     return subprocess.Popen(
         [*command, "--cells-per-chunk", "2"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # Of a test run in the background the children ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

@@ -110,6 +110,7 @@ EXEMPT: dict[tuple[str, str], str] = {
         for name in ("linear.shifts", "gradients.count_items")
     },
     ("oracles.chunks.map_over_users", "data"): "any pytree with an axis of users",
+    ("oracles.chunks.most_rows", "data"): "any pytree with an axis of users",
     ("oracles.chunks.split_sum_over_users", "data"): "any pytree with an axis of users",
     ("oracles.chunks.sum_over_users", "data"): "any pytree with an axis of users",
 }

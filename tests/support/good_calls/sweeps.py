@@ -102,7 +102,6 @@ GOOD: dict[str, dict[str, Any]] = {
         **_STORE,
         "cells": Kind("cells", ("nonsense", (7,), 7, None))(cells_of(Smallest())),
     },
-    "sweeps.executors.Here.start": {"memory_gb": kinds.POSITIVE(1.0)},
     "sweeps.merging.merge": {
         "sources": Kind("stores", ((), ("nonsense",), (7,), "nonsense", 7, None))(
             Fresh(lambda: [_folder()])

@@ -56,7 +56,8 @@ def test_projection_is_the_nearest_point(name, first, second):
     members = np.concatenate([extreme, other[None]])
     inner = (members - image) @ (first - image)
     # Sums in float32 err in proportion to the points, and so does the inner product once more.
-    size = np.linalg.norm(first), np.linalg.norm(second)
+    # Those of the set count too: a ball around a distant centre has no small ones.
+    size = np.linalg.norm(first) + np.linalg.norm(image), np.linalg.norm(second)
     assert inner.max() <= 2e-7 * (2.0 + size[0]) * (2.0 + size[0] + size[1])
     assert np.linalg.norm(image - other) <= np.linalg.norm(first - second) * (1 + 1e-5) + 1e-5
     again = flat(PROJECT[name](image.astype(np.float32)))

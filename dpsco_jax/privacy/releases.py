@@ -35,10 +35,11 @@ from dpsco_jax.privacy.certificates import Certificate, certificate_of
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
+from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, PoissonUsers, WithoutReplacement
 
-Scheme = FullBatch | Poisson | PoissonUsers | WithoutReplacement
+Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
 
 ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)

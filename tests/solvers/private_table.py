@@ -212,7 +212,7 @@ def _solve_two_items(
     def paired(leaf: Any) -> Any:
         return leaf[:, 0].reshape(-1, 2, *leaf.shape[2:]) if len(leaf) % 2 == 0 else leaf
 
-    data = UserData(*map(lambda part: jax.tree.map(paired, part), data))
+    data = jax.tree.map(paired, data)
     return item_sampled_sgd.solve(key, plan, objective, data, params, **given)
 
 
@@ -295,7 +295,8 @@ ROWS: tuple[Row, ...] = (
     _row("output_perturbation", output_perturbation, 8, distance=1.0, share=0.5),
     _row("item_group_privacy, full", item_group_privacy, 8, num_steps=3),
     _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, above=2.5),
-    _row("item_sampled_sgd, poisson", ITEM_SAMPLED, 8, num_steps=3, removed=True, **SAMPLED),
+    _row("item_sampled_sgd, poisson", ITEM_SAMPLED, 8, num_steps=3, removed=True, accountant="rdp",
+        **SAMPLED),
     _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8),
     _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, clip_norm=0.5, **SAMPLED),
     _row(

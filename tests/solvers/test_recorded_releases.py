@@ -187,7 +187,7 @@ def _check_samples(row: Row, found: Measured) -> None:
     declared = set()
     for release in found.base.releases:
         scheme = _scheme(release)
-        if (scheme is not None and scheme[0] == "poisson") or (scheme is not None and scheme[0] == "poisson_items"):
+        if scheme is not None and scheme[0] in ("poisson", "poisson_items"):
             declared.add(Draw("poisson", (float(row.num_users), scheme[1])))
         elif scheme is not None and scheme[0] == "poisson_users":
             declared.add(Draw("poisson", (float(row.num_users // row.elements), scheme[1])))

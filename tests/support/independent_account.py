@@ -41,11 +41,11 @@ def pairs(multiplier: float, scheme: Any) -> list[Pair]:
     Args:
         multiplier: standard deviation of the noise over the sensitivity.
         scheme: ``None`` for everybody, ``("poisson", q)`` with a user who is added or removed, or
-            ``("poisson", q, "replaced")`` with one who is replaced,
-            ``("without_replacement", population, batch)`` or ``("with_replacement", population, draws)``
-            with a user who is replaced; or ``("poisson_users", q, cap)`` with one unit of a user who is
-            replaced, where the user's units are drawn together and their sum is ``cap`` units long at most; or
-        ``("poisson_items", q, k)`` with a user of k items who is added or removed, each item drawn by itself.
+            ``("poisson", q, "replaced")`` with one who is replaced, ``("without_replacement", population,
+            batch)`` or ``("with_replacement", population, draws)`` with a user who is replaced; or
+            ``("poisson_users", q, cap)`` with one unit of a user who is replaced, where the user's units are
+            drawn together and their sum is ``cap`` units long at most; or ``("poisson_items", q, k)`` with a
+            user of k items who is added or removed, each item drawn by itself.
     """
     if scheme is not None and scheme[0] == "interval":
         heads = special.expit(multiplier / 2)

@@ -1,7 +1,7 @@
 """The private mean of items that are sampled one by one, with a guarantee for users whole.
 
-What it computes: every item of everybody takes part in a step with probability q = B/(N·k), independently; its
-gradient is clipped; the sum over B, a public number, is covered with Gaussian noise.
+What it computes: every item of everybody takes part in a step with probability q = B/(N·k), independently;
+its gradient is clipped; the sum over B, a public number, is covered with Gaussian noise.
 
 Source: Charles et al. 2024 (DP-SGD with example-level sampling).
 

@@ -1,25 +1,26 @@
 """DP-SGD that samples items, not users, with a guarantee for users: example-level sampling.
 
-What it computes: in each step every item of every user takes part with probability q = B/(N·k), independently;
-the gradients of these items are clipped one by one, summed, divided by B and covered with Gaussian noise; the
-parameters move against the result, are projected onto the domain and averaged.
+What it computes: in each step every item of every user takes part with probability q = B/(N·k),
+independently; the gradients of these items are clipped one by one, summed, divided by B and covered with
+Gaussian noise; the parameters move against the result, are projected onto the domain and averaged.
 
 Source: Charles et al. 2024, "Fine-tuning large language models with user-level differential privacy"
 (DP-SGD-ELS). ``sgd`` with Poisson sampling is its DP-SGD-ULS; ``sampling_choice`` says which has less noise.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under ADD_OR_REMOVE_ONE or
-REPLACE_SPECIAL. A user has at most k items, the public number of slots, which is enforced by the shape of the
-data; how many are drawn is binomial, and j of them move the sum by at most j·C in whatever directions
-(docs/privacy/mixtures.md, section 8). The noise multiplier is over C, for ONE item. Nothing is assumed of the
-loss: gradients are clipped. Nothing is proven here for a user who is replaced by another. Assumed: the key and
-the samples stay secret; which of a user's items are kept, where there are more than k, was decided by a rule
-that looks at that user alone (``tables.from_rows``).
-Utility, for uniform averaging, no ridge, a convex loss, clip_norm ≥ its Lipschitz constant and k items for every
-user: E F(average) - F* ≤ (1 + 1/(2T))·R·√(V/T), V = clip_norm²·(1 + (1 - q)/B) + dim·(σ·clip_norm/B)². Users
-with fewer items weigh less: F is the sum over all items over N·k.
+REPLACE_SPECIAL. A user has at most k items, the public number of slots, which is enforced by the shape of
+the data; how many are drawn is binomial, and j of them move the sum by at most j·C in whatever directions
+(docs/privacy/mixtures.md, section 8). The noise multiplier is over C, for ONE item. Nothing is assumed of
+the loss: gradients are clipped. Nothing is proven here for a user who is replaced by another. Assumed: the
+key and the samples stay secret; which of a user's items are kept, where there are more than k, was decided
+by a rule that looks at that user alone (``tables.from_rows``).
+Utility, for uniform averaging, no ridge, a
+convex loss, clip_norm ≥ its Lipschitz constant and k items for every user: E F(average) - F* ≤ (1 +
+1/(2T))·R·√(V/T), V = clip_norm²·(1 + (1 - q)/B) + dim·(σ·clip_norm/B)². Users with fewer items weigh less: F
+is the sum over all items over N·k.
 
-Cost: num_steps·batch_size item gradients, in expectation; memory of one chunk of item gradients. A calibration
-by ``"pld"`` takes several seconds.
+Cost: num_steps·batch_size item gradients, in expectation; memory of one chunk of item gradients. A
+calibration by ``"pld"`` takes several seconds.
 
 Example:
     >>> import jax
@@ -144,7 +145,7 @@ def plan(
 
     Args:
         problem: for the Lipschitz constant, domain and ridge, N, the number of parameters, k = m, which must
-            be the number of item slots of a user, and R, the distance, which is needed for the step size only.
+            be the number of item slots of a user, and the distance R, needed for the step size only.
         budget: (ε, δ) of the run, δ > 0, for a user with all items.
         num_steps: T ≥ 1.
         batch_size: B, items of a step in expectation, in [1, N·k].

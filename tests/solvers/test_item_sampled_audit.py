@@ -1,7 +1,7 @@
 """Item-sampled DP-SGD attacked from end to end: a user whose items are alike, opposite or orthogonal.
 
-The loss <z, w> makes every gradient a record, so that the last point is a weighted sum of all noisy sums: along
-the items' direction it tells all that the run tells of a user who is there or not.
+The loss <z, w> makes every gradient a record, so that the last point is a weighted sum of all noisy sums:
+along the direction of the items it tells nearly all that the run tells of a user who is there or not.
 """
 
 import dataclasses

@@ -99,13 +99,15 @@ class GaussianSteps(NamedTuple):
                 self.scheme, self.num_steps, epsilon, delta, self.relation
             )
         else:
-            # The ledger adds in float32 and rounds up: leave it the room.
+            # The ledger adds in float32 and rounds up: leave it the room. The sensitivity may be that of
+            # one of a user's items.
+            most = getattr(self.scheme, "items_per_user", 1)
             value = calibrate(
                 self.loss,
                 (1 - _LEDGER_ROUNDING) * epsilon,
                 delta,
                 _LEAST_MULTIPLIER,
-                2 * math.sqrt(self.num_steps) / delta,
+                2 * most * math.sqrt(self.num_steps) / delta,
             )
         return float32_above(value)
 

@@ -142,6 +142,18 @@ def test_certificates_agree_with_dp_accounting():
     assert _translation.release_of(event, SPECIAL) == _translation.release_of(event, ADD)
 
 
+@pytest.mark.parametrize(("q", "k"), [(0.75, 4), (1.0, 30)])
+def test_noise_is_calibrated_to_the_budget_and_not_past_it(q, k):
+    """More than one item moves the sum further than the sensitivity that a multiplier is over."""
+    sigma = privacy.certified_noise_multiplier(PoissonItems(q, k), 2, 1.0, 1e-2, ADD)
+    spent = privacy.certificate(
+        events.repeated(events.item_sampled_gaussian(sigma, q, k), 2), 1e-2, ADD
+    ).epsilon
+    assert 1.0 - 1e-3 <= spent <= 1.0
+    unsampled = privacy.certified_noise_multiplier(privacy.FullBatch(), 2, 1.0, 1e-2, ADD)
+    assert sigma <= k * unsampled * (1 + 1e-9)
+
+
 def test_events_are_read_as_they_were_written():
     rng = np.random.default_rng(1)
     for k in (2, 3, 17):

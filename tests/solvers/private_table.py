@@ -207,13 +207,16 @@ def _of_two_items(problem: Problem, budget: Budget, **given: Any) -> Any:
 def _solve_two_items(
     key: Any, plan: Any, objective: Any, data: UserData, params: Any, **given: Any
 ) -> Any:
-    """Record 2u and 2u + 1 are the items of user u."""
+    return item_sampled_sgd.solve(key, plan, objective, paired(data), params, **given)
 
-    def paired(leaf: Any) -> Any:
+
+def paired(data: UserData) -> UserData:
+    """Records 2u and 2u + 1, of one row each, as the items of user u."""
+
+    def pair(leaf: Any) -> Any:
         return leaf[:, 0].reshape(-1, 2, *leaf.shape[2:]) if len(leaf) % 2 == 0 else leaf
 
-    data = jax.tree.map(paired, data)
-    return item_sampled_sgd.solve(key, plan, objective, data, params, **given)
+    return jax.tree.map(pair, data)
 
 
 def _of_units(solver: Any, problem: Problem, budget: Budget, **given: Any) -> Any:

@@ -165,12 +165,14 @@ class _Draws:
         lost = error * xp.abs(terms) + 4.0 * eps * (grown * sizes + xp.abs(terms))
         total = terms.sum(-1)
         rise = total + xp.where(total < 0, -1.0, 1.0) * lost.sum(-1)
-        rise = xp.maximum(rise, -self.any_drawn[..., None])
-        small = xp.log1p(rise)
+        # No item may be drawn, so that f is at least the chance of that, however near to zero.
+        least, floor = eps - 1.0, self.log_none * (1.0 + 4.0 * eps)
+        small = xp.where(rise > least, xp.log1p(xp.maximum(rise, least)) * (1.0 + 4.0 * eps), floor)
+        small = xp.maximum(small, floor)
         whole = log_chance + x + error + 4.0 * eps * (xp.abs(log_chance) + sizes)
         large = _log_sum(xp, xp.concatenate([self.log_none[..., None, :] + 0.0 * s, whole], -1))
         large = large + 4.0 * eps * (1.0 + xp.abs(large))
-        return xp.where(x.max(-1) > cap, large, small * (1.0 + 4.0 * eps))
+        return xp.where(x.max(-1) > cap, large, small)
 
     def _sum(self, loss: Any, log_weight: Any) -> tuple[Any, Any]:
         """Σ exp(log_weight) (f^α - 1 - α(f - 1)) over the nodes, as (peak, sum / exp(peak))."""

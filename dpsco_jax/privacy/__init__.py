@@ -23,6 +23,7 @@ from dpsco_jax.privacy.curves import (
     laplace,
     pure_dp,
 )
+from dpsco_jax.privacy.curves.binomial import item_sampled_gaussian
 from dpsco_jax.privacy.curves.mixtures import poisson_replaced_gaussian, user_sampled_gaussian
 from dpsco_jax.privacy.curves.poisson import poisson_subsampled_gaussian
 from dpsco_jax.privacy.curves.subsampling import (
@@ -31,6 +32,7 @@ from dpsco_jax.privacy.curves.subsampling import (
 )
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
+from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.iteration import (
     last_iterate_gdp,
     last_iterate_loss,
@@ -80,6 +82,7 @@ __all__ = [
     "GaussianReleases",
     "Ledger",
     "Poisson",
+    "PoissonItems",
     "PoissonUsers",
     "PrivacyLoss",
     "Releases",
@@ -107,6 +110,7 @@ __all__ = [
     "gdp_within",
     "inexact_certificate",
     "inexact_loss",
+    "item_sampled_gaussian",
     "laplace",
     "last_iterate_gdp",
     "last_iterate_loss",

@@ -72,8 +72,10 @@ def certified_noise_multiplier(
         # Far from the root, how far says nothing about where it is.
         return math.log(min(max(spent / epsilon, 1e-2), 1e2))
 
-    # Without sampling, num_steps releases are one Gaussian: a multiplier that is always enough.
-    enough = math.log(accountants.gaussian_noise_multiplier(epsilon, delta) * math.sqrt(num_steps))
+    # Without sampling, num_steps releases are one Gaussian: a multiplier that is always enough, of the
+    # sensitivity, or of all items of a user where it is that of one.
+    unsampled = accountants.gaussian_noise_multiplier(epsilon, delta) * math.sqrt(num_steps)
+    enough = math.log(unsampled * getattr(sampling, "items_per_user", 1))
     if excess(enough, accountants.FEW_POINTS) > -1e-9:
         return math.exp(accountants.raised(enough, lambda x: excess(x) <= 0.0))
     if excess(_LEAST, accountants.FEW_POINTS) <= 0:

@@ -35,10 +35,11 @@ from dpsco_jax.privacy.certificates import Certificate, certificate_of
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
+from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, PoissonUsers, WithoutReplacement
 
-Scheme = FullBatch | Poisson | PoissonUsers | WithoutReplacement
+Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
 
 ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
@@ -98,13 +99,15 @@ class GaussianSteps(NamedTuple):
                 self.scheme, self.num_steps, epsilon, delta, self.relation
             )
         else:
-            # The ledger adds in float32 and rounds up: leave it the room.
+            # The ledger adds in float32 and rounds up: leave it the room. The sensitivity may be that of
+            # one of a user's items.
+            most = getattr(self.scheme, "items_per_user", 1)
             value = calibrate(
                 self.loss,
                 (1 - _LEDGER_ROUNDING) * epsilon,
                 delta,
                 _LEAST_MULTIPLIER,
-                2 * math.sqrt(self.num_steps) / delta,
+                2 * most * math.sqrt(self.num_steps) / delta,
             )
         return float32_above(value)
 

@@ -11,7 +11,8 @@ Formal guarantee: with the ledger's loss, under ``aggregate.relation``, for ever
 ``update`` has returned, however it is used (adaptive composition). Assumed: the users in each step
 were drawn by ``sampling``, anew and independently of all other draws (a user is anyone who may be
 drawn; who was drawn stays secret; with ``PoissonUsers`` the sensitivity is that of one unit, and
-the aggregate has clipped each user's sum to the cap), the key is secret and starts one state only, and
+the aggregate has clipped each user's sum to the cap; with ``PoissonItems`` the sensitivity is that of one
+item, and no user has more items than it says), the key is secret and starts one state only, and
 no state is used for two different updates. A step with several releases from one random draw is not
 covered by the sum of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their
 own in one aggregate (``clipped_mean``). Wrappers that throw away the state of an update
@@ -37,6 +38,7 @@ from dpsco_jax._checks import require, require_instance, require_key, require_po
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
+from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.sampling import (
     FullBatch,
     Poisson,
@@ -46,9 +48,9 @@ from dpsco_jax.privacy.sampling import (
 )
 from dpsco_jax.transforms.aggregate import Aggregate
 
-_SCHEMES = (FullBatch, Poisson, PoissonUsers, WithoutReplacement, WithReplacement)
+_SCHEMES = (FullBatch, Poisson, PoissonItems, PoissonUsers, WithoutReplacement, WithReplacement)
 
-Scheme = FullBatch | Poisson | PoissonUsers | WithoutReplacement | WithReplacement
+Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement | WithReplacement
 
 
 class PrivatizeState(NamedTuple):
@@ -88,7 +90,8 @@ def privatize(
             for the multiplier that it used. It must not depend on what was released. A traced zero
             adds no noise and makes the ledger infinite.
         sampling: how the users of a step are drawn: ``FullBatch()``, ``Poisson(...)``,
-            ``PoissonUsers(...)``, ``WithoutReplacement(...)`` or ``WithReplacement(...)`` of ``privacy``.
+            ``PoissonItems(...)``, ``PoissonUsers(...)``, ``WithoutReplacement(...)`` or
+            ``WithReplacement(...)`` of ``privacy``.
         noise_correlation: for streams in which a user takes part in few steps, known beforehand:
             ``banded_square_root(...)`` of ``mechanisms.correlated_noise``. One release of
             ``noise_multiplier`` then pays for the whole stream of ``num_steps`` updates, at the first

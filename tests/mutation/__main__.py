@@ -36,6 +36,7 @@ from tests.mutation.faults_geometry import FAULTS as GEOMETRY
 from tests.mutation.faults_ghost import FAULTS as GHOST
 from tests.mutation.faults_histograms import FAULTS as HISTOGRAMS
 from tests.mutation.faults_inexact import FAULTS as INEXACT
+from tests.mutation.faults_items import FAULTS as ITEMS
 from tests.mutation.faults_iteration import FAULTS as ITERATION
 from tests.mutation.faults_llt import FAULTS as LLT
 from tests.mutation.faults_mended import FAULTS as MENDED
@@ -54,7 +55,7 @@ from tests.mutation.results import Book, Row, table
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
-    *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
+    *ITERATION, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
     *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test

@@ -67,5 +67,8 @@ def test_all_blocks():
     assert 0.0 < float(session["scheduled_epsilon"]) < 0.9 * float(session["spent"])
     assert {leaf.way for leaf in session["lora"].leaves} == {"factors"}
     assert session["choice"].way == "ghost"
+    assert session["compared"].items.variance <= session["compared"].users.variance
+    assert 3.9 < float(session["spent_on_items"]) <= 4.0
+    assert session["by_items"].certificate().epsilon <= float(session["spent_on_items"])
     assert float(privacy.epsilon(session["solution"].privacy, 1e-5)) <= 1.25 * 2.0
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(session["eqx_params"]))

@@ -61,6 +61,10 @@ CURVES = {
         privacy.user_sampled_gaussian,
         [(4.0, 0.001, 1.5), (2.0, 0.01, 2.5), (0.5, 0.3, 9.0)],
     ),
+    "item_sampled": (
+        lambda sigma, q: privacy.item_sampled_gaussian(sigma, q, 3),
+        [(4.0, 0.001), (2.0, 0.01), (0.5, 0.3)],
+    ),
     "without_replacement": (
         privacy.subsampled_gaussian_without_replacement,
         [(4.0, 1000, 1), (2.0, 1000, 10), (0.5, 1000, 300)],
@@ -203,7 +207,7 @@ def _gradients_are_finite(curve, settings):
     return all(np.isfinite(gradient(size)) for size in (1e-4, 0.5, 30.0))
 
 
-_MIXTURES = ("poisson_replaced", "user_sampled")
+_MIXTURES = ("poisson_replaced", "user_sampled", "item_sampled")
 
 
 def test_gradients_are_finite():

@@ -18,8 +18,10 @@ from dpsco_jax import privacy
 from dpsco_jax.privacy import (
     FullBatch,
     Poisson,
+    PoissonItems,
     PoissonUsers,
     WithoutReplacement,
+    _item_kinds,
     _kinds,
     accountants,
     certificate,
@@ -38,6 +40,8 @@ SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 KINDS = {
     _kinds.Approximate(0.5, 1e-7): REPLACE,
     _kinds.Gaussian(2.0): SPECIAL,
+    _item_kinds.ItemsSampled(2.0, 0.1, 3): ADD,
+    _item_kinds.ItemsSampled(2.0, 1 / 3, 40): SPECIAL,
     _kinds.Laplace(2.0): ADD,
     _kinds.NonPrivate(): REPLACE,
     _kinds.PoissonSampled(0.1, 2.0): ADD,
@@ -49,6 +53,7 @@ KINDS = {
 SCHEMES = (
     FullBatch(),
     *(Poisson(probability) for probability in (0.0, 0.1, np.float32(0.3), 1.0)),
+    *(PoissonItems(*numbers) for numbers in ((0.0, 2), (0.1, 1), (np.float32(0.1), 3), (1.0, 3))),
     *(PoissonUsers(*numbers) for numbers in ((0.0, 2.0), (0.1, np.float32(1.5)), (0.1, math.inf))),
     *(WithoutReplacement(100, batch_size) for batch_size in (0, 10, 100)),
 )

@@ -28,6 +28,7 @@ import math
 import types
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -69,6 +70,7 @@ from dpsco_jax.solvers.user_level import (
     auto,
     finite_class,
     item_group_privacy,
+    item_sampled_sgd,
     localized_sgd,
     metric_entropy,
     momentum_sgd,
@@ -196,6 +198,27 @@ def _plain_means(problem: Problem, budget: Budget, **given: Any) -> Any:
     return dataclasses.replace(finite_class.plan(problem, budget, **given), winsorized=False)
 
 
+def _of_two_items(problem: Problem, budget: Budget, **given: Any) -> Any:
+    """A plan for users of two items each: the records of a row are items, whose gradients are clipped."""
+    sizes = {"num_users": problem.num_users // 2, "items_per_user": 2}
+    return item_sampled_sgd.plan(dataclasses.replace(problem, **sizes), budget, **given)
+
+
+def _solve_two_items(
+    key: Any, plan: Any, objective: Any, data: UserData, params: Any, **given: Any
+) -> Any:
+    return item_sampled_sgd.solve(key, plan, objective, paired(data), params, **given)
+
+
+def paired(data: UserData) -> UserData:
+    """Records 2u and 2u + 1, of one row each, as the items of user u."""
+
+    def pair(leaf: Any) -> Any:
+        return leaf[:, 0].reshape(-1, 2, *leaf.shape[2:]) if len(leaf) % 2 == 0 else leaf
+
+    return jax.tree.map(pair, data)
+
+
 def _of_units(solver: Any, problem: Problem, budget: Budget, **given: Any) -> Any:
     """A plan for data whose records are the units of users of two elements each."""
     users = dataclasses.replace(problem, num_users=problem.num_users // 2)
@@ -214,6 +237,9 @@ ELEMENT_SGD, FEDERATED = (
         __name__=solver.__name__, plan=functools.partial(_of_units, solver), solve=solver.solve
     )
     for solver in (element_sgd, federated)
+)
+ITEM_SAMPLED = types.SimpleNamespace(
+    __name__=item_sampled_sgd.__name__, plan=_of_two_items, solve=_solve_two_items
 )
 AUTO = types.SimpleNamespace(
     __name__=auto.__name__,
@@ -272,6 +298,8 @@ ROWS: tuple[Row, ...] = (
     _row("output_perturbation", output_perturbation, 8, distance=1.0, share=0.5),
     _row("item_group_privacy, full", item_group_privacy, 8, num_steps=3),
     _row("item_group_privacy, sampled", item_group_privacy, 8, num_steps=3, batch_size=8, above=2.5),
+    _row("item_sampled_sgd, poisson", ITEM_SAMPLED, 8, num_steps=3, removed=True, accountant="rdp",
+        **SAMPLED),
     _row("private_ac_sa, full", private_ac_sa, 8, num_steps=3, batch_size=8),
     _row("private_ac_sa, sampled", private_ac_sa, 8, num_steps=3, clip_norm=0.5, **SAMPLED),
     _row(

@@ -148,6 +148,8 @@ def _scheme(release: Release):
     match type(release.scheme).__name__:
         case "Poisson":
             return ("poisson", float(np.asarray(release.scheme.probability)))
+        case "PoissonItems":
+            return ("poisson_items", *release.scheme)
         case "PoissonUsers":
             return ("poisson_users", *release.scheme)
         case "WithoutReplacement":
@@ -185,7 +187,7 @@ def _check_samples(row: Row, found: Measured) -> None:
     declared = set()
     for release in found.base.releases:
         scheme = _scheme(release)
-        if scheme is not None and scheme[0] == "poisson":
+        if scheme is not None and scheme[0] in ("poisson", "poisson_items"):
             declared.add(Draw("poisson", (float(row.num_users), scheme[1])))
         elif scheme is not None and scheme[0] == "poisson_users":
             declared.add(Draw("poisson", (float(row.num_users // row.elements), scheme[1])))
@@ -277,7 +279,8 @@ def _calls(plan: Any):
 def _exact_places(row: Row, schemes: Sequence[Any], middle: int) -> tuple[int, ...]:
     """At which of the orders the independent account is the cost itself, so that a ledger is not above it."""
     ways = {scheme[0] if scheme else "everybody" for scheme in schemes}
-    if row.kind != "gaussian" or not ways <= {"everybody", "poisson", "without_replacement"}:
+    known = {"everybody", "poisson", "poisson_items", "without_replacement"}
+    if row.kind != "gaussian" or not ways <= known:
         return ()
     # Of a sampled release a curve is a bound at small orders, and the grid ends before the largest do.
     return (5, middle, -20) if ways == {"everybody"} else (middle,)

@@ -41,10 +41,11 @@ def pairs(multiplier: float, scheme: Any) -> list[Pair]:
     Args:
         multiplier: standard deviation of the noise over the sensitivity.
         scheme: ``None`` for everybody, ``("poisson", q)`` with a user who is added or removed, or
-            ``("poisson", q, "replaced")`` with one who is replaced,
-            ``("without_replacement", population, batch)`` or ``("with_replacement", population, draws)``
-            with a user who is replaced; or ``("poisson_users", q, cap)`` with one unit of a user who is
-            replaced, where the user's units are drawn together and their sum is ``cap`` units long at most.
+            ``("poisson", q, "replaced")`` with one who is replaced, ``("without_replacement", population,
+            batch)`` or ``("with_replacement", population, draws)`` with a user who is replaced; or
+            ``("poisson_users", q, cap)`` with one unit of a user who is replaced, where the user's units are
+            drawn together and their sum is ``cap`` units long at most; or ``("poisson_items", q, k)`` with a
+            user of k items who is added or removed, each item drawn by itself.
     """
     if scheme is not None and scheme[0] == "interval":
         heads = special.expit(multiplier / 2)
@@ -59,6 +60,13 @@ def pairs(multiplier: float, scheme: Any) -> list[Pair]:
         chances, far = (1 - numbers[0], numbers[0]), numbers[1]
         ends = [Law(chances, (0.0, shift / 2 * length)) for length in (far, far - 2)]
         return [(ends[0], ends[1]), (ends[1], ends[0])]
+    if name == "poisson_items":
+        # Of the user's items, all alike, a binomial number is drawn.
+        times = np.arange(int(numbers[1]) + 1)
+        drawn = Law(
+            tuple(stats.binom(int(numbers[1]), numbers[0]).pmf(times)), tuple(shift * times)
+        )
+        return [(drawn, nothing), (nothing, drawn)]
     if name == "poisson":
         count = stats.binom(1, numbers[0])
         times = np.arange(2)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
@@ -24,6 +25,8 @@ from dp_accounting import (
     SelfComposedDpEvent,
     ZCDpEvent,
 )
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from scipy import special, stats
 
 from dpsco_jax._checks import (
     require,
@@ -31,10 +34,15 @@ from dpsco_jax._checks import (
     require_multiplier,
     require_probability,
 )
-from dpsco_jax.privacy import _kinds
+from dpsco_jax.privacy import _item_kinds, _kinds
 from dpsco_jax.privacy.curves import _mixture_sum
-from dpsco_jax.privacy.dp_accounting.events import ApproximateDpEvent, UserSampledDpEvent
+from dpsco_jax.privacy.dp_accounting.events import (
+    ApproximateDpEvent,
+    UserSampledDpEvent,
+    item_sampled_gaussian,
+)
 
+_ULPS = 256  # how far from its true value the mean of a binomial may be computed
 _SQUARED = "0, inf or in [1e-100, 1e100]"
 
 
@@ -100,6 +108,41 @@ def _users(event: UserSampledDpEvent, relation: NeighboringRelation) -> _kinds.R
     return _kinds.users_sampled(event.sampling_probability, sigma, halves)
 
 
+def _mixture(event: MixtureOfGaussiansDpEvent, relation: NeighboringRelation) -> _kinds.Release:
+    _item_kinds.require_proof(relation, lambda: event)
+    numbers = event.sensitivities, event.sampling_probs
+    places, chances = (np.asarray(each, np.float64) for each in numbers)
+    good = 2 <= len(places) == len(chances) and np.array_equal(places, np.arange(len(places)))
+    require(good, "sensitivities", event.sensitivities, f"0, 1, ..., k, in {event!r}")
+    sigma = _multiplier(event, event.standard_deviation)
+    return _item_kinds.items_sampled(sigma, _rate(event, chances), len(places) - 1)
+
+
+def _rate(event: MixtureOfGaussiansDpEvent, chances: np.ndarray) -> float:
+    """The q of a binomial number of items; of chances that were computed in another way, one that is enough.
+
+    Mass may be moved to greater counts (docs/privacy/mixtures.md, section 5): it is enough if no count is
+    passed with a smaller probability.
+    """
+    k = len(chances) - 1
+    counts = np.arange(1, k + 1)
+    above = np.clip(np.cumsum(chances[::-1])[::-1][1:], 0.0, 1.0)
+    mean = float(above.sum()) / k
+    short = [float(f"{mean:.{digits}g}") for digits in range(1, 17)]
+    rates = np.array([*short, *(mean + np.spacing(mean) * np.arange(-_ULPS, _ULPS + 1))])
+    rates = rates[(rates >= 0) & (rates <= 1)]
+    written = stats.binom(k, rates[:, None]).pmf(np.arange(k + 1))
+    same = np.flatnonzero(np.all(written == chances, axis=1))
+    if len(same):
+        return float(rates[same[0]])
+    enough = min(1.0, float(special.betaincinv(counts, k - counts + 1, above).max()) * (1 + 1e-12))
+    passed = special.betainc(counts, k - counts + 1, enough)
+    whole = bool(np.all(chances >= 0)) and abs(float(chances.sum()) - 1) <= 1e-9
+    near = whole and np.allclose(above, passed, rtol=1e-6, atol=1e-12)
+    require(near, "sampling_probs", event.sampling_probs, f"binomial, in {event!r}")
+    return enough
+
+
 def _fixed_size(
     event: SampledWithoutReplacementDpEvent, relation: NeighboringRelation
 ) -> _kinds.Release:
@@ -116,6 +159,7 @@ _RELEASES: dict[type, Callable[[Any, NeighboringRelation], _kinds.Release]] = {
     ApproximateDpEvent: _approximate,
     GaussianDpEvent: _gaussian,
     LaplaceDpEvent: _laplace,
+    MixtureOfGaussiansDpEvent: _mixture,
     NonPrivateDpEvent: _non_private,
     PoissonSampledDpEvent: _poisson,
     SampledWithoutReplacementDpEvent: _fixed_size,
@@ -138,6 +182,9 @@ _EVENTS: dict[type, Callable[[Any], DpEvent]] = {
         PoissonSampledDpEvent(r.sampling_probability, GaussianDpEvent(r.noise_multiplier))
         if r.cap == 1.0
         else UserSampledDpEvent(r.sampling_probability, r.cap, GaussianDpEvent(r.noise_multiplier))
+    ),
+    _item_kinds.ItemsSampled: lambda r: item_sampled_gaussian(
+        r.noise_multiplier, r.sampling_probability, r.items_per_user
     ),
     _kinds.ZeroConcentrated: lambda r: ZCDpEvent(r.rho, r.xi),
 }

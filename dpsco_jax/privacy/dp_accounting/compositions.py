@@ -7,7 +7,8 @@ Source: ``dp_accounting.dp_event``.
 
 Formal guarantee: refused, before anything is computed, is every event that is not known and every event
 under a relation for which there is no proof. Poisson sampling is served under every relation, with users'
-units under REPLACE_ONE and REPLACE_SPECIAL, sampling of a fixed number under REPLACE_ONE and
+units under REPLACE_ONE and REPLACE_SPECIAL, users' items one by one under ADD_OR_REMOVE_ONE and
+REPLACE_SPECIAL, sampling of a fixed number under REPLACE_ONE and
 ADD_OR_REMOVE_ONE.
 
 Cost: one pass over the event.
@@ -37,8 +38,8 @@ def compositions(event: DpEvent, relation: NeighboringRelation) -> list[Composit
     There is more than one list only where parts of the records are released in parallel; the cost of the
     event is the largest over the lists. Known releases are Gaussian, Laplace, ``ZCDpEvent``,
     ``ApproximateDpEvent``, ``NonPrivateDpEvent``, and Gaussians under Poisson (of records, or of users with
-    all their units: ``UserSampledDpEvent``) or fixed-size sampling; all
-    Gaussians on the same sample are one Gaussian.
+    all their units: ``UserSampledDpEvent``; of items one by one: a binomial mixture of Gaussians) or
+    fixed-size sampling; all Gaussians on the same sample are one Gaussian.
 
     Raises:
         ValueError: names the part of the event that is unknown, malformed, or has no proof under the

@@ -16,6 +16,7 @@ import math
 from typing import SupportsFloat
 
 import attrs
+import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     GaussianDpEvent,
@@ -26,6 +27,8 @@ from dp_accounting import (
 )
 from dp_accounting import DpEvent as DpEvent
 from dp_accounting import NonPrivateDpEvent as NonPrivateDpEvent
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from scipy import stats
 
 from dpsco_jax._checks import (
     require_instance,
@@ -130,6 +133,27 @@ def user_sampled_gaussian(
         cap: norm of the sum over a user's units over that of one unit; in [1, inf].
     """
     return UserSampledDpEvent(sampling_probability, cap, gaussian(noise_multiplier))  # type: ignore[arg-type]
+
+
+def item_sampled_gaussian(
+    noise_multiplier: SupportsFloat, sampling_probability: SupportsFloat, items_per_user: int
+) -> DpEvent:
+    """Gaussian noise on a sum over items that are each sampled independently, several of them a user's.
+
+    A mixture of Gaussians over how many of a user's items are drawn, which is binomial.
+
+    Args:
+        noise_multiplier: σ over the norm to which what one item adds is clipped.
+        sampling_probability: of each item, in [0, 1].
+        items_per_user: the most items that a user has.
+    """
+    require_probability("sampling_probability", sampling_probability)
+    k = require_integer("items_per_user", items_per_user, 1)
+    chances = stats.binom(k, float(sampling_probability)).pmf(np.arange(k + 1))
+    places, chances = (tuple(map(float, numbers)) for numbers in (range(k + 1), chances))
+    return MixtureOfGaussiansDpEvent(
+        _nonnegative("noise_multiplier", noise_multiplier), places, chances
+    )
 
 
 def subsampled_gaussian_without_replacement(

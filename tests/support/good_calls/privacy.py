@@ -201,6 +201,15 @@ GOOD: dict[str, dict[str, Any]] = {
         "cap": _CAP,
         "event": kinds.OBJECT(events.gaussian(2.0)),
     },
+    "privacy.dp_accounting.events.item_sampled_gaussian": {
+        **_NOISE,
+        "items_per_user": kinds.COUNT(3),
+    },
+    "privacy.curves.binomial.item_sampled_gaussian": {
+        **_NOISE,
+        "items_per_user": kinds.COUNT(3),
+        "relation": kinds.RELATION(_ADD),
+    },
     "privacy.curves.mixtures.poisson_replaced_gaussian": _NOISE,
     "privacy.curves.mixtures.user_sampled_gaussian": {**_NOISE, "cap": _CAP},
     "privacy.pld.mixture_pairs.poisson_replaced_gaussian": {
@@ -360,6 +369,24 @@ def _users_release(probability: Any, cap: Any, noise_multiplier: Any, relation: 
     return privacy.PoissonUsers(probability, cap).gaussian_release(noise_multiplier, relation)
 
 
+def _items_loss(
+    probability: Any, items_per_user: Any, noise_multiplier: Any, relation: Any = _ADD
+) -> Any:
+    scheme = privacy.PoissonItems(probability, items_per_user)
+    return scheme.gaussian_loss(noise_multiplier, relation)
+
+
+def _items_event(probability: Any, items_per_user: Any, noise_multiplier: Any) -> Any:
+    return privacy.PoissonItems(probability, items_per_user).gaussian_event(noise_multiplier)
+
+
+def _items_release(
+    probability: Any, items_per_user: Any, noise_multiplier: Any, relation: Any
+) -> Any:
+    scheme = privacy.PoissonItems(probability, items_per_user)
+    return scheme.gaussian_release(noise_multiplier, relation)
+
+
 def _full_loss(noise_multiplier: Any, relation: Any) -> Any:
     return privacy.FullBatch().gaussian_loss(noise_multiplier, relation)
 
@@ -402,6 +429,9 @@ SCHEMES: dict[str, Any] = {
     "privacy.sampling.PoissonUsers.gaussian_loss": _users_loss,
     "privacy.sampling.PoissonUsers.gaussian_event": _users_event,
     "privacy.sampling.PoissonUsers.gaussian_release": _users_release,
+    "privacy.item_sampling.PoissonItems.gaussian_loss": _items_loss,
+    "privacy.item_sampling.PoissonItems.gaussian_event": _items_event,
+    "privacy.item_sampling.PoissonItems.gaussian_release": _items_release,
     "privacy.sampling.FullBatch.gaussian_loss": _full_loss,
     "privacy.sampling.FullBatch.gaussian_event": _full_event,
     "privacy.sampling.FullBatch.gaussian_release": _full_release,
@@ -415,6 +445,12 @@ GOOD["privacy.sampling.Poisson.gaussian_loss"]["relation"] = kinds.RELATION(_ADD
 GOOD["privacy.sampling.Poisson.gaussian_release"]["relation"] = kinds.RELATION(_ADD)
 for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):
     GOOD[f"privacy.sampling.PoissonUsers.{_path}"]["cap"] = _CAP
+for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):
+    GOOD[f"privacy.item_sampling.PoissonItems.{_path}"] |= {
+        "relation": kinds.RELATION(_ADD),
+        "items_per_user": kinds.COUNT(3),
+    }
+del GOOD["privacy.item_sampling.PoissonItems.gaussian_event"]["relation"]
 # A scheme draws as many users as it says: a float is none, even where it is a whole number.
 _DRAWN = Kind("integer >= 0", (5.0, *kinds.COUNT_OR_ZERO.bad))
 for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):

@@ -82,6 +82,9 @@ def _path(solver: Any) -> str:
 
 _BY_ROW = {_path(row.solver): row for row in reversed(ROWS)}
 GOOD: dict[str, dict[str, Any]] = {path: _call(row) for path, row in _BY_ROW.items()}
+GOOD["solvers.user_level.item_sampled_sgd.solve"] |= {
+    "data": _data(private_table.paired(_BY_ROW["solvers.user_level.item_sampled_sgd.solve"].data()))
+}
 GOOD["solvers.item_level.private_ac_sa.solve"] |= {"center": _CENTER(None)}
 GOOD["solvers.element_level.federated.solve"] |= {"server": kinds.OBJECT.but(None)(optax.sgd(0.1))}
 GOOD["solvers.resque.ball_accelerated_erm.solve"] |= {

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
@@ -382,6 +383,20 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.user_level.multipass_sgd.plan": _asked(),
     "solvers.user_level.phased_erm.plan": _asked(),
     "solvers.user_level.item_group_privacy.plan": _asked(),
+    "solvers.user_level.item_sampled_sgd.plan": {
+        **_asked(),
+        "problem": _PROBLEM(PROBLEM),
+        "batch_size": 5,
+        "relation": kinds.RELATION(NeighboringRelation.ADD_OR_REMOVE_ONE),
+    },
+    "solvers.user_level.sampling_choice.plan": {
+        **_asked(),
+        "problem": _PROBLEM(PROBLEM),
+        "batch_size": 5,
+        "correlation": kinds.PROBABILITY(0.5),
+        "clip": kinds.CHOICE("equal"),
+        "kept": Kind("numbers of items", ((), (0,), (99,), (1.5,), 7, "nonsense"))((1,)),
+    },
     "solvers.user_level.output_perturbation.plan": _asked(),
 }
 

@@ -17,6 +17,7 @@ from dpsco_jax.problems import (
     problem,
     reference,
     restricted_lipschitz,
+    stored,
     synthetic,
     synthetic_elements,
     tables,
@@ -26,6 +27,7 @@ from dpsco_jax.problems import (
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Example",
     "Objective",
     "Problem",
+    "StoredUsers",
     "UserData",
     "element_distance",
     "elements",
@@ -47,6 +50,7 @@ __all__ = [
     "problem",
     "reference",
     "restricted_lipschitz",
+    "stored",
     "synthetic",
     "synthetic_elements",
     "tables",

@@ -85,8 +85,10 @@ class Sums:
         _checks.require_instance("oracle", oracle, SumOracle)
         _checks.require_instance("data", data, StoredUsers)
         self.oracle, self.data = oracle, data
-        self.draw = jax.jit(self._draw)
-        self._add = jax.jit(self._added, static_argnames="at_once")
+        self._by_groups = False
+        # Keys go as their words: every block of a step is of the same key, at places of its own.
+        self._draw = jax.jit(self._drawn, static_argnames="impl")
+        self._add = jax.jit(self._added, static_argnames=("impl", "at_once"))
 
     def estimate(self, key: jax.Array, params: Any) -> Estimate:
         """As ``oracle(key, params, data)`` in memory; who is drawn and how many is secret, as there.
@@ -125,11 +127,12 @@ class Sums:
 
             def total(key: jax.Array, params: Any) -> Any:
                 if not nothing:
-                    nothing.append(self._nothing(key, params, at_once))
-                so_far = nothing[0]
+                    nothing.append(self._nothing(params, at_once))
+                so_far, words = nothing[0], jax.random.key_data(key)
+                settings = {"impl": jax.random.key_impl(key), "at_once": at_once}
                 for block, rows in blocks:
                     what = (block.counted, block.position, np.int32(block.trips))
-                    so_far = self._add(so_far, key, params, rows, what, at_once=at_once)
+                    so_far = self._add(so_far, words, params, rows, what, **settings)
                     # What is dispatched and not done would hold on to the rows of all blocks.
                     jax.block_until_ready(so_far)
                     del rows
@@ -145,9 +148,10 @@ class Sums:
         sum_in_parts, count = total
         return summed(self._parts(key, params).finish(sum_in_parts), count)
 
-    def _draw(self, key: jax.Array) -> UserSample:
+    def _drawn(self, words: jax.Array, impl: Any) -> UserSample:
         sampler = self.oracle.sampler
         assert sampler is not None
+        key = jax.random.wrap_key_data(words, impl=impl)
         return sampler(self.oracle.keys(key)[0])
 
     @functools.cached_property
@@ -158,7 +162,7 @@ class Sums:
         fixed: list[Any] = []
 
         def indices(key: jax.Array) -> jax.Array:
-            sample = self._draw(key)
+            sample = self._drawn(jax.random.key_data(key), jax.random.key_impl(key))
             fixed.append(sample.size if isinstance(sample.size, int) else None)
             return sample.indices
 
@@ -178,10 +182,11 @@ class Sums:
 
         jax.eval_shape(look, jax.random.key(0), params)
         users, sample = self.data.num_users, self.sample_shape
-        if sample is None and found[0] >= users:
-            # Everybody is one chunk: a block of whole groups is, here.
-            block = -(-self.data.block_users // _GROUPS) * _GROUPS
-            return min(users, block)
+        block = -(-self.data.block_users // _GROUPS) * _GROUPS
+        # Everybody is one chunk: a block of whole groups is, here.
+        self._by_groups = sample is None and found[0] >= users and block < users
+        if self._by_groups:
+            return block
         most = sample.size if sample is not None and isinstance(sample.size, int) else users
         return min(found[0], most)
 
@@ -189,18 +194,18 @@ class Sums:
         """The blocks of one estimate, at least one."""
         users = self.data.num_users
         if self.oracle.sampler is None:
-            chosen, count = None, users
+            chosen, count, most = None, users, users
         else:
-            sample = self.draw(key)
-            count = int(sample.size)
+            sample = self._draw(jax.random.key_data(key), impl=jax.random.key_impl(key))
+            count, most = int(sample.size), len(sample.indices)
             chosen = np.asarray(sample.indices)[:count]
-        together = max(self.data.block_users // at_once, 1)
+        together = min(max(self.data.block_users // at_once, 1), -(-most // at_once))
         chunk = np.arange(at_once, dtype=np.int64)
         trips = -(-count // at_once)
         for first in range(0, max(trips, 1), together):
             starts = (first + np.arange(together, dtype=np.int64)) * at_once
             place = starts[:, None] + chunk
-            if chosen is None:
+            if chosen is None and not self._by_groups:
                 # The last chunk starts early enough to be whole, as in memory: who was counted is masked.
                 place = np.minimum(starts, users - at_once)[:, None] + chunk
             counted = (place >= starts[:, None]) & (place < count)
@@ -216,14 +221,21 @@ class Sums:
             )
 
     def _added(
-        self, total: Any, key: jax.Array, params: Any, rows: Any, block: Any, at_once: int
+        self,
+        total: Any,
+        words: jax.Array,
+        params: Any,
+        rows: Any,
+        block: Any,
+        impl: Any,
+        at_once: int,
     ) -> Any:
-        parts = self._parts(key, params)
+        parts = self._parts(jax.random.wrap_key_data(words, impl=impl), params)
         counted, position, trips = block
         ready = self.data.form(rows)
         return chunks.add_chunks(total, parts.chunk_sum, ready, counted, position, at_once, trips)
 
-    def _nothing(self, key: jax.Array, params: Any, at_once: int) -> Any:
+    def _nothing(self, params: Any, at_once: int) -> Any:
         """The empty total."""
 
         def one_chunk(key: jax.Array, params: Any, rows: Any) -> Any:
@@ -233,4 +245,4 @@ class Sums:
         rows = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((at_once, *x.shape[1:]), x.dtype), self.data.shapes
         )
-        return _sums.zeros(jax.eval_shape(one_chunk, key, params, rows))
+        return _sums.zeros(jax.eval_shape(one_chunk, jax.random.key(0), params, rows))

@@ -13,6 +13,7 @@ Cost: one system call for each run of neighbouring rows.
 
 import math
 import os
+import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,18 +76,20 @@ class NpyFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
-        self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115
+        self._number = os.open(self._path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._number)
         self._state = _state(self._path)
         try:
-            version = np.lib.format.read_magic(self._file)
-            read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-                version, np.lib.format.read_array_header_2_0
-            )
-            self.shape, by_column, self.dtype = read(self._file)
+            with open(self._path, "rb") as file:
+                version = np.lib.format.read_magic(file)
+                first = version == (1, 0)
+                read = np.lib.format.read_array_header_1_0
+                read = read if first else np.lib.format.read_array_header_2_0
+                self.shape, by_column, self.dtype = read(file)
+                self._offset = file.tell()
         except (ValueError, OSError, EOFError) as broken:
             raise ValueError(f"items must be NumPy files, got {self._path!r}: {broken}") from None
         _checks.require(not by_column, "items", self._path, "files of arrays in C order")
-        self._offset = self._file.tell()
         self._row = math.prod(self.shape[1:]) * self.dtype.itemsize
         whole = self._offset + self.shape[0] * self._row if self.shape else -1
         found = self._state[1]
@@ -111,7 +114,7 @@ class NpyFile:
     def _read(self, into: memoryview, offset: int) -> None:
         done = 0
         while done < len(into):
-            got = os.preadv(self._file.fileno(), [into[done:]], offset + done)
+            got = os.preadv(self._number, [into[done:]], offset + done)
             if got <= 0:
                 raise ValueError(f"data must not change during a run, got a cut file {self._path}")
             done += got

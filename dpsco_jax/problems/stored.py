@@ -73,8 +73,7 @@ class StoredUsers:
         opened_mask: Any = None if mask is None else _row_files.opened(mask)
         rows: Any = UserData(jax.tree.map(_row_files.opened, items), opened_mask)
         self._rows = rows
-        every = jax.tree.leaves(rows)
-        grids = sorted({leaf.shape[:2] for leaf in every})
+        grids = sorted({leaf.shape[:2] for leaf in jax.tree.leaves(rows.items)})
         same = len(grids) == 1 and len(grids[0]) == 2 and min(grids[0]) >= 1
         _checks.require(same, "items", grids, "arrays [users, items, ...], all of the same two")
         _checks.require(grids[0][0] < 2**31, "items", grids[0][0], "of fewer than 2^31 users")

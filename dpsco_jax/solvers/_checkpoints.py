@@ -52,7 +52,7 @@ def loaded(path: str, known_by: bytes, like: Any) -> tuple[int, Any]:
     if not os.path.exists(path):
         return 0, like
     try:
-        with np.load(path, allow_pickle=False) as kept:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as kept:
             form, found, step, *arrays = (kept[name] for name in kept.files)
     except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as broken:
         raise ValueError(f"checkpoint must be the file of a run, got {path}: {broken}") from None

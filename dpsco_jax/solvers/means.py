@@ -126,12 +126,11 @@ class Clipped:
         scheme, relation, _ = self.releases.steps
         by_item = self.shift == "item" and self.smoothing_radius is not None
         # Shifts are drawn for every item by the oracle of rows only.
-        make = loop.user_rows_oracle if by_item else loop.clipped_sum_oracle
+        make: Any = loop.user_rows_oracle if by_item else loop.clipped_sum_oracle
         combine = transforms.clipped_mean if by_item else transforms.summed_contributions
         sampler = _planning.sampler(scheme, self.releases.population_size)
-        users: Any = data
         oracle, rows = make(
-            objective, users, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
+            objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
         )
         aggregate = combine(self.clip_norm, self.releases.batch_size, relation)
         release = transforms.privatize(aggregate, key, self.releases.noise_multiplier, scheme)

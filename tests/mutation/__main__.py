@@ -54,9 +54,8 @@ from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
-    *SOLVERS,
-    *STORED, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
-    *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
+    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
+    *STORED, *ITERATION, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
     *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test

@@ -35,8 +35,9 @@ from dpsco_jax.problems.stored import StoredUsers
 
 __all__ = ["Sums"]
 
-# Of which blocks hold a multiple, where an oracle leaves it to them what a chunk is: whole groups.
-_GROUPS = 64
+# Of which blocks hold a multiple, where an oracle leaves it to them what a chunk is: whole groups, of the
+# largest size that an oracle adds up without order (``ghost``), a power of two as all others are.
+_GROUPS = 256
 
 
 class Block(NamedTuple):

@@ -1,6 +1,7 @@
 """What is optimized, on whose data: objectives, users, losses, synthetic and real problems.
 
-``dpsco_jax.problems.datasets`` needs the extra ``data`` and is imported by its own name.
+``dpsco_jax.problems.datasets`` needs the extra ``data``, ``dpsco_jax.problems.parquet`` the extra ``parquet``;
+they are imported by their own names.
 """
 
 from dpsco_jax.problems import (

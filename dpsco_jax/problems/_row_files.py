@@ -52,7 +52,7 @@ class InMemory:
         self.shape, self.dtype, self._array = array.shape, array.dtype, array
         found = getattr(array, "filename", None)
         self._file = None if found is None else str(found)
-        self._state = None if self._file is None else _state(self._file)
+        self._state = None if self._file is None else state_of(self._file)
 
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The rows; of a map the file is asked first whether it is as long as it was."""
@@ -64,7 +64,7 @@ class InMemory:
     def require_same(self) -> None:
         """``ValueError`` if the file of a map has been changed."""
         if self._file is not None:
-            _require_same(self._file, self._state)
+            require_same(self._file, self._state)
 
     def state(self) -> Any:
         """Sizes, and of a map its file's size and time."""
@@ -78,7 +78,7 @@ class NpyFile:
         self._path = os.fspath(path)
         self._number = os.open(self._path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._number)
-        self._state = _state(self._path)
+        self._state = state_of(self._path)
         try:
             with open(self._path, "rb") as file:
                 version = np.lib.format.read_magic(file)
@@ -121,33 +121,33 @@ class NpyFile:
 
     def require_same(self) -> None:
         """``ValueError`` if the file has been changed, or another one has its name."""
-        _require_same(self._path, self._state)
+        require_same(self._path, self._state)
 
     def state(self) -> Any:
         """Sizes, and the file's size and time."""
         return (self.shape, self.dtype.str, self._state[1:])
 
 
-def opened(leaf: Any) -> Rows:
-    """Rows of a path, an array, or of what is ``Rows`` already."""
+def opened(leaf: Any, name: str = "items") -> Rows:
+    """Rows of a path, an array, or of what is ``Rows`` already; ``name`` is that of the argument."""
     if isinstance(leaf, str | Path):
         return NpyFile(leaf)
     if isinstance(leaf, np.ndarray):
         return InMemory(leaf)
     own = all(hasattr(leaf, name) for name in ("shape", "dtype", "take", "state", "require_same"))
     good = own and not isinstance(leaf, jax.Array)
-    _checks.require(good, "items", leaf, "a tree of paths of .npy files, NumPy arrays or columns")
+    _checks.require(good, name, leaf, "of paths of .npy files, NumPy arrays or columns")
     return leaf  # type: ignore[no-any-return]
 
 
-def _state(path: str) -> tuple[int, ...]:
+def state_of(path: str) -> tuple[int, ...]:
     found = os.stat(path)
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _require_same(path: str, state: Any) -> None:
+def require_same(path: str, state: Any) -> None:
     try:
-        found = _state(path)
+        found = state_of(path)
     except OSError as gone:
         raise ValueError(f"data must not change during a run, got {gone}") from None
     if found != state:

@@ -70,7 +70,7 @@ class StoredUsers:
         self.prefetch = _checks.require_count("prefetch", prefetch)
         leaves = jax.tree.leaves(items)
         _checks.require(len(leaves) > 0, "items", items, "a tree of at least one array")
-        opened_mask: Any = None if mask is None else _row_files.opened(mask)
+        opened_mask: Any = None if mask is None else _row_files.opened(mask, "mask")
         rows: Any = UserData(jax.tree.map(_row_files.opened, items), opened_mask)
         self._rows = rows
         grids = sorted({leaf.shape[:2] for leaf in jax.tree.leaves(rows.items)})

@@ -2,9 +2,10 @@
 
 import jax
 import numpy as np
+import polars
 import pytest
 
-from dpsco_jax.problems import StoredUsers
+from dpsco_jax.problems import StoredUsers, parquet
 from dpsco_jax.problems.objective import Example
 from tests.problems import saved
 
@@ -101,3 +102,39 @@ def test_another_form_is_made_of_each_block():
     assert longer.shapes.shape == (USERS, 2)
     np.testing.assert_array_equal(longer.form(longer.read(np.array([3]))), 2 * FEATURES[3:4, 0, :2])
     assert data.shapes.items.shape == FEATURES.shape
+
+
+def test_columns_of_parquet_are_the_arrays(tmp_path):
+    path = tmp_path / "users.parquet"
+    lists = {"x": FEATURES.reshape(USERS, 6), "y": LABEL, "m": MASK}
+    frame = polars.DataFrame(lists).with_columns(polars.col("y").arr.to_list())
+    frame.with_columns(one=polars.Series(LABEL[:, 0])).write_parquet(path, row_group_size=16)
+    columns = {
+        name: parquet.column(path, name, shape=shape, group_rows=16)
+        for name, shape in (("x", (2, 3)), ("y", (2,)), ("m", (2,)))
+    }
+    data = StoredUsers(Example(columns["x"], columns["y"]), columns["m"])
+    for numbers in ASKED:
+        wanted = np.asarray(numbers, np.int64)
+        found = data.read(wanted)
+        np.testing.assert_array_equal(found.items.features, FEATURES[wanted])
+        np.testing.assert_array_equal(found.items.label, LABEL[wanted])
+        np.testing.assert_array_equal(found.mask, MASK[wanted])
+    one = parquet.column(path, "one", shape=(1,), group_rows=7)
+    np.testing.assert_array_equal(one.take(np.arange(USERS))[:, 0], LABEL[:, 0])
+    for bad in ({"name": "z"}, {"shape": (3, 3)}, {"shape": 7}, {"group_rows": 0}, {"name": 7}):
+        given = {"path": path, "name": "x", "shape": (2, 3)} | bad
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            parquet.column(**given)
+    frame.head(49).write_parquet(path)
+    with pytest.raises(ValueError, match="must not change"):
+        data.read(np.array([0, 40]))
+    ragged = polars.DataFrame({"x": [[1.0, 2.0]] * 20 + [[1.0]] * 20, "n": [1.0] * 39 + [None]})
+    ragged.write_parquet(path)
+    for name, wrong in (("x", "shape must"), ("n", "column 'n' must be without nulls")):
+        rows = parquet.column(path, name, shape=(2,) if name == "x" else (1,), group_rows=16)
+        with pytest.raises(ValueError, match=wrong):
+            rows.take(np.arange(40))
+    for wrong in (7, __file__):
+        with pytest.raises(ValueError, match="path must"):
+            parquet.column(wrong, "x", shape=(1,))

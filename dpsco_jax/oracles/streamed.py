@@ -15,6 +15,16 @@ here: the section has why the room is enough. Rows that fill up a block are mask
 
 Cost: one read of every user of the sample, while the blocks before are added up; memory of the blocks and one
 integer for each user who may be drawn. Blocks lie on one device.
+
+Example:
+    >>> import jax, numpy as np
+    >>> from dpsco_jax.oracles import gradients, streamed
+    >>> from dpsco_jax.problems.stored import StoredUsers
+    >>> mean_of_items = lambda key, params, items, mask: items.mean(axis=0)
+    >>> oracle = gradients.clipped_gradient_sum(mean_of_items, clip_norm=10.0)
+    >>> sums = streamed.Sums(oracle, StoredUsers(np.ones((100, 2, 3), np.float32)))
+    >>> float(sums.estimate(jax.random.key(0), ()).gradient[0].round(2))
+    100.0
 """
 
 import contextlib
@@ -59,18 +69,7 @@ class Block(NamedTuple):
 
 
 class Sums:
-    """The estimates of one oracle, of which all programs are compiled once.
-
-    Example:
-        >>> import jax, numpy as np
-        >>> from dpsco_jax.oracles import gradients, streamed
-        >>> from dpsco_jax.problems.stored import StoredUsers
-        >>> mean_of_items = lambda key, params, items, mask: items.mean(axis=0)
-        >>> oracle = gradients.clipped_gradient_sum(mean_of_items, clip_norm=10.0)
-        >>> sums = streamed.Sums(oracle, StoredUsers(np.ones((100, 2, 3), np.float32)))
-        >>> float(sums.estimate(jax.random.key(0), ()).gradient[0].round(2))
-        100.0
-    """
+    """The estimates of one oracle, of which all programs are compiled once."""
 
     def __init__(self, oracle: SumOracle, data: StoredUsers) -> None:
         """Compiles nothing yet.

@@ -1,6 +1,6 @@
 """What is optimized, on whose data: objectives, users, losses, synthetic and real problems.
 
-``dpsco_jax.problems.datasets`` needs the extra ``data``, ``dpsco_jax.problems.parquet`` the extra ``parquet``;
+``datasets`` needs the extra ``data``, ``parquet`` the extra of that name;
 they are imported by their own names.
 """
 

@@ -16,7 +16,7 @@ Example:
     >>> rows = np.arange(12.0, dtype=np.float32).reshape(4, 3)
     >>> polars.DataFrame({"x": rows}).write_parquet(f"{folder.name}/users.parquet")
     >>> data = StoredUsers(parquet.column(f"{folder.name}/users.parquet", "x", shape=(1, 3)))
-    >>> data.read([2]).items.tolist()
+    >>> data.read(np.array([2])).items.tolist()
     [[[6.0, 7.0, 8.0]]]
 """
 

@@ -30,7 +30,9 @@ def save(path: str, known_by: bytes, step: int, tree: Any) -> None:
     """
     leaves = [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(tree)]
     part = path + ".part"
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(number, "wb") as file:
+        os.fchmod(number, 0o600)  # also where the file was there before
         head = (np.int64(_FORM), np.frombuffer(known_by, np.uint8), np.int64(step))
         np.savez(file, *head, *(np.asarray(leaf) for leaf in leaves))
         file.flush()

@@ -18,7 +18,7 @@ Example:
     >>> from dpsco_jax.solvers.user_level import sgd
     >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
     >>> plan = sgd.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=5, batch_size=20)
-    >>> stored = StoredUsers(jax.tree.map(np.asarray, made.data.items), np.asarray(made.data.mask))
+    >>> stored = StoredUsers(jax.tree.map(np.asarray, made.data.items))  # or paths of files
     >>> arguments = (jax.random.key(1), plan, made.objective, stored, jnp.zeros(3))
     >>> out_of_core.solve(sgd, *arguments).params.shape
     (3,)

@@ -18,6 +18,7 @@ Example:
     >>> data = StoredUsers(parquet.column(f"{folder.name}/users.parquet", "x", shape=(1, 3)))
     >>> data.read(np.array([2])).items.tolist()
     [[[6.0, 7.0, 8.0]]]
+    >>> folder.cleanup()
 """
 
 import math

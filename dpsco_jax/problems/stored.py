@@ -21,6 +21,7 @@ Example:
     >>> data = StoredUsers(Example(f"{folder.name}/x.npy", f"{folder.name}/y.npy"))
     >>> data.num_users, data.read(np.array([7, 3])).items.features.shape
     (1000, (2, 1, 5))
+    >>> folder.cleanup()
 """
 
 import copy

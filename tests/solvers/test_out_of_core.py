@@ -89,7 +89,7 @@ def test_accelerated_methods_have_the_same_means(tmp_path):
 
 @pytest.mark.slow
 def test_staged_methods_run(tmp_path):
-    plan = _plan(staged_ac_sa)
+    plan = _plan(staged_ac_sa, num_steps=8)
     disk = staged_ac_sa.solve(jax.random.key(7), plan, OBJECTIVE, _stored(tmp_path), START)
     np.testing.assert_allclose(_memory(staged_ac_sa, plan).params, disk.params, rtol=1e-5)
 

@@ -67,26 +67,34 @@ def _same(memory, disk):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+LATER = ("few", "again", "nobody")  # drawn like the others; in programs of their own
+EVERY = [pytest.param(x, marks=[pytest.mark.slow] * (x in LATER)) for x in SAMPLERS]
+
+
+@pytest.mark.parametrize("sampler", EVERY)
 def test_the_sum_of_gradients_is_that_in_memory(sampler):
     memory, disk = _both("gradients", SAMPLERS[sampler])
     _same(memory, disk)
     assert sampler == "nobody" or np.linalg.norm(disk.gradient) > 0
 
 
-@pytest.mark.parametrize("kind", ["linear", "ghost", "shifted"])
+@pytest.mark.parametrize(
+    "kind", ["linear", "shifted", pytest.param("ghost", marks=pytest.mark.slow)]
+)
 def test_the_sums_of_other_oracles_are_those_in_memory(kind):
     _same(*_both(kind, SAMPLERS["poisson"]))
 
 
-@pytest.mark.parametrize(("chunk", "block_users"), [(8, 1), (8, 64), (7, 203)])
+@pytest.mark.parametrize(
+    ("chunk", "block_users"), [(8, 1), pytest.param(7, 203, marks=pytest.mark.slow)]
+)
 def test_the_sum_is_that_in_memory_for_other_blocks(chunk, block_users):
     _same(*_both("linear", None, chunk=chunk, block_users=block_users))
 
 
 @pytest.mark.parametrize(
     ("data", "chunk", "close"),
-    [(SINGLE, 8, 2.0**-40), (DATA, 900, 1e-6)],
+    [(SINGLE, 8, 2.0**-40), pytest.param(DATA, 900, 1e-6, marks=pytest.mark.slow)],
     ids=["single", "one chunk"],
 )
 def test_where_everybody_is_one_chunk_the_same_groups_are_added_block_by_block(data, chunk, close):
@@ -102,14 +110,12 @@ def test_users_at_their_bound_have_the_room_of_all_users():
     users = 4000
     one = np.tile(np.float32([1.0, 0.0]), (users, 1, 1))
     of_user = lambda key, params, items, mask: items[0]  # noqa: E731
-    for sampler in (None, lambda key: sampling.without_replacement(key, users, 3000)):
-        oracle = gradients.clipped_gradient_sum(of_user, 0.5, sampler, 8)
-        memory = jax.jit(lambda key, data, oracle=oracle: oracle(key, (), data))
-        sums = streamed.Sums(oracle, StoredUsers(one, block_users=80))
-        disk = sums.estimate(jax.random.key(0), ())
-        _same(memory(jax.random.key(0), UserData(one)), disk)
-        # One float tells the room of all users from that of a block.
-        assert disk.gradient[0] * np.float32(_sums.room(80) / _sums.room(3000)) > disk.gradient[0]
+    oracle = gradients.clipped_gradient_sum(of_user, 0.5, None, 8)
+    memory = jax.jit(lambda key, data: oracle(key, (), data))
+    disk = streamed.Sums(oracle, StoredUsers(one, block_users=80)).estimate(jax.random.key(0), ())
+    _same(memory(jax.random.key(0), UserData(one)), disk)
+    # One float tells the room of all users from that of a block.
+    assert disk.gradient[0] * np.float32(_sums.room(80) / _sums.room(users)) > disk.gradient[0]
 
 
 def test_a_private_histogram_of_users_on_disk():

@@ -62,13 +62,16 @@ def _same(memory, disk):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "fixed", "full"])
+@pytest.mark.parametrize(
+    "sampling", ["poisson", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fixed", "full"))]
+)
 def test_the_solution_is_that_in_memory(tmp_path, sampling):
     plan = _plan(sampling=sampling)
     disk = sgd.solve(jax.random.key(7), plan, OBJECTIVE, _stored(tmp_path), START)
     _same(_memory(sgd, plan), disk)
 
 
+@pytest.mark.slow
 def test_any_loss_and_another_method_have_the_solution_that_they_have_in_memory(tmp_path):
     network = Objective(
         lambda w, item: jnp.tanh(item.features @ w) * item.label, 1.0, None, domains.whole_space()
@@ -78,6 +81,7 @@ def test_any_loss_and_another_method_have_the_solution_that_they_have_in_memory(
     _same(_memory(momentum_sgd, plan, network), disk)
 
 
+@pytest.mark.slow
 def test_accelerated_methods_have_the_same_means(tmp_path):
     """Their own arithmetic is compiled into another program, which may round it otherwise."""
     plan = _plan(private_ac_sa)

@@ -101,6 +101,8 @@ class Sums:
             ValueError: ``key`` is none or is traced, or a file has changed.
         """
         _checks.require_key(key)
+        concrete = not isinstance(key, jax.core.Tracer)
+        _checks.require(concrete, "key", "a traced one", "concrete: files are read by the host")
         with self.totals([key], params) as total:
             return self.finish(key, params, total(key, params))
 
@@ -187,8 +189,9 @@ class Sums:
         self._by_groups = sample is None and found[0] >= users and block < users
         if self._by_groups:
             return block
-        most = sample.size if sample is not None and isinstance(sample.size, int) else users
-        return min(found[0], most)
+        fixed: Any = None if sample is None else sample.size
+        # As in memory: a batch of fixed size that is no longer than a chunk is one.
+        return int(fixed) if fixed is not None and fixed <= found[0] else min(found[0], users)
 
     def blocks(self, key: jax.Array, at_once: int) -> Iterator[Block]:
         """The blocks of one estimate, at least one."""

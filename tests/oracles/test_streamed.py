@@ -141,6 +141,10 @@ def test_what_is_no_sum_over_users_is_refused():
         streamed.Sums(_oracle("gradients", None), DATA)
     with pytest.raises(ValueError, match="key must"):
         streamed.Sums(_oracle("gradients", None), stored).estimate(0, POINT)
+    with pytest.raises(ValueError, match="key must be concrete"):
+        jax.jit(lambda k: streamed.Sums(_oracle("gradients", None), stored).estimate(k, POINT))(
+            jax.random.key(0)
+        )
 
 
 def test_an_error_of_the_reader_is_raised_and_the_thread_ends():

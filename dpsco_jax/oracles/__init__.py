@@ -19,7 +19,8 @@ Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by au
 same sums without the gradients), ``clipped_sums`` (which of the two), ``linear`` (linear
 models, in closed form), ``linear_users`` (the same, one row for each user), ``smoothed`` (randomized
 smoothing), ``resque`` (reweighted queries around a centre, whose pools are data too), ``unclipped`` (the
-mean over users at once, for methods that are not private), ``chunks`` (the loops that keep memory flat).
+mean over users at once, for methods that are not private), ``chunks`` (the loops that keep memory flat),
+``streamed`` (the same sums over users who stay on disk).
 """
 
 from collections.abc import Callable

@@ -1,11 +1,70 @@
-"""The estimate of a sum in two parts: the float next to it, and what that lacks, the remainder."""
+"""Oracles that are a sum over users, in the parts that a loop over users needs; and their estimate.
 
-from typing import Any
+What it computes: ``SumOracle`` draws a sample, adds up a function of chunks of users, and returns the sum in
+two parts: the float next to it, and what that lacks, the remainder. All users are at hand in its own loop
+(``chunks``); ``streamed`` has another, over users who are read in blocks, with the same parts.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 
-from dpsco_jax import _sums
+from dpsco_jax import _spread, _sums
 from dpsco_jax.oracles import Estimate
+from dpsco_jax.oracles.chunks import split_sum_over_users
+from dpsco_jax.oracles.sampling import UserSample
+
+
+class Parts(NamedTuple):
+    """What is added up in one estimate.
+
+    Attributes:
+        chunk_sum: as of ``chunks.sum_over_users``; returns a sum and a number of gradients.
+        at_once: users in a chunk.
+        finish: of the whole sum, in two parts; the sum itself by default.
+    """
+
+    chunk_sum: Callable[[Any, jax.Array, jax.Array], Any]
+    at_once: int
+    finish: Callable[[Any], Any] = lambda total: total
+
+
+@dataclasses.dataclass(frozen=True)
+class SumOracle:
+    """An oracle that returns the sum of ``chunk_sum`` over a sample of users.
+
+    Attributes:
+        sampler: draws the users of a step; all if ``None``.
+        keys: of the key of a step, that of the sample and that of whatever else is drawn.
+        parts: ``parts(key, params, data, sample)``, with the second of these keys. It looks at the shapes of
+            data and sample only, of all users: ``_sums.room`` pays for them.
+    """
+
+    sampler: Callable[[jax.Array], UserSample] | None
+    keys: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+    parts: Callable[[jax.Array, Any, Any, UserSample | None], Parts]
+
+    def __call__(self, key: jax.Array, params: Any, data: Any) -> Estimate:
+        """The estimate at a point."""
+        return _of_all(self, key, params, data)
+
+
+@functools.partial(_spread.automatic, data="data")
+def _of_all(oracle: SumOracle, key: jax.Array, params: Any, data: Any) -> Estimate:
+    sample_key, other_key = oracle.keys(key)
+    sample = None if oracle.sampler is None else oracle.sampler(sample_key)
+    parts = oracle.parts(other_key, params, data, sample)
+    total, count = split_sum_over_users(parts.chunk_sum, data, sample, parts.at_once)
+    return summed(parts.finish(total), count)
+
+
+def two_keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """That of the sample and that of whatever else is drawn."""
+    sample_key, other_key = jax.random.split(key)
+    return sample_key, other_key
 
 
 def summed(total: Any, num_gradients: jax.Array) -> Estimate:

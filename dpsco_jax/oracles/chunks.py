@@ -135,6 +135,37 @@ def _held(sample: UserSample, first: jax.Array, each: int) -> tuple[UserSample, 
     return UserSample(indices, jnp.sum(mine, dtype=jnp.int32)), own
 
 
+def add_chunks(
+    total: Any,
+    chunk_sum: Callable[[Any, jax.Array, jax.Array], Any],
+    rows: Any,
+    counted: jax.Array,
+    position: jax.Array,
+    at_once: int,
+    trips: jax.Array,
+) -> Any:
+    """The sum so far, and the chunks of one block of users more, one after the other.
+
+    Args:
+        total: of the blocks before, as ``split_sum_over_users`` has it; ``_sums.zeros`` at first.
+        chunk_sum: as there.
+        rows: of the block, a pytree of arrays ``[block, ...]``, ``block`` a multiple of ``at_once``.
+        counted: bool ``[block]``.
+        position: int32 ``[block]``.
+        at_once: users in a chunk, static.
+        trips: how many chunks of the block there are; others are not looked at.
+    """
+
+    def with_next(index: jax.Array, so_far: Any) -> Any:
+        chunk = jax.tree.map(
+            lambda x: lax.dynamic_slice_in_dim(x, index * at_once, at_once),
+            (rows, counted, position),
+        )
+        return _sums.add(so_far, chunk_sum(*chunk))
+
+    return lax.fori_loop(0, trips, with_next, total)
+
+
 def most_rows(data: Any, sample: UserSample | None) -> int:
     """How many rows are added up at most, whoever is drawn; of draws with replacement there may be many."""
     if sample is None:

@@ -33,8 +33,8 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.oracles import Estimate, Oracle
-from dpsco_jax.oracles._summed import summed
-from dpsco_jax.oracles.chunks import map_over_users, most_rows, split_sum_over_users
+from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
+from dpsco_jax.oracles.chunks import map_over_users, most_rows
 from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
@@ -139,10 +139,9 @@ def clipped_gradient_sum(
     require_count("chunk_size", chunk_size)
     require_positive("clip_norm", clip_norm)
 
-    def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
-        sample_key, gradient_key = jax.random.split(key)
-        sample = None if sampler is None else sampler(sample_key)
-
+    def parts(
+        gradient_key: jax.Array, params: Any, data: UserData, sample: UserSample | None
+    ) -> Parts:
         def one_user(row: UserData, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(gradient_key, position)
             return gradient(user_key, _spread.here(params), row.items, row.mask)
@@ -155,10 +154,9 @@ def clipped_gradient_sum(
             return total, count_items(rows, counted)
 
         room = _sums.room(most_rows(data.items, sample), chunk_size)
-        total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
-        return summed(total, num_gradients)
+        return Parts(chunk_sum, chunk_size)
 
-    return _spread.automatic(oracle, "data")
+    return SumOracle(sampler, two_keys, parts)
 
 
 def count_items(data: Any, counted: jax.Array) -> jax.Array:

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _sums
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -46,12 +46,13 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import norms
 from dpsco_jax.geometry.smoothing import ball_coordinate
-from dpsco_jax.oracles import Estimate, Oracle, _ghost_norms, _linear_rows, _local_columns
+from dpsco_jax.oracles import Oracle, _ghost_norms, _linear_rows, _local_columns
 from dpsco_jax.oracles._linear_rows import FULL
 from dpsco_jax.oracles._local_columns import LocalColumns
-from dpsco_jax.oracles._summed import summed
-from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
+from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
+from dpsco_jax.oracles.chunks import most_rows
 from dpsco_jax.oracles.gradients import Sampler
+from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, column_indices
 from dpsco_jax.problems.users import UserData, items_per_user
 
@@ -148,10 +149,16 @@ def clipped_gradient_sum(
         require_nonnegative("smoothing_radius", smoothing_radius)
         _linear_rows.require_vector(model, "a smoothing_radius")
 
-    def oracle(key: Array, params: Float[Array, "dim *outputs"], data: LinearData) -> Estimate:
+    def keys(key: Array) -> tuple[Array, Array]:
         # Without shifts the samples are those of the whole key: no draw is wasted, none changes.
-        sample_key, shift_key = (key, key) if smoothing_radius is None else jax.random.split(key)
-        sample = None if sampler is None else sampler(sample_key)
+        return (key, key) if smoothing_radius is None else two_keys(key)
+
+    def parts(
+        shift_key: Array,
+        params: Float[Array, "dim *outputs"],
+        data: LinearData,
+        sample: UserSample | None,
+    ) -> Parts:
         users, items = data.labels.shape
         dim, axes = len(params), tuple(range(1, params.ndim))
         entry = _linear_rows.entry(model, data)
@@ -210,10 +217,11 @@ def clipped_gradient_sum(
         else:
             room = _sums.room(rows_added, whole)
         most = clip_norm / entry
-        total, num_gradients = split_sum_over_users(chunk_sum, data, sample, whole)
-        return summed(total if entry == 1.0 else _sums.times(total, entry), num_gradients)
+        return Parts(
+            chunk_sum, whole, lambda total: total if entry == 1.0 else _sums.times(total, entry)
+        )
 
-    return _spread.automatic(oracle, "data")
+    return SumOracle(sampler, keys, parts)
 
 
 def shifts(

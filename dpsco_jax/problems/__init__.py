@@ -1,6 +1,7 @@
 """What is optimized, on whose data: objectives, users, losses, synthetic and real problems.
 
-``dpsco_jax.problems.datasets`` needs the extra ``data`` and is imported by its own name.
+``datasets`` needs the extra ``data``, ``parquet`` the extra of that name;
+they are imported by their own names.
 """
 
 from dpsco_jax.problems import (
@@ -17,6 +18,7 @@ from dpsco_jax.problems import (
     problem,
     reference,
     restricted_lipschitz,
+    stored,
     synthetic,
     synthetic_elements,
     tables,
@@ -26,6 +28,7 @@ from dpsco_jax.problems import (
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "Example",
     "Objective",
     "Problem",
+    "StoredUsers",
     "UserData",
     "element_distance",
     "elements",
@@ -47,6 +51,7 @@ __all__ = [
     "problem",
     "reference",
     "restricted_lipschitz",
+    "stored",
     "synthetic",
     "synthetic_elements",
     "tables",

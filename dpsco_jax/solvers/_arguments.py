@@ -19,6 +19,7 @@ from dpsco_jax._pytrees import Number
 from dpsco_jax._shown import Words
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _made_for, _planning
 
@@ -50,7 +51,14 @@ def require_request(
 
 
 def require_run(
-    made: type, key: Any, plan: Any, objective: Any, data: Any, params: Any, trace: Any = None
+    made: type,
+    key: Any,
+    plan: Any,
+    objective: Any,
+    data: Any,
+    params: Any,
+    trace: Any = None,
+    stored: bool = False,
 ) -> None:
     """``ValueError``, by the name of the argument, unless a ``solve`` can start with these.
 
@@ -62,13 +70,16 @@ def require_run(
         data: must be ``UserData`` of the planned number of users.
         params: must be real numbers, as many as planned.
         trace: must be a function if it is given.
+        stored: whether the data may be ``StoredUsers``.
     """
     _checks.require_key(key)
-    require_problem(made, plan, objective, data, params)
+    require_problem(made, plan, objective, data, params, stored)
     _checks.require_given(_checks.require_callable, trace=trace)
 
 
-def require_problem(made: type, plan: Any, objective: Any, data: Any, params: Any) -> None:
+def require_problem(
+    made: type, plan: Any, objective: Any, data: Any, params: Any, stored: bool = False
+) -> None:
     """``ValueError``, by the name of the argument, unless plan, objective, data and start fit together.
 
     Args:
@@ -82,10 +93,13 @@ def require_problem(made: type, plan: Any, objective: Any, data: Any, params: An
             mask must be booleans ``[users, items]``.
         params: must be a tree of real floating leaves, with as many entries as the plan states in ``dim``,
             if it does; a single array if the objective is a linear model.
+        stored: whether the data may be ``StoredUsers``, of which only shapes are looked at.
     """
     require_plan(made, plan)
     _checks.require_instance("objective", objective, Objective)
     _made_for.require_same(plan, objective)
+    if not (stored and isinstance(data, StoredUsers)):
+        _checks.require_instance("data", data, UserData)
     _require_data(data)
     if hasattr(plan, "num_units"):
         _planning.require_units("data", plan.num_units, data)
@@ -143,7 +157,6 @@ def require_like(name: str, point: Any, params: Any) -> None:
 
 
 def _require_data(data: Any) -> None:
-    _checks.require_instance("data", data, UserData)
     shapes = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(data.items)]
     grid = len(shapes) > 0 and len(set(shapes)) == 1 and len(shapes[0]) == 2
     _checks.require(grid, "data.items", shapes, "arrays [users, items, ...], all of the same two")

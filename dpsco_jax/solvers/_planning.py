@@ -31,6 +31,7 @@ from dpsco_jax.privacy.releases import (
 )
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData, num_users
 
 __all__ = [
@@ -106,10 +107,10 @@ def require_units(name: str, planned: int, data: Any) -> None:
         )
 
 
-def require_accounted(planned: int, data: UserData) -> None:
+def require_accounted(planned: int, data: UserData | StoredUsers) -> None:
     """``ValueError`` unless the data have the number of users that releases are accounted for."""
     # Positions of absent users would be read as those of the last one.
-    found = num_users(data)
+    found = data.num_users if isinstance(data, StoredUsers) else num_users(data)
     shown = Words(f"{found} users")
     _checks.require(found == planned, "data", shown, f"of the {planned} users accounted for")
 

@@ -35,9 +35,9 @@ import optax
 from dpsco_jax import _checks, transforms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.users import UserData
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.solvers import loop
-from dpsco_jax.solvers.means import Mean
+from dpsco_jax.solvers.means import Clipped, Mean
 from dpsco_jax.solvers.solution import Solution, Status, finished
 
 __all__ = [
@@ -234,7 +234,7 @@ def run(
     mean: Mean,
     method: Method,
     objective: Objective,
-    data: UserData,
+    data: Any,
     params: Any,
     num_steps: int,
     gradients: int,
@@ -248,7 +248,7 @@ def run(
         mean: of the users' gradients.
         method: what is done with it.
         objective: static; the domain, and the regularizer whose exact gradient is added.
-        data: of all users.
+        data: ``UserData``; or ``StoredUsers``, for ``means.Clipped`` with no shift of a round or item.
         params: the starting point; projected onto the domain.
         num_steps: T, static.
         gradients: the public number of item gradients of the run.
@@ -262,7 +262,11 @@ def run(
     _checks.require_instance("method", method, Method)
     _checks.require_choice("method.on_halt", method.on_halt, _ON_HALT)
     oracle_key, noise_key = jax.random.split(key)
-    start = objective.domain.project(params)
+    project = objective.domain.project
+    if isinstance(data, StoredUsers):
+        _checks.require_instance("mean", mean, Clipped)
+        project = jax.jit(project)  # rounded as in a compiled run
+    start = project(params)
     oracle, rows, release, may_halt = mean.open(noise_key, objective, data, start)
     rest = optax.chain(_regularizers(objective, pull, start), method.steps)
     chain = transforms.until_halted(release, rest) if may_halt else optax.chain(release, rest)

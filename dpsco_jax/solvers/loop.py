@@ -35,7 +35,9 @@ from dpsco_jax.oracles import (
     smoothed,
 )
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _stored_loop
 
 
 class Run(NamedTuple):
@@ -71,10 +73,13 @@ def run(
         oracle: see ``dpsco_jax.oracles``; one for all steps, or ``ByStep``.
         optimizer: a chain whose first transformation takes the oracle's gradient.
         params: the starting point.
-        data: what the oracle takes.
+        data: what the oracle takes; or ``StoredUsers``, for a sum over users and outside of ``jit``.
         num_steps: static.
         trace: ``trace(params, opt_state, estimate)`` after each step, for study; see the file's docstring.
     """
+    if isinstance(data, StoredUsers):
+        end = _stored_loop.run(key, oracle, optimizer, params, data, num_steps, trace)
+        return Run(*end)
     optimizer = optax.with_extra_args_support(optimizer)
 
     def step(carry: tuple[Any, Any, Count], t: Array) -> tuple[tuple[Any, Any, Count], Any]:
@@ -96,7 +101,7 @@ def run(
 
 def clipped_sum_oracle(
     objective: Objective,
-    data: UserData,
+    data: UserData | StoredUsers,
     params: Any,
     clip_norm: Any,
     sampler: gradients.Sampler | None,
@@ -113,7 +118,7 @@ def clipped_sum_oracle(
 
     Args:
         objective: static.
-        data: of all users.
+        data: of all users; they may be on disk.
         params: a point, for its shapes.
         clip_norm: bound on a user's gradient.
         sampler: draws the users of a step; all if ``None``.
@@ -133,15 +138,20 @@ def clipped_sum_oracle(
     model = objective.vector_model if shifted else objective.linear_model
     single = jax.tree.leaves(data.items)[0].shape[1] == 1
     if asked == "auto" and model is not None and (single or not shifted):
-        prepared = linear.prepare(model, data, len(params))
         form = linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size, smoothing_radius)
-        return form, prepared
+        if isinstance(data, StoredUsers):
+            return form, data.mapped(lambda block: linear.prepare(model, block, len(params)))
+        return form, linear.prepare(model, data, len(params))
     if shifted:
         gradient = smoothed.user_gradient(objective, smoothing_radius)
         return gradients.clipped_gradient_sum(gradient, clip_norm, sampler, chunk_size), data
-    way = "chunks" if unaltered else clipped_sums.choice(objective, data, params).way
+    way = "chunks" if unaltered else clipped_sums.choice(objective, _shapes(data), params).way
     oracle = clipped_sums.clipped_gradient_sum(objective, way, clip_norm, sampler, chunk_size)
     return oracle, data
+
+
+def _shapes(data: UserData | StoredUsers) -> UserData:
+    return data.shapes if isinstance(data, StoredUsers) else data
 
 
 def user_rows_oracle(

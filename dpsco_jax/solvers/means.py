@@ -34,6 +34,7 @@ from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, loop
 
@@ -113,7 +114,9 @@ class Clipped:
         per_norm = self.releases.noise_multiplier * (2 if replaced else 1)
         return per_norm * self.clip_norm / self.releases.batch_size
 
-    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+    def open(
+        self, key: jax.Array, objective: Objective, data: UserData | StoredUsers, start: Any
+    ) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
         Raises:
@@ -123,7 +126,7 @@ class Clipped:
         scheme, relation, _ = self.releases.steps
         by_item = self.shift == "item" and self.smoothing_radius is not None
         # Shifts are drawn for every item by the oracle of rows only.
-        make = loop.user_rows_oracle if by_item else loop.clipped_sum_oracle
+        make: Any = loop.user_rows_oracle if by_item else loop.clipped_sum_oracle
         combine = transforms.clipped_mean if by_item else transforms.summed_contributions
         sampler = _planning.sampler(scheme, self.releases.population_size)
         oracle, rows = make(

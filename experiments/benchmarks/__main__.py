@@ -30,6 +30,7 @@ SUITES = (
     "draws",
     "sweep",
     "memory",
+    "out_of_core",
     "concentration",
     "accelerated_erm",
     "resque",

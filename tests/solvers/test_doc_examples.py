@@ -25,7 +25,8 @@ FILES = sorted(
     if not found.name.startswith("_")
 )
 FILES += [
-    "dpsco_jax.solvers.first_order",
+    *("dpsco_jax.solvers.first_order", "dpsco_jax.solvers.out_of_core"),
+    *("dpsco_jax.problems.stored", "dpsco_jax.problems.parquet", "dpsco_jax.oracles.streamed"),
     "dpsco_jax.geometry.subspaces",
     "dpsco_jax.transforms.project_subspace",
 ]
@@ -33,7 +34,7 @@ FILES += [
 
 # Most of the time of all examples: these wait for `make test-slow`. Their solvers run in tests of their own.
 LONG = {
-    *("ball.ball_ac_sa", "first_order", "sampling.routes"),
+    *("ball.ball_ac_sa", "first_order", "out_of_core", "sampling.routes"),
     *("user_level.accelerated_sgd", "user_level.accelerated_strongly_convex"),
     *("user_level.finite_class", "user_level.localized_sgd", "user_level.phased_erm"),
     *("ball.ball_acceleration", "combinators.composite", "combinators.localization"),

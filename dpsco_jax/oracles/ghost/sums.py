@@ -31,12 +31,13 @@ from jaxtyping import ArrayLike
 
 from dpsco_jax import _checks, _spread, _sums
 from dpsco_jax.geometry import clipping
-from dpsco_jax.oracles import Estimate, Oracle
-from dpsco_jax.oracles._summed import summed
+from dpsco_jax.oracles import Oracle
+from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
 from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
 from dpsco_jax.oracles.ghost import _adding, _parts, _terms
 from dpsco_jax.oracles.ghost._program import Program
 from dpsco_jax.oracles.gradients import Sampler, count_items
+from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
 
@@ -145,9 +146,8 @@ def clipped_gradient_sum(
     def of_user(params: Any, user: UserData) -> Any:
         return loss(params, user.items, user.mask)
 
-    def oracle(key: jax.Array, params: Any, data: UserData) -> Estimate:
-        sample_key, _ = jax.random.split(key)
-        sample = None if sampler is None else sampler(sample_key)
+    def parts(key: jax.Array, params: Any, data: UserData, sample: UserSample | None) -> Parts:
+        del key
         _checks.require_real_leaves("params", params)
         params = jax.tree.map(jnp.asarray, params)
         how = _How(
@@ -159,10 +159,9 @@ def clipped_gradient_sum(
             total = _clipped(of_user, _spread.here(params), rows, counted, how)
             return total, count_items(rows, counted)
 
-        total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
-        return summed(total, num_gradients)
+        return Parts(chunk_sum, chunk_size)
 
-    return _spread.automatic(oracle, "data")
+    return SumOracle(sampler, two_keys, parts)
 
 
 class _How(NamedTuple):

@@ -47,6 +47,7 @@ import jax
 from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
@@ -172,7 +173,7 @@ def solve(
     key: jax.Array,
     plan: Plan,
     objective: Objective,
-    data: UserData,
+    data: UserData | StoredUsers,
     params: Any,
     center: Any = None,
     trace: Callable[[Any, Any, Any], Any] | None = None,
@@ -183,7 +184,7 @@ def solve(
         key: a typed key.
         plan: of ``plan``.
         objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
+        data: with ``plan.num_users`` users; not under ``jit`` if they are on disk.
         params: the starting point; projected onto the domain.
         center: of the added regularization, a public point; the starting point if left out.
         trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
@@ -192,7 +193,7 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one, or ``center`` is no real
             floating tree of the shape of the parameters.
     """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace, stored=True)
     if center is not None:
         _arguments.require_like("center", center, params)
     method = first_order.ac_sa(plan.smoothness, plan.strong_convexity, objective.domain)

@@ -46,6 +46,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means, plans
 from dpsco_jax.solvers._by_mean import ByMean
@@ -189,7 +190,7 @@ def solve(
     key: jax.Array,
     plan: Plan,
     objective: Objective,
-    data: UserData,
+    data: UserData | StoredUsers,
     params: Any,
     trace: Callable[[Any, Any, Any], Any] | None = None,
 ) -> Solution:
@@ -199,14 +200,14 @@ def solve(
         key: a typed key.
         plan: of ``plan``.
         objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
+        data: with ``plan.num_users`` users; not under ``jit`` if they are on disk.
         params: the starting point; projected onto the domain.
         trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace, stored=True)
     method = first_order.staged_ac_sa(plan.smoothness, plan.lengths, objective.domain)
     steps, items = plan.releases.num_steps, jax.tree.leaves(data.items)[0].shape[1]
     gradients = plan.user_gradients * items

@@ -42,6 +42,7 @@ from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, plans
 from dpsco_jax.solvers.solution import Solution
@@ -140,7 +141,7 @@ def solve(
     key: jax.Array,
     plan: Plan,
     objective: Objective,
-    data: UserData,
+    data: UserData | StoredUsers,
     params: Any,
     trace: Callable[[Any, Any, Any], Any] | None = None,
 ) -> Solution:
@@ -150,14 +151,14 @@ def solve(
         key: a typed key.
         plan: of ``plan``.
         objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
+        data: with ``plan.num_users`` users; not under ``jit`` if they are on disk.
         params: the starting point; projected onto the domain.
         trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.
     """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
+    _arguments.require_run(Plan, key, plan, objective, data, params, trace, stored=True)
     step, domain, steps = plan.step_size, objective.domain, plan.num_steps
     method = (
         first_order.linear_decay(step, steps, domain, plan.momentum)

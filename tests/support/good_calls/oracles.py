@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax.oracles import linear, preconditioned, resque
+from dpsco_jax.oracles import gradients, linear, preconditioned, resque
+from dpsco_jax.problems.stored import StoredUsers
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
 from tests.support.objects import DATA, DIM, OBJECTIVE, VECTOR
@@ -25,6 +26,12 @@ _GHOST = {
 _CLIP = {"clip_norm": kinds.POSITIVE(1.0)}
 
 GOOD: dict[str, dict[str, Any]] = {
+    "oracles.streamed.Sums": {
+        "oracle": kinds.OBJECT(
+            gradients.clipped_gradient_sum(gradients.user_gradient(OBJECTIVE), 1.0)
+        ),
+        "data": kinds.OBJECT(StoredUsers(np.ones((12, 3, DIM), np.float32))),
+    },
     "oracles.clipped_sums.clipped_gradient_sum": {**_CLIP, "way": kinds.CHOICE("chunks")},
     "oracles.ghost.sums.clipped_sum": {
         **_GHOST,
@@ -107,7 +114,7 @@ GOOD: dict[str, dict[str, Any]] = {
 EXEMPT: dict[tuple[str, str], str] = {
     **{
         (f"oracles.{name}", "*"): "a part of an oracle, called for every chunk behind its checks"
-        for name in ("linear.shifts", "gradients.count_items")
+        for name in ("linear.shifts", "gradients.count_items", "chunks.add_chunks")
     },
     ("oracles.chunks.map_over_users", "data"): "any pytree with an axis of users",
     ("oracles.chunks.most_rows", "data"): "any pytree with an axis of users",

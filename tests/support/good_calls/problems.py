@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars
 
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.datasets import task
@@ -56,6 +57,13 @@ def _temporary() -> tempfile.TemporaryDirectory:
 
 
 @functools.cache
+def _parquet() -> Path:
+    path = Path(_temporary().name) / "users.parquet"
+    polars.DataFrame({"x": np.ones((4, 3), np.float32)}).write_parquet(path)
+    return path
+
+
+@functools.cache
 def _folder() -> Path:
     """A folder with batches of CIFAR-10 and an archive of features, of two images each."""
     folder = Path(_temporary().name)
@@ -66,7 +74,25 @@ def _folder() -> Path:
     return folder
 
 
+_STORED = np.ones((4, 3, 2), np.float32)
+
 GOOD: dict[str, dict[str, Any]] = {
+    "problems.parquet.column": {
+        "path": Kind("path of a Parquet file", (7, None, __file__))(Fresh(lambda: _parquet())),
+        "name": Kind("a column of it", ("nonsense", 7, None))("x"),
+        "shape": Kind("that of a row", ((4,), (-1,), "1", 7, None))((1, 3)),
+        "group_rows": kinds.COUNT(2),
+    },
+    "problems.stored.StoredUsers": {
+        "items": Kind("arrays or paths", (7, None, (), _STORED[0, 0], _STORED.astype(complex)))(
+            _STORED
+        ),
+        "mask": Kind("booleans [users, items]", (np.ones((4, 3)), np.ones((4, 2), bool), 7))(
+            np.ones((4, 3), bool)
+        ),
+        "block_users": kinds.COUNT(2),
+        "prefetch": kinds.COUNT(2),
+    },
     "problems.concentration.trajectory_gradient_failure": {"gdp": kinds.NONNEGATIVE},
     "problems.concentration.trajectory_gradient_radius": {"gdp": kinds.NONNEGATIVE},
     "problems.concentration.user_gradient_radius": {"epsilon": kinds.NONNEGATIVE},
@@ -184,6 +210,7 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 EXEMPT: dict[tuple[str, str], str] = {
+    ("problems.parquet.Column", "*"): "made by column, which is tried",
     (
         "problems.encoding.Encoding",
         "*",

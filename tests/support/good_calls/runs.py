@@ -7,11 +7,12 @@ row. A plan is made once, when it is first asked for; nothing is run, since refu
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax.problems import losses
+from dpsco_jax.problems import StoredUsers, losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.ball import ball_acceleration, parallel_baselines, parallel_sco
 from dpsco_jax.solvers.convex import ac_sa
@@ -135,5 +136,16 @@ GOOD["solvers.convex.ac_sa.solve"] = {
 for _solver in (parallel_baselines, parallel_sco):
     _planned = functools.cache(functools.partial(_solver.plan, **_NUMBERS))
     GOOD[_path(_solver)] = {"plan": _PLAN(Fresh(_planned)), **_ASKED}
+
+_ON_DISK = _BY_ROW["solvers.user_level.sgd.solve"]
+GOOD["solvers.out_of_core.solve"] = _call(_ON_DISK) | {
+    "solver": Kind("module of a solver", ("nonsense", 7, None, OBJECTIVE))(_ON_DISK.solver),
+    "data": Kind(
+        "users on disk",
+        (*kinds.OBJECT.bad, _ON_DISK.data(), StoredUsers(np.ones((3, 2, DIM)).astype(np.float32))),
+    )(StoredUsers(*jax.tree.map(np.asarray, _ON_DISK.data()))),
+    "checkpoint": Kind("path of a file", (7, 1.5, True))(None),
+    "progress": Kind("function", ("nonsense", 7))(None),
+}
 
 EXEMPT: dict[tuple[str, str], str] = {}

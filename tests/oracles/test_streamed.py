@@ -1,0 +1,187 @@
+"""Sums over users on disk are those in memory, to the last bit; readers that fail are heard of, and leave."""
+
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import _sums, transforms
+from dpsco_jax.oracles import ghost, gradients, linear, sampling, smoothed, streamed
+from dpsco_jax.oracles._prefetch import prefetched
+from dpsco_jax.problems import StoredUsers, losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+from tests.problems import saved
+
+USERS, ITEMS, DIM = 203, 2, 3
+OBJECTIVE = losses.logistic(1.0)
+_RNG = np.random.default_rng(0)
+_X = _RNG.normal(size=(USERS, ITEMS, DIM)).astype(np.float32)
+DATA = UserData(
+    Example(_X, np.sign(_X[..., 0] + _RNG.normal(size=(USERS, ITEMS))).astype(np.float32)),
+    _RNG.random((USERS, ITEMS)) < 0.8,
+)
+DATA.items.features[3] = np.nan
+DATA.items.label[200] = np.inf  # in the last block
+SINGLE = UserData(jax.tree.map(lambda x: x[:, :1], DATA.items))
+POINT = jnp.asarray([0.5, -1.0, 2.0])
+SAMPLERS = {
+    "all": None,
+    "poisson": lambda key: sampling.poisson(key, USERS, 0.3),
+    "nobody": lambda key: sampling.poisson(key, USERS, 0.0),
+    "fixed": lambda key: sampling.without_replacement(key, USERS, 61),
+    "few": lambda key: sampling.without_replacement(key, USERS, 5),
+    "again": lambda key: sampling.with_replacement(key, USERS, 40),
+}
+
+
+def _oracle(kind, sampler, chunk=8):
+    if kind == "linear":
+        return linear.clipped_gradient_sum(OBJECTIVE.linear_model, 0.4, sampler, chunk)
+    if kind == "ghost":
+        return ghost.clipped_gradient_sum(OBJECTIVE, 0.4, sampler, chunk)
+    if kind == "shifted":
+        return gradients.clipped_gradient_sum(
+            smoothed.user_gradient(OBJECTIVE, 0.5), 0.4, sampler, chunk
+        )
+    return gradients.clipped_gradient_sum(gradients.user_gradient(OBJECTIVE), 0.4, sampler, chunk)
+
+
+def _form(kind, data):
+    return linear.prepare(OBJECTIVE.linear_model, data, DIM) if kind == "linear" else data
+
+
+def _both(kind, sampler, data=DATA, chunk=8, block_users=50):
+    oracle = _oracle(kind, sampler, chunk)
+    stored = StoredUsers(data.items, data.mask, block_users=block_users)
+    sums = streamed.Sums(oracle, stored.mapped(lambda block: _form(kind, block)))
+    memory = jax.jit(lambda key, data: oracle(key, POINT, _form(kind, data)))
+    return memory(jax.random.key(3), data), sums.estimate(jax.random.key(3), POINT)
+
+
+def _same(memory, disk):
+    for a, b in zip(jax.tree.leaves(memory), jax.tree.leaves(disk), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+LATER = ("few", "again", "nobody")  # drawn like the others; in programs of their own
+EVERY = [pytest.param(x, marks=[pytest.mark.slow] * (x in LATER)) for x in SAMPLERS]
+
+
+@pytest.mark.parametrize("sampler", EVERY)
+def test_the_sum_of_gradients_is_that_in_memory(sampler):
+    memory, disk = _both("gradients", SAMPLERS[sampler])
+    _same(memory, disk)
+    assert sampler == "nobody" or np.linalg.norm(disk.gradient) > 0
+
+
+@pytest.mark.parametrize(
+    "kind", ["linear", "shifted", pytest.param("ghost", marks=pytest.mark.slow)]
+)
+def test_the_sums_of_other_oracles_are_those_in_memory(kind):
+    _same(*_both(kind, SAMPLERS["poisson"]))
+
+
+@pytest.mark.parametrize(
+    ("chunk", "block_users"), [(8, 1), pytest.param(7, 203, marks=pytest.mark.slow)]
+)
+def test_the_sum_is_that_in_memory_for_other_blocks(chunk, block_users):
+    _same(*_both("linear", None, chunk=chunk, block_users=block_users))
+
+
+@pytest.mark.parametrize(
+    ("data", "chunk", "close"),
+    [(SINGLE, 8, 2.0**-40), pytest.param(DATA, 900, 1e-6, marks=pytest.mark.slow)],
+    ids=["single", "one chunk"],
+)
+def test_where_everybody_is_one_chunk_the_same_groups_are_added_block_by_block(data, chunk, close):
+    """Of several items a user's own gradient is rounded by another program, and not the same."""
+    data = jax.tree.map(lambda x: np.concatenate([x, 2 * x if x.dtype != bool else x] * 2), data)
+    memory, disk = _both("linear", None, data, chunk, block_users=256)
+    assert memory.num_gradients == disk.num_gradients
+    exact = [np.float64(x.gradient) + np.float64(x.extra_args["remainder"]) for x in (memory, disk)]
+    np.testing.assert_allclose(*exact, rtol=close)
+
+
+def test_users_at_their_bound_have_the_room_of_all_users():
+    users = 4000
+    one = np.tile(np.float32([1.0, 0.0]), (users, 1, 1))
+    of_user = lambda key, params, items, mask: items[0]  # noqa: E731
+    oracle = gradients.clipped_gradient_sum(of_user, 0.5, None, 8)
+    memory = jax.jit(lambda key, data: oracle(key, (), data))
+    disk = streamed.Sums(oracle, StoredUsers(one, block_users=80)).estimate(jax.random.key(0), ())
+    _same(memory(jax.random.key(0), UserData(one)), disk)
+    # One float tells the room of all users from that of a block.
+    assert disk.gradient[0] * np.float32(_sums.room(80) / _sums.room(users)) > disk.gradient[0]
+
+
+def test_a_private_histogram_of_users_on_disk():
+    """A statistic of one's own, and an existing mechanism: float64 counts, and noise around them."""
+    kinds = np.arange(USERS)[:, None] % 4
+    of_user = lambda key, params, items, mask: jax.nn.one_hot(items[0], 4)  # noqa: E731
+    oracle = gradients.clipped_gradient_sum(of_user, 1.0)
+    sums = streamed.Sums(oracle, StoredUsers(kinds.astype(np.int32), block_users=64))
+    found = sums.estimate(jax.random.key(0), ())
+    np.testing.assert_allclose(found.gradient, np.bincount(kinds[:, 0]), rtol=3e-5)
+    chain = transforms.privatize(transforms.summed_contributions(1.0, 1), jax.random.key(1), 2.0)
+    state = chain.init(jnp.zeros(4))
+    noised, state = chain.update(found.gradient, state, jnp.zeros(4), **found.extra_args)
+    assert 0 < np.abs(noised - found.gradient).max() < 4 * 6
+
+
+def test_what_is_no_sum_over_users_is_refused():
+    stored = StoredUsers(DATA.items)
+    rows = gradients.per_user_gradients(gradients.user_gradient(OBJECTIVE))
+    with pytest.raises(ValueError, match="oracle must"):
+        streamed.Sums(rows, stored)
+    with pytest.raises(ValueError, match="data must"):
+        streamed.Sums(_oracle("gradients", None), DATA)
+    with pytest.raises(ValueError, match="key must"):
+        streamed.Sums(_oracle("gradients", None), stored).estimate(0, POINT)
+    with pytest.raises(ValueError, match="key must be concrete"):
+        jax.jit(lambda k: streamed.Sums(_oracle("gradients", None), stored).estimate(k, POINT))(
+            jax.random.key(0)
+        )
+
+
+def test_an_error_of_the_reader_is_raised_and_the_thread_ends():
+    def work(number):
+        if number == 3:
+            raise OSError("the disk is gone")
+        return number**2
+
+    found = []
+    with (
+        pytest.raises(OSError, match="the disk is gone"),
+        prefetched(work, range(10), 2) as pairs,
+    ):
+        found.extend(pairs)
+    assert found == [(0, 0), (1, 1), (2, 4)]
+    assert not [t for t in threading.enumerate() if t.name.startswith("dpsco-jax-reader")]
+
+
+def test_no_more_is_read_ahead_than_was_asked_for_and_an_interrupt_leaves_nothing():
+    begun = []
+
+    def interrupted():
+        with prefetched(begun.append, range(1000), 2) as pairs:
+            next(pairs)
+            time.sleep(0.05)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert begun == [0, 1, 2]
+    assert not [t for t in threading.enumerate() if t.name.startswith("dpsco-jax-reader")]
+
+
+def test_a_file_that_changes_during_a_pass_gives_no_sum(tmp_path):
+    paths = saved(tmp_path, x=DATA.items.features, y=DATA.items.label)
+    stored = StoredUsers(Example(paths["x"], paths["y"]), block_users=50)
+    sums = streamed.Sums(_oracle("gradients", None), stored)
+    saved(tmp_path, x=2 * DATA.items.features)
+    with pytest.raises(ValueError, match="must not change"):
+        sums.estimate(jax.random.key(0), POINT)

@@ -1,0 +1,140 @@
+"""Rows from disk are those of the array, whatever is asked; files that are none, or are cut, are refused."""
+
+import jax
+import numpy as np
+import polars
+import pytest
+
+from dpsco_jax.problems import StoredUsers, parquet
+from dpsco_jax.problems.objective import Example
+from tests.problems import saved
+
+USERS = 50
+FEATURES = np.random.default_rng(0).normal(size=(USERS, 2, 3)).astype(np.float32)
+LABEL = np.arange(2.0 * USERS, dtype=np.float32).reshape(USERS, 2)
+MASK = LABEL % 3 > 0
+
+
+def _stored(folder, **settings):
+    paths = saved(folder, features=FEATURES, label=LABEL, mask=MASK)
+    return StoredUsers(Example(paths["features"], paths["label"]), paths["mask"], **settings)
+
+
+ASKED = ([], [0], [49], [7, 3, 3, 48, 0, 4, 5, 6], list(range(50)), [10, 11, 12, 20, 21], [5, 5, 5])
+
+
+@pytest.mark.parametrize("numbers", ASKED, ids=str)
+@pytest.mark.parametrize("way", ["file", "map", "array"])
+def test_rows_are_those_of_the_array_in_the_order_asked_for(tmp_path, numbers, way):
+    wanted = np.asarray(numbers, np.int32)
+    paths = saved(tmp_path, features=FEATURES, label=LABEL, mask=MASK)
+    given = {
+        "file": paths,
+        "map": {name: np.load(path, mmap_mode="r") for name, path in paths.items()},
+        "array": {"features": FEATURES, "label": LABEL, "mask": MASK},
+    }[way]
+    data = StoredUsers(Example(given["features"], given["label"]), given["mask"])
+    found = data.read(wanted)
+    np.testing.assert_array_equal(found.items.features, FEATURES[wanted])
+    np.testing.assert_array_equal(found.items.label, LABEL[wanted])
+    np.testing.assert_array_equal(found.mask, MASK[wanted])
+    assert (data.num_users, data.items.features.shape) == (USERS, FEATURES.shape)
+    assert jax.tree.leaves(data) == [data]  # no tree that a compiled program could look into
+
+
+@pytest.mark.parametrize("numbers", [[-1], [USERS], [[1]], [1.5], [True]], ids=str)
+def test_there_is_no_such_user(tmp_path, numbers):
+    with pytest.raises(ValueError, match="numbers must"):
+        _stored(tmp_path).read(np.asarray(numbers))
+
+
+def test_files_that_are_none_or_cut_or_of_other_sizes_are_refused(tmp_path):
+    paths = saved(tmp_path, features=FEATURES, label=LABEL)
+    text = tmp_path / "text.npy"
+    text.write_text("no array")
+    cut = tmp_path / "cut.npy"
+    cut.write_bytes((tmp_path / "features.npy").read_bytes()[:-4])
+    long = tmp_path / "long.npy"
+    long.write_bytes((tmp_path / "features.npy").read_bytes() + b"1234")
+    turned = tmp_path / "turned.npy"
+    np.save(turned, np.asfortranarray(FEATURES))
+    for bad in (text, cut, long, turned, FEATURES[:-1], FEATURES[0], 7, FEATURES.tolist()):
+        with pytest.raises(ValueError, match="items must"):
+            StoredUsers(Example(bad, paths["label"]))
+    wide = FEATURES.astype(np.float64), FEATURES.astype(complex), FEATURES.astype(str)
+    for bad in (*wide, FEATURES.astype(object)):
+        with pytest.raises(ValueError, match="numbers as JAX holds them"):
+            StoredUsers(Example(bad, paths["label"]))
+    for bad in (MASK[:-1], MASK.astype(np.float32), MASK[:, 0]):
+        with pytest.raises(ValueError, match="mask must"):
+            StoredUsers(Example(FEATURES, LABEL), bad)
+    for bad in ({"block_users": 0}, {"prefetch": 0}, {"prefetch": 1.5}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            StoredUsers(Example(FEATURES, LABEL), **bad)
+    with pytest.raises(FileNotFoundError):
+        StoredUsers(Example("/no/such/file.npy", LABEL))
+
+
+@pytest.mark.parametrize("way", ["file", "map"])
+def test_a_file_that_changes_is_noticed(tmp_path, way):
+    data = _stored(tmp_path)
+    if way == "map":
+        data = StoredUsers(np.load(tmp_path / "features.npy", mmap_mode="r"))
+    data.require_same()
+    np.save(tmp_path / "features.npy", 2 * FEATURES)
+    with pytest.raises(ValueError, match="must not change"):
+        data.require_same()
+
+
+def test_a_file_that_is_cut_gives_no_rows(tmp_path):
+    data = _stored(tmp_path)
+    path = tmp_path / "features.npy"
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 100)
+    assert data.read(np.array([0])).items.features[0, 0, 0] == FEATURES[0, 0, 0]
+    with pytest.raises(ValueError, match="cut file"):
+        data.read(np.arange(USERS))
+
+
+def test_another_form_is_made_of_each_block():
+    data = StoredUsers(FEATURES, block_users=4)
+    longer = data.mapped(lambda block: block.items[:, 0]).mapped(lambda rows: rows[:, :2] * 2)
+    assert longer.shapes.shape == (USERS, 2)
+    np.testing.assert_array_equal(longer.form(longer.read(np.array([3]))), 2 * FEATURES[3:4, 0, :2])
+    assert data.shapes.items.shape == FEATURES.shape
+
+
+def test_columns_of_parquet_are_the_arrays(tmp_path):
+    path = tmp_path / "users.parquet"
+    lists = {"x": FEATURES.reshape(USERS, 6), "y": LABEL, "m": MASK}
+    frame = polars.DataFrame(lists).with_columns(polars.col("y").arr.to_list())
+    frame.with_columns(one=polars.Series(LABEL[:, 0])).write_parquet(path, row_group_size=16)
+    columns = {
+        name: parquet.column(path, name, shape=shape, group_rows=16)
+        for name, shape in (("x", (2, 3)), ("y", (2,)), ("m", (2,)))
+    }
+    data = StoredUsers(Example(columns["x"], columns["y"]), columns["m"])
+    for numbers in ASKED:
+        wanted = np.asarray(numbers, np.int64)
+        found = data.read(wanted)
+        np.testing.assert_array_equal(found.items.features, FEATURES[wanted])
+        np.testing.assert_array_equal(found.items.label, LABEL[wanted])
+        np.testing.assert_array_equal(found.mask, MASK[wanted])
+    one = parquet.column(path, "one", shape=(1,), group_rows=7)
+    np.testing.assert_array_equal(one.take(np.arange(USERS))[:, 0], LABEL[:, 0])
+    for bad in ({"name": "z"}, {"shape": (3, 3)}, {"shape": 7}, {"group_rows": 0}, {"name": 7}):
+        given = {"path": path, "name": "x", "shape": (2, 3)} | bad
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            parquet.column(**given)
+    frame.head(49).write_parquet(path)
+    with pytest.raises(ValueError, match="must not change"):
+        data.read(np.array([0, 40]))
+    ragged = polars.DataFrame({"x": [[1.0, 2.0]] * 20 + [[1.0]] * 20, "n": [1.0] * 39 + [None]})
+    ragged.write_parquet(path)
+    for name, wrong in (("x", "shape must"), ("n", "column 'n' must be without nulls")):
+        rows = parquet.column(path, name, shape=(2,) if name == "x" else (1,), group_rows=16)
+        with pytest.raises(ValueError, match=wrong):
+            rows.take(np.arange(40))
+    for wrong in (7, __file__):
+        with pytest.raises(ValueError, match="path must"):
+            parquet.column(wrong, "x", shape=(1,))

@@ -20,7 +20,7 @@ at most 2h√d/n, one of rows clipped to a ball of radius r by at most 2r/n. Pro
 ``docs/privacy/winsorized_mean.md``. A row that is not finite counts as zero. If rows lie within ``radius``
 of some point, the noise is unbiased with probability 1 - ``releases.failure_probability()`` at least.
 
-Cost: a sort of users × d numbers. Memory: two copies of the rows; in forms with intervals a third one and some
+Cost: a sort of users × d numbers. Memory: two copies of the rows; in forms with intervals a third one and
 fifteen numbers a user for the coordinates at work, one after another where users are many. Under ``vmap`` the
 intervals of one batch are found after those of the other, so that this part is that of one batch.
 """

@@ -42,7 +42,7 @@ def test_turns_are_the_phases_one_by_one(far):
     parts, data = _parts(), _data(far)
     turns = _accelerated_turns.turns_of(parts)
     assert [len(group) for group in _together.groups(parts, turns, data)] == [2]
-    one, other = (_COMPILED(jax.random.key(3), data, which) for which in (True, False))
+    one, other = (_both(jax.random.key(3), data, which) for which in (True, False))
     assert int(one.status) == (Status.HALTED if far else Status.OK)
     np.testing.assert_allclose(one.params, other.params, rtol=2e-6, atol=1e-7)
     assert np.linalg.norm(one.params) > 0.5
@@ -54,7 +54,7 @@ def test_turns_are_the_phases_one_by_one(far):
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _COMPILED(key, data, together):
+def _both(key, data, together):
     parts = _parts()
     return _run(key, data, _accelerated_turns.turns_of(parts) if together else None, parts)
 
@@ -82,8 +82,8 @@ def test_parts_of_other_kinds_have_programs_of_their_own():
 
 
 @pytest.mark.parametrize("users", [3, 255, 256, 300])
-def test_the_first_users_of_more_rows_have_the_scores_of_these_alone(users, rng):
-    rows = jnp.asarray(rng.normal(size=(300, 3)), jnp.float32)
+def test_the_first_users_of_more_rows_have_the_scores_of_these_alone(users):
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(300, 3)), jnp.float32)
     count = jnp.asarray(users, jnp.int32)
     found = concentrated_mean.concentration(rows, 1.0, num_users=count, block_size=128)
     alone = concentrated_mean.concentration(rows[:users], 1.0, block_size=128)

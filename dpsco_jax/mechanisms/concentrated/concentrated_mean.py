@@ -99,8 +99,7 @@ def concentration(
     vectors, anchor = _arrays(vectors, anchor)
     counted = jnp.ones(rows, bool) if user_mask is None else user_mask
     found = _pairwise.degrees(vectors, radius, anchor, counted, reach, block_size, num_users)
-    score = _mean_on_grid(found.near, rows if num_users is None else num_users)
-    return Concentration(score, found.near_twice)
+    return Concentration(_mean_on_grid(found.near, num_users), found.near_twice)
 
 
 def headroom(vector: Any, reach: float = REACH) -> float:
@@ -240,12 +239,15 @@ def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array, live: 
     return _sums.Split(total, -lost)
 
 
-def _mean_on_grid(counts: Int[Array, "users"], num_users: int | Array) -> Float[Array, ""]:
+def _mean_on_grid(
+    counts: Int[Array, "users"], num_users: int | Array | None = None
+) -> Float[Array, ""]:
     """The mean of counts, rounded down to a grid of float32 numbers, by exact integer arithmetic.
 
     The sum can reach N², below 2^48. The mean is at most N < 2^24: with its digits behind the point it has
     24 bits, and the rest of the division with as many digits more is below 2^24 too.
     """
+    num_users = len(counts) if num_users is None else num_users
     whole, rest = _counts.divided(_counts.total(counts), num_users)
     bits: Any
     step: Any

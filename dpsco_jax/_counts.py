@@ -152,9 +152,12 @@ def total(counts: Int[Array, "rows"]) -> Count:
     return whole
 
 
-def divided(a: Count, divisor: int) -> tuple[Count, UInt32[Array, "*shape"]]:
-    """Quotient and remainder by a whole number from 1 to 2^24 - 1, digit after digit."""
-    divisor = require_integer("divisor", divisor, 1, _LARGEST_DIVISOR)
+def divided(a: Count, divisor: int | Int[Array, ""]) -> tuple[Count, UInt32[Array, "*shape"]]:
+    """Quotient and remainder by a whole number from 1 to 2^24 - 1, digit after digit; it may be traced."""
+    if isinstance(divisor, jax.Array):
+        divisor = divisor.astype(jnp.uint32)
+    else:
+        divisor = require_integer("divisor", divisor, 1, _LARGEST_DIVISOR)
     rest = jnp.zeros_like(a.low)
     quotients = []
     for word in (a.high, a.low):

@@ -249,8 +249,22 @@ def _map(
         chosen = _take(data, indices[jnp.minimum(place, rows - 1)])
         return chunk_rows(chosen, place < size, first + place)
 
-    stacked = lax.map(trip, jnp.arange(0, rows, chunk_size, dtype=jnp.int32))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:rows], stacked)
+    if isinstance(size, int):
+        stacked = lax.map(trip, jnp.arange(0, rows, chunk_size, dtype=jnp.int32))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:rows], stacked)
+
+    def put(index: jax.Array, whole: Any) -> Any:
+        start = index * chunk_size
+        return jax.tree.map(
+            lambda w, x: lax.dynamic_update_slice_in_dim(w, x, start, 0), whole, trip(start)
+        )
+
+    # As many trips as the sample needs; beyond them nobody has a row.
+    shapes = jax.eval_shape(trip, 0)
+    padded = -(-rows // chunk_size) * chunk_size
+    nothing = jax.tree.map(lambda x: jnp.zeros((padded, *x.shape[1:]), x.dtype), shapes)
+    whole = lax.fori_loop(0, -(-size // chunk_size), put, nothing)
+    return jax.tree.map(lambda x: x[:rows], whole)
 
 
 def _take(data: Any, indices: jax.Array) -> Any:

@@ -30,8 +30,8 @@ from dpsco_jax._checks import require, require_integer
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
-from dpsco_jax.solvers import _planning
-from dpsco_jax.solvers.solution import Solution, Status
+from dpsco_jax.solvers import _planning, _together
+from dpsco_jax.solvers.solution import Solution
 
 
 def block_sizes(
@@ -183,6 +183,7 @@ def run(
     params: Any,
     composition: str = "parallel",
     on_blocks: bool = True,
+    turns: _together.Turns | None = None,
 ) -> Solution:
     """Runs parts on consecutive blocks of users, each from where the one before has ended, until one halts.
 
@@ -195,6 +196,7 @@ def run(
         params: the starting point; projected onto the domain.
         composition: ``"parallel"``, or ``"sequential"``: the losses add up.
         on_blocks: if not, every part runs on all users; sequential composition then.
+        turns: how neighbours of one kind run in one program; ``None`` where each part has its own.
 
     Returns:
         As ``join``, with the params of the last run that did not come after a halt.
@@ -204,15 +206,23 @@ def run(
         for part in parts:
             _planning.require_replacement(getattr(part, "releases", None))
     point, stopped = objective.domain.project(params), jnp.zeros([], bool)
-    solutions, start = [], 0
-    for i, part in enumerate(parts):
+    require(turns is None or on_blocks, "turns", turns, "None for parts on all users")
+    solutions: list[Solution] = []
+    start = 0
+    for group in _together.groups(parts, turns, data):
+        i = len(solutions)
+        if turns is not None and len(group) > 1:
+            point, stopped, found_by_part = _together.run(
+                key, turns, group, i, start, objective, data, point, stopped
+            )
+            solutions += found_by_part
+            start += sum(part.num_users for part in group)
+            continue
+        (part,) = group
         block = slice_users(data, start, part.num_users) if on_blocks else data
         found = solver(jax.random.fold_in(key, i), part, objective, block, point)
-        over = stopped
-        point = jax.tree.map(lambda old, new, c=over: jnp.where(c, old, new), point, found.params)
-        status = jnp.where(over, int(Status.OK), found.status).astype(jnp.int32)
-        stopped |= status != int(Status.OK)
-        solutions.append(found._replace(params=point, status=status))
+        point, stopped, found = _together.until_stopped(stopped, point, found)
+        solutions.append(found)
         start += part.num_users
     return join(solutions) if composition == "parallel" else join(solutions, _composed)
 

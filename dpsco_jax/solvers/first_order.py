@@ -184,7 +184,10 @@ def _velocity(coefficient: Any) -> optax.GradientTransformation:
 
 
 def ac_sa(
-    smoothness: Any, strong_convexity: Any, domain: Domain, stage_length: int | None = None
+    smoothness: Any,
+    strong_convexity: Any,
+    domain: Domain,
+    stage_length: int | jax.Array | None = None,
 ) -> Method:
     """Accelerated stochastic approximation; its aggregate is reported.
 
@@ -192,7 +195,8 @@ def ac_sa(
         smoothness: H of what is minimized, or the step parameter of a policy.
         strong_convexity: μ.
         domain: of the parameters.
-        stage_length: steps between restarts from the aggregate; ``None`` for no restart.
+        stage_length: steps between restarts from the aggregate, an integer or an array of one; ``None`` for
+            no restart.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -200,7 +204,8 @@ def ac_sa(
     _checks.require_instance("domain", domain, Domain)
     steps: optax.GradientTransformation = transforms.ac_sa(smoothness, strong_convexity, domain)
     if stage_length is not None:
-        _checks.require_integer("stage_length", stage_length, 1)
+        if not isinstance(stage_length, jax.Array):
+            _checks.require_integer("stage_length", stage_length, 1)
         steps = transforms.restart_every(steps, stage_length, transforms.ac_sa_eval_params)
     return Method(steps, transforms.ac_sa_eval_params)
 
@@ -236,7 +241,7 @@ def run(
     objective: Objective,
     data: Any,
     params: Any,
-    num_steps: int,
+    num_steps: int | jax.Array,
     gradients: int,
     pull: Pull | None = None,
     trace: Callable[[Any, Any, Any], Any] | None = None,
@@ -250,7 +255,7 @@ def run(
         objective: static; the domain, and the regularizer whose exact gradient is added.
         data: ``UserData``; or ``StoredUsers``, for ``means.Clipped`` with no shift of a round or item.
         params: the starting point; projected onto the domain.
-        num_steps: T, static.
+        num_steps: T, static; or traced where there is no trace.
         gradients: the public number of item gradients of the run.
         pull: a further quadratic term.
         trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from dpsco_jax import _counts
+from dpsco_jax import _checks, _counts
 from dpsco_jax._counts import Count
 from dpsco_jax.oracles import (
     ByStep,
@@ -34,7 +34,7 @@ from dpsco_jax.oracles import (
     linear_users,
     smoothed,
 )
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _stored_loop
@@ -62,7 +62,7 @@ def run(
     optimizer: optax.GradientTransformation,
     params: Any,
     data: Any,
-    num_steps: int,
+    num_steps: int | Array,
     trace: Callable[[Any, Any, Estimate], Any] | None = None,
 ) -> Run:
     """Runs the loop.
@@ -74,8 +74,11 @@ def run(
         optimizer: a chain whose first transformation takes the oracle's gradient.
         params: the starting point.
         data: what the oracle takes; or ``StoredUsers``, for a sum over users and outside of ``jit``.
-        num_steps: static.
+        num_steps: static, or an array of one integer, which may be traced, if there is no trace.
         trace: ``trace(params, opt_state, estimate)`` after each step, for study; see the file's docstring.
+
+    Raises:
+        ValueError: there is a trace of a number of steps that is an array.
     """
     if isinstance(data, StoredUsers):
         end = _stored_loop.run(key, oracle, optimizer, params, data, num_steps, trace)
@@ -95,6 +98,12 @@ def run(
         return (params, opt_state, count), seen
 
     start = (params, optimizer.init(params), _counts.count(0))
+    if isinstance(num_steps, jax.Array):
+        _checks.require(trace is None, "trace", trace, "None where num_steps is an array")
+        params, opt_state, count = jax.lax.fori_loop(
+            0, num_steps, lambda t, carry: step(carry, t)[0], start
+        )
+        return Run(params, opt_state, count, None)
     (params, opt_state, count), seen = jax.lax.scan(step, start, jnp.arange(num_steps))
     return Run(params, opt_state, count, seen)
 
@@ -168,13 +177,36 @@ def user_rows_oracle(
     Under smoothing the point is shifted for each item independently, so that a user's gradient is as near to
     its mean as without; linear models keep their closed form, but those whose parameters are a matrix.
     """
-    model = objective.linear_model if smoothing_radius is None else objective.vector_model
-    if model is None:
-        gradient = (
-            gradients.user_gradient(objective)
-            if smoothing_radius is None
-            else smoothed.user_gradient_by_item(objective, smoothing_radius)
+    oracle = user_rows(objective, clip_norm, sampler, chunk_size, smoothing_radius)
+    return oracle, prepared_rows(objective, data, params, smoothing_radius)
+
+
+def user_rows(
+    objective: Objective,
+    clip_norm: Any,
+    sampler: gradients.Sampler | None,
+    chunk_size: int,
+    smoothing_radius: Any = None,
+) -> Oracle:
+    """The oracle of ``user_rows_oracle``; its data are those of ``prepared_rows``."""
+    model = _rows_model(objective, smoothing_radius)
+    if model is not None:
+        return linear_users.per_user_gradients(
+            model, clip_norm, sampler, chunk_size, smoothing_radius
         )
-        return gradients.per_user_gradients(gradient, clip_norm, sampler, chunk_size), data
-    rows = linear_users.per_user_gradients(model, clip_norm, sampler, chunk_size, smoothing_radius)
-    return rows, linear.prepare(model, data, len(params))
+    gradient = (
+        gradients.user_gradient(objective)
+        if smoothing_radius is None
+        else smoothed.user_gradient_by_item(objective, smoothing_radius)
+    )
+    return gradients.per_user_gradients(gradient, clip_norm, sampler, chunk_size)
+
+
+def prepared_rows(objective: Objective, data: UserData, params: Any, smoothing_radius: Any) -> Any:
+    """The data in the form that the oracle of ``user_rows`` takes."""
+    model = _rows_model(objective, smoothing_radius)
+    return data if model is None else linear.prepare(model, data, len(params))
+
+
+def _rows_model(objective: Objective, smoothing_radius: Any) -> LinearModel | None:
+    return objective.linear_model if smoothing_radius is None else objective.vector_model

@@ -16,7 +16,8 @@ given, whatever data, starting point and method are: the gradient of one user is
 shifts and noise have streams of keys of their own.
 
 Cost: one gradient for every item of the users of a step; memory of one chunk of users, and of all rows of a
-step for ``OutlierRemoved`` and ``Winsorized``.
+step for ``OutlierRemoved`` and ``Winsorized``. For linear models ``open`` prepares the data of everybody
+once: a second copy, which the loop holds.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable

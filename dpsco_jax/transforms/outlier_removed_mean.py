@@ -41,6 +41,7 @@ from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import as_floats
 from dpsco_jax.mechanisms import additive, sparse_vector
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.privacy.concentrated.in_turn import InTurn
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.transforms._states import wide_copy
 
@@ -66,7 +67,7 @@ class OutlierRemovedState(NamedTuple):
 
 
 def outlier_removed_mean(
-    releases: ConcentratedReleases,
+    releases: ConcentratedReleases | InTurn,
     radius: ArrayLike,
     key: jax.Array,
     anchor: Literal["last release"] | None = "last release",
@@ -79,7 +80,8 @@ def outlier_removed_mean(
     ``user_mask`` (bool ``[users]``, False for a user who counts as absent) as an extra argument.
 
     Args:
-        releases: sizes, test and noise of the phase, with its budget; leaves may be traced.
+        releases: sizes, test and noise of the phase, with its budget; leaves may be traced. Of ``InTurn`` the
+            first ``num_users`` rows are users, the others nobody.
         radius: ρ, the distance below which two users count as close (twice the distance to a common
             centre); any public number is private, honest users closer than it are needed for
             utility. May be traced, and scheduled if the schedule sees releases only. The standard
@@ -96,7 +98,9 @@ def outlier_removed_mean(
             ``releases.batch_size``, an update is not real floating, or ``user_mask`` is no array of booleans
             of shape ``[users]``.
     """
-    require_instance("releases", releases, ConcentratedReleases)
+    require_instance("releases", releases, ConcentratedReleases | InTurn)
+    live = releases.num_users if isinstance(releases, InTurn) else None
+    rows = releases.capacity if isinstance(releases, InTurn) else releases.batch_size
     require_key(key)
     require_positive("radius", radius)
     require_positive("reach", reach)
@@ -140,10 +144,9 @@ def outlier_removed_mean(
         del params, extra_args
         require_real_leaves("updates", updates)
         if user_mask is not None:
-            require_mask("user_mask", user_mask, (releases.batch_size,))
+            require_mask("user_mask", user_mask, (rows,))
         for leaf in jax.tree.leaves(updates):
-            size = releases.batch_size
-            require(leaf.shape[0] == size, "number of users", leaf.shape[0], str(size))
+            require(leaf.shape[0] == rows, "number of users", leaf.shape[0], str(rows))
         key, test_key, select_key, noise_key = jax.random.split(state.key, 4)
         centre = jax.tree.map(jnp.zeros_like, state.last)
         if anchor == "last release":
@@ -151,14 +154,14 @@ def outlier_removed_mean(
             near = jnp.asarray(releases.noise_stddev) * dim**0.5 <= 0.25 * reach
             centre = jax.tree.map(lambda last: jnp.where(near, last, 0), state.last)
         found = concentrated_mean.concentration(
-            updates, radius, anchor=centre, user_mask=user_mask, reach=reach
+            updates, radius, anchor=centre, user_mask=user_mask, reach=reach, num_users=live
         )
         weights = concentrated_mean.inlier_weights(
-            found.degrees, releases.batch_size, releases.keep_level
+            found.degrees, rows if live is None else live, releases.keep_level
         )
         if releases.selection == "bernoulli":
             weights = concentrated_mean.select(select_key, weights)
-        deviation = concentrated_mean.mean_deviation(updates, weights, centre)
+        deviation = concentrated_mean.mean_deviation(updates, weights, centre, live)
         head = 1 + concentrated_mean.headroom(centre, reach)
         stddev = jnp.asarray(releases.noise_stddev, float) * jnp.asarray(radius, float) * head
         # Noise on the difference to the anchor: adding a public point is post-processing.

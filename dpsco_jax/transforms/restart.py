@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax._checks import require, require_callable, require_count
+from dpsco_jax._checks import require, require_callable, require_count, require_integers
 from dpsco_jax.transforms import _states
 
 
@@ -47,7 +47,7 @@ class RestartState(NamedTuple):
 
 def restart_every(
     inner: optax.GradientTransformation,
-    num_steps: int,
+    num_steps: int | jax.Array,
     eval_params: Callable[[Any, Any], Any],
 ) -> optax.GradientTransformationExtraArgs:
     """Starts ``inner`` again after every ``num_steps`` updates.
@@ -55,7 +55,7 @@ def restart_every(
     Args:
         inner: a method without randomness or price of its own, such as ``ac_sa``; what it follows in a
             chain is not restarted.
-        num_steps: N ≥ 1, static.
+        num_steps: N ≥ 1; an array of one integer may be traced.
         eval_params: ``eval_params(state, params)`` is the point to start again from, such as
             ``ac_sa_eval_params``. After a restart it must give that point back.
 
@@ -64,6 +64,11 @@ def restart_every(
             no function; or, at ``init``, ``inner`` holds a ledger or a key, which a restart would forget.
     """
     _states.require_transformation("inner", inner)
+    require_callable("eval_params", eval_params)
+    if isinstance(num_steps, jax.Array):
+        require_integers("num_steps", num_steps)
+        require(num_steps.ndim == 0, "num_steps", num_steps.shape, "one number")
+        return _restarted(lambda stage: inner, num_steps[None], eval_params)
     num_steps = require_count("num_steps", num_steps)
     return restart_stages(lambda stage: inner, (num_steps,), eval_params)
 
@@ -97,8 +102,14 @@ def restart_stages(
     )
     wanted = "a sequence of integers: at least one number, each at least 1"
     require(good, "lengths", lengths, wanted)
-    ends = np.asarray(lengths, np.int32)
+    return _restarted(of_stage, np.asarray(lengths, np.int32), eval_params)
 
+
+def _restarted(
+    of_stage: Callable[[Any], optax.GradientTransformation],
+    ends: np.ndarray | jax.Array,
+    eval_params: Callable[[Any, Any], Any],
+) -> optax.GradientTransformationExtraArgs:
     def method(stage: jax.Array) -> optax.GradientTransformationExtraArgs:
         return optax.with_extra_args_support(of_stage(stage))
 

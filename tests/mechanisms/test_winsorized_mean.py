@@ -303,3 +303,25 @@ def test_shapes_are_those_of_the_plan():
         winsorized.winsorized_mean(
             jax.random.key(0), jnp.zeros((USERS - 1, DIM)), releases("clipped")
         )
+
+
+def test_memory_is_that_of_a_few_copies_of_the_rows():
+    """Not of all coordinates at once, and intervals of many runs are found one run after another."""
+    users, dim, runs = 40_000, 16, 4
+    planned = calibrate_winsorized(users, dim, 1, 4.0, 1e-4, form="winsorized", **NUMBERS)
+    copy = 4 * users * dim
+
+    def temporaries(run, *batch):
+        keys = jax.eval_shape(lambda key: jax.random.split(key, batch), jax.random.key(0))
+        shaped = jax.ShapeDtypeStruct((*batch, users, dim), jnp.float32)
+        compiled = jax.jit(run).lower(keys, shaped).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    def run(key, vectors):
+        return winsorized.winsorized_mean(key, vectors, planned)
+
+    alone, together = temporaries(run), temporaries(jax.vmap(run), runs)
+    # Clipped, rotated and transposed; then a coordinate at a time: at most 25 words for each of its values.
+    assert alone < 3 * copy + 25 * 4 * users
+    # Clipped rows of every run; what is made of them is there for one at a time.
+    assert together < alone + runs * copy + 2**16

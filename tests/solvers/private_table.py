@@ -352,6 +352,10 @@ ROWS: tuple[Row, ...] = (
         groups=2,
     ),
     _row(
+        "accelerated_phased_erm, tested", accelerated_phased_erm, 180, num_phases=2, groups=2, spread=0.1,
+        seams=(120,), **TESTED | {"radius": 0.5},
+    ),
+    _row(
         "accelerated_strongly_convex", accelerated_strongly_convex, 24, mean=Clipped,
         num_blocks=2, objective=RIDGED, groups=2,
     ),

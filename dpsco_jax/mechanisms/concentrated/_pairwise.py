@@ -85,6 +85,7 @@ def degrees(
     counted: Bool[ArrayLike, "users"],
     reach: float,
     block_size: int,
+    num_users: Int[Array, ""] | None = None,
 ) -> Degrees:
     """Degrees of all vectors at ``radius`` and at twice the radius.
 
@@ -95,6 +96,7 @@ def degrees(
         counted: which vectors take part.
         reach: B of the file's docstring.
         block_size: vectors compared at a time, at most ``LARGEST_BLOCK``.
+        num_users: only so many vectors, the first ones, are compared; all if ``None``.
     """
     dtype = jnp.result_type(
         jnp.float32, *(leaf.dtype for leaf in jax.tree.leaves((anchor, vectors)))
@@ -105,19 +107,24 @@ def degrees(
     ]
     error = _square_error([leaf.centre for leaf in matrices], reach)
 
-    def share(device: Any, devices: int, rows: Any, centres: Any, radius: Any) -> jax.Array:
+    def share(device: Any, devices: int, rows: Any, centres: Any, radius: Any, *live: Any) -> Any:
         leaves = [_Leaf(*pair) for pair in zip(rows[0], centres, strict=True)]
         users = len(rows[1])
-        blocks = _Blocks(leaves, 1 / radius, users, min(block_size, users))
+        first_ones = live[0] if live else users
+        blocks = _Blocks(leaves, 1 / radius, users, min(block_size, users), first_ones)
         return _count(blocks, rows[1], reach, error, device, devices)
 
     @jax.custom_batching.sequential_vmap
-    def found(rows: Any, centres: Any, radius: Any) -> jax.Array:
-        return _sharding.shared_out(share, rows, centres, radius)
+    def found(rows: Any, centres: Any, radius: Any, *live: Any) -> jax.Array:
+        return _sharding.shared_out(share, rows, centres, radius, *live)
 
-    rows = ([leaf.rows for leaf in matrices], jnp.asarray(counted))
+    counted = jnp.asarray(counted)
+    live: tuple[Any, ...] = () if num_users is None else (num_users,)
+    if num_users is not None:
+        counted &= jnp.arange(len(counted)) < num_users
+    rows = ([leaf.rows for leaf in matrices], counted)
     centres = [leaf.centre for leaf in matrices]
-    return Degrees(*found(rows, centres, jnp.asarray(radius, dtype)))
+    return Degrees(*found(rows, centres, jnp.asarray(radius, dtype), *live))
 
 
 class _Blocks(NamedTuple):
@@ -128,17 +135,19 @@ class _Blocks(NamedTuple):
         inverse: one over the radius.
         num_users: how many vectors.
         rows: how many of them in a block; the last block starts early enough to be whole.
+        live: how many of them, the first ones, are in blocks at all; may be traced.
     """
 
     leaves: list[_Leaf]
     inverse: jax.Array
     num_users: int
     rows: int
+    live: Any
 
     @property
-    def blocks(self) -> int:
-        """How many blocks hold all vectors."""
-        return -(-self.num_users // self.rows)
+    def blocks(self) -> Any:
+        """How many blocks hold the vectors that are compared."""
+        return -(-self.live // self.rows)
 
     def start(self, block: jax.Array) -> jax.Array:
         """The first user of a block."""

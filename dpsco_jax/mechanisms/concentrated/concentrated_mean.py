@@ -66,6 +66,7 @@ def concentration(
     user_mask: Bool[ArrayLike, "users"] | None = None,
     reach: float = REACH,
     block_size: int = 512,
+    num_users: Int[Array, ""] | None = None,
 ) -> Concentration:
     """Score at ``radius`` and degrees at twice the radius, in one sweep over pairs of users.
 
@@ -80,6 +81,8 @@ def concentration(
         reach: a vector farther than ``reach * radius`` from the anchor counts as an outlier. The
             ``headroom`` that the noise has to pay grows with the square of it.
         block_size: users compared at a time; 2048 at most.
+        num_users: N where only the first N rows are users, an array of one integer, which may be traced: of
+            runs of several sizes in one program. From 1 to the number of rows; all rows if left out.
 
     Raises:
         ValueError: there is no leaf or are no users or more than 16,777,215 (beyond, a score in
@@ -89,13 +92,14 @@ def concentration(
     require_positive("radius", radius)
     require_real_leaves("vectors", vectors)
     require_integer("block_size", block_size, 1, _pairwise.LARGEST_BLOCK)
-    num_users = _num_users(vectors)
+    rows = _num_users(vectors)
     if user_mask is not None:
-        require_mask("user_mask", user_mask, (num_users,))
+        require_mask("user_mask", user_mask, (rows,))
+    _require_live(num_users, rows)
     vectors, anchor = _arrays(vectors, anchor)
-    counted = jnp.ones(num_users, bool) if user_mask is None else user_mask
-    found = _pairwise.degrees(vectors, radius, anchor, counted, reach, block_size)
-    return Concentration(_mean_on_grid(found.near), found.near_twice)
+    counted = jnp.ones(rows, bool) if user_mask is None else user_mask
+    found = _pairwise.degrees(vectors, radius, anchor, counted, reach, block_size, num_users)
+    return Concentration(_mean_on_grid(found.near, num_users), found.near_twice)
 
 
 def headroom(vector: Any, reach: float = REACH) -> float:
@@ -112,19 +116,23 @@ def headroom(vector: Any, reach: float = REACH) -> float:
 
 
 def inlier_weights(
-    degrees: Int[ArrayLike, "users"], num_users: int, keep_level: ArrayLike
+    degrees: Int[ArrayLike, "users"], num_users: int | Int[Array, ""], keep_level: ArrayLike
 ) -> Float[Array, "users"]:
     """Weights in [0, 1]: 0 up to degree N/2, 1 from degree θN on, linear between.
 
     Args:
         degrees: of ``concentration``.
-        num_users: N, public.
+        num_users: N, public; an array of one integer may be traced.
         keep_level: θ in (1/2, 1); may be traced.
 
     Raises:
         ValueError: ``num_users`` is not positive or ``keep_level`` is not in (1/2, 1).
     """
-    num_users = require_integer("num_users", num_users, 1)
+    if isinstance(num_users, jax.Array):
+        _require_live(num_users, MOST_USERS)
+        num_users = num_users.astype(jnp.float32)
+    else:
+        num_users = require_integer("num_users", num_users, 1)
     require_integers("degrees", degrees)
     require_number("keep_level", keep_level)
     if not isinstance(keep_level, jax.core.Tracer):
@@ -159,22 +167,35 @@ def weighted_mean(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any 
     return jax.tree.map(jnp.add, anchor, mean_deviation(vectors, weights, anchor))
 
 
-def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any = None) -> Any:
+def mean_deviation(
+    vectors: Any,
+    weights: Float[ArrayLike, "users"],
+    anchor: Any = None,
+    num_users: Int[Array, ""] | None = None,
+) -> Any:
     """``weighted_mean`` minus the anchor: what noise is added to, as the anchor is public.
 
     Blocks of 256 users are summed plainly, the blocks with compensation, so that the rounding does
     not grow with the number of users: it is of the order of 2^-24 of the largest deviation with a
-    positive weight. Sensitivities are those of real arithmetic.
+    positive weight. Sensitivities are those of real arithmetic. With ``num_users`` only so many rows, the
+    first ones, are read.
     """
     vectors, anchor = _arrays(vectors, anchor)
     require_number("weights", weights, "an array of real numbers")
+    _require_live(num_users, _num_users(vectors))
     counted = jnp.asarray(weights)
     spread = _spread.found(vectors)
 
     def sums(rows: Any, counted: jax.Array, anchor: Any) -> Any:
-        ones = _weighted_sum(jnp.ones_like(counted), counted, jnp.zeros([], counted.dtype))
-        return ones, jax.tree.map(lambda leaf, at: _weighted_sum(leaf, counted, at), rows, anchor)
+        none = jnp.zeros([], counted.dtype)
+        ones = _weighted_sum(jnp.ones_like(counted), counted, none, num_users)
+        return ones, jax.tree.map(
+            lambda leaf, at: _weighted_sum(leaf, counted, at, num_users), rows, anchor
+        )
 
+    if num_users is not None:
+        counted = jnp.where(jnp.arange(len(counted)) < num_users, counted, 0)
+        require(spread is None, "num_users", num_users, "None for users on several devices")
     if spread is None:
         total, weighted = sums(vectors, counted, anchor)
     else:
@@ -189,8 +210,11 @@ def mean_deviation(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any
     return jax.tree.map(lambda leaf: leaf / total.astype(leaf.dtype), weighted)
 
 
-def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array) -> _sums.Split:
-    """Σ of weight · (row - centre), over the rows of positive weight, and what it lacks."""
+def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array, live: Any) -> _sums.Split:
+    """Σ of weight · (row - centre), over the rows of positive weight, and what it lacks.
+
+    If ``live`` is given, rows from there on have no weight.
+    """
     num_users, rows = leaf.shape[0], min(256, leaf.shape[0])
     flat = leaf.reshape(num_users, -1)
     centre = jnp.asarray(centre)
@@ -209,22 +233,46 @@ def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array) -> _su
         return new, (new - total) - term
 
     zero = jnp.zeros(flat.shape[1], dtype)
-    sums = lax.fori_loop(0, -(-num_users // rows), add_block, (zero, zero))
+    blocks = -(-(num_users if live is None else live) // rows)
+    sums = lax.fori_loop(0, blocks, add_block, (zero, zero))
     total, lost = (x.reshape(leaf.shape[1:]) for x in sums)
     return _sums.Split(total, -lost)
 
 
-def _mean_on_grid(counts: Int[Array, "users"]) -> Float[Array, ""]:
+def _mean_on_grid(
+    counts: Int[Array, "users"], num_users: int | Array | None = None
+) -> Float[Array, ""]:
     """The mean of counts, rounded down to a grid of float32 numbers, by exact integer arithmetic.
 
     The sum can reach N², below 2^48. The mean is at most N < 2^24: with its digits behind the point it has
     24 bits, and the rest of the division with as many digits more is below 2^24 too.
     """
-    num_users = counts.shape[0]
+    num_users = len(counts) if num_users is None else num_users
     whole, rest = _counts.divided(_counts.total(counts), num_users)
-    bits = 24 - num_users.bit_length()
+    bits: Any
+    step: Any
+    if isinstance(num_users, jax.Array):
+        num_users = num_users.astype(jnp.uint32)
+        bits = lax.clz(num_users) - 8
+        # The float 2^-bits, by its exponent.
+        step = lax.bitcast_convert_type((127 - bits) << 23, jnp.float32)
+    else:
+        bits = 24 - num_users.bit_length()
+        step = 2.0**-bits
     fraction = (rest << bits) // num_users
-    return whole.low.astype(jnp.float32) + fraction.astype(jnp.float32) * 2.0**-bits
+    return whole.low.astype(jnp.float32) + fraction.astype(jnp.float32) * step
+
+
+def _require_live(num_users: Any, rows: int) -> None:
+    """``ValueError`` unless it is ``None`` or an array of one integer, from 1 to ``rows`` if it is known."""
+    if num_users is None:
+        return
+    wanted = f"an array of one integer from 1 to {rows}, or None"
+    whole = isinstance(num_users, jax.Array) and jnp.issubdtype(num_users.dtype, jnp.integer)
+    good = whole and num_users.ndim == 0
+    if good and not isinstance(num_users, jax.core.Tracer):
+        good = 1 <= int(num_users) <= rows
+    require(good, "num_users", num_users, wanted)
 
 
 def _arrays(vectors: Any, anchor: Any) -> tuple[Any, Any]:

@@ -163,14 +163,9 @@ def _binned(
     values: Any, epsilon: ArrayLike, radius: ArrayLike, bound: ArrayLike, width: ArrayLike | None
 ) -> tuple[Array, Array, _Grid]:
     """The sorted bin of each value, the number of bins, and where they are."""
-    require_each(require_positive, epsilon=epsilon, radius=radius, bound=bound)
-    width = default_bin_width(radius) if width is None else width
-    require_positive("bin_width", width)
+    width = require_numbers(epsilon, radius, bound, width)
     require_number("values", values, "an array of real numbers")
     require_positive("number of values", values.shape[0])
-    if not any(isinstance(x, jax.core.Tracer) for x in (bound, width)):
-        bins = 2 * np.asarray(bound) / np.asarray(width)
-        require(np.all(bins < _MOST_BINS), "number of bins", bins, "below 2^30")
     values = jnp.asarray(values, jnp.promote_types(jnp.result_type(values), jnp.float32))
     bound, width = jnp.asarray(bound, values.dtype), jnp.asarray(width, values.dtype)
     half = jnp.asarray(half_width(radius, width), values.dtype)
@@ -184,6 +179,23 @@ def _binned(
     places = jnp.where(single, 0, signed + half_count)
     grid = _Grid(width, half_count, jnp.minimum(half, bound), single)
     return jnp.sort(places), count, grid
+
+
+def require_numbers(
+    epsilon: ArrayLike, radius: ArrayLike, bound: ArrayLike, bin_width: ArrayLike | None
+) -> Any:
+    """The width of the bins, after a check of the numbers of ``private_range`` that are not traced.
+
+    Raises:
+        ValueError: a number is not positive, or there are too many bins.
+    """
+    require_each(require_positive, epsilon=epsilon, radius=radius, bound=bound)
+    width = default_bin_width(radius) if bin_width is None else bin_width
+    require_positive("bin_width", width)
+    if not any(isinstance(x, jax.core.Tracer) for x in (bound, width)):
+        bins = 2 * np.asarray(bound) / np.asarray(width)
+        require(np.all(bins < _MOST_BINS), "number of bins", bins, "below 2^30")
+    return width
 
 
 def _segments(

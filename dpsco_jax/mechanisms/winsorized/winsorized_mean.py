@@ -20,7 +20,9 @@ at most 2h√d/n, one of rows clipped to a ball of radius r by at most 2r/n. Pro
 ``docs/privacy/winsorized_mean.md``. A row that is not finite counts as zero. If rows lie within ``radius``
 of some point, the noise is unbiased with probability 1 - ``releases.failure_probability()`` at least.
 
-Cost: a sort of users × d numbers; memory for a few copies of the rows.
+Cost: a sort of users × d numbers. Memory: two copies of the rows; in forms with intervals a third one and
+fifteen numbers a user for the coordinates at work, one after another where users are many. Under ``vmap`` the
+intervals of one batch are found after those of the other, so that this part is that of one batch.
 """
 
 from typing import Any
@@ -44,7 +46,8 @@ from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import private_range as ranges
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
 
-_BLOCK_ENTRIES = 2**21
+# Numbers in the coordinates that are sorted at once: more of them need more memory and no less time.
+_BLOCK_ENTRIES = 2**16
 
 
 def winsorized_mean(
@@ -147,24 +150,14 @@ def _noisy_mean_in_box(
     """The winsorized mean of the rows, the only one or the coarse one."""
     rotation_key, range_key = jax.random.split(key)
     signs = rotations.random_signs(rotation_key, releases.dim)
-    # Users last: sorting and adding along contiguous memory.
-    columns = lax.optimization_barrier(rotations.rotate(signs, rows).T)
-
-    def one_coordinate(column: tuple[Array, Array]) -> Array:
-        index, values = column
-        interval = ranges.private_range(
-            jax.random.fold_in(range_key, index),
-            values,
-            releases.range_epsilon,
-            releases.coordinate_radius,
-            releases.bound,
-            releases.bin_width,
-        )
-        return _mean_in_interval(values, interval)
-
-    block = max(1, _BLOCK_ENTRIES // rows.shape[0])
-    indices = jnp.arange(releases.padded)
-    mean = lax.map(one_coordinate, (indices, columns), batch_size=block)
+    numbers = (
+        releases.range_epsilon,
+        releases.coordinate_radius,
+        releases.bound,
+        releases.bin_width,
+    )
+    ranges.require_numbers(*numbers)
+    mean = _mean_in_box(range_key, signs, rows, numbers)
     match releases.form:
         case "laplace":
             scale = releases.noise_multiplier * releases.sensitivity
@@ -175,6 +168,24 @@ def _noisy_mean_in_box(
             stddev = releases.coarse_multiplier * releases.coarse_sensitivity
             noised = additive.gaussian(noise_key, mean, stddev)
     return rotations.rotate_back(signs, noised, releases.dim)
+
+
+@jax.custom_batching.sequential_vmap
+def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, ...]) -> Array:
+    """The mean of rotated rows, each coordinate clipped to an interval of its own; ``numbers`` are those."""
+    # Users last: sorting and adding along contiguous memory.
+    columns = lax.optimization_barrier(rotations.rotate(signs, rows).T)
+
+    def one_coordinate(column: tuple[Array, Array]) -> Array:
+        index, values = column
+        interval = ranges.private_range(jax.random.fold_in(key, index), values, *numbers)
+        return _mean_in_interval(values, interval)
+
+    # A power of two divides the number of coordinates: the body is compiled once.
+    most = max(1, _BLOCK_ENTRIES // rows.shape[0])
+    block = min(len(signs), 1 << (most.bit_length() - 1))
+    indices = jnp.arange(len(signs))
+    return lax.map(one_coordinate, (indices, columns), batch_size=block if block > 1 else None)
 
 
 def _mean_in_ball(rows: Array, center: Array, radius: ArrayLike) -> Array:

@@ -19,7 +19,8 @@ smoothing in the ball of radius r, β = G·r·d/(d+1), L = c_d·G/r and V = G²/
 f ≤ f_r ≤ f + β, so that F(w) - F* ≤ F_r(w) - F_r(w*) + β. By default the plan smooths where that proves
 more, with the radius that balances β with the term of the initial distance.
 
-Cost: T·B user gradients, no gradient of a single user is formed; one compiled program for all stages.
+Cost: T·B user gradients; one compiled program for all stages. Memory of one chunk of users, of whom no
+gradient is formed, and for linear models of a second copy of the data, prepared once.
 
 Example:
     >>> import jax

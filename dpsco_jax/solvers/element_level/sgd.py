@@ -23,7 +23,8 @@ smooth loss: for steps η ≤ 1/β, convex losses over all of space, a clip norm
 ``typical_elements`` elements in the mean at most, E F(average) - F* ≤ a_T·(R²/(2η) + T·η·V·(1 + βη)/2), a_T =
 1/T, or 4T/(T + 1)² for ``"polynomial"`` (docs/proofs/smooth_average.md; under ``"element"`` and ``"full"``).
 
-Cost: num_steps·batch_size·elements_per_user unit gradients; memory of one chunk of units, whatever n·K is.
+Cost: num_steps·batch_size·elements_per_user unit gradients; memory of one chunk of units, and
+for linear models whose units are drawn of a second copy of the data, prepared once.
 
 Example:
     >>> import jax

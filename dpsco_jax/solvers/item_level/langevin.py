@@ -25,8 +25,8 @@ c^{2T})/(1 - c²), E F - F* ≤ uR²/2 plus the least of slope·√V; (M + m)·V
 ≤ 1/(M + m), R²/(2ηT) + (1 + log T)·dim·ν²/η. The plan is not chosen by a bound but by ``predicted_excess``,
 what a quadratic with nominal curvatures would reach.
 
-Cost: T·n user gradients in one compiled loop; memory of one chunk of user gradients, or of one number for a
-user of one item.
+Cost: T·n user gradients in one compiled loop; memory of a second copy of a linear model's data, prepared
+once, and of one chunk of user gradients, or of one number for a user of one item.
 
 Example:
     >>> import jax

@@ -15,7 +15,9 @@ the joint loss is the largest. Data may be anything. Once a phase halts, later p
 thrown away. Utility: ``Plan.excess_bound``, by the chain of ``accelerated_bounds``; in the papers' regime
 LR·Õ(1/√(nm) + √d/(εn√m)).
 
-Cost: ΣT·K user gradients; memory of one batch of user gradients; one compiled loop for each phase.
+Cost: ΣT·K user gradients; memory of one batch of user gradients, and of one prepared copy of the data where
+the model is linear. Phases with outlier removal and everybody in every step are turns of one compiled loop;
+others are compiled one by one.
 
 Example:
     >>> import jax
@@ -49,7 +51,7 @@ from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
-from dpsco_jax.solvers.user_level import accelerated_sgd
+from dpsco_jax.solvers.user_level import _accelerated_turns, accelerated_sgd
 
 
 @pytree
@@ -234,4 +236,6 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    return _sequence.run(key, plan.parts, accelerated_sgd.solve, objective, data, params)
+    turns = _accelerated_turns.turns_of(plan.parts)
+    solver = accelerated_sgd.solve
+    return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)

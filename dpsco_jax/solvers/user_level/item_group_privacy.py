@@ -19,7 +19,8 @@ above, so they show how much the black box gives away. Assumed: the key and the 
 Utility, for a convex loss, no ridge, clip_norm ≥ its Lipschitz constant and m items for every user:
 E F(average) - F* ≤ (1 + 1/(2T))·R·√(V/T), V = clip_norm² + dim·σ². Users with fewer items weigh less.
 
-Cost: T·N·m item gradients, or T·B; memory of one chunk.
+Cost: T·N·m item gradients, or T·B; memory of one chunk, and for linear models of a second copy of the data,
+prepared once.
 
 Example:
     >>> import jax

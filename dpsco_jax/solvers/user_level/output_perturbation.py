@@ -23,7 +23,8 @@ Utility, R ≥ ‖start - minimizer‖, σ the noise, S = σ·√dim, τ = c^K·
 - whole space: E F - F* ≤ uR²/2 + uRτ + (H + ridge)·(S + τ)²/2;
 - other domains: E F - F* ≤ uR²/2 + (L + ridge·D)·(S + τ), D the diameter or the largest norm of a point.
 
-Cost: K·N user gradients, K of the order of H'/λ; memory of one chunk of user gradients.
+Cost: K·N user gradients, K of the order of H'/λ; memory of one chunk of user gradients, and for linear models
+of a second copy of the data, prepared once.
 
 Example:
     >>> import jax

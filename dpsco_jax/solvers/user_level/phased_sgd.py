@@ -18,7 +18,8 @@ items: ``excess_bound``, derived in ``_schedules.phased_sgd``.
 Where the radius is no less than the farthest that two averages can be, η(T-1)L, the test would test
 nothing: the plan, which sees public numbers only, then takes the mean of clipped averages, and says so.
 
-Cost: one gradient for each item, of the users that fill groups; C²·dim for the distances of C groups.
+Cost: one gradient for each item, of the users that fill groups; C²·dim for the distances of C groups. Phases
+with means of one kind, and one reach, are turns of one compiled loop.
 
 Example:
     >>> import jax
@@ -33,15 +34,13 @@ Example:
     ((3,), 0, True)
 """
 
-import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from dpsco_jax import _checks, _counts, _spread, privacy, transforms
+from dpsco_jax import _checks, _counts, _spread, privacy
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import fixed_size
@@ -50,9 +49,15 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
-from dpsco_jax.solvers.solution import Solution, Status, finished
+from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _phased_search as search
-from dpsco_jax.solvers.user_level._phased_plan import Plan, clipped_releases
+from dpsco_jax.solvers.user_level._phased_plan import Plan
+from dpsco_jax.solvers.user_level._phased_turns import (
+    Phase,
+    group_averages,
+    solve_phase,
+    turns_of,
+)
 
 __all__ = ["Plan", "group_averages", "plan", "solve"]
 
@@ -196,99 +201,25 @@ def solve(
         numbers, count = getattr(plan, name), len(plan.group_users)
         found = len(numbers) if isinstance(numbers, tuple | list) else jnp.size(numbers)
         _checks.require(found == count, f"plan.{name}", numbers, f"{count} numbers, one a phase")
-    phases = [_Phase(users, plan, i) for i, users in enumerate(plan.phase_users)]
-    return _sequence.run(key, phases, _solve_phase, objective, data, params)
-
-
-class _Phase(NamedTuple):
-    num_users: int
-    plan: Plan
-    position: int
-
-
-def _solve_phase(
-    key: jax.Array, phase: _Phase, objective: Objective, data: UserData, point: Any
-) -> Solution:
-    """Where the averages of the groups move the point; the point itself if the test fails."""
-    plan = phase.plan
-    averages = group_averages(
-        objective, data, plan.num_groups, point, plan.step_sizes[phase.position]
-    )
-    # Relative to the phase's start, which is public: small numbers, and an anchor at the origin.
-    moves = jax.tree.map(jnp.subtract, averages, point)
-    release = _release(key, plan, phase.position)
-    update, state = release.update(moves, release.init(point), point)
-    stopped = transforms.halted(state)
-    moved = objective.domain.project(optax.apply_updates(point, update))
-    point = jax.tree.map(functools.partial(jnp.where, stopped), point, moved)
-    gradients = phase.num_users * plan.items_per_user
-    counted = _counts.count(gradients if data.mask is None else jnp.sum(data.mask))
-    done = finished(point, state, gradients, counted, None)
-    status = jnp.where(stopped, int(Status.HALTED), done.status).astype(jnp.int32)
-    return done._replace(status=status)
-
-
-def group_averages(
-    objective: Objective, data: UserData, num_groups: int, start: Any, step_size: Any
-) -> Any:
-    """One pass of projected SGD in every group, and the average of the points it took gradients at.
-
-    Args:
-        objective: its regularizer is part of every step.
-        data: users of all groups, ``[groups * users, items, ...]``: group by group. A group takes first
-            items first: an order that is public.
-        num_groups: C; divides the number of users.
-        start: where all groups start.
-        step_size: η; may be traced.
-
-    Returns:
-        Averages over x_0, ..., x_{T-1}, leaves ``[groups, ...]``. A missing item is a step of the
-        regularizer alone.
-    """
-
-    def in_order(leaf: jax.Array) -> jax.Array:
-        """``[groups * users, items, ...]`` to ``[items * users, groups, ...]``."""
-        grouped = leaf.reshape(num_groups, -1, *leaf.shape[1:])
-        ordered = jnp.moveaxis(grouped, (2, 1), (0, 1))
-        return ordered.reshape(-1, *ordered.shape[2:])
-
-    gradient = jax.vmap(jax.grad(objective.loss))
-    project = jax.vmap(objective.domain.project)
-
-    def step(carry: tuple[Any, Any, jax.Array], sample: tuple[Any, Any]) -> tuple[Any, None]:
-        points, average, count = carry
-        items, present = sample
-
-        def move(point: jax.Array, slope: jax.Array, ridge: jax.Array) -> jax.Array:
-            if present is not None:
-                there = present.reshape(-1, *[1] * (slope.ndim - 1))
-                slope = jnp.where(there, slope, jnp.zeros_like(slope))
-            return (point - step_size * (slope + ridge)).astype(point.dtype)
-
-        average = jax.tree.map(lambda a, x: a + (x - a) / (count + 1), average, points)
-        slopes = gradient(points, items)
-        moved = jax.tree.map(move, points, slopes, objective.regularizer_gradient(points))
-        return (project(moved), average, count + 1), None
-
-    points = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (num_groups, *jnp.shape(x))), jax.tree.map(jnp.asarray, start)
-    )
-    samples = jax.tree.map(in_order, (data.items, data.mask))
-    # Averages of many points, in float32 or wider.
-    wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), points)
-    (_, average, _), _ = jax.lax.scan(step, (points, wide, jnp.zeros([], jnp.float32)), samples)
-    return average
-
-
-def _release(key: jax.Array, plan: Plan, phase: int) -> optax.GradientTransformationExtraArgs:
-    if plan.clipped[phase]:
-        releases = clipped_releases(plan.noise_multiplier, plan.delta)
-        clipped = transforms.clipped_mean(
-            plan.clip_norms[phase], plan.num_groups, releases.relation
+    phases = [
+        Phase(
+            num_users=plan.num_groups * plan.group_users[i],
+            group_users=plan.group_users[i],
+            clipped=plan.clipped[i],
+            reach=plan.reaches[i],
+            step_size=plan.step_sizes[i],
+            clip_norm=plan.clip_norms[i],
+            radius=plan.radii[i],
         )
-        return optax.with_extra_args_support(
-            transforms.privatize(clipped, key, releases.noise_multiplier, releases.scheme)
-        )
-    return transforms.outlier_removed_mean(
-        plan.releases, 2 * plan.radii[phase], key, anchor=None, reach=plan.reaches[phase]
-    )
+        for i in range(len(plan.group_users))
+    ]
+    turns = turns_of(plan)
+
+    def alone(key: Any, phase: Phase, objective: Any, block: UserData, start: Any) -> Solution:
+        averages = group_averages(objective, block, plan.num_groups, start, phase.step_size)
+        gradients = turns.gradients(phase, data)
+        counted = gradients if block.mask is None else jnp.sum(block.mask)
+        done = solve_phase(key, plan, phase, objective, averages, counted, start)
+        return done._replace(gradients=_counts.count(gradients))
+
+    return _sequence.run(key, phases, alone, objective, data, params, turns=turns)

@@ -1,0 +1,128 @@
+"""Parts of several sizes in one compiled loop: how the parts of a sequence share a program.
+
+What it computes: the same as parts that run one after another, each in code of its own (``_sequence.run``).
+A compiler takes as long for each of those as for one; here neighbours that differ in numbers and sizes alone
+are turns of one loop: where a turn has fewer users or steps than another, its inner loops are shorter.
+
+Source: none.
+
+Formal guarantee: that of the parts. A turn is given the position of its first user and the number of its
+users, both public, and reads nobody else; blocks are disjoint as in ``_sequence``. Turn i has the key
+``fold_in(key, i)``, whether or not it shares a program.
+
+Cost: that of the parts, and one compiled part.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax import _counts, _spread
+from dpsco_jax._numerics import array_namespace
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.solution import Solution, Status
+
+
+class Turns(NamedTuple):
+    """How the parts of one kind of plan become turns of a loop.
+
+    Attributes:
+        kind: of a part: what must be equal for two neighbours to share a program; ``None`` for a part that
+            shares none.
+        stacked: of parts of one kind: a pytree whose arrays have an axis of parts in front.
+        prepared: of objective, data of all users and a point: the data in the form that ``solver`` takes.
+        solver: ``solver(key, turn, objective, prepared, first, params)``; ``turn`` is an entry of what
+            ``stacked`` returns, ``first`` the position of the first user, both traced. Its ``gradients`` are
+            of no account, and it has no trace.
+        gradients: of a part and the data: the public number of item gradients.
+    """
+
+    kind: Callable[[Any], Hashable | None]
+    stacked: Callable[[Sequence[Any]], Any]
+    prepared: Callable[[Objective, UserData, Any], Any]
+    solver: Callable[..., Solution]
+    gradients: Callable[[Any, UserData], int]
+
+
+def groups(parts: Sequence[Any], turns: Turns | None, data: UserData) -> list[list[Any]]:
+    """The parts in order, neighbours of one kind together; one by one where users lie on several devices."""
+    alone = turns is None or _spread.found(data) is not None
+    found: list[list[Any]] = []
+    last: Hashable | None = None
+    for part in parts:
+        kind = None if alone or turns is None else turns.kind(part)
+        if kind is not None and kind == last:
+            found[-1].append(part)
+        else:
+            found.append([part])
+        last = kind
+    return found
+
+
+def until_stopped(
+    stopped: jax.Array, point: Any, found: Solution
+) -> tuple[Any, jax.Array, Solution]:
+    """Point, whether it is over, and the solution of a part: of no account if it was over before."""
+    point = jax.tree.map(lambda old, new: jnp.where(stopped, old, new), point, found.params)
+    status = jnp.where(stopped, int(Status.OK), found.status).astype(jnp.int32)
+    over = stopped | (status != int(Status.OK))
+    return point, over, found._replace(params=point, status=status)
+
+
+def run(
+    key: jax.Array,
+    turns: Turns,
+    parts: Sequence[Any],
+    number: int,
+    start: int,
+    objective: Objective,
+    data: UserData,
+    point: Any,
+    stopped: jax.Array,
+) -> tuple[Any, jax.Array, list[Solution]]:
+    """Runs parts of one kind as turns of a loop.
+
+    Args:
+        key: of the whole sequence.
+        turns: how.
+        parts: neighbours, with ``num_users`` each.
+        number: of the first of them in the sequence.
+        start: the position of the first user of the first of them.
+        objective: static.
+        data: of all users.
+        point: where the first starts.
+        stopped: whether it was over before.
+
+    Returns:
+        The point at the end, whether it is over, and a solution for each part.
+    """
+    sizes = np.asarray([part.num_users for part in parts], np.int32)
+    firsts = (start + np.cumsum(sizes) - sizes).astype(np.int32)
+    numbers = np.arange(number, number + len(parts), dtype=np.int32)
+    rows = turns.prepared(objective, data, point)
+
+    def turn(carry: tuple[Any, jax.Array], place: tuple[Any, ...]) -> tuple[Any, Solution]:
+        point, stopped = carry
+        i, first, part = place
+        found = turns.solver(jax.random.fold_in(key, i), part, objective, rows, first, point)
+        point, stopped, found = until_stopped(stopped, point, found)
+        return (point, stopped), found
+
+    places = jax.tree.map(jnp.asarray, (numbers, firsts, turns.stacked(parts)))
+    (point, stopped), found = jax.lax.scan(turn, (point, stopped), places)
+    solutions = [
+        jax.tree.map(lambda leaf, i=i: leaf[i], found)._replace(
+            gradients=_counts.count(turns.gradients(part, data))
+        )
+        for i, part in enumerate(parts)
+    ]
+    return point, stopped, solutions
+
+
+def column(numbers: Sequence[Any]) -> Any:
+    """The numbers of all parts as one array."""
+    return array_namespace(*numbers).stack(numbers)

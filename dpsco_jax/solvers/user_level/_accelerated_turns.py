@@ -1,0 +1,140 @@
+"""Phases of accelerated user-level SGD as turns of one loop; see ``solvers._together``.
+
+What it computes: what ``accelerated_sgd.solve`` computes for phases in which everybody takes part and
+outliers are removed. The numbers of users and steps, and the length of a stage, are numbers of the turn.
+
+Source: as ``accelerated_sgd``.
+
+Formal guarantee: as ``accelerated_sgd``: releases, noise and keys are the same, and the loss of a turn is
+what the phase's own ``releases`` prove.
+
+Cost: as ``accelerated_sgd``; a step of a turn takes the gradients and distances of its own users. Memory of
+the users of the largest phase, and one prepared copy of the data of all.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax import transforms
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.oracles.sampling import UserSample
+from dpsco_jax.privacy.concentrated import in_turn
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _together, first_order, loop, means
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.user_level._accelerated_plan import Plan
+
+
+@pytree
+class _Mean:
+    """``means.OutlierRemoved`` of some of the users, from the position ``first`` on; data are prepared.
+
+    Attributes:
+        chunk_size: users whose items are read at once.
+        reach: as in ``means.OutlierRemoved``.
+        smoothed: whether gradients are taken at shifted points.
+        releases: sizes, tests and noise of all steps.
+        first: position of the first user.
+        score_radius: users are near each other within it.
+        clip_norm: to which gradients are clipped first.
+        smoothing_radius: of the shifts.
+    """
+
+    chunk_size: int = static()
+    reach: float = static()
+    smoothed: bool = static()
+    releases: in_turn.InTurn
+    first: Number
+    score_radius: Number
+    clip_norm: Number
+    smoothing_radius: Number
+
+    def open(self, key: jax.Array, objective: Objective, data: Any, start: Any) -> means.Opened:
+        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+        del start
+        everybody = len(jax.tree.leaves(data)[0])
+        places = self.first + jnp.arange(self.releases.capacity, dtype=jnp.int32)
+        # Beyond the users of this turn a place has no meaning.
+        users = UserSample(jnp.minimum(places, everybody - 1), self.releases.num_users)
+        radius = self.smoothing_radius if self.smoothed else None
+        oracle = loop.user_rows(
+            objective, self.clip_norm, lambda sample_key: users, self.chunk_size, radius
+        )
+        release = transforms.outlier_removed_mean(
+            self.releases, self.score_radius, key, anchor=None, reach=self.reach
+        )
+        return means.Opened(oracle, data, release, may_halt=True)
+
+
+@pytree
+class _Turn:
+    """The numbers of a phase, or of all."""
+
+    mean: _Mean
+    stage_length: Number
+    regularization: Number
+    smoothness: Number
+    strong_convexity: Number
+
+
+def _kind(part: Plan) -> Hashable | None:
+    if not isinstance(part.releases, ConcentratedReleases):
+        return None
+    shared = in_turn.kind(part.releases)
+    if shared is None:
+        return None
+    return (*shared, part.chunk_size, part.reach, part.smoothed, part.items_per_user, part.dim)
+
+
+def _stacked(parts: Sequence[Plan]) -> _Turn:
+    def all_of(name: str) -> Any:
+        return _together.column([getattr(part, name) for part in parts])
+
+    mean = _Mean(
+        chunk_size=parts[0].chunk_size,
+        reach=parts[0].reach,
+        smoothed=parts[0].smoothed,
+        releases=in_turn.stacked([part.releases for part in parts]),
+        # A turn fills it in.
+        first=jnp.zeros(len(parts), jnp.int32),
+        score_radius=_together.column([2 * part.radius for part in parts]),
+        clip_norm=all_of("clip_norm"),
+        smoothing_radius=all_of("smoothing_radius"),
+    )
+    return _Turn(
+        mean=mean,
+        stage_length=jnp.asarray([part.stage_length for part in parts], jnp.int32),
+        regularization=all_of("regularization"),
+        smoothness=all_of("smoothness"),
+        strong_convexity=all_of("strong_convexity"),
+    )
+
+
+def _solve(
+    key: jax.Array, turn: _Turn, objective: Objective, rows: Any, first: jax.Array, params: Any
+) -> Solution:
+    mean = _Mean(**{**vars(turn.mean), "first": first})
+    method = first_order.ac_sa(
+        turn.smoothness, turn.strong_convexity, objective.domain, turn.stage_length
+    )
+    pull = first_order.Pull(turn.regularization)
+    steps = mean.releases.num_steps
+    return first_order.run(key, mean, method, objective, rows, params, steps, 0, pull)
+
+
+def turns_of(parts: Sequence[Plan]) -> _together.Turns:
+    """How phases of ``accelerated_phased_erm`` become turns; the parts say whether points are shifted."""
+    shifted = parts[0].smoothed
+
+    def prepared(objective: Objective, data: UserData, params: Any) -> Any:
+        return loop.prepared_rows(objective, data, params, 1.0 if shifted else None)
+
+    def gradients(part: Plan, data: UserData) -> int:
+        return part.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
+
+    return _together.Turns(_kind, _stacked, prepared, _solve, gradients)

@@ -1,0 +1,107 @@
+"""Phases as turns of one loop: the runs of phases one by one, in a program that does not grow with them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax.mechanisms.concentrated import concentrated_mean
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status, _sequence, _together
+from dpsco_jax.solvers.user_level import _accelerated_turns, accelerated_sgd
+from tests.solvers.private_table import OBJECTIVE, ROWS
+
+(ROW,) = [row for row in ROWS if row.name == "accelerated_phased_erm, tested"]
+
+
+@functools.cache
+def _parts():
+    return ROW.plan().parts
+
+
+def _data(far=()):
+    """The users of the row, some of them without an item; those named disagree with all others."""
+    data = ROW.data()
+    mask = np.array(data.mask)
+    mask[::7, 0] = False
+    label = np.array(data.items.label)
+    label[list(far)] *= np.where(np.arange(len(far)) % 2, 1.0, -1.0)[:, None]
+    return UserData(data.items._replace(label=label), mask)
+
+
+def _run(key, data, turns, parts):
+    start = jnp.zeros(parts[0].dim)
+    found = _sequence.run(key, parts, accelerated_sgd.solve, OBJECTIVE, data, start, turns=turns)
+    return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
+
+
+@pytest.mark.parametrize("far", [(), range(120, 180)], ids=["to the end", "the last halts"])
+def test_turns_are_the_phases_one_by_one(far):
+    parts, data = _parts(), _data(far)
+    turns = _accelerated_turns.turns_of(parts)
+    assert [len(group) for group in _together.groups(parts, turns, data)] == [2]
+    one, other = (_both(jax.random.key(3), data, which) for which in (True, False))
+    assert int(one.status) == (Status.HALTED if far else Status.OK)
+    np.testing.assert_allclose(one.params, other.params, rtol=2e-6, atol=1e-7)
+    assert np.linalg.norm(one.params) > 0.5
+    for name in ("status", "gradients"):
+        assert int(getattr(one, name)) == int(getattr(other, name))
+    assert one.unprivate["gradients"] == other.unprivate["gradients"] < one.gradients
+    for found, wanted in zip(one.privacy, other.privacy, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _both(key, data, together):
+    parts = _parts()
+    return _run(key, data, _accelerated_turns.turns_of(parts) if together else None, parts)
+
+
+def test_the_program_does_not_grow_with_the_phases():
+    first, second = _parts()
+    turns = _accelerated_turns.turns_of(_parts())
+
+    def size(*parts):
+        users = sum(part.num_users for part in parts)
+        data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
+        lowered = jax.jit(lambda key: _run(key, data, turns, parts)).lower(jax.random.key(0))
+        return len(lowered.as_text(debug_info=False).splitlines())
+
+    assert size(first, *4 * (second,)) < 1.1 * size(first, second)
+
+
+def test_parts_of_other_kinds_have_programs_of_their_own():
+    kinds = _together.Turns(lambda part: part, None, None, None, None)
+    data = UserData(jnp.zeros((4, 1)))
+    assert _together.groups("aab", kinds, data) == [["a", "a"], ["b"]]
+    assert _together.groups("aba", kinds, data) == [["a"], ["b"], ["a"]]
+    assert _together.groups("aa", None, data) == [["a"], ["a"]]
+    assert _together.groups("aa", kinds._replace(kind=lambda part: None), data) == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize("users", [3, 255, 256, 300])
+def test_the_first_users_of_more_rows_have_the_scores_of_these_alone(users):
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(300, 3)), jnp.float32)
+    count = jnp.asarray(users, jnp.int32)
+    found = concentrated_mean.concentration(rows, 1.0, num_users=count, block_size=128)
+    alone = concentrated_mean.concentration(rows[:users], 1.0, block_size=128)
+    assert found.score == alone.score
+    np.testing.assert_array_equal(found.degrees[:users], alone.degrees)
+    assert not np.any(found.degrees[users:])
+    weights = concentrated_mean.inlier_weights(found.degrees, count, 0.6)
+    np.testing.assert_array_equal(
+        weights[:users], concentrated_mean.inlier_weights(alone.degrees, users, 0.6)
+    )
+    # Whatever weight it is given, a row beyond them does not count.
+    mean = concentrated_mean.mean_deviation(rows, jnp.ones(300), num_users=count)
+    wanted = concentrated_mean.mean_deviation(rows[:users], jnp.ones(users))
+    np.testing.assert_allclose(mean, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("users", [0, 301, 2.0, 5])
+def test_a_number_of_users_that_is_none_is_refused(users):
+    given = users if users == 5 else jnp.asarray(users)
+    with pytest.raises(ValueError, match="num_users must be an array of one integer from 1 to 300"):
+        concentrated_mean.concentration(jnp.zeros((300, 3)), 1.0, num_users=given)

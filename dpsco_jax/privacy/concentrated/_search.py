@@ -11,6 +11,7 @@ Cost: a grid of some hundred splits, in closed form; where batches are random, a
 and one calibration by privacy loss distributions.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -167,14 +168,27 @@ def candidates(request: Request, test: str) -> Iterator[Split]:
             yield found
 
 
-def best(request: Request, kinds: Sequence[str]) -> Split | None:
+# Searches over plans ask for the same again; a request holds numbers and names alone, and all that counts.
+@functools.lru_cache(maxsize=1024)
+def best(request: Request, kinds: tuple[str, ...]) -> Split | None:
     """The split with the least noise over the kinds of test; None if there is none."""
-    found = []
-    for kind in kinds:
-        rough = min(candidates(request, kind), key=lambda s: s.noise, default=None)
-        if rough and (exact := calibrated(request, rough, accounting.epsilon_at, _UNDER_BUDGET)):
-            found.append(exact)
-    return min(found, key=lambda s: s.noise, default=None)
+    found: Split | None = None
+    rough = [min(candidates(request, kind), key=lambda s: s.noise, default=None) for kind in kinds]
+    for each in sorted(filter(None, rough), key=lambda s: s.noise):
+        if found is not None and not _less_noise(request, each, found.noise):
+            continue
+        exact = calibrated(request, each, accounting.epsilon_at, _UNDER_BUDGET)
+        if exact is not None and (found is None or exact.noise < found.noise):
+            found = exact
+    return found
+
+
+def _less_noise(request: Request, rough: Split, noise: float) -> bool:
+    """Whether the split meets the budget with this much noise: if not, it needs more."""
+    if accounting.is_closed_form(rough.phase):
+        return rough.noise < noise
+    phase = rough.phase._replace(mu=rough.sensitivity / noise)
+    return accounting.epsilon_at(phase, request.delta) <= request.epsilon
 
 
 def is_feasible(request: Request, kinds: Sequence[str]) -> bool:

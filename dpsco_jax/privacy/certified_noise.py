@@ -84,18 +84,18 @@ def certified_noise_multiplier(
     return math.exp(decreasing_root(excess, near, _UNDER_BUDGET))
 
 
-class _AtEnd(Exception):
+class _AtEndError(Exception):
     """A search that has left its range, whose end will do."""
 
 
 def root_above(
     excess: Callable[[float], float], start: float, under: float, low: float, high: float = math.inf
 ) -> float:
-    """Like ``decreasing_root``, between two ends, of which none is looked at before the search goes beyond it.
+    """Like ``decreasing_root``, between two ends. An end is looked at only once the search goes beyond it.
 
     Returns:
-        ``low`` where the function is not positive there and the search went below it; ``inf`` where it is positive
-        at ``high`` and the search went above that.
+        ``low`` where the function is not positive there and the search went below it; ``inf`` where it is
+        positive at ``high`` and the search went above that.
     """
     seen: set[float] = set()
 
@@ -104,12 +104,12 @@ def root_above(
             if is_beyond and end not in seen:
                 seen.add(end)
                 if (excess(end) <= 0.0) == (end == low):
-                    raise _AtEnd(low if end == low else math.inf)
+                    raise _AtEndError(low if end == low else math.inf)
         return excess(point)
 
     try:
         return decreasing_root(inside, start, under)
-    except _AtEnd as reached:
+    except _AtEndError as reached:
         return float(reached.args[0])
 
 

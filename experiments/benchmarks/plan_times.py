@@ -1,8 +1,8 @@
 """How long plans take for a million users: every public solver, for a smooth loss and for one with a kink.
 
-What it computes: processor seconds of one ``plan``, each in a new process that has imported the package and made
-nothing yet, so that no table or cache of another plan helps. A plan that is refused counts until it is refused, and
-its note says why.
+What it computes: processor seconds of one ``plan``, each in a new process that has imported the package and
+made nothing yet, so that no table or cache of another plan helps. A plan that is refused counts until it is
+refused, and its note says why.
 
 Source: none.
 
@@ -17,8 +17,9 @@ Example:
 import concurrent.futures
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -49,7 +50,7 @@ class Case(NamedTuple):
     """
 
     solver: str
-    settings: dict[str, Any] = {}
+    settings: Mapping[str, Any] = MappingProxyType({})
     ridge: float = 0.0
     domain: str = "ball"
     items: tuple[int, ...] = (1, ITEMS)
@@ -147,7 +148,10 @@ def rows() -> Iterator[Row]:
     """One row for every case, loss and number of items."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["experiments.benchmarks.plan_times", *{f"dpsco_jax.solvers.{case.solver}" for case in CASES}]
+        [
+            "experiments.benchmarks.plan_times",
+            *{f"dpsco_jax.solvers.{case.solver}" for case in CASES},
+        ]
     )
     for case in CASES:
         for loss in LOSSES:

@@ -170,7 +170,7 @@ def _power(values: np.ndarray, sizes: np.ndarray, exponent: float) -> np.ndarray
 
 
 def _norm(values: np.ndarray) -> float:
-    """In the Euclidean sense; a product of BLAS wakes a thread for every core, which takes ten times as long."""
+    """In the Euclidean sense; a product of BLAS would wake a thread for every core."""
     return math.sqrt(float(np.sum(np.square(values))))
 
 

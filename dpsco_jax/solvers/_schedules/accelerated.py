@@ -36,8 +36,9 @@ NEAR_BEST = 1.1
 _FOR_TESTS = 4096.0
 
 NoiseModel = Callable[[int, Any], Any]
-"""``(num_users, num_steps) -> σ`` of the mean released in a step, ``inf`` where there is none; for each number of
-steps, if they are an array."""
+"""``(num_users, num_steps) -> σ`` of the mean released in a step, ``inf`` where there is none.
+
+Numbers of steps may be an array."""
 
 
 class Size(NamedTuple):

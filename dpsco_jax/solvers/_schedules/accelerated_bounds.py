@@ -160,7 +160,7 @@ def gap(
 
 
 def excess_risk(setting: Setting, phases: Sequence[Phase]) -> Any:
-    """Bound on the expected excess risk after all phases, if nothing fails; an array where phases hold some."""
+    """Bound on the expected excess risk after all phases, if nothing fails; an array if phases hold some."""
     items, slope = setting.items_per_user, setting.slope
     nearness: Any = setting.distance**2
     total: Any = setting.bias

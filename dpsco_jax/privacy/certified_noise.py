@@ -10,6 +10,7 @@ Formal guarantee: the certificate of the releases is at most the budget.
 Cost: ten to forty evaluations on a small grid and about four on a full one; 0.3 to 3 s.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Protocol, SupportsFloat, runtime_checkable
@@ -62,6 +63,7 @@ def certified_noise_multiplier(
     delta = require_real("delta", delta, 0.0, 1.0)
     require_relation("relation", relation)
 
+    @functools.cache
     def excess(log_multiplier: float, max_points: int = pld.MAX_POINTS) -> float:
         release = sampling.gaussian_release(math.exp(log_multiplier), relation)
         releases = repeated(release, num_steps)
@@ -78,10 +80,39 @@ def certified_noise_multiplier(
     enough = math.log(unsampled * getattr(sampling, "items_per_user", 1))
     if excess(enough, accountants.FEW_POINTS) > -1e-9:
         return math.exp(accountants.raised(enough, lambda x: excess(x) <= 0.0))
-    if excess(_LEAST, accountants.FEW_POINTS) <= 0:
+    near = root_above(lambda x: excess(x, accountants.FEW_POINTS), enough, 1e-3, _LEAST)
+    if near == _LEAST:
         return math.exp(_LEAST)
-    near = decreasing_root(lambda x: excess(x, accountants.FEW_POINTS), enough, 1e-3)
     return math.exp(decreasing_root(excess, near, _UNDER_BUDGET))
+
+
+class _AtEndError(Exception):
+    """A search that has left its range, whose end will do."""
+
+
+def root_above(
+    excess: Callable[[float], float], start: float, under: float, low: float, high: float = math.inf
+) -> float:
+    """Like ``decreasing_root``, between two ends. An end is looked at only once the search goes beyond it.
+
+    Returns:
+        ``low`` where the function is not positive there and the search went below it; ``inf`` where it is
+        positive at ``high`` and the search went above that.
+    """
+    seen: set[float] = set()
+
+    def inside(point: float) -> float:
+        for end, is_beyond in ((low, point < low), (high, point > high)):
+            if is_beyond and end not in seen:
+                seen.add(end)
+                if (excess(end) <= 0.0) == (end == low):
+                    raise _AtEndError(low if end == low else math.inf)
+        return excess(point)
+
+    try:
+        return decreasing_root(inside, start, under)
+    except _AtEndError as reached:
+        return float(reached.args[0])
 
 
 def decreasing_root(excess: Callable[[float], float], start: float, under: float) -> float:

@@ -41,6 +41,7 @@ SUITES = (
     "effective_samples",
     "element_steps",
     "element_network",
+    "plan_times",
     "store",
     "cluster_overhead",
 )

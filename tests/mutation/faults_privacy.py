@@ -22,7 +22,23 @@ _PHASE = ("tests/privacy/test_mean_sensitivity.py", "tests/privacy/test_threshol
 _VARIATION = ("tests/privacy/test_variation.py",)
 _ITERATION = ("tests/privacy/test_iteration.py",)
 
+_FAST = ("tests/privacy/test_fast_searches.py",)
+
 FAULTS = (
+    Fault("noise: a search takes the end at which the budget does not hold", "privacy/certified_noise.py",
+          "if (excess(end) <= 0.0) == (end == low):", "if (excess(end) > 0.0) == (end == low):", _FAST),
+    Fault("noise: a search that leaves its range takes its lower end", "privacy/certified_noise.py",
+          "raise _AtEndError(low if end == low else math.inf)", "raise _AtEndError(low)", _FAST),
+    Fault("tested means: splits are found again without their delta", "privacy/concentrated/_search.py",
+          "@functools.lru_cache(maxsize=1024)\ndef best(",
+          "@(lambda f, kept={}: lambda r, k: kept.setdefault(r._replace(delta=0.5), f(r, k)))\ndef best(",
+          _FAST),
+    Fault("tested means: a split that needs more noise may win", "privacy/concentrated/_search.py",
+          "exact.noise < found.noise", "exact.noise > found.noise", _FAST),
+    Fault("loss distributions: powers are left out too early", "privacy/pld/convolution.py",
+          "_NEGLIGIBLE = -200.0", "_NEGLIGIBLE = -2.0", _FAST),
+    Fault("loss distributions: what is undecided is lost for many shifts", "privacy/pld/pairs.py",
+          "masses[:, len(positive) - 1] +=", "masses[:, len(positive) - 1] += 0.0 *", _FAST),
     Fault("variation: the distance alone is charged", "privacy/variation.py",
           "lost = tau + _exp_above(min(math.log(tau) + epsilon, 1.0)) if", "lost = tau if",
           _VARIATION),

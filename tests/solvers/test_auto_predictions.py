@@ -243,3 +243,18 @@ def test_clipping_biases_two_classes_of_users_with_few_items_only():
     numbers = losses.huber(1.0, domain=domains.ball(4.0))
     assert bias(LOGISTIC, 1) > 2 * bias(LOGISTIC, 16) > 0
     assert bias(LOGISTIC, 1) > 2 * bias(numbers, 1)
+
+
+@pytest.mark.parametrize(("smoothness", "convexity"), [(1.0, 1e-3), (300.0, 1e-5), (1.0, 0.0)])
+def test_many_accelerated_steps_by_blocks_are_those_one_by_one(monkeypatch, smoothness, convexity):
+    curvatures, steps = np.geomspace(1e-5, 1.0, 12) + convexity, 3333
+    fast = descent.ac_sa(curvatures, smoothness, convexity, steps)
+    monkeypatch.setattr(descent, "_EXACT", 10**9)
+    exact = descent.ac_sa(curvatures, smoothness, convexity, steps)
+    np.testing.assert_allclose(fast.kept, exact.kept, atol=1e-6)
+    for name in ("kept", "noise"):
+        power = 2 if name == "kept" else 1
+        found, expected = (
+            np.sum(curvatures * getattr(each, name) ** power) for each in (fast, exact)
+        )
+        assert found == pytest.approx(expected, rel=1e-4)

@@ -11,11 +11,12 @@ Cost: a grid of some hundred splits, in closed form; where batches are random, a
 and one calibration by privacy loss distributions.
 """
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dpsco_jax.privacy.certified_noise import decreasing_root
+from dpsco_jax.privacy.certified_noise import root_above
 from dpsco_jax.privacy.concentrated import _accounting as accounting
 from dpsco_jax.privacy.concentrated import _proof as proof
 from dpsco_jax.privacy.concentrated import _tests as tests
@@ -148,35 +149,64 @@ def calibrated(
         spent = epsilon_at(phase._replace(mu=math.exp(-log_noise)), request.delta)
         return math.log(min(max(spent / request.epsilon, 1e-2), 1e2))
 
-    if excess(-math.log(_LEAST_MU)) > 0.0:
+    low = -math.log(_MOST_MU) if request.rate < 1.0 else -math.inf
+    root = root_above(excess, -math.log(phase.mu), under, low, -math.log(_LEAST_MU))
+    if root == math.inf:
         return None
-    if request.rate < 1.0 and excess(-math.log(_MOST_MU)) <= 0.0:
+    if root == low:
         return rough._replace(phase=phase._replace(mu=_MOST_MU))
-    root = decreasing_root(excess, -math.log(phase.mu), under)
     return rough._replace(phase=phase._replace(mu=math.exp(-root)))
 
 
-def candidates(request: Request, test: str) -> Iterator[Split]:
-    """For each share of ε, the best split; μ is right to some 10 %."""
+def splits(request: Request, test: str) -> Iterator[Split]:
+    """For each share of ε, the best split by the rule of thumb."""
     for share in request.shares or SHARES[test]:
         if share >= 1.0 and request.rate == 1.0:
             continue
-        splits = [split(request, test, share, part) for part in FAILURE_SHARES]
-        rough = min(filter(None, splits), key=lambda s: s.noise, default=None)
-        if rough and (found := calibrated(request, rough, accounting.quick_epsilon, _ROUGHLY)):
-            yield found
+        made = [split(request, test, share, part) for part in FAILURE_SHARES]
+        rough = min(filter(None, made), key=lambda s: s.noise, default=None)
+        if rough:
+            yield rough
 
 
-def best(request: Request, kinds: Sequence[str]) -> Split | None:
+def least_noise(
+    request: Request,
+    roughs: Iterable[Split],
+    epsilon_at: Callable[[proof.Phase, float], float],
+    under: float,
+) -> Split | None:
+    """The split that needs the least noise, each calibrated up to ``under``; None if none meets the budget.
+
+    What does not meet the budget with the least noise so far needs more, and is not calibrated.
+    """
+    found: Split | None = None
+    for rough in roughs:
+        if found is not None and not accounting.is_closed_form(rough.phase):
+            phase = rough.phase._replace(mu=rough.sensitivity / found.noise)
+            if epsilon_at(phase, request.delta) > request.epsilon:
+                continue
+        exact = calibrated(request, rough, epsilon_at, under)
+        if exact is not None and (found is None or exact.noise < found.noise):
+            found = exact
+    return found
+
+
+# Searches over plans ask for the same again; a request holds numbers and names alone, and all that counts.
+@functools.lru_cache(maxsize=1024)
+def best(request: Request, kinds: tuple[str, ...]) -> Split | None:
     """The split with the least noise over the kinds of test; None if there is none."""
-    found = []
-    for kind in kinds:
-        rough = min(candidates(request, kind), key=lambda s: s.noise, default=None)
-        if rough and (exact := calibrated(request, rough, accounting.epsilon_at, _UNDER_BUDGET)):
-            found.append(exact)
-    return min(found, key=lambda s: s.noise, default=None)
+    rough = [
+        least_noise(request, splits(request, kind), accounting.quick_epsilon, _ROUGHLY)
+        for kind in kinds
+    ]
+    found = sorted(filter(None, rough), key=lambda s: s.noise)
+    return least_noise(request, found, accounting.epsilon_at, _UNDER_BUDGET)
 
 
 def is_feasible(request: Request, kinds: Sequence[str]) -> bool:
     """Whether some split lets concentrated data pass, and nothing else."""
-    return any(True for kind in kinds for _ in candidates(request, kind))
+    return any(
+        calibrated(request, rough, accounting.quick_epsilon, _ROUGHLY)
+        for kind in kinds
+        for rough in splits(request, kind)
+    )

@@ -36,6 +36,7 @@ _FARTHEST = (
     1e12  # loss that has a grid in float64; where there are greater ones, other accountants serve
 )
 _PRECISION = 1e-5  # of ε, relative, where MAX_POINTS allow
+_NEGLIGIBLE = -200.0
 _MACHINE = float(np.finfo(np.float64).eps)
 
 
@@ -135,18 +136,42 @@ def _convolve(
         positions = np.rint(law.losses / spacing).astype(np.int64) % size
         tilted = np.bincount(positions, tilted, size)
         transform = fft.rfft(tilted)
-        product *= transform**count
+        sizes = np.abs(transform)
+        product *= _power(transform, sizes, count)
         log_scale += count * log_mean
         # Each of `count` factors carries the error of its transform, damped by all the others.
-        damping = math.sqrt(float(np.mean(np.abs(transform) ** (2.0 * (count - 1)))))
-        error += count * math.sqrt(float(tilted @ tilted)) * damping
+        damping = math.sqrt(float(np.mean(_power(sizes, sizes, 2.0 * (count - 1)))))
+        error += count * _norm(tilted) * damping
     first = round(losses[0] / spacing)
     tilted = np.maximum(np.roll(fft.irfft(product, size), -(first % size)), 0.0)
-    error += math.sqrt(float(tilted @ tilted))
+    error += _norm(tilted)
     # In the Euclidean norm, which an orthogonal transform keeps.
     error *= _MACHINE * math.log2(size)
     factors = np.exp(np.minimum(log_scale - tilt * losses, 300.0))
     return tilted * factors, error * np.sqrt(_sum_above(factors**2))
+
+
+def _power(values: np.ndarray, sizes: np.ndarray, exponent: float) -> np.ndarray:
+    """``values**exponent``, and 0 where that is below e^-200, as it is nearly everywhere after many steps.
+
+    Beside the transform's value at zero, which is one, nothing so small survives rounding.
+
+    Args:
+        values: of a transform, at most about one.
+        sizes: their absolute values.
+        exponent: at least 0.
+    """
+    if exponent == 0:
+        return np.ones_like(values)
+    found = np.zeros_like(values)
+    kept = np.flatnonzero(sizes > math.exp(_NEGLIGIBLE / exponent))
+    found[kept] = values[kept] ** exponent
+    return found
+
+
+def _norm(values: np.ndarray) -> float:
+    """In the Euclidean sense; a product of BLAS would wake a thread for every core."""
+    return math.sqrt(float(np.sum(np.square(values))))
 
 
 def _sum_above(values: np.ndarray) -> np.ndarray:

@@ -16,12 +16,18 @@ Cost: a few vectorized special functions per cell.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
-from dpsco_jax._checks import require_instance, require_positive, require_real, require_within
+from dpsco_jax._checks import (
+    require,
+    require_instance,
+    require_positive,
+    require_real,
+    require_within,
+)
 
 
 class Pair(NamedTuple):
@@ -57,10 +63,30 @@ def reverse(pair: Pair) -> Pair:
 
 
 def _normal_cells(thresholds: np.ndarray) -> np.ndarray:
-    """Standard normal masses of the cells between increasing thresholds, exact in both tails."""
-    ends = np.concatenate([[-np.inf], thresholds, [np.inf]])
+    """Standard normal masses of cells between thresholds, rising along the last axis; exact in both tails."""
+    beyond = np.full((*thresholds.shape[:-1], 1), np.inf)
+    ends = np.concatenate([-beyond, thresholds, beyond], axis=-1)
     below, above = special.ndtr(ends), special.ndtr(-ends)
-    return np.where(ends[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
+    rises, falls = below[..., 1:] - below[..., :-1], above[..., :-1] - above[..., 1:]
+    return np.where(ends[..., :-1] > 0, falls, rises)
+
+
+def _unsampled_loss(losses: np.ndarray, rate: float) -> np.ndarray:
+    """The loss u of a pair without sampling where the sampled one is x: e^x = 1 - q + q e^u."""
+    x, q = losses, rate
+    with np.errstate(divide="ignore"):
+        positive = x - math.log(q) + np.log1p((q - 1.0) * np.exp(-np.maximum(x, 0.0)))
+        negative = np.log1p(np.maximum(np.expm1(np.minimum(x, 0.0)) / q, -1.0))
+    return np.where(x > 0, positive, negative)
+
+
+def _sampled_cells(
+    unsampled: np.ndarray, multiplier: float | np.ndarray, rate: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Masses of (1-q) N(0, s²) + q N(1, s²) and of N(0, s²) on cells between such losses without sampling."""
+    thresholds = multiplier * unsampled + 0.5 / multiplier
+    lower = _normal_cells(thresholds)
+    return rate * _normal_cells(thresholds - 1.0 / multiplier) + (1.0 - rate) * lower, lower
 
 
 def poisson_gaussian(noise_multiplier: float, sampling_probability: float) -> Pair:
@@ -77,17 +103,8 @@ def poisson_gaussian(noise_multiplier: float, sampling_probability: float) -> Pa
     require_within("sampling_probability", sampling_probability, 0.0, 1.0, open_low=True)
     s, q = noise_multiplier, sampling_probability
 
-    def unsampled_loss(x: np.ndarray) -> np.ndarray:
-        """The loss u of the pair without sampling where the sampled one is x: e^x = 1 - q + q e^u."""
-        with np.errstate(divide="ignore"):
-            positive = x - math.log(q) + np.log1p((q - 1.0) * np.exp(-np.maximum(x, 0.0)))
-            negative = np.log1p(np.maximum(np.expm1(np.minimum(x, 0.0)) / q, -1.0))
-        return np.where(x > 0, positive, negative)
-
     def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        thresholds = s * unsampled_loss(edges) + 0.5 / s
-        lower = _normal_cells(thresholds)
-        return q * _normal_cells(thresholds - 1.0 / s) + (1.0 - q) * lower, lower
+        return _sampled_cells(_unsampled_loss(edges, q), s, q)
 
     def support(tail: float) -> tuple[float, float]:
         reach = (0.5 / s - special.ndtri(tail)) / s
@@ -114,9 +131,43 @@ def gaussian_without_replacement(noise_multiplier: float, sampling_fraction: flo
     """
     require_within("sampling_fraction", sampling_fraction, 0.0, 1.0, open_low=True)
     s, q = noise_multiplier, sampling_fraction
-    half = poisson_gaussian(s, q)
-    at_zero = (1.0 - q) * (special.ndtr(0.5 / s) - special.ndtr(-0.5 / s))
-    return self_mirrored(half, at_zero)
+    return self_mirrored(poisson_gaussian(s, q), _undecided(s, q))
+
+
+def _undecided(multiplier: float | np.ndarray, rate: float) -> Any:
+    """The mass at loss zero of ``gaussian_without_replacement``."""
+    half = 0.5 / multiplier
+    return (1.0 - rate) * (special.ndtr(half) - special.ndtr(-half))
+
+
+def without_replacement_cells(
+    shifts: np.ndarray, sampling_fraction: float, positive: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``cells`` of ``gaussian_without_replacement`` for many noise multipliers, on a symmetric grid.
+
+    Args:
+        shifts: one over each noise multiplier, ``[pairs]``, above 0.
+        sampling_fraction: q in (0, 1].
+        positive: the edges from 0 on, increasing, ``[edges]``; their opposites are edges as well.
+
+    Returns:
+        Masses that P and that Q put on the cells, ``[pairs, 2 edges]``.
+
+    Raises:
+        ValueError: unless q is in (0, 1] and the shifts are positive and finite.
+    """
+    require_within("sampling_fraction", sampling_fraction, 0.0, 1.0, open_low=True)
+    require_within("shifts", shifts, 0.0, math.inf, open_low=True, open_high=True)
+    require(positive[0] == 0.0, "positive", positive[0], "0 at first")
+    s = (1.0 / shifts)[:, None]
+    halves = _sampled_cells(_unsampled_loss(positive, sampling_fraction), s, sampling_fraction)
+    upper, lower = (half[:, 1:] for half in halves)
+    # Below zero the loss is the opposite one under the other distribution.
+    p = np.concatenate([lower[:, ::-1], upper], axis=1)
+    q = np.concatenate([upper[:, ::-1], lower], axis=1)
+    for masses in (p, q):
+        masses[:, len(positive) - 1] += _undecided(s, sampling_fraction)[:, 0]
+    return p, q
 
 
 def self_mirrored(half: Pair, at_zero: float) -> Pair:

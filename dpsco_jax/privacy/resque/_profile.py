@@ -21,7 +21,11 @@ from scipy import special
 
 from dpsco_jax._numerics import exp_remainder
 from dpsco_jax.privacy.orders import ORDERS
-from dpsco_jax.privacy.pld.pairs import Pair, gaussian_without_replacement
+from dpsco_jax.privacy.pld.pairs import (
+    Pair,
+    gaussian_without_replacement,
+    without_replacement_cells,
+)
 from dpsco_jax.privacy.pld.pld_window import Law, discretize
 
 _POINTS = 400
@@ -47,16 +51,16 @@ def sampled_shift(
         Losses symmetric around zero, masses under the first distribution (under the second: those of the
         opposite losses), and the mass beyond the grid, which is infinite loss, in either direction.
     """
-    pairs = [gaussian_without_replacement(1.0 / float(shift), rate) for shift in shifts]
-    _, high = pairs[int(np.argmax(shifts))].support(tail)
+    _, high = gaussian_without_replacement(1.0 / float(np.max(shifts)), rate).support(tail)
     # Losses spaced geometrically from far below their standard deviation on.
     typical = rate * math.sqrt(float(weights @ shifts**2))
     least = min(0.01 * typical, 0.1 * high)
     positive = least * np.sinh(np.linspace(0.0, math.asinh(high / least), _POINTS))
     losses = np.concatenate([-positive[:0:-1], positive])
     upper, lower = np.zeros(len(losses) + 1), np.zeros(len(losses) + 1)
-    for pair, weight in zip(pairs, weights, strict=True):
-        p, q = pair.cells(losses)
+    for p, q, weight in zip(
+        *without_replacement_cells(shifts, rate, positive), weights, strict=True
+    ):
         upper += weight * p
         lower += weight * q
     law = discretize(Pair(lambda _: (upper, lower), lambda _: (-high, high)), losses)

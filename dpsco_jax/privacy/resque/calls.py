@@ -18,6 +18,7 @@ Cost: on the host, about 20 ms for each kind of call; a calibration takes one to
 """
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ from scipy import stats
 from dpsco_jax import _checks
 from dpsco_jax.privacy import accountants, pld
 from dpsco_jax.privacy.calibration import calibrate
-from dpsco_jax.privacy.certified_noise import decreasing_root
+from dpsco_jax.privacy.certified_noise import decreasing_root, root_above
 from dpsco_jax.privacy.loss import PrivacyLoss, compose, scale
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.pld.pld_window import Law
@@ -194,16 +195,18 @@ def calibrate_beta(
             )
         )
 
+    @functools.cache
     def excess(log_noise: float, max_points: int = pld.MAX_POINTS) -> float:
         spent = calls_epsilon(calls_at(math.exp(-log_noise)), delta, max_points)
         return math.log(min(max(spent / epsilon, 1e-2), 1e2))
 
     low, high = (-math.log(beta) for beta in reversed(_BETA_RANGE))
-    if excess(high, accountants.FEW_POINTS) > 0.0:
+    start, few = math.log(20.0), accountants.FEW_POINTS
+    near = root_above(lambda x: excess(x, few), start, 1e-2, low, high)
+    if near == math.inf:
         raise ValueError(f"epsilon must be what β = {_BETA_RANGE[0]:g} meets, got {epsilon}")
-    if excess(low, accountants.FEW_POINTS) <= 0.0:
+    if near == low:
         return _BETA_RANGE[1]
-    near = decreasing_root(lambda x: excess(x, accountants.FEW_POINTS), math.log(20.0), 1e-2)
     return math.exp(-decreasing_root(excess, near, _UNDER_BUDGET))
 
 

@@ -23,9 +23,10 @@ are convex, L-Lipschitz and smooth as stated, by every item. Privacy rests on no
 Cost: none; float64 on the host.
 """
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.privacy import Budget
@@ -68,10 +69,10 @@ class Setting(NamedTuple):
         """What smoothing adds to the risk."""
         return smoothing.ball_bias(self.lipschitz, self.smoothing_radius, self.dim)
 
-    def curvature(self, regularization: float) -> tuple[float, float]:
-        """Smoothness and strong convexity of what a phase minimizes."""
+    def curvature(self, regularization: Any) -> tuple[Any, Any]:
+        """Smoothness and strong convexity of what a phase minimizes, for each regularizer."""
         convexity = self.strong_convexity + regularization
-        return max(self.smoothness + self.ridge + regularization, convexity), convexity
+        return np.maximum(self.smoothness + self.ridge + regularization, convexity), convexity
 
 
 class Phase(NamedTuple):
@@ -79,13 +80,13 @@ class Phase(NamedTuple):
 
     Attributes:
         num_users: n.
-        regularization: λ.
-        gap: bound on the expected gap.
+        regularization: λ; an array for several phases to choose from.
+        gap: bound on the expected gap, of each.
     """
 
     num_users: int
-    regularization: float
-    gap: float
+    regularization: Any
+    gap: Any
 
 
 def of_problem(problem: Problem, budget: Budget, smoothing_radius: float) -> Setting:
@@ -145,11 +146,11 @@ def gradient_variance(
 
 
 def gap(
-    setting: Setting, regularization: float, variance: float, stage_length: int, num_stages: int
-) -> float:
-    """Bound on the expected gap of one phase after its last stage."""
+    setting: Setting, regularization: Any, variance: Any, stage_length: Any, num_stages: int
+) -> Any:
+    """Bound on the expected gap of one phase after its last stage; all but ``num_stages`` may be arrays."""
     smoothness, convexity = setting.curvature(regularization)
-    reach = min(setting.slope / convexity, setting.diameter)
+    reach = np.minimum(setting.slope / convexity, setting.diameter)
     square = stage_length * (stage_length + 1)
     rest = 2.0 * variance / (convexity * (stage_length + 1))
     value = 2.0 * smoothness * reach**2 / square + rest
@@ -158,16 +159,17 @@ def gap(
     return value
 
 
-def excess_risk(setting: Setting, phases: Sequence[Phase]) -> float:
-    """Bound on the expected excess risk after all phases, if nothing fails."""
+def excess_risk(setting: Setting, phases: Sequence[Phase]) -> Any:
+    """Bound on the expected excess risk after all phases, if nothing fails; an array if phases hold some."""
     items, slope = setting.items_per_user, setting.slope
-    nearness, total = setting.distance**2, setting.bias
+    nearness: Any = setting.distance**2
+    total: Any = setting.bias
     for phase in phases:
         convexity = setting.strong_convexity + phase.regularization
         total += 0.5 * phase.regularization * nearness
         total += 2.0 * setting.lipschitz**2 / (convexity * phase.num_users * items)
         nearness = 2.0 * phase.gap / convexity
-    return total + slope * math.sqrt(nearness)
+    return total + slope * np.sqrt(nearness)
 
 
 def with_failure(setting: Setting, risk: float, failure: float) -> float:

@@ -18,6 +18,8 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import float32_above
@@ -147,12 +149,12 @@ def model(setting: bounds.Setting, request: Request) -> NoiseModel:
 
     multiplier = accountants.gaussian_noise_multiplier(setting.epsilon, setting.delta)
 
-    def of(num_users: int, num_steps: int) -> float:
+    def of(num_users: int, num_steps: Any) -> Any:
         noises = [2 * setting.lipschitz * multiplier] * (request.mean is not means.OutlierRemoved)
         if request.mean is not means.Clipped:
             # Between powers of two the noise is nearly inverse to the number of users.
             noises.append(tested(2 ** (num_users.bit_length() - 1)))
-        return min(noises) * math.sqrt(num_steps) / num_users
+        return min(noises) * np.sqrt(num_steps) / num_users
 
     return of
 

@@ -204,10 +204,8 @@ def plan(
         accelerated_sgd.of_size(setting, size, request, chunk_size, stddev)
         for size, stddev in zip(sizes, stddevs, strict=True)
     )
-    risk = bounds.excess_risk(
-        setting,
-        [bounds.Phase(p.num_users, p.regularization, p.gap_bound) for p in phases],
-    )
+    pieces = [bounds.Phase(p.num_users, p.regularization, p.gap_bound) for p in phases]
+    risk = float(bounds.excess_risk(setting, pieces))
     risk = bounds.with_failure(setting, risk, sum(p.failure for p in phases))
     return Plan(num_users, constants, phases, budget.epsilon, budget.delta, distance, risk)
 

@@ -145,10 +145,12 @@ def of_size(
     variance = bounds.gradient_variance(
         setting, size.num_users, batch, found.stddev, found.radius, found.outside
     )
-    gap = bounds.gap(setting, size.regularization, variance, size.stage_length, size.num_stages)
+    gap = float(
+        bounds.gap(setting, size.regularization, variance, size.stage_length, size.num_stages)
+    )
     phase = bounds.Phase(size.num_users, size.regularization, gap)
-    risk = bounds.excess_risk(setting, [phase])
-    smoothness, convexity = setting.curvature(size.regularization)
+    risk = float(bounds.excess_risk(setting, [phase]))
+    smoothness, convexity = map(float, setting.curvature(size.regularization))
     return Plan(
         items_per_user=setting.items_per_user,
         dim=setting.dim,

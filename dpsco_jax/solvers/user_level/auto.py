@@ -18,7 +18,7 @@ Formal guarantee: that of the chosen solver: (ε, δ)-DP for a user's whole data
 here reads data, so choosing costs nothing; all candidates are planned for REPLACE_ONE.
 
 Cost: 0.2 to 0.9 s for plans by prediction of smooth losses, since candidates that take long to plan and
-cannot win are left out (``_auto_rows``); 4 s for losses that are not smooth, of which fewer can be; 4 to 15 s
+cannot win are left out (``_auto_rows``); 3 to 6 s for losses that are not smooth, of which fewer can be, and
 by bound, where all are planned; then that of the chosen solver.
 
 Example:

@@ -151,6 +151,13 @@ GOOD: dict[str, dict[str, Any]] = {
         "start": kinds.SIGNED(0.0),
         "under": kinds.POSITIVE(1e-3),
     },
+    "privacy.certified_noise.root_above": {
+        "excess": kinds.FUNCTION(lambda x: 1.0 - x),
+        "start": kinds.SIGNED(0.0),
+        "under": kinds.POSITIVE(1e-3),
+        "low": kinds.SIGNED(-1.0),
+        "high": kinds.POSITIVE_OR_INF(5.0),
+    },
     "privacy.curves.composition.advanced_composition": {
         "slack": kinds.OPEN_PROBABILITY(1e-6),
         "epsilon": kinds.NONNEGATIVE,
@@ -248,6 +255,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "delta": kinds.SHARE(0.0),
     },
     "privacy.pld.pairs.approximate_dp": {"epsilon": kinds.NONNEGATIVE, "delta": kinds.SHARE(0.0)},
+    "privacy.pld.pairs.without_replacement_cells": {
+        "shifts": kinds.NUMBERS(np.array([0.5, 1.0])),
+        "sampling_fraction": kinds.POSITIVE_PROBABILITY(0.5),
+        "positive": kinds.NUMBERS(np.array([0.0, 1.0])),
+    },
     "privacy.pld.pairs.gaussian_without_replacement": {
         "sampling_fraction": kinds.POSITIVE_PROBABILITY
     },
@@ -333,6 +345,8 @@ EXEMPT: dict[tuple[str, str], str] = {
     for name in (
         "accountants.raised",
         "certified_noise.decreasing_root",
+        "certified_noise.root_above",
+        "pld.pairs.without_replacement_cells",
         "pld.pld_window.choose_window",
         "pld.pld_window.discretize",
         "pld.pld_window.log_moments",

@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 
 from dpsco_jax import _checks
+from dpsco_jax._pytrees import Number, pytree
 
 __all__ = ["Speed", "Work", "measured_speed"]
 
@@ -67,7 +68,7 @@ class Speed:
             object.__setattr__(self, field.name, value)
 
 
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Work:
     """What a run does: numbers, or arrays for a batch of plans; expected where users are drawn at random.
 
@@ -78,10 +79,10 @@ class Work:
         steps: of loops, which wait for each other.
     """
 
-    products: Any = 0.0
-    others: Any = 0.0
-    bytes_moved: Any = 0.0
-    steps: Any = 0.0
+    products: Number = 0.0
+    others: Number = 0.0
+    bytes_moved: Number = 0.0
+    steps: Number = 0.0
 
     @property
     def floating_point_operations(self) -> Any:

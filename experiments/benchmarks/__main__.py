@@ -43,6 +43,7 @@ SUITES = (
     "element_network",
     "store",
     "cluster_overhead",
+    "predicted_seconds",
     "growth",
 )
 # Those that say something of a GPU, the quickest first. The others count compilations, processor seconds or

@@ -217,7 +217,7 @@ CASES = (
     solver_case(
         "winsorized_erm",
         winsorized_erm,
-        lambda s: {"num_steps": s.steps, "radius": 0.1},
+        lambda s: {"num_steps": s.steps, "radius": 0.1, "form": "winsorized"},
         {"n": USERS, "d": (8, 16, 32), "seeds": SEEDS},
         budget=PLENTY,
         base=Sizes(d=8, steps=4),
@@ -227,8 +227,8 @@ CASES = (
         phased_sgd,
         lambda s: {"radius": 0.05},
         {"n": USERS},
-        # Groups are as many as a test needs, in phases whose number grows with log n.
-        {("n", "run"): 2.3, ("n", "compile"): 0.6},
+        # The steps of a group grow with n, phases with its logarithm.
+        {("n", "run"): 1.6, ("n", "compile"): 0.6},
         budget=PLENTY,
     ),
     solver_case(

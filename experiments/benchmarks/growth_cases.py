@@ -44,6 +44,7 @@ from dpsco_jax.solvers.user_level import (
 )
 
 LOSS = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
+WHOLE = losses.logistic(feature_bound=1.0)
 ABSOLUTE = losses.absolute(1.0, domains.ball(2.0))
 USUAL, PLENTY = Budget(2.0, 1e-6), Budget(200.0, 1e-2)
 USERS, DIMS, STEPS, SEEDS = (1_024, 4_096, 16_384), (32, 64, 128), (16, 64, 256), (1, 4, 16)
@@ -285,7 +286,7 @@ CASES = (
         "ball_accelerated_erm",
         ball_accelerated_erm,
         lambda s: {"smoothing_radius": 0.05},
-        {"n": (2_000, 8_000, 32_000)},
+        {"n": (2_000, 4_000, 8_000)},
         {("n", "run"): 1.8, ("n", "compile"): 0.6, ("n", "plan"): 0.6},
         loss=ABSOLUTE,
         base=Sizes(m=1, d=16),
@@ -297,6 +298,7 @@ CASES = (
         {"n": (256, 1_024, 4_096)},
         # Steps of the chain grow with n.
         {("n", "run"): 2.3, ("n", "plan"): 0.6},
+        loss=WHOLE,
         base=Sizes(m=1, d=8),
         float64=True,
     ),

@@ -22,11 +22,15 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax._checks import require_integer, require_number, require_positive
 
-_NUM_ATOMS = 192
+NUM_ATOMS = 192
+NUM_ITERATIONS = 300
 
 
 def posterior_means(
-    noisy: Float[Array, "dim"], stddev: ArrayLike, upper: ArrayLike, num_iterations: int = 300
+    noisy: Float[Array, "dim"],
+    stddev: ArrayLike,
+    upper: ArrayLike,
+    num_iterations: int = NUM_ITERATIONS,
 ) -> Float[Array, "dim"]:
     """Estimates of nonnegative numbers from noisy values, in (0, upper].
 
@@ -47,8 +51,8 @@ def posterior_means(
     # Geometric, from far below what the noise can resolve: the mean of many small numbers is resolved.
     lowest = jnp.minimum(jnp.min(stddev) / 1000.0, upper / 2.0)
     span = upper / lowest
-    atoms = lowest * span ** jnp.linspace(0.0, 1.0, _NUM_ATOMS)
-    half_width = 0.5 * atoms * (span ** (1.0 / (_NUM_ATOMS - 1)) - 1.0)
+    atoms = lowest * span ** jnp.linspace(0.0, 1.0, NUM_ATOMS)
+    half_width = 0.5 * atoms * (span ** (1.0 / (NUM_ATOMS - 1)) - 1.0)
     within = half_width / 3.0**0.5
     wide = jnp.hypot(stddev[:, None], within[None])
     offset = noisy[:, None] - atoms[None]
@@ -61,7 +65,7 @@ def posterior_means(
         # The floor keeps atoms that float32 lost from being lost for ever.
         return jnp.log(jnp.maximum(jnp.mean(posterior(log_prior), axis=0), 1e-30))
 
-    uniform = jnp.full(_NUM_ATOMS, -jnp.log(float(_NUM_ATOMS)))
+    uniform = jnp.full(NUM_ATOMS, -jnp.log(float(NUM_ATOMS)))
     prior = jax.lax.fori_loop(0, num_iterations, step, uniform)
     reach = 2 * half_width[None]
     moved = jnp.clip(jnp.square(within[None] / wide) * offset, -reach, reach)

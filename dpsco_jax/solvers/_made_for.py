@@ -1,8 +1,9 @@
-"""Which objective a plan was made for: constants that ``solve`` compares with those of the one it is given.
+"""What a plan was made for: an objective, whose constants ``solve`` compares with its own, and sizes.
 
 What it computes: ``remembers`` decorates a ``plan``; what it returns holds the constants of its problem's
 objective. Bounds, step sizes and, where nothing is clipped, sensitivities follow from them, so that a run of
-another objective would not be the one that was planned.
+another objective would not be the one that was planned. And it holds the sizes of an item, from which every
+plan states its work (``work``).
 
 Formal guarantee: none; losses and certificates of plans rest on numbers that the run itself uses. Two
 objectives with the same constants are not told apart.
@@ -18,9 +19,12 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _costs
+from dpsco_jax.solvers.work import Work
 
 _Arguments = ParamSpec("_Arguments")
 _Plan = TypeVar("_Plan", bound="MadeFor")
@@ -36,15 +40,54 @@ class Constants(NamedTuple):
     diameter: float
 
 
+class Made(NamedTuple):
+    """What a plan was made for: constants of the objective, and an item of the problem."""
+
+    constants: Constants
+    item: _costs.Item
+
+
 @pytree
 class MadeFor:
-    """What plans inherit that remember their objective.
+    """What plans inherit that remember their problem.
 
     Attributes:
-        made_for: its constants; ``None`` where it is not known, as for a phase that is run by itself.
+        made_for: constants and sizes; ``None`` where it is not known, as for a phase that is run by itself.
     """
 
-    made_for: Constants | None = static(default=None, kw_only=True)
+    made_for: Made | None = static(default=None, kw_only=True)
+
+    @property
+    def floating_point_operations(self) -> Any:
+        """Operations of the whole run; ``None`` where the plan does not know its problem. See ``work``."""
+        return None if self.made_for is None else self.work().floating_point_operations
+
+    def work(self, items_per_user: int | None = None, item_operations: float | None = None) -> Work:
+        """What the whole run costs, from public sizes; the expected cost where users are drawn at random.
+
+        Args:
+            items_per_user: m of the data; that of the problem if left out.
+            item_operations: of the gradient of one item; if left out four for each parameter of a linear
+                model, six for each parameter of another loss.
+
+        Raises:
+            ValueError: an argument is out of range, or is left out although the plan does not know its
+                problem.
+        """
+        known = self.made_for is not None
+        _checks.require(known, "plan.made_for", None, "known: such as that of a whole plan")
+        item = self.made_for.item  # type: ignore[union-attr]
+        if items_per_user is not None:
+            slots = _checks.require_count("items_per_user", items_per_user)
+            item = item._replace(slots=slots)
+        if item_operations is not None:
+            operations = _checks.require_real("item_operations", item_operations, 0)
+            item = item._replace(operations=operations)
+        return self.work_for(item)
+
+    def work_for(self: Any, item: _costs.Item) -> Work:
+        """``work`` for a known item: gradients and steps, of plans that say nothing else."""
+        return _costs.gradients(self.user_gradients, item)
 
 
 def remembers(plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]:
@@ -55,7 +98,8 @@ def remembers(plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]:
         made = plan(*given, **named)
         _require_affordable(made)
         problem = next(value for value in (*given, *named.values()) if isinstance(value, Problem))
-        return dataclasses.replace(made, made_for=_constants(problem.objective))
+        made_for = Made(_constants(problem.objective), _item(problem))
+        return dataclasses.replace(made, made_for=made_for)
 
     return planned
 
@@ -77,7 +121,7 @@ def require_same(plan: Any, objective: Objective) -> None:
     if planned is None:
         return
     found = _constants(objective)
-    for name, expected, value in zip(Constants._fields, planned, found, strict=True):
+    for name, expected, value in zip(Constants._fields, planned.constants, found, strict=True):
         if not isinstance(value, jax.core.Tracer) and value != expected:
             raise ValueError(
                 f"objective must be the one that the plan was made for, with {name} = {expected}, "
@@ -93,6 +137,12 @@ def _constants(objective: Objective) -> Constants:
         loss_strong_convexity=_number(objective.loss_strong_convexity),
         diameter=_number(objective.domain.diameter),
     )
+
+
+def _item(problem: Problem) -> _costs.Item:
+    # Two products with the row of a linear model; forward and, twice as much, backward elsewhere.
+    each = 6.0 if problem.objective.linear_model is None else 4.0
+    return _costs.Item(problem.items_per_user, problem.dim, each * problem.dim)
 
 
 def _number(value: Any) -> Any:

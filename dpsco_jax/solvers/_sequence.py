@@ -19,6 +19,7 @@ Cost: a block is a slice.
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,8 +31,9 @@ from dpsco_jax._checks import require, require_integer
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
-from dpsco_jax.solvers import _planning, _together
+from dpsco_jax.solvers import _costs, _planning, _together
 from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 
 def block_sizes(
@@ -85,6 +87,10 @@ class OnBlocks:
     def user_gradients(self) -> int:
         """User gradients of the whole run."""
         return sum(part.user_gradients for part in self.parts)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What a run costs: the sum of the parts, all of which are computed, also after a halt."""
+        return functools.reduce(operator.add, (part.work_for(item) for part in self.parts))
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, wherever parts halt: order by order that of the worst part."""

@@ -29,7 +29,7 @@ import optax
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
-from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
 from dpsco_jax.oracles import ByStep, Oracle, sampling, smoothed
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
@@ -37,7 +37,8 @@ from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, loop
+from dpsco_jax.solvers import _costs, _planning, loop
+from dpsco_jax.solvers.work import Work
 
 __all__ = [
     "Clipped",
@@ -115,6 +116,15 @@ class Clipped:
         per_norm = self.releases.noise_multiplier * (2 if replaced else 1)
         return per_norm * self.clip_norm / self.releases.batch_size
 
+    def work_for(self, item: _costs.Item) -> Work:
+        """What one release costs."""
+        drawn, everybody = self.releases.batch_size, self.releases.population_size
+        if self.releases.sampling == "poisson":
+            sample = _costs.poisson_sample(everybody, drawn)
+        else:
+            sample = _costs.fixed_sample(drawn, everybody)
+        return sample + _costs.clipped_sum(drawn, item) + _costs.release(item.dim)
+
     def open(
         self, key: jax.Array, objective: Objective, data: UserData | StoredUsers, start: Any
     ) -> Opened:
@@ -157,6 +167,12 @@ class ClippedItems:
     def __post_init__(self) -> None:
         # Whatever else is claimed, all items take part: no other scheme is drawn here.
         _checks.require_instance("scheme", self.scheme, FullBatch | WithReplacement)
+
+    def work_for(self, num_users: int, item: _costs.Item) -> Work:
+        """What one release costs; of all items of so many users, or of those that are drawn."""
+        drawn = getattr(self.scheme, "num_draws", num_users * item.slots)
+        single = item._replace(slots=1)
+        return _costs.clipped_sum(drawn, single) + _costs.release(item.dim)
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
@@ -227,6 +243,12 @@ class OutlierRemoved:
         """σ of the noise on each of ``dim`` coordinates of the mean."""
         return tested_stddev(self.releases, self.score_radius, self.reach, dim)
 
+    def work_for(self, item: _costs.Item) -> Work:
+        """What one release costs, n² in the users of a step."""
+        drawn = self.releases.batch_size
+        sample = _costs.fixed_sample(drawn, self.releases.population_size)
+        return sample + _costs.rows(drawn, item) + _costs.near_most(drawn, item.dim)
+
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
@@ -256,6 +278,12 @@ class Winsorized:
 
     chunk_size: int = static()
     releases: WinsorizedReleases
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What one release costs."""
+        users, boxed = self.releases.num_users, self.releases.form in BOXED
+        mean = _costs.winsorized(users, item.dim, self.releases.padded, boxed)
+        return _costs.rows(users, item) + mean
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.

@@ -25,6 +25,7 @@ _DERIVED = (
     "excess_bound",
     "user_gradients",
     "item_gradients",
+    "floating_point_operations",
 )
 _ELSEWHERE = (
     "epsilon",
@@ -43,7 +44,7 @@ def describe(title: str, plan: Any, remarks: Sequence[tuple[str, Any]] = ()) -> 
     Args:
         title: the first line.
         plan: a dataclass; ``assumes``, ``certificate()`` and properties as ``num_steps``, ``excess_bound``
-            and ``user_gradients`` are shown if it has them.
+            ``user_gradients`` and ``floating_point_operations`` are shown if it has them.
         remarks: further lines, as (name, value).
 
     Returns:

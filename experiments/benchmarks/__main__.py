@@ -1,6 +1,7 @@
 """Runs the benchmarks and prints a table of each suite as it ends: ``python -m experiments.benchmarks``.
 
-A suite that fails is reported, the others go on, and the exit status is 1.
+A suite that fails is reported, the others go on, and the exit status is 1; with ``--check`` it is 1 as well
+if a ratio is below its target.
 """
 
 import argparse
@@ -44,6 +45,8 @@ SUITES = (
     "plan_times",
     "store",
     "cluster_overhead",
+    "predicted_seconds",
+    "growth",
 )
 # Those that say something of a GPU, the quickest first. The others count compilations, processor seconds or
 # the memory of a program, which the CPU tells as well, or need float64.
@@ -76,6 +79,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="nothing is begun after so many seconds"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="fail if a ratio is below its target, as CI of a release",
     )
     found = parser.parse_args()
     if found.listed:
@@ -149,7 +157,11 @@ def main() -> int:
         sys.stdout.flush()
         jax.clear_caches()
         keep()
-    return 1 if failed else 0
+    missed = [f"{name}: {row.work}, {row.ours}, {row.note}" for name, rows in found.items()
+              for row in rows if row.missed]  # fmt: skip
+    if arguments.check and missed:
+        console.print("below target:", *missed, sep="\n", markup=False)
+    return 1 if failed or (arguments.check and missed) else 0
 
 
 if __name__ == "__main__":

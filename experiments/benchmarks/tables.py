@@ -33,7 +33,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.peer,
         cost(row.peer_cost, row.unit),
         f"{row.ratio:,.2f}" if row.ratio < 100 else f"{row.ratio:,.0f}",
-        "" if row.target is None else f"{row.target:g}",
+        "" if row.target is None else f"{row.target:.3g}",
         "" if share is None else f"{100 * share:.3g} %",
         row.note,
     )
@@ -44,7 +44,7 @@ def table(title: str, rows: Sequence[Row]) -> Table:
     shown = Table(*HEADER, title=title)
     for row in rows:
         texts = list(cells(row))
-        if row.target is not None and row.ratio < row.target:
+        if row.missed:
             texts[5] = f"[red]{texts[5]}[/]"
         shown.add_row(*texts)
     return shown
@@ -78,6 +78,7 @@ def _as_json(about: Any, found: Any, failed: Any) -> str:
             {
                 **row._asdict(),
                 "ratio": row.ratio,
+                "missed": row.missed,
                 "share_of_peak": share_of_peak(row.moved, row.our_cost)
                 if row.unit == "s"
                 else None,

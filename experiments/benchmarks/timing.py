@@ -13,7 +13,7 @@ class Row(NamedTuple):
 
     Costs are seconds, or megabytes where ``unit`` says so. ``moved`` is the bytes that must pass between
     memory and processor at least, each input read once and each result written once; ``None`` if the work is
-    bound by something else.
+    bound by something else. ``points`` are the sizes and costs that a fit is of.
     """
 
     work: str
@@ -25,11 +25,17 @@ class Row(NamedTuple):
     note: str = ""
     unit: str = "s"
     moved: float | None = None
+    points: tuple[tuple[float, float], ...] = ()
 
     @property
     def ratio(self) -> float:
         """How many times more the peer takes."""
         return self.peer_cost / self.our_cost
+
+    @property
+    def missed(self) -> bool:
+        """Whether the ratio is below its target."""
+        return self.target is not None and not self.ratio >= self.target
 
 
 def interleaved_medians(

@@ -15,6 +15,7 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dpsco_jax import privacy
+from dpsco_jax.solvers.work import Speed
 from tests.solvers.private_table import DELTA, DIM, ROWS
 from tests.support.edited_plans import edited_numbers, edited_sizes
 from tests.support.taint import drawn
@@ -67,7 +68,11 @@ def test_the_plan_keeps_to_its_budget_and_prints_what_it_costs(row):
     certificate = plan.certificate()
     assert certificate.epsilon <= row.settings.get("epsilon", 2.0)
     assert certificate.delta <= row.settings.get("delta", DELTA)
-    assert "certificate" in str(plan)
+    text = str(plan)
+    assert "certificate" in text
+    assert "floating_point_operations" in text
+    assert plan.work().floating_point_operations > 0
+    assert plan.work().seconds(Speed(1e11, 1e10, 1e10, 1e-6)) < 1.0
 
 
 # One row of a solver, and a second where sampling or a test is charged in another way; the others are slow.

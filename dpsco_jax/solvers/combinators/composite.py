@@ -35,7 +35,9 @@ Example:
     (1, 0, True)
 """
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,9 +51,10 @@ from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, _sequence, plans
+from dpsco_jax.solvers import _arguments, _costs, _planning, _sequence, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 
 @pytree
@@ -150,6 +153,10 @@ class Plan(MadeFor):
         if self.composition == "parallel":
             return events.ParallelDpEvent(tuple(released))
         return events.composed(*released)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs: the sum of the parts."""
+        return functools.reduce(operator.add, (part.work_for(item) for part in self.parts))
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""

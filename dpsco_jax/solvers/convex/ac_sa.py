@@ -50,11 +50,12 @@ from dpsco_jax.oracles import Oracle, sampling, unclipped
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, loop, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, loop, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.convex import _ac_sa_choice
 from dpsco_jax.solvers.convex.ac_sa_stages import POLICIES, Stages
 from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers.work import Work
 
 
 @pytree
@@ -92,6 +93,12 @@ class Plan(MadeFor):
     def user_gradients(self) -> int:
         """T·B."""
         return self.num_steps * self.batch_size
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        step = _costs.losses_differentiated(self.batch_size, item) + _costs.method(item.dim)
+        step += _costs.fixed_sample(self.batch_size, self.num_users)
+        return step * self.num_steps
 
     def __str__(self) -> str:
         near = f"a minimizer within {float(self.distance):.4g} of the start"

@@ -14,10 +14,11 @@ import numpy as np
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.element_level import _releases, _user_level
 from dpsco_jax.solvers.element_level._releases import ElementReleases
+from dpsco_jax.solvers.work import Work
 
 
 @pytree
@@ -102,6 +103,16 @@ class UnitPlan(MadeFor):
     def unit_gradients(self) -> int:
         """Unit gradients of the whole run, empty units included; the expected number under sampling."""
         return self.num_steps * self.batch_size * self.elements_per_user
+
+    def work_for(self, item: _costs.Item, passes: int = 1) -> Work:
+        """What the whole run costs, if an update takes so many gradients."""
+        # Items are those of a user, and units share them.
+        items = max(1, round(item.slots / self.elements_per_user))
+        units = self.batch_size * self.elements_per_user
+        updates = _costs.clipped_losses(units, item._replace(slots=items), passes)
+        step = updates + _costs.release(item.dim)
+        step += _costs.poisson_sample(self.num_units, units) + _costs.method(item.dim)
+        return step * self.num_steps
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced. Infinite for no clip norm or no noise."""

@@ -49,11 +49,12 @@ from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, first_order, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, first_order, plans
 from dpsco_jax.solvers.element_level import _unit_updates, sgd
 from dpsco_jax.solvers.element_level._plan import UnitPlan
 from dpsco_jax.solvers.first_order import Method
 from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -69,6 +70,10 @@ class Plan(UnitPlan):
 
     local_steps: int = static()
     local_step_size: Number
+
+    def work_for(self, item: _costs.Item, passes: int | None = None) -> Work:
+        """What the whole run costs: a unit takes its local steps."""
+        return super().work_for(item, self.local_steps if passes is None else passes)
 
     def __str__(self) -> str:
         return plans.describe("element-level private federated learning", self, self.remarks())

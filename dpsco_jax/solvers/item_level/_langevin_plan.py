@@ -35,9 +35,10 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _costs, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules import langevin as schedule
+from dpsco_jax.solvers.work import Work
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 CLIP_ROOM = 1.0 + 2.0**-12  # a float32 gradient of norm L is not clipped
@@ -166,6 +167,12 @@ class Plan(MadeFor):
         good = positive_and_finite(sigma, step, self.sensitivity)
         good = good & (added >= 0) & (added < math.inf) & (q >= 0)
         return good & drawable(sigma * self.sensitivity)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        step = _costs.clipped_sum(self.num_users, item) + _costs.release(item.dim)
+        step += _costs.method(item.dim)
+        return step * self.num_steps + _costs.prepared(self.num_users, item)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""

@@ -18,9 +18,10 @@ from typing import Any
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _costs, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.work import Work
 
 SEARCHES = ("doubling", "bisection", "fixed")
 SAMPLINGS = ("without_replacement", "with_replacement")
@@ -208,6 +209,11 @@ class Plan(MadeFor):
         """
         accounting.require_numbers(self.numbers)
         return accounting.certificate(self.calls, float(self.delta), self.assumes)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What a run costs at most: fewer calls may be made."""
+        once = _costs.prepared(self.num_users, item)
+        return _costs.reweighted(self.user_gradients, item) + once
 
     def __str__(self) -> str:
         bias = math.sqrt(2 / math.pi) * float(self.lipschitz) * float(self.smoothing_radius)

@@ -15,10 +15,11 @@ import math
 from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _costs, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque._levels import levels
+from dpsco_jax.solvers.work import Work
 
 METHODS = ("localized", "strongly_convex")
 SAMPLINGS = ("without_replacement", "with_replacement")
@@ -138,6 +139,11 @@ class Plan(MadeFor):
         """
         accounting.require_numbers(self.numbers)
         return accounting.certificate(self.calls, float(self.delta), self.assumes)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        once = _costs.prepared(self.num_users, item)
+        return _costs.reweighted(self.user_gradients, item) + once
 
     def __str__(self) -> str:
         smoothing = _SMOOTHING_BIAS * float(self.lipschitz) * float(self.smoothing_radius)

@@ -39,6 +39,7 @@ Example:
 import dataclasses
 import functools
 import math
+import operator
 from typing import Any
 
 import jax.numpy as jnp
@@ -51,13 +52,14 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _sequence, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, _sequence, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import _call_settings, ball_accelerated_erm
 from dpsco_jax.solvers.resque._call_settings import Calls
 from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 __all__ = ["Calls", "Plan", "plan", "solve"]
 
@@ -116,6 +118,10 @@ class Plan(MadeFor):
         for made in self.parts:
             accounting.require_numbers(made.numbers)
         return accounting.certificate(self.calls, float(self.delta), self.parts[0].assumes)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What a run costs at most."""
+        return functools.reduce(operator.add, (made.work_for(item) for made in self.parts))
 
     def __str__(self) -> str:
         return plans.describe("private regularized ERM by ball acceleration", self)

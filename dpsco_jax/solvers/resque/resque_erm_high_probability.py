@@ -42,13 +42,14 @@ from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls as subsolvers
 from dpsco_jax.solvers.resque import _resque_plan as shared
 from dpsco_jax.solvers.resque._levels import levels
 from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 
 @pytree
@@ -101,6 +102,11 @@ class Plan(MadeFor):
         """
         accounting.require_numbers(self.base.numbers)
         return accounting.certificate(self.calls, float(self.base.delta), self.base.assumes)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        once = _costs.prepared(self.num_users, item)
+        return _costs.reweighted(self.user_gradients, item) + once
 
     def __str__(self) -> str:
         return plans.describe("private ERM over a ball, with high probability", self)

@@ -21,10 +21,11 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import privacy
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _costs, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.sampling import _cells
 from dpsco_jax.solvers.sampling._exponential_chain import TOLERANCE, Chain, variation_of
+from dpsco_jax.solvers.work import Work
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-30
@@ -162,6 +163,10 @@ class Plan(MadeFor):
         """δ of a chain: (1 + e^ε)·τ."""
         xp, (spent,) = as_floats(self.range)
         return xp.minimum(1.0, _UP * self.variation * (1.0 + xp.exp(xp.minimum(spent, _FURTHEST))))
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs: gradients and values of losses."""
+        return _costs.gradients(self.user_gradients, item) + _costs.values(self.num_values, item)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""

@@ -26,12 +26,13 @@ from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.privacy.variation import gdp_within
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _costs, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules.nominal_model import Nominal
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
 from dpsco_jax.solvers.sampling._proximal_numbers import Numbers, Setting
 from dpsco_jax.solvers.sampling.chain_lengths import capped_trials, mixing_steps
+from dpsco_jax.solvers.work import Work
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-40
@@ -135,6 +136,11 @@ class Plan(MadeFor):
     def accounted(self) -> Any:
         """Whether the proof covers a run with these numbers; a bool, may be traced."""
         return self.numbers.valid & (self.regularization >= 0)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What a run costs at most: passes over the users, and a proposal for every trial."""
+        trial = _costs.release(item.dim) + _costs.method(item.dim)
+        return _costs.gradients(self.user_gradients, item) + trial * self.num_trials
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""

@@ -26,13 +26,14 @@ from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.rates import sampling as rates
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _costs, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
 from dpsco_jax.solvers.sampling import _user_losses, attempt_bounds
 from dpsco_jax.solvers.sampling._rejection_certificate import Chain
 from dpsco_jax.solvers.sampling._tangent_numbers import Power
 from dpsco_jax.solvers.sampling._value_queries_setting import Setting
+from dpsco_jax.solvers.work import Work
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 _UP = 1.0 + 2.0**-40
@@ -161,6 +162,11 @@ class Plan(MadeFor):
     def relation(self) -> NeighboringRelation:
         """Which data sets are neighbours: one user is replaced."""
         return REPLACE
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What a run costs: values of losses, and a proposal for every trial."""
+        trial = _costs.release(item.dim) + _costs.method(item.dim)
+        return _costs.values(self.value_queries, item) + trial * self.num_trials
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""

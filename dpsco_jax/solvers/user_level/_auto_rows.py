@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.user_level._auto_candidates import Candidate
 from dpsco_jax.solvers.user_level._auto_setting import Setting
+from dpsco_jax.solvers.work import Speed, Work
 
 _WORTH = 1.3
+_UNKNOWN = Work(products=math.inf)
 
 
 class Row(NamedTuple):
@@ -34,6 +36,8 @@ class Row(NamedTuple):
         ranked: what ``rank_by="bound"`` compares: the bound on the data at hand.
         prediction: expected excess risk on the data at hand, by the nominal model.
         item_gradients: of the run.
+        operations: of the run, as its plan counts them; ``inf`` where it does not.
+        seconds: that the run takes at the speed that was given; ``inf`` if none was, or they are not known.
         reason: why the candidate is out; empty if it is not.
     """
 
@@ -43,6 +47,8 @@ class Row(NamedTuple):
     ranked: float = math.inf
     prediction: float = math.inf
     item_gradients: float = math.inf
+    operations: float = math.inf
+    seconds: float = math.inf
     reason: str = ""
 
 
@@ -51,7 +57,8 @@ def planned_rows(
     setting: Setting,
     most: int,
     settings: Mapping[str, Mapping[str, Any]],
-    only_hopeful: bool,
+    rank_by: str,
+    speed: Speed | None = None,
 ) -> list[tuple[Row, Any]]:
     """Row and plan of each candidate, in their order.
 
@@ -60,29 +67,47 @@ def planned_rows(
         setting: what for.
         most: item gradients that a run may take.
         settings: by name, further arguments of a candidate's ``plan``; it is always planned then.
-        only_hopeful: whether those are left out that cannot win by prediction.
+        rank_by: ``"bound"``, by which all are planned; ``"prediction"``, by which those are left out that
+            cannot win; ``"seconds"``, by which those are that predictions tell from the winner.
+        speed: of the machine, for seconds.
     """
+    factor = 1 / _WORTH if rank_by == "seconds" else _WORTH
     found: list[tuple[Row, Any]] = [(Row(""), None)] * len(candidates)
     promised = [
         candidate.least(setting)
-        if only_hopeful and candidate.least is not None and candidate.name not in settings
+        if rank_by != "bound" and candidate.least is not None and candidate.name not in settings
         else 0.0
         for candidate in candidates
     ]
     winner = math.inf
     for index in sorted(range(len(candidates)), key=promised.__getitem__):
         candidate, promise = candidates[index], promised[index]
-        if _WORTH * promise > winner:
+        if factor * promise > winner:
             reason = f"not planned: its prediction would be at least {promise:.3g}"
             found[index] = Row(candidate.name, reason=reason), None
             continue
-        found[index] = planned_row(candidate, setting, most, settings.get(candidate.name, {}))
+        given = settings.get(candidate.name, {})
+        found[index] = planned_row(candidate, setting, most, given, speed)
         winner = min(winner, found[index][0].prediction)
     return found
 
 
+def ranked(rows: Sequence[Row], rank_by: str) -> list[float]:
+    """What is compared of each row; ``inf`` for those that are out."""
+    if rank_by == "bound":
+        return [row.ranked for row in rows]
+    if rank_by == "prediction":
+        return [row.prediction for row in rows]
+    near = _WORTH * min((row.prediction for row in rows), default=math.inf)
+    return [row.seconds if row.prediction <= near else math.inf for row in rows]
+
+
 def planned_row(
-    candidate: Candidate, setting: Setting, most: int, settings: Mapping[str, Any]
+    candidate: Candidate,
+    setting: Setting,
+    most: int,
+    settings: Mapping[str, Any],
+    speed: Speed | None = None,
 ) -> tuple[Row, Any]:
     """The candidate's row and plan; a row with a reason, and no plan, if it cannot be.
 
@@ -91,6 +116,7 @@ def planned_row(
         setting: what for.
         most: item gradients that a run may take.
         settings: further arguments of its ``plan``.
+        speed: of the machine, for seconds.
     """
 
     def cost(made: Any) -> float:
@@ -123,6 +149,10 @@ def planned_row(
         scope = "population"
         if math.isfinite(bound):
             ranked -= float(getattr(made, "stability_bound", 0.0))
+    # A one-hot row is read at its columns only.
+    columns = setting.columns_per_row
+    given_columns = None if columns is None else 4.0 * columns
+    work = made.work(setting.items_per_user, given_columns) if hasattr(made, "work") else _UNKNOWN
     return Row(
         name=candidate.name,
         bound=bound,
@@ -130,4 +160,6 @@ def planned_row(
         ranked=ranked,
         prediction=prediction,
         item_gradients=cost(made),
+        operations=float(work.floating_point_operations),
+        seconds=math.inf if speed is None else float(work.seconds(speed)),
     ), made

@@ -20,8 +20,9 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.certificates import accounted_by
-from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers import _costs, _planning, means, plans
 from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers.work import Work
 
 _REPLACE = NeighboringRelation.REPLACE_ONE
 _ASSUMES = ("the key and the items drawn in each step stay secret",)
@@ -95,6 +96,14 @@ class Plan(MadeFor):
     def accounted(self) -> Any:
         """Whether the guarantee covers a run with these numbers; a bool, may be traced."""
         return positive_and_finite(self.noise_multiplier, self.clip_norm)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        mean = means.ClippedItems(
+            self.chunk_size, self.scheme, self.clip_norm, self.noise_multiplier
+        )
+        step = mean.work_for(self.num_users, item) + _costs.method(item.dim)
+        return step * self.num_steps + _costs.prepared(self.num_users, item)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where one is out of its range; may be traced."""

@@ -34,8 +34,9 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import plans
+from dpsco_jax.solvers import _costs, plans
 from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers.work import Work
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 CLIP_ROOM = 1.0 + 2.0**-10
@@ -165,6 +166,12 @@ class Plan(MadeFor):
         )
         good = good & (self.clip_norm >= self.proven_for.lipschitz * _LEAST_ROOM)
         return good & (self.regularization >= 0)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs, with its one release."""
+        step = _costs.clipped_sum(self.num_users, item) + _costs.method(item.dim)
+        once = _costs.prepared(self.num_users, item) + _costs.release(item.dim)
+        return step * self.num_steps + once
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""

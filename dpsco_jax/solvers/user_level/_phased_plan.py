@@ -8,7 +8,9 @@ REPLACE_ONE, whenever the run halts; assumed: the key stays secret.
 Cost: none.
 """
 
+import functools
 import math
+import operator
 from typing import Any
 
 from dpsco_jax import _checks, privacy
@@ -16,9 +18,10 @@ from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
-from dpsco_jax.solvers import _planning, _sequence, means, plans
+from dpsco_jax.solvers import _costs, _planning, _sequence, means, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
+from dpsco_jax.solvers.work import Work
 
 
 def clipped_releases(noise_multiplier: Any, delta: Any) -> GaussianReleases:
@@ -156,6 +159,15 @@ class Plan(MadeFor):
                 "the averages of all groups of a phase are within its radius of their mean"
             )
         return tuple(assumed)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs: a pass over all items, one after the other in every group."""
+        walked = _costs.walks(self.num_groups, self.user_gradients * item.slots, item)
+        means_of_groups = [
+            _costs.release(item.dim) if clipped else _costs.near_most(self.num_groups, item.dim)
+            for clipped in self.clipped
+        ]
+        return functools.reduce(operator.add, means_of_groups, walked)
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, whenever it halts."""

@@ -26,8 +26,9 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, _planning, plans
 from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers.work import Work
 
 COMPONENT_WEIGHT = 0.3  # 4 % more noise for the rest
 _NOISE_AVERSION = 50.0  # of the default quantile
@@ -102,6 +103,17 @@ class Plan(MadeFor):
         good = good & xp.all(positive_and_finite(self.second_moments), axis=-1)
         good = good & (self.quantile > 0) & (self.quantile < 1)
         return good & (self.component_weight >= 0) & (self.component_weight < math.inf)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs; of one-hot rows only their columns are read."""
+        if self.columns_per_row is not None:
+            item = item._replace(operations=4.0 * self.columns_per_row)
+        step = _costs.clipped_sum(self.num_users, item) + _costs.release(item.dim)
+        step += _costs.method(item.dim)
+        once = _costs.prepared(self.num_users, item)
+        if self.moments_multiplier is not None:
+            once += _costs.denoised(item.dim)
+        return step * self.num_steps + once
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where one is out of its range; may be traced."""

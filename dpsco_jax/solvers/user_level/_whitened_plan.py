@@ -22,10 +22,11 @@ from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, _planning, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.user_level import _typical_link, _whitened_budget, _whitened_sizes
 from dpsco_jax.solvers.user_level._preconditioned_plan import smooth_linear_model
+from dpsco_jax.solvers.work import Work
 
 _WARM_STEPS = 0.3  # of all steps
 _NOISE_AVERSION = 12.0  # of the default quantile
@@ -145,6 +146,21 @@ class Plan(MadeFor):
         good &= (self.squares_bound > 0.9e-18) & (self.squares_bound < 1.1e18)
         good = good & positive_and_finite(*(multiplier for multiplier, _ in self.releases))
         return good & (self.quantile > 0) & (self.quantile < 1)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        step = _costs.clipped_sum(self.num_users, item) + _costs.release(item.dim)
+        step += _costs.method(item.dim)
+        steps = self.user_gradients / self.num_users
+        matrices = 2 * (
+            (self.matrix_multiplier is not None) + (self.covariance_multiplier is not None)
+        )
+        matrix = _costs.moments(self.num_users, item.slots, self.columns)
+        # Coordinates are found, and rows are written in them, before each phase.
+        row = item._replace(dim=self.columns)
+        changed = _costs.coordinates(self.num_users * item.slots, self.columns)
+        once = _costs.prepared(self.num_users, row) + changed
+        return step * steps + matrix * matrices + once
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where one is out of its range; may be traced.

@@ -32,8 +32,9 @@ from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import first_order, means
+from dpsco_jax.solvers import _costs, first_order, means
 from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 _Found = TypeVar("_Found")
 
@@ -82,6 +83,11 @@ class Phase:
     def mean(self) -> means.Winsorized:
         """Of the users' gradients of a step."""
         return means.Winsorized(self.chunk_size, self.releases)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the run of the phase costs."""
+        step = self.mean.work_for(item) + _costs.method(item.dim)
+        return step * self.num_steps + _costs.prepared(self.num_users, item)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""

@@ -12,14 +12,15 @@ like: with an intercept half of their size is common to all, and columns differ 
 solvers that mind neither (``whitened_sgd``, and ``preconditioned_sgd`` for one-hot rows); where rows are like
 those of a sphere others would do as well. But nothing is proven of most of what it likes: it counts on users'
 gradients being near each other, and where users differ by nature, clipping may bias the result. ``"bound"``
-is for those who need a theorem.
+is for those who need a theorem. ``"seconds"`` is for those who wait: of the candidates that predictions do
+not tell from the best one, those within 1.3 of it, the one that takes least time at a given speed.
 
 Formal guarantee: that of the chosen solver: (ε, δ)-DP for a user's whole data under REPLACE_ONE. Nothing
 here reads data, so choosing costs nothing; all candidates are planned for REPLACE_ONE.
 
-Cost: 0.2 to 0.9 s for plans by prediction of smooth losses, since candidates that take long to plan and
-cannot win are left out (``_auto_rows``); 3 to 6 s for losses that are not smooth, of which fewer can be, and
-by bound, where all are planned; then that of the chosen solver.
+Cost: 0.2 to 0.9 s for plans by prediction or by seconds of smooth losses, since candidates that take long to
+plan and cannot win are left out (``_auto_rows``); 3 to 6 s for losses that are not smooth, of which fewer can
+be, and by bound, where all are planned; then that of the chosen solver.
 
 Example:
     >>> import jax
@@ -49,12 +50,13 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
-from dpsco_jax.solvers.user_level._auto_rows import Row, planned_rows
+from dpsco_jax.solvers.user_level._auto_rows import Row, planned_rows, ranked
 from dpsco_jax.solvers.user_level._auto_setting import Setting
+from dpsco_jax.solvers.work import Speed, Work
 
 __all__ = ["CANDIDATES", "Candidate", "Plan", "Row", "plan", "solve"]
 
-_RANKS = ("bound", "prediction")
+_RANKS = ("bound", "prediction", "seconds")
 _PASSES = 1000
 
 
@@ -83,20 +85,30 @@ class Plan:
         """What a run of the chosen solver costs; numbers may be traced."""
         return self.chosen.loss()
 
+    def work(self, items_per_user: int | None = None, item_operations: float | None = None) -> Work:
+        """What a run of the chosen solver costs; see its plan's ``work``."""
+        found: Work = self.chosen.work(items_per_user, item_operations)
+        return found
+
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of the chosen solver by the tightest accountant."""
         return self.chosen.certificate()
 
     def __str__(self) -> str:
-        heads = ("", "candidate", "bound", "on the", "ranked", "prediction", "item gradients", "")
-        lines = [heads]
+        heads = (
+            *("", "candidate", "bound", "on the", "ranked", "prediction", "item gradients"),
+            *("operations", "seconds", ""),
+        )
+        lines: list[tuple[str, ...]] = [heads]
         for row in self.rows:
             mark = "*" if row.name == self.choice else ""
             if row.reason:
-                lines.append((mark, row.name, "-", "-", "-", "-", "-", row.reason))
+                lines.append((mark, row.name, *["-"] * 7, row.reason))
                 continue
             risks = (f"{row.bound:.3g}", row.scope, f"{row.ranked:.3g}", f"{row.prediction:.3g}")
-            lines.append((mark, row.name, *risks, f"{row.item_gradients:.3g}", ""))
+            seconds = "-" if math.isinf(row.seconds) else f"{row.seconds:.2g}"
+            costs = (f"{row.item_gradients:.3g}", f"{row.operations:.3g}", seconds)
+            lines.append((mark, row.name, *risks, *costs, ""))
         widths = [max(len(line[i]) for line in lines) for i in range(len(heads) - 1)]
         text = [
             "  ".join([*(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=False)), line[-1]])
@@ -121,6 +133,7 @@ def plan(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     gradient_budget: int | None = None,
     rank_by: str = "prediction",
+    speed: Speed | None = None,
 ) -> Plan:
     """Plans the candidates and chooses one. All arguments are public.
 
@@ -140,12 +153,14 @@ def plan(
         rank_by: ``"prediction"``: the smallest prediction. ``"bound"``: the smallest proven bound on the
             excess risk on the data at hand. A bound on the population counts less the part that its plan
             ascribes to generalization, or as it is. The statistical error, which all have in common, is
-            left out of both.
+            left out of both. ``"seconds"``: of those whose prediction is at most 1.3 times the smallest,
+            which predictions do not tell apart, the one that takes the fewest seconds.
+        speed: of the machine, such as ``work.measured_speed()``; the table shows seconds then.
 
     Raises:
         ValueError: an argument is out of range, ``intercept`` or ``entry_bound`` is given where rows are not
-            dense or there are none, R is not finite, or no candidate is possible (with
-            ``rank_by="bound"``: none with a finite bound); the message has the reasons.
+            dense or there are none, there is no speed to rank seconds by, R is not finite, or no candidate is
+            possible (with ``rank_by="bound"``: none with a finite bound); the message has the reasons.
     """
     problem, budget = _arguments.require_request(problem, budget)
     problem = dataclasses.replace(problem, distance=problem.require_distance())
@@ -153,6 +168,8 @@ def plan(
     _checks.require_instance("settings", settings, Mapping)
     candidates = _checked(candidates)
     _checks.require_choice("rank_by", rank_by, _RANKS)
+    if rank_by == "seconds" or speed is not None:
+        _checks.require_instance("speed", speed, Speed)
     if columns_per_row is not None:
         columns_per_row = _checks.require_integer("columns_per_row", columns_per_row, 1)
     _require_form(problem, columns_per_row, intercept, entry_bound)
@@ -168,16 +185,11 @@ def plan(
 
     if unknown := set(settings) - {candidate.name for candidate in candidates}:
         raise ValueError(f"settings must be of candidates, got {sorted(unknown)}")
-    found = planned_rows(
-        candidates, setting, gradient_budget, settings, only_hopeful=rank_by == "prediction"
-    )
+    found = planned_rows(candidates, setting, gradient_budget, settings, rank_by, speed)
     rows = tuple(row for row, _ in found)
-
-    def rank(index: int) -> float:
-        return rows[index].ranked if rank_by == "bound" else rows[index].prediction
-
-    best = min(range(len(rows)), key=rank, default=None)
-    if best is None or not math.isfinite(rank(best)):
+    ranks = ranked(rows, rank_by)
+    best = min(range(len(rows)), key=ranks.__getitem__, default=None)
+    if best is None or not math.isfinite(ranks[best]):
         reasons = "; ".join(f"{row.name}: {row.reason or 'nothing is proven'}" for row in rows)
         raise ValueError(f"candidates must have a possible one, got {reasons}")
     title = (

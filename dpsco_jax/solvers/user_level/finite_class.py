@@ -52,9 +52,10 @@ from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData, user_loss
-from dpsco_jax.solvers import _arguments, _made_for, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution, Status
+from dpsco_jax.solvers.work import Work
 
 _MATRIX_ENTRIES = 2**24
 
@@ -130,6 +131,14 @@ class Plan(MadeFor):
         good = good & drawable(xp.minimum(radius, bound) / self.num_users / self.candidate_epsilon)
         gamma = self.stopping_probability
         return good & (gamma >= private_selection.LEAST_STOPPING_PROBABILITY) & (gamma <= 1)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs, with as many draws as are expected."""
+        # Losses are kept while they fit, and computed for every draw else.
+        kept = self.num_candidates * self.num_users <= _MATRIX_ENTRIES
+        times = self.num_candidates if kept else self.expected_draws
+        draw = _costs.released_value(self.num_users, self.winsorized)
+        return _costs.values(times * self.num_users, item) + draw * self.expected_draws
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where one is out of its range; may be traced."""

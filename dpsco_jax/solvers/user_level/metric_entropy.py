@@ -43,10 +43,11 @@ from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import finite_class
+from dpsco_jax.solvers.work import Work
 
 
 @pytree
@@ -93,6 +94,10 @@ class Plan(MadeFor):
     def relation(self) -> NeighboringRelation:
         """Which data sets are neighbours: one user is replaced."""
         return self.selection.relation
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        return self.selection.work_for(item)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run costs: that of the selection; may be traced."""

@@ -42,11 +42,12 @@ from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleas
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, plans
+from dpsco_jax.solvers import _arguments, _costs, _made_for, _planning, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _winsorized_plan
+from dpsco_jax.solvers.work import Work
 
 _MOST_STEPS = 2000
 _NEAR = 1.05
@@ -123,6 +124,10 @@ class Plan(MadeFor):
     def relation(self) -> NeighboringRelation:
         """Which data sets are neighbours: one user is replaced."""
         return self.releases.relation
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        return self.phase.work_for(item)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""

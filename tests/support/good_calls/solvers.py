@@ -1,6 +1,7 @@
 """Calls of ``dpsco_jax.solvers`` that work, where the common vocabulary does not say it."""
 
 import dataclasses
+import time
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from dpsco_jax.solvers.convex import ac_sa_stages
 from dpsco_jax.solvers.item_level import ball_accelerated_erm, private_ac_sa
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.user_level import auto
+from dpsco_jax.solvers.work import Speed
 from tests.support import kinds
 from tests.support.good_calls import privacy as privacy_calls
 from tests.support.kinds import Kind
@@ -109,6 +111,11 @@ _STAGES = ac_sa_stages.one_stage(ac_sa_stages.Setting(1.0, 0.0, 1.0, 1.0), "conv
 _AGGREGATED = {"runs": kinds.COUNT, "oracle": kinds.FUNCTION(lambda *_: None)}
 
 GOOD: dict[str, dict[str, Any]] = {
+    "solvers.work.Speed": dict.fromkeys(
+        ("products_per_second", "others_per_second", "bytes_per_second", "seconds_per_step"),
+        kinds.POSITIVE(1.0),
+    ),
+    "solvers.work.measured_speed": {"clock": kinds.FUNCTION(time.process_time)},
     "solvers.first_order.projected_sgd": {
         "step_size": kinds.NUMBERS(0.1),
         "decay_power": Kind("a number at least 0, or none", (-1.0, np.nan, "1", 1j))(0.0),
@@ -322,6 +329,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "entry_bound": kinds.POSITIVE,
         "candidates": Kind("candidates", ("nonsense", 7, ()))(auto.CANDIDATES[:1]),
         "settings": Kind("settings by name", ("nonsense", 7))({}),
+        "speed": kinds.OBJECT(Speed(1e11, 1e10, 1e10, 1e-6)),
     },
     "solvers.user_level.finite_class.plan": {
         **_RANGE,

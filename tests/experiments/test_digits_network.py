@@ -10,6 +10,9 @@ from experiments.studies import digits_network
 from experiments.studies.digits_network import OURS, PEER, DigitsNetwork
 from experiments.studies.table import EXPERIMENTS
 
+# jax_privacy calls a function that newer versions of optax have renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm:DeprecationWarning")
+
 
 def test_nobody_has_an_image_of_another_and_the_test_has_none():
     data = digits_network.load_data()

@@ -70,7 +70,7 @@ class MovieLensFactors:
     ranks: tuple[int, ...] = axis("rank", (0, 4), static=True)
     epsilons: tuple[str, ...] = axis("epsilon", ("1", "2", "4", "8", "inf"), choices=EPSILONS)
     rates: tuple[float, ...] = axis("rate", (0.5, 1.0, 2.0, 4.0, 8.0))
-    shrinkages: tuple[float, ...] = axis("rate", (30.0, 100.0, 300.0, 1000.0))
+    shrinkages: tuple[float, ...] = axis("rate", (10.0, 30.0, 100.0, 300.0))
     clip_norms: tuple[float, ...] = axis("clip_norm", (1.0,))
     bounds: tuple[float, ...] = axis("clip_norm", (3.0, 6.0))
     batch_sizes: tuple[int, ...] = axis("batch_size", (108, data.TRAINED))
@@ -80,7 +80,7 @@ class MovieLensFactors:
     popular: int = 50
 
     def cells(self) -> list[dict[str, Setting]]:
-        made = []
+        made: list[dict[str, Setting]] = []
         for method, rank, epsilon in itertools.product(self.methods, self.ranks, self.epsilons):
             if (method == NONE) != (epsilon == "inf") or (method, rank) in _LEFT_OUT:
                 continue
@@ -93,7 +93,7 @@ class MovieLensFactors:
                 sizes = sizes[-1:]
             names = ("rate", "clip_norm", "batch_size", "seed")
             for point in itertools.product(rates, clip_norms, sizes, range(self.seeds)):
-                given = {"method": method, "rank": rank, "epsilon": epsilon}
+                given: dict[str, Setting] = {"method": method, "rank": rank, "epsilon": epsilon}
                 made.append(given | dict(zip(names, point, strict=True)))
         return made
 

@@ -274,17 +274,19 @@ def seconds(
 
 
 def _draw(best: pd.DataFrame, study: MovieLensFactors, stem: Path) -> None:
-    """Error against ε, a line for each method and rank; dotted without privacy."""
+    """Errors against ε, a line for each method and rank; dotted without privacy."""
     private = best[best["epsilon"] != "inf"].assign(epsilon=lambda t: t["epsilon"].astype(float))
-    with panels(1, 1, height=3.2) as (figure, axes):
-        panel = np.ravel(axes)[0]
-        error_bars(panel, private, "epsilon", "reported", "model", list(private["model"].unique()))
-        for _, row in best[best["epsilon"] == "inf"].iterrows():
-            panel.axhline(row["reported"], color="0.4", linestyle=":", linewidth=1)
-            panel.annotate(row["model"], (1.0, row["reported"]), fontsize=6, va="bottom")
-        panel.set_title("MovieLens, 432 raters", loc="left")
-        panel.set_ylabel("RMSE of hidden ratings, other raters")
-        log_ticks(panel.xaxis, sorted(private["epsilon"].unique()))
-        panel.set_xlabel(f"user-level ε (δ = {study.delta:g}); bars: 95 % interval over seeds")
-        shared_legend(figure, [panel])
+    titles = {"reported": "raters who were not trained on", "trained": "raters who were"}
+    with panels(1, 2, height=2.8) as (figure, axes):
+        for panel, (group, title) in zip(np.ravel(axes), titles.items(), strict=True):
+            error_bars(panel, private, "epsilon", group, "model", list(private["model"].unique()))
+            for _, row in best[best["epsilon"] == "inf"].iterrows():
+                panel.axhline(row[group], color="0.4", linestyle=":", linewidth=1)
+                place = (private["epsilon"].min(), row[group])
+                panel.annotate(row["model"], place, fontsize=6, va="bottom")
+            panel.set_title(title, loc="left")
+            log_ticks(panel.xaxis, sorted(private["epsilon"].unique()))
+            panel.set_xlabel(f"ε of a rater (δ = {study.delta:g}); bars: 95 % over seeds")
+        np.ravel(axes)[0].set_ylabel("RMSE of hidden ratings, stars")
+        shared_legend(figure, list(np.ravel(axes)))
         save(figure, stem)

@@ -15,6 +15,7 @@ from experiments.studies.geometric_median import GeometricMedian
 from experiments.studies.gradient_subspaces import GradientSubspaces
 from experiments.studies.gradients_to_floor import GradientsToFloor
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
+from experiments.studies.movielens_factors import MovieLensFactors
 from experiments.studies.private_nonsmooth import PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.query_depth import QueryDepth
@@ -59,6 +60,7 @@ _ALL: tuple[type[Experiment], ...] = (
     ElementTables,
     ElementExtras,
     DigitsNetwork,
+    MovieLensFactors,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -93,7 +93,7 @@ def _linear_sum(features, dim):
     users = jax.tree.leaves(features)[0].shape[0]
     data = UserData(Example(features, jnp.zeros((users, 1))), None)
     oracle = linear.clipped_gradient_sum(model, 0.25)
-    found = oracle(jax.random.key(0), jnp.zeros(dim), linear.prepare(model, data, dim))
+    found = jax.jit(oracle)(jax.random.key(0), jnp.zeros(dim), linear.prepare(model, data, dim))
     return found.gradient, found.extra_args["remainder"]
 
 
@@ -227,7 +227,7 @@ def _samples_sum(order, size):
     data = UserData(rows[:, None, None], None)
     sampler = lambda _: sampling.UserSample(order, size)  # noqa: E731
     oracle = gradients.clipped_gradient_sum(lambda _, w, items, mask: items[0], 1.0, sampler)
-    found = oracle(jax.random.key(0), jnp.zeros(1), data)
+    found = jax.jit(oracle)(jax.random.key(0), jnp.zeros(1), data)
     return _sums.Split(found.gradient, found.extra_args["remainder"])
 
 

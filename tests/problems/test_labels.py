@@ -113,7 +113,7 @@ def test_smoothed_losses_know_no_label_that_is_not_finite_either(name):
 def test_points_of_any_kind_have_a_bounded_slope(objective, item):
     slope = jax.grad(objective.loss)(
         {"a": jnp.ones(2) / 2, "b": jnp.zeros(())},
-        {"a": jnp.asarray([0.1, item], jnp.float32), "b": jnp.float32(1.0)},
+        {"a": jnp.asarray(np.float32([0.1, item])), "b": jnp.float32(1.0)},
     )
     norm = float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(slope))))
     assert norm <= objective.lipschitz * (1 + 1e-5)

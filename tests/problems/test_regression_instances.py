@@ -25,7 +25,7 @@ def made(name):
 def test_the_optimum_is_certified_and_attained(name):
     instance = made(name)
     assert 0 <= instance.gap < 1e-6
-    minimizer = jnp.asarray(instance.minimizer, jnp.float32)
+    minimizer = jnp.asarray(np.float32(instance.minimizer))
     assert float(instance.value(minimizer)) == pytest.approx(instance.optimum, abs=1e-6)
     assert instance.distance == pytest.approx(np.linalg.norm(instance.minimizer))
     moves = 0.1 * jax.random.normal(jax.random.key(3), (300, instance.dim))

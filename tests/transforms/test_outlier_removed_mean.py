@@ -318,7 +318,7 @@ def test_trees_of_any_precision_are_judged_as_a_whole():
     generator = np.random.default_rng(0)
     rows = {
         "w": jnp.asarray(0.05 * generator.standard_normal((100, 2, 3)), jnp.bfloat16),
-        "b": jnp.asarray(0.05 * generator.standard_normal(100), jnp.float32),
+        "b": jnp.asarray(np.float32(0.05 * generator.standard_normal(100))),
     }
     mean = transforms.outlier_removed_mean(phase(), 1.0, jax.random.key(0))
     outs, state = jax.jit(mean.update)(rows, mean.init(jax.tree.map(lambda x: x[0], rows)))

@@ -32,7 +32,8 @@ def _float64():
 @pytest.mark.parametrize("p", EXPONENTS)
 def test_norms_and_what_attains_their_duals(p):
     np.testing.assert_allclose(
-        jax.jit(jax.vmap(lambda x: lp.lp_norm({"a": x[:2], "b": x[2:]}, p)))(SPECIAL), norm(SPECIAL, p)
+        jax.jit(jax.vmap(lambda x: lp.lp_norm({"a": x[:2], "b": x[2:]}, p)))(SPECIAL),
+        norm(SPECIAL, p),
     )
     np.testing.assert_allclose(
         jax.jit(jax.vmap(lambda x: lp.schatten_norm(x, p)))(MATRICES), norm(values_of(MATRICES), p)
@@ -75,7 +76,9 @@ def test_extreme_numbers_keep_their_norm_and_gradients_are_finite(p):
     assert np.all(np.isfinite(gradient))
     assert not np.any(gradient[6])
     # A norm is its own derivative along its point: <∇‖x‖, x> = ‖x‖, and the gradient has dual norm 1.
-    np.testing.assert_allclose(np.sum(np.asarray(gradient) * SPECIAL, axis=1), norm(SPECIAL, p), rtol=1e-9)
+    np.testing.assert_allclose(
+        np.sum(np.asarray(gradient) * SPECIAL, axis=1), norm(SPECIAL, p), rtol=1e-9
+    )
     np.testing.assert_allclose(norm(gradient, dual(p)), norm(SPECIAL, p) > 0, rtol=1e-9)
     spoiled = lp.lp_norm(jnp.asarray([np.nan, 1.0]), p)
     assert np.isnan(spoiled)
@@ -167,7 +170,9 @@ def test_gradients_of_regularizers(p, dim):
     points[0, 1:] = 0.0
     center = np.random.default_rng(5).standard_normal(dim)
     found = np.asarray(jax.jit(jax.vmap(lambda x: r.gradient(x, center)))(points + center))
-    np.testing.assert_allclose(found, jax.jit(jax.vmap(jax.grad(r.value)))(points), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        found, jax.jit(jax.vmap(jax.grad(r.value)))(points), rtol=1e-9, atol=1e-12
+    )
     # In NumPy: w·‖x‖^(2-q)·sign(x)|x|^(q-1).
     q = r.exponent
     direct = np.sign(points) * np.abs(points) ** (q - 1) * norm(points, q)[:, None] ** (2 - q)

@@ -117,10 +117,7 @@ def test_the_projection_brings_no_two_users_apart(rng):
     for _ in range(10):
         pair = [_entries(rng), _entries(rng)]
         dense = [_dense(*entries) for entries in pair]
-        inside = [
-            _dense(*map(np.asarray, _project(*entries, CLUSTERS, 3.0)))
-            for entries in pair
-        ]
+        inside = [_dense(*map(np.asarray, _project(*entries, CLUSTERS, 3.0))) for entries in pair]
         before = np.linalg.norm(dense[0] - dense[1], axis=1)
         assert np.all(np.linalg.norm(inside[0] - inside[1], axis=1) <= before * (1 + 1e-5))
 

@@ -1,7 +1,6 @@
 """User-level histograms: frequencies, the error that theory predicts, distributions in and out."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 

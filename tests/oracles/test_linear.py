@@ -186,7 +186,9 @@ def test_repeated_columns_of_narrow_integers_do_not_pass_the_clip(dtype):
     oracle, norms = linear.clipped_gradient_sum(model, 0.05), []
     for columns in (np.full((1, 1, 64), 5), np.arange(64).reshape(1, 1, 64)):
         data = UserData(Example(OneHot(columns.astype(dtype)), np.zeros((1, 1), np.float32)), None)
-        found = jax.jit(oracle)(jax.random.key(0), jnp.zeros(300), PREPARE(model, data, 300)).gradient
+        found = jax.jit(oracle)(
+            jax.random.key(0), jnp.zeros(300), PREPARE(model, data, 300)
+        ).gradient
         norms.append(np.linalg.norm(found))
     # Slope 1/2 times the norm of the row: 1/8 of one column in 64, and 1 of all of them.
     np.testing.assert_allclose(norms, [0.05, 0.05], rtol=1e-4)

@@ -121,7 +121,7 @@ def test_the_law_of_the_halting_step_is_that_of_the_sparse_vector(threshold):
     releases = phase(4, steps, threshold, test_epsilon=epsilon)
     halts = first_halts(releases, trials, steps)
     margin = 4.0 - threshold
-    noise = np.linspace(-80, 80, 160_001)
+    noise = np.linspace(-80, 80, 40_001)
     density = stats.laplace.pdf(noise, scale=2 * 2.0 / epsilon)
     passes = stats.laplace.sf(noise - margin, scale=4 * 2.0 / epsilon)
     law = [np.trapezoid(density * passes**k * (1 - passes), noise) for k in range(steps)]

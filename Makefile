@@ -47,7 +47,7 @@ CACHED := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/$(COMPILED)" JAX_PERSISTENT_CACHE
 # takes longer than to import them. What fails runs again with them rewritten.
 test: $(VENV)/.installed-test
 	$(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 --assert=plain \
-		|| { $(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none; exit 1; }
+		|| { $(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --maxfail=25; exit 1; }
 
 test-types: $(VENV)/.installed-test
 	$(CACHED) CHECK_TYPES=1 XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25

@@ -64,7 +64,7 @@ def stand_in(seen=None):
 
 
 def one_long_step(model, key, plan, data, start):
-    """In place of ``_solving._solve`` where predictions are read: a step against the gradient at the start."""
+    """In place of ``_solving._solve`` where predictions are read: a step against the gradient."""
     slope = jax.jit(jax.grad(users.mean_loss(_solving.objective_of(model))))(start, data)
     return Solution(start - 10.0 * slope, plan.loss(), jnp.int32(0), jnp.int32(0), {})
 

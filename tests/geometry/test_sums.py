@@ -203,17 +203,22 @@ def test_what_is_privatized_moves_by_at_most_its_sensitivity(aggregate, correlat
         return found, state
 
     correlation = correlated_noise.banded_square_root(4, 1) if correlated else None
-    release = transforms.privatize(
-        made._replace(update=update), jax.random.key(0), 1.0, noise_correlation=correlation
-    )
-    statistics = []
-    for rows in drifting(USERS, 16):
+
+    @jax.jit
+    def run(rows):
+        release = transforms.privatize(
+            made._replace(update=update), jax.random.key(0), 1.0, noise_correlation=correlation
+        )
         total = clipping.split_sum_of_clipped(rows[:, None], _sums.room(USERS), EVERYBODY)
         updates = total.high if aggregate == "summed" else rows[:, None]
         extra = {"remainder": total.low} if aggregate == "summed" else {}
         released, _ = release.update(updates, release.init(jnp.zeros(1)), jnp.zeros(1), **extra)
+        return released, seen.pop(), total
+
+    statistics = []
+    for rows in drifting(USERS, 16):
+        released, found, total = run(rows)
         assert released.shape == (1,)
-        found = seen.pop()
         if aggregate == "summed":
             off = _exact(found, 0) * USERS - _exact(total, 0)
             assert abs(off) < Fraction(1, 2**30)

@@ -47,7 +47,7 @@ def our_ac_sa(gradient, start, smoothness, mu, num_steps, domain=None):
         _, state = jax.lax.fori_loop(0, num_steps, step, (start, method.init(start)))
         return transforms.ac_sa_eval_params(state, start)
 
-    return np.asarray(run(jnp.asarray(np.float32(start))), float)
+    return np.asarray(run(jnp.asarray(start, jnp.float32)), float)
 
 
 def test_c1_the_first_weight_is_one():

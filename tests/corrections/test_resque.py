@@ -133,8 +133,8 @@ def test_c3_draws_that_all_steps_share_are_worse(monkeypatch):
     dim, radius, weight, seeds = 10, 0.05, 10.0, 60
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(50, dim))
-    rows = jnp.asarray(np.float32(rows / np.linalg.norm(rows, axis=1, keepdims=True)))
-    labels = jnp.asarray(np.float32(0.02 * rng.normal(size=50)))
+    rows = jnp.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), jnp.float32)
+    labels = jnp.asarray(0.02 * rng.normal(size=50), jnp.float32)
     objective = losses.absolute(1.001)
     smooth = gaussian_smoothing.smoothed(objective, gaussian_smoothing.absolute, radius)
 

@@ -55,7 +55,7 @@ def test_the_network_is_that_of_convolutions():
         layer = params[f"layer_{index}"]
         hidden = hidden @ np.asarray(layer["weights"]) + np.asarray(layer["biases"])
         hidden = np.maximum(hidden, 0) if index < 2 else hidden
-    found = element_cnn.logits(shape, params, jnp.asarray(np.float32(image)))
+    found = element_cnn.logits(shape, params, jnp.asarray(image, jnp.float32))
     np.testing.assert_allclose(found, hidden, rtol=1e-4, atol=1e-4)
 
 

@@ -97,7 +97,7 @@ def test_without_noise_medians_are_those_of_weiszfeld():
     x = points.mean(axis=0)
     for _ in range(2):  # averages forget their beginning as 1/T
         x = x + np.asarray(
-            _without_noise(jnp.ones(3), jnp.asarray(np.float32(points - x)), 1500, 0.5)
+            _without_noise(jnp.ones(3), jnp.asarray(points - x, jnp.float32), 1500, 0.5)
         )
     target = _weiszfeld(points)
     assert np.linalg.norm(x - target) < 1e-4

@@ -25,8 +25,8 @@ def flat_of(slots, users=30, dim=4, seed=0):
     counts = rng.integers(0, slots + 1, users)
     mask = np.arange(slots) < counts[:, None]
     rows = jnp.asarray(rows * mask[..., None])
-    labels = jnp.asarray(np.float32((rng.random((users, slots)) < 0.5) * mask))
-    weights = jnp.asarray(np.float32(mask / np.maximum(counts, 1)[:, None]))
+    labels = jnp.asarray((rng.random((users, slots)) < 0.5) * mask, jnp.float32)
+    weights = jnp.asarray(mask / np.maximum(counts, 1)[:, None], jnp.float32)
     return Flat(rows, labels, weights, table_dp_sgd._gram(rows), (), jnp.float32(0.0))
 
 

@@ -29,7 +29,7 @@ def _traced(mu, variation, epsilon, delta):
 
 
 def _columns(rows):
-    return [jnp.asarray(np.float32(column)) for column in zip(*rows, strict=True)]
+    return [jnp.asarray(column, jnp.float32) for column in zip(*rows, strict=True)]
 
 
 def test_traced_numbers_out_of_range_cost_infinitely_much():

@@ -64,7 +64,7 @@ def test_any_users_shapes_masks_and_values(data):
     number = st.sampled_from([0.0, 1.0, -0.3, 7.0, 1e4, 1e-6, 1e30, -1e30, 1e-30, np.nan, np.inf])
     values = data.draw(st.lists(number, min_size=users * 3, max_size=users * 3))
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=users, max_size=users)), bool)
-    rows = jnp.asarray(np.float32(np.array(values).reshape(users, 3))).astype(dtype)
+    rows = jnp.asarray(np.array(values).reshape(users, 3), jnp.float32).astype(dtype)
     updates = {"a": rows[:, :2], "b": rows[:, 2], "c": jnp.zeros((users, 0), dtype)}
     ours = clipped_to_one(updates, mask, microbatch)
     assert {leaf.dtype for leaf in jax.tree.leaves(ours)} == {jnp.dtype(jnp.float32)}

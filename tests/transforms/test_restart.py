@@ -103,7 +103,7 @@ def test_stages_of_the_convex_kind_on_quadratics():
     """Without noise, Γ = 2L, stages of ⌈4√(2κ)⌉ steps: the gap falls by far more than half in each."""
     kappas = np.array([2.0, 10.0, 100.0, 1000.0])
     lengths = np.ceil(4 * np.sqrt(2 * kappas)).astype(int)
-    curvature = jnp.asarray(np.float32(np.geomspace(1 / kappas, 1.0, 500).T))
+    curvature = jnp.asarray(np.geomspace(1 / kappas, 1.0, 500).T, jnp.float32)
     method = transforms.ac_sa(2.0)
 
     def step(carry, _):

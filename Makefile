@@ -44,7 +44,7 @@ CACHED := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/$(COMPILED)" JAX_PERSISTENT_CACHE
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
 # Every worker imports every test: to rewrite their assertions, which only says more of those that fail,
-# takes longer than to import them. What fails runs again with them rewritten.
+# takes half as long as to import them. What fails runs again with them rewritten.
 test: $(VENV)/.installed-test
 	$(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 --assert=plain \
 		|| { $(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --maxfail=25; exit 1; }

@@ -82,9 +82,14 @@ def test_e4_a_halted_run_returns_a_point_of_the_domain():
         num_stages=1,
         radius=0.5,
     )
-    rows = jnp.zeros((40, 1, 2)).at[:20].set(100.0)
-    start = center + jnp.asarray([0.5, 0.5])
-    found = accelerated_sgd.solve(jax.random.key(0), plan, objective, UserData(rows, None), start)
+    rows = np.repeat(np.float32([100.0, 0.0]), 20)[:, None, None] * np.ones((1, 1, 2), np.float32)
+    start = center + np.float32([0.5, 0.5])
+    run = jax.jit(
+        lambda plan: accelerated_sgd.solve(
+            jax.random.key(0), plan, objective, UserData(rows, None), start
+        )
+    )
+    found = run(plan)
     assert found.status == Status.HALTED
     np.testing.assert_array_equal(found.params, start)
     assert objective.domain.contains(found.params, 1e-6)
@@ -93,7 +98,7 @@ def test_e4_a_halted_run_returns_a_point_of_the_domain():
     near = dataclasses.replace(
         plan, releases=dataclasses.replace(plan.releases, threshold=-1e9, noise_stddev=100.0)
     )
-    ended = accelerated_sgd.solve(jax.random.key(0), near, objective, UserData(rows, None), start)
+    ended = run(near)
     assert ended.status == Status.OK
     assert objective.domain.contains(ended.params, 1e-5)
 

@@ -16,8 +16,8 @@ from dpsco_jax.solvers.sampling._value_queries_setting import setting_of
 
 def variation(c, tails):
     """Of what counts, for one linear loss, where a has the given Pr[a ≥ b]; by quadrature."""
-    grid = np.linspace(-9, 9, 601) * math.sqrt(c)
-    fine = np.linspace(-9, 9, 3001) * math.sqrt(c)
+    grid = np.linspace(-9, 9, 121) * math.sqrt(c)
+    fine = np.linspace(-9, 9, 1001) * math.sqrt(c)
     mass = stats.norm.pdf(fine, 0, math.sqrt(c)) * (fine[1] - fine[0])
     jump = fine - grid[:, None]
     clipped, rho, power = 0.0, np.ones_like(jump), np.ones_like(jump)

@@ -66,9 +66,9 @@ def test_s2_a_halt_stays_in_the_domain():
         radius=0.005,
     )
     run = jax.jit(
-        lambda key: phased_sgd.solve(key, plan, objective, UserData(center + camps), center)
+        lambda key, plan: phased_sgd.solve(key, plan, objective, UserData(center + camps), center)
     )
-    solution = run(jax.random.key(0))
+    solution = run(jax.random.key(0), plan)
     assert solution.status == Status.HALTED
     np.testing.assert_array_equal(solution.params, center)
     assert not objective.domain.contains(jnp.zeros(2), 1e-3)
@@ -77,7 +77,7 @@ def test_s2_a_halt_stays_in_the_domain():
         **(vars(plan.releases) | {"threshold": -1e9, "noise_stddev": 1e4})
     )
     loud = plan.__class__(**(vars(plan) | {"releases": loud}))
-    moved = phased_sgd.solve(jax.random.key(0), loud, objective, UserData(center + camps), center)
+    moved = run(jax.random.key(0), loud)
     assert moved.status == Status.OK
     np.testing.assert_allclose(
         np.linalg.norm(np.asarray(moved.params) - 5 * np.eye(2)[0]), 1.0, rtol=1e-4

@@ -32,17 +32,18 @@ def _float64():
 @pytest.mark.parametrize("p", EXPONENTS)
 def test_norms_and_what_attains_their_duals(p):
     np.testing.assert_allclose(
-        jax.vmap(lambda x: lp.lp_norm({"a": x[:2], "b": x[2:]}, p))(SPECIAL), norm(SPECIAL, p)
+        jax.jit(jax.vmap(lambda x: lp.lp_norm({"a": x[:2], "b": x[2:]}, p)))(SPECIAL),
+        norm(SPECIAL, p),
     )
     np.testing.assert_allclose(
-        jax.vmap(lambda x: lp.schatten_norm(x, p))(MATRICES), norm(values_of(MATRICES), p)
+        jax.jit(jax.vmap(lambda x: lp.schatten_norm(x, p)))(MATRICES), norm(values_of(MATRICES), p)
     )
     assert by_numbers.dual_exponent(p) == pytest.approx(dual(p))
-    best = np.asarray(jax.vmap(lambda x: lp.attaining(x, p))(SPECIAL))
+    best = np.asarray(jax.jit(jax.vmap(lambda x: lp.attaining(x, p)))(SPECIAL))
     largest = norm(SPECIAL, dual(p))
     np.testing.assert_allclose(np.sum(best * SPECIAL, axis=1), largest, rtol=1e-12)
     np.testing.assert_allclose(norm(best, p), largest > 0, rtol=1e-12)
-    best = np.asarray(jax.vmap(lambda x: lp.attaining_matrix(x, p))(MATRICES))
+    best = np.asarray(jax.jit(jax.vmap(lambda x: lp.attaining_matrix(x, p)))(MATRICES))
     largest = norm(values_of(MATRICES), dual(p))
     np.testing.assert_allclose(np.sum(best * MATRICES, axis=(1, 2)), largest, rtol=1e-12)
     np.testing.assert_allclose(norm(values_of(best), p), largest > 0, rtol=1e-12)
@@ -71,11 +72,13 @@ def test_extreme_numbers_keep_their_norm_and_gradients_are_finite(p):
             point = np.float32(size * np.array([3.0, -4.0, 0.0, 1.0]))
             found = float(lp.lp_norm(jnp.asarray(point), p))
             assert found == pytest.approx(size * norm(np.array([3.0, 4.0, 0.0, 1.0]), p), rel=1e-5)
-    gradient = jax.vmap(jax.grad(lambda x: lp.lp_norm(x, p)))(SPECIAL)
+    gradient = jax.jit(jax.vmap(jax.grad(lambda x: lp.lp_norm(x, p))))(SPECIAL)
     assert np.all(np.isfinite(gradient))
     assert not np.any(gradient[6])
     # A norm is its own derivative along its point: <∇‖x‖, x> = ‖x‖, and the gradient has dual norm 1.
-    np.testing.assert_allclose(np.sum(gradient * SPECIAL, axis=1), norm(SPECIAL, p), rtol=1e-9)
+    np.testing.assert_allclose(
+        np.sum(np.asarray(gradient) * SPECIAL, axis=1), norm(SPECIAL, p), rtol=1e-9
+    )
     np.testing.assert_allclose(norm(gradient, dual(p)), norm(SPECIAL, p) > 0, rtol=1e-9)
     spoiled = lp.lp_norm(jnp.asarray([np.nan, 1.0]), p)
     assert np.isnan(spoiled)
@@ -113,8 +116,8 @@ def test_ranges_of_the_sheet_and_above_two():
 
 
 def _bregman(r, first, second):
-    values = jax.vmap(r.value)
-    slope = np.asarray(jax.vmap(r.gradient)(first))
+    values = jax.jit(jax.vmap(r.value))
+    slope = np.asarray(jax.jit(jax.vmap(r.gradient))(first))
     inner = np.sum((slope * (second - first)).reshape(len(first), -1), axis=1)
     return np.asarray(values(second) - values(first)) - inner
 
@@ -149,13 +152,13 @@ def test_the_range_is_what_a_search_finds_and_no_more(p):
         [spread, np.eye(4), np.ones((1, 4)), np.random.default_rng(2).standard_normal((2000, 4))]
     )
     points *= radius / norm(points, p)[:, None]
-    values = np.asarray(jax.vmap(r.value)(points))
+    values = np.asarray(jax.jit(jax.vmap(r.value))(points))
     assert values.max() == pytest.approx(r.range(radius), rel=1e-12)
     m = lp.SchattenRegularizer(p, 5, 2)
     flat = np.concatenate([np.eye(5, 2)[None], np.outer(np.eye(5)[0], [1.0, 0.0])[None]])
     flat = np.concatenate([flat, np.random.default_rng(3).standard_normal((50, 5, 2))])
     flat *= radius / norm(values_of(flat), p)[:, None, None]
-    found = np.asarray(jax.vmap(m.value)(flat))
+    found = np.asarray(jax.jit(jax.vmap(m.value))(flat))
     assert found.max() == pytest.approx(m.range(radius), rel=1e-12)
 
 
@@ -166,8 +169,10 @@ def test_gradients_of_regularizers(p, dim):
     points = np.random.default_rng(4).standard_normal((5, dim))
     points[0, 1:] = 0.0
     center = np.random.default_rng(5).standard_normal(dim)
-    found = np.asarray(jax.vmap(lambda x: r.gradient(x, center))(points + center))
-    np.testing.assert_allclose(found, jax.vmap(jax.grad(r.value))(points), rtol=1e-9, atol=1e-12)
+    found = np.asarray(jax.jit(jax.vmap(lambda x: r.gradient(x, center)))(points + center))
+    np.testing.assert_allclose(
+        found, jax.jit(jax.vmap(jax.grad(r.value)))(points), rtol=1e-9, atol=1e-12
+    )
     # In NumPy: w·‖x‖^(2-q)·sign(x)|x|^(q-1).
     q = r.exponent
     direct = np.sign(points) * np.abs(points) ** (q - 1) * norm(points, q)[:, None] ** (2 - q)
@@ -175,7 +180,7 @@ def test_gradients_of_regularizers(p, dim):
     np.testing.assert_allclose(found, weight * direct, rtol=1e-9, atol=1e-12)
     # Euler: a function of degree 2 has <∇r(x), x> = 2r(x).
     np.testing.assert_allclose(
-        np.sum(found * points, axis=1), 2 * jax.vmap(r.value)(points), rtol=1e-10
+        np.sum(found * points, axis=1), 2 * jax.jit(jax.vmap(r.value))(points), rtol=1e-10
     )
 
 
@@ -186,11 +191,12 @@ def test_gradients_at_the_center_and_of_matrices():
         np.testing.assert_array_equal(gradient(zero), zero)
     center = np.random.default_rng(6).standard_normal((ROWS, COLUMNS))
     np.testing.assert_allclose(m.gradient(center, center), 0.0, atol=0)
+    gradient, both = jax.jit(m.gradient), jax.jit(jax.value_and_grad(m.value))
     for matrix in MATRICES[1:]:
-        slope = m.gradient(center + matrix, center)
-        np.testing.assert_allclose(np.sum(slope * matrix), 2 * m.value(matrix), rtol=1e-10)
+        slope, (value, automatic) = gradient(center + matrix, center), both(matrix)
+        np.testing.assert_allclose(np.sum(slope * matrix), 2 * value, rtol=1e-10)
         if np.linalg.matrix_rank(matrix) == COLUMNS:
-            np.testing.assert_allclose(slope, jax.grad(m.value)(matrix), rtol=1e-7, atol=1e-9)
+            np.testing.assert_allclose(slope, automatic, rtol=1e-7, atol=1e-9)
     with jax.enable_x64(False):
         tree = {"a": jnp.ones(2, jnp.float16), "b": jnp.zeros((7,), jnp.float32)}
         slope = r.gradient(tree)

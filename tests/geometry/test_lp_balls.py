@@ -138,7 +138,7 @@ def test_which_balls_are_those_of_the_domains():
         found = lp_balls.lp_ball(1.5, p, SIZE)
         assert domains.proven_diameter(found) == known.diameter
         np.testing.assert_array_equal(
-            jax.vmap(found.project)(points), jax.vmap(known.project)(points)
+            *(jax.jit(jax.vmap(ball.project))(points) for ball in (found, known))
         )
     cube = lp_balls.lp_ball(1.5, INF, SIZE)
     domains.require_proven_moves("domain", cube)

@@ -100,10 +100,10 @@ def test_moves_from_within_reach_the_edge(name):
 def test_tiny_moves_are_brought_no_further_apart(name):
     """At 1e-10 of the point, where the projected points themselves are equal in float32."""
     domain, rng = DOMAINS[name], np.random.default_rng(1)
-    far = jnp.asarray(3 * rng.normal(size=DIM), jnp.float32)
+    far = jnp.asarray(np.float32(3 * rng.normal(size=DIM)))
     point = domain.project(far)
     point = point + 1e-4 * (far - point)  # outside for certain
-    pairs = jnp.asarray(1e-10 * rng.normal(size=(2, 2000, DIM)), jnp.float32)
+    pairs = jnp.asarray(np.float32(1e-10 * rng.normal(size=(2, 2000, DIM))))
     ends = jax.jit(jax.vmap(domain.moves(point)))(pairs.reshape(-1, DIM)).reshape(pairs.shape)
     apart, before = (np.linalg.norm(np.asarray(x[0] - x[1], float), axis=1) for x in (ends, pairs))
     assert np.all(apart <= before * (1 + 1e-5))
@@ -114,7 +114,7 @@ def test_two_balls_one_after_the_other():
     domain = two_balls(jnp.zeros(DIM), 1.0, jnp.asarray(CENTER), 0.8)
     point = jnp.asarray(0.4 * CENTER)
     for size in (0.1, 1.0, 10.0):
-        wanted = size * jnp.asarray(np.random.default_rng(2).normal(size=DIM), jnp.float32)
+        wanted = size * jnp.asarray(np.float32(np.random.default_rng(2).normal(size=DIM)))
         p = np.asarray(point, float)
         exact = onto_ball(onto_ball(p + np.asarray(wanted, float), 1.0), 0.8, CENTER.astype(float))
         np.testing.assert_allclose(domain.moves(point)(wanted), exact - p, atol=1e-5)

@@ -25,7 +25,7 @@ def test_agrees_with_the_hadamard_matrix(dim):
 @pytest.mark.parametrize("dim", [1, 3, 33, 100])
 def test_inverse_and_isometry(dim):
     rng = np.random.default_rng(0)
-    vectors = jnp.asarray(rng.normal(size=(2, 5, dim)), jnp.float32)
+    vectors = jnp.asarray(np.float32(rng.normal(size=(2, 5, dim))))
     signs = rotations.random_signs(jax.random.key(0), dim)
     rotated = rotate(signs, vectors)
     assert rotated.shape == (2, 5, rotations.padded_size(dim))

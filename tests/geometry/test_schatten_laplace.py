@@ -37,16 +37,13 @@ def test_rise_is_that_of_a_weighted_sample_of_matrices():
         assert abs(math.exp(rise) - ratio) < 5 * spread
 
 
-@pytest.mark.parametrize(
-    "p",
-    [pytest.param(1.1, marks=pytest.mark.slow), 4 / 3, pytest.param(1.9, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("p", [1.1, 4 / 3, 1.9])
 def test_values_of_large_matrices_are_those_of_sums_over_all_lengths(p):
     """Where singular values are alike the integrand is far from where unlike ones have it."""
     for second in (1.0, 0.3, -1.0):
         matrix = 30.0 * np.diag([1.0, second])
         z, w, q = 15.0 * (1.0 + second), 15.0 * (1.0 - second), p / (p - 1.0)
-        points, weights = np.polynomial.legendre.leggauss(700)
+        points, weights = np.polynomial.legendre.leggauss(200)
         top = max(abs(z), abs(w)) + 12.0
         lengths, log_weights = 0.5 * top * (points + 1.0), np.log(0.5 * top * weights)
         rho, tau = lengths[:, None], lengths
@@ -55,7 +52,7 @@ def test_values_of_large_matrices_are_those_of_sums_over_all_lengths(p):
         terms = terms - ((rho + tau) ** q + np.abs(rho - tau) ** q) ** (2.0 / q)
         total = special.logsumexp(terms + log_weights[:, None] + log_weights)
         found = schatten.schatten_laplace(matrix, p, 1.0)
-        assert found == pytest.approx(total + math.log(16.0 * math.pi**2), abs=1e-6)
+        assert found == pytest.approx(total + math.log(16.0 * math.pi**2), abs=1e-9)
 
 
 def test_matrices_too_large_for_the_rule_are_refused():

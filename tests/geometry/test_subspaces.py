@@ -34,7 +34,7 @@ def test_orthogonal_iteration_finds_the_singular_values(decaying):
     def find(key, rows):
         return subspaces.orthogonal_iteration(key, rows, 20, spare=80, chunk_size=64)
 
-    found = find(jax.random.key(0), jnp.asarray(rows, jnp.float32))
+    found = find(jax.random.key(0), jnp.asarray(np.float32(rows)))
     np.testing.assert_allclose(found.singular_values, values[:20], rtol=1e-3)
     assert subspaces.orthonormality_error(found.basis) < 1e-5
     assert angle(np.float64(found.basis), right[:, :20]) < 1e-2
@@ -89,7 +89,7 @@ def test_the_slope_of_what_is_found(decaying):
     values = subspaces.gram_subspace(rows, 100).singular_values
     assert abs(subspaces.decay(values).exponent + 0.6) < 0.01
     rough = subspaces.orthogonal_iteration(
-        jax.random.key(1), jnp.asarray(rows, jnp.float32), 100, spare=60
+        jax.random.key(1), jnp.asarray(np.float32(rows)), 100, spare=60
     )
     assert abs(subspaces.decay(rough.singular_values).exponent + 0.6) < 0.01
 

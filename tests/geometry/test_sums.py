@@ -93,7 +93,7 @@ def _linear_sum(features, dim):
     users = jax.tree.leaves(features)[0].shape[0]
     data = UserData(Example(features, jnp.zeros((users, 1))), None)
     oracle = linear.clipped_gradient_sum(model, 0.25)
-    found = oracle(jax.random.key(0), jnp.zeros(dim), linear.prepare(model, data, dim))
+    found = jax.jit(oracle)(jax.random.key(0), jnp.zeros(dim), linear.prepare(model, data, dim))
     return found.gradient, found.extra_args["remainder"]
 
 
@@ -203,17 +203,22 @@ def test_what_is_privatized_moves_by_at_most_its_sensitivity(aggregate, correlat
         return found, state
 
     correlation = correlated_noise.banded_square_root(4, 1) if correlated else None
-    release = transforms.privatize(
-        made._replace(update=update), jax.random.key(0), 1.0, noise_correlation=correlation
-    )
-    statistics = []
-    for rows in drifting(USERS, 16):
+
+    @jax.jit
+    def run(rows):
+        release = transforms.privatize(
+            made._replace(update=update), jax.random.key(0), 1.0, noise_correlation=correlation
+        )
         total = clipping.split_sum_of_clipped(rows[:, None], _sums.room(USERS), EVERYBODY)
         updates = total.high if aggregate == "summed" else rows[:, None]
         extra = {"remainder": total.low} if aggregate == "summed" else {}
         released, _ = release.update(updates, release.init(jnp.zeros(1)), jnp.zeros(1), **extra)
+        return released, seen.pop(), total
+
+    statistics = []
+    for rows in drifting(USERS, 16):
+        released, found, total = run(rows)
         assert released.shape == (1,)
-        found = seen.pop()
         if aggregate == "summed":
             off = _exact(found, 0) * USERS - _exact(total, 0)
             assert abs(off) < Fraction(1, 2**30)
@@ -227,7 +232,7 @@ def _samples_sum(order, size):
     data = UserData(rows[:, None, None], None)
     sampler = lambda _: sampling.UserSample(order, size)  # noqa: E731
     oracle = gradients.clipped_gradient_sum(lambda _, w, items, mask: items[0], 1.0, sampler)
-    found = oracle(jax.random.key(0), jnp.zeros(1), data)
+    found = jax.jit(oracle)(jax.random.key(0), jnp.zeros(1), data)
     return _sums.Split(found.gradient, found.extra_args["remainder"])
 
 

@@ -55,6 +55,21 @@ def _mean(users, items, counts, clusters, radius, signed):
     return clustered_histogram.projected_mean(users, items, counts, releases)
 
 
+@functools.partial(jax.jit, static_argnums=(3, 5))
+def _traced_project(users, items, counts, clusters, radius, signed):
+    return clustered_histogram.project_clusters(
+        users, items, counts, np.array(clusters), radius, signed=signed
+    )
+
+
+def _project(users, items, counts, clusters, radius, signed=False):
+    """In one program for each shape and clusters: these are known when a histogram is planned."""
+    return _traced_project(users, items, counts, tuple(clusters.tolist()), radius, signed)
+
+
+_release = jax.jit(clustered_histogram.clustered_histogram)
+
+
 @pytest.mark.parametrize("signed", [False, True])
 def test_projection_is_that_of_dense_vectors(signed, rng):
     singles, one = np.arange(D), np.zeros(D, int)
@@ -69,12 +84,10 @@ def test_projection_is_that_of_dense_vectors(signed, rng):
         per_cluster = np.resize(np.float32(radius), D)  # a shape for all: one compilation
         found = _mean(users, items, counts, clusters, per_cluster, signed)
         np.testing.assert_allclose(found, expected.mean(axis=0), rtol=2e-5, atol=1e-6)
-        sparse = clustered_histogram.project_clusters(
-            users, items, counts, clusters, radius, signed=signed
-        )
+        sparse = _project(users, items, counts, clusters, per_cluster, signed=signed)
         again = _dense(*map(np.asarray, sparse), signed=True)
         np.testing.assert_allclose(again, expected, rtol=2e-5, atol=1e-6)
-        twice = clustered_histogram.project_clusters(*sparse, clusters, radius, signed=signed)
+        twice = _project(*sparse, clusters, per_cluster, signed=signed)
         np.testing.assert_allclose(
             _dense(*map(np.asarray, twice), signed=True), again, rtol=2e-6, atol=1e-12
         )
@@ -94,7 +107,7 @@ def test_wide_balls_leave_the_plain_mean(rng):
         _mean(users, items, counts, CLUSTERS, wide, False), plain, rtol=1e-6, atol=1e-6
     )
     releases = ClusteredReleases(USERS, False, CLUSTERS, 1e4, 0.0, 1e-5)
-    found = clustered_histogram.clustered_histogram(_key(), users, items, counts, releases)
+    found = _release(_key(), users, items, counts, releases)
     np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)
     assert np.isinf(privacy.epsilon(releases.loss(), 1e-5))
     assert np.isinf(releases.certificate().epsilon)
@@ -104,10 +117,7 @@ def test_the_projection_brings_no_two_users_apart(rng):
     for _ in range(10):
         pair = [_entries(rng), _entries(rng)]
         dense = [_dense(*entries) for entries in pair]
-        inside = [
-            _dense(*map(np.asarray, clustered_histogram.project_clusters(*entries, CLUSTERS, 3.0)))
-            for entries in pair
-        ]
+        inside = [_dense(*map(np.asarray, _project(*entries, CLUSTERS, 3.0))) for entries in pair]
         before = np.linalg.norm(dense[0] - dense[1], axis=1)
         assert np.all(np.linalg.norm(inside[0] - inside[1], axis=1) <= before * (1 + 1e-5))
 
@@ -190,7 +200,7 @@ def test_noise_is_exact_and_the_mean_unbiased(rng):
     clusters = np.arange(d) // 2
     clusters[-1] = d  # one alone
     releases = calibrate_histogram(n, clusters, float(m), 1.0, 1e-5)
-    found = clustered_histogram.clustered_histogram(_key(), users, items, counts, releases)
+    found = _release(_key(), users, items, counts, releases)
     off = (np.asarray(found) - draws.mean(axis=0)) / releases.noise_stddev
     assert abs(np.mean(off**2) - 1) < 4 * (2 / d) ** 0.5
     assert abs(np.mean(off)) < 4 / d**0.5
@@ -272,10 +282,10 @@ def test_the_sum_is_exact_where_floats_would_double_what_a_user_moves():
     n = 2**13
     small = np.full(n - 2**12, 0.51 * 2.0**-11, np.float32)
     quiet = calibrate_histogram(n, np.array([0]), 1.0, 1.0, 1e-5)
-    found = []
+    found, _sum_over_scale = [], jax.jit(clustered_histogram._sum_over_scale)
     for first in (0.0, 1.0):
         counts = np.concatenate([[first], np.ones(2**12 - 1), small]).astype(np.float32)
-        total = clustered_histogram._sum_over_scale(np.arange(n), np.zeros(n, int), counts, quiet)
+        total = _sum_over_scale(np.arange(n), np.zeros(n, int), counts, quiet)
         found.append(np.float64(total.coarse[0]) + np.float64(total.rest[0]))
     assert abs(found[1] - found[0]) <= 1.0
     assert found[0] == pytest.approx(2**12 - 1 + np.sum(small), rel=3e-4)
@@ -293,9 +303,7 @@ def test_a_pair_adds_up_to_the_same_in_any_order_and_company(rng):
             np.r_[one, rest],
             np.r_[counts, 1.0 + rest].astype(np.float32),
         )
-        inside = clustered_histogram.project_clusters(
-            *(x[place] for x in entries), np.zeros(3, int), 2.0**30
-        )
+        inside = _project(*(x[place] for x in entries), np.zeros(3, int), 2.0**30)
         found.add(float(np.asarray(inside.counts)[np.asarray(inside.users) == 0].max()))
     assert len(found) == 1, "what floats add up to must not depend on other units"
 
@@ -315,24 +323,23 @@ def test_noise_is_added_before_the_sum_is_rounded(monkeypatch):
 
 
 def test_exact_sums_are_those_of_float64(rng):
+    add = jax.jit(exact_sums, static_argnums=(2, 3))
     for size in (0, 1, 7, 3000):
         values = rng.uniform(-1, 1, size).astype(np.float32)
         places = rng.integers(0, 4, size)
-        found = exact_sums(jnp.asarray(values), jnp.asarray(places), 3, size)
+        found = add(values, places, 3, size)
         exact = np.bincount(places, values.astype(float), 4)[:3]
         np.testing.assert_allclose(np.add(*map(np.float64, found)), exact, atol=1e-5)
         assert np.all(np.asarray(found.coarse) % 16 == 0)
         assert np.all((np.asarray(found.rest) >= 0) & (np.asarray(found.rest) < 17))
-    tiny = exact_sums(jnp.asarray([2.0**-60, -(2.0**-60)]), jnp.asarray([0, 1]), 2, 2)
+    tiny = add(np.float32([2.0**-60, -(2.0**-60)]), np.array([0, 1]), 2, 2)
     assert np.all(np.asarray(tiny) == 0), "rounded towards zero, whatever the sign is"
 
 
 def test_no_radius_makes_the_sum_infinite():
     users = np.arange(1000)
     releases = calibrate_histogram(1000, np.array([0]), 1e36, 1.0, 1e-5)
-    found = clustered_histogram.clustered_histogram(
-        _key(), users, 0 * users, np.full(1000, 1e36, np.float32), releases
-    )
+    found = _release(_key(), users, 0 * users, np.full(1000, 1e36, np.float32), releases)
     assert np.isfinite(releases.certificate().epsilon)
     assert np.isfinite(found[0])
 

@@ -1,7 +1,6 @@
 """User-level histograms: frequencies, the error that theory predicts, distributions in and out."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -50,10 +49,10 @@ def test_error_is_sampling_plus_noise(k, m, rng):
 
 
 def test_projection_is_the_default():
-    rows = jnp.tile(jnp.eye(3)[0], (50, 1))
+    rows = np.tile(np.float32([1.0, 0.0, 0.0]), (50, 1))
     releases = calibrate_winsorized(50, 3, 1, 1.0, 1e-5, radius=0.5, bound=1.0)
-    found = histograms.user_level_histogram(jax.random.key(0), rows, releases)
-    np.testing.assert_allclose(jnp.sum(found), 1.0, atol=1e-5)
+    found = jax.jit(histograms.user_level_histogram)(jax.random.key(0), rows, releases)
+    np.testing.assert_allclose(np.sum(found), 1.0, atol=1e-5)
 
 
 def test_arguments():

@@ -24,7 +24,7 @@ def test_a_majority_within_a_third_brings_the_choice_within_the_radius(runs):
     away = np.exp(rng.uniform(-1.5, 2, (trials, 1, 1))) * ball(trials, 1)
     spread = np.exp(rng.uniform(-4, 1, (trials, 1, 1))) * ball(trials, runs - good)
     points = np.concatenate([near, center + away + spread], axis=1)
-    chosen = jax.vmap(aggregate_points)(jnp.asarray(points, jnp.float32))
+    chosen = jax.vmap(aggregate_points)(jnp.asarray(np.float32(points)))
     assert np.linalg.norm(chosen - center[:, 0], axis=-1).max() <= 1 + 1e-5
 
 

@@ -16,7 +16,7 @@ def test_eigenvalues_outside_the_bulk_are_moved_back():
     dim, stddev, theta = 50, 0.05, 2.0
     shown = theta + stddev**2 * dim / theta  # where a spike of θ appears
     noisy = np.diag([1 + shown, *np.ones(dim - 1)])
-    found = spiked_matrix.denoised(jnp.asarray(noisy, jnp.float32), stddev, 1.0)
+    found = spiked_matrix.denoised(jnp.asarray(np.float32(noisy)), stddev, 1.0)
     np.testing.assert_allclose(found.values[-1], 1 + theta, rtol=1e-5)
     np.testing.assert_allclose(found.values[:-1], 1.0, rtol=1e-5)
     np.testing.assert_allclose(found.edge, 2 * stddev * dim**0.5, rtol=1e-5)
@@ -30,7 +30,7 @@ def test_of_drawn_matrices_the_spike_is_found_and_the_bulk_is_flat():
     true = np.eye(dim) + theta * np.outer(direction, direction)
     tops, within = [], []
     for _ in range(20):
-        noisy = jnp.asarray(true + _noise(rng, dim, stddev), jnp.float32)
+        noisy = jnp.asarray(np.float32(true + _noise(rng, dim, stddev)))
         found = spiked_matrix.denoised(noisy, stddev, 1.0)
         tops.append(float(found.values[-1]))
         within.append(float(np.mean(np.isclose(found.values, np.median(found.values)))))
@@ -43,7 +43,7 @@ def test_what_noise_hides_is_not_magnified():
     rng = np.random.default_rng(1)
     dim, stddev = 60, 1.0
     found = spiked_matrix.denoised(
-        jnp.asarray(np.eye(dim) + _noise(rng, dim, stddev), jnp.float32), stddev, 1.0
+        jnp.asarray(np.float32(np.eye(dim) + _noise(rng, dim, stddev))), stddev, 1.0
     )
     assert (found.values >= found.edge).all()
     assert found.values[-1] / found.values[0] < 1.2

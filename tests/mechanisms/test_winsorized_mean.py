@@ -42,7 +42,7 @@ def cloud(rng, center=(0.9, -0.5, 0.0)):
     """Within 0.1 of a point that no bin knows."""
     arrows = rng.normal(size=(USERS, DIM))
     arrows *= 0.1 * rng.uniform(size=(USERS, 1)) / np.linalg.norm(arrows, axis=1, keepdims=True)
-    return jnp.asarray(np.asarray(center) + arrows, jnp.float32)
+    return jnp.asarray(np.float32(np.asarray(center) + arrows))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -63,7 +63,7 @@ def test_concentrated_users_are_not_biased_wherever_they_lie(rng):
     planned = dataclasses.replace(releases("winsorized"), noise_multiplier=1e-6)
     side = 0.1 / math.sqrt(DIM) * jnp.where(jnp.arange(USERS) < 140, 1, -1)[:, None]
     for center in rng.uniform(-0.8, 0.8, (2, DIM)):
-        vectors = jnp.asarray(center + side, jnp.float32)
+        vectors = jnp.asarray(np.float32(center + side))
         off = answers(keys_of(1), vectors, planned) - jnp.mean(vectors, 0)
         assert np.abs(off).max() < 1e-5
 
@@ -96,7 +96,7 @@ def test_a_neighbour_moves_the_mean_by_the_sensitivity_at_most(form):
     base = jnp.full((USERS, DIM), 0.3)
     moved = []
     for arrow in np.random.default_rng(0).normal(size=(6, DIM)):
-        arrow = jnp.asarray(arrow, jnp.float32)
+        arrow = jnp.asarray(np.float32(arrow))
         pair = [
             answer(jax.random.key(0), base.at[0].set(s * 100 * arrow), planned) for s in (1, -1)
         ]
@@ -138,13 +138,22 @@ def test_the_budget_is_met_and_spent(form, num_queries):
 def test_every_coordinate_after_the_rotation_is_paid_for(form, dim):
     """Three vectors become four coordinates, five become eight: as many intervals, and as wide a box."""
     padded, planned = {2: 2, 3: 4, 5: 8}[dim], releases(form, dim=dim)
-    noise = Noise([], [], [])
+    noise, means = Noise([], [], []), []
     with recorded(noise):
-        run = jax.jit(
-            lambda vectors: winsorized.winsorized_mean(jax.random.key(0), vectors, planned)
-        )
-        jax.block_until_ready(run(jnp.zeros((USERS, dim))))
-        jax.effects_barrier()
+        right = winsorized.additive.gaussian
+
+        def keep(key, tree, stddev):
+            jax.debug.callback(
+                lambda mean: means.append(np.asarray(mean, np.float64)), tree, ordered=True
+            )
+            return right(key, tree, stddev)
+
+        with mock.patch.object(winsorized.additive, "gaussian", keep):
+            run = jax.jit(
+                lambda vectors: winsorized.winsorized_mean(jax.random.key(0), vectors, planned)
+            )
+            jax.block_until_ready(run(np.zeros((USERS, dim), np.float32)))
+            jax.effects_barrier()
     assert len(noise.ranges) == padded
     orders = np.argmin(np.abs(privacy.ORDERS - ORDER))
     sigmas = [planned.noise_multiplier] + [planned.coarse_multiplier] * (form == "refined")
@@ -152,22 +161,12 @@ def test_every_coordinate_after_the_rotation_is_paid_for(form, dim):
     assert planned.query_loss().rdp[orders] == pytest.approx(spent, rel=1e-4)
 
     # One row at either end of the box moves all coordinates after the rotation.
-    means = []
-    right = winsorized.additive.gaussian
-
-    def keep(key, tree, stddev):
-        jax.debug.callback(
-            lambda mean: means.append(np.asarray(mean, np.float64)), tree, ordered=True
-        )
-        return right(key, tree, stddev)
-
-    with mock.patch.object(winsorized.additive, "gaussian", keep):
-        run = jax.jit(
-            lambda vectors: winsorized.winsorized_mean(jax.random.key(0), vectors, planned)
-        )
-        for side in (1e6, -1e6):
-            run(jnp.zeros((USERS, dim)).at[0, 0].set(side))
-        jax.effects_barrier()
+    means.clear()
+    for side in (1e6, -1e6):
+        ends = np.zeros((USERS, dim), np.float32)
+        ends[0, 0] = side
+        run(ends)
+    jax.effects_barrier()
     first = means[0], means[len(means) // 2]
     half = min(2 * planned.coordinate_radius + planned.bin_width / 2, planned.bound)
     moved = np.linalg.norm(first[0] - first[1])
@@ -269,7 +268,7 @@ def test_one_dimension_is_exact_for_constant_data():
 
 
 def test_one_dimension_ignores_order_and_bad_values(rng):
-    values = jnp.asarray(rng.normal(0, 0.1, 40), jnp.float32).at[7].set(0.0)
+    values = jnp.asarray(np.float32(rng.normal(0, 0.1, 40))).at[7].set(0.0)
     run = jax.jit(lambda v: winsorized.winsorized_mean_1d(jax.random.key(5), v, 50.0, 0.3, 1.0))
     plain = run(values)
     np.testing.assert_allclose(run(values[::-1]), plain, atol=1e-6)

@@ -29,14 +29,14 @@ def _no_product(params, item):
 NETWORK = Objective(_network, np.inf, None, domains.whole_space())
 SHIFTS = NETWORK._replace(loss=_no_product)
 PARAMS = {
-    "hidden": jnp.asarray(RNG.standard_normal((DIM, 4)), jnp.float32),
+    "hidden": jnp.asarray(np.float32(RNG.standard_normal((DIM, 4)))),
     "bias": jnp.zeros(4),
-    "out": jnp.asarray(RNG.standard_normal(4), jnp.float32),
+    "out": jnp.asarray(np.float32(RNG.standard_normal(4))),
 }
 DATA = UserData(
     Example(
-        jnp.asarray(RNG.standard_normal((USERS, SLOTS, DIM)), jnp.float32),
-        jnp.asarray(RNG.standard_normal((USERS, SLOTS)), jnp.float32),
+        jnp.asarray(np.float32(RNG.standard_normal((USERS, SLOTS, DIM)))),
+        jnp.asarray(np.float32(RNG.standard_normal((USERS, SLOTS)))),
     ),
     jnp.asarray(RNG.random((USERS, SLOTS)) < 0.6).at[0].set(False),
 )

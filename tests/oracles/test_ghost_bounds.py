@@ -47,7 +47,7 @@ def test_one_product_of_any_size_is_no_longer_than_the_bound():
         (1e-22, 1e-5, 1.0, 1e18),
         (1e-13, 1e-11, 1e-3, 1e9),
     ):
-        given = jnp.asarray(left * size, jnp.float32), jnp.asarray(right * other, jnp.float32)
+        given = jnp.asarray(np.float32(left * size)), jnp.asarray(np.float32(right * other))
         assert np.all(_lengths(run(given, bound)) <= bound), (size, other, bound)
 
 
@@ -63,7 +63,7 @@ def test_search_finds_no_part_that_is_longer_than_the_bound(kind):
     for round_ in range(40):
         noise = 10.0 ** rng.uniform(-8, 0 if round_ % 2 else -4, (16, 1, 1))
         tried = [x * (1 + noise * rng.standard_normal(x.shape)) for x in best]
-        found = _lengths(run(tuple(jnp.asarray(x, jnp.float32) for x in tried), bound))
+        found = _lengths(run(tuple(jnp.asarray(np.float32(x)) for x in tried), bound))
         better = found > longest
         longest = np.maximum(longest, found)
         best = [np.where(better[:, None, None], a, b) for a, b in zip(tried, best, strict=True)]
@@ -77,7 +77,7 @@ def test_a_user_whose_items_cancel_counts_as_a_thirtieth_of_their_lengths():
 
     def given(rest):
         both = np.concatenate([left, left], 1), np.concatenate([right, (rest - 1) * right], 1)
-        return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), both)
+        return jax.tree.map(lambda x: jnp.asarray(np.float32(x)), both)
 
     run, longest = _alone((40, 30)), 2 * np.linalg.norm(left) * np.linalg.norm(right)
     nearly, tenth = run(given(1e-3), 1.0), run(given(0.2), 1.0)
@@ -103,7 +103,7 @@ def drifting():
     """Two data sets of 2^13 examples that differ in the first, and their sums: with T = 1 and as look-ups."""
     number, columns = 2**13, 64
     rows = adversarial_sums.drifting(number, 64)
-    spread = [jnp.asarray(np.repeat(r[:, None] / 8, columns, 1), jnp.float32) for r in rows]
+    spread = [jnp.asarray(np.float32(np.repeat(r[:, None] / 8, columns, 1))) for r in rows]
     return number, spread
 
 
@@ -150,7 +150,7 @@ def test_one_example_moves_the_sum_by_what_it_is(drifting):
 
 
 def test_the_remainder_is_what_rounding_took():
-    x = jnp.asarray(RNG.standard_normal((600, 20)), jnp.float32)
+    x = jnp.asarray(np.float32(RNG.standard_normal((600, 20))))
 
     def loss(p, x):
         return jnp.sum(p * x)
@@ -175,8 +175,8 @@ def test_look_ups_are_added_up_without_rounding():
         return jnp.sum(p[at] * x)
 
     for rows in (5, 700):
-        at = jnp.asarray(RNG.integers(0, 5, (50, 3)), jnp.int32)
-        x = jnp.asarray(RNG.standard_normal((50, 3, 4)), jnp.float32)
+        at = jnp.asarray(np.int32(RNG.integers(0, 5, (50, 3))))
+        x = jnp.asarray(np.float32(RNG.standard_normal((50, 3, 4))))
         run = jax.jit(
             lambda e, rows=rows: ghost.clipped_sum(
                 loss, jnp.zeros((rows, 4)), e, 50.0, in_parts=True
@@ -230,7 +230,7 @@ def _one(examples):
 def test_several_items_of_which_one_is_bad_count_as_nothing(bad):
     left, right = RNG.standard_normal((3, 4, 40)), RNG.standard_normal((3, 4, 30))
     run = jax.jit(lambda e: ghost.clipped_sum(_product, jnp.zeros((40, 30)), e, 1.0))
-    given = [jnp.asarray(x, jnp.float32) for x in (left, right)]
+    given = [jnp.asarray(np.float32(x)) for x in (left, right)]
     without = run((given[0].at[1].set(0), given[1]))
     np.testing.assert_array_equal(run((given[0].at[1, 2, 3].set(bad), given[1])), without)
     np.testing.assert_array_equal(run((given[0], given[1].at[1, 2, 3].set(bad))), without)

@@ -11,9 +11,10 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 
 USERS, ITEMS, DIM, CLASSES = 7, 3, 220, 5
+PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 OBJECTIVE = losses.softmax(1.0, CLASSES)
 MODEL = OBJECTIVE.linear_model
-WEIGHTS = jnp.asarray(np.random.default_rng(1).standard_normal((DIM, CLASSES)), jnp.float32)
+WEIGHTS = jnp.asarray(np.float32(np.random.default_rng(1).standard_normal((DIM, CLASSES))))
 
 
 def _data(seed=0):
@@ -49,10 +50,10 @@ def _rows():
 
 @pytest.mark.parametrize("clip_norm", [0.05, 0.3, 1e3])
 def test_the_sum_is_that_of_clipped_gradients(clip_norm):
-    data = linear.prepare(MODEL, _data(), DIM)
+    data = PREPARE(MODEL, _data(), DIM)
     assert _ghost_norms.pays(MODEL, data)
     oracle = linear.clipped_gradient_sum(MODEL, clip_norm, chunk_size=4)
-    found = oracle(jax.random.key(0), WEIGHTS, data).gradient
+    found = jax.jit(oracle)(jax.random.key(0), WEIGHTS, data).gradient
     rows = _rows()
     sizes = np.linalg.norm(rows, axis=(1, 2))
     factors = np.minimum(1.0, clip_norm / np.maximum(sizes, 1e-30))
@@ -65,6 +66,7 @@ def test_the_sum_is_that_of_clipped_gradients(clip_norm):
 def test_no_user_is_longer_than_the_clip_norm_in_exact_arithmetic():
     """Items that cancel all but a little, where an inner product in float32 is mostly rounding."""
     rng = np.random.default_rng(3)
+    runs = {c: jax.jit(linear.clipped_gradient_sum(MODEL, c)) for c in (1e-3, 1e-2, 0.1)}
     base = rng.standard_normal(DIM)
     base /= np.linalg.norm(base)
     for scale in (1e-1, 1e-2, 1e-3, 1e-4, 0.0):
@@ -73,25 +75,24 @@ def test_no_user_is_longer_than_the_clip_norm_in_exact_arithmetic():
         labels = np.array([[0, 1]], np.int32)
         weights = jnp.zeros((DIM, CLASSES))
         one = UserData(Example(features, labels), None)
-        data = linear.prepare(MODEL, one, DIM)
-        for clip_norm in (1e-3, 1e-2, 0.1):
-            oracle = linear.clipped_gradient_sum(MODEL, clip_norm)
-            made = np.asarray(oracle(jax.random.key(0), weights, data).gradient, float)
+        data = PREPARE(MODEL, one, DIM)
+        for clip_norm, run in runs.items():
+            made = np.asarray(run(jax.random.key(0), weights, data).gradient, float)
             assert np.linalg.norm(made) <= clip_norm
     # Coefficients that cancel but for what the rows differ by, far below what an inner product resolves, or
     # a little more than the 16th of their length that bounds are no less than.
-    coefficients = jnp.ones((40, 2, CLASSES)).at[:, 1].set(-1.0)
+    coefficients = np.ones((40, 2, CLASSES), np.float32) * np.float32([[[1.0], [-1.0]]])
     base = rng.standard_normal((40, 1, DIM))
     base *= 0.9 / np.linalg.norm(base, axis=-1, keepdims=True)
     apart = np.where(np.arange(40) < 20, 2e-5, 0.15)[:, None, None]
     away = apart * rng.standard_normal((40, 1, DIM)) / DIM**0.5
     features = np.concatenate([base, base + away], axis=1).astype(np.float32)
-    data = linear.prepare(MODEL, UserData(Example(features, np.zeros((40, 2), np.int32))), DIM)
+    data = PREPARE(MODEL, UserData(Example(features, np.zeros((40, 2), np.int32))), DIM)
     exact = np.einsum(
         "uik,uid->udk", np.asarray(coefficients, float), np.asarray(data.features, float)
     )
     assert np.all(
-        np.linalg.norm(exact, axis=(1, 2)) <= _ghost_norms.norm_bounds(coefficients, data)
+        np.linalg.norm(exact, axis=(1, 2)) <= jax.jit(_ghost_norms.norm_bounds)(coefficients, data)
     )
 
 
@@ -103,8 +104,8 @@ def test_gradients_by_automatic_differentiation_agree():
     ghost = linear.clipped_gradient_sum(MODEL, 0.2)
     key = jax.random.key(0)
     np.testing.assert_allclose(
-        ghost(key, WEIGHTS, linear.prepare(MODEL, sample, DIM)).gradient,
-        plain(key, WEIGHTS, sample).gradient,
+        jax.jit(ghost)(key, WEIGHTS, PREPARE(MODEL, sample, DIM)).gradient,
+        jax.jit(plain)(key, WEIGHTS, sample).gradient,
         atol=2e-4,
     )
 
@@ -119,7 +120,7 @@ def test_features_of_any_size_are_clipped(bound):
     model = losses.softmax(bound, CLASSES).linear_model
     oracle = linear.clipped_gradient_sum(model, 1e-2 * bound)
     start = jnp.zeros((DIM, CLASSES))
-    made = oracle(jax.random.key(0), start, linear.prepare(model, one, DIM)).gradient
+    made = jax.jit(oracle)(jax.random.key(0), start, PREPARE(model, one, DIM)).gradient
     assert np.linalg.norm(np.asarray(made, float) / bound) == pytest.approx(1e-2, rel=4e-3)
     assert np.linalg.norm(np.asarray(made, float) / bound) <= 1e-2
 
@@ -142,8 +143,8 @@ def test_a_product_of_users_whose_items_cancel_is_off_by_no_more_than_is_said(it
     slopes, rows = _cancelling(users, items, 1e-3)
     model = losses.softmax(1.0, CLASSES).linear_model
     labels = np.zeros((users, items), np.int32)
-    data = linear.prepare(model, UserData(Example(rows, labels), None), DIM)
-    bounds = _ghost_norms.norm_bounds(jnp.asarray(slopes), data)
+    data = PREPARE(model, UserData(Example(rows, labels), None), DIM)
+    bounds = jax.jit(_ghost_norms.norm_bounds)(slopes, data)
     stored = np.asarray(data.features, float)
     one_by_one = np.sum(
         np.linalg.norm(np.float64(slopes), axis=-1) * np.linalg.norm(stored, axis=-1), 1
@@ -172,7 +173,7 @@ def test_the_sum_is_as_much_shorter_as_its_products_may_be_off(monkeypatch):
     row = rng.standard_normal(DIM)
     features = np.broadcast_to(row / np.linalg.norm(row), (users, items, DIM)).astype(np.float32)
     one = UserData(Example(features, np.zeros((users, items), np.int32)), None)
-    data = linear.prepare(MODEL, one, DIM)
+    data = PREPARE(MODEL, one, DIM)
     assert _ghost_norms.pays(MODEL, data)
     oracle = linear.clipped_gradient_sum(MODEL, 0.01)
     product, together = linear._outer_products, []
@@ -182,7 +183,7 @@ def test_the_sum_is_as_much_shorter_as_its_products_may_be_off(monkeypatch):
         return product(scales, rows)
 
     monkeypatch.setattr(linear, "_outer_products", noted)
-    found = oracle(jax.random.key(0), jnp.zeros((DIM, CLASSES)), data).gradient
+    found = jax.jit(oracle)(jax.random.key(0), jnp.zeros((DIM, CLASSES)), data).gradient
     assert max(together) == _ghost_norms.group(items) == 16
     lost = 4 * 16 * (16**2 * items + 1) * 2.0**-24
     # Besides, norms are taken for a little longer than they are: by half of what rounding may do.

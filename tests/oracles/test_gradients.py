@@ -58,7 +58,7 @@ def test_rows_of_all_users_are_clipped_one_by_one(clip_norm, chunk_size):
     spoiled = DATA._replace(items=DATA.items.at[4, 1, 0].set(jnp.nan).at[7].set(jnp.inf))
     gradient = gradients.user_gradient(OBJECTIVE)
     oracle = jax.jit(gradients.per_user_gradients(gradient, clip_norm, chunk_size=chunk_size))
-    estimate = oracle(jax.random.key(0), W, spoiled)
+    estimate = jax.jit(oracle)(jax.random.key(0), W, spoiled)
     expected = _clipped(EXACT, clip_norm)
     expected[[4, 7]] = 0.0  # a user with a bad number counts as nobody
     np.testing.assert_allclose(estimate.gradient, expected, rtol=1e-4, atol=1e-5)
@@ -114,7 +114,7 @@ def test_params_of_any_structure_are_clipped_jointly():
     params = {"a": jnp.asarray(0.0), "b": jnp.zeros(2)}
     gradient = gradients.user_gradient(objective)
     oracle = jax.jit(gradients.clipped_gradient_sum(gradient, 0.4))
-    total = oracle(jax.random.key(0), params, DATA).gradient
+    total = jax.jit(oracle)(jax.random.key(0), params, DATA).gradient
     flat = np.concatenate([np.atleast_1d(total["a"]), total["b"]])
     np.testing.assert_allclose(flat, _clipped(MEANS, 0.4).sum(0), rtol=1e-4, atol=1e-5)
 
@@ -126,7 +126,7 @@ def test_one_user_moves_the_sum_by_at_most_the_declared_sensitivity():
     def statistic(data, mask):
         items = Example(data[..., :-1], data[..., -1])
         users = jnp.broadcast_to(mask[:, None], items.label.shape)
-        return oracle(jax.random.key(0), jnp.ones(3), UserData(items, users)).gradient
+        return jax.jit(oracle)(jax.random.key(0), jnp.ones(3), UserData(items, users)).gradient
 
     for relation, most in (
         (NeighboringRelation.REPLACE_ONE, 2.0),

@@ -17,7 +17,7 @@ from tests.support.neighbours import worst_pair
 PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 
 USERS, DIM = 7, 12
-W = jnp.asarray(np.random.default_rng(0).normal(size=DIM), jnp.float32)
+W = jnp.asarray(np.float32(np.random.default_rng(0).normal(size=DIM)))
 
 
 def _data(kind, items):
@@ -118,7 +118,7 @@ def test_one_user_moves_the_sum_by_at_most_the_declared_sensitivity(items, relat
         rows = Example(data[..., :-1], data[..., -1])
         users = jnp.broadcast_to(mask[:, None], rows.label.shape)
         prepared = PREPARE(model, UserData(rows, users), 4)
-        return oracle(jax.random.key(0), jnp.ones(4), prepared).gradient
+        return jax.jit(oracle)(jax.random.key(0), jnp.ones(4), prepared).gradient
 
     found = worst_pair(statistic, 4, (items, 5), relation, rounds=4)
     assert 0.9 * most < found.distance <= most * (1 + 1e-6)
@@ -186,7 +186,9 @@ def test_repeated_columns_of_narrow_integers_do_not_pass_the_clip(dtype):
     oracle, norms = linear.clipped_gradient_sum(model, 0.05), []
     for columns in (np.full((1, 1, 64), 5), np.arange(64).reshape(1, 1, 64)):
         data = UserData(Example(OneHot(columns.astype(dtype)), np.zeros((1, 1), np.float32)), None)
-        found = oracle(jax.random.key(0), jnp.zeros(300), PREPARE(model, data, 300)).gradient
+        found = jax.jit(oracle)(
+            jax.random.key(0), jnp.zeros(300), PREPARE(model, data, 300)
+        ).gradient
         norms.append(np.linalg.norm(found))
     # Slope 1/2 times the norm of the row: 1/8 of one column in 64, and 1 of all of them.
     np.testing.assert_allclose(norms, [0.05, 0.05], rtol=1e-4)

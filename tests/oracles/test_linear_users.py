@@ -16,7 +16,7 @@ from dpsco_jax.problems.users import UserData
 PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 
 USERS, ITEMS, DIM = 7, 4, 12
-W = jnp.asarray(np.random.default_rng(0).normal(size=DIM), jnp.float32)
+W = jnp.asarray(np.float32(np.random.default_rng(0).normal(size=DIM)))
 LOSS = losses.logistic(feature_bound=2.0)
 
 
@@ -74,7 +74,7 @@ def test_rows_add_up_to_the_clipped_sum():
     rows, _ = _both(data, 0.2)
     model = LOSS.linear_model
     oracle = linear.clipped_gradient_sum(model, 0.2)
-    total = oracle(jax.random.key(0), W, PREPARE(model, data, DIM)).gradient
+    total = jax.jit(oracle)(jax.random.key(0), W, PREPARE(model, data, DIM)).gradient
     # The sum is 1.6e-5 shorter, for its rounding.
     np.testing.assert_allclose(np.sum(rows.gradient, 0), total, rtol=3e-5, atol=1e-6)
 
@@ -109,9 +109,9 @@ def test_an_item_without_a_label_counts_as_nothing_and_the_users_others_stay():
 def test_without_a_clip_gradients_are_as_they_are():
     data = _data("dense")
     oracle = gradients.per_user_gradients(gradients.user_gradient(LOSS))
-    raw = oracle(jax.random.key(0), W, data).gradient
+    raw = jax.jit(oracle)(jax.random.key(0), W, data).gradient
     clipped, _ = _both(data, 0.1)
-    again = jax.vmap(lambda g: norms.clip_to_norm(g, 0.1))(raw)
+    again = jax.jit(jax.vmap(lambda g: norms.clip_to_norm(g, 0.1)))(raw)
     np.testing.assert_allclose(clipped.gradient, again, rtol=1e-5, atol=1e-7)
 
 

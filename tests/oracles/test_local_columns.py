@@ -10,6 +10,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 
+PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 USERS, ITEMS, NNZ, DIM = 9, 3, 2, 128
 
 
@@ -49,10 +50,10 @@ def _clipped_sum(gradients, clip):
 def test_the_sum_is_that_of_dense_rows(clip):
     data, objective = _data(), losses.logistic(2.0)
     point = np.random.default_rng(3).normal(size=DIM)
-    prepared = jax.jit(lambda d: linear.prepare(objective.linear_model, d, DIM))(data)
+    prepared = PREPARE(objective.linear_model, data, DIM)
     assert prepared.local is not None
     oracle = linear.clipped_gradient_sum(objective.linear_model, clip, None, 4)
-    found = jax.jit(oracle)(jax.random.key(0), jnp.asarray(point, jnp.float32), prepared).gradient
+    found = jax.jit(oracle)(jax.random.key(0), jnp.asarray(np.float32(point)), prepared).gradient
     gradients = _user_gradients(
         data, 2.0, lambda row, label: 1 / (1 + np.exp(-row @ point)) - label
     )
@@ -62,10 +63,10 @@ def test_the_sum_is_that_of_dense_rows(clip):
 def test_parameters_may_be_a_matrix():
     data, objective, clip = _data(1), losses.softmax(2.0, 3), 0.1
     point = np.random.default_rng(4).normal(size=(DIM, 3))
-    prepared = linear.prepare(objective.linear_model, data, DIM)
+    prepared = PREPARE(objective.linear_model, data, DIM)
     assert prepared.local is not None
     oracle = linear.clipped_gradient_sum(objective.linear_model, clip, None, 4)
-    found = oracle(jax.random.key(0), jnp.asarray(point, jnp.float32), prepared).gradient
+    found = jax.jit(oracle)(jax.random.key(0), jnp.asarray(np.float32(point)), prepared).gradient
 
     def slopes(row, label):
         chances = np.exp(row @ point)
@@ -80,11 +81,11 @@ def test_a_sample_has_the_rows_of_its_users():
     sampler = lambda key: sampling.poisson(key, USERS, 0.5)  # noqa: E731
     model = objective.linear_model
     point = jnp.linspace(-1.0, 1.0, DIM)
-    prepared = linear.prepare(model, data, DIM)
+    prepared = PREPARE(model, data, DIM)
     oracle = linear.clipped_gradient_sum(model, 0.2, sampler, 2)
     whole = linear.clipped_gradient_sum(model, 0.2, sampler, 2)
-    found = oracle(jax.random.key(11), point, prepared)
-    other = whole(jax.random.key(11), point, prepared._replace(local=None))
+    found = jax.jit(oracle)(jax.random.key(11), point, prepared)
+    other = jax.jit(whole)(jax.random.key(11), point, prepared._replace(local=None))
     np.testing.assert_allclose(found.gradient, other.gradient, rtol=1e-5, atol=1e-7)
     assert found.num_gradients == other.num_gradients > 0
 
@@ -99,7 +100,7 @@ def test_one_user_moves_the_sum_by_the_clip_norm_at_most():
         columns = rng.integers(0, 3, (1, ITEMS, NNZ)).astype(np.int32)
         columns[:] = 0 if trial % 2 else columns
         labels = np.full((1, ITEMS), float(trial % 3 > 0), np.float32)
-        prepared = linear.prepare(
+        prepared = PREPARE(
             objective.linear_model, UserData(Example(OneHot(columns), labels), None), DIM
         )
         moved = oracle(jax.random.key(0), jnp.zeros(DIM), prepared).gradient

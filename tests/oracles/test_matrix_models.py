@@ -17,9 +17,9 @@ USERS, DIM, CLASSES, COLUMNS, BOUND = 7, 6, 4, 3, 2.0
 SOFTMAX = losses.softmax(BOUND, CLASSES)
 MODEL = SOFTMAX.linear_model
 RNG = np.random.default_rng(0)
-POINT = jnp.asarray(RNG.normal(size=(DIM, CLASSES)), jnp.float32)
-SCALES = jnp.asarray(RNG.uniform(0.5, 5.0, DIM), jnp.float32)
-Q = jnp.asarray(RNG.normal(size=(DIM, CLASSES)), jnp.float32)
+POINT = jnp.asarray(np.float32(RNG.normal(size=(DIM, CLASSES))))
+SCALES = jnp.asarray(np.float32(RNG.uniform(0.5, 5.0, DIM)))
+Q = jnp.asarray(np.float32(RNG.normal(size=(DIM, CLASSES))))
 Q = Q / jnp.linalg.norm(Q)
 WEIGHT, INSIDE = 0.3, 0.2
 EVERY_KIND = pytest.mark.parametrize("kind", ["dense", "one-hot"])
@@ -145,7 +145,7 @@ def _attacks(kind, items):
             label = np.zeros((1, items), np.float32)
             data = UserData(Example(rows, label), np.ones((1, items), bool))
         point = rng.normal(size=(DIM, CLASSES)) * 10.0 ** rng.integers(-2, 38)
-        yield trial, data, jnp.asarray(np.clip(point, -3e38, 3e38), jnp.float32)
+        yield trial, data, jnp.asarray(np.float32(np.clip(point, -3e38, 3e38)))
 
 
 @EVERY_KIND
@@ -228,9 +228,8 @@ def test_two_classes_are_those_of_the_logistic_loss(items):
 
     def users(objective, point):
         prepared = _prepared(data, objective.linear_model)
-        return linear_users.per_user_gradients(objective.linear_model, 1e6)(
-            jax.random.key(0), point, prepared
-        )
+        oracle = linear_users.per_user_gradients(objective.linear_model, 1e6)
+        return jax.jit(oracle)(jax.random.key(0), point, prepared)
 
     found, expected = users(soft, matrix).gradient, users(logistic, w).gradient
     np.testing.assert_allclose(found[..., 1], expected, rtol=1e-5, atol=1e-6)

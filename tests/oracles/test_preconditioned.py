@@ -17,7 +17,7 @@ PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 USERS, ITEMS, DIM, COLUMNS = 9, 4, 12, 3
 MODEL = losses.logistic(feature_bound=2.0).linear_model
 SQUARED = losses.squared(feature_bound=2.0, label_bound=1.0, radius=1.0).linear_model
-SCALES = jnp.asarray(np.random.default_rng(0).uniform(0.5, 5.0, DIM), jnp.float32)
+SCALES = jnp.asarray(np.float32(np.random.default_rng(0).uniform(0.5, 5.0, DIM)))
 Q = jnp.asarray(1 / SCALES / jnp.linalg.norm(1 / SCALES))
 WEIGHT, INSIDE = 0.3, 0.2
 
@@ -36,7 +36,7 @@ def _data(kind, users=USERS, scale=1.0, seed=1):
 
 def _sums(data, point, log_radius, component, model=MODEL):
     oracle = preconditioned.scaled_sums(model, SCALES, component, INSIDE, chunk_size=4)
-    params = TunedPoint(point, jnp.asarray(log_radius, jnp.float32))
+    params = TunedPoint(point, jnp.asarray(np.float32(log_radius)))
     return jax.jit(oracle)(jax.random.key(0), params, PREPARE(model, data, DIM))
 
 
@@ -44,13 +44,13 @@ def _sums(data, point, log_radius, component, model=MODEL):
 @pytest.mark.parametrize("along", [True, False])
 def test_sums_are_those_by_hand(kind, along):
     data, radius = _data(kind), 0.7
-    point = jnp.asarray(np.random.default_rng(2).normal(size=DIM), jnp.float32)
+    point = jnp.asarray(np.float32(np.random.default_rng(2).normal(size=DIM)))
     component = Component(Q if along else jnp.zeros(DIM), 0.2, WEIGHT)
     estimate = _sums(data, point, np.log(radius), component)
 
     rows = linear_users.per_user_gradients(MODEL, 1e6)
     prepared = PREPARE(MODEL, data, DIM)
-    gradients = np.asarray(rows(jax.random.key(0), point, prepared).gradient, np.float64)
+    gradients = np.asarray(jax.jit(rows)(jax.random.key(0), point, prepared).gradient, np.float64)
     scaled = gradients * np.asarray(SCALES)
     parts = scaled @ np.asarray(component.direction, np.float64)
     rest = scaled - parts[:, None] * np.asarray(component.direction)
@@ -81,7 +81,7 @@ def test_one_user_moves_the_sums_by_no_more_than_the_joint_bound(kind, model):
     rng = np.random.default_rng(3)
     for trial in range(30):
         data = _data(kind, users=1, scale=10.0 ** rng.integers(-3, 30), seed=trial)
-        point = jnp.asarray(rng.normal(size=DIM) * 10.0 ** rng.integers(-2, 4), jnp.float32)
+        point = jnp.asarray(np.float32(rng.normal(size=DIM) * 10.0 ** rng.integers(-2, 4)))
         radius = jnp.float32(np.log(10.0) * rng.integers(-12, 4))
         found = float(norm(point, radius, PREPARE(model, data, DIM)))
         assert found <= bound, (trial, found)
@@ -162,7 +162,7 @@ def test_a_small_radius_makes_no_sum_that_is_not_finite(log_radius):
     """A slope over the radius may be above what float32 holds; a NaN would say who is there."""
     far = losses.squared(2.0, 1.0, 100.0).linear_model
     rows, labels = jnp.asarray([[[1.0, 0.5]]]), jnp.zeros((1, 1))
-    data = linear.prepare(far, UserData(Example(rows, labels), None), 2)
+    data = PREPARE(far, UserData(Example(rows, labels), None), 2)
     oracle = preconditioned.scaled_sums(far, jnp.ones(2), Component(jnp.zeros(2), 1.0, 0.0), 0.2)
     point = TunedPoint(jnp.asarray([100.0, 0.0]), jnp.asarray(log_radius))
     sums = jax.jit(oracle)(jax.random.key(0), point, data).gradient
@@ -172,7 +172,7 @@ def test_a_small_radius_makes_no_sum_that_is_not_finite(log_radius):
 def test_rows_that_leave_the_numbers_make_no_sum_that_is_not_finite():
     far = losses.squared(100.0, 1.0, 100.0).linear_model
     rows, labels = jnp.asarray([[[90.0, 0.5]]]), jnp.ones((1, 1))
-    data = linear.prepare(far, UserData(Example(rows, labels), None), 2)
+    data = PREPARE(far, UserData(Example(rows, labels), None), 2)
     oracle = preconditioned.scaled_sums(
         far, jnp.full(2, 1e37), Component(jnp.asarray([1.0, 0.0]), 1.0, 0.5), 0.2
     )

@@ -22,7 +22,7 @@ FARTHEST = {"means": 2.0, "mean_squares": 2**0.5, "second_moments": 2**0.5}
 
 
 def _data(features, mask=None):
-    features = jnp.asarray(features, jnp.float32)
+    features = jnp.asarray(np.float32(features))
     labels = jnp.zeros(features.shape[:2])
     return PREPARE(MODEL, UserData(Example(features, labels), mask), features.shape[2])
 
@@ -80,7 +80,7 @@ def test_no_pair_of_users_is_farther_apart_than_is_accounted(kind):
 def test_a_matrix_is_its_triangle():
     rng = np.random.default_rng(2)
     matrix = rng.normal(size=(DIM, DIM))
-    matrix = jnp.asarray(matrix + matrix.T, jnp.float32)
+    matrix = jnp.asarray(np.float32(matrix + matrix.T))
     entries = row_moments.triangle(matrix)
     np.testing.assert_allclose(np.linalg.norm(entries), np.linalg.norm(matrix), rtol=1e-6)
     np.testing.assert_allclose(row_moments.from_triangle(entries, DIM), matrix, rtol=1e-6)
@@ -90,7 +90,7 @@ def test_a_matrix_is_its_triangle():
 
 def test_one_hot_rows_and_too_many_items_are_refused():
     columns = OneHot(np.zeros((USERS, ITEMS, 2), np.int32))
-    data = linear.prepare(MODEL, UserData(Example(columns, jnp.zeros((USERS, ITEMS))), None), DIM)
+    data = PREPARE(MODEL, UserData(Example(columns, jnp.zeros((USERS, ITEMS))), None), DIM)
     with pytest.raises(ValueError, match="dense rows"):
         row_moments.means(1.0)(data)
     many = jax.eval_shape(lambda: _data(np.zeros((1, 8000, 2))))
@@ -114,6 +114,6 @@ def test_products_of_float32_matrices_are_hardly_negative():
 
 def test_a_matrix_is_clipped_to_less_than_its_bound_by_the_room_for_rounding():
     data = UserData(Example(jnp.full((1, 3, 4), 1.0), jnp.zeros((1, 3))), None)
-    total = row_moments.second_moments(0.5)(linear.prepare(MODEL, data, 4))
+    total = row_moments.second_moments(0.5)(PREPARE(MODEL, data, 4))
     norm = np.linalg.norm(np.asarray(total, np.float64))
     assert 0.999 * (1 - 2**-7) * 0.5 <= norm <= (1 - 2**-7) * 0.5

@@ -20,7 +20,7 @@ POINT = np.array([0.4, -1.0, 0.3])
 
 
 def _prepared(rows, labels, mask=None):
-    items = Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32))
+    items = Example(jnp.asarray(np.float32(rows)), jnp.asarray(np.float32(labels)))
     return PREPARE(MODEL, UserData(items, mask), DIM)
 
 
@@ -30,7 +30,7 @@ def _program(bound):
 
 
 def _sums(data, radius, bound=0.6, point=POINT):
-    at = TunedPoint(jnp.asarray(point, jnp.float32), jnp.log(jnp.float32(radius)))
+    at = TunedPoint(jnp.asarray(np.float32(point)), jnp.log(jnp.float32(radius)))
     return _program(bound)(at, data)
 
 
@@ -84,6 +84,6 @@ def test_no_pair_of_users_is_farther_apart_than_is_accounted(radius):
 
 def test_one_hot_rows_are_refused():
     columns = OneHot(np.zeros((USERS, ITEMS, 2), np.int32))
-    data = linear.prepare(MODEL, UserData(Example(columns, jnp.zeros((USERS, ITEMS))), None), DIM)
+    data = PREPARE(MODEL, UserData(Example(columns, jnp.zeros((USERS, ITEMS))), None), DIM)
     with pytest.raises(ValueError, match="dense rows"):
         _sums(data, 1.0)

@@ -21,16 +21,16 @@ QUERIES, RATIO, RADIUS, DIM = 16_384, 12.0, 1 / 60, 20
 ABSOLUTE = losses.absolute(1.0)
 # On the edge of every domain, with coordinates of many sizes: the projections round them differently.
 WEIGHTS = np.exp(-0.2 * np.arange(DIM))
-UNIT = jnp.asarray(WEIGHTS / np.linalg.norm(WEIGHTS), jnp.float32)
-SUM = jnp.asarray(WEIGHTS / np.sum(WEIGHTS), jnp.float32)
-SIGNS = jnp.where(jnp.arange(DIM) % 2 == 0, 1.0, -1.0)
+UNIT = np.float32(WEIGHTS / np.linalg.norm(WEIGHTS))
+SUM = np.float32(WEIGHTS / np.sum(WEIGHTS))
+SIGNS = np.float32(np.where(np.arange(DIM) % 2 == 0, 1.0, -1.0))
 DOMAINS = {
     "ball": (domains.ball(1.0), UNIT),
     "ball around another point": (domains.ball(1.0, 0.5 * SIGNS), 0.5 * SIGNS + UNIT),
     "box": (domains.box(-UNIT, UNIT), UNIT),
     "simplex": (domains.simplex(1.0), SUM),
     "l1 ball": (domains.l1_ball(1.0), SIGNS * SUM),
-    "two balls": (two_balls(jnp.zeros(DIM), 1.0, 0.1 * UNIT, 0.9), UNIT),
+    "two balls": (two_balls(np.zeros(DIM, np.float32), 1.0, 0.1 * UNIT, 0.9), UNIT),
     "whole space": (None, UNIT),
 }
 
@@ -46,7 +46,7 @@ def drifts(name, phase, count, push, wide):
     domain, center = DOMAINS[name]
     steps, size = QUERIES >> phase, 2 * RADIUS / math.sqrt(QUERIES) / 4**phase
     outward = center - jnp.mean(center) if name == "simplex" else center
-    outward /= jnp.linalg.norm(outward)
+    outward = outward / jnp.linalg.norm(outward)
 
     def one(key):
         rows_key, shifts_key, begin_key = jax.random.split(key, 3)

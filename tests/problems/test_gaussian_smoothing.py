@@ -96,8 +96,8 @@ def test_bias_and_smoothness_stay_within_their_bounds():
     rng = np.random.default_rng(0)
     row = rng.normal(size=dim)
     row /= np.linalg.norm(row)
-    item = Example(jnp.asarray(row, jnp.float32), jnp.float32(0.2))
-    params = jnp.asarray(rng.normal(size=(200, dim)) * 0.3, jnp.float32)
+    item = Example(jnp.asarray(np.float32(row)), jnp.float32(0.2))
+    params = jnp.asarray(np.float32(rng.normal(size=(200, dim)) * 0.3))
     for name in ("absolute", "hinge", "quantile"):
         objective, link = CLOSED[name]
         smooth = gaussian_smoothing.smoothed(objective, link, radius)
@@ -113,7 +113,7 @@ def test_bias_and_smoothness_stay_within_their_bounds():
         assert smooth.smoothness == smoothing.gaussian_smoothness(objective.lipschitz, radius)
     # Attained by the absolute loss at its kink, in value and in curvature.
     smooth = gaussian_smoothing.smoothed(CLOSED["absolute"][0], gaussian_smoothing.absolute, radius)
-    kink = jnp.asarray(0.2 * row, jnp.float32)
+    kink = jnp.asarray(np.float32(0.2 * row))
     np.testing.assert_allclose(smooth.loss(kink, item), radius * np.sqrt(2 / np.pi), rtol=1e-5)
     curvature = jnp.linalg.norm(jax.jit(jax.hessian(smooth.loss))(kink, item), ord=2)
     np.testing.assert_allclose(curvature, smooth.smoothness, rtol=1e-5)

@@ -16,7 +16,7 @@ INSTANCES = {"signs": SIGNS, "chain": CHAIN, "vertex": VERTEX}
 
 
 def values(instance, points):
-    return np.asarray(jax.vmap(instance.value)(jnp.asarray(points, jnp.float32)), float)
+    return np.asarray(jax.vmap(instance.value)(jnp.asarray(np.float32(points))), float)
 
 
 def points_in_ball(instance, count, seed=0):
@@ -58,7 +58,7 @@ def test_answers_are_subgradients_of_bounded_norm(name):
     instance = INSTANCES[name]
     first, second = points_in_ball(instance, 200), points_in_ball(instance, 200, seed=1)
     keys = jax.random.split(jax.random.key(0), 200)
-    found = np.asarray(instance.gradient(keys, jnp.asarray(first, jnp.float32)))
+    found = np.asarray(instance.gradient(keys, jnp.asarray(np.float32(first))))
     assert np.linalg.norm(found, axis=1).max() <= instance.lipschitz * (1 + 1e-6)
     lower = values(instance, first) + np.sum(found * (second - first), axis=1)
     assert np.all(values(instance, second) >= lower - 1e-5)

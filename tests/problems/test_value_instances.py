@@ -85,20 +85,21 @@ def test_the_objective_is_the_linear_loss(kind):
     assert objective.globally_convex_lipschitz
     assert objective.lipschitz == pytest.approx(LIPSCHITZ * DIM ** (1 / p - 0.5))
     assert objective.domain.contains(jnp.asarray(hard.minimizer), 1e-5)
-    outside = objective.domain.project(jnp.asarray(3.0 * hard.minimizer, jnp.float32))
+    outside = objective.domain.project(jnp.asarray(np.float32(3.0 * hard.minimizer)))
     assert objective.domain.contains(outside, 1e-5)
     assert not objective.domain.contains(jnp.asarray(1.01 * hard.minimizer), 1e-5)
     items = jax.tree.map(lambda leaf: leaf[:, 0], hard.data.items)
-    params = jnp.asarray(np.random.default_rng(1).standard_normal(DIM), jnp.float32)
-    losses = jax.vmap(lambda item: objective.loss(params, item))(items)
+    params = jnp.asarray(np.float32(np.random.default_rng(1).standard_normal(DIM)))
+    loss = objective.loss
+    losses = jax.jit(jax.vmap(loss, (None, 0)))(params, items)
     np.testing.assert_allclose(losses, np.asarray(items.features) @ np.asarray(params), atol=1e-5)
     assert objective.smoothness == pytest.approx(objective.lipschitz / (2 * RADIUS))
     model = objective.linear_model
     np.testing.assert_array_equal(model.remainder(jnp.ones(3), jnp.zeros(3), jnp.ones(3)), 0.0)
     np.testing.assert_array_equal(model.derivative(jnp.ones(3), jnp.zeros(3)), 1.0)
     # Records far out are brought back, so that the Lipschitz constant holds of any record.
-    wild = items._replace(features=1e3 * jnp.ones((USERS, DIM)))
-    slope = jax.vmap(lambda item: jax.grad(objective.loss)(params, item))(wild)
+    wild = items._replace(features=np.full((USERS, DIM), 1e3, np.float32))
+    slope = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, wild)
     assert np.linalg.norm(slope, axis=1).max() <= objective.lipschitz * (1 + 1e-6)
 
 

@@ -21,7 +21,7 @@ from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 NUM_USERS = 6
 
 PARAMS = {
-    "vector": lambda: jnp.array([0.3, -0.2, 0.5]),
+    "vector": lambda: jnp.asarray(np.asarray([0.3, -0.2, 0.5], jnp.result_type(float))),
     "nested": lambda: {"w": _filled(2, 3), "deep": (_filled(), [_filled(2)])},
     "bfloat16": lambda: {"w": _filled(3, dtype=jnp.bfloat16), "b": _filled(dtype=jnp.bfloat16)},
     "mixed": lambda: {"w": _filled(3, dtype=jnp.float16), "b": _filled(2)},
@@ -31,7 +31,7 @@ PARAMS = {
 
 def _filled(*shape: int, dtype: Any = None) -> jax.Array:
     # Through NumPy: jnp.full makes weakly typed arrays, which optax.trace would keep.
-    return jnp.asarray(np.full(shape, 0.25), dtype)
+    return jnp.asarray(np.full(shape, 0.25, dtype or jnp.result_type(float)))
 
 
 class Row(NamedTuple):
@@ -352,4 +352,5 @@ def updates_for(row: Row, params: Any, seed: int = 0) -> Any:
     """Random updates that fit the parameters, with the axis of users where the row wants it."""
     rng = np.random.default_rng(seed)
     lead = (NUM_USERS,) if row.per_user else ()
-    return jax.tree.map(lambda p: jnp.asarray(rng.normal(size=lead + p.shape), p.dtype), params)
+    drawn = lambda p: jnp.asarray(np.asarray(rng.normal(size=lead + p.shape), p.dtype))  # noqa: E731
+    return jax.tree.map(drawn, params)

@@ -44,7 +44,7 @@ def test_each_layer_is_clipped_by_itself(microbatch_size, rng):
     rows[3, 1], rows[8, 4], rows[11] = np.nan, np.inf, 0.0
     mask = np.arange(37) != 20
     aggregate = transforms.clipped_mean(BOUNDS, 4.0, microbatch_size=microbatch_size)
-    updates = layered(jnp.asarray(rows, jnp.float32))
+    updates = layered(jnp.asarray(np.float32(rows)))
     ours = jax.jit(lambda u: total(aggregate, u, user_mask=jnp.asarray(mask)))(updates)
     assert jax.tree.structure(ours) == jax.tree.structure(updates)
     found = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(ours)])

@@ -121,7 +121,7 @@ def test_the_law_of_the_halting_step_is_that_of_the_sparse_vector(threshold):
     releases = phase(4, steps, threshold, test_epsilon=epsilon)
     halts = first_halts(releases, trials, steps)
     margin = 4.0 - threshold
-    noise = np.linspace(-80, 80, 160_001)
+    noise = np.linspace(-80, 80, 40_001)
     density = stats.laplace.pdf(noise, scale=2 * 2.0 / epsilon)
     passes = stats.laplace.sf(noise - margin, scale=4 * 2.0 / epsilon)
     law = [np.trapezoid(density * passes**k * (1 - passes), noise) for k in range(steps)]
@@ -318,7 +318,7 @@ def test_trees_of_any_precision_are_judged_as_a_whole():
     generator = np.random.default_rng(0)
     rows = {
         "w": jnp.asarray(0.05 * generator.standard_normal((100, 2, 3)), jnp.bfloat16),
-        "b": jnp.asarray(0.05 * generator.standard_normal(100), jnp.float32),
+        "b": jnp.asarray(np.float32(0.05 * generator.standard_normal(100))),
     }
     mean = transforms.outlier_removed_mean(phase(), 1.0, jax.random.key(0))
     outs, state = jax.jit(mean.update)(rows, mean.init(jax.tree.map(lambda x: x[0], rows)))

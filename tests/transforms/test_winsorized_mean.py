@@ -30,7 +30,7 @@ def releases(form):
 def updates(seed=0):
     rng = np.random.default_rng(seed)
     rows = 0.03 * rng.normal(size=(USERS, DIM)) + 0.3
-    return {"a": jnp.asarray(rows[:, :1], jnp.float32), "b": jnp.asarray(rows[:, 1:], jnp.float32)}
+    return {"a": jnp.asarray(np.float32(rows[:, :1])), "b": jnp.asarray(np.float32(rows[:, 1:]))}
 
 
 @functools.cache
@@ -93,7 +93,7 @@ def test_in_front_of_adam():
     target = jnp.asarray([0.5, -0.2, 0.1])
     chain = optax.chain(transforms.winsorized_mean(planned, jax.random.key(1)), optax.adam(0.05))
     rng = np.random.default_rng(0)
-    users = jnp.asarray(target + 0.03 * rng.normal(size=(USERS, DIM)), jnp.float32)
+    users = jnp.asarray(np.float32(target + 0.03 * rng.normal(size=(USERS, DIM))))
 
     @jax.jit
     def step(params, state):

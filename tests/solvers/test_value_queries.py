@@ -297,15 +297,20 @@ def test_a_start_that_is_not_covered_costs_infinity():
     plan = planned(HINGE, 2, 2)
     data = nobody(2, 2)
 
-    def cost(plan, objective, start):
-        run = jax.jit(
-            lambda s: value_queries.solve(jax.random.key(0), plan, objective, data, s).privacy
+    @functools.cache
+    def charged(objective):
+        return jax.jit(
+            lambda plan, start: (
+                value_queries.solve(jax.random.key(0), plan, objective, data, start).privacy
+            )
         )
-        return float(privacy.epsilon(run(jnp.asarray(start)), 1e-2))
 
-    few = dataclasses.replace(plan, num_trials=plan.num_trials)
-    assert cost(few, HINGE, [0.0, 900.0]) < 1.1
-    assert cost(few, HINGE, [0.0, 1100.0]) == math.inf
+    def cost(plan, objective, start):
+        spent = charged(objective)(plan, np.array(start))
+        return float(privacy.epsilon(jax.tree.map(np.asarray, spent), 1e-2))
+
+    assert cost(plan, HINGE, [0.0, 900.0]) < 1.1
+    assert cost(plan, HINGE, [0.0, 1100.0]) == math.inf
     on_ball = losses.hinge(1.0, domains.ball(2.0, jnp.zeros(2)))
     there = planned(on_ball, 2, 2)
     assert cost(there, on_ball, [0.0, 0.0]) < 1.1

@@ -10,7 +10,6 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import transforms
 from tests.support.apart import traced_apart
-from tests.support.compiled import pruned
 from tests.support.lowered import PROGRAMS, shared
 from tests.support.neighbours import worst_pair
 from tests.support.replay import assert_no_leak
@@ -107,16 +106,3 @@ def test_a_context_is_of_so_many_programs_of_one_thread():
     thread.start()
     thread.join()
     assert len({id(each) for each in (first[0], *others)}) == 3
-
-
-def test_what_is_pruned_gives_the_same_and_holds_no_more_than_it_needs():
-    called = []
-
-    def run(x, pair):
-        jax.pure_callback(lambda y: called.append(1) or y, jnp.zeros(3), jnp.sin(pair["a"]))
-        return {"sum": jnp.sum(x) * pair["b"]}
-
-    found = pruned(run)
-    for factor in (2.0, 3.0):
-        assert found(np.ones(4), {"a": np.ones(3), "b": factor})["sum"] == 4 * factor
-    assert not called

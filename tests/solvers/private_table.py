@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
@@ -395,8 +394,3 @@ LATER = {
 
 The faults in ``tests.mutation`` are found without them.
 """
-
-EVERY_ROW = pytest.mark.parametrize(
-    "row",
-    [pytest.param(r, id=r.name, marks=[pytest.mark.slow] * (r.name in LATER)) for r in ROWS],
-)

@@ -15,7 +15,8 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dpsco_jax import privacy
-from tests.solvers.private_table import DELTA, DIM, EVERY_ROW, ROWS
+from tests.solvers.every_row import EVERY_ROW
+from tests.solvers.private_table import DELTA, DIM, ROWS
 from tests.support.edited_plans import edited_numbers, edited_sizes
 from tests.support.taint import drawn
 

@@ -21,7 +21,8 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax.solvers import element_level, item_level, resque, sampling, user_level
-from tests.solvers.private_table import DIM, EVERY_ROW, ROWS, Row
+from tests.solvers.every_row import EVERY_ROW
+from tests.solvers.private_table import DIM, ROWS, Row
 from tests.support import drawn
 from tests.support import independent_account as account
 from tests.support.recorder import Draw, Recorded, Release, Run

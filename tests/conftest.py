@@ -21,8 +21,11 @@ if os.environ.get("CHECK_TYPES"):
 
 import jax
 
+from tests.support.lowered import share_contexts
+
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_enable_x64", False)
+share_contexts()
 
 
 def pytest_collection_finish() -> None:

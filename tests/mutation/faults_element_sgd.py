@@ -61,7 +61,7 @@ FAULTS = (
         _UPDATES,
         "longest = room * releases.longest * clip_norm",
         "longest = float(slots) * clip_norm",
-        (*_WHOLE, *rows("element_sgd, poisson users capped")),
+        _WHOLE,
     ),
     Fault(
         "units: the cap is larger than is accounted for",
@@ -112,7 +112,6 @@ FAULTS = (
         "WithoutReplacement(users * slots, batch)",
         (
             *_ONE,
-            *rows("element_sgd, fixed"),
             f"{_TESTS}::test_the_expected_sum_of_a_sample_is_its_share_of_the_whole",
         ),
     ),

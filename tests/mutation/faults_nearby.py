@@ -9,7 +9,7 @@ from tests.mutation import Fault, rows
 _LOSS = ("tests/privacy/test_loss.py",)
 _PHASE = ("tests/privacy/test_threshold_phase.py",)
 _TESTED = (
-    *rows("multipass_sgd, tested", "accelerated_sgd, tested"),
+    *rows("multipass_sgd, tested"),
     "tests/transforms/test_outlier_removed_mean.py",
 )
 _ROWS = (

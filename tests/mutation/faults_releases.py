@@ -14,7 +14,7 @@ _RANGE = ("tests/mechanisms/test_private_range.py",)
 _SELECTION = ("tests/mechanisms/test_selection.py",)
 _WINSORIZED = (
     "tests/mechanisms/test_winsorized_mean.py",
-    *rows("winsorized_erm, winsorized", "winsorized_erm, refined"),
+    *rows("winsorized_erm, winsorized"),
 )
 _CORRELATED = ("tests/mechanisms/test_correlated_noise.py",)
 _CONCENTRATED = ("tests/mechanisms/test_concentrated_mean.py", "tests/mechanisms/test_pairwise.py")

@@ -41,7 +41,7 @@ FAULTS = (
           (*rows("sgd, fixed"), "tests/solvers/test_sgd.py")),
     Fault("a run of releases is charged once less", "privacy/releases.py",
           "repeated(release, self.num_steps)", "repeated(release, self.num_steps - 1)",
-          ("tests/privacy/test_kinds.py", *_PARTS, *rows("sgd, full", "private_ac_sa, full"))),
+          ("tests/privacy/test_kinds.py", *_PARTS, *rows("sgd, full"))),
     Fault("the event of a run is one release short", "privacy/releases.py",
           "events.repeated(self.scheme.gaussian_event(float(noise_multiplier)), self.num_steps)",
           "events.repeated(self.scheme.gaussian_event(float(noise_multiplier)), self.num_steps - 1)",

@@ -415,3 +415,14 @@ ROWS: tuple[Row, ...] = (
         groups=2, seams=(32, 48), **BALLS, **RESQUE,
     ),
 )  # fmt: skip
+
+LATER = {
+    *("sgd, poisson replaced", "element_sgd, poisson zero_out", "element_sgd, poisson users capped"),
+    *("element_sgd, fixed", "momentum_sgd, full", "staged_ac_sa, full", "private_ac_sa, full"),
+    *("winsorized_erm, clipped", "winsorized_erm, refined", "multipass_sgd, clipped"),
+    *("accelerated_sgd, tested", "value_queries, on a ball"),
+}  # fmt: skip
+"""Rows of solvers that have another, and whose releases are those of other rows: for ``make test-slow``.
+
+The faults in ``tests.mutation`` are found without them.
+"""

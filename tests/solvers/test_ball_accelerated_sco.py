@@ -69,13 +69,21 @@ def test_every_user_enters_one_block_and_no_other():
 
     def listen(key, setting, calls, far, center, *rest):
         del key, calls, far, rest
-        entered.append(np.asarray(setting.data.labels)[:, 0].astype(int).tolist())
+        jax.debug.callback(
+            lambda labels: entered.append(labels[:, 0].astype(int).tolist()), setting.data.labels
+        )
         return center
 
     with mock.patch.object(_calls, "_run", listen):
-        ball_accelerated_sco.solve(
-            jax.random.key(0), _three_blocks(), ABSOLUTE, _numbered(), jnp.zeros(2)
+        solve = jax.jit(
+            lambda data: (
+                ball_accelerated_sco.solve(
+                    jax.random.key(0), _three_blocks(), ABSOLUTE, data, jnp.zeros(2)
+                ).params
+            )
         )
+        jax.block_until_ready(solve(_numbered()))
+        jax.effects_barrier()
     blocks = sorted({tuple(users) for users in entered})
     assert tuple(len(users) for users in blocks) == BLOCKS
     everyone = [user for users in blocks for user in users]

@@ -32,7 +32,8 @@ FILES += [
 ]
 
 
-# Most of the time of all examples: these wait for `make test-slow`. Their solvers run in tests of their own.
+# Whatever takes half of a second waits for `make test-slow`, but for the example of SGD. Their solvers run in
+# tests of their own.
 LONG = {
     *("ball.ball_ac_sa", "first_order", "out_of_core", "sampling.routes"),
     *("user_level.accelerated_sgd", "user_level.accelerated_strongly_convex"),
@@ -47,6 +48,15 @@ LONG = {
     *("sampling.regularized", "sampling.value_queries", "user_level.accelerated_phased_erm"),
     *("user_level.auto", "user_level.momentum_sgd", "user_level.preconditioned_sgd"),
     *("user_level.whitened_sgd", "dpsco_jax.transforms.project_subspace"),
+    *("user_level.phased_sgd", "user_level.winsorized_erm", "user_level.multipass_sgd"),
+    *(
+        "user_level.item_group_privacy",
+        "user_level.output_perturbation",
+        "user_level.metric_entropy",
+    ),
+    *("item_level.regularized_sgd", "item_level.langevin", "item_level.staged_ac_sa"),
+    *("sampling.rejection_oracle", "sampling.exact", "sampling.restricted_gaussian"),
+    *("sampling.target_rejection", "convex.ac_sa", "ball.parallel_sco", "ball.epoch_sgd"),
 }
 
 

@@ -91,7 +91,7 @@ def centers(plan):
 
 def test_the_law_of_the_cells_is_that_of_the_formula(monkeypatch):
     objective, data = losses.logistic(1.0, domain=BOX), some()
-    plan = planned(objective, 2, cells=9)
+    plan = planned(objective, 2, cells=8)
     x = centers(plan)
     rows = np.asarray(data.items.features)[:, 0]
     rows = rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
@@ -178,7 +178,7 @@ def test_values_are_clipped_whatever_the_loss_is(monkeypatch):
 
     wild = Objective(loss=loss, lipschitz=1.0, smoothness=None, domain=BOX)
     for route in ("grid", "linear"):
-        plan = planned(wild, 2, epsilon=1.0, cells=6, route=route)
+        plan = planned(wild, 2, epsilon=1.0, cells=8, route=route)
         laws = [
             law_of(plan, wild, users(x, np.ones(USERS) * y), monkeypatch)
             for x, y in (
@@ -199,7 +199,7 @@ def test_sums_over_users_do_not_depend_on_their_order(monkeypatch):
     data, order = some(3, number), np.random.default_rng(0).permutation(number)
     moved = jax.tree.map(lambda leaf: leaf[order], data)
     for route in ("grid", "linear"):
-        plan = planned(objective, 2, cells=5, number=number, route=route)
+        plan = planned(objective, 2, cells=8, number=number, route=route)
         for one, other in zip(
             scores_of(plan, objective, data, monkeypatch),
             scores_of(plan, objective, moved, monkeypatch),
@@ -233,7 +233,7 @@ def test_nothing_but_the_cell_depends_on_data(monkeypatch):
     )
     objective = losses.logistic(1.0, domain=BOX)
     for route in ("grid", "linear"):
-        plan = planned(objective, 2, cells=4, route=route)
+        plan = planned(objective, 2, cells=8, route=route)
         one, other = (
             exponential_mechanism.solve(jax.random.key(4), plan, objective, data, jnp.zeros(2))
             for data in (some(9), users(np.full((USERS, 2), math.nan), np.ones(USERS)))

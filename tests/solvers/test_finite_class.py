@@ -127,7 +127,8 @@ def test_many_items_choose_winsorized_means():
     tau = math.sqrt(math.log(2 * 4 * 300 / 0.01) / 40_000)
     np.testing.assert_allclose(many.noise_scale, 27 * tau / (300 * 6.0), rtol=1e-6)
     assert float(many.stopping_probability) == pytest.approx(0.05 / 20)
-    found = finite_class.solve(jax.random.key(0), many, ABSOLUTE, points(spread=0.01), CANDIDATES)
+    run = jax.jit(lambda d: finite_class.solve(jax.random.key(0), many, ABSOLUTE, d, CANDIDATES))
+    found = run(points(spread=0.01))
     assert found.params == 0.25
 
 

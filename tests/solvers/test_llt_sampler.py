@@ -151,15 +151,15 @@ def test_rejection_that_knows_nothing_of_a_quadratic_draws_normal_numbers():
 
 def test_no_probability_is_above_one_and_none_below_what_is_proven():
     """ω(r) - λr ≤ V(x) - V(w) ≤ ω*(r) + λr, for the transform and points near and far."""
-    rng = np.random.default_rng(0)
+    rng, local, value_of = np.random.default_rng(0), jax.jit(psi().local), jax.jit(psi().value)
     for anchor in (np.zeros(2), np.array([20.0, 0.01]), np.array([5.0, -5.0])):
-        mean, hessian = (np.asarray(part) for part in psi().local(jnp.asarray(anchor)))
+        mean, hessian = (np.asarray(part) for part in local(anchor))
         factor = np.linalg.cholesky(POWER * hessian)
-        value = float(psi().value(jnp.asarray(anchor)))
+        value = float(value_of(anchor))
         for r in (0.05, 0.3, 0.9, 3.0, 8.0):
             free = rng.standard_normal(2)
             move = np.linalg.solve(factor.T, r * free / np.linalg.norm(free))
-            there = float(psi().value(jnp.asarray(anchor + move)))
+            there = float(value_of(anchor + move))
             above = POWER * (there - value) - POWER * (mean @ move)
             assert above >= r - math.log1p(r) - 1e-9
             if r < 1:
@@ -205,8 +205,8 @@ def test_newton_finds_an_anchor_in_the_steps_that_are_proven():
 
     far = jax.jit(prepared)(10_000)
     assert bool(far.ready)
-    start = POWER * psi().value(jnp.asarray([-20.0, 25.0])) - jnp.dot(y, jnp.asarray([-20.0, 25.0]))
-    lowest = POWER * far.value - jnp.dot(y, far.anchor)
+    start = POWER * float(jax.jit(psi().value)(np.array([-20.0, 25.0]))) - np.dot(y, [-20.0, 25.0])
+    lowest = POWER * float(far.value) - np.dot(y, far.anchor)
     enough = int(rejection.newton_steps(float(start - lowest)))
     assert bool(jax.jit(prepared)(enough).ready)
     short = jax.jit(prepared)(1)

@@ -187,48 +187,58 @@ def test_acceptance_and_gradients_stay_within_their_bounds(name, kind, relative_
 def test_the_bound_on_acceptance_is_nearly_attained(relative_step):
     # One row for each direction, within the threshold: the exponent hardly varies, at all its mean.
     dim, k, mu = 64, 1e4, 1e-3
-    data = UserData(Example(jnp.eye(dim)[:, None], jnp.zeros((dim, 1))))
-    oracle = proximal_oracle(
-        losses.huber(1.0, 100.0),
-        data,
-        jnp.zeros(dim),
-        inverse_temperature=k,
-        convexity=mu,
-        relative_step=relative_step,
-        num_steps=100,
-    )
+    data = UserData(Example(np.eye(dim)[:, None], np.zeros((dim, 1))))
+
+    @jax.jit
+    def rate_at(start):
+        oracle = proximal_oracle(
+            losses.huber(1.0, 100.0),
+            data,
+            jnp.zeros(dim),
+            inverse_temperature=k,
+            convexity=mu,
+            relative_step=relative_step,
+            num_steps=100,
+        )
+        state = oracle.diffuse(jax.random.key(0), oracle.init(start))
+        keys = jax.random.split(jax.random.key(1), 20_000)
+        return jnp.mean(jax.vmap(lambda key: oracle.trial(key, state)[1])(keys))
+
     claimed = _proximal_numbers.numbers(
         _proximal_numbers.setting_of(losses.huber(1.0, 100.0), data, jnp.zeros(dim)),
         *(k, mu, relative_step, 100, 100),
     ).acceptance
-    state = oracle.diffuse(jax.random.key(0), oracle.init(jnp.full(dim, 0.1)))
-    keys = jax.random.split(jax.random.key(1), 20_000)
-    rate = float(jnp.mean(jax.jit(jax.vmap(lambda key: oracle.trial(key, state)[1]))(keys)))
+    rate = float(rate_at(np.full(dim, 0.1)))
     assert float(claimed) <= rate <= 1.1 * np.exp(-0.5 * relative_step)
 
 
 def test_a_bound_on_gradients_is_needed():
     # Far from the anchor of before many are taken, and the bound is of the right size.
-    data, center = worst_data("one label"), jnp.zeros(4)
+    data, center = worst_data("one label"), np.zeros(4)
     numbers = _proximal_numbers.numbers(
         _proximal_numbers.setting_of(LOGISTIC, data, center), 3e4, 1e-2, 3.0, 500, 500
     )
-    oracle = proximal_oracle(
-        LOGISTIC, data, center, inverse_temperature=3e4, convexity=1e-2, num_steps=500
-    )
-    state = oracle.diffuse(jax.random.key(0), oracle.init(jnp.full(4, -4.0)))
-    again = oracle.diffuse(jax.random.key(1), state)
+
+    @jax.jit
+    def states(start):
+        oracle = proximal_oracle(
+            LOGISTIC, data, center, inverse_temperature=3e4, convexity=1e-2, num_steps=500
+        )
+        state = oracle.diffuse(jax.random.key(0), oracle.init(start))
+        return state, oracle.diffuse(jax.random.key(1), state)
+
+    state, again = states(np.full(4, -4.0))
     assert int(state.evaluations) > 0.25 * float(numbers.most_gradients)
     assert int(again.evaluations) - int(state.evaluations) < int(state.evaluations)
 
 
 def test_chains_have_the_law_of_the_target():
     data, center = one_column(), jnp.array([CENTER])
-    oracle = proximal_oracle(
-        LOGISTIC, data, center, inverse_temperature=K, convexity=MU, num_steps=25
-    )
 
     def chain(key):
+        oracle = proximal_oracle(
+            LOGISTIC, data, center, inverse_temperature=K, convexity=MU, num_steps=25
+        )
         start = jnp.zeros(1)
         return alternating_sampler.run(key, oracle, start, num_steps=25, num_trials=60)
 
@@ -277,25 +287,27 @@ def test_quadratic_losses_have_the_gaussian_in_closed_form():
 
 def test_dense_and_one_hot_rows_give_the_same_draw_bit_for_bit():
     columns = np.random.default_rng(5).integers(0, 6, (50, 1, 2)).astype(np.int32)
-    labels = jnp.asarray((columns[..., 0] > 2).astype(float))
+    labels = (columns[..., 0] > 2).astype(float)
     dense = np.zeros((50, 1, 6))
     for row, named in zip(dense[:, 0], columns[:, 0], strict=True):
         row[list(set(named.tolist()))] = 1.0 / np.sqrt(2.0)
     ends = []
-    for features in (OneHot(jnp.asarray(columns)), jnp.asarray(dense)):
+
+    @jax.jit
+    def run(data):
         oracle = proximal_oracle(
             LOGISTIC,
-            UserData(Example(features, labels)),
+            data,
             jnp.zeros(6),
             inverse_temperature=500.0,
             convexity=0.05,
             num_steps=30,
         )
-        run = jax.jit(
-            lambda oracle=oracle: alternating_sampler.run(
-                jax.random.key(8), oracle, jnp.zeros(6), num_steps=30, num_trials=200
-            )
+        return alternating_sampler.run(
+            jax.random.key(8), oracle, jnp.zeros(6), num_steps=30, num_trials=200
         )
-        ends.append(run())
+
+    for features in (OneHot(columns), dense):
+        ends.append(run(UserData(Example(features, labels))))
     np.testing.assert_array_equal(ends[0].params, ends[1].params)
     assert int(ends[0].num_trials) == int(ends[1].num_trials)

@@ -178,11 +178,16 @@ def _fitted(share, start, multiplier):
     problem = Problem(LOGISTIC, num_users=users, items_per_user=1, dim=1)
     plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0)
     plan = dataclasses.replace(plan, start_multiplier=multiplier)
-    labels = (jnp.arange(users) < share * users).astype(jnp.float32)[:, None]
-    rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
+    labels = (np.arange(users) < share * users).astype(np.float32)[:, None]
+    return float(_released_of(plan, labels, np.full(1, start, np.float32)))
+
+
+@jax.jit
+def _released_of(plan, labels, start):
+    rows = UserData(Example(jnp.ones((*labels.shape, 1)), labels), None)
     data = linear.prepare(LOGISTIC.linear_model, rows, 1)
-    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.full(1, start), True)
-    return float(_first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0][0])
+    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, start, True)
+    return _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0][0]
 
 
 @pytest.mark.parametrize("share", [pytest.param(0.003, marks=pytest.mark.slow), 0.05, 0.5])

@@ -18,17 +18,16 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.solvers import element_level, item_level, resque, sampling, user_level
+from tests.solvers.every_row import EVERY_ROW
 from tests.solvers.private_table import DIM, ROWS, Row
 from tests.support import drawn
 from tests.support import independent_account as account
 from tests.support.recorder import Draw, Recorded, Release, Run
 
 ROUNDING = 1 + 2e-5
-EVERY_ROW = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 
 
 def _replaced(data, user, **changes):

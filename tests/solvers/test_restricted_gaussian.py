@@ -14,7 +14,6 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.solvers.sampling import attempt_bounds
 from dpsco_jax.solvers.sampling import restricted_gaussian as restricted
 from dpsco_jax.solvers.sampling._truncated_normal import tail_depth
-from tests.support.compiled import OPTIMIZED
 
 CRITICAL = 1.95  # of Kolmogorov's statistic times the root of the number of draws: 1 in 1000
 
@@ -27,9 +26,13 @@ def _double():
 
 def drawn(law, y, count, seed=0):
     """Points of attempts that count, and the share of those."""
-    prepared = law.prepare(jnp.asarray(y, jnp.float64))
-    run = jax.jit(jax.vmap(lambda key: law.attempt(key, prepared)), compiler_options=OPTIMIZED)
-    points, counts = map(np.asarray, run(jax.random.split(jax.random.key(seed), count)))
+
+    @jax.jit
+    def run(key, y):
+        prepared = law.prepare(y)
+        return jax.vmap(lambda key: law.attempt(key, prepared))(jax.random.split(key, count))
+
+    points, counts = map(np.asarray, run(jax.random.key(seed), np.asarray(y, np.float64)))
     return points[counts], counts.mean()
 
 

@@ -15,6 +15,9 @@ from dpsco_jax.solvers.sampling import _rows, proximal_oracle
 
 MODEL = losses.logistic(3.0).linear_model
 USERS, SLOTS, DIM = 40, 3, 5
+PREPARED = jax.jit(lambda data: _rows.prepare(MODEL, data, DIM))
+MARGINS = jax.jit(_rows.margins)
+TOTAL = jax.jit(_rows.total, static_argnums=2)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +30,7 @@ def made(seed=0, mask=None):
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((USERS, SLOTS, DIM)) * 4.0
     labels = rng.integers(0, 2, (USERS, SLOTS)).astype(float)
-    return UserData(Example(jnp.asarray(features), jnp.asarray(labels)), mask)
+    return UserData(Example(features, labels), mask)
 
 
 def exact(row, point):
@@ -35,7 +38,7 @@ def exact(row, point):
 
 
 def test_rows_are_on_the_grid_and_within_the_bound():
-    rows = _rows.prepare(MODEL, made(), DIM)
+    rows = PREPARED(made())
     unit = _rows.feature_unit(3.0)
     assert unit == 2.0**-18
     found = np.asarray(rows.features)
@@ -54,10 +57,10 @@ def test_weights_are_shares_of_users_and_bad_items_have_none():
     mask = np.ones((USERS, SLOTS), bool)
     mask[0] = [True, False, False]
     mask[1] = False
-    data = made(mask=jnp.asarray(mask))
-    labels = data.items.label.at[2, 1].set(jnp.nan)
-    features = data.items.features.at[3, 0, 0].set(jnp.inf)
-    rows = _rows.prepare(MODEL, UserData(Example(features, labels), data.mask), DIM)
+    data = made(mask=mask)
+    features, labels = data.items
+    labels[2, 1], features[3, 0, 0] = np.nan, np.inf
+    rows = PREPARED(UserData(Example(features, labels), data.mask))
     weights = np.asarray(rows.weights).reshape(USERS, SLOTS)
     np.testing.assert_allclose(weights[:3], [[1, 0, 0], [0, 0, 0], [1 / 3, 0, 1 / 3]])
     assert np.all(np.isfinite(rows.labels))
@@ -66,24 +69,24 @@ def test_weights_are_shares_of_users_and_bad_items_have_none():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_margins_of_points_on_a_grid_are_exact(seed):
-    rows = _rows.prepare(MODEL, made(seed), DIM)
+    rows = PREPARED(made(seed))
     rng = np.random.default_rng(seed)
     unit = 2.0**-26  # with rows of 2^20 units and points of 2^32: below 2^53
     points = np.round(rng.standard_normal((DIM, 2)) * 40 / unit) * unit
     for point in points.T:
-        found = np.asarray(jax.jit(_rows.margins)(rows, jnp.asarray(point)))
+        found = np.asarray(MARGINS(rows, point))
         for row, margin in zip(np.asarray(rows.features), found, strict=True):
             assert Fraction(float(margin)) == exact(row, point)
 
 
 def test_totals_of_coefficients_on_their_grid_are_exact():
-    rows = _rows.prepare(MODEL, made(), DIM)
+    rows = PREPARED(made())
     unit = _rows.slope_unit(1.0, USERS * SLOTS)
     assert unit == 2.0 ** -(53 - 20 - 7)
     coefficients = (
         np.round(np.random.default_rng(1).uniform(-1, 1, (1, USERS * SLOTS)) / unit) * unit
     )
-    found = np.asarray(jax.jit(lambda c: _rows.total(rows, c, DIM))(jnp.asarray(coefficients)))[0]
+    found = np.asarray(TOTAL(rows, coefficients, DIM))[0]
     for column in range(DIM):
         true = exact(coefficients[0], np.asarray(rows.features)[:, column])
         assert Fraction(float(found[column])) == true
@@ -94,20 +97,16 @@ def test_one_hot_rows_are_the_same_rows():
     columns = rng.integers(-1, DIM + 2, (USERS, SLOTS, 3)).astype(
         np.int32
     )  # padding and repetitions
-    labels = jnp.zeros((USERS, SLOTS))
-    sparse = _rows.prepare(MODEL, UserData(Example(OneHot(jnp.asarray(columns)), labels)), DIM)
+    labels = np.zeros((USERS, SLOTS))
+    sparse = PREPARED(UserData(Example(OneHot(columns), labels)))
     dense = np.zeros((USERS * SLOTS, DIM))
     for row, named in zip(dense, columns.reshape(-1, 3), strict=True):
         row[[c for c in set(named.tolist()) if 0 <= c < DIM]] = 3.0 / math.sqrt(3.0)
-    full = _rows.prepare(
-        MODEL, UserData(Example(jnp.asarray(dense.reshape(USERS, SLOTS, DIM)), labels)), DIM
-    )
-    point = jnp.asarray(np.round(rng.standard_normal(DIM) * 2**20) * 2.0**-20)
-    np.testing.assert_array_equal(_rows.margins(sparse, point), _rows.margins(full, point))
-    coefficients = jnp.asarray(np.round(rng.uniform(-1, 1, (2, USERS * SLOTS)) * 2**20) * 2.0**-20)
-    np.testing.assert_array_equal(
-        _rows.total(sparse, coefficients, DIM), _rows.total(full, coefficients, DIM)
-    )
+    full = PREPARED(UserData(Example(dense.reshape(USERS, SLOTS, DIM), labels)))
+    point = np.round(rng.standard_normal(DIM) * 2**20) * 2.0**-20
+    np.testing.assert_array_equal(MARGINS(sparse, point), MARGINS(full, point))
+    coefficients = np.round(rng.uniform(-1, 1, (2, USERS * SLOTS)) * 2**20) * 2.0**-20
+    np.testing.assert_array_equal(TOTAL(sparse, coefficients, DIM), TOTAL(full, coefficients, DIM))
 
 
 @pytest.mark.parametrize("value", [1.0, 0.75, 2.0**-40, 3e-9, 1.999999, 1e10])

@@ -93,17 +93,28 @@ def _compiled(case):
     return _counted(case.name)[0]
 
 
-@EVERY_CASE
-def test_one_compilation_serves_all_numbers_and_batches_agree_with_single_runs(case):
-    run, traces = _counted(case.name)
-    before = len(traces)
+def _single_runs(case):
+    """A run of each of two plans, with a key of its own."""
     plans = [_plan(case, epsilon) for epsilon in (0.5, 8.0)]
-    data, start = _data(), jnp.zeros(DIM)
     keys = jax.random.split(jax.random.key(0), 2)
-    again = jax.random.clone(keys)
-    single = [run(key, plan, data, start) for key, plan in zip(keys, plans, strict=True)]
-    assert len(traces) <= before + 1, "a new number compiled again"
+    data, start, run = _data(), jnp.zeros(DIM), _compiled(case)
+    return plans, [run(key, plan, data, start) for key, plan in zip(keys, plans, strict=True)]
 
+
+# Batches of samples are those of "sgd, fixed", and stages those of "ac-sa, smoothed".
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            c, id=c.name, marks=[pytest.mark.slow] * (c.name in ("sgd, full", "ac-sa, sampled"))
+        )
+        for c in CASES
+    ],
+)
+def test_batches_agree_with_single_runs(case):
+    plans, single = _single_runs(case)
+    run, data, start = _solver(case), _data(), jnp.zeros(DIM)
+    again = jax.random.split(jax.random.key(0), 2)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans)
     batch = jax.jit(jax.vmap(run, in_axes=(0, 0, None, None)))(again, stacked, data, start)
     for i, solution in enumerate(single):
@@ -111,6 +122,14 @@ def test_one_compilation_serves_all_numbers_and_batches_agree_with_single_runs(c
         np.testing.assert_allclose(batch.privacy.rdp[i], solution.privacy.rdp, rtol=1e-4)
         assert batch.status[i] == Status.OK
 
+
+@EVERY_CASE
+def test_one_compilation_serves_all_numbers_and_its_ledger_is_that_of_the_plan(case):
+    traces = _counted(case.name)[1]
+    before = len(traces)
+    plans, single = _single_runs(case)
+    assert len(traces) <= before + 1, "a new number compiled again"
+    data = _data()
     # The ledger is that of the plan, on the host in float64, and never below it.
     for plan, solution in zip(plans, single, strict=True):
         spent = privacy.epsilon(solution.privacy, 1e-5)
@@ -128,9 +147,9 @@ def test_one_compilation_serves_all_numbers_and_batches_agree_with_single_runs(c
 def test_data_reach_the_result_through_releases_only(case):
     plan = _plan(case)
 
+    @jax.jit
     def run(data):
-        # A new function each time: what was compiled with other releases must not be used.
-        solution = jax.jit(lambda d: _solver(case)(jax.random.key(0), plan, d, jnp.ones(DIM)))(data)
+        solution = _solver(case)(jax.random.key(0), plan, data, jnp.ones(DIM))
         return solution._replace(unprivate=None)
 
     other = _data(seed=1, scale=100.0)

@@ -297,15 +297,20 @@ def test_a_start_that_is_not_covered_costs_infinity():
     plan = planned(HINGE, 2, 2)
     data = nobody(2, 2)
 
-    def cost(plan, objective, start):
-        run = jax.jit(
-            lambda s: value_queries.solve(jax.random.key(0), plan, objective, data, s).privacy
+    @functools.cache
+    def charged(objective):
+        return jax.jit(
+            lambda plan, start: (
+                value_queries.solve(jax.random.key(0), plan, objective, data, start).privacy
+            )
         )
-        return float(privacy.epsilon(run(jnp.asarray(start)), 1e-2))
 
-    few = dataclasses.replace(plan, num_trials=plan.num_trials)
-    assert cost(few, HINGE, [0.0, 900.0]) < 1.1
-    assert cost(few, HINGE, [0.0, 1100.0]) == math.inf
+    def cost(plan, objective, start):
+        spent = charged(objective)(plan, np.array(start))
+        return float(privacy.epsilon(jax.tree.map(np.asarray, spent), 1e-2))
+
+    assert cost(plan, HINGE, [0.0, 900.0]) < 1.1
+    assert cost(plan, HINGE, [0.0, 1100.0]) == math.inf
     on_ball = losses.hinge(1.0, domains.ball(2.0, jnp.zeros(2)))
     there = planned(on_ball, 2, 2)
     assert cost(there, on_ball, [0.0, 0.0]) < 1.1
@@ -315,14 +320,18 @@ def test_a_start_that_is_not_covered_costs_infinity():
 def test_matrices_points_and_one_hot_rows_run():
     many = losses.softmax(1.0, 3)
     plan = short(many, dim=6, steps=3.0, trials=30.0)
-    rows = Example(jnp.ones((2, 1, 2)), jnp.array([[0], [2]]))
-    found = value_queries.solve(jax.random.key(0), plan, many, UserData(rows), jnp.zeros((2, 3)))
+    rows = Example(np.ones((2, 1, 2)), np.array([[0], [2]]))
+    found = jax.jit(
+        lambda key: value_queries.solve(key, plan, many, UserData(rows), np.zeros((2, 3)))
+    )(jax.random.key(0))
     assert found.params.shape == (2, 3)
     median = losses.geometric_median()
-    plan = short(median, dim=3, steps=3.0, trials=30.0)
-    points = {"a": jnp.ones((2, 1, 2)), "b": jnp.array([[1.0], [jnp.nan]])}
-    start = {"a": jnp.zeros(2), "b": jnp.zeros(())}
-    found = value_queries.solve(jax.random.key(0), plan, median, UserData(points), start)
+    other = short(median, dim=3, steps=3.0, trials=30.0)
+    points = {"a": np.ones((2, 1, 2)), "b": np.array([[1.0], [np.nan]])}
+    start = {"a": np.zeros(2), "b": np.zeros(())}
+    found = jax.jit(lambda key: value_queries.solve(key, other, median, UserData(points), start))(
+        jax.random.key(0)
+    )
     assert jax.tree.map(jnp.shape, found.params) == {"a": (2,), "b": ()}
     assert int(found.status) == 0
 
@@ -333,10 +342,13 @@ SIZES = _user_losses.Sizes(1000.0, 8.0)
 def values_of(objective, data, start, move, norm=2.0, row_bound=None):
     """Each user's loss at start + move, as the chain reads it."""
     model = objective.linear_model
-    made = _user_losses.user_losses(
-        objective, model, data, jnp.asarray(start), SIZES, norm, row_bound
-    )
-    return np.asarray(jax.vmap(made.loss, in_axes=(None, 0))(jnp.asarray(move), made.records))
+
+    @jax.jit
+    def values(data, start, move):
+        made = _user_losses.user_losses(objective, model, data, start, SIZES, norm, row_bound)
+        return jax.vmap(made.loss, in_axes=(None, 0))(move, made.records)
+
+    return np.asarray(values(data, start, move))
 
 
 def test_users_losses_are_those_of_rows_and_labels_within_their_bounds():

@@ -453,16 +453,23 @@ def test_what_runs_has_the_step_that_was_certified():
     for objective, settings in where.values():
         dim = 9 if settings else 2
         plan = value_queries.plan(problem(objective, dim=dim), Budget(0.5, 1e-2), **settings)
-        start = jnp.zeros(dim)
-        made = value_queries._restricted(plan, objective, start, start)
-        assert float(made.step_size) == float(plan.step_size)
+        step, moves = _proposals(plan, objective, np.zeros(dim), 0 if settings else 4000)
+        assert float(step) == float(plan.step_size)
         if not settings:
             # The variance of a proposal in the middle: 1/(1/η + kμ).
-            moves = np.asarray(_proposals(made, start))
             eta, curved = plan.step_size, plan.inverse_temperature * plan.regularization
-            assert moves.var() * (1 / eta + curved) == pytest.approx(1.0, abs=4 * (2 / 8000) ** 0.5)
+            assert np.var(moves) * (1 / eta + curved) == pytest.approx(
+                1.0, abs=4 * (2 / 8000) ** 0.5
+            )
 
 
-def _proposals(made, y):
-    keys, prepared = jax.random.split(jax.random.key(0), 4000), made.prepare(y)
-    return jax.vmap(lambda key: made.attempt(key, prepared)[0])(keys)
+def _proposals(plan, objective, start, number):
+    @jax.jit
+    def drawn(start):
+        made = value_queries._restricted(plan, objective, start, start)
+        if number == 0:
+            return made.step_size, None
+        keys, prepared = jax.random.split(jax.random.key(0), number), made.prepare(start)
+        return made.step_size, jax.vmap(lambda key: made.attempt(key, prepared)[0])(keys)
+
+    return drawn(start)

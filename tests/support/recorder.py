@@ -68,11 +68,14 @@ def recording(freeze: bool = False) -> Iterator[Tape]:
     tape = Tape(freeze)
     with contextlib.ExitStack() as stack:
         stack.enter_context(traced_apart())  # what was compiled before does not report
+        imported = _imported([getattr(owner, name) for owner, name, _ in PATCHES])
         for owner, name, make in PATCHES:
             right = getattr(owner, name)
             wrapped = make(tape, right)
-            for holder, alias in _holders(owner, name, right):
-                stack.enter_context(mock.patch.object(holder, alias, wrapped))
+            stack.enter_context(mock.patch.object(owner, name, wrapped))
+            for holder, alias in imported[id(right)]:
+                if holder is not owner:
+                    stack.enter_context(mock.patch.object(holder, alias, wrapped))
         yield tape
 
 
@@ -137,10 +140,12 @@ def _at_once(*arrays: Any, callback: Callable[..., Any], **_: Any) -> tuple[()]:
     return ()
 
 
-def _holders(owner: Any, name: str, right: Any) -> list[tuple[Any, str]]:
-    """Where the function is found: in its owner, and in all modules of the package that import it by name."""
-    found = [(owner, name)]
+def _imported(functions: list[Any]) -> dict[int, list[tuple[Any, str]]]:
+    """Of each function by its ``id`` the modules of the package that have it, under which names."""
+    found: dict[int, list[tuple[Any, str]]] = {id(function): [] for function in functions}
     for module_name, module in list(sys.modules.items()):
-        if module_name.split(".")[0] == "dpsco_jax" and module is not owner:
-            found += [(module, alias) for alias, value in vars(module).items() if value is right]
+        if module_name.split(".")[0] == "dpsco_jax":
+            for alias, value in vars(module).items():
+                if id(value) in found:
+                    found[id(value)].append((module, alias))
     return found

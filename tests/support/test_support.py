@@ -1,5 +1,7 @@
 """The helpers themselves: a right statistic passes, a wrong one is found."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import transforms
 from tests.support.apart import traced_apart
+from tests.support.lowered import PROGRAMS, shared
 from tests.support.neighbours import worst_pair
 from tests.support.replay import assert_no_leak
 
@@ -92,3 +95,14 @@ def test_programs_are_traced_apart_and_outside_nothing_has_changed(monkeypatch):
             )
         sizes.append(float(_scaled(1.0)))
     assert sizes == [2.0, 2.0]
+
+
+def test_a_context_is_of_so_many_programs_of_one_thread():
+    given = shared(object)
+    first = [given() for _ in range(PROGRAMS)]
+    assert all(each is first[0] for each in first)
+    others = [given()]
+    thread = threading.Thread(target=lambda: others.append(given()))
+    thread.start()
+    thread.join()
+    assert len({id(each) for each in (first[0], *others)}) == 3

@@ -36,6 +36,7 @@ Example:
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 from dp_accounting import NeighboringRelation
 
@@ -53,8 +54,7 @@ CLIPS = ("equal", "fitted")
 _ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """One way to spend B item gradients a step; variances are of the whole vector, over C².
 
     Attributes:

@@ -34,7 +34,6 @@ Example:
     [0.2, 0.2, 0.24, 1.68]
 """
 
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -88,8 +87,7 @@ class Choice(NamedTuple):
         return math.sqrt(self.noise)
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """All choices, the best one of each sampling, and which has less noise.
 
     Attributes:

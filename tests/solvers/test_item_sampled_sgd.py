@@ -218,7 +218,7 @@ def _compared(epsilon, batch_size, correlation, clip="equal", kept=None):
 def test_of_one_item_a_user_both_samplings_are_the_same():
     items, users = _compared(2.0, 64, 0.3, kept=(1,)).choices
     assert (items.sampling, users.sampling) == ("items", "users")
-    assert dataclasses.replace(items, sampling="users") == users
+    assert items._replace(sampling="users") == users
 
 
 def test_the_variance_is_that_of_simulated_steps():

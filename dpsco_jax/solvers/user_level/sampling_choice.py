@@ -34,8 +34,8 @@ Example:
     [0.2, 0.2, 0.24, 1.68]
 """
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 from dp_accounting import NeighboringRelation
 
@@ -53,8 +53,7 @@ CLIPS = ("equal", "fitted")
 _ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """One way to spend B item gradients a step; variances are of the whole vector, over C².
 
     Attributes:
@@ -88,8 +87,7 @@ class Choice:
         return math.sqrt(self.noise)
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """All choices, the best one of each sampling, and which has less noise.
 
     Attributes:

@@ -110,7 +110,7 @@ def test_the_estimate_is_unbiased_and_reads_as_little_as_is_said(indices, averag
         return series.estimate(key, read, 2, 1.0, 4, 16, indices, False)
 
     keys = jax.random.split(jax.random.key(1), 200_000)
-    for middle in (-0.5, 0.5):
+    for middle in (-0.5, -0.1, 0.1, 0.5):
         values = jnp.asarray(middle + np.array([-0.9, -0.2, 0.3, 0.8]))
         with jax.debug_key_reuse(False):  # the same draws for all
             found = jax.tree.map(np.asarray, lanes_of(values, keys))

@@ -54,7 +54,7 @@ def run(
     optimizer: optax.GradientTransformation,
     params: Any,
     data: StoredUsers,
-    num_steps: int,
+    num_steps: int | jax.Array,
     trace: Callable[[Any, Any, Any], Any] | None,
 ) -> tuple[Any, Any, Any, Any]:
     """The fields of ``loop.Run``, for users on disk; not to be traced."""
@@ -62,6 +62,10 @@ def run(
     _checks.require(
         not traced, "data", data, "UserData inside of jit, vmap or scan: files are not traced"
     )
+    _checks.require(
+        not isinstance(num_steps, jax.Array), "data", data, "UserData where num_steps is an array"
+    )
+    num_steps = int(num_steps)
     good = isinstance(oracle, SumOracle)
     _checks.require(good, "data", data, "UserData for a mean that is no sum of clipped gradients")
     optimizer = optax.with_extra_args_support(optimizer)

@@ -135,7 +135,7 @@ def measured_speed(clock: Callable[[], float] = time.perf_counter) -> Speed:
     large = jnp.ones(long)
 
     def draws(key: jax.Array) -> jax.Array:
-        return jax.random.normal(key, (_DRAWN,))
+        return jax.random.normal(jax.random.fold_in(key, 0), (_DRAWN,))
 
     def loop(key: jax.Array) -> jax.Array:
         def step(total: jax.Array, t: jax.Array) -> tuple[jax.Array, None]:

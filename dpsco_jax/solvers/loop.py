@@ -31,13 +31,12 @@ from dpsco_jax.oracles import (
     clipped_sums,
     gradients,
     linear,
-    linear_users,
     smoothed,
 )
-from dpsco_jax.problems.objective import LinearModel, Objective
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _stored_loop
+from dpsco_jax.solvers import _stored_loop, _user_rows
 
 
 class Run(NamedTuple):
@@ -177,36 +176,5 @@ def user_rows_oracle(
     Under smoothing the point is shifted for each item independently, so that a user's gradient is as near to
     its mean as without; linear models keep their closed form, but those whose parameters are a matrix.
     """
-    oracle = user_rows(objective, clip_norm, sampler, chunk_size, smoothing_radius)
-    return oracle, prepared_rows(objective, data, params, smoothing_radius)
-
-
-def user_rows(
-    objective: Objective,
-    clip_norm: Any,
-    sampler: gradients.Sampler | None,
-    chunk_size: int,
-    smoothing_radius: Any = None,
-) -> Oracle:
-    """The oracle of ``user_rows_oracle``; its data are those of ``prepared_rows``."""
-    model = _rows_model(objective, smoothing_radius)
-    if model is not None:
-        return linear_users.per_user_gradients(
-            model, clip_norm, sampler, chunk_size, smoothing_radius
-        )
-    gradient = (
-        gradients.user_gradient(objective)
-        if smoothing_radius is None
-        else smoothed.user_gradient_by_item(objective, smoothing_radius)
-    )
-    return gradients.per_user_gradients(gradient, clip_norm, sampler, chunk_size)
-
-
-def prepared_rows(objective: Objective, data: UserData, params: Any, smoothing_radius: Any) -> Any:
-    """The data in the form that the oracle of ``user_rows`` takes."""
-    model = _rows_model(objective, smoothing_radius)
-    return data if model is None else linear.prepare(model, data, len(params))
-
-
-def _rows_model(objective: Objective, smoothing_radius: Any) -> LinearModel | None:
-    return objective.linear_model if smoothing_radius is None else objective.vector_model
+    oracle = _user_rows.oracle(objective, clip_norm, sampler, chunk_size, smoothing_radius)
+    return oracle, _user_rows.prepared(objective, data, params, smoothing_radius)

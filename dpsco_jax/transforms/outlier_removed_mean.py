@@ -41,7 +41,7 @@ from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import as_floats
 from dpsco_jax.mechanisms import additive, sparse_vector
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
-from dpsco_jax.privacy.concentrated.in_turn import InTurn
+from dpsco_jax.privacy.concentrated._in_turn import InTurn
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.transforms._states import wide_copy
 

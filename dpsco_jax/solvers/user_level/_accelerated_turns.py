@@ -21,11 +21,11 @@ import jax.numpy as jnp
 from dpsco_jax import transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles.sampling import UserSample
-from dpsco_jax.privacy.concentrated import in_turn
+from dpsco_jax.privacy.concentrated import _in_turn
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _together, first_order, loop, means
+from dpsco_jax.solvers import _together, _user_rows, first_order, means
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._accelerated_plan import Plan
 
@@ -48,7 +48,7 @@ class _Mean:
     chunk_size: int = static()
     reach: float = static()
     smoothed: bool = static()
-    releases: in_turn.InTurn
+    releases: _in_turn.InTurn
     first: Number
     score_radius: Number
     clip_norm: Number
@@ -62,7 +62,7 @@ class _Mean:
         # Beyond the users of this turn a place has no meaning.
         users = UserSample(jnp.minimum(places, everybody - 1), self.releases.num_users)
         radius = self.smoothing_radius if self.smoothed else None
-        oracle = loop.user_rows(
+        oracle = _user_rows.oracle(
             objective, self.clip_norm, lambda sample_key: users, self.chunk_size, radius
         )
         release = transforms.outlier_removed_mean(
@@ -85,7 +85,7 @@ class _Turn:
 def _kind(part: Plan) -> Hashable | None:
     if not isinstance(part.releases, ConcentratedReleases):
         return None
-    shared = in_turn.kind(part.releases)
+    shared = _in_turn.kind(part.releases)
     if shared is None:
         return None
     return (*shared, part.chunk_size, part.reach, part.smoothed, part.items_per_user, part.dim)
@@ -99,7 +99,7 @@ def _stacked(parts: Sequence[Plan]) -> _Turn:
         chunk_size=parts[0].chunk_size,
         reach=parts[0].reach,
         smoothed=parts[0].smoothed,
-        releases=in_turn.stacked([part.releases for part in parts]),
+        releases=_in_turn.stacked([part.releases for part in parts]),
         # A turn fills it in.
         first=jnp.zeros(len(parts), jnp.int32),
         score_radius=_together.column([2 * part.radius for part in parts]),
@@ -132,7 +132,7 @@ def turns_of(parts: Sequence[Plan]) -> _together.Turns:
     shifted = parts[0].smoothed
 
     def prepared(objective: Objective, data: UserData, params: Any) -> Any:
-        return loop.prepared_rows(objective, data, params, 1.0 if shifted else None)
+        return _user_rows.prepared(objective, data, params, 1.0 if shifted else None)
 
     def gradients(part: Plan, data: UserData) -> int:
         return part.user_gradients * jax.tree.leaves(data.items)[0].shape[1]

@@ -26,8 +26,9 @@ from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.releases import GaussianSteps
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, loop
+from dpsco_jax.solvers import _costs, _planning, loop
 from dpsco_jax.solvers.means import Opened
+from dpsco_jax.solvers.work import Work
 
 _SECRET = "the key and the items sampled in each step stay secret"
 RELATIONS = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
@@ -113,6 +114,13 @@ class SampledItems:
         """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
         del dim
         return self.releases.noise_multiplier * self.clip_norm / self.releases.batch_size
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What one release costs: every item is drawn, and clipped, by itself."""
+        drawn = self.releases.batch_size
+        slots = self.releases.num_users * self.releases.items_per_user
+        summed = _costs.clipped_sum(drawn, item._replace(slots=1))
+        return _costs.poisson_sample(slots, drawn) + summed + _costs.release(item.dim)
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.

@@ -248,7 +248,7 @@ def test_users_on_four_devices_give_the_result_of_one():
 @pytest.mark.parametrize("num_blocks", [1, 2, 3, 4, 7, 8])
 @pytest.mark.parametrize("devices", [1, 2, 3, 11])
 def test_every_pair_of_blocks_is_met_once_by_one_device(num_blocks, devices):
-    blocks = _pairwise._Blocks([], jnp.ones(()), num_blocks * 3, 3)
+    blocks = _pairwise._Blocks([], jnp.ones(()), num_blocks * 3, 3, num_blocks * 3)
     met = []
     for device in range(devices):
         at = blocks.later((jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)), device)

@@ -210,7 +210,9 @@ class Sums:
             return block
         fixed: Any = None if sample is None else sample.size
         # As in memory: a batch of fixed size that is no longer than a chunk is one.
-        return int(fixed) if fixed is not None and fixed <= found[0] else min(found[0], users)
+        if fixed is not None and fixed <= found[0]:
+            return int(fixed)
+        return min(found[0], users if sample is None else len(sample.indices))
 
     def blocks(self, key: jax.Array, at_once: int) -> Iterator[Block]:
         """The blocks of one estimate, at least one."""

@@ -107,6 +107,15 @@ def test_where_everybody_is_one_chunk_the_same_groups_are_added_block_by_block(d
     np.testing.assert_allclose(*exact, rtol=close)
 
 
+def test_draws_of_few_users_are_the_chunks_of_memory():
+    few = jax.tree.map(lambda x: x[:5], DATA)
+    sampler = lambda key: sampling.with_replacement(key, 5, 40)  # noqa: E731
+    memory, disk = _both("gradients", sampler, few, block_users=16)
+    _same(memory, disk)
+    stored = StoredUsers(few.items, few.mask)
+    assert streamed.Sums(_oracle("gradients", sampler), stored).at_once(POINT) == 8
+
+
 def test_users_at_their_bound_have_the_room_of_all_users():
     users = 4000
     one = np.tile(np.float32([1.0, 0.0]), (users, 1, 1))

@@ -59,6 +59,8 @@ class InMemory:
         self._state = None if self._file is None else state_of(self._file)
         start = 0 if whole is None else array.ctypes.data - whole.ctypes.data + whole.offset
         self._place = (start, array.strides)
+        # What is written into a map that copies is not in its file.
+        self._in_file = whole is not None and whole.mode != "c"
 
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The rows; of a map the file is asked first whether it is as long as it was."""
@@ -75,7 +77,7 @@ class InMemory:
     def state(self) -> Any:
         """Sizes and a digest of the numbers; of a map its place, and its file's size, time and pieces."""
         sizes = (self.shape, self.dtype.str)
-        if self._file is not None and self._state is not None:
+        if self._in_file and self._file is not None and self._state is not None:
             return (*sizes, self._place, self._state[1:], pieces_of(self._file))
         digest = hashlib.sha256()
         for first in range(0, len(self._array), _PIECE):

@@ -117,10 +117,13 @@ def test_data_are_told_apart_by_what_is_in_them(tmp_path):
         np.save(tmp_path / f"{name}.npy", rows)
         os.utime(tmp_path / f"{name}.npy", (1, 1))  # as unpacked from an archive
     first, other = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "ab")
+    changed = np.load(tmp_path / "a.npy", mmap_mode="c")
+    changed[7] = 0
     pairs = (
         (FEATURES, FEATURES + 1),
         (tmp_path / "a.npy", tmp_path / "b.npy"),
         (first, other),
+        (np.load(tmp_path / "a.npy", mmap_mode="c"), changed),
         (first[:25], first[25:]),
         (np.asarray(first)[:25], np.asarray(first)[25:]),
         (first[:, :1].reshape(-1, 1, 3), first[:, 1:].reshape(-1, 1, 3)),

@@ -97,8 +97,11 @@ def _sum(
         terms = chunk_sum(rows, jnp.ones(count, bool), position)
         return _sums.add(_sums.zeros(terms), terms)
 
-    if sample is None or places is None:
+    if sample is None:
         chunk_size = min(chunk_size, num_users)
+    elif places is None:
+        # Of draws with replacement there may be more than users: smaller chunks have less room.
+        chunk_size = min(chunk_size, len(sample.indices))
     offsets = jnp.arange(chunk_size, dtype=jnp.int32)
 
     def trip(index: jax.Array | int) -> Any:

@@ -27,6 +27,7 @@ Example:
     100.0
 """
 
+import collections
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -98,11 +99,14 @@ class Sums:
             params: the point.
 
         Raises:
-            ValueError: ``key`` is none or is traced, or a file has changed.
+            ValueError: ``key`` is none, it or ``params`` are traced, or a file has changed.
         """
         _checks.require_key(key)
-        concrete = not isinstance(key, jax.core.Tracer)
-        _checks.require(concrete, "key", "a traced one", "concrete: files are read by the host")
+        # Inside of a compiled function words are traced, even of a key from outside.
+        for name, given in (("key", jax.random.key_data(key)), ("params", params)):
+            traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given))
+            wanted = "concrete: files are read by the host"
+            _checks.require(not traced, name, "a traced one", wanted)
         with self.totals([key], params) as total:
             return self.finish(key, params, total(key, params))
 
@@ -112,7 +116,8 @@ class Sums:
     ) -> Iterator[Callable[[jax.Array, Any], Any]]:
         """``total(key, params)``, to be asked for each of the keys, once and in their order.
 
-        Blocks of later keys are read while those of earlier ones are added up.
+        Blocks of later keys are read while those of earlier ones are added up. A total with another key is a
+        ``ValueError``; after one that was left unfinished, by an interrupt or an error, there are no more.
 
         Args:
             keys: typed keys.
@@ -120,19 +125,32 @@ class Sums:
         """
         at_once = self.at_once(params)
         nothing: list[Any] = []
-        requests = (block for key in keys for block in self.blocks(key, at_once))
+        announced: collections.deque[jax.Array] = collections.deque()
+        is_whole = True
+
+        def requests() -> Iterator[Block]:
+            for key in keys:
+                announced.append(key)
+                yield from self.blocks(key, at_once)
 
         def read(block: Block) -> Any:
             return self.data.read(block.users)
 
-        with prefetched(read, requests, self.data.prefetch) as blocks:
+        with prefetched(read, requests(), self.data.prefetch) as blocks:
 
             def total(key: jax.Array, params: Any) -> Any:
+                nonlocal is_whole
+                if not is_whole:
+                    raise RuntimeError("a total was left unfinished, whose blocks are gone")
+                is_whole = False
                 if not nothing:
                     nothing.append(self._nothing(params, at_once))
                 so_far, words = nothing[0], jax.random.key_data(key)
                 settings = {"impl": jax.random.key_impl(key), "at_once": at_once}
                 for block, rows in blocks:
+                    if so_far is nothing[0]:
+                        next_one = _are_same(announced.popleft(), key)
+                        _checks.require(next_one, "key", "another", "the next of those announced")
                     what = (block.counted, block.position, np.int32(block.trips))
                     so_far = self._add(so_far, words, params, rows, what, **settings)
                     # What is dispatched and not done would hold on to the rows of all blocks.
@@ -140,6 +158,7 @@ class Sums:
                     del rows
                     if block.is_last:
                         self.data.require_same()
+                        is_whole = True
                         return so_far
                 raise RuntimeError("a total was asked for of more keys than were announced")
 
@@ -191,7 +210,9 @@ class Sums:
             return block
         fixed: Any = None if sample is None else sample.size
         # As in memory: a batch of fixed size that is no longer than a chunk is one.
-        return int(fixed) if fixed is not None and fixed <= found[0] else min(found[0], users)
+        if fixed is not None and fixed <= found[0]:
+            return int(fixed)
+        return min(found[0], users if sample is None else len(sample.indices))
 
     def blocks(self, key: jax.Array, at_once: int) -> Iterator[Block]:
         """The blocks of one estimate, at least one."""
@@ -249,3 +270,8 @@ class Sums:
             lambda x: jax.ShapeDtypeStruct((at_once, *x.shape[1:]), x.dtype), self.data.shapes
         )
         return _sums.zeros(jax.eval_shape(one_chunk, jax.random.key(0), params, rows))
+
+
+def _are_same(key: jax.Array, other: jax.Array) -> bool:
+    first, second = (np.asarray(jax.random.key_data(x)) for x in (key, other))
+    return jax.random.key_impl(key) == jax.random.key_impl(other) and np.array_equal(first, second)

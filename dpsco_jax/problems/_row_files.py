@@ -4,13 +4,15 @@ What it computes: the rows of ascending numbers, copied. Of a ``.npy`` file they
 run of neighbours at a time: nothing of the file is held by this process, and a file that has been cut gives
 too few bytes, which is an error, where a memory map would end the process.
 
-Formal guarantee: none. ``state`` is what the file system says of the file when it was opened; ``same`` asks
-again. A file that is overwritten within the clock's resolution, or by whoever sets its time back, is not
-noticed.
+Formal guarantee: none. ``require_same`` asks the file system whether the file is still the one that was
+opened, by its size and time: a file that is overwritten within the clock's resolution, or by whoever sets its
+time back, is not noticed. ``state`` tells data of two runs apart, by sizes, times and contents: pieces of a
+file, the whole of an array.
 
 Cost: one system call for each run of neighbouring rows.
 """
 
+import hashlib
 import math
 import os
 import weakref
@@ -22,6 +24,8 @@ import numpy as np
 
 from dpsco_jax import _checks
 from dpsco_jax._shown import Words
+
+_PIECES, _PIECE = 64, 4096  # of a file, and bytes of each, that tell it from another
 
 
 class Rows(Protocol):
@@ -42,7 +46,7 @@ class Rows(Protocol):
         """``ValueError`` if the file has been changed since it was opened."""
 
     def state(self) -> Any:
-        """Numbers that tell this array from another: sizes and times of its file."""
+        """What tells this array from another: sizes, contents, and times of its file."""
 
 
 class InMemory:
@@ -50,9 +54,13 @@ class InMemory:
 
     def __init__(self, array: np.ndarray) -> None:
         self.shape, self.dtype, self._array = array.shape, array.dtype, array
-        found = getattr(array, "filename", None)
-        self._file = None if found is None else str(found)
+        whole = _map_of(array)
+        self._file = None if whole is None else str(whole.filename)
         self._state = None if self._file is None else state_of(self._file)
+        start = 0 if whole is None else array.ctypes.data - whole.ctypes.data + whole.offset
+        self._place = (start, array.strides)
+        # What is written into a map that copies is not in its file.
+        self._in_file = whole is not None and whole.mode != "c"
 
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The rows; of a map the file is asked first whether it is as long as it was."""
@@ -67,8 +75,14 @@ class InMemory:
             require_same(self._file, self._state)
 
     def state(self) -> Any:
-        """Sizes, and of a map its file's size and time."""
-        return (self.shape, self.dtype.str, None if self._state is None else self._state[1:])
+        """Sizes and a digest of the numbers; of a map its place, and its file's size, time and pieces."""
+        sizes = (self.shape, self.dtype.str)
+        if self._in_file and self._file is not None and self._state is not None:
+            return (*sizes, self._place, self._state[1:], pieces_of(self._file))
+        digest = hashlib.sha256()
+        for first in range(0, len(self._array), _PIECE):
+            digest.update(self._array[first : first + _PIECE].tobytes())
+        return (*sizes, digest.hexdigest())
 
 
 class NpyFile:
@@ -78,9 +92,10 @@ class NpyFile:
         self._path = os.fspath(path)
         self._number = os.open(self._path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._number)
-        self._state = state_of(self._path)
+        # Of what is open, not of whatever has the name by now.
+        self._state = state_of(self._number)
         try:
-            with open(self._path, "rb") as file:
+            with open(self._number, "rb", closefd=False) as file:
                 version = np.lib.format.read_magic(file)
                 first = version == (1, 0)
                 read = np.lib.format.read_array_header_1_0
@@ -95,6 +110,10 @@ class NpyFile:
         found = self._state[1]
         shown = Words(f"{self._path} of {found} bytes")
         _checks.require(whole == found, "items", shown, f"as long as its head says, {whole} bytes")
+
+    def __reduce__(self) -> Any:
+        # A copy has a descriptor of its own: this one's number is another file's once it is closed.
+        return _reopened, (self._path, self._state)
 
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The rows; ``ValueError`` if the file has fewer bytes than it had."""
@@ -124,8 +143,8 @@ class NpyFile:
         require_same(self._path, self._state)
 
     def state(self) -> Any:
-        """Sizes, and the file's size and time."""
-        return (self.shape, self.dtype.str, self._state[1:])
+        """Sizes, and the file's size, time and pieces."""
+        return (self.shape, self.dtype.str, self._state[1:], pieces_of(self._path))
 
 
 def opened(leaf: Any, name: str = "items") -> Rows:
@@ -140,8 +159,35 @@ def opened(leaf: Any, name: str = "items") -> Rows:
     return leaf  # type: ignore[no-any-return]
 
 
-def state_of(path: str) -> tuple[int, ...]:
-    found = os.stat(path)
+def _reopened(path: str, state: tuple[int, ...]) -> NpyFile:
+    found = NpyFile(path)
+    require_same(path, state)
+    return found
+
+
+def _map_of(array: Any) -> Any:
+    """The memory map that an array is part of, in whatever view; ``None`` if there is none."""
+    found, held = None, array
+    while held is not None:
+        is_map = isinstance(held, np.memmap) and held.filename is not None
+        found = held if is_map else found
+        held = getattr(held, "base", None)
+    return found
+
+
+def pieces_of(path: str) -> str:
+    """A digest of pieces of a file, evenly spaced: of all of it, where it is no longer than they are."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        last = max(os.fstat(file.fileno()).st_size - _PIECE, 0)
+        for number in range(_PIECES):
+            file.seek(last * number // (_PIECES - 1))
+            digest.update(file.read(_PIECE))
+    return digest.hexdigest()
+
+
+def state_of(file: str | int) -> tuple[int, ...]:
+    found = os.stat(file)
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 

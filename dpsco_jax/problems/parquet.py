@@ -50,6 +50,9 @@ class Column:
         _checks.require_instance("name", name, str)
         _checks.require_shape("shape", shape)
         self._rows = _checks.require_count("group_rows", group_rows)
+        # Of a folder or a pattern nobody would notice that one of its files has changed.
+        one = not os.path.exists(path) or os.path.isfile(path)
+        _checks.require(one, "path", path, "of one Parquet file")
         self._path, self._name, self._state = path, name, _row_files.state_of(path)
         self._kept: tuple[int, Any] = (-1, None)
         try:
@@ -93,8 +96,9 @@ class Column:
         _row_files.require_same(self._path, self._state)
 
     def state(self) -> Any:
-        """Sizes, and the file's size and time."""
-        return (self._name, self.shape, self.dtype.str, self._state[1:])
+        """Sizes, and the file's size, time and pieces."""
+        pieces = _row_files.pieces_of(self._path)
+        return (self._name, self.shape, self.dtype.str, self._state[1:], pieces)
 
 
 def column(

@@ -7,7 +7,8 @@ Source: none; blocks as every database reads them.
 
 Formal guarantee: none by itself. User u is row u of every array; who is read is whom a sampler has drawn. The
 order in which a disk is asked, and how long it takes, follow the sample, which is secret: whoever sees disk
-accesses sees who took part. A file that changes during a run ends it with an error.
+accesses sees who took part. A file that changes during a run ends it with an error; arrays in memory, whose
+changes nobody tells of, must not change.
 
 Cost: memory of ``prefetch`` + 2 blocks, whatever the number of users.
 
@@ -80,6 +81,7 @@ class StoredUsers:
         _checks.require(grids[0][0] < 2**31, "items", grids[0][0], "of fewer than 2^31 users")
         for leaf in jax.tree.leaves(rows.items):
             kept = leaf.dtype.kind in "biuf" or jnp.issubdtype(leaf.dtype, jnp.floating)
+            kept = kept and leaf.dtype.isnative
             kept = kept and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype
             _checks.require(kept, "items", leaf.dtype, "of numbers as JAX holds them, as float32")
         if rows.mask is not None:
@@ -89,7 +91,7 @@ class StoredUsers:
         shape = functools.partial(jax.tree.map, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
         self.items, self.mask = shape(rows.items), None if mask is None else shape(rows.mask)
         self.shapes: Any = UserData(self.items, self.mask)
-        self.form: Callable[[UserData], Any] = lambda block: block
+        self.form: Callable[[UserData], Any] = _as_it_is
 
     @property
     def num_users(self) -> int:
@@ -133,6 +135,9 @@ class StoredUsers:
 
         def of_leaf(leaf: _row_files.Rows) -> np.ndarray:
             found = leaf.take(ascending)
+            if found.dtype == bool:
+                # A byte of a file may be neither 0 nor 1, which compiled programs would take for both.
+                found = found.view(np.uint8) != 0
             return found if place is None else found[place]
 
         return jax.tree.map(of_leaf, self._rows)  # type: ignore[no-any-return]
@@ -143,5 +148,9 @@ class StoredUsers:
             leaf.require_same()
 
     def state(self) -> tuple[Any, ...]:
-        """What tells these files from others: sizes, and when they were last written."""
+        """What tells these data from others: sizes, contents, and when files were last written."""
         return tuple(leaf.state() for leaf in jax.tree.leaves(self._rows))
+
+
+def _as_it_is(block: UserData) -> Any:
+    return block

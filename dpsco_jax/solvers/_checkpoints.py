@@ -3,13 +3,17 @@
 What it computes: ``save`` and ``loaded``, for a tree of arrays and typed keys.
 
 Formal guarantee: none of privacy: the file holds the key of the noise, and with it everything that noise
-hides. It is written for its owner alone.
+hides. It is written for its owner alone. What it says of the run, its ledger included, is sealed: whoever
+edits the file without the key and the data of the run is found out (HMAC-SHA256).
 
 Cost: one write and one sync of the state.
 """
 
+import hashlib
+import hmac
 import os
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,12 +33,14 @@ def save(path: str, known_by: bytes, step: int, tree: Any) -> None:
         tree: of arrays and typed keys.
     """
     leaves = [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(tree)]
+    arrays = [np.asarray(leaf) for leaf in leaves]
     part = path + ".part"
     number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(number, "wb") as file:
         os.fchmod(number, 0o600)  # also where the file was there before
-        head = (np.int64(_FORM), np.frombuffer(known_by, np.uint8), np.int64(step))
-        np.savez(file, *head, *(np.asarray(leaf) for leaf in leaves))
+        name, seal = hashlib.sha256(known_by).digest(), _seal(known_by, step, arrays)
+        words = (np.frombuffer(word, np.uint8) for word in (name, seal))
+        np.savez(file, np.int64(_FORM), *words, np.int64(step), *arrays)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
@@ -49,20 +55,23 @@ def loaded(path: str, known_by: bytes, like: Any) -> tuple[int, Any]:
         like: a tree of the same structure, shapes and dtypes.
 
     Raises:
-        ValueError: the file is none of a run, is damaged, or is that of another run.
+        ValueError: the file is none of a run, is damaged or edited, or is that of another run.
     """
     if not os.path.exists(path):
         return 0, like
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as kept:
-            form, found, step, *arrays = (kept[name] for name in kept.files)
-    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as broken:
+            form, found, seal, step, *arrays = (kept[name] for name in kept.files)
+            form, step = int(form), int(step)
+    except (ValueError, TypeError, OSError, KeyError, EOFError, zipfile.BadZipFile) as broken:
         raise ValueError(f"checkpoint must be the file of a run, got {path}: {broken}") from None
-    if int(form) != _FORM or bytes(found) != known_by:
+    if form != _FORM or found.tobytes() != hashlib.sha256(known_by).digest():
         raise ValueError(
             "checkpoint must be the file of this run, with the same plan, key, objective, start and "
             f"data, got that of another in {path}"
         )
+    if not hmac.compare_digest(seal.tobytes(), _seal(known_by, step, arrays)):
+        raise ValueError(f"checkpoint must be as it was written, got an edited one in {path}")
     leaves, structure = jax.tree.flatten(like)
     if len(arrays) != len(leaves):
         raise ValueError(f"checkpoint must hold {len(leaves)} arrays, got {len(arrays)} in {path}")
@@ -79,7 +88,14 @@ def loaded(path: str, known_by: bytes, like: Any) -> tuple[int, Any]:
             if _is_key(leaf)
             else made
         )
-    return int(step), jax.tree.unflatten(structure, trees)
+    return step, jax.tree.unflatten(structure, trees)
+
+
+def _seal(known_by: bytes, step: int, arrays: Sequence[np.ndarray]) -> bytes:
+    seal = hmac.new(known_by, str(step).encode(), hashlib.sha256)
+    for array in arrays:
+        seal.update(f" {array.dtype}{array.shape} ".encode() + array.tobytes())
+    return seal.digest()
 
 
 def _is_key(leaf: Any) -> bool:

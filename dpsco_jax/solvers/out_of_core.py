@@ -80,8 +80,9 @@ def solve(
     if checkpoint is not None:
         kind = isinstance(checkpoint, str | os.PathLike)
         _checks.require(kind, "checkpoint", checkpoint, "the path of a file")
-    known_by = _known_by(solver, key, plan, objective, data, params)
     file = None if checkpoint is None else os.fspath(checkpoint)
+    # A digest of arrays takes a pass over them.
+    known_by = b"" if file is None else _known_by(solver, key, plan, objective, data, params)
     token = WATCH.set(Watch(file, known_by, progress))
     try:
         found: Solution = solver.solve(key, plan, objective, data, params)

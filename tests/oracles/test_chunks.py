@@ -36,6 +36,19 @@ def test_a_sample(chunk_size):
     assert fixed[0] == 2**9 + 2**2 + 2**5 + 1 + 2**7
 
 
+def test_draws_of_few_users_come_in_whole_chunks():
+    """The room of a sum is that of chunks of so many draws, however few users there are."""
+    seen = []
+
+    def of_chunk(rows, counted, position):
+        seen.append(len(counted))
+        return _sum(rows, counted, position)
+
+    few, indices = {"x": DATA["x"][:3]}, jnp.arange(20, dtype=jnp.int32) % 3
+    total, count, _ = sum_over_users(of_chunk, few, UserSample(indices, 20), 8)
+    assert (total, count, set(seen)) == (7 * 1 + 7 * 2 + 6 * 4, 20, {8})
+
+
 def test_samples_of_different_sizes_in_one_batch():
     indices = jnp.tile(jnp.arange(USERS, dtype=jnp.int32), (3, 1))
     sizes = jnp.asarray([0, 4, 11], jnp.int32)

@@ -16,6 +16,7 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from tests.problems import saved
 
+_FIRST = lambda key, params, items, mask: items[0]  # noqa: E731
 USERS, ITEMS, DIM = 203, 2, 3
 OBJECTIVE = losses.logistic(1.0)
 _RNG = np.random.default_rng(0)
@@ -106,6 +107,15 @@ def test_where_everybody_is_one_chunk_the_same_groups_are_added_block_by_block(d
     np.testing.assert_allclose(*exact, rtol=close)
 
 
+def test_draws_of_few_users_are_the_chunks_of_memory():
+    few = jax.tree.map(lambda x: x[:5], DATA)
+    sampler = lambda key: sampling.with_replacement(key, 5, 40)  # noqa: E731
+    memory, disk = _both("gradients", sampler, few, block_users=16)
+    _same(memory, disk)
+    stored = StoredUsers(few.items, few.mask)
+    assert streamed.Sums(_oracle("gradients", sampler), stored).at_once(POINT) == 8
+
+
 def test_users_at_their_bound_have_the_room_of_all_users():
     users = 4000
     one = np.tile(np.float32([1.0, 0.0]), (users, 1, 1))
@@ -145,6 +155,42 @@ def test_what_is_no_sum_over_users_is_refused():
         jax.jit(lambda k: streamed.Sums(_oracle("gradients", None), stored).estimate(k, POINT))(
             jax.random.key(0)
         )
+
+
+def test_of_a_total_that_was_left_unfinished_the_rest_is_nobodys():
+    """Otherwise the users of the blocks that are gone are left out, and all later totals have other users."""
+    stored = StoredUsers(np.ones((8, 1, 1), np.float32), block_users=2)
+    sums = streamed.Sums(gradients.clipped_gradient_sum(_FIRST, 1.0, None, 2), stored)
+    keys, added = [jax.random.key(0), jax.random.key(1)], sums._add
+
+    def interrupted(*given, **named):
+        if int(given[4][1][0]) == 4:
+            raise KeyboardInterrupt
+        return added(*given, **named)
+
+    sums._add = interrupted
+    with sums.totals(keys, ()) as total:
+        with pytest.raises(KeyboardInterrupt):
+            total(keys[0], ())
+        for key in keys:
+            with pytest.raises(RuntimeError, match="unfinished"):
+                total(key, ())
+    sums._add = added
+    with sums.totals(keys, ()) as total, pytest.raises(ValueError, match="the next of those"):
+        total(keys[1], ())
+    with sums.totals(keys, ()) as total:
+        assert [int(total(key, ())[1]) for key in keys] == [8, 8]
+        with pytest.raises(RuntimeError, match="more keys"):
+            total(keys[1], ())
+
+
+def test_files_are_not_read_into_a_compiled_program():
+    stored, key = StoredUsers(np.ones((8, 1, 1), np.float32)), jax.random.key(0)
+    sums = streamed.Sums(gradients.clipped_gradient_sum(_FIRST, 1.0, None, 2), stored)
+    with pytest.raises(ValueError, match="params must be concrete"):
+        jax.vmap(lambda params: sums.estimate(key, params))(jnp.ones(3))
+    with pytest.raises(ValueError, match="key must be concrete"):
+        jax.jit(lambda: sums.estimate(key, ()))()
 
 
 def test_an_error_of_the_reader_is_raised_and_the_thread_ends():

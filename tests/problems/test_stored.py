@@ -1,5 +1,10 @@
 """Rows from disk are those of the array, whatever is asked; files that are none, or are cut, are refused."""
 
+import copy
+import gc
+import os
+import pickle
+
 import jax
 import numpy as np
 import polars
@@ -62,7 +67,7 @@ def test_files_that_are_none_or_cut_or_of_other_sizes_are_refused(tmp_path):
         with pytest.raises(ValueError, match="items must"):
             StoredUsers(Example(bad, paths["label"]))
     wide = FEATURES.astype(np.float64), FEATURES.astype(complex), FEATURES.astype(str)
-    for bad in (*wide, FEATURES.astype(object)):
+    for bad in (*wide, FEATURES.astype(object), FEATURES.astype(">f4")):
         with pytest.raises(ValueError, match="numbers as JAX holds them"):
             StoredUsers(Example(bad, paths["label"]))
     for bad in (MASK[:-1], MASK.astype(np.float32), MASK[:, 0]):
@@ -75,11 +80,13 @@ def test_files_that_are_none_or_cut_or_of_other_sizes_are_refused(tmp_path):
         StoredUsers(Example("/no/such/file.npy", LABEL))
 
 
-@pytest.mark.parametrize("way", ["file", "map"])
+@pytest.mark.parametrize("way", ["file", "map", "view"])
 def test_a_file_that_changes_is_noticed(tmp_path, way):
     data = _stored(tmp_path)
-    if way == "map":
-        data = StoredUsers(np.load(tmp_path / "features.npy", mmap_mode="r"))
+    if way != "file":
+        rows = np.load(tmp_path / "features.npy", mmap_mode="r")
+        # A view of a map is no map any more, but lies in its file all the same.
+        data = StoredUsers(rows if way == "map" else np.asarray(rows)[1:].reshape(-1, 1, 6))
     data.require_same()
     np.save(tmp_path / "features.npy", 2 * FEATURES)
     with pytest.raises(ValueError, match="must not change"):
@@ -94,6 +101,50 @@ def test_a_file_that_is_cut_gives_no_rows(tmp_path):
     assert data.read(np.array([0])).items.features[0, 0, 0] == FEATURES[0, 0, 0]
     with pytest.raises(ValueError, match="cut file"):
         data.read(np.arange(USERS))
+
+
+def test_a_byte_of_a_mask_is_true_or_false(tmp_path):
+    """Programs that are compiled take a byte of 2 for both, and a user's weight is then no sum of items."""
+    raw = np.array([[0, 1], [2, 3], [255, 254]], np.uint8)
+    np.save(tmp_path / "mask.npy", raw.view(bool))
+    for mask in (tmp_path / "mask.npy", raw.view(bool)):
+        found = StoredUsers(FEATURES[:3], mask).read(np.arange(3)).mask
+        np.testing.assert_array_equal(found.view(np.uint8), [[0, 1], [1, 1], [1, 1]])
+
+
+def test_data_are_told_apart_by_what_is_in_them(tmp_path):
+    for name, rows in (("a", FEATURES), ("b", FEATURES + 1)):
+        np.save(tmp_path / f"{name}.npy", rows)
+        os.utime(tmp_path / f"{name}.npy", (1, 1))  # as unpacked from an archive
+    first, other = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "ab")
+    changed = np.load(tmp_path / "a.npy", mmap_mode="c")
+    changed[7] = 0
+    pairs = (
+        (FEATURES, FEATURES + 1),
+        (tmp_path / "a.npy", tmp_path / "b.npy"),
+        (first, other),
+        (np.load(tmp_path / "a.npy", mmap_mode="c"), changed),
+        (first[:25], first[25:]),
+        (np.asarray(first)[:25], np.asarray(first)[25:]),
+        (first[:, :1].reshape(-1, 1, 3), first[:, 1:].reshape(-1, 1, 3)),
+    )
+    for one, another in pairs:
+        assert StoredUsers(one).state() == StoredUsers(one).state()
+        assert StoredUsers(one).state() != StoredUsers(another).state()
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda data: pickle.loads(pickle.dumps(data))])
+def test_a_copy_reads_the_same_file(tmp_path, again):
+    """Also when the first has closed its own, and another file has got its number."""
+    for name in ("a", "b"):
+        np.save(tmp_path / f"{name}.npy", np.full((9, 1, 1), ord(name), np.float32))
+    first = StoredUsers(tmp_path / "a.npy")
+    data = again(first)
+    del first
+    gc.collect()
+    opened = [StoredUsers(tmp_path / "b.npy") for _ in range(3)]
+    assert data.read(np.arange(3)).items.ravel().tolist() == [ord("a")] * 3
+    assert opened[0].num_users == 9
 
 
 def test_another_form_is_made_of_each_block():
@@ -135,6 +186,6 @@ def test_columns_of_parquet_are_the_arrays(tmp_path):
         rows = parquet.column(path, name, shape=(2,) if name == "x" else (1,), group_rows=16)
         with pytest.raises(ValueError, match=wrong):
             rows.take(np.arange(40))
-    for wrong in (7, __file__):
+    for wrong in (7, __file__, tmp_path):
         with pytest.raises(ValueError, match="path must"):
             parquet.column(wrong, "x", shape=(1,))

@@ -143,9 +143,35 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     _same(whole, run(lambda *step: seen.append(step)))
     assert seen == [(1, STEPS), (2, STEPS), (3, STEPS), (4, STEPS)]
     _same(whole, run(None))  # nothing is left to do
-    file.write_bytes(kept[:-200])
-    with pytest.raises(ValueError, match="checkpoint must be the file of a run"):
-        run(None)
+    np.save(tmp_path / "array.npy", START)
+    for broken in (kept[:-200], (tmp_path / "array.npy").read_bytes(), b""):
+        file.write_bytes(broken)
+        with pytest.raises(ValueError, match="checkpoint must be the file of a run"):
+            run(None)
+    file.write_bytes(kept)
+    with np.load(file) as arrays:
+        names, edited = arrays.files, dict(arrays)
+    for name in names[3:]:  # the step and the state, whose ledger would be another
+        with open(file, "wb") as changed:
+            np.savez(changed, **edited | {name: edited[name] + edited[name].dtype.type(1)})
+        with pytest.raises(ValueError, match="as it was written"):
+            run(None)
+
+
+def test_a_run_on_arrays_does_not_go_on_with_others(tmp_path):
+    """Two runs from one state with other data would have the same noise, and their difference none."""
+    file = tmp_path / "kept.npz"
+
+    def run(data):
+        stored = StoredUsers(data.items, data.mask, block_users=24)
+        return out_of_core.solve(
+            sgd, jax.random.key(7), _plan(), OBJECTIVE, stored, START, checkpoint=file
+        )
+
+    whole = run(DATA)
+    with pytest.raises(ValueError, match="checkpoint must be the file of this run"):
+        run(DATA._replace(mask=~DATA.mask))
+    _same(whole, run(DATA))
 
 
 def test_a_file_that_changes_between_steps_ends_the_run(tmp_path):

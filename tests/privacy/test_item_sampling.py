@@ -14,6 +14,7 @@ from scipy import stats
 
 from dpsco_jax import privacy
 from dpsco_jax.privacy import ORDERS, PoissonItems, _item_kinds, pld
+from dpsco_jax.privacy.curves import binomial
 from dpsco_jax.privacy.dp_accounting import _translation, events
 from dpsco_jax.privacy.pld import binomial_pairs, pairs
 
@@ -89,6 +90,44 @@ def test_it_is_a_number_where_no_item_is_drawn_next_to_never():
     low = ORDERS < 20
     ratio = narrow / privacy.item_sampled_gaussian(11.5, 0.53, 50).rdp
     np.testing.assert_allclose(ratio[low], 1.0, rtol=2e-3)
+
+
+def test_in_single_precision_orders_next_to_one_are_not_rounded_away():
+    """Of α - 1 = 0.01 taken from a rounded α more is lost than what results are rounded up by."""
+    sigma, q, k = np.float32(0.18512930), np.float32(5.1708166e-6), 159
+    narrow = np.float64(privacy.item_sampled_gaussian(jnp.asarray(sigma), jnp.asarray(q), k).rdp)
+    # A is at least what the case of all items adds to it.
+    last = ORDERS / (ORDERS - 1) * k * math.log(q) + ORDERS * k**2 / (2 * np.float64(sigma) ** 2)
+    assert np.all(narrow >= last)
+
+
+def test_where_the_last_node_is_left_of_the_middle_what_lies_beyond_is_nearly_everything():
+    sigma, q = np.float64(0.04), np.float64(1e-30)
+    draws = binomial._Draws(np, sigma, q, 2)
+    for end in (-3.0, 2.0):
+        beyond = draws.log_beyond(np.float64(end))
+        assert np.all(beyond >= 2 * ORDERS * np.log1p(-q) + stats.norm.logsf(end))
+
+
+def test_the_chances_of_many_items_are_known_to_what_is_said():
+    """The logarithms of factorials are far larger than that of the ways to draw a few items."""
+    for k in (300, 3000):
+        q = 2.0**-7
+        draws = binomial._Draws(np, np.float64(1.0), np.float64(q), k)
+        for j in (1, 2, 4, 9, 30):
+            true = math.log(math.comb(k, j)) + j * math.log(q) + (k - j) * math.log1p(-q)
+            assert abs(draws.log_chance[j - 1] - true) <= draws.error[j - 1]
+    wide = privacy.item_sampled_gaussian(82.61861419677734, 4.7233305622285116e-07, 186)
+    place = int(np.argmin(np.abs(ORDERS - 3.95)))
+    assert ORDERS[place] == pytest.approx(3.9536522918789987, rel=1e-15)
+    # The divergence, summed in 70 digits (mpmath).
+    assert wide.rdp[place] >= 2.235460825839866e-12
+
+
+@pytest.mark.parametrize("sigma", [1e-160, np.float32(1e-20)])
+def test_next_to_no_noise_costs_infinitely_much_and_is_a_number(sigma):
+    number = jnp.asarray(sigma) if isinstance(sigma, np.float32) else sigma
+    assert np.all(np.isposinf(privacy.item_sampled_gaussian(number, 0.5, 4).rdp))
 
 
 def test_at_the_steep_orders_it_is_below_what_is_not_sampled_and_above_the_last_item():

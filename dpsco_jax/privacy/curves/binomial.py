@@ -47,6 +47,7 @@ from dpsco_jax.privacy.orders import ORDERS
 RELATIONS = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 _ROUNDING_ULPS = 32.0
 _NODES = 400
+_LEAST_NOISE = 1e4
 _NEAR = 0.5  # below it e^x - 1 - x and the like are taken from their series
 
 
@@ -85,7 +86,9 @@ def item_sampled_gaussian(
 def _log_moments(xp: Any, sigma: Any, q: Any, k: int) -> Any:
     """Log A at each order, never below the truth."""
     above_one = (ORDERS - 1.0).astype(sigma.dtype)
-    noisy, partial = sigma > 0, (q > 0) & (q < 1)
+    # Of less noise than that not even (k/σ)² is a number.
+    noisy = sigma > k * _LEAST_NOISE * math.sqrt(xp.finfo(sigma.dtype).tiny)
+    partial = (q > 0) & (q < 1)
     safe_sigma, safe_q = xp.where(noisy, sigma, 1.0), xp.where(partial, q, 0.5)
     draws = _Draws(xp, safe_sigma, safe_q, k)
     unsampled = ORDERS.astype(sigma.dtype) * above_one * (0.5 * k * k / safe_sigma**2)[..., None]
@@ -105,13 +108,17 @@ class _Draws:
         dtype = sigma.dtype
         self.xp, self.settings, self.eps = xp, precision(dtype), float(np.finfo(dtype).eps)
         self.count = np.arange(1, k + 1)
-        ways = special.gammaln(k + 1) - special.gammaln(self.count + 1)
+        largest = float(special.gammaln(k + 1))
+        ways = largest - special.gammaln(self.count + 1)
         ways = (ways - special.gammaln(k - self.count + 1)).astype(dtype)
         drawn, left = self.count.astype(dtype), (k - self.count).astype(dtype)
         log_q, log_rest = xp.log(q)[..., None], xp.log1p(-q)[..., None]
         self.log_chance = ways + drawn * log_q + left * log_rest
         sizes = ways + xp.abs(drawn * log_q) + xp.abs(left * log_rest)
-        self.error = (4.0 + 2.0 * sizes) * self.eps  # of the chance of a count, relative
+        # Of the chance of a count, relative; the ways are a difference of logarithms that may be far larger.
+        self.error = (4.0 + 2.0 * sizes) * self.eps + 4.0 * float(
+            np.finfo(np.float64).eps
+        ) * largest
         self.log_none, self.distance = k * log_rest, drawn / sigma[..., None]
         # The strip in which f has no zeros is πσ high, and the step that it allows grows to a limit.
         height = xp.minimum(0.95 * math.pi * sigma, math.sqrt(2.0 * self.settings.decay))
@@ -138,14 +145,16 @@ class _Draws:
         its centre a Gaussian has at most exp(-t²/2) of its mass.
         """
         xp, order = self.xp, ORDERS.astype(self.step.dtype)[:, None]
+        # A difference of rounded orders would be wrong by as much as they are, relative to less.
+        above_one = (ORDERS - 1.0).astype(self.step.dtype)[:, None]
         distance, log_chance = self.distance[..., None, :], self.log_chance[..., None, :]
         parts = log_chance * (1.0 - self.eps) + self.error[..., None, :]
-        parts = parts + 0.5 * (order - 1.0) * distance**2
+        parts = parts + 0.5 * above_one * distance**2
         none = self.log_none[..., None, :] + 0.0 * order
         if end is not None:
             ahead = xp.maximum(end[..., None, None] - order * distance, 0.0)
             parts = parts - 0.5 * ahead**2 / order
-            none = none - 0.5 * end[..., None, None] ** 2 / order
+            none = none - 0.5 * xp.maximum(end[..., None, None], 0.0) ** 2 / order
         total = _log_sum(xp, xp.concatenate([none, parts], axis=-1))
         slack = 8.0 * self.eps * (1.0 + xp.abs(total))
         return order[:, 0] * (total + slack)

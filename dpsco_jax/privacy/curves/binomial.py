@@ -116,9 +116,8 @@ class _Draws:
         self.log_chance = ways + drawn * log_q + left * log_rest
         sizes = ways + xp.abs(drawn * log_q) + xp.abs(left * log_rest)
         # Of the chance of a count, relative; the ways are a difference of logarithms that may be far larger.
-        self.error = (4.0 + 2.0 * sizes) * self.eps + 4.0 * float(
-            np.finfo(np.float64).eps
-        ) * largest
+        of_ways = 2.0**-50 * largest
+        self.error = (4.0 + 2.0 * sizes) * self.eps + of_ways
         self.log_none, self.distance = k * log_rest, drawn / sigma[..., None]
         # The strip in which f has no zeros is πσ high, and the step that it allows grows to a limit.
         height = xp.minimum(0.95 * math.pi * sigma, math.sqrt(2.0 * self.settings.decay))

@@ -111,8 +111,13 @@ class SampledItems:
         return self.releases.certificate()
 
     def noise_stddev(self, dim: int) -> Any:
-        """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
+        """σ of the noise on each coordinate of the mean, whatever their number ``dim``.
+
+        Raises:
+            ValueError: if a size of the releases is out of range.
+        """
         del dim
+        self.releases.steps  # noqa: B018 (a plan may have been edited to a size of 0)
         return self.releases.noise_multiplier * self.clip_norm / self.releases.batch_size
 
     def work_for(self, item: _costs.Item) -> Work:

@@ -233,6 +233,12 @@ for kind, devices in (("Explicit", 4), ("Auto", 4), ("Explicit", 3)):
     assert f"f32[{USERS},{DIM}]" not in program
     assert "s32[2,%d]" % USERS not in program
 
+# Users on two axes, in another order than the mesh has them.
+mesh = jax.make_mesh((2, 2), ("a", "b"), devices=jax.devices()[:4])
+where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("b", "a")))
+for a, b in zip(run(*jax.device_put((vectors, there), where))[0], expected[0], strict=True):
+    np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
 def temporaries(devices):
     rows = spread(np.zeros((1024, 1024), np.float32), "Explicit", devices)
     count = jax.jit(lambda x: concentrated_mean.concentration(x, 1.0, block_size=64))

@@ -42,7 +42,10 @@ def met(
         rows: a pytree of arrays with the leading axis of users.
         others: pytrees of arrays, whole on every device.
     """
-    devices, axis = spread.devices, spread.axis
+    devices = spread.devices
+    # Of several axes in another order than the mesh's, a device's number and what it is sent would disagree.
+    given = spread.axis if isinstance(spread.axis, tuple) else (spread.axis,)
+    axis = tuple(name for name in spread.mesh.axis_names if name in given)
     half = devices // 2
 
     def on_device(rows: Any, *others: Any) -> jax.Array:
@@ -62,12 +65,12 @@ def met(
         _, of_guest, tally = lax.fori_loop(1, half + 1, turn, carry)
         return tally + _sent(of_guest, -half, devices, axis)
 
-    split, whole = PartitionSpec(axis), PartitionSpec()
+    split, whole = PartitionSpec(spread.axis), PartitionSpec()
     return jax.shard_map(
         on_device,
         mesh=spread.mesh,
         in_specs=(split, *(whole for _ in others)),
-        out_specs=PartitionSpec(None, axis),
+        out_specs=PartitionSpec(None, spread.axis),
         check_vma=False,
     )(
         _spread.placed(spread, rows, split),

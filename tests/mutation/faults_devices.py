@@ -61,6 +61,12 @@ FAULTS = (
           "guest_start = jnp.where(part == 2, middle, 0)", "guest_start = 0 * part", _PAIRS),
     Fault("ring: both take the score of the rows", _CONCENTRATED + "_pairwise.py",
           "return counts(of_rows), counts(of_columns)", "return counts(of_rows), counts(of_rows)", _PAIRS),
+    Fault("processes: dtypes of a process are its own", "problems/users.py",
+          "shown = [(leaf.shape[1:], leaf.dtype.str)", "shown = [(leaf.shape[1:], 0)", _TESTS),
+    Fault("processes: who is refused tells nobody", "problems/users.py",
+          "        everywhere = _told_to_all(own, local)",
+          "        require(good, \"items\", found, \"of one number of users\")\n"
+          "        everywhere = _told_to_all(own, local)", _TESTS),
     Fault("devices: noise of the whole on each", "transforms/privatize.py",
           "statistic = _spread.like(statistic, params)", "pass", _TESTS),
 )  # fmt: skip

@@ -198,7 +198,7 @@ def test_memory_does_not_grow_with_the_square_of_the_users():
 
 
 _SHARDED = """
-import jax, numpy as np
+import jax, jax.numpy as jnp, numpy as np
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from tests.devices.table import spread
 
@@ -214,7 +214,10 @@ radius = np.linalg.norm(vectors["a"][0] - vectors["a"][30])
 def run(vectors, there):
     found = concentrated_mean.concentration(vectors, radius, user_mask=there, block_size=5)
     weights = concentrated_mean.inlier_weights(found.degrees, USERS, 0.7)
-    return found, weights, concentrated_mean.weighted_mean(vectors, weights)
+    some = concentrated_mean.concentration(vectors, radius, num_users=jnp.int32(29))
+    of_some = concentrated_mean.mean_deviation(vectors, weights, num_users=jnp.int32(29))
+    means = concentrated_mean.weighted_mean(vectors, weights), of_some
+    return (*found, *some), weights, means
 
 expected = run(vectors, there)
 assert 0.0 < float(expected[1].min()) + float(expected[1].max()) < 2.0
@@ -226,7 +229,8 @@ for kind, devices in (("Explicit", 4), ("Auto", 4), ("Explicit", 3)):
     for a, b in zip((*found, weights), (*expected[0], expected[1]), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
     # Sums of parts are rounded differently.
-    np.testing.assert_allclose(np.asarray(mean["a"]), expected[2]["a"], rtol=1e-6, atol=1e-7)
+    for a, b in zip(mean, expected[2], strict=True):
+        np.testing.assert_allclose(np.asarray(a["a"]), b["a"], rtol=1e-6, atol=1e-7)
     # A visitor's rows come by; nothing is gathered but sums in two parts.
     program = compiled.as_text()
     assert f"f32[{USERS // devices},{DIM}]" in program and "collective-permute" in program

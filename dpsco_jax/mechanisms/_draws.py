@@ -70,7 +70,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Arra
     # Chosen entry by entry: XLA writes a concatenation on a CPU with a branch in every entry, and vectorizes
     # neither the logarithms nor what adds the noise.
     second = lax.broadcasted_iota(jnp.uint32, (2, *angle.shape), 0) == 1
-    pairs = radius * jnp.where(second, jnp.sin(angle), jnp.cos(angle))
+    pairs = radius[None] * jnp.where(second, jnp.sin(angle)[None], jnp.cos(angle)[None])
     return pairs.reshape(-1)[:size].reshape(shape)
 
 

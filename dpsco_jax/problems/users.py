@@ -12,6 +12,7 @@ number of item slots.
 Cost: memory for users × slots items; see ``padding_waste``.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -61,28 +62,45 @@ class UserData(NamedTuple):
 
         Raises:
             ValueError: ``axis`` is none of the mesh, arrays have different numbers of users, these are no
-                multiple of this process's devices, or processes have different numbers of users.
+                multiple of this process's devices, or processes have different numbers of users, item slots
+                or dtypes, or masks in some only. Where the data of one process are refused, all processes
+                raise.
         """
         require_instance("mesh", mesh, jax.sharding.Mesh)
         require(axis in mesh.axis_names, "axis", axis, f"one of {mesh.axis_names}")
         local = jax.tree.map(np.asarray, cls(items, mask))
         found = sorted({leaf.shape[:1] for leaf in jax.tree.leaves(local)})
-        require(len(found) == 1 and len(found[0]) == 1, "items", found, "of one number of users")
-        (own,) = found[0]
+        good = len(found) == 1 and len(found[0]) == 1
+        own = found[0][0] if good else 0
+        # Before anything is refused: whoever is left alone in an exchange waits until it is given up.
+        everywhere = _told_to_all(own, local) if jax.process_count() > 1 else None
+        require(good, "items", found, "of one number of users")
+        if everywhere is not None:
+            counts = everywhere[:, 0].tolist()
+            require(len(set(counts)) == 1, "items", counts, "as many users in every process")
+            alike = bool(np.all(everywhere == everywhere[:1]))
+            here = [(leaf.shape[1:], leaf.dtype.name) for leaf in jax.tree.leaves(local)]
+            wanted = "of one structure, the same shapes of a user, and dtypes, in every process"
+            require(alike, "items", here, wanted)
         parts = mesh.shape[axis]
         total = own * jax.process_count()
         even = own > 0 and total % parts == 0
         require(even, "items", own, f"{jax.process_count()} times which is a multiple of {parts}")
-        if jax.process_count() > 1:
-            everywhere = np.asarray(multihost_utils.process_allgather(np.int32(own)))
-            same = len(set(everywhere.ravel().tolist())) == 1
-            require(same, "items", everywhere.tolist(), "as many users in every process")
         where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axis))
 
         def whole(leaf: np.ndarray) -> jax.Array:
             return jax.make_array_from_process_local_data(where, leaf, (total, *leaf.shape[1:]))
 
         return jax.tree.map(whole, local)
+
+
+def _told_to_all(own: int, local: UserData) -> np.ndarray:
+    """Of every process its number of users, and words that depend on structure, shapes and dtypes."""
+    shown = [(leaf.shape[1:], leaf.dtype.str) for leaf in jax.tree.leaves(local)]
+    digest = hashlib.sha256(repr((jax.tree.structure(local), shown)).encode()).digest()
+    words = np.frombuffer(digest[:16], np.uint32)
+    told = np.concatenate([np.asarray([own], np.uint32), words])
+    return np.asarray(multihost_utils.process_allgather(told))
 
 
 def num_users(data: UserData) -> int:

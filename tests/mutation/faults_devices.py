@@ -3,6 +3,8 @@
 from tests.mutation import Fault
 
 _TESTS = ("tests/devices/test_devices.py",)
+_PAIRS = ("tests/mechanisms/test_pairwise.py",)
+_CONCENTRATED = "mechanisms/concentrated/"
 _CHUNKS, _SUMS, _DRAWS = "oracles/chunks.py", "_device_sums.py", "mechanisms/_own_draws.py"
 
 FAULTS = (
@@ -31,6 +33,42 @@ FAULTS = (
           "jnp.where(second, jnp.sin(angle), jnp.cos(angle))", "jnp.cos(angle)", _TESTS),
     Fault("devices: words are used twice", _DRAWS,
           "pair + jnp.uint32(which * pairs)", "pair + jnp.uint32(which)", _TESTS),
+    Fault("ring: the last turn is left out", _CONCENTRATED + "_ring.py",
+          "lax.fori_loop(1, half + 1", "lax.fori_loop(1, half", _PAIRS),
+    Fault("ring: who is half a round away is met twice", _CONCENTRATED + "_ring.py",
+          "jnp.where(number < half, 1, 2)", "0", _PAIRS),
+    Fault("ring: both of a shared meeting do the same part", _CONCENTRATED + "_ring.py",
+          "jnp.where(number < half, 1, 2)", "1", _PAIRS),
+    Fault("ring: axes in another order than the mesh's", _CONCENTRATED + "_ring.py",
+          "tuple(name for name in spread.mesh.axis_names if name in given)", "given", _PAIRS),
+    Fault("ring: the first rows of each device are the first of all", _CONCENTRATED + "concentrated_mean.py",
+          "counted = jnp.where(jnp.arange(len(counted)) < num_users, counted, 0)", "pass", _PAIRS),
+    Fault("ring: tallies of guests are dropped", _CONCENTRATED + "_ring.py",
+          "return tally + _sent(of_guest, -half, devices, axis)", "return tally", _PAIRS),
+    Fault("ring: tallies go home to another", _CONCENTRATED + "_ring.py",
+          "_sent(of_guest, -half,", "_sent(of_guest, half - 1,", _PAIRS),
+    Fault("ring: tallies stay where guests leave", _CONCENTRATED + "_ring.py",
+          "guest, of_guest = _sent((guest, of_guest), 1, devices, axis)",
+          "guest = _sent(guest, 1, devices, axis)", _PAIRS),
+    Fault("ring: the rows of all are gathered", _CONCENTRATED + "_ring.py",
+          "        own, tally = alone(rows, *others)\n",
+          "        own, tally = alone(rows, *others)\n"
+          "        tally += 0 * jnp.sum(lax.all_gather(rows[1], axis))\n"
+          "        tally += jnp.isnan(lax.all_gather(jax.tree.leaves(rows[0])[0], axis, tiled=True)[0, 0])\n",
+          _PAIRS),
+    Fault("ring: the guest's absent users count", _CONCENTRATED + "_pairwise.py",
+          "squares = squares + theirs.own(norms[1], second, other, pair[1])[None]",
+          "squares = squares + theirs.block_norms(pair[1])[None]", _PAIRS),
+    Fault("ring: one half of a shared meeting is met twice", _CONCENTRATED + "_pairwise.py",
+          "guest_start = jnp.where(part == 2, middle, 0)", "guest_start = 0 * part", _PAIRS),
+    Fault("ring: both take the score of the rows", _CONCENTRATED + "_pairwise.py",
+          "return counts(of_rows), counts(of_columns)", "return counts(of_rows), counts(of_rows)", _PAIRS),
+    Fault("processes: dtypes of a process are its own", "problems/users.py",
+          "shown = [(leaf.shape[1:], leaf.dtype.str)", "shown = [(leaf.shape[1:], 0)", _TESTS),
+    Fault("processes: who is refused tells nobody", "problems/users.py",
+          "        everywhere = _told_to_all(own, local)",
+          "        require(good, \"items\", found, \"of one number of users\")\n"
+          "        everywhere = _told_to_all(own, local)", _TESTS),
     Fault("devices: noise of the whole on each", "transforms/privatize.py",
           "statistic = _spread.like(statistic, params)", "pass", _TESTS),
 )  # fmt: skip

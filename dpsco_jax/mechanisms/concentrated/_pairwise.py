@@ -24,8 +24,11 @@ of ‖y‖² + ‖y'‖² - 2yy' cost 8uB², the thresholds' own rounding 8u. Wi
 r'² = 1 + 2η and (b) with r² = 1 + 5η/2. Assumed: products and sums are rounded to the dtype (on TPUs
 HIGHEST emulates that in six passes).
 
-Cost: N²·d multiplications (half of a Gram matrix, by symmetry) at the rate of a matrix product,
-shared out among devices if users are sharded; memory of a few blocks of ``block_size`` squared.
+Cost: N²·d multiplications (half of a Gram matrix, by symmetry) at the rate of a matrix product; memory of
+a few blocks of ``block_size`` squared. Of users on several devices each keeps its own vectors, and those of
+the others come by one after the other (``_ring``): the work is shared out, and a device holds the vectors of
+two. There the degrees are those of one device, except that blocks of other shapes (where a device has
+fewer than ``block_size`` users) may round another way, which is within what is promised of every verdict.
 Under ``vmap`` one batch goes after the other: its matrix products are as large as those of one, and so
 is its memory.
 """
@@ -39,7 +42,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Int
 
-from dpsco_jax.mechanisms.concentrated import _sharding
+from dpsco_jax import _spread
+from dpsco_jax.mechanisms.concentrated import _ring
 
 LARGEST_BLOCK = 2048
 _COLUMNS = 256
@@ -107,16 +111,30 @@ def degrees(
     ]
     error = _square_error([leaf.centre for leaf in matrices], reach)
 
-    def share(device: Any, devices: int, rows: Any, centres: Any, radius: Any, *live: Any) -> Any:
-        leaves = [_Leaf(*pair) for pair in zip(rows[0], centres, strict=True)]
-        users = len(rows[1])
-        first_ones = live[0] if live else users
-        blocks = _Blocks(leaves, 1 / radius, users, min(block_size, users), first_ones)
-        return _count(blocks, rows[1], reach, error, device, devices)
+    def blocks(rows: Any, centres: Any, radius: Any, live: Any = None) -> _Blocks:
+        leaves = [_Leaf(*pair) for pair in zip(rows, centres, strict=True)]
+        users = len(rows[0])
+        live = users if live is None else live
+        return _Blocks(leaves, 1 / radius, users, min(block_size, users), live)
+
+    def alone(rows: Any, centres: Any, radius: Any, *live: Any) -> tuple[Any, jax.Array]:
+        own = blocks(rows[0], centres, radius, *live)
+        norms = _present_norms(own, rows[1], reach)
+        return (rows[0], norms), _count(own, norms, error)
+
+    def pairs(
+        tally: Any, of_guest: Any, own: Any, guest: Any, part: Any, centres: Any, radius: Any
+    ) -> tuple[jax.Array, jax.Array]:
+        both = blocks(own[0], centres, radius), blocks(guest[0], centres, radius)
+        return _count_between(tally, of_guest, both, (own[1], guest[1]), error, part)
 
     @jax.custom_batching.sequential_vmap
     def found(rows: Any, centres: Any, radius: Any, *live: Any) -> jax.Array:
-        return _sharding.shared_out(share, rows, centres, radius, *live)
+        spread = _spread.found(rows)
+        if spread is None:
+            return alone(rows, centres, radius, *live)[1]
+        # Rows that are no users are not counted; how many there are is not known of one device.
+        return _ring.met(spread, alone, pairs, rows, centres, radius)
 
     counted = jnp.asarray(counted)
     live: tuple[Any, ...] = () if num_users is None else (num_users,)
@@ -165,18 +183,18 @@ class _Blocks(NamedTuple):
         return jnp.where((first + jnp.arange(width) >= column)[None], centred, 0)
 
     def over_slabs(
-        self, total: jax.Array, term: Callable[[_Leaf, jax.Array, int], jax.Array]
+        self, total: jax.Array, term: Callable[[int, jax.Array, int], jax.Array]
     ) -> jax.Array:
-        """``total`` plus the sum of ``term(leaf, first column, width)`` over all slabs of columns."""
-        for leaf in self.leaves:
+        """``total`` plus the sum of ``term(number of leaf, column, width)`` over all slabs of columns."""
+        for number, leaf in enumerate(self.leaves):
             columns = leaf.rows.shape[1]
             width = min(columns, _COLUMNS)
             if width:
 
                 def add(
-                    i: jax.Array, total: jax.Array, leaf: _Leaf = leaf, width: int = width
+                    i: jax.Array, total: jax.Array, number: int = number, width: int = width
                 ) -> Any:
-                    return total + term(leaf, i * width, width)
+                    return total + term(number, i * width, width)
 
                 total = lax.fori_loop(0, -(-columns // width), add, total)
         return total
@@ -184,7 +202,8 @@ class _Blocks(NamedTuple):
     def block_norms(self, block: jax.Array) -> jax.Array:
         """Squared norms ``[rows]`` of a block, summed in two levels."""
 
-        def term(leaf: _Leaf, column: jax.Array, width: int) -> jax.Array:
+        def term(number: int, column: jax.Array, width: int) -> jax.Array:
+            leaf = self.leaves[number]
             squares = jnp.square(self.slab(leaf, self.start(block), column, width))
             padded = jnp.pad(squares, ((0, 0), (0, -width % _GROUP)))
             return jnp.sum(jnp.sum(padded.reshape(self.rows, -1, _GROUP), axis=2), axis=1)
@@ -200,13 +219,13 @@ class _Blocks(NamedTuple):
 
         return lax.fori_loop(0, self.blocks, add, jnp.zeros(self.num_users, self.inverse.dtype))
 
-    def gram(self, first: jax.Array, second: jax.Array) -> jax.Array:
-        """Dot products ``[rows, rows]`` of the blocks that start at these users."""
+    def gram(self, first: jax.Array, others: "_Blocks", second: jax.Array) -> jax.Array:
+        """Dot products ``[rows, rows]`` of the block that starts at a user with one of ``others``."""
 
-        def term(leaf: _Leaf, column: jax.Array, width: int) -> jax.Array:
+        def term(number: int, column: jax.Array, width: int) -> jax.Array:
             return lax.dot_general(
-                self.slab(leaf, first, column, width),
-                self.slab(leaf, second, column, width),
+                self.slab(self.leaves[number], first, column, width),
+                others.slab(others.leaves[number], second, column, width),
                 (((1,), (1,)), ((), ())),
                 precision=lax.Precision.HIGHEST,
             )
@@ -231,56 +250,103 @@ class _Blocks(NamedTuple):
         other = (block + turn) % self.blocks
         return jnp.minimum(block, other), jnp.maximum(block, other)
 
-    def later(self, at: tuple[jax.Array, jax.Array], places: Any) -> tuple[jax.Array, jax.Array]:
-        """The place so many places later; every pair of blocks has one."""
+    def later(self, at: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """The next place; every pair of blocks has one."""
         block, turn = at
-        return (block + places) % self.blocks, turn + (block + places) // self.blocks
+        return (block + 1) % self.blocks, turn + (block + 1) // self.blocks
 
 
-def _count(
-    blocks: _Blocks, counted: jax.Array, reach: float, error: float, device: Any, devices: int
-) -> jax.Array:
-    """Degrees ``[2, users]`` over every ``devices``-th pair of blocks, from number ``device`` on."""
+def _present_norms(blocks: _Blocks, counted: jax.Array, reach: float) -> jax.Array:
+    """Squared norms ``[users]``, infinite for a vector that is near nobody."""
     norms = blocks.squared_norms()
     present = counted & (norms <= reach**2)
     # An infinite norm makes every comparison false, whatever the Gram entry is.
-    norms = jnp.where(present, norms, jnp.inf)
+    return jnp.where(present, norms, jnp.inf)
+
+
+def _count(blocks: _Blocks, norms: jax.Array, error: float) -> jax.Array:
+    """Degrees ``[2, users]`` over all pairs of blocks."""
 
     def compare(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
         at, tally = carry
-        tally = _with_pair(tally, blocks, norms, error, blocks.pair(at))
-        return blocks.later(at, devices), tally
+        pair = blocks.pair(at)
+        first, second = blocks.start(pair[0]), blocks.start(pair[1])
+        user, other = first + jnp.arange(blocks.rows), second + jnp.arange(blocks.rows)
+        near = _near((blocks, blocks), (norms, norms), error, pair)
+        # Each pair is compared once, so that both its members see the same verdict.
+        of_first, of_second = _sums_of(jnp.where(user[:, None] < other[None], near, 0))
+        tally = _added(tally, first, of_first)
+        return blocks.later(at), _added(tally, second, of_second)
 
-    themselves = jnp.broadcast_to(present & (device == 0), (2, blocks.num_users)).astype(jnp.int32)
-    none = jnp.zeros((), jnp.int32)
-    start = blocks.later((none, none), jnp.asarray(device, jnp.int32))
+    present = jnp.isfinite(norms)
+    themselves = jnp.broadcast_to(present, (2, blocks.num_users)).astype(jnp.int32)
+    start = (jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
     return lax.while_loop(lambda carry: blocks.has(carry[0]), compare, (start, themselves))[1]
 
 
-def _with_pair(
-    tally: jax.Array, blocks: _Blocks, norms: jax.Array, error: float, pair: tuple[Any, Any]
+def _count_between(
+    tally: jax.Array,
+    of_guest: jax.Array,
+    both: tuple[_Blocks, _Blocks],
+    norms: tuple[jax.Array, jax.Array],
+    error: float,
+    part: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Two degrees ``[2, users]`` with the verdicts on pairs of one own vector and one of the guest's added.
+
+    Part 1 is that of the first half of the own blocks; part 2, where the guest is at part 1, that of the
+    guest's second half.
+    """
+    own, guest = both
+    blocks = own.blocks
+    middle = (blocks + 1) // 2
+    own_end = jnp.where(part == 1, middle, blocks)
+    guest_start = jnp.where(part == 2, middle, 0)
+    width = blocks - guest_start
+
+    def compare(place: jax.Array, tallies: Any) -> Any:
+        pair = place // width, guest_start + place % width
+        of_own, of_other = _sums_of(_near(both, norms, error, pair))
+        first, second = own.start(pair[0]), guest.start(pair[1])
+        return _added(tallies[0], first, of_own), _added(tallies[1], second, of_other)
+
+    found: tuple[jax.Array, jax.Array] = lax.fori_loop(
+        0, own_end * width, compare, (tally, of_guest)
+    )
+    return found
+
+
+def _near(
+    both: tuple[_Blocks, _Blocks], norms: tuple[Any, Any], error: float, pair: tuple[Any, Any]
 ) -> jax.Array:
-    """The degrees ``[2, users]`` with the verdicts on one pair of blocks added."""
-    first, second = blocks.start(pair[0]), blocks.start(pair[1])
-    gram = blocks.gram(first, second)
-    user, other = first + jnp.arange(blocks.rows), second + jnp.arange(blocks.rows)
-    squares = blocks.own(norms, first, user, pair[0])[:, None]
-    squares = squares + blocks.own(norms, second, other, pair[1])[None]
+    """Verdicts ``[rows, rows]`` on the vectors of one block and of another, packed."""
+    ours, theirs = both
+    first, second = ours.start(pair[0]), theirs.start(pair[1])
+    gram = ours.gram(first, theirs, second)
+    user, other = first + jnp.arange(ours.rows), second + jnp.arange(theirs.rows)
+    squares = ours.own(norms[0], first, user, pair[0])[:, None]
+    squares = squares + theirs.own(norms[1], second, other, pair[1])[None]
     squares -= 2 * gram
     near = (squares <= 1 + error).astype(jnp.float32)
     near_twice = (squares <= 4 + 9 * error).astype(jnp.float32)
-    # Each pair is compared once, so that both its members see the same verdict.
-    once = jnp.where(user[:, None] < other[None], near + _PACK * near_twice, 0)
-    ones = jnp.ones(blocks.rows, jnp.float32)
-    sums = (
-        (first, jnp.dot(once, ones, precision=lax.Precision.HIGHEST)),
-        (second, jnp.dot(ones, once, precision=lax.Precision.HIGHEST)),
-    )
-    for start, total in sums:
-        counts = jnp.stack(jnp.divmod(total.astype(jnp.int32), _PACK)[::-1])
-        counts += lax.dynamic_slice_in_dim(tally, start, blocks.rows, 1)
-        tally = lax.dynamic_update_slice_in_dim(tally, counts, start, 1)
-    return tally
+    return near + _PACK * near_twice
+
+
+def _sums_of(packed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Counts ``[2, rows]`` of the rows, and of the columns, of packed verdicts."""
+    ones = jnp.ones(len(packed), jnp.float32)
+
+    def counts(total: jax.Array) -> jax.Array:
+        return jnp.stack(jnp.divmod(total.astype(jnp.int32), _PACK)[::-1])
+
+    of_rows = jnp.dot(packed, ones, precision=lax.Precision.HIGHEST)
+    of_columns = jnp.dot(ones, packed, precision=lax.Precision.HIGHEST)
+    return counts(of_rows), counts(of_columns)
+
+
+def _added(tally: jax.Array, start: jax.Array, counts: jax.Array) -> jax.Array:
+    counts += lax.dynamic_slice_in_dim(tally, start, counts.shape[1], 1)
+    return lax.dynamic_update_slice_in_dim(tally, counts, start, 1)
 
 
 def _square_error(vector: Any, reach: float) -> float:

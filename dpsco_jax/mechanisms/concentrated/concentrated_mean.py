@@ -178,24 +178,25 @@ def mean_deviation(
     Blocks of 256 users are summed plainly, the blocks with compensation, so that the rounding does
     not grow with the number of users: it is of the order of 2^-24 of the largest deviation with a
     positive weight. Sensitivities are those of real arithmetic. With ``num_users`` only so many rows, the
-    first ones, are read.
+    first ones, count.
     """
     vectors, anchor = _arrays(vectors, anchor)
     require_number("weights", weights, "an array of real numbers")
     _require_live(num_users, _num_users(vectors))
     counted = jnp.asarray(weights)
     spread = _spread.found(vectors)
+    # The first rows of all are not the first of each device, which reads its own: others have no weight.
+    live = num_users if spread is None else None
 
     def sums(rows: Any, counted: jax.Array, anchor: Any) -> Any:
         none = jnp.zeros([], counted.dtype)
-        ones = _weighted_sum(jnp.ones_like(counted), counted, none, num_users)
+        ones = _weighted_sum(jnp.ones_like(counted), counted, none, live)
         return ones, jax.tree.map(
-            lambda leaf, at: _weighted_sum(leaf, counted, at, num_users), rows, anchor
+            lambda leaf, at: _weighted_sum(leaf, counted, at, live), rows, anchor
         )
 
     if num_users is not None:
         counted = jnp.where(jnp.arange(len(counted)) < num_users, counted, 0)
-        require(spread is None, "num_users", num_users, "None for users on several devices")
     if spread is None:
         total, weighted = sums(vectors, counted, anchor)
     else:

@@ -33,7 +33,7 @@ def norm_bound(use: Terms, rows: int, share: float = 0.0) -> jax.Array:
     """
     _, stack, products, columns = use.right.shape
     gamma = _terms.gamma_of(3 * products + columns + stack + _terms.OTHER_ROUNDINGS)
-    lengths = jnp.sum(_terms.lengths(use.right), axis=2)  # [examples, S]
+    lengths = jnp.sum(_terms.lengths_of(use.right), axis=2)  # [examples, S]
     whole = jnp.sqrt(jnp.sum(jnp.square(lengths), axis=1) + stack * _terms.FLUSHED)
     squares = jnp.sum(jnp.square(_sums_of_equal(use, rows)), axis=3)
     square = jnp.sum(jnp.sum(squares, axis=2) + products * columns * _terms.FLUSHED, axis=1)

@@ -68,7 +68,7 @@ def _pairs(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.swapaxes(jnp.take_along_axis(b, a[..., None, :], axis=3), -1, -2)
 
 
-def lengths(vectors: jax.Array) -> jax.Array:
+def lengths_of(vectors: jax.Array) -> jax.Array:
     """Upper bounds of the norms, up to roundings; one for unit vectors."""
     if vectors.ndim == 3:
         return jnp.ones(vectors.shape, jnp.float32)
@@ -97,7 +97,7 @@ def norm_bound(uses: list[Terms], swapped: list[bool], share: float = 0.0) -> ja
     sides = [
         (u.right, u.left) if s else (u.left, u.right) for u, s in zip(uses, swapped, strict=True)
     ]
-    lengths = [(lengths(left), lengths(right)) for left, right in sides]
+    lengths = [(lengths_of(left), lengths_of(right)) for left, right in sides]
     longest = _total([jnp.sum(left * right, axis=2) for left, right in lengths])  # [examples, S]
     terms = sum(left.shape[-1] + right.shape[-1] for left, right in sides)
     products = sum(use.num_products for use in uses)

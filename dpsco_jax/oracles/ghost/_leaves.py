@@ -143,8 +143,11 @@ def cost_of_factors(uses: tuple[Ruled, ...]) -> int:
 
 def cost_of_products(uses: tuple[Ruled, ...]) -> int:
     """The same where the gradient of an example is built, and read twice more."""
-    stack, _, rows, columns = uses[0].sizes
-    return sum(math.prod(use.sizes) for use in uses) + 2 * stack * rows * columns
+    stack, products, rows, columns = uses[0].sizes
+    added = sum(math.prod(use.sizes) for use in uses)
+    if len(uses) == 1 and uses[0].rule.looked_up:
+        added = stack * products * columns
+    return added + 2 * stack * rows * columns
 
 
 def _exchanged(uses: tuple[Ruled, ...]) -> tuple[bool, ...] | None:

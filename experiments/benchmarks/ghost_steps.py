@@ -1,6 +1,6 @@
 """One private step of a network by ghost clipping: against the step without privacy, jax_privacy and optax.
 
-What it computes: seconds of a step (clipped sum, noise, update) of four models; jax_privacy with its best
+What it computes: seconds of a step (clipped sum, noise, update) of five models; jax_privacy with its best
 microbatch of several; temporaries of the transformer's step, as the compiler reports them. On a CPU costs are
 processor seconds of all threads, which other programs touch less.
 
@@ -182,6 +182,7 @@ def rows(small: bool = False, opacus: str | None = None) -> Iterator[Row]:
         yield from compared(sequences, (), target=0.5, with_optax=False)
         yield _memory(sequences)
         yield from compared(models.factorization(50, 20, 8), (), target=None, with_optax=False)
+        yield from compared(models.bags(40, 4, 12), (), target=None, with_optax=False)
         return
     accelerator = jax.default_backend() != "cpu"
     if opacus is not None and not accelerator:
@@ -197,6 +198,9 @@ def rows(small: bool = False, opacus: str | None = None) -> Iterator[Row]:
         few = users == 1_000
         case = models.factorization(users, items)
         yield from compared(case, (None,) if few else (), target=None, with_optax=few)
+    for table in (1_000, 20_000):
+        peer = (8,) if table == 1_000 else ()
+        yield from compared(models.bags(table), peer, target=None, with_optax=False)
     if accelerator:
         large = models.transformer(64, 256, 512, 4, 8192)
         yield from compared(large, (16,), target=0.5, with_optax=False)

@@ -165,3 +165,25 @@ def factorization(users: int, items: int, number: int = 1024, width: int = 32) -
         return jnp.square(predicted - rating)
 
     return Case(f"factorization, {users:,} x {items:,}, {number} ratings", loss, params, batch)
+
+
+def bags(rows: int, number: int = 256, look_ups: int = 128, width: int = 16) -> Case:
+    """Sequences of many tokens: a table that every example looks up again and again, in front of a sum."""
+    keys = jax.random.split(jax.random.key(7), 4)
+    params = {
+        "table": jax.random.normal(keys[0], (rows, width)) * 0.1,
+        "out": jax.random.normal(keys[1], (width,)) * 0.1,
+    }
+    batch = (
+        jax.random.randint(keys[2], (number, look_ups), 0, rows),
+        jax.random.normal(keys[3], (number,)),
+    )
+
+    def loss(params: Any, example: tuple[jax.Array, ...]) -> jax.Array:
+        tokens, target = example
+        hidden = jnp.tanh(params["table"][tokens])
+        return jnp.square(jnp.mean(hidden, axis=0) @ params["out"] - target)
+
+    return Case(
+        f"bags of {look_ups} look-ups, {rows:,} rows, {number} examples", loss, params, batch
+    )

@@ -4,6 +4,7 @@ from tests.mutation import Fault
 
 _TESTS = ("tests/oracles/test_ghost.py",)
 _OF_BOUNDS = ("tests/oracles/test_ghost_bounds.py",)
+_OF_LOOK_UPS = ("tests/oracles/test_ghost_look_ups.py",)
 _OF_RULES = ("tests/oracles/test_ghost_rules.py",)
 _TERMS = "oracles/ghost/_terms.py"
 _SUMS = "oracles/ghost/sums.py"
@@ -11,6 +12,7 @@ _PARTS = "oracles/ghost/_parts.py"
 _RULES = "oracles/ghost/rules.py"
 _WALK = "oracles/ghost/_walk.py"
 _ADDING = "oracles/ghost/_adding.py"
+_MERGED = "oracles/ghost/_merged.py"
 
 FAULTS = (
     Fault(
@@ -37,7 +39,7 @@ FAULTS = (
     Fault(
         "ghost: lengths vanish",
         _TERMS,
-        "jnp.sqrt(square + vectors.shape[-1] * _FLUSHED)",
+        "jnp.sqrt(square + vectors.shape[-1] * FLUSHED)",
         "jnp.sqrt(square)",
         _OF_BOUNDS,
     ),
@@ -250,5 +252,75 @@ FAULTS = (
         "(whole, _sums.remainder(total)) if",
         "(whole, _sums.rounded(total)) if",
         _OF_BOUNDS,
+    ),
+    Fault(
+        "ghost: equal look-ups are not added up",
+        _MERGED,
+        "more = jnp.where(same[..., None], vectors[..., :-step, :], 0)",
+        "more = 0 * jnp.where(same[..., None], vectors[..., :-step, :], 0)",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: look-ups are not sorted before equal ones are added up",
+        _MERGED,
+        "both = lax.sort(both, dimension=2)",
+        "both = both + 0",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: look-ups of any two rows are added up",
+        _MERGED,
+        "same = number[..., step:] == number[..., :-step]",
+        "same = number[..., step:] >= number[..., :-step]",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: what rounding takes from equal look-ups that cancel is not added",
+        _MERGED,
+        "(1 + 2 * gamma) + gamma * whole",
+        "(1 + 2 * gamma)",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: the last row that is met is lost",
+        _MERGED,
+        "constant_values=True",
+        "constant_values=False",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: equal look-ups are added up in steps that end too early",
+        _MERGED,
+        "while step < products:",
+        "while 2 * step < products:",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: vectors stay in the order in which they were looked up",
+        _MERGED,
+        "return number, jnp.take_along_axis(use.right, place[..., None], axis=2)",
+        "return number, use.right",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: an example with NaN in one of many look-ups counts",
+        _MERGED,
+        "jnp.where(bad, jnp.inf,",
+        "jnp.where(bad, 1.0,",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: look-ups that cancel count as nothing where others round with them",
+        _MERGED,
+        "jnp.maximum(bound, share * (1 + 2 * gamma) * whole)",
+        "jnp.maximum(bound, 0 * whole)",
+        _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: stacks of tables beyond the first are not measured",
+        _MERGED,
+        "squares = jnp.sum(jnp.square(_sums_of_equal(use, rows)), axis=3)",
+        "squares = jnp.sum(jnp.square(_sums_of_equal(use, rows)[:, :1]), axis=3)",
+        _OF_LOOK_UPS,
     ),
 )

@@ -3,7 +3,9 @@
 What it computes: for each use of parameters the rule of its equation, and for each leaf
 
 - ``"factors"``: all its uses have rules and are the leaf rearranged, so that norm and weighted sum come from
-  factors (``_terms``), and this takes fewer products than building the gradient of every example;
+  factors (``_terms``), and this takes fewer products than building the gradient of every example.
+  Where a table is looked up many times, equal rows are added up first (``_merged``), if that is cheaper
+  than all pairs of look-ups;
 - ``"products"``: as before, but the gradients are built, from the factors;
 - ``"rows"``: gradients are built by differentiating its uses, whatever they are.
 
@@ -52,12 +54,14 @@ class Way(NamedTuple):
         uses: by rule; empty for rows.
         swapped: of which of them K and N are those of the others, exchanged.
         why: in words.
+        merged: whether the norm is that of sums of equal rows (``_merged``), not of pairs of products.
     """
 
     name: str
     uses: tuple[Ruled, ...]
     swapped: tuple[bool, ...]
     why: str
+    merged: bool = False
 
 
 def ways(program: Program) -> list[Way]:
@@ -88,28 +92,62 @@ def _way(program: Program, ruled: list[Ruled | str], mine: list[int]) -> Way:
     if longest_sum(uses) > MOST_TERMS:
         return Way("products", uses, swapped, f"sums of {longest_sum(uses):,} terms round too much")
     if factors <= whole:
-        return Way("factors", uses, swapped, f"{factors:,} against {whole:,} products an example")
+        merged = pays_to_merge(uses)
+        how = "equal rows added up, " if merged else ""
+        why = f"{how}{factors:,} against {whole:,} products an example"
+        return Way("factors", uses, swapped, why, merged)
     return Way("products", uses, swapped, f"{whole:,} against {factors:,} products an example")
 
 
 def longest_sum(uses: tuple[Ruled, ...]) -> int:
     """Terms that a norm by factors adds up in a row."""
-    return sum(use.sizes[2] + use.sizes[3] + 2 * use.sizes[1] for use in uses) + uses[0].sizes[0]
+    total = uses[0].sizes[0]
+    for use in uses:
+        _, products, rows, columns = use.sizes
+        # Unit vectors that are known by their numbers are compared, not multiplied out.
+        total += (products if use.rule.looked_up else rows) + columns + 2 * products
+    return total
+
+
+def pays_to_merge(uses: tuple[Ruled, ...]) -> bool:
+    """Whether equal rows are added up: of a table with one use, a look-up, of many rows."""
+    if len(uses) > 1 or not uses[0].rule.looked_up or uses[0].sizes[1] == 1:
+        return False
+    return _cost_of_merging(uses[0]) <= _cost_of_pairs(uses[0])
+
+
+def _cost_of_merging(use: Ruled) -> int:
+    """Of one norm; with ``_cost_of_pairs`` in about nanoseconds of a CPU."""
+    _, products, _, columns = use.sizes
+    return products * (products - 1).bit_length() * (columns + 8) * 5 // 8
+
+
+def _cost_of_pairs(use: Ruled) -> int:
+    _, products, _, columns = use.sizes
+    return products**2 * (columns + 48) // 32
 
 
 def cost_of_factors(uses: tuple[Ruled, ...]) -> int:
     """Products for the norm and the weighted sum of one example."""
     number = sum(use.sizes[1] for use in uses)
     stack, _, rows, columns = uses[0].sizes
-    norm = rows + columns if number == 1 else number**2 * (rows + columns)
+    if number == 1:
+        norm = rows + columns
+    elif len(uses) == 1 and uses[0].rule.looked_up:
+        norm = min(_cost_of_merging(uses[0]), _cost_of_pairs(uses[0]))
+    else:
+        norm = number**2 * (rows + columns)
     sums = sum(math.prod(u.sizes) if not u.rule.looked_up else u.sizes[1] * columns for u in uses)
     return stack * norm + sums
 
 
 def cost_of_products(uses: tuple[Ruled, ...]) -> int:
     """The same where the gradient of an example is built, and read twice more."""
-    stack, _, rows, columns = uses[0].sizes
-    return sum(math.prod(use.sizes) for use in uses) + 2 * stack * rows * columns
+    stack, products, rows, columns = uses[0].sizes
+    added = sum(math.prod(use.sizes) for use in uses)
+    if len(uses) == 1 and uses[0].rule.looked_up:
+        added = stack * products * columns
+    return added + 2 * stack * rows * columns
 
 
 def _exchanged(uses: tuple[Ruled, ...]) -> tuple[bool, ...] | None:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from dpsco_jax import _sums
 from dpsco_jax.geometry import norms
-from dpsco_jax.oracles.ghost import _adding, _terms, _walk
+from dpsco_jax.oracles.ghost import _adding, _merged, _terms, _walk
 from dpsco_jax.oracles.ghost._leaves import Ruled, Way, ways
 from dpsco_jax.oracles.ghost._program import Program, Use
 from dpsco_jax.oracles.ghost._terms import Terms
@@ -54,8 +54,11 @@ class Parts(NamedTuple):
         for leaf in group:
             made = self.factors[leaf]
             if made is not None:
-                share = self.plans[leaf].share
-                lengths.append(_terms.norm_bound(made, list(self.ways[leaf].swapped), share))
+                share, way = self.plans[leaf].share, self.ways[leaf]
+                if way.merged:
+                    lengths.append(_merged.norm_bound(made[0], way.uses[0].sizes[2], share))
+                else:
+                    lengths.append(_terms.norm_bound(made, list(way.swapped), share))
         built = [self.rows[leaf] for leaf in group if self.rows[leaf] is not None]
         if built:
             lengths.append(jax.vmap(_norm_of_rows)(built))

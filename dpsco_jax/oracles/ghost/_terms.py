@@ -17,7 +17,8 @@ terms of second order: docs/privacy/ghost.md, section 1, has the proof. Weights 
 to be zero. An example whose squared norms leave the range of float32 has an infinite bound; so has one with
 NaN.
 
-Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held for an example.
+Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held for an example; look-ups take
+T²·N, and ``_merged`` is for many of them.
 """
 
 from typing import NamedTuple
@@ -28,8 +29,8 @@ from jax import lax
 
 FULL = lax.Precision.HIGHEST
 _UNIT = 2.0**-24
-_FLUSHED = 2.0**-126
-_OTHER_ROUNDINGS = 16
+FLUSHED = 2.0**-126
+OTHER_ROUNDINGS = 16
 LEAST_WEIGHT = 2.0**-43  # √f/γ for the least γ, that of 16 roundings
 
 
@@ -67,12 +68,12 @@ def _pairs(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.swapaxes(jnp.take_along_axis(b, a[..., None, :], axis=3), -1, -2)
 
 
-def _lengths(vectors: jax.Array) -> jax.Array:
+def lengths_of(vectors: jax.Array) -> jax.Array:
     """Upper bounds of the norms, up to roundings; one for unit vectors."""
     if vectors.ndim == 3:
         return jnp.ones(vectors.shape, jnp.float32)
     square = jnp.sum(jnp.square(vectors), axis=-1)
-    return jnp.sqrt(square + vectors.shape[-1] * _FLUSHED)
+    return jnp.sqrt(square + vectors.shape[-1] * FLUSHED)
 
 
 def _added(pairs: jax.Array) -> jax.Array:
@@ -80,7 +81,7 @@ def _added(pairs: jax.Array) -> jax.Array:
     return jnp.sum(lax.optimization_barrier(jnp.sum(pairs, axis=3)), axis=2)
 
 
-def _gamma(roundings: int) -> float:
+def gamma_of(roundings: int) -> float:
     return roundings * _UNIT / (1 - roundings * _UNIT)
 
 
@@ -96,13 +97,13 @@ def norm_bound(uses: list[Terms], swapped: list[bool], share: float = 0.0) -> ja
     sides = [
         (u.right, u.left) if s else (u.left, u.right) for u, s in zip(uses, swapped, strict=True)
     ]
-    lengths = [(_lengths(left), _lengths(right)) for left, right in sides]
+    lengths = [(lengths_of(left), lengths_of(right)) for left, right in sides]
     longest = _total([jnp.sum(left * right, axis=2) for left, right in lengths])  # [examples, S]
     terms = sum(left.shape[-1] + right.shape[-1] for left, right in sides)
     products = sum(use.num_products for use in uses)
     blocks = len(uses) * (len(uses) + 1) // 2
-    gamma = _gamma(terms + 2 * products + longest.shape[1] + blocks + _OTHER_ROUNDINGS)
-    whole = jnp.sqrt(jnp.sum(jnp.square(longest), axis=1) + longest.shape[1] * _FLUSHED)
+    gamma = gamma_of(terms + 2 * products + longest.shape[1] + blocks + OTHER_ROUNDINGS)
+    whole = jnp.sqrt(jnp.sum(jnp.square(longest), axis=1) + longest.shape[1] * FLUSHED)
     if products == 1:
         return whole * (1 + 2 * gamma)
     square = jnp.zeros(longest.shape, longest.dtype)
@@ -111,11 +112,11 @@ def norm_bound(uses: list[Terms], swapped: list[bool], share: float = 0.0) -> ja
         for other_left, other_right in sides[:i]:
             pairs = _pairs(left, other_left) * _pairs(right, other_right)
             square = square + 2 * _added(pairs)
-    slack = gamma * jnp.square(longest) + (4 * products**2 + 8) * _FLUSHED
+    slack = gamma * jnp.square(longest) + (4 * products**2 + 8) * FLUSHED
     for vectors, others in ((0, 1), (1, 0)):
         entries = max(side[vectors].shape[-1] for side in sides)
         of_others = _total([jnp.sum(pair[others], axis=2) for pair in lengths])
-        slack = slack + jnp.square((2 * entries * _FLUSHED) ** 0.5 * of_others)
+        slack = slack + jnp.square((2 * entries * FLUSHED) ** 0.5 * of_others)
     total = jnp.sum(jnp.maximum(square, 0) + slack, axis=1)
     bound = jnp.sqrt(total) * (1 + 2 * gamma) + gamma * whole
     # NaN must not be lost in a maximum.

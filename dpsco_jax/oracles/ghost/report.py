@@ -69,7 +69,9 @@ class Report(NamedTuple):
 def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Report:
     """How ``clipped_sum`` gets the sum of clipped gradients of this loss, leaf by leaf.
 
-    - ``"factors"``: norms and sums come from activations and cotangents; no gradient is built.
+    - ``"factors"``: norms and sums come from activations and cotangents; no gradient is built. Of a
+      table that is looked up many times "equal rows added up" says that its norm is that of at most as many
+      rows, whatever its size.
     - ``"products"``: the gradient of every example is built from them, since it is small beside them.
     - ``"rows"``: the gradient of every example is built by differentiating the equations where the leaf
       comes in. This is always right, and dear for large leaves: the reason says what to write otherwise.
@@ -93,12 +95,15 @@ def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Repor
     leaves = []
     for (path, leaf), way in zip(paths, _leaves.ways(program), strict=True):
         size = math.prod(leaf.shape)
-        held = {"factors": _pairs(way), "unused": 0}.get(way.name, size)
+        held = {"factors": _held(way), "unused": 0}.get(way.name, size)
         name = jax.tree_util.keystr(path) or "params"
         leaves.append(LeafReport(name, tuple(leaf.shape), way.name, way.why, held))
     return Report(tuple(leaves))
 
 
-def _pairs(way: _leaves.Way) -> int:
+def _held(way: _leaves.Way) -> int:
+    if way.merged:
+        stack, number, _, columns = way.uses[0].sizes
+        return stack * number * columns
     number = sum(use.sizes[1] for use in way.uses)
     return way.uses[0].sizes[0] * number**2 if number > 1 else 0

@@ -453,8 +453,9 @@ def test_chains_in_two_dimensions_end_in_the_law_of_a_grid(lanes):
 
 def test_constant_time_makes_the_same_draws():
     drift, transform = 0.4, _quadratic(1)
-    made = []
-    for constant in (False, True):
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def end(key, constant):
         moves = llt_sampler.oracle(
             lambda x, s: jnp.abs(x[0] - s),
             jnp.asarray([-1.0, 2.0]),
@@ -468,8 +469,8 @@ def test_constant_time_makes_the_same_draws():
             num_newton=12,
             constant_time=constant,
         )
-        end = llt_sampler.alternate(
-            *(jax.random.key(7), moves, transform, 1),
+        return llt_sampler.alternate(
+            *(key, moves, transform, 1),
             drift=drift,
             radius=200.0,
             num_steps=6,
@@ -477,7 +478,9 @@ def test_constant_time_makes_the_same_draws():
             num_starts=20,
             constant_time=constant,
         )
-        made.append((float(end.params[0]), int(end.num_accepted)))
+
+    ends = [end(jax.random.key(7), constant) for constant in (False, True)]
+    made = [(float(end.params[0]), int(end.num_accepted)) for end in ends]
     assert math.isclose(made[0][0], made[1][0], rel_tol=1e-12)
     assert made[0][1] == made[1][1] == 6
 

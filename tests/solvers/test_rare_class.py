@@ -201,16 +201,20 @@ def test_noise_of_a_step_on_the_intercept_moves_no_margin_by_more_than_a_half():
     problem = Problem(LOGISTIC, num_users=users, items_per_user=1, dim=1)
     plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0, start_steps=1)
     plan = dataclasses.replace(plan, start_multiplier=20.0, margin_scale=100.0)
-    labels = (jax.random.uniform(jax.random.key(1), (users, 1)) < jax.nn.sigmoid(-6.0)) + 0.0
-    rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
-    data = linear.prepare(LOGISTIC.linear_model, rows, 1)
-    given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.full(1, -6.0), True)
 
     @jax.jit
-    def one(key):
-        return _first_intercept.released(key, plan, LOGISTIC, *given)[0][0]
+    def moves(keys):
+        labels = (jax.random.uniform(jax.random.key(1), (users, 1)) < jax.nn.sigmoid(-6.0)) + 0.0
+        rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
+        data = linear.prepare(LOGISTIC.linear_model, rows, 1)
+        given = (jnp.asarray(1.0), Bends(0.25, 1.0, 0.25), data, jnp.full(1, -6.0), True)
 
-    moved = np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(2), runs))) + 6.0
+        def one(key):
+            return _first_intercept.released(key, plan, LOGISTIC, *given)[0][0]
+
+        return jax.lax.map(one, keys) + 6.0
+
+    moved = np.asarray(moves(jax.random.split(jax.random.key(2), runs)))
     assert 0.4 < np.sqrt(np.mean(np.square(moved))) < 0.6
 
 
@@ -219,20 +223,29 @@ def test_noise_does_not_make_a_class_rarer_than_it_could_show():
     problem = Problem(LOGISTIC, num_users=users, items_per_user=1, dim=1)
     plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0, start_steps=400)
     plan = dataclasses.replace(plan, start_multiplier=30.0, margin_scale=100.0)
-    rows = UserData(Example(jnp.ones((users, 1, 1)), jnp.zeros((users, 1))), None)
-    data = linear.prepare(LOGISTIC.linear_model, rows, 1)
     bends = Bends(0.25, 1.0, 0.25)
-    given = (jnp.asarray(1.0), bends, data, jnp.zeros(1), True)
     # Of the average of 400 steps, each of which has 2·30/1000.
     stddev = 0.06 * (1.8 / 400) ** 0.5
     assert float(_first_intercept.prior(plan, 1.0, bends).slope_stddev) == pytest.approx(stddev)
-    found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
+
+    @jax.jit
+    def run(labels):
+        rows = UserData(Example(jnp.ones((users, 1, 1)), labels), None)
+        data = linear.prepare(LOGISTIC.linear_model, rows, 1)
+        given = (jnp.asarray(1.0), bends, data, jnp.zeros(1), True)
+        found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
+        none = jnp.zeros((), jnp.int32)
+        known = whitened_sgd._Classes(found[0], none, 1, stddev, jnp.asarray(True))
+        elsewhere = known._replace(constant=jnp.asarray(False))
+        informed = (
+            whitened_sgd._informed(plan, LOGISTIC, bends, of)[0] for of in (known, elsewhere)
+        )
+        return found, *informed
+
+    found, bounded, unbounded = run(jnp.zeros((users, 1)))
     assert float(found[0]) < float(_logit(stddev)) - 0.5
-    known = whitened_sgd._Classes(found[0], jnp.zeros((), jnp.int32), 1, stddev, jnp.asarray(True))
-    bounded, _, _ = whitened_sgd._informed(plan, LOGISTIC, bends, known)
     assert float(bounded) == pytest.approx(float(_logit(stddev)), rel=1e-4)
-    elsewhere = known._replace(constant=jnp.asarray(False))
-    assert whitened_sgd._informed(plan, LOGISTIC, bends, elsewhere)[0] == found[0]
+    assert unbounded == found[0]
 
 
 @pytest.mark.parametrize("start", [-4.0, -3.0, 3.0, 5.0])

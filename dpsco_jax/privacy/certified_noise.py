@@ -22,8 +22,6 @@ from dpsco_jax.privacy import accountants, pld
 from dpsco_jax.privacy._kinds import Release, repeated
 
 _LEAST = math.log(0.01)  # with so little noise, what protects is the sampling alone
-_SECANTS = 8
-_STEEPEST = 50.0  # slope of log ε that secants trust
 _UNDER_BUDGET = 2e-5  # calibration stops when ε is below its target by at most this, relative
 
 
@@ -86,28 +84,6 @@ def certified_noise_multiplier(
     if near == _LEAST:
         return math.exp(_LEAST)
     return math.exp(decreasing_root(excess, near, _UNDER_BUDGET))
-
-
-def quick_root(
-    excess: Callable[[float], float], start: float, under: float, low: float, high: float
-) -> float:
-    """Like ``root_above``, for a smooth function: secants first, which close in on the root faster.
-
-    Where some secants have not found it, the bracket of ``root_above`` takes over.
-    """
-    before, at_before, point, value = math.nan, math.nan, start, excess(start)
-    for _ in range(_SECANTS):
-        if -under <= value <= 0.0:
-            return point
-        # The first step is right for a slope of -1.
-        slope = -1.0 if math.isnan(before) else (value - at_before) / (point - before)
-        if not -_STEEPEST < slope < -1.0 / _STEEPEST:
-            break
-        target = point - (value + 0.5 * under) / slope
-        if not low <= target <= high or abs(target - point) > 3.0:
-            break
-        before, at_before, point, value = point, value, target, excess(target)
-    return root_above(excess, point, under, low, high)
 
 
 class _AtEndError(Exception):

@@ -27,13 +27,12 @@ from dpsco_jax._checks import (
     require_real,
     require_relation,
 )
-from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy import accountants
 from dpsco_jax.privacy._kinds import Composition, repeated
+from dpsco_jax.privacy.calibration import calibrate
 from dpsco_jax.privacy.certificates import Certificate, certificate_of
-from dpsco_jax.privacy.certified_noise import certified_noise_multiplier, quick_root
+from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.item_sampling import PoissonItems
@@ -46,7 +45,6 @@ ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
 _LEDGER_ROUNDING = 2e-5
 _LEAST_MULTIPLIER = 0.01
-_UNDER_TARGET = 1e-6  # of ε, relative, of a calibration by Rényi curves
 
 
 @runtime_checkable
@@ -101,35 +99,17 @@ class GaussianSteps(NamedTuple):
                 self.scheme, self.num_steps, epsilon, delta, self.relation
             )
         else:
-            # The ledger adds in float32 and rounds up: leave it the room.
-            value = self._by_renyi_curves((1 - _LEDGER_ROUNDING) * epsilon, delta)
-        return float32_above(value)
-
-    def _by_renyi_curves(self, target: float, delta: float) -> float:
-        """The multiplier at which ε of the Rényi curve is at most the target, and within 1e-6 of it."""
-
-        @functools.cache
-        def excess(log_multiplier: float) -> float:
-            spent = self.ledger_epsilon(math.exp(log_multiplier), delta)
-            ratio = math.log(min(max(spent / target, 1e-4), 1e4))
-            return ratio if spent <= target else max(ratio, 1e-15)
-
-        # The sensitivity may be that of one of a user's items. Where few are sampled, about as much less
-        # noise will do as fewer are, down to a multiplier of about one.
-        most = getattr(self.scheme, "items_per_user", 1)
-        unsampled = accountants.gaussian_noise_multiplier(target, delta) * math.sqrt(self.num_steps)
-        rate = 1.0
-        if isinstance(self.scheme, WithoutReplacement):
-            rate = self.scheme.batch_size / self.scheme.population_size
-        guess = min(1.5 * rate * unsampled + 0.5 * (rate < 1.0), 1.05 * unsampled) * most
-        low, high = _LEAST_MULTIPLIER, 2 * most * math.sqrt(self.num_steps) / delta
-        start = math.log(min(max(guess, low), high))
-        found = quick_root(excess, start, _UNDER_TARGET, math.log(low), math.log(high))
-        if found == math.inf:
-            raise Infeasible(
-                f"epsilon must be what some value between {low:g} and {high:g} meets, got {target}"
+            # The ledger adds in float32 and rounds up: leave it the room. The sensitivity may be that of
+            # one of a user's items.
+            most = getattr(self.scheme, "items_per_user", 1)
+            value = calibrate(
+                self.loss,
+                (1 - _LEDGER_ROUNDING) * epsilon,
+                delta,
+                _LEAST_MULTIPLIER,
+                2 * most * math.sqrt(self.num_steps) / delta,
             )
-        return math.exp(found)
+        return float32_above(value)
 
     def loss(self, noise_multiplier: Any) -> PrivacyLoss:
         """The Rényi curve of the run with this noise, which may be traced."""

@@ -20,7 +20,7 @@ here reads data, so choosing costs nothing; all candidates are planned for REPLA
 
 Cost: 0.2 to 0.9 s for plans by prediction or by seconds of smooth losses, since candidates that take long to
 plan and cannot win are left out (``_auto_rows``); 3 to 6 s for losses that are not smooth, of which fewer can
-be, and by bound, where all are planned; then that of the chosen solver.
+be; more by bound, where all are planned (docs/benchmarks.md); then that of the chosen solver.
 
 Example:
     >>> import jax

@@ -58,7 +58,7 @@ FAULTS = (
           "jax.random.split(jax.random.fold_in(draw_key, 0))",
           (*rows("finite_class, plain"), "tests/mechanisms/test_private_selection.py")),
     Fault("winsorized: coordinates have one key", "mechanisms/winsorized/winsorized_mean.py",
-          "jax.random.fold_in(key, index), values", "jax.random.fold_in(key, 0), values",
+          "jax.random.fold_in(of_run, index)", "jax.random.fold_in(of_run, 0)",
           (*rows("winsorized_erm, winsorized"), "tests/mechanisms/test_winsorized_mean.py")),
     Fault("repetition does not multiply divergences", "privacy/loss.py",
           "rdp=xp.where(none, 0.0, rdp * xp.where(none, 1.0, times[..., None])),",

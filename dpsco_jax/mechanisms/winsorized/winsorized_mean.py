@@ -170,22 +170,33 @@ def _noisy_mean_in_box(
     return rotations.rotate_back(signs, noised, releases.dim)
 
 
-@jax.custom_batching.sequential_vmap
 def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, ...]) -> Array:
-    """The mean of rotated rows, each coordinate clipped to an interval of its own; ``numbers`` are those."""
-    # Users last: sorting and adding along contiguous memory.
-    columns = lax.optimization_barrier(rotations.rotate(signs, rows).T)
+    """The mean of rotated rows, each coordinate clipped to an interval of its own; ``numbers`` are those.
 
-    def one_coordinate(column: tuple[Array, Array]) -> Array:
-        index, values = column
-        interval = ranges.private_range(jax.random.fold_in(key, index), values, *numbers)
-        return _mean_in_interval(values, interval)
+    Runs that are mapped over go one after the other. They may have one key, as lanes of a map may; the check
+    of key reuse would take the loop over them for a reuse, so that the loop is given its words.
+    """
+    impl = jax.random.key_impl(key)
 
-    # A power of two divides the number of coordinates: the body is compiled once.
-    most = max(1, _BLOCK_ENTRIES // rows.shape[0])
-    block = min(len(signs), 1 << (most.bit_length() - 1))
-    indices = jnp.arange(len(signs))
-    return lax.map(one_coordinate, (indices, columns), batch_size=block if block > 1 else None)
+    @jax.custom_batching.sequential_vmap
+    def found(words: Array, signs: Array, rows: Array, numbers: tuple[Any, ...]) -> Array:
+        of_run = jax.random.wrap_key_data(words, impl=impl)
+        # Users last: sorting and adding along contiguous memory.
+        columns = lax.optimization_barrier(rotations.rotate(signs, rows).T)
+
+        def one_coordinate(column: tuple[Array, Array]) -> Array:
+            index, values = column
+            own_key = jax.random.fold_in(of_run, index)
+            return _mean_in_interval(values, ranges.private_range(own_key, values, *numbers))
+
+        # A power of two divides the number of coordinates: the body is compiled once.
+        most = max(1, _BLOCK_ENTRIES // rows.shape[0])
+        block = min(len(signs), 1 << (most.bit_length() - 1))
+        indices = jnp.arange(len(signs))
+        at_once = block if block > 1 else None
+        return lax.map(one_coordinate, (indices, columns), batch_size=at_once)
+
+    return found(jax.random.key_data(key), signs, rows, numbers)
 
 
 def _mean_in_ball(rows: Array, center: Array, radius: ArrayLike) -> Array:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -57,22 +58,41 @@ def planned(objective, dim, epsilon=1.0, delta=0.0, number=USERS, items=1, **giv
     return exponential_mechanism.plan(problem, Budget(epsilon, delta), **given)
 
 
-def scores_of(plan, objective, data, monkeypatch):
-    """The log-weights that are drawn by, without noise."""
-    seen = []
+_SEEN = []
+
+
+@functools.cache
+def _program(objective):
+    """A run in which every draw shows its scores instead: plans that are alike have one program."""
 
     def keep(key, scores, epsilon, sensitivity, monotone=False):
-        jax.debug.callback(
-            lambda *x: seen.append([np.asarray(y) for y in x]), scores, epsilon, sensitivity
-        )
+        # As bits: a callback of a compiled program gets no float64.
+        numbers = jnp.append(scores, jnp.stack([epsilon, sensitivity]))
+        bits = jax.lax.bitcast_convert_type(numbers, jnp.uint32)
+
+        def append(name, x):
+            _SEEN.append((name.tolist(), np.array(x).view(np.float64)[:, 0]))
+
+        jax.debug.callback(append, jax.random.key_data(key), bits)
         return jnp.zeros((), jnp.int32)
 
-    monkeypatch.setattr(selection, "exponential_mechanism", keep)
-    exponential_mechanism.solve(jax.random.key(0), plan, objective, data, jnp.zeros(plan.dim))
+    @jax.jit
+    def run(plan, data):
+        with mock.patch.object(selection, "exponential_mechanism", keep):
+            start = jnp.zeros(plan.dim)
+            return exponential_mechanism.solve(jax.random.key(0), plan, objective, data, start)
+
+    return run
+
+
+def scores_of(plan, objective, data):
+    """The log-weights that are drawn by, without noise."""
+    _SEEN.clear()
+    jax.block_until_ready(_program(objective)(plan, data))
     jax.effects_barrier()
-    monkeypatch.undo()
-    # ε·score/(2Δ)
-    return [scores * epsilon / (2 * sensitivity) for scores, epsilon, sensitivity in seen]
+    # ε·score/(2Δ); draws in the order of their keys, which is the same for all data, not of their arrival.
+    found = [seen for _, seen in sorted(_SEEN, key=lambda draw: draw[0])]
+    return [seen[:-2] * seen[-2] / (2 * seen[-1]) for seen in found]
 
 
 def law_of(*arguments):
@@ -89,7 +109,7 @@ def centers(plan):
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, plan.dim)
 
 
-def test_the_law_of_the_cells_is_that_of_the_formula(monkeypatch):
+def test_the_law_of_the_cells_is_that_of_the_formula():
     objective, data = losses.logistic(1.0, domain=BOX), some()
     plan = planned(objective, 2, cells=8)
     x = centers(plan)
@@ -99,17 +119,17 @@ def test_the_law_of_the_cells_is_that_of_the_formula(monkeypatch):
     risk = np.mean(np.logaddexp(0, margins) - labels * margins, axis=1)
     logs = -float(plan.inverse_temperature) * risk
     expected = np.exp(logs - logs.max())
-    found = law_of(plan, objective, data, monkeypatch)
+    found = law_of(plan, objective, data)
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-12)
     # k = εn/(2L·D), D the diameter of the centres.
     diameter = np.linalg.norm(x[0] - x[-1])
     assert float(plan.inverse_temperature) == pytest.approx(USERS / (2 * diameter), rel=1e-8)
 
 
-def test_draws_follow_the_law_and_are_uniform_in_their_cells(monkeypatch):
+def test_draws_follow_the_law_and_are_uniform_in_their_cells():
     objective, data = losses.logistic(1.0, domain=LINE), some(1, dim=1)
     plan = planned(objective, 1, epsilon=8.0, cells=16)
-    law = law_of(plan, objective, data, monkeypatch)
+    law = law_of(plan, objective, data)
     start, number = jnp.zeros(1), 4000
     draw = jax.jit(
         jax.vmap(lambda key: exponential_mechanism.solve(key, plan, objective, data, start).params)
@@ -137,12 +157,12 @@ WORST = [
 ]  # fmt: skip
 
 
-def test_on_a_ball_the_worst_pair_lies_along_a_diameter(monkeypatch):
+def test_on_a_ball_the_worst_pair_lies_along_a_diameter():
     objective = linear(1.0, domains.ball(1.5))
     plan = planned(objective, 2, epsilon=0.7, cells=41)
     rest = np.asarray(some(2).items.features)[:-1, 0]
     one, other = (
-        law_of(plan, objective, users(np.concatenate([rest, [[sign, 0.0]]])), monkeypatch)
+        law_of(plan, objective, users(np.concatenate([rest, [[sign, 0.0]]])))
         for sign in (1.0, -1.0)
     )
     ratio = np.log(one[one > 0] / other[one > 0])
@@ -151,14 +171,12 @@ def test_on_a_ball_the_worst_pair_lies_along_a_diameter(monkeypatch):
 
 
 @pytest.mark.parametrize("route", ["grid", "linear"])
-def test_the_worst_pair_has_the_epsilon_that_is_planned_and_no_pair_has_more(route, monkeypatch):
+def test_the_worst_pair_has_the_epsilon_that_is_planned_and_no_pair_has_more(route):
     """Linear losses along the diagonal attain the range of log-weights, from end to end."""
     objective = linear(1.0, BOX)
     plan = planned(objective, 2, epsilon=0.7, cells=8, route=route)
     rest = np.asarray(some(2).items.features)[:-1, 0]
-    laws = [
-        law_of(plan, objective, users(np.concatenate([rest, last])), monkeypatch) for last in WORST
-    ]
+    laws = [law_of(plan, objective, users(np.concatenate([rest, last]))) for last in WORST]
     spent = float(plan.range)
     assert plan.certificate().epsilon == spent <= 0.7
     ranges = []
@@ -170,7 +188,7 @@ def test_the_worst_pair_has_the_epsilon_that_is_planned_and_no_pair_has_more(rou
     assert 0.9999 * spent < max(ranges) <= spent
 
 
-def test_values_are_clipped_whatever_the_loss_is(monkeypatch):
+def test_values_are_clipped_whatever_the_loss_is():
     """A loss that claims a hundredth of its slope, and is not convex, costs no more than is said."""
 
     def loss(params, item):
@@ -180,7 +198,7 @@ def test_values_are_clipped_whatever_the_loss_is(monkeypatch):
     for route in ("grid", "linear"):
         plan = planned(wild, 2, epsilon=1.0, cells=8, route=route)
         laws = [
-            law_of(plan, wild, users(x, np.ones(USERS) * y), monkeypatch)
+            law_of(plan, wild, users(x, np.ones(USERS) * y))
             for x, y in (
                 (np.tile([[0.5, 0.5]], (USERS, 1)), 1.0),
                 (np.concatenate([np.tile([[0.5, 0.5]], (USERS - 1, 1)), [[-3.0, 1.0]]]), 1.0),
@@ -194,21 +212,21 @@ def test_values_are_clipped_whatever_the_loss_is(monkeypatch):
         assert np.max(np.abs(np.log(laws[0] / laws[1]))) > 0.01
 
 
-def test_sums_over_users_do_not_depend_on_their_order(monkeypatch):
+def test_sums_over_users_do_not_depend_on_their_order():
     objective, number = losses.logistic(1.0, domain=BOX), 300
     data, order = some(3, number), np.random.default_rng(0).permutation(number)
     moved = jax.tree.map(lambda leaf: leaf[order], data)
     for route in ("grid", "linear"):
         plan = planned(objective, 2, cells=8, number=number, route=route)
         for one, other in zip(
-            scores_of(plan, objective, data, monkeypatch),
-            scores_of(plan, objective, moved, monkeypatch),
+            scores_of(plan, objective, data),
+            scores_of(plan, objective, moved),
             strict=True,
         ):
             np.testing.assert_array_equal(one, other)
 
 
-def test_cells_outside_of_a_ball_are_never_drawn_and_points_stay_in_it(monkeypatch):
+def test_cells_outside_of_a_ball_are_never_drawn_and_points_stay_in_it():
     objective, data = losses.logistic(1.0, domain=domains.ball(2.0)), some(4)
     plan = planned(objective, 2, epsilon=0.01, cells=8)
     run = jax.jit(
@@ -219,7 +237,7 @@ def test_cells_outside_of_a_ball_are_never_drawn_and_points_stay_in_it(monkeypat
     found = np.asarray(run(jax.random.split(jax.random.key(1), 2000)))
     assert np.max(np.linalg.norm(found, axis=1)) <= 2.0 * (1 + 1e-12)
     x = centers(plan)
-    law = law_of(plan, objective, data, monkeypatch)
+    law = law_of(plan, objective, data)
     np.testing.assert_array_equal(law > 0, np.linalg.norm(x, axis=1) <= 2.0)
     # Almost uniform: a quarter in each quadrant, within 5 standard errors.
     quarter = np.mean((found[:, 0] > 0) & (found[:, 1] > 0))
@@ -234,10 +252,13 @@ def test_nothing_but_the_cell_depends_on_data(monkeypatch):
     objective = losses.logistic(1.0, domain=BOX)
     for route in ("grid", "linear"):
         plan = planned(objective, 2, cells=8, route=route)
-        one, other = (
-            exponential_mechanism.solve(jax.random.key(4), plan, objective, data, jnp.zeros(2))
-            for data in (some(9), users(np.full((USERS, 2), math.nan), np.ones(USERS)))
-        )
+
+        @jax.jit
+        def run(data, plan=plan):
+            key, start = jax.random.key(4), jnp.zeros(2)
+            return exponential_mechanism.solve(key, plan, objective, data, start)
+
+        one, other = map(run, (some(9), users(np.full((USERS, 2), math.nan), np.ones(USERS))))
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
@@ -270,7 +291,7 @@ def test_linear_losses_on_a_box_have_truncated_exponential_coordinates():
 
 
 @pytest.mark.slow
-def test_a_plan_reaches_its_bound_on_the_risk(monkeypatch):
+def test_a_plan_reaches_its_bound_on_the_risk():
     """The exact mean over the cells is below the bound."""
     cases = (
         (losses.logistic(1.0, domain=LINE), 1),
@@ -280,7 +301,7 @@ def test_a_plan_reaches_its_bound_on_the_risk(monkeypatch):
     for objective, dim in cases:
         data = some(6, 30, dim)
         plan = planned(objective, dim, epsilon=4.0, number=30, cells=64)
-        x, law = centers(plan), law_of(plan, objective, data, monkeypatch)
+        x, law = centers(plan), law_of(plan, objective, data)
         mean = jax.vmap(
             lambda w, data=data, objective=objective: jnp.mean(
                 jax.vmap(lambda item: objective.loss(w, jax.tree.map(lambda a: a[0], item)))(
@@ -372,29 +393,33 @@ def test_a_chain_runs_on_the_mean_loss_and_the_set_that_were_planned(monkeypatch
         # A user without an item counts, with the loss zero.
         data = data._replace(mask=jnp.arange(USERS)[:, None] > 0)
         plan = chain_plan(domain, delta=0.5, epsilon=0.1, constant_time=domain is not BOX)
-        solution = exponential_mechanism.solve(
-            jax.random.key(5), plan, objective, data, jnp.zeros(2, jnp.float32)
-        )
+        x = jnp.array([0.3, 0.7])
+        center = np.array([0.0, 0.5]) if domain is BOX else np.zeros(2)
+        far = jnp.asarray(center + np.array([0.3, -0.2]))
+
+        @jax.jit
+        def run(data, plan=plan, objective=objective, x=x, far=far):
+            start = jnp.zeros(2, jnp.float32)
+            made = exponential_mechanism.solve(jax.random.key(5), plan, objective, data, start)
+            found = jax.vmap(lambda row: seen["loss"](x, row))(seen["data"])
+            return made, seen["scale"], found, seen["restricted"].prepare(far)
+
+        solution, scale, found, prepared = run(data)
         assert solution.params.dtype == jnp.float32
         assert bool(objective.domain.contains(solution.params, 1e-6))
         made, chain = int(solution.unprivate["trials"]), plan.chain
         assert chain.num_steps <= made <= chain.num_trials
-        assert float(seen["scale"]) == float(plan.inverse_temperature)
+        assert float(scale) == float(plan.inverse_temperature)
         assert seen["num_records"] == USERS
         assert seen["num_terms"] == chain.num_terms
         assert seen["constant_time"] is plan.constant_time
-        x = jnp.array([0.3, 0.7])
         rows = np.asarray(data.items.features)[:, 0]
         rows = rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
         margins, labels = rows @ np.asarray(x), np.asarray(data.items.label)[:, 0]
-        found = jax.vmap(lambda row, x=x: seen["loss"](x, row))(seen["data"])
         expected = (np.logaddexp(0, margins) - labels * margins) * (np.arange(USERS) > 0)
         np.testing.assert_allclose(found, expected, atol=1e-5)
         # The quadratic is around the centre of the set, and as steep as planned.
         eta, bend = chain.step_size, float(plan.inverse_temperature * plan.regularization)
-        center = np.array([0.0, 0.5]) if domain is BOX else np.zeros(2)
-        far = jnp.asarray(center + np.array([0.3, -0.2]))
-        prepared = seen["restricted"].prepare(far)
         mean = prepared if domain is BOX else prepared[0]
         np.testing.assert_allclose(mean, center + (far - center) / (1 + eta * bend), rtol=1e-12)
 
@@ -470,14 +495,14 @@ def test_edited_grids_cost_what_they_run():
     assert np.shape(batch.loss().delta) == (2,)
 
 
-def test_a_grid_of_a_ball_that_is_edited_to_draw_from_the_box_costs_that_of_the_box(monkeypatch):
+def test_a_grid_of_a_ball_that_is_edited_to_draw_from_the_box_costs_that_of_the_box():
     """The route "linear" draws all cells: those in the corners are √2 farther out than the ball."""
     objective = linear(1.0, domains.ball(1.0))
     plan = planned(objective, 2, cells=64)
     edited = dataclasses.replace(plan, route="linear")
     rest = np.tile([[3.0, 3.0]], (USERS - 1, 1))
     one, other = (
-        law_of(edited, objective, users(np.concatenate([rest, [last]])), monkeypatch)
+        law_of(edited, objective, users(np.concatenate([rest, [last]])))
         for last in ([3.0, 3.0], [-3.0, -3.0])
     )
     moved = np.ptp(np.log(one / other))

@@ -19,8 +19,9 @@ the users one more of them would move all who follow by one place, and so into o
 (docs/privacy/sums.md, section 3). Users are sorted by 64 random bits each; where two of them have the same
 bits, or a sample is longer than what is sorted, it is shuffled instead.
 
-Cost: without replacement about ``batch_size`` to 1.4 ``batch_size`` random integers and one scatter of as
-many, of more than half of the users also a sort; Poisson 32 random bits and a cumulative sum per user, and a
+Cost: without replacement about ``batch_size`` to 1.4 ``batch_size`` random integers, and a sort of as many,
+or one scatter into an integer for each user if these are less than 16 times more; of more than half of the
+users also a sort of the sample; Poisson 32 random bits and a cumulative sum per user, and a
 sort of the sample (of everybody, if the probability is traced).
 """
 
@@ -39,6 +40,9 @@ _BLOCK = 2**15
 
 # The chance that a stream is too short and has to be drawn again is below one in 10^4.
 _SPARE_DEVIATIONS = 4.0
+
+# Draws are sorted, which takes no memory for all users, where these are so many times more.
+_SORTED_BELOW = 16
 
 _Stream = tuple[jax.Array, jax.Array, jax.Array]  # key, draws, which of them are new
 
@@ -84,7 +88,6 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
         return _in_random_order(order_key, packed, batch_size)
 
     length = _stream_length(num_users, batch_size)
-    positions = jnp.arange(length, dtype=jnp.int32)
 
     def too_short(state: _Stream) -> jax.Array:
         return jnp.sum(state[2]) < batch_size
@@ -92,12 +95,24 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
     def draw(state: _Stream) -> _Stream:
         key, draw_key = jax.random.split(state[0])
         stream = jax.random.randint(draw_key, (length,), 0, num_users, jnp.int32)
-        earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
-        return key, stream, earliest[stream] == positions
+        return key, stream, _first_of_equals(stream, num_users)
 
     nothing = key, jnp.zeros(length, jnp.int32), jnp.zeros(length, bool)
     _, stream, is_new = jax.lax.while_loop(too_short, draw, nothing)
     return UserSample(stream[_pack(is_new, batch_size)], batch_size)
+
+
+def _first_of_equals(stream: jax.Array, num_users: int) -> jax.Array:
+    """Which numbers of a stream, each in [0, num_users), are not met before."""
+    length = len(stream)
+    positions = jnp.arange(length, dtype=jnp.int32)
+    if _SORTED_BELOW * length > num_users:
+        earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
+        return earliest[stream] == positions
+    # Of few, without memory for all users: equal numbers are neighbours, in the order of their positions.
+    numbers, places = jax.lax.sort((stream, positions), num_keys=2)
+    new = jnp.concatenate([jnp.ones(1, bool), numbers[1:] != numbers[:-1]])
+    return jnp.zeros(length, bool).at[places].set(new)
 
 
 def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> UserSample:

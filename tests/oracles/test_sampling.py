@@ -97,6 +97,24 @@ def test_samples_are_seldom_longer_than_what_is_sorted():
     assert sampling._seldom_exceeded(10**6, 0.01) < 11_000
 
 
+def test_draws_are_told_apart_by_sorting_as_by_a_list_of_all_users(monkeypatch):
+    stream = np.random.default_rng(0).integers(0, 50, 80).astype(np.int32)
+    seen = {}
+    wanted = [seen.setdefault(user, place) == place for place, user in enumerate(stream.tolist())]
+    for below in (0, 10**6):  # always, and never by sorting
+        monkeypatch.setattr(sampling, "_SORTED_BELOW", below)
+        found = sampling._first_of_equals(jnp.asarray(stream), 50)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_few_of_many_are_drawn_without_memory_for_all():
+    def temporaries(num_users):
+        drawn = jax.jit(lambda key: sampling.without_replacement(key, num_users, 16))
+        return drawn.lower(jax.random.key(0)).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporaries(2**20) == temporaries(2**14) < 2**14
+
+
 def test_streams_that_are_too_short_are_drawn_again_without_a_bias(monkeypatch):
     monkeypatch.setattr(sampling, "_stream_length", lambda num_users, batch_size: batch_size)
     sample = _draw(lambda key: sampling.without_replacement(key, 6, 3).indices, seed=1)

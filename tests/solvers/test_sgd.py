@@ -11,7 +11,7 @@ import pytest
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
-from dpsco_jax.problems import losses
+from dpsco_jax.problems import losses, synthetic
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import sgd
@@ -180,3 +180,23 @@ def test_the_plan_prints_what_it_does():
     for part in ("poisson", "user_gradients", "ADD_OR_REMOVE_ONE", "secret"):
         assert part in text
     assert "REPLACE_ONE" in str(dataclasses.replace(_plan(), sampling="fixed"))
+
+
+def test_a_mask_of_other_bytes_than_true_and_false_is_refused():
+    made = synthetic.logistic_regression(jax.random.key(0), num_users=4, items_per_user=2, dim=2)
+    plan = sgd.plan(
+        made.problem(distance=1.0),
+        Budget(1.0, 1e-5),
+        num_steps=1,
+        sampling="full",
+        accountant="rdp",
+    )
+    raw = np.ones((4, 2), np.uint8)
+    for byte in (0, 2):
+        raw[1, 1] = byte
+        data = made.data._replace(mask=raw.view(bool))
+        if byte == 2:
+            with pytest.raises(ValueError, match="of bytes that are 0 or 1"):
+                sgd.solve(jax.random.key(1), plan, made.objective, data, jnp.zeros(2))
+        else:
+            sgd.solve(jax.random.key(1), plan, made.objective, data, jnp.zeros(2))

@@ -3,7 +3,8 @@
 What it computes: the indices of the sampled users, packed to the front of an array of static size.
 
 Source: sequential sampling without replacement (draw uniform users and skip those already drawn);
-Poisson sampling is one Bernoulli draw per user; the shuffle of Fisher and Yates (Knuth 1998, section 3.4.2).
+Poisson sampling is one Bernoulli draw per user, or a binomial number of different users; the shuffle of
+Fisher and Yates (Knuth 1998, section 3.4.2).
 
 Formal guarantee: amplification by sampling assumes the exact law of the sample. ``without_replacement``
 is uniform over all subsets of the size asked for: a stream of independent uniform users is cut after its
@@ -12,20 +13,26 @@ under every renaming of the users, so all subsets are equally likely. (Each unif
 of 64 random bits: no probability is off by more than a factor of 1 ± num_users·2^-64.) Shuffling once and
 cutting into batches is not this law, nor is the largest of float32 uniforms, which tie. ``poisson``
 includes each user independently with probability ⌊q·2^32⌋/2^32: never more than q, as a comparison of
-float32 uniforms would allow. The sample must stay secret.
+float32 uniforms would allow. Of few of many it draws the number of users, from a law in whole units of 2^-160,
+and then as many different users; each is in the sample, given who else is, with probability at most q
+(docs/privacy/subsampling.md, section 7), and numbers of users are exact: words that are no multiple of
+them are skipped. The sample must stay secret.
 
 Samples are in random order, all orders of the same users equally likely, whoever they are: in the order of
 the users one more of them would move all who follow by one place, and so into other groups of a float sum
-(docs/privacy/sums.md, section 3). Users are sorted by 64 random bits each; where two of them have the same
+(docs/privacy/sums.md, section 3). A stream of uniform users is such an order. Others are sorted by 64 random bits each; where two of them have the same
 bits, or a sample is longer than what is sorted, it is shuffled instead.
 
 Cost: without replacement about ``batch_size`` to 1.4 ``batch_size`` random integers, and a sort of as many,
 or one scatter into an integer for each user if these are less than 16 times more; of more than half of the
-users also a sort of the sample; Poisson 32 random bits and a cumulative sum per user, and a
-sort of the sample (of everybody, if the probability is traced).
+users also a sort of the sample. Poisson: where at most an eighth of the users are drawn and the probability is
+not traced, time and memory of the largest sample there is, some 14 standard deviations above the mean, and nothing
+for other users; else 32 random bits and a cumulative sum per user, and a sort of the sample (of everybody, if the
+probability is traced).
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -34,6 +41,7 @@ import numpy as np
 from jaxtyping import Int
 
 from dpsco_jax._checks import require_integer, require_key, require_probability
+from dpsco_jax.oracles import _binomial_counts
 
 # Users who are drawn at once; of more, what a draw takes would grow with their number.
 _BLOCK = 2**15
@@ -43,6 +51,9 @@ _SPARE_DEVIATIONS = 4.0
 
 # Draws are sorted, which takes no memory for all users, where these are so many times more.
 _SORTED_BELOW = 16
+
+# Poisson samples are streams where users are so many times more than their words; else there is a coin each.
+_STREAMED_BELOW = 8
 
 _Stream = tuple[jax.Array, jax.Array, jax.Array]  # key, draws, which of them are new
 
@@ -89,27 +100,47 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
 
     length = _stream_length(num_users, batch_size)
 
-    def too_short(state: _Stream) -> jax.Array:
-        return jnp.sum(state[2]) < batch_size
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        stream = jax.random.randint(key, (length,), 0, num_users, jnp.int32)
+        return stream, _first_of_equals(stream, num_users)
 
-    def draw(state: _Stream) -> _Stream:
+    stream, is_new = _long_enough(key, draw, length, batch_size)
+    return UserSample(stream[_pack(is_new, batch_size)], batch_size)
+
+
+def _long_enough(
+    key: jax.Array,
+    draw: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    length: int,
+    size: int | jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """A stream with so many different users, drawn afresh until it has them; and which are new."""
+
+    def too_short(state: _Stream) -> jax.Array:
+        return jnp.sum(state[2]) < size
+
+    def once_more(state: _Stream) -> _Stream:
         key, draw_key = jax.random.split(state[0])
-        stream = jax.random.randint(draw_key, (length,), 0, num_users, jnp.int32)
-        return key, stream, _first_of_equals(stream, num_users)
+        return key, *draw(draw_key)
 
     nothing = key, jnp.zeros(length, jnp.int32), jnp.zeros(length, bool)
-    _, stream, is_new = jax.lax.while_loop(too_short, draw, nothing)
-    return UserSample(stream[_pack(is_new, batch_size)], batch_size)
+    return jax.lax.while_loop(too_short, once_more, nothing)[1:]
 
 
 def _first_of_equals(stream: jax.Array, num_users: int) -> jax.Array:
     """Which numbers of a stream, each in [0, num_users), are not met before."""
     length = len(stream)
+    if _SORTED_BELOW * length <= num_users:
+        return _first_by_sorting(stream)
     positions = jnp.arange(length, dtype=jnp.int32)
-    if _SORTED_BELOW * length > num_users:
-        earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
-        return earliest[stream] == positions
-    # Of few, without memory for all users: equal numbers are neighbours, in the order of their positions.
+    earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
+    return earliest[stream] == positions
+
+
+def _first_by_sorting(stream: jax.Array) -> jax.Array:
+    """The same without memory for all users: equal numbers are neighbours, in the order of their positions."""
+    length = len(stream)
+    positions = jnp.arange(length, dtype=jnp.int32)
     numbers, places = jax.lax.sort((stream, positions), num_keys=2)
     new = jnp.concatenate([jnp.ones(1, bool), numbers[1:] != numbers[:-1]])
     return jnp.zeros(length, bool).at[places].set(new)
@@ -120,9 +151,12 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
 
     Args:
         key: a typed key.
-        num_users: size of the population, static; also the capacity of the sample, so that no sample is
-            ever cut short.
+        num_users: size of the population, static.
         probability: q in [0, 1]; may be traced (float32 or wider).
+
+    Returns:
+        A sample with room for everybody, or, of few of many, for as many users as can be drawn: none is ever cut
+        short.
 
     Raises:
         ValueError: if a concrete probability is not in [0, 1].
@@ -136,6 +170,9 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         threshold = jnp.floor(jnp.where(certain, 0, probability) * 2.0**32).astype(jnp.uint32)
         sorted_users = num_users
     else:
+        law = _few_of_many(num_users, float(probability))
+        if law is not None:
+            return _streamed(key, num_users, law)
         certain = jnp.asarray(probability >= 1)
         threshold = jnp.uint32(0 if probability >= 1 else math.floor(float(probability) * 2.0**32))
         sorted_users = _seldom_exceeded(num_users, float(probability))
@@ -162,6 +199,37 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
     nobody = UserSample(jnp.zeros(num_users, jnp.int32), jnp.zeros((), jnp.int32))
     packed = jax.lax.fori_loop(0, -(-num_users // _BLOCK), with_block, nobody)
     return _in_random_order(order_key, packed, sorted_users)
+
+
+def _few_of_many(num_users: int, probability: float) -> _binomial_counts.Counts | None:
+    """The law of the size of a Poisson sample that is drawn as a stream; ``None`` where coins are faster."""
+    if _STREAMED_BELOW * probability > 1:
+        return None
+    law = _binomial_counts.counts(num_users, probability)
+    is_short = _STREAMED_BELOW * _words_needed(num_users, max(law.most, 1)) <= num_users
+    return law if is_short else None
+
+
+def _streamed(key: jax.Array, num_users: int, law: _binomial_counts.Counts) -> UserSample:
+    """The first different users of a stream, so many as the law says; it is drawn once, the stream perhaps not."""
+    size_key, stream_key = jax.random.split(key)
+    size = _binomial_counts.draw(size_key, law)
+    capacity = max(law.most, 1)
+    length = _words_needed(num_users, capacity)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        stream = _users_of(jax.random.bits(key, (length,), jnp.uint32), num_users)
+        return stream, _first_by_sorting(stream) & (stream < num_users)
+
+    stream, is_new = _long_enough(stream_key, draw, length, size)
+    # Numbers of nobody do not count, but whatever is in a sample is a valid index.
+    return UserSample(jnp.minimum(stream, num_users - 1)[_pack(is_new, capacity)], size)
+
+
+def _users_of(words: jax.Array, num_users: int) -> jax.Array:
+    """A user for each random word, every one for equally many words; ``num_users`` for those left over."""
+    each = min(2**32 // num_users, 2**32 - 1)
+    return jnp.minimum(words // jnp.uint32(each), jnp.uint32(num_users)).astype(jnp.int32)
 
 
 def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSample:
@@ -228,3 +296,9 @@ def _stream_length(num_users: int, batch_size: int) -> int:
     mean = np.sum(1 / (1 - repeated))
     variance = np.sum(repeated / (1 - repeated) ** 2)
     return math.ceil(mean + _SPARE_DEVIATIONS * math.sqrt(variance))
+
+
+def _words_needed(num_users: int, batch_size: int) -> int:
+    """How long a stream of ``_users_of`` is to be, of which some words are nobody's."""
+    users, kept = _stream_length(num_users, batch_size), 2**32 // num_users * num_users / 2**32
+    return math.ceil((users + _SPARE_DEVIATIONS * math.sqrt(users * (1 - kept))) / kept)

@@ -100,7 +100,10 @@ def fixed_sample(drawn: Any, population: Any) -> Work:
 
 
 def poisson_sample(population: Any, drawn: Any) -> Work:
-    """A coin for every user, and the places of those who are drawn."""
+    """A stream of users that is sorted; or a coin for every user, and the places of those who are drawn."""
+    most = drawn + 14.0 * math.sqrt(drawn) + 60.0
+    if 8.0 * most <= population:
+        return Work(0.0, (_WORD + 2.0 * math.log2(most) + 20.0) * most, 14.0 * _FLOAT * most)
     return Work(0.0, (_WORD + 8.0) * population + 2.0 * _WORD * drawn, 6.0 * _FLOAT * population)
 
 

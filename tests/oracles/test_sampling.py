@@ -53,13 +53,27 @@ def _with_bits(monkeypatch, number):
     monkeypatch.setattr(jax.random, "bits", narrow)
 
 
-# As all orders are sorted, as many of them tie, and as samples are longer than what is sorted.
-@pytest.mark.parametrize(("bits", "sorted_users"), [(32, 4), (1, 4), (32, 2), (32, 1)])
+def _always_streamed(monkeypatch):
+    """Poisson samples are streams, however few the users and however likely."""
+    monkeypatch.setattr(sampling, "_STREAMED_BELOW", 0)
+
+
+# As all orders are sorted, as many of them tie, as samples are longer than what is sorted; and as streams, which
+# are long enough or have to be drawn again often.
+@pytest.mark.parametrize(
+    ("bits", "sorted_users"), [(32, 4), (1, 4), (32, 2), (32, 1), (32, None), (16, None)]
+)
 def test_all_orders_of_poisson_samples_are_equally_likely(monkeypatch, bits, sorted_users):
     """Given who is in it; and who is in it has the law that it had."""
-    _with_bits(monkeypatch, bits)
-    monkeypatch.setattr(sampling, "_seldom_exceeded", lambda *_: sorted_users)
-    drawn = _draw(lambda key: sampling.poisson(key, 4, 0.6), seed=3)
+    if sorted_users is None:
+        _always_streamed(monkeypatch)
+        if bits < 32:
+            monkeypatch.setattr(sampling, "_words_needed", lambda *_: 5)
+    else:
+        _with_bits(monkeypatch, bits)
+        monkeypatch.setattr(sampling, "_seldom_exceeded", lambda *_: sorted_users)
+    draws = DRAWS if sorted_users else 6_000
+    drawn = _draw(lambda key: sampling.poisson(key, 4, 0.6), seed=3, draws=draws)
     size, indices = np.asarray(drawn.size), np.asarray(drawn.indices)
     counted = np.arange(4) < size[:, None]
     words = np.sum(np.where(counted, (indices + 1) * 5 ** np.arange(4), 0), axis=1)
@@ -73,7 +87,7 @@ def test_all_orders_of_poisson_samples_are_equally_likely(monkeypatch, bits, sor
     assert len(found) == len(length)
     sizes = np.array([length[word] for word in found])
     orders = np.array([1, 1, 2, 6, 24])[sizes]
-    expected = DRAWS * 0.6**sizes * 0.4 ** (4 - sizes) / orders
+    expected = draws * 0.6**sizes * 0.4 ** (4 - sizes) / orders
     assert stats.chisquare(counts, expected).pvalue > 1e-4
 
 
@@ -200,10 +214,55 @@ def test_probabilities_out_of_range_are_refused(q):
         sampling.poisson(jax.random.key(0), 7, q)
 
 
-def test_users_drawn_in_blocks_are_drawn_independently_and_alike(monkeypatch):
+def test_a_user_has_equally_many_words_and_the_others_are_nobodys():
+    for num_users in (1, 3, 2**16, 10**6, 2**31 - 1):
+        each = min(2**32 // num_users, 2**32 - 1)
+        wanted = {0: 0, each - 1: 0, each: 1, num_users * each - 1: num_users - 1}
+        wanted |= {word: num_users for word in (num_users * each, 2**32 - 1) if word < 2**32}
+        if num_users * each == 2**32:
+            wanted[2**32 - 1] = num_users - 1
+        found = sampling._users_of(jnp.asarray(np.array([*wanted], np.uint32)), num_users)
+        np.testing.assert_array_equal(found, [*wanted.values()])
+
+
+def test_words_that_are_nobodys_are_skipped(monkeypatch):
+    """A quarter of two bits is: the law is uniform on the other three, and nobody is not in a sample."""
+    _always_streamed(monkeypatch)
+    exact = sampling._users_of
+    monkeypatch.setattr(sampling, "_users_of", lambda words, n: exact(words, n + 1))
+    monkeypatch.setattr(sampling, "_words_needed", lambda num_users, batch_size: 4 * batch_size)
+    sample = _draw(lambda key: sampling.poisson(key, 3, 0.5), seed=4, draws=8_000)
+    indices, size = np.asarray(sample.indices), np.asarray(sample.size)
+    assert indices.min() >= 0
+    assert indices.max() == 2
+    masks = np.sum(np.where(np.arange(3) < size[:, None], 1 << indices, 0), axis=1)
+    assert stats.chisquare(np.bincount(masks, minlength=8)).pvalue > 1e-4
+
+
+def test_streams_are_where_they_cost_less_than_coins():
+    """An eighth of the words there are users, at most; never for a probability that is not known yet."""
+
+    def capacity(n, q):
+        return jax.eval_shape(lambda k: sampling.poisson(k, n, q), jax.random.key(0)).indices.size
+
+    for n, q in ((10**6, 1e-3), (10**6, 0.1), (2_000, 0.01), (10**7, 1e-4)):
+        law = sampling._few_of_many(n, q)
+        assert capacity(n, q) == law.most
+        assert 8 * sampling._words_needed(n, law.most) <= n
+    for n, q in ((10**6, 0.125), (300, 0.01), (10, 0.5), (8, 1.0)):
+        assert sampling._few_of_many(n, q) is None
+        assert capacity(n, q) == n
+    traced = jax.eval_shape(lambda q: sampling.poisson(jax.random.key(0), 2_000, q), 0.01)
+    assert traced.indices.shape == (2_000,)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_users_drawn_in_blocks_are_drawn_independently_and_alike(monkeypatch, streamed):
     """Three blocks, the last of them not full: inclusions, all pairs of them, and who is in the list."""
     monkeypatch.setattr(sampling, "_BLOCK", 8)
-    num_users, draws, q = 20, 20_000, 0.3
+    if streamed:
+        _always_streamed(monkeypatch)
+    num_users, draws, q = 20, 4_000 if streamed else 20_000, 0.3
     sample = _draw(lambda key: sampling.poisson(key, num_users, q), draws=draws)
     indices, size = np.asarray(sample.indices), np.asarray(sample.size)
     assert indices.shape == (draws, num_users)
@@ -239,7 +298,18 @@ def test_no_block_of_a_step_is_that_of_another(monkeypatch, impl):
     assert len(rows) == blocks * steps
 
 
-def test_memory_of_a_draw_is_the_list_of_the_sample():
+def test_memory_of_a_streamed_draw_does_not_know_the_users():
+    def memory(num_users):
+        draw = jax.jit(lambda key: sampling.poisson(key, num_users, 64 / num_users))
+        analysis = draw.lower(jax.random.key(0)).compile().memory_analysis()
+        return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+
+    assert memory(2**24) < 1.1 * memory(2**14) < 2**14
+
+
+def test_memory_of_a_draw_by_coins_is_the_list_of_the_sample(monkeypatch):
+    monkeypatch.setattr(sampling, "_few_of_many", lambda *_: None)
+
     def temporaries(num_users):
         draw = jax.jit(lambda key: sampling.poisson(key, num_users, 0.01))
         analysis = draw.lower(jax.random.key(0)).compile().memory_analysis()

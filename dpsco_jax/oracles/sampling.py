@@ -13,22 +13,23 @@ under every renaming of the users, so all subsets are equally likely. (Each unif
 of 64 random bits: no probability is off by more than a factor of 1 ± num_users·2^-64.) Shuffling once and
 cutting into batches is not this law, nor is the largest of float32 uniforms, which tie. ``poisson``
 includes each user independently with probability ⌊q·2^32⌋/2^32: never more than q, as a comparison of
-float32 uniforms would allow. Of few of many it draws the number of users, from a law in whole units of 2^-160,
-and then as many different users; each is in the sample, given who else is, with probability at most q
-(docs/privacy/subsampling.md, section 7), and numbers of users are exact: words that are no multiple of
-them are skipped. The sample must stay secret.
+float32 uniforms would allow. Of few of many it draws the number of users, from a law in units of 2^-160, and
+as many different users, each of them by equally many words (those left over are skipped). A user is in that
+sample, given who else is, with probability at most q, which is what accounts use: nothing is added to δ
+(docs/privacy/subsampling.md, section 7). The sample must stay secret.
 
 Samples are in random order, all orders of the same users equally likely, whoever they are: in the order of
 the users one more of them would move all who follow by one place, and so into other groups of a float sum
-(docs/privacy/sums.md, section 3). A stream of uniform users is such an order. Others are sorted by 64 random bits each; where two of them have the same
-bits, or a sample is longer than what is sorted, it is shuffled instead.
+(docs/privacy/sums.md, section 3). The first different users of a stream are in such an order. Others are
+sorted by 64 random bits each; where two of them have the same bits, or a sample is longer than what is
+sorted, it is shuffled instead.
 
 Cost: without replacement about ``batch_size`` to 1.4 ``batch_size`` random integers, and a sort of as many,
 or one scatter into an integer for each user if these are less than 16 times more; of more than half of the
-users also a sort of the sample. Poisson: where at most an eighth of the users are drawn and the probability is
-not traced, time and memory of the largest sample there is, some 14 standard deviations above the mean, and nothing
-for other users; else 32 random bits and a cumulative sum per user, and a sort of the sample (of everybody, if the
-probability is traced).
+users also a sort of the sample. Poisson, where a stream is at most an eighth of the users and the
+probability is not traced: random bits and a sort of the largest sample there is, some 14 standard deviations
+above the mean, and nothing for other users; else 32 random bits and a cumulative sum per user, and a sort of
+the sample (of everybody, if the probability is traced).
 """
 
 import math
@@ -52,7 +53,7 @@ _SPARE_DEVIATIONS = 4.0
 # Draws are sorted, which takes no memory for all users, where these are so many times more.
 _SORTED_BELOW = 16
 
-# Poisson samples are streams where users are so many times more than their words; else there is a coin each.
+# Poisson samples are streams where users are so many times more than words; else users have coins.
 _STREAMED_BELOW = 8
 
 _Stream = tuple[jax.Array, jax.Array, jax.Array]  # key, draws, which of them are new
@@ -138,7 +139,7 @@ def _first_of_equals(stream: jax.Array, num_users: int) -> jax.Array:
 
 
 def _first_by_sorting(stream: jax.Array) -> jax.Array:
-    """The same without memory for all users: equal numbers are neighbours, in the order of their positions."""
+    """The same without memory for all users: equal numbers are neighbours, in order of positions."""
     length = len(stream)
     positions = jnp.arange(length, dtype=jnp.int32)
     numbers, places = jax.lax.sort((stream, positions), num_keys=2)
@@ -155,8 +156,8 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         probability: q in [0, 1]; may be traced (float32 or wider).
 
     Returns:
-        A sample with room for everybody, or, of few of many, for as many users as can be drawn: none is ever cut
-        short.
+        A sample with room for everybody, or, of few of many, for as many users as can be drawn: none is
+        ever cut short.
 
     Raises:
         ValueError: if a concrete probability is not in [0, 1].
@@ -202,7 +203,7 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
 
 
 def _few_of_many(num_users: int, probability: float) -> _binomial_counts.Counts | None:
-    """The law of the size of a Poisson sample that is drawn as a stream; ``None`` where coins are faster."""
+    """The law of the size of a Poisson sample drawn as a stream; ``None`` where coins are faster."""
     if _STREAMED_BELOW * probability > 1:
         return None
     law = _binomial_counts.counts(num_users, probability)
@@ -211,7 +212,11 @@ def _few_of_many(num_users: int, probability: float) -> _binomial_counts.Counts 
 
 
 def _streamed(key: jax.Array, num_users: int, law: _binomial_counts.Counts) -> UserSample:
-    """The first different users of a stream, so many as the law says; it is drawn once, the stream perhaps not."""
+    """The first different users of a stream, as many as the law says.
+
+    Their number is drawn once: with a number of its own for every stream that is too short, small samples
+    would be more likely than they should.
+    """
     size_key, stream_key = jax.random.split(key)
     size = _binomial_counts.draw(size_key, law)
     capacity = max(law.most, 1)

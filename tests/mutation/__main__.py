@@ -46,6 +46,7 @@ from tests.mutation.faults_proximal import FAULTS as PROXIMAL
 from tests.mutation.faults_releases import FAULTS as RELEASES
 from tests.mutation.faults_solvers import FAULTS as SOLVERS
 from tests.mutation.faults_stored import FAULTS as STORED
+from tests.mutation.faults_streams import FAULTS as STREAMS
 from tests.mutation.faults_subspaces import FAULTS as SUBSPACES
 from tests.mutation.faults_sums import FAULTS as SUMS
 from tests.mutation.faults_values import FAULTS as VALUES
@@ -57,7 +58,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
-    *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES,
+    *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES, *STREAMS,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

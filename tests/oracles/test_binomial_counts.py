@@ -1,6 +1,7 @@
 """Sizes of Poisson samples, drawn in whole units: their ratios, in integers, and every end of a count."""
 
 from fractions import Fraction
+from itertools import pairwise
 from math import comb
 
 import jax
@@ -29,14 +30,14 @@ def _units(law):
 
 @pytest.mark.parametrize(("num_users", "probability"), LAWS)
 def test_nobody_is_more_likely_than_by_a_coin_whoever_else_is_drawn(num_users, probability):
-    """f_(k+1)/f_k is no more than that of the binomial law, exactly; f_k > 0 for all counts below one drawn."""
+    """Ratios are no more than those of the binomial law, exactly; no count below one drawn is impossible."""
     law = binomial.counts(num_users, probability)
     units, q = _units(law), Fraction(probability)
     assert len(units) == law.most + 1 <= num_users + 1
     assert min(units) >= LEAST
     assert sum(units) == ALL
     heads, tails = q.numerator, q.denominator - q.numerator
-    for k, (fewer, more) in enumerate(zip(units, units[1:], strict=False)):
+    for k, (fewer, more) in enumerate(pairwise(units)):
         assert more * (k + 1) * tails <= fewer * (num_users - k) * heads
 
 

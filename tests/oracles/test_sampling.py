@@ -58,8 +58,8 @@ def _always_streamed(monkeypatch):
     monkeypatch.setattr(sampling, "_STREAMED_BELOW", 0)
 
 
-# As all orders are sorted, as many of them tie, as samples are longer than what is sorted; and as streams, which
-# are long enough or have to be drawn again often.
+# As all orders are sorted, as many of them tie, as samples are longer than what is sorted; and as streams,
+# which are long enough or have to be drawn again often.
 @pytest.mark.parametrize(
     ("bits", "sorted_users"), [(32, 4), (1, 4), (32, 2), (32, 1), (32, None), (16, None)]
 )

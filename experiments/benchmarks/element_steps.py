@@ -160,8 +160,7 @@ def rows() -> list[Row]:
     found = [*_last_layer(), _regression(), sweep_row()]
     for sampling in ("element", "user", "fixed"):
         few, many = (temporary_bytes(size, sampling) for size in (10_000, 1_000_000))
-        drawn = {"element": 1_000_000, "user": 100_000, "fixed": 1_000_000}[sampling]
-        note = f"of which the list of who is drawn of {drawn:,}: 4 bytes each; all updates: 256 MB"
+        note = "a thousandth of the units is drawn; all updates: 256 MB"
         work = f"temporaries of a step, {sampling} sampling, dim 64"
         sizes = ("1,000,000 units", many / 1e6, "10,000 units", few / 1e6)
         found.append(Row(work, *sizes, None, note, unit="MB"))

@@ -316,6 +316,8 @@ CASES = (
         lambda s: None,
         _drawn(lambda key, s: sampling.poisson(key, s.n, 256 / s.n)),
         {"n": (16_384, 131_072, 1_048_576), "seeds": SEEDS},
+        # Neither draw knows a user who is not in it.
+        {("n", "run"): 0.3, ("n", "memory"): 0.1},
         base=Sizes(n=131_072),
         plans=False,
     ),
@@ -324,7 +326,6 @@ CASES = (
         lambda s: None,
         _drawn(lambda key, s: sampling.without_replacement(key, s.n, 256)),
         {"n": (16_384, 131_072, 1_048_576), "seeds": SEEDS},
-        # The draw knows no user who is not in it.
         {("n", "run"): 0.3, ("n", "memory"): 0.1},
         base=Sizes(n=131_072),
         plans=False,

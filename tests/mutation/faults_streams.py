@@ -2,7 +2,12 @@
 
 from tests.mutation import Fault
 
-_SAMPLING, _LAWS = "oracles/sampling.py", ("tests/oracles/test_sampling.py",)
+_SAMPLING, _TESTS = "oracles/sampling.py", "tests/oracles/test_sampling.py"
+_LAWS = (
+    f"{_TESTS}::test_words_that_are_nobodys_are_skipped",
+    f"{_TESTS}::test_a_user_has_equally_many_words_and_the_others_are_nobodys",
+    f"{_TESTS}::test_all_orders_of_poisson_samples_are_equally_likely",
+)
 _COUNTS, _SIZES = "oracles/_binomial_counts.py", ("tests/oracles/test_binomial_counts.py",)
 _USERS = "jnp.minimum(stream, num_users - 1)[_pack(is_new, capacity)]"
 

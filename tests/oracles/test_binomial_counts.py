@@ -76,6 +76,9 @@ def test_every_count_has_the_units_that_are_its_own(num_users, probability):
         end += units
     numbers += [end, ALL - 1]
     wanted += [0, 0]
+    # A number in the midst of a count, whose last words are those of a rare one.
+    numbers.append(ALL // 2)
+    wanted.append(next(k for number, k in zip(numbers, wanted, strict=False) if number > ALL // 2))
     words = [[number >> 32 * (4 - place) & (LEAST - 1) for place in range(5)] for number in numbers]
     count_of = jax.jit(jax.vmap(lambda words: binomial.count_at(words, law)))
     found = count_of(jnp.asarray(np.array(words, np.uint32)))

@@ -106,6 +106,8 @@ def sampled(kind: str) -> None:
     numbers = np.arange(USERS, dtype=np.int32)
     draws = (
         lambda key: sampling.poisson(key, USERS, 0.4),
+        # As a stream, with room for fewer than all users.
+        lambda key: sampling.poisson(key, USERS, 0.008),
         lambda key: sampling.without_replacement(key, USERS, 200),
         lambda key: sampling.with_replacement(key, USERS, 700),
     )

@@ -172,8 +172,10 @@ def test_an_interrupt_stops_the_workers(cluster, tmp_path):
     command += ["--results", str(tmp_path), "--seeds", "20", "--work", str(50 * WORK)]
     command += ["--cells-per-chunk", "1", "--ray", cluster.address]
     driver = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # Of a test run in the background the children ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     folder = tmp_path / "mean-estimation"
     wait_for(lambda: (folder.exists() and list(folder.glob("*.lock"))) or driver.poll() is not None)
     time.sleep(5)

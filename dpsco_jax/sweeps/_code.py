@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 _INSTALLED = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")]
+_NOT_IMPORTED = ("__", "dpsco_sweep_")  # scripts, and files that go to workers by value
 _OWN = __name__.partition(".")[0]
 
 
@@ -27,7 +28,7 @@ def beside(kind: type) -> dict[str, str]:
     found = {}
     for name, module in [*sys.modules.items()]:
         source, first = _file(module), name.partition(".")[0]
-        if source is None or first in (_OWN, "__main__") or name.startswith("dpsco_sweep_"):
+        if source is None or first == _OWN or name.startswith(_NOT_IMPORTED):
             continue
         near = first == top or (folder is not None and folder in source.parents)
         if near and not any(place in source.parents for place in _INSTALLED):

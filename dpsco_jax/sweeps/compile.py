@@ -146,9 +146,9 @@ def _many(program: Program, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
 
 
 def _is_real_scalar(value: Any) -> bool:
-    kind = jnp.result_type(value)
-    real = jnp.issubdtype(kind, jnp.number) and not jnp.issubdtype(kind, jnp.complexfloating)
-    return jnp.ndim(value) == 0 and (real or kind.kind == "b")
+    kind = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
+    real = any(jnp.issubdtype(kind, of) for of in (jnp.integer, jnp.floating, jnp.bool_))
+    return jnp.ndim(value) == 0 and real
 
 
 def _bytes_needed(compiled: Any) -> int:

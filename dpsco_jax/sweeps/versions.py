@@ -68,8 +68,11 @@ def _plain(value: Any) -> str:
 
 @functools.cache
 def _code() -> str:
-    """The Python files of this package, names and contents, as 12 hexadecimal characters."""
-    root = Path(__file__).parents[1]
+    return code_in(Path(__file__).parents[1])
+
+
+def code_in(root: Path) -> str:
+    """The Python files in a folder, names and contents, as 12 hexadecimal characters."""
     content = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         content.update(f"{path.relative_to(root).as_posix()}\0".encode())

@@ -98,9 +98,7 @@ class Bench:
             for position, cell in enumerate(cells):
                 try:
                     inputs = _prepare(group, cell).inputs
-                    stack(
-                        [inputs]
-                    )  # refuses what JAX's precision does not have, for this cell alone
+                    stack([inputs])  # refuses an integer that is too large, for this cell alone
                     shape = shape_of(inputs)
                     batches.setdefault(shape, []).append(position)
                 except _OF_THE_CELL as error:

@@ -189,7 +189,8 @@ class _RayCrew:
         try:
             kind, found = self._ray.get(ready)
         except self._ray.exceptions.RayTaskError as error:
-            raise NoWorkersError(f"a worker could not begin: {error}") from error
+            why = str(error).strip().splitlines()[-1]
+            raise NoWorkersError(f"a worker could not begin: {why}") from error
         except self._ray.exceptions.RayError as error:
             self._last_loss = str(error)
             self._give_up_if_alone()

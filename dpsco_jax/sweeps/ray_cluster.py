@@ -20,7 +20,10 @@ each chunk.
 """
 
 import logging
+import os
 import pickle
+import re
+import socket
 import sys
 import threading
 import time
@@ -42,7 +45,9 @@ from dpsco_jax.sweeps.versions import settings, versions
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_TO_END = 10.0
+_SECONDS_TO_ANSWER = 10.0
 _NEAREST = ("auto", "local")
+_PLACE = re.compile(r"\[?([^/\[\]]+)\]?:([0-9]{1,5})")
 
 
 class Ray:
@@ -94,6 +99,7 @@ class Ray:
         connected = not ray.is_initialized()
         if connected:
             try:
+                _require_listener(self.address or os.environ.get("RAY_ADDRESS", ""))
                 ray.init(self.address, log_to_driver=False, logging_level=logging.WARNING)
             except (ConnectionError, OSError, RuntimeError, ValueError) as error:
                 if ray.is_initialized():
@@ -294,6 +300,13 @@ class _Remote:
 
     def compute(self, static: Settings, cells: Sequence[Cell], size: int) -> list[Outcome] | None:
         return self._bench.compute(static, cells, size)
+
+
+def _require_listener(address: str) -> None:
+    """Raises ``OSError`` where nobody listens at the port of an address: Ray would try for minutes."""
+    place = _PLACE.fullmatch(address)
+    if place is not None:
+        socket.create_connection((place[1], int(place[2])), _SECONDS_TO_ANSWER).close()
 
 
 def _places_of(node: Mapping[str, float], cpus: int, gpus: int) -> int:

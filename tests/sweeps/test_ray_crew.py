@@ -1,5 +1,6 @@
 """The crew of a Ray cluster against a Ray that is made up: who is admitted, and how a run ends."""
 
+import socket
 import sys
 import threading
 import types
@@ -131,6 +132,22 @@ def test_another_cluster_than_the_connected_one_is_refused(monkeypatch):
     assert not ray.over  # whose connection it is not
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "localhost:{}", "[::1]:{}"])
+def test_a_port_without_a_listener_is_refused_at_once(monkeypatch, address):
+    """Ray itself would try for minutes."""
+    ray = FakeRay()
+    ray.is_initialized, ray.init = (lambda: False), lambda *_, **__: pytest.fail("asked")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, so nobody else listens there, nor does this
+        address = address.format(taken.getsockname()[1])
+        with pytest.raises(NoWorkersError, match=r"no cluster at .*Errno"):
+            Ray(address).start(EXPERIMENT, 1.0)
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(NoWorkersError, match=r"no cluster that can be found: .*Errno"):
+            Ray().start(EXPERIMENT, 1.0)
+
+
 @pytest.mark.parametrize("error", [ConnectionError, RuntimeError, ValueError, OSError])
 def test_no_cluster_and_a_cluster_of_another_version_are_said_so(monkeypatch, error):
     def init(*_, **__):
@@ -139,5 +156,5 @@ def test_no_cluster_and_a_cluster_of_another_version_are_said_so(monkeypatch, er
     ray = FakeRay()
     ray.is_initialized, ray.init = (lambda: False), init
     monkeypatch.setitem(sys.modules, "ray", ray)
-    with pytest.raises(NoWorkersError, match="no cluster at there:1: Version mismatch"):
-        Ray("there:1").start(EXPERIMENT, 1.0)
+    with pytest.raises(NoWorkersError, match="no cluster at auto: Version mismatch"):
+        Ray("auto").start(EXPERIMENT, 1.0)

@@ -73,6 +73,7 @@ class _Actor:
         return types.SimpleNamespace(remote=lambda *arguments: self._call(name, arguments))
 
     def _call(self, name, arguments):
+        assert not self._ray.over, "asked after the shutdown"
         ref = types.SimpleNamespace(done=threading.Event(), answer=None)
         self.refs.append(ref)
         if name in self._ray.dead:

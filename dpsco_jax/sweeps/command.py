@@ -185,7 +185,7 @@ def _merge(words: Sequence[str]) -> int:
         raise _RefusedError("merge takes stores, then --into and one store: merge A B --into C")
     try:
         merged = _found(lambda: merge(sources, target[0]))
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise _RefusedError(str(error)) from error
     output().print(
         f"{merged.added} cells added to {target[0]}, {merged.replaced} failed ones replaced, "

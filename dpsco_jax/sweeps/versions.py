@@ -68,10 +68,10 @@ def _plain(value: Any) -> str:
 
 @functools.cache
 def _code() -> str:
-    return code_in(Path(__file__).parents[1])
+    return _code_in(Path(__file__).parents[1])
 
 
-def code_in(root: Path) -> str:
+def _code_in(root: Path) -> str:
     """The Python files in a folder, names and contents, as 12 hexadecimal characters."""
     content = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

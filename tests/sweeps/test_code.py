@@ -39,14 +39,14 @@ def test_code_of_the_package_has_the_name_of_its_files(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.py").write_text("1")
     (tmp_path / "c.txt").write_text("no code")
-    first = versions.code_in(tmp_path)
+    first = versions._code_in(tmp_path)
     assert len(first) == 12
     (tmp_path / "c.txt").write_text("still none")
-    assert versions.code_in(tmp_path) == first
+    assert versions._code_in(tmp_path) == first
     (tmp_path / "a" / "b.py").write_text("2")
-    changed = versions.code_in(tmp_path)
+    changed = versions._code_in(tmp_path)
     (tmp_path / "a" / "b.py").rename(tmp_path / "b.py")
-    assert len({first, changed, versions.code_in(tmp_path)}) == 3
-    assert versions.versions()["dpsco-jax code"] == versions.code_in(
+    assert len({first, changed, versions._code_in(tmp_path)}) == 3
+    assert versions.versions()["dpsco-jax code"] == versions._code_in(
         versions.Path(versions.__file__).parents[1]
     )

@@ -1,6 +1,7 @@
 """The tables of a store, how they are opened, and look-ups by name.
 
-Opening brings a store of an earlier version up to date: what it lacks is an index, which no version minds.
+Opening brings a store of an earlier version up to date: what it lacks is an index and a table, which no
+version minds.
 
 Cost: a look-up reads the records that it finds, through the index of their names; it scans nothing.
 """
@@ -37,6 +38,10 @@ CREATE TABLE IF NOT EXISTS claims (
     run INTEGER NOT NULL REFERENCES runs (run)
 );
 CREATE INDEX IF NOT EXISTS claims_by_run ON claims (run);
+CREATE TABLE IF NOT EXISTS sizes (
+    name TEXT PRIMARY KEY,     -- JSON: of cells that share a program
+    size INTEGER NOT NULL      -- how many of them make a chunk
+);
 """
 _WAIT_SECONDS = 60.0
 
@@ -67,10 +72,11 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
+        db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # a full disk may have ended it
+            db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")
 
 
 def look_up(

@@ -7,12 +7,14 @@ cells, and a cell that was is stored as failed.
 
 Guarantee: only the schedule claims and stores, under one lock, in one process. A chunk stays claimed until it
 is stored, whichever worker computes it, so nothing is stored twice, and nothing is lost but what was being
-computed.
+computed. For how many cells a program is compiled is noted in the store, and what is lost is lost by whole
+chunks: a run that is killed and goes on makes the chunks that an undisturbed one would have made.
 
 Cost: two transactions of the store for each chunk. One lock: at chunks of one second, hundreds of workers.
 """
 
 import dataclasses
+import json
 import math
 import threading
 from collections import deque
@@ -56,10 +58,14 @@ class _Batch:
 
 @dataclasses.dataclass(eq=False)
 class _Group:
-    """Cells of equal static settings. ``batches`` is ``None`` until it has been surveyed."""
+    """Cells of equal static settings. ``batches`` is ``None`` until it has been surveyed.
+
+    ``total`` counts those that had a result when the run began, too.
+    """
 
     static: Settings
     cells: list[Cell]
+    total: int
     batches: list[_Batch] | None = None
     losses: int = 0
     at_work: int = 0
@@ -95,13 +101,13 @@ class Schedule:
         store: Store,
         config: str,
         tried: Mapping[str, int],
-        groups: Sequence[tuple[Settings, list[Cell]]],
+        groups: Sequence[tuple[Settings, list[Cell], int]],
         cells_per_chunk: int,
         progress: Listener,
     ):
         self._store, self._config, self._tried = store, config, tried
         self._cells_per_chunk, self._progress = cells_per_chunk, progress
-        self._new = deque(_Group(static, cells) for static, cells in groups)
+        self._new = deque(_Group(*group) for group in groups)
         self._open: list[_Group] = []
         self._at_work = 0
         self._over = False
@@ -225,10 +231,14 @@ class Schedule:
             self._fail(group.cells, survey.broken)
         for position, text in survey.refused:
             self._fail([group.cells[position]], text)
-        for positions in survey.batches:
+        for shape, positions in survey.batches:
             cells = [group.cells[position] for position in positions]
             chunks = math.ceil(len(cells) / self._cells_per_chunk)
-            group.batches.append(_Batch(cells, math.ceil(len(cells) / chunks)))  # about as full
+            about_as_full = math.ceil(len(cells) / chunks)
+            name = json.dumps(
+                [self._config, group.static, group.total, self._cells_per_chunk, shape]
+            )
+            group.batches.append(_Batch(cells, self._store.first_said(name, about_as_full)))
 
     def _lost(self, task: _Task) -> None:
         with self._changed:

@@ -9,13 +9,16 @@ the size for which its program was compiled, which the schedule chooses once for
 Cost: each bench builds and compiles the programs that it runs, and keeps those of one group at a time.
 """
 
+import hashlib
 import math
+import re
 import time
 import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from dpsco_jax.sweeps.cells import Cell, Settings, key_words, needs_x64
 from dpsco_jax.sweeps.compile import Chunked, compile_chunk, shape_of, stack
@@ -23,18 +26,22 @@ from dpsco_jax.sweeps.experiment import Experiment, Program, check_names
 from dpsco_jax.sweeps.store import Outcome
 
 _PROGRAMS_KEPT = 8
+_OF_THE_CELL = (Exception, SystemExit)
+"""What ends a cell and not the run. Code of an experiment that calls ``sys.exit`` ends its cell."""
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
 class Survey(NamedTuple):
     """What a group of cells needs.
 
     Attributes:
-        batches: the cells whose inputs have one shape, and so share a program, as positions in the group.
+        batches: the cells whose inputs have one shape, and so share a program, as positions in the group,
+            each after a text that names the shape.
         refused: the positions of cells that cannot be prepared, each with the traceback.
         broken: the traceback, if there is no program for the group at all.
     """
 
-    batches: list[list[int]]
+    batches: list[tuple[str, list[int]]]
     refused: list[tuple[int, str]]
     broken: str | None = None
 
@@ -84,25 +91,27 @@ class Bench:
         with jax.enable_x64(self._wide):
             try:
                 group = self._group(static)
-            except Exception:
-                return Survey([], [], traceback.format_exc())
+            except _OF_THE_CELL as error:
+                return Survey([], [], _traceback(error))
             batches: dict[Any, list[int]] = {}
             refused = []
             for position, cell in enumerate(cells):
                 try:
-                    shape = shape_of(_prepare(group, cell).inputs)
+                    inputs = _prepare(group, cell).inputs
+                    stack([inputs])  # refuses an integer that is too large, for this cell alone
+                    shape = shape_of(inputs)
                     batches.setdefault(shape, []).append(position)
-                except Exception:
-                    refused.append((position, traceback.format_exc()))
-            return Survey([*batches.values()], refused)
+                except _OF_THE_CELL as error:
+                    refused.append((position, _traceback(error)))
+            return Survey([(_named(shape), batches[shape]) for shape in batches], refused)
 
     def fit(self, static: Settings, cell: Cell, size: int) -> Fit:
         """Compiles the program of a cell for chunks of that many cells, or fewer if they do not fit."""
         with jax.enable_x64(self._wide):
             try:
                 return Fit(self._compiled(static, cell, size).size)
-            except Exception:
-                return Fit(0, traceback.format_exc())
+            except _OF_THE_CELL as error:
+                return Fit(0, _traceback(error))
 
     def compute(self, static: Settings, cells: Sequence[Cell], size: int) -> list[Outcome] | None:
         """Runs cells of one shape with the program that ``fit`` compiles for that size.
@@ -119,8 +128,8 @@ class Bench:
                     0, len(cells), chunked.size
                 )  # several where this bench has less memory
                 done = [o for i in parts for o in _run(chunked, prepared[i : i + chunked.size])]
-            except Exception:
-                return [failure(cells[0], traceback.format_exc())] if len(cells) == 1 else None
+            except _OF_THE_CELL as error:
+                return [failure(cells[0], _traceback(error))] if len(cells) == 1 else None
             for cell in cells:
                 del group.prepared[cell.id]
             return done
@@ -152,13 +161,37 @@ def failure(cell: Cell, text: str) -> Outcome:
     return Outcome(cell, "failed", None, text, None)
 
 
+def _traceback(error: BaseException) -> str:
+    """The traceback, whose last line says what has happened: without JAX's note on how it shortens them."""
+    for note in getattr(error, "__notes__", []):
+        if "JAX has removed its internal frames" in note:
+            error.__notes__.remove(note)
+            break
+    return "".join(traceback.format_exception(error))
+
+
 def _prepare(group: _Group, cell: Cell) -> _Prepared:
     if cell.id not in group.prepared:
         inputs = (group.program.inputs or _numbers)(cell.settings)
-        known = dict(group.program.known(cell.settings))
+        known = {name: _number(name, x) for name, x in group.program.known(cell.settings).items()}
         check_names(cell.settings, known)
         group.prepared[cell.id] = _Prepared(cell, inputs, known)
     return group.prepared[cell.id]
+
+
+def _number(name: str, value: Any) -> bool | int | float:
+    """A number of the host as Python has it, which every store and every worker can write."""
+    array = isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0
+    plain = value.item() if array else value
+    if not isinstance(plain, int | float):
+        raise ValueError(f"known must give real numbers, got {name}={value!r}")
+    return float(plain) if isinstance(plain, float) else plain
+
+
+def _named(shape: tuple) -> str:
+    """A shape in few characters, alike in all processes as far as its parts print alike."""
+    text = _ADDRESS.sub("", str(shape))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _numbers(settings: Settings) -> dict[str, float]:

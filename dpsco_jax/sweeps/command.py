@@ -21,6 +21,7 @@ Cost: on a CPU, JAX is given one device for each core, so that the cells of a ch
 
 import dataclasses
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -184,7 +185,7 @@ def _merge(words: Sequence[str]) -> int:
         raise _RefusedError("merge takes stores, then --into and one store: merge A B --into C")
     try:
         merged = _found(lambda: merge(sources, target[0]))
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise _RefusedError(str(error)) from error
     output().print(
         f"{merged.added} cells added to {target[0]}, {merged.replaced} failed ones replaced, "
@@ -211,6 +212,8 @@ def _run_command(kind: type[Experiment]) -> Callable[..., int]:
             return 130
         except (NoWorkersError, ModuleNotFoundError) as error:
             raise _RefusedError(str(error)) from error
+        except (sqlite3.Error, OSError) as error:
+            raise _RefusedError(_of_the_store(results / experiment.name, error)) from error
         console.print(_verdict(tally), highlight=False)
         return 0 if tally.failed == tally.missing == 0 else 1
 
@@ -243,14 +246,22 @@ def _report_command(kind: type[Experiment]) -> Callable[..., int]:
     def command(experiment: Any, results: Path = Path("results"), html: bool = False) -> int:
         _found(lambda: cells_of(experiment))
         folder = results / experiment.name
-        with Store(folder) as store:
-            report(experiment, store, folder, output(), html)
+        try:
+            with Store(folder) as store:
+                report(experiment, store, folder, output(), html)
+        except sqlite3.Error as error:
+            raise _RefusedError(_of_the_store(folder, error)) from error
         return 0
 
     return _with_options(command, kind)
 
 
 _COMMANDS = {"run": _run_command, "report": _report_command}
+
+
+def _of_the_store(folder: Path, error: Exception) -> str:
+    """A disk that is full or read-only, a file that is no database: no fault of the program."""
+    return f"the store in {folder} cannot be used: {error}; what was stored in it is kept"
 
 
 def _with_options(command: Callable[..., int], kind: type[Experiment]) -> Callable[..., int]:

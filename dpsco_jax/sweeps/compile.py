@@ -109,14 +109,20 @@ def stack(inputs: Sequence[Any]) -> Any:
         inputs: pytrees of the same structure and shapes, at least one.
 
     Raises:
-        ValueError: if ``inputs`` is not a sequence of at least one pytree.
+        ValueError: if ``inputs`` is not a sequence of at least one pytree, or holds an integer that JAX's
+            precision does not have.
     """
     require_instances("inputs", inputs, object)
     require(bool(inputs), "inputs", inputs, "the inputs of at least one cell")
 
     def join(*leaves: Any) -> np.ndarray:
         joined = np.stack([np.asarray(leaf) for leaf in leaves])
-        return joined.astype(jax.dtypes.canonicalize_dtype(joined.dtype))
+        cast = joined.astype(jax.dtypes.canonicalize_dtype(joined.dtype))
+        if joined.dtype.kind in "iu" and not np.array_equal(cast, joined):
+            lost = int(joined[cast != joined].flat[0])
+            kept = np.iinfo(cast.dtype)
+            require(False, "inputs", lost, f"integers from {kept.min} to {kept.max}")
+        return cast
 
     return jax.tree.map(join, *inputs)
 
@@ -125,8 +131,8 @@ def _many(program: Program, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
     def one(shared: Any, words: jax.Array, inputs: Any) -> dict[str, jax.Array]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), words[0]), words[1])
         outputs = program.run(shared, key, inputs)
-        if not isinstance(outputs, dict) or any(jnp.ndim(x) for x in outputs.values()):
-            raise ValueError(f"a program must return a dict of scalars, got {outputs}")
+        if not isinstance(outputs, dict) or not all(map(_is_real_scalar, outputs.values())):
+            raise ValueError(f"a program must return a dict of scalars, real ones, got {outputs}")
         return outputs
 
     cells = PartitionSpec("cells")
@@ -137,6 +143,12 @@ def _many(program: Program, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
         out_specs=cells,
         check_vma=False,
     )
+
+
+def _is_real_scalar(value: Any) -> bool:
+    kind = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
+    real = any(jnp.issubdtype(kind, of) for of in (jnp.integer, jnp.floating, jnp.bool_))
+    return jnp.ndim(value) == 0 and real
 
 
 def _bytes_needed(compiled: Any) -> int:

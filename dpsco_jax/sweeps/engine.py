@@ -15,7 +15,8 @@ Cost: beside the programs themselves, a few milliseconds for each chunk.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 import jax
@@ -159,7 +160,7 @@ def run(
             "constants": constants(experiment),
             "x64": wide,
         }
-        groups = _groups(experiment, [cell for cell in cells if cell.id in tried])
+        groups = _groups(experiment, cells, tried)
         crew = executor.start(experiment, options.memory_gb)
         try:
             store.open_run(config, versions(), crew.device)
@@ -185,9 +186,15 @@ def tally(store: Store, cells: Sequence[Cell]) -> Tally:
     return Tally(len(states) - failed, nonfinite, failed, len(cells) - len(states))
 
 
-def _groups(experiment: Experiment, cells: list[Cell]) -> list[tuple[Settings, list[Cell]]]:
+def _groups(
+    experiment: Experiment, cells: list[Cell], wanted: Container[str]
+) -> list[tuple[Settings, list[Cell], int]]:
+    """Static settings, the wanted cells that have them, and how many cells have them at all."""
     groups: dict[tuple, list[Cell]] = {}
+    counts = Counter[tuple]()
     for cell in cells:
         key = tuple(static_settings(experiment, cell.settings).items())
-        groups.setdefault(key, []).append(cell)
-    return [(dict(key), group) for key, group in groups.items()]
+        counts[key] += 1
+        if cell.id in wanted:
+            groups.setdefault(key, []).append(cell)
+    return [(dict(key), group, counts[key]) for key, group in groups.items()]

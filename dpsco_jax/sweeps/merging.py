@@ -89,7 +89,9 @@ def merge(sources: Sequence[str | Path], into: str | Path) -> Merged:
         with closing(_database.connect(target / FILE_NAME)) as db:
             return _merge(files, db, target)
     except sqlite3.DatabaseError as error:
-        raise ValueError(f"sources and into must be stores of an experiment: {error}") from error
+        raise ValueError(
+            f"sources and into must be stores of an experiment, to be read and written: {error}"
+        ) from error
 
 
 def _merge(files: Sequence[Path], db: sqlite3.Connection, target: Path) -> Merged:

@@ -12,7 +12,7 @@ import re
 from dpsco_jax._checks import require, require_count, require_instance
 from dpsco_jax.sweeps.cells import Cell
 
-_TEXT = re.compile(r"([0-9]+)/([0-9]+)", flags=re.ASCII)
+_TEXT = re.compile(r"([0-9]{1,18})/([0-9]{1,18})", flags=re.ASCII)
 _RANGE = "I/N with 1 <= I <= N, such as 3/8"
 
 

@@ -58,12 +58,15 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            with self._transaction():
-                self._db.execute("DELETE FROM claims WHERE run = ?", (self._run,))
-            self._lock_path(self._run).unlink(missing_ok=True)
-            self._lock.close()
-        self._db.close()
+        try:
+            if self._lock is not None:
+                with self._transaction():
+                    self._db.execute("DELETE FROM claims WHERE run = ?", (self._run,))
+                self._lock_path(self._run).unlink(missing_ok=True)
+        finally:  # claims without a lock are free
+            if self._lock is not None:
+                self._lock.close()
+            self._db.close()
 
     def open_run(self, config: Mapping[str, Any], versions: Mapping[str, str], device: str) -> None:
         """Begins a run: from now on this process may claim cells."""
@@ -159,6 +162,13 @@ class Store:
                 return
             cells = busy
 
+    def first_said(self, name: str, size: int) -> int:
+        """The size that is stored under this name: the given one, if none is."""
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO sizes (name, size) VALUES (?, ?)", (name, size))
+            (row,) = self._db.execute("SELECT size FROM sizes WHERE name = ?", (name,))
+        return int(row["size"])
+
     def finish(self, outcomes: Iterable[Outcome], config_hash: str) -> None:
         """Stores cells that this run had claimed, all or none.
 
@@ -184,7 +194,8 @@ class Store:
                 "DELETE FROM claims WHERE id = ? AND run = ?", [(row[0], row[-1]) for row in rows]
             ).rowcount
             stored = self._db.executemany(
-                "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?) "
+                "INSERT INTO cells (id, config_hash, settings, status, results, traceback, "
+                "seconds, attempts, finished, run) VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET status = excluded.status, "
                 "results = excluded.results, traceback = excluded.traceback, "
                 "seconds = excluded.seconds, attempts = attempts + 1, "

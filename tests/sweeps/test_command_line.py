@@ -134,6 +134,21 @@ def test_list_run_and_report(tmp_path, capsys):
     )
 
 
+def test_a_store_that_cannot_be_used_is_no_fault_of_the_program(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "mean-estimation"
+    folder.mkdir()
+    (folder / "cells.sqlite").write_text("no database" * 100)
+    for command in ("run", "report"):
+        assert main([command, "mean-estimation", "--results", str(tmp_path)], EXPERIMENTS) == 2
+        said = capsys.readouterr().err
+        assert f"error: the store in {folder} cannot be used: file is not a database" in said
+        assert "Traceback" not in said
+    (tmp_path / "file").write_text("no folder")
+    words = ["run", "mean-estimation", "--results", str(tmp_path / "file")]
+    assert main(words, EXPERIMENTS) == 2
+    assert "cannot be used" in capsys.readouterr().err
+
+
 def test_an_unknown_name_is_refused(capsys):
     assert main(["run", "no-such-experiment"], EXPERIMENTS) == 2
     said = capsys.readouterr().err

@@ -1,4 +1,6 @@
 import dataclasses
+import json
+import sys
 import threading
 from typing import ClassVar
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from dpsco_jax.sweeps import _work
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.compile import compile_chunk
 from dpsco_jax.sweeps.engine import Options, run
@@ -88,6 +91,99 @@ def test_an_experiment_that_declares_float64_runs_in_it_and_no_other_does(tmp_pa
             assert store.rows() == []
     _, after = sweep(plain, tmp_path / "again")
     assert before["error"].tolist() == after["error"].tolist()
+
+
+def test_a_run_that_goes_on_makes_the_chunks_of_an_undisturbed_one(tmp_path, monkeypatch):
+    """Programs for other numbers of cells may round otherwise: matrix products do."""
+    made = []
+    run_chunk, compiled = _work._run, _work.compile_chunk
+
+    def noted(chunked, chunk):
+        made.append((chunked.size, tuple(prepared.cell.id for prepared in chunk)))
+        return run_chunk(chunked, chunk)
+
+    kept = {}  # of equal programs, to compile each once
+
+    def compile_once(program, example, size, *more):
+        if size not in kept:
+            kept[size] = compiled(program, example, size, *more)
+        return kept[size]
+
+    monkeypatch.setattr(_work, "_run", noted)
+    monkeypatch.setattr(_work, "compile_chunk", compile_once)
+    experiment = MeanEstimation(dims=(2,), noises=(1.0,), seeds=7)
+    sweep(experiment, tmp_path / "whole", cells_per_chunk=3)
+    whole = [*made]
+    assert [size for size, _ in whole] == [3, 3, 3]
+
+    class Interrupting:
+        start = phase = lambda *_, **__: None
+
+        def advance(self, cells, failed=0):
+            raise KeyboardInterrupt
+
+    made.clear()
+    for _ in range(3):
+        with Store(tmp_path / "killed") as store, pytest.raises(KeyboardInterrupt):
+            run(experiment, store, Options(cells_per_chunk=3), Interrupting())
+    assert made == whole
+    made.clear()
+    longer = MeanEstimation(dims=(2,), noises=(1.0,), seeds=9)  # other cells: a size of their own
+    sweep(longer, tmp_path / "killed", cells_per_chunk=3)
+    assert [size for size, _ in made] == [2]
+
+
+@pytest.mark.parametrize(
+    ("number", "plain"),
+    [(np.float32(0.1), float(np.float32(0.1))), (np.float64(0.1), 0.1), (np.int64(3), 3),
+     (np.array(0.5), 0.5), (True, True), (np.True_, True), (2, 2)],
+)  # fmt: skip
+def test_numbers_of_the_host_are_stored_as_python_has_them(number, plain):
+    found = _work._number("k", number)
+    assert found == plain
+    assert type(found) is type(plain)
+    assert json.loads(json.dumps(found)) == plain
+
+
+@pytest.mark.parametrize("bad", ["x", None, 1j, np.ones(2), object()])
+def test_what_is_no_number_of_the_host_fails_its_cell_alone(bad, monkeypatch):
+    def build(self, static):
+        known = lambda s: {"k": bad if s["seed"] == 1 else 0.5}  # noqa: E731
+        return Program(lambda shared, key, inputs: {}, known=known)
+
+    survey = surveyed(build, monkeypatch)
+    assert [cells for _, cells in survey.batches] == [[0, 2]]
+    ((position, text),) = survey.refused
+    assert position == 1
+    assert "known must give real numbers, got k=" in text.splitlines()[-1]
+
+
+def test_an_integer_that_float32_programs_do_not_have_fails_its_cell_alone(monkeypatch):
+    def build(self, static):
+        return Program(None, inputs=lambda s: {"n": 2**31 - 2 + s["seed"]})
+
+    survey = surveyed(build, monkeypatch)
+    assert [cells for _, cells in survey.batches] == [[0, 1]]
+    assert (
+        "inputs must be integers from -2147483648 to 2147483647, got 2147483648"
+        in (survey.refused[0][1])
+    )
+
+
+def test_a_cell_that_calls_exit_fails_alone(monkeypatch):
+    def build(self, static):
+        return Program(None, inputs=lambda s: sys.exit(7) if s["seed"] == 2 else s["seed"])
+
+    survey = surveyed(build, monkeypatch)
+    assert [cells for _, cells in survey.batches] == [[0, 1]]
+    assert survey.refused[0][1].splitlines()[-1] == "SystemExit: 7"
+
+
+def surveyed(build, monkeypatch):
+    """What a bench says of three cells of one group, whose program is never compiled."""
+    monkeypatch.setattr(MeanEstimation, "build", build)
+    experiment = MeanEstimation(dims=(2,), noises=(1.0,), seeds=3)
+    return _work.Bench(experiment, 1.0).survey({"dim": 2}, cells_of(experiment))
 
 
 def test_one_compilation_for_each_static_group(tmp_path):
@@ -171,14 +267,20 @@ def test_inputs_of_another_shape_get_a_program_of_their_own(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [({"error": jnp.zeros(2)}, "dict of scalars"), ({"noise": jnp.zeros(())}, "names of settings")],
+    [
+        ({"error": jnp.zeros(2)}, "dict of scalars"),
+        ({"error": jnp.zeros((), jnp.complex64)}, "dict of scalars, real ones"),
+        ({"error": jax.random.key(0)}, "dict of scalars, real ones"),
+        ({"noise": jnp.zeros(())}, "names of settings"),
+    ],
 )
 def test_results_that_cannot_be_stored_are_refused(tmp_path, monkeypatch, output, message):
     build = lambda self, static: Program(lambda shared, key, inputs: output)  # noqa: E731
     monkeypatch.setattr(MeanEstimation, "build", build)
     tally, table = sweep(MeanEstimation(), tmp_path)
     assert tally.failed == 24
-    assert all(message in text for text in table["traceback"])
+    ends = [" ".join(text.strip().splitlines()[-2:]) for text in table["traceback"]]
+    assert all(message in end and "JAX has removed" not in end for end in ends)
 
 
 @pytest.mark.parametrize("name", ["status", "attempts", "configuration", "constant.work"])

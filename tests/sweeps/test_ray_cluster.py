@@ -172,8 +172,10 @@ def test_an_interrupt_stops_the_workers(cluster, tmp_path):
     command += ["--results", str(tmp_path), "--seeds", "20", "--work", str(50 * WORK)]
     command += ["--cells-per-chunk", "1", "--ray", cluster.address]
     driver = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # Of a test run in the background the children ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     folder = tmp_path / "mean-estimation"
     wait_for(lambda: (folder.exists() and list(folder.glob("*.lock"))) or driver.poll() is not None)
     time.sleep(5)
@@ -214,6 +216,24 @@ def test_a_class_in_a_file_goes_to_the_workers(cluster, tmp_path, monkeypatch, c
         sys.modules.pop("dpsco_sweep_my_sweep", None)
     assert "4 cells have a result" in capsys.readouterr().out
     assert {row["results"]["twice"] for row in stored(tmp_path / "out/mine").values()} == {2.0, 4.0}
+
+
+def test_a_node_with_other_flags_is_refused_before_it_computes(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=true")
+    node = cluster.add_node(**{**NODE, "num_cpus": 2})
+    monkeypatch.undo()
+    try:
+        cluster.wait_for_nodes()
+        place = sweeps.Ray(cluster.address, cpus_per_worker=2)  # the other nodes have one each
+        with (
+            sweeps.Store(tmp_path) as store,
+            pytest.raises(NoWorkersError, match="must have what the driver has, got settings"),
+        ):
+            sweeps.run(MeanEstimation(seeds=1), store, executor=place)
+    finally:
+        cluster.remove_node(node, allow_graceful=False)
+    with sweeps.Store(tmp_path) as store:
+        assert not store.rows()
 
 
 def test_a_cluster_without_a_place_is_given_up(cluster, tmp_path):

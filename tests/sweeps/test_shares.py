@@ -23,6 +23,13 @@ def test_every_cell_is_in_exactly_one_share(total):
     assert all(abs(size - expected) <= 5 * expected**0.5 for size in sizes)  # of a binomial law
 
 
+def test_up_to_fifty_shares_part_the_cells_and_more_shares_than_cells_do(tmp_path):
+    few = CELLS[:50]
+    for total in [*range(1, 51), 1000]:
+        parts = [[c.id for c in few if Share(i, total).has(c)] for i in range(1, total + 1)]
+        assert sorted(cell for part in parts for cell in part) == sorted(c.id for c in few)
+
+
 def test_a_share_is_the_identity_modulo_the_number_of_shares():
     by_hand = [cell for cell in CELLS if int(cell.id[-1], 16) % 8 == 2]  # 8 divides 16
     assert [cell for cell in CELLS if parse("3/8").has(cell)] == by_hand
@@ -39,7 +46,23 @@ def test_a_share_does_not_depend_on_the_process_or_on_other_cells():
 
 
 @pytest.mark.parametrize(
-    "text", ["0/8", "9/8", "3", "3/0", "0/0", "-1/8", "3/8/1", "a/b", "", "3 / 8", "٣/8", "1.0/2"]
+    "text",
+    [
+        "0/8",
+        "9/8",
+        "3",
+        "3/0",
+        "0/0",
+        "-1/8",
+        "3/8/1",
+        "a/b",
+        "",
+        "3 / 8",
+        "٣/8",
+        "1.0/2",
+        "+1/8",
+        "1/" + "9" * 5000,
+    ],
 )
 def test_what_is_no_share_is_refused_by_name(text, tmp_path, capsys):
     with pytest.raises(ValueError, match="share must be I/N with 1 <= I <= N"):

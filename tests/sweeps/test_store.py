@@ -1,3 +1,5 @@
+import sqlite3
+
 import pytest
 
 from dpsco_jax.sweeps.cells import cells_of
@@ -95,6 +97,43 @@ def test_a_failed_cell_is_tried_once_by_each_run(tmp_path):
         assert two.pending(CELLS) == {cell.id: 1 for cell in CELLS}
         two.finish(done(two.claim(CELLS, two.pending(CELLS))), "hash")
         assert two.pending(CELLS) == {}
+
+
+def test_claims_that_cannot_be_given_back_are_free_all_the_same(tmp_path):
+    """The disk is full, or not to be written any more, and the process lives on, as a notebook does."""
+    one = opened(tmp_path)
+    one.claim(CELLS, one.pending(CELLS))
+    one._db.execute("PRAGMA query_only = ON")
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        one.__exit__()
+    with opened(tmp_path) as two:
+        assert two.claim(CELLS, two.pending(CELLS)) == CELLS
+
+
+def test_a_full_disk_stores_a_chunk_whole_or_not_at_all(tmp_path):
+    many = cells_of(MeanEstimation(dims=(2,), noises=(1.0,), seeds=800))
+    with opened(tmp_path) as store:
+        tried = store.pending(many)
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        claimed = store.claim(many, tried)
+        store.finish(done(claimed[:10]), "hash")
+        store._db.execute(f"PRAGMA max_page_count = {pages + 20}")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            store.finish(done(claimed[10:]), "hash")
+        assert not store._db.in_transaction
+        store._db.execute("PRAGMA max_page_count = 1000000")
+        assert len(store.rows()) == 10
+        store.finish(done(claimed[10:]), "hash")
+        assert len(store.rows()) == 800
+
+
+def test_the_first_to_say_a_size_has_said_it(tmp_path):
+    with opened(tmp_path) as one, Store(tmp_path) as two:
+        assert one.first_said("a", 3) == 3
+        assert two.first_said("a", 5) == 3
+        assert two.first_said("b", 5) == 5
+    with Store(tmp_path) as later:
+        assert later.first_said("a", 7) == 3
 
 
 def test_everything_about_a_cell_is_kept(tmp_path):

@@ -212,24 +212,28 @@ def run(
         for part in parts:
             _planning.require_replacement(getattr(part, "releases", None))
     point, stopped = objective.domain.project(params), jnp.zeros([], bool)
-    require(turns is None or on_blocks, "turns", turns, "None for parts on all users")
     solutions: list[Solution] = []
     start = 0
     for group in _together.groups(parts, turns, data):
         i = len(solutions)
         if turns is not None and len(group) > 1:
             point, stopped, found_by_part = _together.run(
-                key, turns, group, i, start, objective, data, point, stopped
+                key, turns, group, i, start, objective, data, point, stopped, on_blocks
             )
             solutions += found_by_part
-            start += sum(part.num_users for part in group)
+            start += sum(part.num_users for part in group) if on_blocks else 0
             continue
         (part,) = group
         block = slice_users(data, start, part.num_users) if on_blocks else data
         found = solver(jax.random.fold_in(key, i), part, objective, block, point)
         point, stopped, found = _together.until_stopped(stopped, point, found)
         solutions.append(found)
-        start += part.num_users
+        start += part.num_users if on_blocks else 0
+    return joined(solutions, composition)
+
+
+def joined(solutions: Sequence[Solution], composition: str) -> Solution:
+    """One solution from those of parts that compose in ``"parallel"`` or in ``"sequential"`` order."""
     return join(solutions) if composition == "parallel" else join(solutions, _composed)
 
 

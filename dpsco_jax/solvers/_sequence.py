@@ -217,6 +217,7 @@ def run(
     for group in _together.groups(parts, turns, data):
         i = len(solutions)
         if turns is not None and len(group) > 1:
+            _require_fit(turns, group, start, objective, data, point, on_blocks)
             point, stopped, found_by_part = _together.run(
                 key, turns, group, i, start, objective, data, point, stopped, on_blocks
             )
@@ -230,6 +231,25 @@ def run(
         solutions.append(found)
         start += part.num_users if on_blocks else 0
     return joined(solutions, composition)
+
+
+def _require_fit(
+    turns: _together.Turns,
+    parts: Sequence[Any],
+    start: int,
+    objective: Objective,
+    data: UserData,
+    point: Any,
+    on_blocks: bool,
+) -> None:
+    """``ValueError`` unless there are users for all parts, and each fits to its own."""
+    for part in parts:
+        size = part.num_users
+        block = jax.eval_shape(lambda d: d, data)
+        if on_blocks:
+            block = jax.eval_shape(functools.partial(slice_users, start=start, size=size), data)
+            start += size
+        turns.check(part, objective, block, point)
 
 
 def joined(solutions: Sequence[Solution], composition: str) -> Solution:

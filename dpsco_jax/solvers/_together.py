@@ -152,14 +152,6 @@ def run(
     Returns:
         The point at the end, whether it is over, and a solution for each part.
     """
-    for part in parts:
-        shapes = jax.tree.map(
-            lambda leaf, users=part.num_users: jax.ShapeDtypeStruct(
-                (users, *jnp.shape(leaf)[1:]), leaf.dtype
-            ),
-            data,
-        )
-        turns.check(part, objective, shapes, point)
     places = places_of(turns, parts, number, start, on_blocks)
     rows = turns.prepared(objective, data, point)
     point, stopped, found = loop(key, turns, places, objective, rows, point, stopped)

@@ -11,6 +11,7 @@ a part inside of a part, users count from the first user of the outer one.
 Cost: as ``composite``, and one compiled part.
 """
 
+import functools
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _sequence, _together
+from dpsco_jax.solvers import _arguments, _sequence, _together
 from dpsco_jax.solvers.solution import Solution
 
 
@@ -52,16 +53,6 @@ def turns_of(inner: _together.InnerTurns, parts: Sequence[Any], center: Any) -> 
     def prepared(objective: Objective, data: UserData, params: Any) -> Any:
         return inner.prepared(_leaves(parts[0])[0], objective, data, params)
 
-    def check(part: Any, objective: Objective, data: UserData, params: Any) -> None:
-        for plan in _leaves(part):
-            shapes = jax.tree.map(
-                lambda leaf, users=plan.num_users: jax.ShapeDtypeStruct(
-                    (users, *leaf.shape[1:]), leaf.dtype
-                ),
-                data,
-            )
-            inner.check(plan, objective, shapes, params)
-
     def gradients(part: Any, data: UserData) -> int:
         return sum(inner.gradients(plan, data) for plan in _leaves(part))
 
@@ -71,13 +62,31 @@ def turns_of(inner: _together.InnerTurns, parts: Sequence[Any], center: Any) -> 
         prepared=prepared,
         solver=_solver(inner, center),
         gradients=gradients,
-        check=check,
+        check=functools.partial(_check, inner),
     )
 
 
 def _leaves(part: Any) -> list[Any]:
     """The plans of the innermost solver, in their order."""
     return [plan for each in part.inside for plan in _leaves(each)] if part.inside else [part.plan]
+
+
+def _check(
+    inner: _together.InnerTurns, part: Any, objective: Objective, data: UserData, params: Any
+) -> None:
+    """``ValueError`` unless what is inside of a part has the users that the part has."""
+    if not part.inside:
+        inner.check(part.plan, objective, data, params)
+        return
+    _arguments.require_problem(type(part.plan), part.plan, objective, data, params)
+    start = 0
+    for each in part.inside:
+        block = data
+        if part.plan.on_blocks:
+            of_each = functools.partial(_sequence.slice_users, start=start, size=each.num_users)
+            block = jax.eval_shape(of_each, data)
+            start += each.num_users
+        _check(inner, each, objective, block, params)
 
 
 def _kind(inner: _together.InnerTurns, part: Any) -> Hashable | None:

@@ -48,6 +48,7 @@ from tests.mutation.faults_solvers import FAULTS as SOLVERS
 from tests.mutation.faults_stored import FAULTS as STORED
 from tests.mutation.faults_subspaces import FAULTS as SUBSPACES
 from tests.mutation.faults_sums import FAULTS as SUMS
+from tests.mutation.faults_turns import FAULTS as TURNS
 from tests.mutation.faults_values import FAULTS as VALUES
 from tests.mutation.faults_whitened import FAULTS as WHITENED
 from tests.mutation.fork_server import FAILED, PASSED, Run, Server
@@ -58,6 +59,7 @@ FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
     *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES,
+    *TURNS,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

@@ -111,8 +111,13 @@ def without_replacement(key: jax.Array, draws: Draws) -> UserSample:
     most = draws.most_drawn
     by_complement = draws.few < draws.batch_size
     # Of a batch of less than half the whole key is that of the stream, as it is in a program of its own.
-    draw_key, order_key = jax.random.split(jax.random.clone(key))
-    found = _different(jnp.where(by_complement, draw_key, key), draws)
+    draw_key, order_key = jax.lax.cond(
+        by_complement,
+        lambda whole: tuple(jax.random.split(whole)),
+        lambda whole: (whole, jax.random.clone(whole)),
+        key,
+    )
+    found = _different(draw_key, draws)
 
     def others() -> Int[jax.Array, "users"]:
         places = jnp.arange(draws.most_users, dtype=jnp.int32)

@@ -32,11 +32,15 @@ class TurnScheme(NamedTuple):
     Attributes:
         sampled: whether they are drawn, and not everybody takes part.
         relation: the one under which ``cost`` was proven.
+        population_size: N of the turn.
+        batch_size: K of the turn.
         cost: the loss of one Gaussian release of the turn, with the noise of the turn.
     """
 
     sampled: bool
     relation: NeighboringRelation
+    population_size: Number
+    batch_size: Number
     cost: PrivacyLoss
 
     def gaussian_loss(self, noise_multiplier: Any, relation: NeighboringRelation) -> PrivacyLoss:
@@ -58,7 +62,8 @@ class GaussianTurn:
     Attributes:
         sampled: whether the users of a step are drawn, in all of the phases.
         relation: of all of the phases.
-        batch_size: K, users of a step; everybody's number where none are drawn.
+        population_size: N.
+        batch_size: K, users of a step; N where none are drawn.
         num_steps: T.
         noise_multiplier: σ over the sensitivity.
         cost: the loss of one step.
@@ -66,6 +71,7 @@ class GaussianTurn:
 
     sampled: bool = static()
     relation: NeighboringRelation = static()
+    population_size: Number
     batch_size: Number
     num_steps: Number
     noise_multiplier: Number
@@ -74,7 +80,8 @@ class GaussianTurn:
     @property
     def scheme(self) -> TurnScheme:
         """For ``transforms.privatize``."""
-        return TurnScheme(self.sampled, self.relation, self.cost)
+        sizes = self.population_size, self.batch_size
+        return TurnScheme(self.sampled, self.relation, *sizes, self.cost)
 
 
 def kind(releases: GaussianReleases) -> tuple[Any, ...] | None:
@@ -102,6 +109,7 @@ def stacked(phases: Sequence[GaussianReleases]) -> GaussianTurn:
     return GaussianTurn(
         sampled=sampled,
         relation=relation,
+        population_size=np.asarray([phase.population_size for phase in phases], np.int32),
         batch_size=np.asarray([phase.batch_size for phase in phases], np.int32),
         num_steps=np.asarray([phase.num_steps for phase in phases], np.int32),
         noise_multiplier=column(*(phase.noise_multiplier for phase in phases)),

@@ -14,7 +14,7 @@ as private as its own loss says for any starting point, and later runs post-proc
 the largest of the losses, not their sum, under whichever relation keeps positions: REPLACE_ONE and
 REPLACE_SPECIAL. Under ADD_OR_REMOVE_ONE all later positions move and nothing of this is true.
 
-Cost: a block is a slice.
+Cost: a block is a slice; where parts are turns of one loop (``_together``), nothing is copied.
 """
 
 import functools

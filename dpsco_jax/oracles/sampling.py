@@ -263,8 +263,16 @@ def _in_random_order(key: jax.Array, sample: UserSample, length: int) -> UserSam
     """
     indices, size = sample
     sort_key, swap_key = jax.random.split(key)
-    places = jnp.arange(length, dtype=jnp.int32)
     bits = jax.random.bits(sort_key, (2, length), jnp.uint32)
+    return UserSample(_shuffled_where_undecided(swap_key, bits, indices, size), size)
+
+
+def _shuffled_where_undecided(
+    key: jax.Array, bits: jax.Array, indices: jax.Array, size: int | jax.Array
+) -> jax.Array:
+    """The first ``size`` users sorted by their two words each; shuffled where that decides nothing."""
+    length = bits.shape[1]
+    places = jnp.arange(length, dtype=jnp.int32)
     # Who does not count comes last: the sort is stable, and in the sample they are last already.
     bits = jnp.where(places < size, bits, jnp.uint32(2**32 - 1))
     high, low, first = jax.lax.sort((bits[0], bits[1], indices[:length]), num_keys=2)
@@ -272,12 +280,12 @@ def _in_random_order(key: jax.Array, sample: UserSample, length: int) -> UserSam
     undecided = jnp.any(equal) | (size > length)
 
     def swap(place: jax.Array, indices: jax.Array) -> jax.Array:
-        other = jax.random.randint(jax.random.fold_in(swap_key, place), (), 0, place + 1)
+        other = jax.random.randint(jax.random.fold_in(key, place), (), 0, place + 1)
         here, there = indices[place], indices[other]
         return indices.at[place].set(there).at[other].set(here)
 
     indices = indices.at[:length].set(first)
-    return UserSample(jax.lax.fori_loop(0, jnp.where(undecided, size, 0), swap, indices), size)
+    return jax.lax.fori_loop(0, jnp.where(undecided, size, 0), swap, indices)
 
 
 def _seldom_exceeded(num_users: int, probability: float) -> int:

@@ -14,7 +14,7 @@ as private as its own loss says for any starting point, and later runs post-proc
 the largest of the losses, not their sum, under whichever relation keeps positions: REPLACE_ONE and
 REPLACE_SPECIAL. Under ADD_OR_REMOVE_ONE all later positions move and nothing of this is true.
 
-Cost: a block is a slice.
+Cost: a block is a slice; where parts are turns of one loop (``_together``), nothing is copied.
 """
 
 import functools
@@ -212,24 +212,48 @@ def run(
         for part in parts:
             _planning.require_replacement(getattr(part, "releases", None))
     point, stopped = objective.domain.project(params), jnp.zeros([], bool)
-    require(turns is None or on_blocks, "turns", turns, "None for parts on all users")
     solutions: list[Solution] = []
     start = 0
     for group in _together.groups(parts, turns, data):
         i = len(solutions)
         if turns is not None and len(group) > 1:
+            _require_fit(turns, group, start, objective, data, point, on_blocks)
             point, stopped, found_by_part = _together.run(
-                key, turns, group, i, start, objective, data, point, stopped
+                key, turns, group, i, start, objective, data, point, stopped, on_blocks
             )
             solutions += found_by_part
-            start += sum(part.num_users for part in group)
+            start += sum(part.num_users for part in group) if on_blocks else 0
             continue
         (part,) = group
         block = slice_users(data, start, part.num_users) if on_blocks else data
         found = solver(jax.random.fold_in(key, i), part, objective, block, point)
         point, stopped, found = _together.until_stopped(stopped, point, found)
         solutions.append(found)
-        start += part.num_users
+        start += part.num_users if on_blocks else 0
+    return joined(solutions, composition)
+
+
+def _require_fit(
+    turns: _together.Turns,
+    parts: Sequence[Any],
+    start: int,
+    objective: Objective,
+    data: UserData,
+    point: Any,
+    on_blocks: bool,
+) -> None:
+    """``ValueError`` unless there are users for all parts, and each fits to its own."""
+    for part in parts:
+        size = part.num_users
+        block = jax.eval_shape(lambda d: d, data)
+        if on_blocks:
+            block = jax.eval_shape(functools.partial(slice_users, start=start, size=size), data)
+            start += size
+        turns.check(part, objective, block, point)
+
+
+def joined(solutions: Sequence[Solution], composition: str) -> Solution:
+    """One solution from those of parts that compose in ``"parallel"`` or in ``"sequential"`` order."""
     return join(solutions) if composition == "parallel" else join(solutions, _composed)
 
 

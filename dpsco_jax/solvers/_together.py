@@ -39,6 +39,8 @@ class Turns(NamedTuple):
             ``stacked`` returns, ``first`` the position of the first user, both traced. Its ``gradients`` are
             of no account, and it has no trace.
         gradients: of a part and the data: the public number of item gradients.
+        check: of a part, the objective, the shapes of the part's data, and a point: ``ValueError`` unless
+            they fit together.
     """
 
     kind: Callable[[Any], Hashable | None]
@@ -46,6 +48,54 @@ class Turns(NamedTuple):
     prepared: Callable[[Objective, UserData, Any], Any]
     solver: Callable[..., Solution]
     gradients: Callable[[Any, UserData], int]
+    check: Callable[[Any, Objective, UserData, Any], None] = lambda *given: None
+
+
+class InnerTurns(NamedTuple):
+    """How plans of a solver become turns of a solver that is made of it, by ``combinators.composite``.
+
+    Attributes:
+        kind: as of ``Turns``; ``stacked``, ``gradients`` and ``check`` are too.
+        stacked: of plans of one kind.
+        prepared: as of ``Turns``, with one of the plans in front.
+        solver: as of ``Turns``, with the centre of the term that is added to the objective at the end.
+        gradients: of a plan and the data.
+        check: of a plan, the objective, shapes of its data, and a point.
+    """
+
+    kind: Callable[[Any], Hashable | None]
+    stacked: Callable[[Sequence[Any]], Any]
+    prepared: Callable[[Any, Objective, UserData, Any], Any]
+    solver: Callable[..., Solution]
+    gradients: Callable[[Any, UserData], int]
+    check: Callable[[Any, Objective, UserData, Any], None]
+
+
+class Places(NamedTuple):
+    """Where the turns of a loop are in their sequence and among the users; arrays, one entry for each.
+
+    Attributes:
+        numbers: positions in the sequence.
+        firsts: positions of the first users.
+        parts: what ``Turns.stacked`` returns.
+    """
+
+    numbers: Any
+    firsts: Any
+    parts: Any
+
+
+_OFFERED: dict[Callable[..., Solution], InnerTurns] = {}
+
+
+def offer(solver: Callable[..., Solution], turns: InnerTurns) -> None:
+    """Says how plans of a solver become turns, to solvers that are made of it."""
+    _OFFERED[solver] = turns
+
+
+def offered(solver: Callable[..., Solution]) -> InnerTurns | None:
+    """How plans of this solver become turns, if it says so."""
+    return _OFFERED.get(solver)
 
 
 def groups(parts: Sequence[Any], turns: Turns | None, data: UserData) -> list[list[Any]]:
@@ -83,6 +133,7 @@ def run(
     data: UserData,
     point: Any,
     stopped: jax.Array,
+    on_blocks: bool = True,
 ) -> tuple[Any, jax.Array, list[Solution]]:
     """Runs parts of one kind as turns of a loop.
 
@@ -96,31 +147,59 @@ def run(
         data: of all users.
         point: where the first starts.
         stopped: whether it was over before.
+        on_blocks: whether each has users of its own; if not, all have those of the first.
 
     Returns:
         The point at the end, whether it is over, and a solution for each part.
     """
+    places = places_of(turns, parts, number, start, on_blocks)
+    rows = turns.prepared(objective, data, point)
+    point, stopped, found = loop(key, turns, places, objective, rows, point, stopped)
+    solutions = [
+        solution._replace(gradients=_counts.count(turns.gradients(part, data)))
+        for solution, part in zip(apart(found, len(parts)), parts, strict=True)
+    ]
+    return point, stopped, solutions
+
+
+def places_of(
+    turns: Turns, parts: Sequence[Any], number: int, start: int, on_blocks: bool = True
+) -> Places:
+    """The places of parts of one kind, the first of which is ``number`` and starts at user ``start``."""
     sizes = np.asarray([part.num_users for part in parts], np.int32)
     firsts = (start + np.cumsum(sizes) - sizes).astype(np.int32)
+    if not on_blocks:
+        firsts = np.full(len(parts), start, np.int32)
     numbers = np.arange(number, number + len(parts), dtype=np.int32)
-    rows = turns.prepared(objective, data, point)
+    return Places(numbers, firsts, turns.stacked(parts))
 
-    def turn(carry: tuple[Any, jax.Array], place: tuple[Any, ...]) -> tuple[Any, Solution]:
+
+def loop(
+    key: jax.Array,
+    turns: Turns,
+    places: Places,
+    objective: Objective,
+    rows: Any,
+    point: Any,
+    stopped: jax.Array,
+) -> tuple[Any, jax.Array, Solution]:
+    """The turns one after the other: the point at the end, whether it is over, all solutions stacked."""
+
+    def turn(carry: tuple[Any, Any], place: Places) -> tuple[Any, Solution]:
         point, stopped = carry
         i, first, part = place
         found = turns.solver(jax.random.fold_in(key, i), part, objective, rows, first, point)
         point, stopped, found = until_stopped(stopped, point, found)
         return (point, stopped), found
 
-    places = jax.tree.map(jnp.asarray, (numbers, firsts, turns.stacked(parts)))
-    (point, stopped), found = jax.lax.scan(turn, (point, stopped), places)
-    solutions = [
-        jax.tree.map(lambda leaf, i=i: leaf[i], found)._replace(
-            gradients=_counts.count(turns.gradients(part, data))
-        )
-        for i, part in enumerate(parts)
-    ]
-    return point, stopped, solutions
+    each = jax.tree.map(jnp.asarray, places)
+    (point, stopped), found = jax.lax.scan(turn, (point, stopped), each)
+    return point, stopped, found
+
+
+def apart(found: Solution, count: int) -> list[Solution]:
+    """Stacked solutions one by one."""
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(count)]
 
 
 def column(numbers: Sequence[Any]) -> Any:

@@ -138,6 +138,34 @@ def clipped_sum_oracle(
     Raises:
         ValueError: if ``objective.clipped_sums`` is unknown, or asks for ghost sums where they cannot be.
     """
+    oracle, prepare = clipped_sum_form(
+        objective,
+        _shapes(data),
+        params,
+        clip_norm,
+        sampler,
+        chunk_size,
+        smoothing_radius,
+        unaltered,
+    )
+    return oracle, data.mapped(prepare) if isinstance(data, StoredUsers) else prepare(data)
+
+
+def clipped_sum_form(
+    objective: Objective,
+    data: UserData,
+    params: Any,
+    clip_norm: Any,
+    sampler: gradients.Sampler | None,
+    chunk_size: int,
+    smoothing_radius: Any = None,
+    unaltered: bool = False,
+) -> tuple[Oracle, Callable[[UserData], Any]]:
+    """``clipped_sum_oracle`` in two parts, for data that are prepared once for oracles of several samplers.
+
+    Of the data, which may be shapes, no number is looked at. Returns the oracle, and what makes data into the
+    form that it takes, which is the same for all samplers and numbers.
+    """
     asked = clipped_sums.require_way(objective)
     shifted = smoothing_radius is not None
     if shifted or unaltered:
@@ -147,15 +175,14 @@ def clipped_sum_oracle(
     single = jax.tree.leaves(data.items)[0].shape[1] == 1
     if asked == "auto" and model is not None and (single or not shifted):
         form = linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size, smoothing_radius)
-        if isinstance(data, StoredUsers):
-            return form, data.mapped(lambda block: linear.prepare(model, block, len(params)))
-        return form, linear.prepare(model, data, len(params))
+        return form, lambda users: linear.prepare(model, users, len(params))
     if shifted:
         gradient = smoothed.user_gradient(objective, smoothing_radius)
-        return gradients.clipped_gradient_sum(gradient, clip_norm, sampler, chunk_size), data
-    way = "chunks" if unaltered else clipped_sums.choice(objective, _shapes(data), params).way
+        shifted_sum = gradients.clipped_gradient_sum(gradient, clip_norm, sampler, chunk_size)
+        return shifted_sum, lambda users: users
+    way = "chunks" if unaltered else clipped_sums.choice(objective, data, params).way
     oracle = clipped_sums.clipped_gradient_sum(objective, way, clip_norm, sampler, chunk_size)
-    return oracle, data
+    return oracle, lambda users: users
 
 
 def _shapes(data: UserData | StoredUsers) -> UserData:

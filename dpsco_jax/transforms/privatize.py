@@ -25,7 +25,7 @@ Cost: one Gaussian draw per parameter; the curve of a step is computed once, whe
 transformation is made. With correlated noise, memory of ``bands - 1`` copies of the parameters.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ from dpsco_jax._checks import require, require_instance, require_key, require_po
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
+from dpsco_jax.privacy._gaussian_turns import TurnScheme
 from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.sampling import (
     FullBatch,
@@ -48,9 +49,10 @@ from dpsco_jax.privacy.sampling import (
 )
 from dpsco_jax.transforms.aggregate import Aggregate
 
-_SCHEMES = (FullBatch, Poisson, PoissonItems, PoissonUsers, WithoutReplacement, WithReplacement)
-
 Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement | WithReplacement
+
+# What one of several phases in a program has in place of a scheme, with a loss that is proven already.
+_SCHEMES = (*get_args(Scheme), TurnScheme)
 
 
 class PrivatizeState(NamedTuple):
@@ -73,7 +75,7 @@ def privatize(
     aggregate: Aggregate,
     key: jax.Array,
     noise_multiplier: jax.typing.ArrayLike,
-    sampling: Scheme = FullBatch(),  # noqa: B008
+    sampling: Scheme | TurnScheme = FullBatch(),  # noqa: B008
     noise_correlation: NoiseCorrelation | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Adds noise to an aggregate and charges each release to the ledger in its state.
@@ -122,7 +124,7 @@ def privatize(
         made = f"aggregate.relation is {aggregate.relation.name}, as the aggregate was made"
         raise ValueError(f"{refusal}; {made} (relation=...)") from None
     _require_what_sampling_needs(aggregate, sampling)
-    sampled = not isinstance(sampling, FullBatch)
+    sampled = getattr(sampling, "sampled", not isinstance(sampling, FullBatch))
     # A replaced user has three means, of which no order of the releases makes two.
     added = aggregate.relation is NeighboringRelation.ADD_OR_REMOVE_ONE
     shareable = isinstance(sampling, Poisson) and added
@@ -168,7 +170,7 @@ def privatize(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _require_what_sampling_needs(aggregate: Aggregate, sampling: Scheme) -> None:
+def _require_what_sampling_needs(aggregate: Aggregate, sampling: Scheme | TurnScheme) -> None:
     """``ValueError`` where the curve of the scheme assumes more of a contribution than the sensitivity."""
     capped = False
     if isinstance(sampling, PoissonUsers):

@@ -50,6 +50,7 @@ from tests.mutation.faults_streams import FAULTS as STREAMS
 from tests.mutation.faults_subspaces import FAULTS as SUBSPACES
 from tests.mutation.faults_sums import FAULTS as SUMS
 from tests.mutation.faults_sweeps import FAULTS as SWEEPS
+from tests.mutation.faults_turns import FAULTS as TURNS
 from tests.mutation.faults_values import FAULTS as VALUES
 from tests.mutation.faults_whitened import FAULTS as WHITENED
 from tests.mutation.fork_server import FAILED, PASSED, Run, Server
@@ -59,8 +60,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
-    *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES, *STREAMS,
-    *SWEEPS,
+    *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES, *STREAMS, *SWEEPS,
+    *TURNS,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

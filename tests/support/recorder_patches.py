@@ -23,7 +23,7 @@ from dpsco_jax.mechanisms import (
 )
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
-from dpsco_jax.oracles import sampling
+from dpsco_jax.oracles import _sampling_in_turn, sampling
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from dpsco_jax.problems.users import mean_loss
 from dpsco_jax.solvers.sampling import (
@@ -271,6 +271,26 @@ def _sampler(tape: Tape, right: Any) -> Any:
     return sampler
 
 
+def _stacked_draws(tape: Tape, right: Any) -> Any:
+    def stacked(sizes: Any) -> Any:
+        for size in sizes:
+            tape.draws.add(Draw("without_replacement", tuple(map(float, size))))
+        return right(sizes)
+
+    return stacked
+
+
+def _sampler_of_turn(tape: Tape, right: Any) -> Any:
+    def sampler(key: Any, draws: Any) -> Any:
+        tape.keep("samples", key)
+        sample = right(key, draws)
+        if tape.forced is None:
+            return sample
+        return _with_user(sample, "without_replacement", draws.num_users, tape.forced)
+
+    return sampler
+
+
 def _of_key(kind: str) -> Callable[[Tape, Any], Any]:
     def make(tape: Tape, right: Any) -> Any:
         @functools.wraps(right)
@@ -314,6 +334,8 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (sampling, "poisson", _sampler),
     (sampling, "without_replacement", _sampler),
     (sampling, "with_replacement", _sampler),
+    (_sampling_in_turn, "stacked", _stacked_draws),
+    (_sampling_in_turn, "without_replacement", _sampler_of_turn),
     *((jax.random, name, _of_key("used")) for name in DRAWN_BY),
     *((jax.random, name, _of_key("parents")) for name in ("split", "fold_in")),
 )

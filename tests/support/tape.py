@@ -10,6 +10,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import _sums, privacy
+from dpsco_jax.privacy._gaussian_turns import TurnScheme
+from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 
 
 class Declared(NamedTuple):
@@ -118,7 +120,17 @@ class Tape:
         if self.is_silent:
             return
 
-        def append(data: Any, flat: Any, noise: Any, sensitivity: Any, multiplier: Any) -> None:
+        scheme = declared.scheme
+        in_turn = isinstance(scheme, TurnScheme)
+        sizes = (scheme.population_size, scheme.batch_size) if in_turn else ()
+
+        def append(
+            data: Any, flat: Any, noise: Any, sensitivity: Any, multiplier: Any, *sizes: Any
+        ) -> None:
+            of_turn = scheme
+            if in_turn:
+                drawn = WithoutReplacement(*(int(size) for size in sizes))
+                of_turn = drawn if scheme.sampled else FullBatch()
             self.releases.append(
                 Release(
                     name,
@@ -128,7 +140,7 @@ class Tape:
                     float(noise),
                     float(sensitivity),
                     float(multiplier),
-                    declared.scheme,
+                    of_turn,
                 )
             )
 
@@ -139,7 +151,11 @@ class Tape:
         numbers = (noise, declared.sensitivity, declared.multiplier)
         flat = ravel_pytree(wide)[0]
         jax.debug.callback(
-            append, jax.random.key_data(key), flat, *(jnp.asarray(x, float) for x in numbers)
+            append,
+            jax.random.key_data(key),
+            flat,
+            *(jnp.asarray(x, float) for x in numbers),
+            *sizes,
         )
 
     def drawn(self, key: Any, draw: Draw) -> None:

@@ -18,7 +18,7 @@ Formal guarantee: that of the joint event under REPLACE_ONE. Parts on blocks of 
 (``_sequence``), or, if asked for, in sequence, which is never less; parts on the same users always in
 sequence. Which centres, sizes and numbers are used depends on public numbers and released points only.
 
-Cost: the sum of the parts'.
+Cost: the sum of the parts'; parts of ``private_ac_sa`` that differ in numbers alone share a program.
 
 Example:
     >>> import jax
@@ -51,8 +51,9 @@ from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _planning, _sequence, plans
+from dpsco_jax.solvers import _arguments, _costs, _planning, _sequence, _together, plans
 from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers.combinators import _composite_turns
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.work import Work
 
@@ -175,11 +176,12 @@ class Plan(MadeFor):
 
 
 class _Part(NamedTuple):
-    """A part with what ``solve`` has to know of it."""
+    """A part with what ``solve`` has to know of it; ``inside``, the parts of a part that is a composite."""
 
     num_users: int
     plan: Any
     center_share: Any
+    inside: tuple[Any, ...] = ()
 
 
 @_spread.solver
@@ -222,11 +224,21 @@ def solve(
             return solve(inner, key, part.plan, objective, data, start, middle)
         return inner(key, part.plan, objective, data, start, middle)
 
-    parts = [
-        _Part(part.num_users, part, share)
+    parts = _parts(plan)
+    inner_turns = _together.offered(inner)
+    turns = None
+    if inner_turns is not None:
+        turns = _composite_turns.turns_of(inner_turns, parts, center)
+    return _sequence.run(
+        key, parts, run, objective, data, params, plan.composition, plan.on_blocks, turns
+    )
+
+
+def _parts(plan: Plan) -> tuple[_Part, ...]:
+    return tuple(
+        _Part(part.num_users, part, share, _parts(part) if isinstance(part, Plan) else ())
         for part, share in zip(plan.parts, plan.center_shares, strict=True)
-    ]
-    return _sequence.run(key, parts, run, objective, data, params, plan.composition, plan.on_blocks)
+    )
 
 
 def slope(objective: Objective, regularization: float = 0.0) -> float:

@@ -49,8 +49,9 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order
+from dpsco_jax.solvers import _arguments, _made_for, _planning, _together, first_order
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
+from dpsco_jax.solvers.item_level import _private_ac_sa_turns
 from dpsco_jax.solvers.item_level._private_ac_sa_plan import Plan
 from dpsco_jax.solvers.solution import Solution
 
@@ -202,3 +203,6 @@ def solve(
     return first_order.run(
         key, plan.mean, method, objective, data, params, plan.num_steps, gradients, pull, trace
     )
+
+
+_together.offer(solve, _private_ac_sa_turns.TURNS)

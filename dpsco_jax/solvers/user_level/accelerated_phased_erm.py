@@ -16,8 +16,8 @@ thrown away. Utility: ``Plan.excess_bound``, by the chain of ``accelerated_bound
 LR·Õ(1/√(nm) + √d/(εn√m)).
 
 Cost: ΣT·K user gradients; memory of one batch of user gradients, and of one prepared copy of the data where
-the model is linear. Phases with outlier removal and everybody in every step are turns of one compiled loop;
-others are compiled one by one.
+the model is linear. Phases are turns of one compiled loop, those in which users are drawn of one and those in
+which everybody takes part of another; with outlier removal those that draw users are compiled one by one.
 
 Example:
     >>> import jax

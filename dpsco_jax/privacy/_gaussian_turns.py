@@ -1,0 +1,117 @@
+"""Gaussian releases of phases of several sizes in one program: what one of them costs, as numbers of a turn.
+
+What it computes: nothing; ``stacked`` takes the noise of ``GaussianReleases`` and the loss of a step of each,
+one entry for each phase, so that a loop over phases finds those of its turn.
+
+Source: none.
+
+Formal guarantee: the loss of a step is what the phase's own scheme has proven for its static sizes and for
+the noise that runs; nothing is proven here. A phase whose loss is infinite keeps it.
+
+Cost: none.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import _checks
+from dpsco_jax._numerics import array_namespace
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax.privacy.sampling import FullBatch
+
+
+class TurnScheme(NamedTuple):
+    """How the users of a step of this turn are drawn, as ``transforms.privatize`` takes it.
+
+    Attributes:
+        sampled: whether they are drawn, and not everybody takes part.
+        relation: the one under which ``cost`` was proven.
+        population_size: N of the turn.
+        batch_size: K of the turn.
+        cost: the loss of one Gaussian release of the turn, with the noise of the turn.
+    """
+
+    sampled: bool
+    relation: NeighboringRelation
+    population_size: Number
+    batch_size: Number
+    cost: PrivacyLoss
+
+    def gaussian_loss(self, noise_multiplier: Any, relation: NeighboringRelation) -> PrivacyLoss:
+        """``cost``, of the noise of the turn alone.
+
+        Raises:
+            ValueError: for another relation than that of the proof.
+        """
+        del noise_multiplier
+        wanted = f"{self.relation.name}, of this turn"
+        _checks.require(relation is self.relation, "relation", relation, wanted)
+        return self.cost
+
+
+@pytree
+class GaussianTurn:
+    """Noise and loss of a phase, one of several in a program, or the stack of them.
+
+    Attributes:
+        sampled: whether the users of a step are drawn, in all of the phases.
+        relation: of all of the phases.
+        population_size: N.
+        batch_size: K, users of a step; N where none are drawn.
+        num_steps: T.
+        noise_multiplier: σ over the sensitivity.
+        cost: the loss of one step.
+    """
+
+    sampled: bool = static()
+    relation: NeighboringRelation = static()
+    population_size: Number
+    batch_size: Number
+    num_steps: Number
+    noise_multiplier: Number
+    cost: PrivacyLoss
+
+    @property
+    def scheme(self) -> TurnScheme:
+        """For ``transforms.privatize``."""
+        sizes = self.population_size, self.batch_size
+        return TurnScheme(self.sampled, self.relation, *sizes, self.cost)
+
+
+def kind(releases: GaussianReleases) -> tuple[Any, ...] | None:
+    """What phases must share to run in one program; ``None`` for Poisson samples."""
+    _checks.require_instance("releases", releases, GaussianReleases)
+    if releases.sampling != "fixed":
+        return None
+    return "gaussian", not isinstance(releases.scheme, FullBatch), releases.relation
+
+
+def stacked(phases: Sequence[GaussianReleases]) -> GaussianTurn:
+    """All phases, each number with an axis of phases in front.
+
+    Raises:
+        ValueError: there is no phase, or they are not of one ``kind``.
+    """
+    kinds = {kind(phase) for phase in phases}
+    _checks.require(len(kinds) == 1 and None not in kinds, "phases", phases, "of one kind")
+    _, sampled, relation = next(iter(kinds)) or ("", False, None)
+
+    def column(*numbers: Any) -> Any:
+        return array_namespace(*numbers).stack(numbers)
+
+    costs = [phase.scheme.gaussian_loss(phase.noise_multiplier, relation) for phase in phases]
+    return GaussianTurn(
+        sampled=sampled,
+        relation=relation,
+        population_size=np.asarray([phase.population_size for phase in phases], np.int32),
+        batch_size=np.asarray([phase.batch_size for phase in phases], np.int32),
+        num_steps=np.asarray([phase.num_steps for phase in phases], np.int32),
+        noise_multiplier=column(*(phase.noise_multiplier for phase in phases)),
+        cost=jax.tree.map(column, *costs),
+    )

@@ -1,0 +1,54 @@
+"""Faults in turns of clipped means, in the draws of turns, and in parts of parts as turns."""
+
+from tests.mutation import Fault, rows
+
+_MEANS = "solvers/_clipped_turns.py"
+_DRAWS = "oracles/_sampling_in_turn.py"
+_TURNS = "tests/solvers/test_clipped_turns.py::test_turns_are_the_phases_one_by_one"
+_USERS = (
+    "tests/solvers/test_clipped_turns.py::test_users_of_a_turn_are_those_of_a_draw_of_its_own_sizes"
+)
+_INSIDE = "tests/solvers/test_clipped_turns.py::test_parts_inside_of_parts_are_turns_too"
+_REFUSED = "tests/solvers/test_clipped_turns.py::test_parts_of_another_plan_are_refused_by_name"
+_PHASES = rows("accelerated_phased_erm")
+_SCO = rows("sco, localization")
+
+FAULTS = (
+    Fault("clipped turns: a row beyond the users of a turn is counted", _MEANS,
+          "dtype=jnp.int32) < self.releases.batch_size", "dtype=jnp.int32) <= self.releases.batch_size",
+          (f"{_TURNS}[shifted rows]",)),
+    Fault("clipped turns: as many take part as in the largest turn", _MEANS,
+          "UserSample(self.first + places.astype(jnp.int32), self.releases.batch_size)",
+          "UserSample(self.first + places.astype(jnp.int32), self.capacity)", (f"{_TURNS}[everybody]",)),
+    Fault("clipped turns: users of all turns are those of the first", _MEANS,
+          "UserSample(self.first + drawn.indices, drawn.size)", "UserSample(drawn.indices, drawn.size)",
+          (f"{_TURNS}[batches]",)),
+    Fault("clipped turns: everybody is who is in the first turn", _MEANS,
+          "UserSample(self.first + places", "UserSample(0 * self.first + places", (*_PHASES, _TURNS)),
+    Fault("clipped turns: a sum is divided by the largest batch", _MEANS,
+          "combine(self.clip_norm, batch, ", "combine(self.clip_norm, self.capacity, ",
+          (*_PHASES, f"{_TURNS}[everybody]")),
+    Fault("clipped turns: the noise of the first turn for all", "privacy/_gaussian_turns.py",
+          "noise_multiplier=column(*(phase.noise_multiplier for phase in phases))",
+          "noise_multiplier=column(*(phases[0].noise_multiplier for phase in phases))",
+          (*_PHASES, "tests/solvers/test_clipped_turns.py")),
+    Fault("clipped turns: the loss of the first turn for all", "privacy/_gaussian_turns.py",
+          "[phase.scheme.gaussian_loss(phase.noise_multiplier, relation) for",
+          "[phases[0].scheme.gaussian_loss(phases[0].noise_multiplier, relation) for",
+          (*_PHASES, "tests/solvers/test_clipped_turns.py")),
+    Fault("draws of turns: from the population of the largest", _DRAWS,
+          "(draws.longest,), 0, draws.num_users", "(draws.longest,), 0, draws.most_users", (_USERS,)),
+    Fault("draws of turns: those left out are of the largest population", _DRAWS,
+          "(places < draws.num_users).at", "(places < draws.most_users).at", (_USERS,)),
+    Fault("draws of turns: more than half in the order of the users", _DRAWS,
+          "return _in_random_order(order_key, _pack(kept, most), batch)", "return _pack(kept, most)",
+          (_USERS,)),
+    Fault("turns inside of turns: users of the first outer turn", "solvers/combinators/_composite_turns.py",
+          "firsts=first + turn.inside.firsts", "firsts=turn.inside.firsts", (*_SCO, _INSIDE)),
+    Fault("turns inside of turns: numbers of another part", "solvers/combinators/_composite_turns.py",
+          "lambda x: x.reshape(len(parts), count, *x.shape[1:])",
+          "lambda x: x.reshape(count, len(parts), *x.shape[1:]).swapaxes(0, 1)",
+          (_INSIDE,)),
+    Fault("turns inside of turns: for other users than planned", "solvers/combinators/_composite_turns.py",
+          "inner.check(part.plan, objective, data, params)\n        return", "return", (_REFUSED,)),
+)  # fmt: skip

@@ -1,0 +1,205 @@
+"""Clipped means as turns of one loop: the runs one by one, of the same users, in one program."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax.oracles import _sampling_in_turn, sampling
+from dpsco_jax.privacy import _gaussian_turns
+from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _sequence, _together
+from dpsco_jax.solvers.item_level import sco
+from dpsco_jax.solvers.means import Clipped
+from dpsco_jax.solvers.user_level import (
+    _accelerated_turns,
+    accelerated_phased_erm,
+    accelerated_sgd,
+)
+from tests.solvers.private_table import OBJECTIVE, ROWS
+from tests.support.planned import planned
+
+# A stream of few, of half; all but some, all but one, which is more than half; a stream for those left out.
+SIZES = [(40, 3), (12, 6), (9, 7), (7, 6), (30, 20)]
+
+
+def test_users_of_a_turn_are_those_of_a_draw_of_its_own_sizes():
+    draws = _sampling_in_turn.stacked(SIZES)
+    each = jax.jit(jax.vmap(_sampling_in_turn.without_replacement, in_axes=(0, None)))
+
+    def keys():
+        return jax.random.split(jax.random.key(0), 20)
+
+    for i, (users, batch) in enumerate(SIZES):
+        found = each(keys(), jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), draws))
+        alone = jax.jit(
+            jax.vmap(lambda k, n=users, b=batch: sampling.without_replacement(k, n, b).indices)
+        )
+        np.testing.assert_array_equal(found.size, batch)
+        np.testing.assert_array_equal(found.indices[:, :batch], alone(keys()))
+        # Nor is anybody else's number ever looked at.
+        assert np.all((found.indices >= 0) & (found.indices < users))
+    only_streams = _sampling_in_turn.stacked(SIZES[:2])
+    assert not only_streams.some_by_complement
+    with pytest.raises(ValueError, match=r"batch_size must be an integer in \[1, 8\], got 9"):
+        _sampling_in_turn.stacked([(9, 9)])
+
+
+ROW = next(row for row in ROWS if row.name == "accelerated_phased_erm")
+ROUGH = OBJECTIVE._replace(linear_model=None)
+
+
+@functools.cache
+def _parts(batches, smoothing_radius=None):
+    return planned(
+        accelerated_phased_erm.plan,
+        OBJECTIVE,
+        num_users=24,
+        items_per_user=ROW.items,
+        dim=3,
+        epsilon=2.0,
+        delta=1e-5,
+        mean=Clipped,
+        num_phases=2,
+        batch_size=list(batches),
+        smoothing_radius=smoothing_radius,
+        chunk_size=5,
+    ).parts
+
+
+def _data():
+    data = ROW.data()
+    mask = np.ones(jax.tree.leaves(data.items)[0].shape[:2], bool)
+    mask[::7, 0] = False
+    return UserData(data.items, mask)
+
+
+def _run(key, parts, objective, together):
+    turns = _accelerated_turns.turns_of(parts) if together else None
+    start = jnp.zeros(parts[0].dim)
+    solver = accelerated_sgd.solve
+    found = _sequence.run(key, parts, solver, objective, _data(), start, turns=turns)
+    return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
+
+
+@pytest.mark.parametrize(
+    ("batches", "radius", "objective"),
+    [((5, 6), None, OBJECTIVE), ((16, 8), None, OBJECTIVE), ((16, 8), 0.3, ROUGH)],
+    ids=["batches", "everybody", "shifted rows"],
+)
+def test_turns_are_the_phases_one_by_one(batches, radius, objective):
+    parts = _parts(batches, radius)
+    turns = _accelerated_turns.turns_of(parts)
+    assert [len(group) for group in _together.groups(parts, turns, _data())] == [2]
+    run = jax.jit(lambda key: [_run(key, parts, objective, how) for how in (True, False)])
+    for seed in range(3):
+        one, other = run(jax.random.key(seed))
+        # The noise is the same, and what is added to it is a tenth of it: a user more would be seen.
+        np.testing.assert_allclose(one.params, other.params, rtol=1e-5, atol=1e-6)
+        assert one.unprivate["gradients"] == other.unprivate["gradients"] <= one.gradients
+        for name in ("status", "gradients"):
+            assert int(getattr(one, name)) == int(getattr(other, name))
+        for found, wanted in zip(one.privacy, other.privacy, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_program_does_not_grow_with_the_phases():
+    first, second = _parts((5, 6))
+
+    def size(*parts):
+        users = sum(part.num_users for part in parts)
+        data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
+        turns = _accelerated_turns.turns_of(parts)
+
+        def run(key):
+            start = jnp.zeros(3)
+            solver = accelerated_sgd.solve
+            return _sequence.run(key, parts, solver, OBJECTIVE, data, start, turns=turns).params
+
+        return len(jax.jit(run).lower(jax.random.key(0)).as_text().splitlines())
+
+    assert size(first, *7 * (second,)) < 1.1 * size(first, second)
+
+
+def test_a_turn_is_charged_what_its_own_plan_proves():
+    releases = [part.releases for part in _parts((5, 6))]
+    stacked = _gaussian_turns.stacked(releases)
+    for i, own in enumerate(releases):
+        of_turn = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        loss = of_turn.scheme.gaussian_loss(None, own.relation)
+        np.testing.assert_array_equal(loss.rdp * own.num_steps, own.loss().rdp)
+        assert of_turn.noise_multiplier == own.noise_multiplier
+    assert of_turn.scheme.sampled
+    assert stacked.batch_size.tolist() == [5, 6]
+    other = NeighboringRelation.ADD_OR_REMOVE_ONE
+    with pytest.raises(ValueError, match="relation must be REPLACE_ONE"):
+        of_turn.scheme.gaussian_loss(None, other)
+    sampled = GaussianReleases(9, 3, 2, "poisson", 1.0, 1e-5)
+    assert _gaussian_turns.kind(sampled) is None
+    everybody = GaussianReleases(9, 9, 2, "fixed", 1.0, 1e-5)
+    with pytest.raises(ValueError, match="phases must be of one kind"):
+        _gaussian_turns.stacked([releases[0], everybody])
+
+
+LOCALIZED = next(row for row in ROWS if row.name == "sco, localization")
+
+
+def _sco(plan, data):
+    """A compiled run, with the number of lines of its program."""
+    start = jnp.zeros(plan.dim)
+
+    def run(key):
+        found = sco.solve(key, plan, LOCALIZED.objective, data, start)
+        return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
+
+    lowered = jax.jit(run).lower(jax.random.key(0))
+    return lowered.compile(), len(lowered.as_text().splitlines())
+
+
+def _staged(stages):
+    """Two phases of so many stages each, with a centre and a share of it that are of some effect."""
+    plan = LOCALIZED.plan()
+    parts = []
+    for phase in plan.parts:
+        inner = phase.parts if hasattr(phase, "parts") else (phase,)
+        several = tuple(
+            dataclasses.replace(inner[0], regularization=float(inner[0].regularization) * 2**i)
+            for i in range(stages)
+        )
+        each = {"distances": (1.0,) * stages, "strengths": (1.0,) * stages}
+        shares = tuple(0.5 + 0.1 * i for i in range(stages))
+        parts.append(dataclasses.replace(phase, parts=several, center_shares=shares, **each))
+    return dataclasses.replace(plan, parts=tuple(parts), center_shares=(0.3, 0.6))
+
+
+def test_parts_inside_of_parts_are_turns_too(monkeypatch):
+    data = LOCALIZED.data()
+    plan = _staged(2)
+    one, lines = _sco(plan, data)
+    monkeypatch.setattr(_together, "_OFFERED", {})
+    other, separate = _sco(plan, data)
+    assert lines < 0.6 * separate
+    for seed in range(3):
+        found, wanted = one(jax.random.key(seed)), other(jax.random.key(seed))
+        np.testing.assert_allclose(found.params, wanted.params, rtol=1e-5, atol=1e-6)
+        assert int(found.gradients) == int(wanted.gradients)
+        assert int(found.status) == int(wanted.status)
+        for mine, theirs in zip(found.privacy, wanted.privacy, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_parts_of_another_plan_are_refused_by_name():
+    plan = _staged(2)
+    inner = plan.parts[1].parts
+    smaller = dataclasses.replace(inner[0], num_users=inner[0].num_users - 1)
+    phase = dataclasses.replace(plan.parts[1], parts=(smaller, *inner[1:]))
+    edited = dataclasses.replace(plan, parts=(plan.parts[0], phase))
+    with pytest.raises(ValueError, match="num_users"):
+        sco.solve(
+            jax.random.key(0), edited, LOCALIZED.objective, LOCALIZED.data(), jnp.zeros(plan.dim)
+        )

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -135,8 +136,24 @@ def here(tree: Any) -> Any:
 
 
 def solver(function: Function) -> Function:
-    """``automatic`` for ``solve(key, plan, objective, data, ...)``."""
-    return automatic(function, "data")
+    """``automatic`` for ``solve(key, plan, objective, data, ...)``, with a mask of true and false.
+
+    A JAX array of booleans may hold other bytes than 0 and 1, if it was made of somebody's memory. A
+    compiled program counts a byte of 2 as two in one place and as none in another: from here on it is one,
+    as in NumPy.
+    """
+    place = list(inspect.signature(function).parameters).index("data")
+    inside = automatic(function, "data")
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if place < len(args):
+            args = (*args[:place], _of_true_and_false(args[place]), *args[place + 1 :])
+        elif "data" in kwargs:
+            kwargs = {**kwargs, "data": _of_true_and_false(kwargs["data"])}
+        return inside(*args, **kwargs)
+
+    return cast(Function, wrapped)
 
 
 def automatic(
@@ -207,6 +224,13 @@ def like(tree: Any, others: Any) -> Any:
         return jax.tree.map(lambda x: jax.sharding.reshard(x, jax.typeof(other).sharding), leaf)
 
     return jax.tree.map(cut, tree, others, is_leaf=_sums.is_split)
+
+
+def _of_true_and_false(data: Any) -> Any:
+    mask = getattr(data, "mask", None)
+    if not isinstance(mask, jax.Array) or mask.dtype != bool or not hasattr(data, "_replace"):
+        return data
+    return data._replace(mask=mask.astype(jnp.uint8) != 0)
 
 
 def _on_devices(spread: Spread, on_device: Any, out: PartitionSpec, rows: Any, *others: Any) -> Any:

@@ -38,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, _sums
+from dpsco_jax._shown import Words
 from dpsco_jax.oracles import Estimate, chunks
 from dpsco_jax.oracles._prefetch import prefetched
 from dpsco_jax.oracles._summed import Parts, SumOracle, summed
@@ -81,10 +82,14 @@ class Sums:
             data: on disk.
 
         Raises:
-            ValueError: ``oracle`` is no sum over users, or ``data`` no ``StoredUsers``.
+            ValueError: ``oracle`` is no sum over users, ``data`` no ``StoredUsers``, or there are several
+                processes of ``jax.distributed``.
         """
         _checks.require_instance("oracle", oracle, SumOracle)
         _checks.require_instance("data", data, StoredUsers)
+        # Each would sum the users of its own files, and cover them with the same noise as all others.
+        alone, wanted = jax.process_count() == 1, "UserData where there are several processes"
+        _checks.require(alone, "data", Words("StoredUsers"), wanted)
         self.oracle, self.data = oracle, data
         self._by_groups = False
         # Keys go as their words: every block of a step is of the same key, at places of its own.

@@ -14,9 +14,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from dpsco_jax import _device_sums, _sums, transforms
 from dpsco_jax.geometry import clipping
 from dpsco_jax.mechanisms import additive
+from dpsco_jax.mechanisms.winsorized import winsorized_mean
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.oracles import chunks, gradients, sampling
 from tests.devices.entries import OBJECTIVE, user_data
-from tests.devices.table import exchanged, spread
+from tests.devices.table import GATHER, exchanged, spread
 
 USERS, DIM = 512, 5
 ROWS = np.random.default_rng(0).standard_normal((USERS, DIM)).astype(np.float32)
@@ -201,6 +203,38 @@ def private_step() -> None:
     print("private step with spread parameters: holds")
 
 
+def winsorized() -> None:
+    """Intervals, clipped values and noise of one device; no device holds all rows."""
+    rows = (0.3 + 0.3 * ROWS)[:480]
+    rows[3, 1] = np.nan
+    numbers = {"radius": 0.1, "bound": 2.0, "failure": 1e-5}
+    planned = calibrate_winsorized(len(rows), DIM, 1, 4.0, 1e-4, form="winsorized", **numbers)
+
+    @jax.jit
+    def run(key: Any, rows: Any) -> Any:
+        return winsorized_mean.winsorized_mean(key, rows, planned)
+
+    want = np.asarray(run(jax.random.key(1), rows))
+    # Axes in another order than the mesh has them.
+    crossed = NamedSharding(jax.make_mesh((2, 2), ("a", "b")), PartitionSpec(("b", "a")))
+    for name, devices, placed in (
+        ("four devices", 4, spread(rows, "Explicit", 4)),
+        ("three devices", 3, spread(rows, "Auto", 3)),
+        ("two axes", 4, jax.device_put(rows, crossed)),
+    ):
+        program = run.lower(jax.random.key(1), placed).compile()
+        found = np.asarray(program(jax.random.key(1), placed))
+        # Users reach beyond the intervals: where these lie shows in the means.
+        np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-7)
+        text = program.as_text()
+        # Five coordinates are eight when rotated: their means are told to all, values to whoever takes them.
+        each = -(-8 // devices)
+        assert exchanged(text, GATHER) == each * devices
+        assert 0 < exchanged(text) <= each * len(rows)
+        assert not any(f"[{a},{b}]" in text for a, b in ((len(rows), 8), (8, len(rows))))
+        print(f"winsorized means, {name}: holds")
+
+
 def repeated() -> None:
     """A loop of the user's own: what a step returns lies on the mesh, and goes into the next one."""
     data = user_data(USERS)
@@ -220,7 +254,7 @@ if __name__ == "__main__":
     by_kind = [
         functools.partial(claim, k) for k in KINDS for claim in (clipped, chunked, sampled, noise)
     ]
-    for claim in (sums, *by_kind, scaled, private_step, repeated):
+    for claim in (sums, *by_kind, scaled, private_step, winsorized, repeated):
         try:
             claim()
         except Exception:

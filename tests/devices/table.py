@@ -2,7 +2,8 @@
 
 Every entry runs with users on a mesh of one and of four devices, with explicit and with automatic axes, and
 is compared with the run on no mesh. ``ok``: the same result, and what devices exchange is shorter than the
-list of users. ``passes N``: it is longer, but goes from device to device: rows in a ring, or of a slice.
+list of users. ``passes N``: it is longer, but goes from device to device: rows in a ring, or of a slice, or
+coordinates of rows that each device takes.
 ``gathers N``: the compiled program exchanges arrays of up to N numbers otherwise.
 """
 
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 
 KINDS = ("Explicit", "Auto")
-_GATHER = "all-gather|all-to-all|all-reduce|reduce-scatter"
-_ANY = f"{_GATHER}|collective-permute"
+GATHER = "all-gather|all-reduce|reduce-scatter"
+# What a device is sent in place of what it sends is no more than it held.
+_ANY = f"{GATHER}|all-to-all|collective-permute"
 
 
 def environment(devices: int = 4) -> dict[str, str]:
@@ -67,7 +69,7 @@ def found(
         if not np.allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5, equal_nan=True):
             return "differs"
     program = compiled.as_text()
-    size, gathered = exchanged(program), exchanged(program, _GATHER)
+    size, gathered = exchanged(program), exchanged(program, GATHER)
     if devices == 1 or size < users:
         return "ok"
     return f"passes {size}" if gathered < users else f"gathers {gathered}"

@@ -19,20 +19,41 @@ PROGRAM = "examples/several_processes.py"
 WAIT = 300
 
 
-def _start(devices, *words):
-    command = [sys.executable, PROGRAM, *map(str, words)]
+# Process 1 has loaded the numbers of process 0 as another kind of number.
+OTHERWISE = """
+import sys
+import jax, numpy as np
+from dpsco_jax.problems.users import UserData
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+place = int(sys.argv[6])
+jax.distributed.initialize(sys.argv[2], 2, place, heartbeat_timeout_seconds=30)
+mesh = jax.make_mesh((jax.device_count(),), ("users",))
+for kind in (np.float32, (np.float32, np.float16)[place]):
+    try:
+        data = UserData.from_process_local(mesh, np.ones((4, 2, 3), kind))
+        print("loaded", data.items.shape, flush=True)
+    except ValueError as error:
+        print("refused:", error, flush=True)
+"""
+
+
+def _start(devices, *words, program=(PROGRAM,)):
+    command = [sys.executable, *program, *map(str, words)]
     given = environment(devices) | {"PYTHONPATH": os.getcwd()}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=given, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
-def _pair(*words, second=()):
+def _pair(*words, second=(), program=(PROGRAM,)):
     """Two processes with these words, the second with more; their exit codes and what they wrote."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     shared = ("--coordinator", f"localhost:{port}", "--processes", 2, *words)
-    runs = [_start(2, *shared, "--process", 0), _start(2, *shared, "--process", 1, *second)]
+    runs = [
+        _start(2, *shared, "--process", 0, program=program),
+        _start(2, *shared, "--process", 1, *second, program=program),
+    ]
     try:
         written = [run.communicate(timeout=WAIT)[0] for run in runs]
     finally:
@@ -71,6 +92,14 @@ def test_a_killed_process_ends_the_other_and_the_run_goes_on_from_its_checkpoint
     codes, written = _pair("--checkpoint", cut, "--results", tmp_path / "cut.npz")
     assert codes == [0, 0], written
     _same(tmp_path / "whole.npz", tmp_path / "cut.npz")
+
+
+def test_other_dtypes_in_one_process_are_refused_in_both():
+    codes, written = _pair(program=("-c", OTHERWISE))
+    assert codes == [0, 0], written
+    for said in written:
+        assert "loaded (8, 2, 3)" in said
+        assert "refused: items must be of one structure" in said
 
 
 def test_users_of_one_process_are_all_users():

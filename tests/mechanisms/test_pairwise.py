@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax.mechanisms.concentrated import _pairwise, concentrated_mean
+from dpsco_jax.mechanisms.concentrated import _blocks, _pairwise, concentrated_mean
 from tests.devices.table import environment
 
 REACH = 16.0
@@ -270,7 +270,7 @@ def test_users_on_several_devices_give_the_integers_of_one_and_keep_their_vector
 
 @pytest.mark.parametrize("num_blocks", [1, 2, 3, 4, 7, 8])
 def test_every_pair_of_blocks_is_met_once(num_blocks):
-    blocks = _pairwise._Blocks([], jnp.ones(()), num_blocks * 3, 3, num_blocks * 3)
+    blocks = _blocks.Blocks([], jnp.ones(()), num_blocks * 3, 3, num_blocks * 3)
     met = []
     at = (jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
     while blocks.has(at):
@@ -287,7 +287,7 @@ def test_two_who_share_a_meeting_make_the_whole_of_it(rng):
     @jax.jit
     def meet(own, guest, part):
         both = [
-            _pairwise._Blocks([_pairwise._Leaf(x, jnp.zeros(3))], jnp.float32(0.5), 17, 4, 17)
+            _blocks.Blocks([_blocks.Leaf(x, jnp.zeros(3))], jnp.float32(0.5), 17, 4, 17)
             for x in (own, guest)
         ]
         norms = [blocks.squared_norms() for blocks in both]

@@ -5,6 +5,7 @@ from tests.mutation import Fault
 _TESTS = ("tests/devices/test_devices.py",)
 _PAIRS = ("tests/mechanisms/test_pairwise.py",)
 _CONCENTRATED = "mechanisms/concentrated/"
+_COORDINATES = "mechanisms/winsorized/_by_coordinate.py"
 _CHUNKS, _SUMS, _DRAWS = "oracles/chunks.py", "_device_sums.py", "mechanisms/_own_draws.py"
 
 FAULTS = (
@@ -56,13 +57,29 @@ FAULTS = (
           "        tally += 0 * jnp.sum(lax.all_gather(rows[1], axis))\n"
           "        tally += jnp.isnan(lax.all_gather(jax.tree.leaves(rows[0])[0], axis, tiled=True)[0, 0])\n",
           _PAIRS),
-    Fault("ring: the guest's absent users count", _CONCENTRATED + "_pairwise.py",
+    Fault("ring: the guest's absent users count", _CONCENTRATED + "_blocks.py",
           "squares = squares + theirs.own(norms[1], second, other, pair[1])[None]",
           "squares = squares + theirs.block_norms(pair[1])[None]", _PAIRS),
     Fault("ring: one half of a shared meeting is met twice", _CONCENTRATED + "_pairwise.py",
           "guest_start = jnp.where(part == 2, middle, 0)", "guest_start = 0 * part", _PAIRS),
-    Fault("ring: both take the score of the rows", _CONCENTRATED + "_pairwise.py",
+    Fault("ring: both take the score of the rows", _CONCENTRATED + "_blocks.py",
           "return counts(of_rows), counts(of_columns)", "return counts(of_rows), counts(of_rows)", _PAIRS),
+    Fault("masks: bytes of a device are taken as they are", "_spread.py",
+          "data._replace(mask=mask.astype(jnp.uint8) != 0)", "data._replace(mask=mask != False)",
+          ("tests/solvers/test_sgd.py",)),
+    Fault("coordinates: those of each device have the keys of the first", _COORDINATES,
+          "lax.axis_index(axis) * each + jnp.arange(each)", "jnp.arange(each)", _TESTS),
+    Fault("coordinates: the values of all are gathered", _COORDINATES,
+          "lax.all_to_all(columns, axis, split_axis=0, concat_axis=1, tiled=True)",
+          "lax.dynamic_slice_in_dim(lax.all_gather(columns, axis, axis=1, tiled=True),"
+          " lax.axis_index(axis) * each, each)", _TESTS),
+    Fault("coordinates: of a device's own users alone", _COORDINATES,
+          "lax.all_to_all(columns, axis, split_axis=0, concat_axis=1, tiled=True)",
+          "lax.dynamic_slice_in_dim(columns, lax.axis_index(axis) * each, each)", _TESTS),
+    Fault("coordinates: results in the order of axes that the mesh has not", _COORDINATES,
+          "lax.all_gather(results, axis, tiled=True)", "lax.all_gather(results, given, tiled=True)", _TESTS),
+    Fault("coordinates: the last are dropped", _COORDINATES,
+          "each = -(-num_columns // spread.devices)", "each = num_columns // spread.devices", _TESTS),
     Fault("processes: dtypes of a process are its own", "problems/users.py",
           "shown = [(leaf.shape[1:], leaf.dtype.str)", "shown = [(leaf.shape[1:], 0)", _TESTS),
     Fault("processes: who is refused tells nobody", "problems/users.py",

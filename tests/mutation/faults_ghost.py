@@ -9,6 +9,7 @@ _OF_RULES = ("tests/oracles/test_ghost_rules.py",)
 _TERMS = "oracles/ghost/_terms.py"
 _SUMS = "oracles/ghost/sums.py"
 _PARTS = "oracles/ghost/_parts.py"
+_BACKWARD = "oracles/ghost/_backward.py"
 _RULES = "oracles/ghost/rules.py"
 _WALK = "oracles/ghost/_walk.py"
 _ADDING = "oracles/ghost/_adding.py"
@@ -73,7 +74,7 @@ FAULTS = (
     ),
     Fault(
         "ghost: trips that share parameters are not added up",
-        _PARTS,
+        _BACKWARD,
         "return jnp.sum(gradient, axis=shared) if shared else gradient",
         "return jnp.max(gradient, axis=shared) if shared else gradient",
         _TESTS,
@@ -164,14 +165,14 @@ FAULTS = (
     ),
     Fault(
         "ghost: a rule may number rows from below zero",
-        _PARTS,
+        _BACKWARD,
         "there = (left >= 0) & (left < rows)",
         "there = left < rows",
         _OF_RULES,
     ),
     Fault(
         "ghost: a rule may give factors of other shapes",
-        _PARTS,
+        _BACKWARD,
         "if found != wanted or not all(right_kinds):",
         "if not all(right_kinds):",
         _OF_RULES,
@@ -227,7 +228,7 @@ FAULTS = (
     ),
     Fault(
         "ghost: loops around a use change places",
-        _PARTS,
+        _BACKWARD,
         "own = [1 + i for i, s in enumerate(stacked) if s]",
         "own = [1 + i for i, s in enumerate(stacked) if s][::-1]",
         _OF_RULES,

@@ -74,6 +74,8 @@ FAULTS = (
     Fault("stored: what is written into a map that copies is not looked at", _FILES,
           'self._in_file = whole is not None and whole.mode != "c"', "self._in_file = whole is not None",
           _ROWS),
+    Fault("stored: every process sums its own files", _STREAMED,
+          "alone, wanted = jax.process_count() == 1,", "alone, wanted = jax.process_count() > 0,", _SUMS),
     Fault("stored: a plan for others is taken", "solvers/_planning.py",
           "found = data.num_users if isinstance(data, StoredUsers) else num_users(data)",
           "found = planned if isinstance(data, StoredUsers) else num_users(data)", _RUNS),

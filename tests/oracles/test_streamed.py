@@ -231,3 +231,15 @@ def test_a_file_that_changes_during_a_pass_gives_no_sum(tmp_path):
     saved(tmp_path, x=2 * DATA.items.features)
     with pytest.raises(ValueError, match="must not change"):
         sums.estimate(jax.random.key(0), POINT)
+
+
+def test_several_processes_are_refused(monkeypatch):
+    """Each would have other users, and the same noise."""
+    oracle, data = (
+        gradients.clipped_gradient_sum(_FIRST, 1.0),
+        StoredUsers(np.ones((4, 2, 3), "f4")),
+    )
+    streamed.Sums(oracle, data)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="data must be UserData where there are several processes"):
+        streamed.Sums(oracle, data)

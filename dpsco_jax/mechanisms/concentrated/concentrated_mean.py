@@ -13,7 +13,7 @@ the row and the column of that user, 2(N - 1) ordered pairs, and its pair with i
 is not finite is near nobody, also not itself), divided by N. It is rounded to a grid of step 2^-k,
 which keeps that bound: x - y < 2 implies that the grid points next to them differ by at most 2. How
 far the mean moves once both scores are high is ``privacy.concentrated.threshold_phase.mean_sensitivity``, in
-units of ρ·(1 + ``headroom``): comparisons in floating point have a margin, see ``_pairwise``.
+units of ρ·(1 + ``headroom``): comparisons in floating point have a margin, see ``_blocks``.
 Scores, degrees and weights are functions of the data and secret.
 
 Cost: N²·d multiplications for score and degrees together, in blocks; nothing of size N × N.
@@ -39,7 +39,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
     require_tree,
 )
-from dpsco_jax.mechanisms.concentrated import _pairwise
+from dpsco_jax.mechanisms.concentrated import _blocks, _pairwise
 from dpsco_jax.privacy.concentrated.threshold_phase import MOST_USERS
 
 REACH = 16.0
@@ -91,7 +91,7 @@ def concentration(
     require_positive("reach", reach)
     require_positive("radius", radius)
     require_real_leaves("vectors", vectors)
-    require_integer("block_size", block_size, 1, _pairwise.LARGEST_BLOCK)
+    require_integer("block_size", block_size, 1, _blocks.LARGEST)
     rows = _num_users(vectors)
     if user_mask is not None:
         require_mask("user_mask", user_mask, (rows,))

@@ -22,7 +22,9 @@ of some point, the noise is unbiased with probability 1 - ``releases.failure_pro
 
 Cost: a sort of users × d numbers. Memory: two copies of the rows; in forms with intervals a third one and
 fifteen numbers a user for the coordinates at work, one after another where users are many. Under ``vmap`` the
-intervals of one batch are found after those of the other, so that this part is that of one batch.
+intervals of one batch are found after those of the other, so that this part is that of one batch. Of users
+on several devices each sends its values of some coordinates to the device that takes these
+(``_by_coordinate``): nobody holds all rows, and work and memory are shared out.
 """
 
 from typing import Any
@@ -33,7 +35,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import privacy
+from dpsco_jax import _spread, privacy
 from dpsco_jax._checks import (
     require,
     require_instance,
@@ -43,6 +45,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import clipping, norms, rotations
 from dpsco_jax.mechanisms import additive
+from dpsco_jax.mechanisms.winsorized import _by_coordinate
 from dpsco_jax.mechanisms.winsorized import private_range as ranges
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
 
@@ -75,7 +78,7 @@ def winsorized_mean(
     require(vectors.shape == planned, "shape of vectors", vectors.shape, f"{planned}")
     rows = jax.vmap(lambda row: norms.clip_to_norm(row, releases.bound))(jnp.asarray(vectors))
     box_key, coarse_key, noise_key = jax.random.split(key, 3)
-    origin = jnp.zeros_like(rows[0])
+    origin = jnp.zeros(rows.shape[1:], rows.dtype)
     if releases.form in BOXED:
         answer = _noisy_mean_in_box(box_key, coarse_key, rows, releases)
         if releases.form != "refined":
@@ -178,11 +181,14 @@ def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, 
     """
     impl = jax.random.key_impl(key)
 
-    @jax.custom_batching.sequential_vmap
-    def found(words: Array, signs: Array, rows: Array, numbers: tuple[Any, ...]) -> Array:
-        of_run = jax.random.wrap_key_data(words, impl=impl)
+    def columns_of(rows: Array, words: Array, signs: Array, numbers: tuple[Any, ...]) -> Array:
         # Users last: sorting and adding along contiguous memory.
-        columns = lax.optimization_barrier(rotations.rotate(signs, rows).T)
+        return lax.optimization_barrier(rotations.rotate(signs, rows).T)
+
+    def of_columns(
+        indices: Array, columns: Array, words: Array, signs: Array, numbers: tuple[Any, ...]
+    ) -> Array:
+        of_run = jax.random.wrap_key_data(words, impl=impl)
 
         def one_coordinate(column: tuple[Array, Array]) -> Array:
             index, values = column
@@ -190,11 +196,18 @@ def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, 
             return _mean_in_interval(values, ranges.private_range(own_key, values, *numbers))
 
         # A power of two divides the number of coordinates: the body is compiled once.
-        most = max(1, _BLOCK_ENTRIES // rows.shape[0])
-        block = min(len(signs), 1 << (most.bit_length() - 1))
-        indices = jnp.arange(len(signs))
+        most = max(1, _BLOCK_ENTRIES // columns.shape[1])
+        block = min(len(columns), 1 << (most.bit_length() - 1))
         at_once = block if block > 1 else None
         return lax.map(one_coordinate, (indices, columns), batch_size=at_once)
+
+    @jax.custom_batching.sequential_vmap
+    def found(words: Array, signs: Array, rows: Array, numbers: tuple[Any, ...]) -> Array:
+        others = (words, signs, numbers)
+        spread = _spread.found(rows)
+        if spread is None:
+            return of_columns(jnp.arange(len(signs)), columns_of(rows, *others), *others)
+        return _by_coordinate.found(spread, columns_of, of_columns, len(signs), rows, *others)
 
     return found(jax.random.key_data(key), signs, rows, numbers)
 

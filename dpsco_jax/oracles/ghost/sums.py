@@ -34,7 +34,7 @@ from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Oracle
 from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
 from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
-from dpsco_jax.oracles.ghost import _adding, _parts, _terms
+from dpsco_jax.oracles.ghost import _adding, _backward, _terms
 from dpsco_jax.oracles.ghost._program import Program
 from dpsco_jax.oracles.gradients import Sampler, count_items
 from dpsco_jax.oracles.sampling import UserSample
@@ -186,7 +186,7 @@ def _clipped(loss: Loss, params: Any, examples: Any, counted: jax.Array, how: _H
     leaves, structure = jax.tree.flatten(params)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
     program = Program(loss, params, one)
-    parts = _parts.taken_apart(program, leaves, examples)
+    parts = _backward.taken_apart(program, leaves, examples)
     room = _adding.room(parts.plans, how.num_rows, how.chunk_size, how.roundings)
     groups = _groups([layer for _, layer in how.layers])
     norms = [parts.norm_bounds(group) for group in groups]

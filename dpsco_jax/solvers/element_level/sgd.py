@@ -57,7 +57,7 @@ from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, first_order, plans
+from dpsco_jax.solvers import _arguments, _averaged_steps, _made_for, first_order, plans
 from dpsco_jax.solvers.element_level import _releases, _unit_updates
 from dpsco_jax.solvers.element_level._plan import UnitPlan, default_step_size
 from dpsco_jax.solvers.element_level._releases import ElementReleases
@@ -66,7 +66,6 @@ from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Plan", "plan", "solve"]
 
-DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
 STEP_DECAYS = ("none", "sqrt")
 
 
@@ -85,7 +84,7 @@ class Plan(UnitPlan):
     def __post_init__(self) -> None:
         super().__post_init__()
         _checks.require_choice("step_decay", self.step_decay, STEP_DECAYS)
-        _checks.require_choice("averaging", self.averaging, tuple(DECAY))
+        _checks.require_choice("averaging", self.averaging, tuple(_averaged_steps.DECAY))
 
     def __str__(self) -> str:
         return plans.describe("element-level DP-SGD", self, self.remarks())
@@ -148,7 +147,7 @@ def plan(
     chunk_size = _checks.require_count("chunk_size", chunk_size)
     _releases.require_proven(sampling, relation, protects, cap)
     _checks.require_choice("step_decay", step_decay, STEP_DECAYS)
-    _checks.require_choice("averaging", averaging, tuple(DECAY))
+    _checks.require_choice("averaging", averaging, tuple(_averaged_steps.DECAY))
     _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     everybody, users = sampling == "full", problem.num_users
     size = users if everybody and batch_size is None else batch_size
@@ -238,7 +237,7 @@ def _step_size(plan: Plan) -> Callable[[Any], Any]:
 
 
 def _method(plan: Plan, step_size: Callable[[Any], Any], objective: Objective) -> Method:
-    decay = DECAY[plan.averaging]
+    decay = _averaged_steps.DECAY[plan.averaging]
     if plan.step_decay == "none":
         return first_order.projected_sgd(plan.step_size, objective.domain, decay)
     steps = [

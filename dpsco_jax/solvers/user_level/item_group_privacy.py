@@ -36,7 +36,6 @@ Example:
     ((3,), 0, True)
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +45,7 @@ from dpsco_jax import _checks, _spread, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means
+from dpsco_jax.solvers import _arguments, _averaged_steps, _made_for, _planning, first_order, means
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._item_group_plan import (
     Plan,
@@ -105,19 +104,16 @@ def plan(
         multiplier = noise_multiplier(num_users * items_per_user, batch_size, num_steps, *each)
         if batch_size is None:  # from the sensitivity to an item to that to a user
             multiplier = _planning.float32_above(multiplier / items_per_user)
-    ridge = problem.objective.ridge
-    slope = clip_norm + (ridge * problem.farthest if ridge else 0.0)
-    stddev = noise_stddev(multiplier, clip_norm, num_users, batch_size)
-    variance = slope**2 + problem.dim * stddev**2
-    excess_bound = math.inf
-    if step_size is None:
-        distance = problem.require_distance()
-        step_size = distance / math.sqrt(num_steps * variance)
-        if clip_norm >= problem.lipschitz and not ridge:
-            excess_bound = (
-                distance * math.sqrt(variance / num_steps) * _planning.after_steps(num_steps)
-            )
-    step_size = _checks.require_real("step_size", step_size, 0)
+    step_size, excess_bound = _averaged_steps.step_and_bound(
+        problem,
+        num_steps=num_steps,
+        batch_size=num_users if batch_size is None else batch_size,
+        rate=None,
+        clip_norm=clip_norm,
+        noise_stddev=noise_stddev(multiplier, clip_norm, num_users, batch_size),
+        step_size=step_size,
+        averaging="uniform",
+    )
     return Plan(
         num_users=num_users,
         items_per_user=items_per_user,

@@ -37,7 +37,6 @@ Example:
     ((3,), 0, True)
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,15 +49,13 @@ from dpsco_jax.privacy.releases import ACCOUNTANTS
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, plans
+from dpsco_jax.solvers import _arguments, _averaged_steps, _made_for, first_order, plans
 from dpsco_jax.solvers._by_mean import ByMean
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _sampled_items
 from dpsco_jax.solvers.user_level._sampled_items import ItemReleases, SampledItems
 
 __all__ = ["Plan", "plan", "solve"]
-
-_DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
 
 
 @pytree
@@ -98,7 +95,7 @@ class Plan(ByMean):
     excess_bound: Number
 
     def __post_init__(self) -> None:
-        _checks.require_choice("averaging", self.averaging, tuple(_DECAY))
+        _checks.require_choice("averaging", self.averaging, tuple(_averaged_steps.DECAY))
 
     @property
     def mean(self) -> SampledItems:
@@ -162,7 +159,7 @@ def plan(
     problem, budget = _arguments.require_request(problem, budget, least_users=1)
     num_steps = _checks.require_count("num_steps", num_steps)
     chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("averaging", averaging, tuple(_DECAY))
+    _checks.require_choice("averaging", averaging, tuple(_averaged_steps.DECAY))
     _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     _checks.require_relation("relation", relation, _sampled_items.RELATIONS)
     slots = problem.num_users * problem.items_per_user
@@ -172,18 +169,16 @@ def plan(
     sizes = (problem.num_users, problem.items_per_user, batch_size, num_steps, relation)
     steps = ItemReleases(*sizes, noise_multiplier=1.0, delta=budget.delta).steps
     multiplier = steps.noise_multiplier(budget.epsilon, budget.delta, accountant)
-    # Steps include the regularizer, whose gradient is at most ridge·(distance from the origin).
-    ridge = problem.objective.ridge
-    slope = clip_norm + (ridge * problem.farthest if ridge else 0.0)
-    of_size = (1 - batch_size / slots) * clip_norm**2 / batch_size
-    variance = slope**2 + of_size + problem.dim * (multiplier * clip_norm / batch_size) ** 2
-    excess_bound = math.inf
-    if step_size is None:
-        distance = problem.require_distance()
-        step_size = distance / math.sqrt(num_steps * variance)
-        if averaging == "uniform" and clip_norm >= problem.lipschitz and not ridge:
-            scale = _planning.after_steps(num_steps)
-            excess_bound = distance * math.sqrt(variance / num_steps) * scale
+    step_size, excess_bound = _averaged_steps.step_and_bound(
+        problem,
+        num_steps=num_steps,
+        batch_size=batch_size,
+        rate=batch_size / slots,
+        clip_norm=clip_norm,
+        noise_stddev=multiplier * clip_norm / batch_size,
+        step_size=step_size,
+        averaging=averaging,
+    )
     return Plan(
         num_users=problem.num_users,
         items_per_user=problem.items_per_user,
@@ -195,7 +190,7 @@ def plan(
         chunk_size=chunk_size,
         noise_multiplier=multiplier,
         clip_norm=clip_norm,
-        step_size=_checks.require_real("step_size", step_size, 0),
+        step_size=step_size,
         epsilon=budget.epsilon,
         delta=budget.delta,
         excess_bound=excess_bound,
@@ -226,7 +221,9 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     _sampled_items.require_slots(plan.items_per_user, data)
-    method = first_order.projected_sgd(plan.step_size, objective.domain, _DECAY[plan.averaging])
+    method = first_order.projected_sgd(
+        plan.step_size, objective.domain, _averaged_steps.DECAY[plan.averaging]
+    )
     return first_order.run(
         key,
         plan.mean,

@@ -34,7 +34,6 @@ Example:
     ((3,), 0, True)
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,12 +47,11 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means, plans
+from dpsco_jax.solvers import _arguments, _averaged_steps, _made_for, first_order, means, plans
 from dpsco_jax.solvers._by_mean import ByMean
 from dpsco_jax.solvers.solution import Solution
 
 _SAMPLING = ("poisson", "fixed", "full")
-_DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}  # the weight of iterate t grows as t³
 
 
 @pytree
@@ -97,7 +95,7 @@ class Plan(ByMean):
 
     def __post_init__(self) -> None:
         _checks.require_choice("sampling", self.sampling, _SAMPLING)
-        _checks.require_choice("averaging", self.averaging, tuple(_DECAY))
+        _checks.require_choice("averaging", self.averaging, tuple(_averaged_steps.DECAY))
 
     @property
     def mean(self) -> means.Clipped:
@@ -165,7 +163,7 @@ def plan(
     num_steps = _checks.require_count("num_steps", num_steps)
     chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("sampling", sampling, _SAMPLING)
-    _checks.require_choice("averaging", averaging, tuple(_DECAY))
+    _checks.require_choice("averaging", averaging, tuple(_averaged_steps.DECAY))
     _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     everybody, num_users = sampling == "full", problem.num_users
     batch_size = _checks.require_integer(
@@ -187,22 +185,16 @@ def plan(
     noise_multiplier = steps.noise_multiplier(budget.epsilon, budget.delta, accountant)
     replaced = steps.relation is NeighboringRelation.REPLACE_ONE
     sensitivity = (2 if replaced else 1) * clip_norm
-    noise_variance = problem.dim * (noise_multiplier * sensitivity / batch_size) ** 2
-    # Steps include the regularizer, whose gradient is at most ridge·(distance from the origin).
-    ridge = problem.objective.ridge
-    slope = clip_norm + (ridge * problem.farthest if ridge else 0.0)
-    rate = batch_size / num_users
-    of_size = (1 - rate) * clip_norm**2 / batch_size if sampling == "poisson" else 0.0
-    variance = slope**2 + of_size + noise_variance
-    excess_bound = math.inf
-    if step_size is None:
-        distance = problem.require_distance()
-        step_size = distance / math.sqrt(num_steps * variance)
-        if averaging == "uniform" and clip_norm >= problem.lipschitz and not ridge:
-            excess_bound = (
-                distance * math.sqrt(variance / num_steps) * _planning.after_steps(num_steps)
-            )
-    step_size = _checks.require_real("step_size", step_size, 0)
+    step_size, excess_bound = _averaged_steps.step_and_bound(
+        problem,
+        num_steps=num_steps,
+        batch_size=batch_size,
+        rate=batch_size / num_users if sampling == "poisson" else None,
+        clip_norm=clip_norm,
+        noise_stddev=noise_multiplier * sensitivity / batch_size,
+        step_size=step_size,
+        averaging=averaging,
+    )
     return Plan(
         num_users=num_users,
         dim=problem.dim,
@@ -244,7 +236,9 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace, stored=True)
-    method = first_order.projected_sgd(plan.step_size, objective.domain, _DECAY[plan.averaging])
+    method = first_order.projected_sgd(
+        plan.step_size, objective.domain, _averaged_steps.DECAY[plan.averaging]
+    )
     gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
     return first_order.run(
         key, plan.mean, method, objective, data, params, plan.num_steps, gradients, trace=trace

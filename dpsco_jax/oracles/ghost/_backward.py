@@ -1,0 +1,207 @@
+"""The gradients of all examples in parts: one forward and one backward pass over all of them.
+
+What it computes: from a ``Program``, for every leaf its factors or its gradients, by the way it goes
+(``_leaves``): ``_parts.Parts``.
+
+Source: Goodfellow 2015: a gradient is a product of what entered an operation and the cotangent of what left.
+
+Formal guarantee: a rule's factors have the shapes and kinds that it states; a number of a row that is not
+there has a factor of zero, so that no two numbers stand for one row in a norm.
+
+Cost: one forward and one backward pass, and the factors or gradients of every leaf.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax.oracles.ghost import _adding, _terms, _walk
+from dpsco_jax.oracles.ghost._leaves import Ruled, Way, ways
+from dpsco_jax.oracles.ghost._parts import Parts, as_leaf
+from dpsco_jax.oracles.ghost._program import Program, Use
+from dpsco_jax.oracles.ghost._terms import Terms
+
+
+def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) -> Parts:
+    """One forward and one backward pass over all examples, and what they say of every leaf."""
+    number = jax.tree.leaves(examples)[0].shape[0]
+
+    def total(taps: Any) -> Any:
+        losses, records = jax.vmap(lambda e, t: program.run(leaves, e, t))(examples, taps)
+        return jnp.sum(losses), records
+
+    taps = [use.taps() for use in program.uses]
+    taps = jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *x.shape)), taps)
+    value, pull, records = jax.vjp(total, taps, has_aux=True)
+    (cotangents,) = pull(jnp.ones_like(value))
+    chosen, held = ways(program), program.held(leaves)
+    factors: list[list[Terms] | None] = [None] * len(chosen)
+    rows = _built(program, leaves, chosen, held, records, cotangents)
+    for leaf, way in enumerate(chosen):
+        made = []
+        for ruled in way.uses:
+            at = ruled.use
+            made.append(_factors(program.uses[at], ruled, held[at], records[at], cotangents[at]))
+        if way.name == "factors":
+            factors[leaf] = jax.lax.optimization_barrier(made)
+        elif way.name == "products":
+            rows[leaf] = sum(
+                _as_leaves(program, ruled, _terms.products(terms, ruled.sizes[2]))
+                for ruled, terms in zip(way.uses, made, strict=True)
+            )
+    # Without the barrier the compiler may compute them once for the norms and again for the sums, and round
+    # half precision in one of the two alone.
+    rows = jax.lax.optimization_barrier(rows)
+    shapes = [
+        jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, jnp.float32)) for x in leaves
+    ]
+    return Parts(program, chosen, _adding.plans(chosen), factors, rows, shapes, number)
+
+
+def _by_example(
+    use: Use,
+    function: Callable[[Sequence[Any], Sequence[Any]], Any],
+    fixed: Sequence[Any],
+    records: Sequence[Any],
+    cotangents: Sequence[Any],
+) -> Any:
+    """``function(operands, cotangents)`` for every example and trip: ``[examples, *trips, ...]``.
+
+    Operands are those of the equation, in its order.
+    """
+    data = [i for i in range(len(use.eqn.invars)) if i not in use.fixed]
+
+    def one(constants: Sequence[Any], given: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        operands: list[Any] = [None] * len(use.eqn.invars)
+        for i, x in zip(use.fixed, constants, strict=True):
+            operands[i] = x
+        for i, x in zip(data, given, strict=True):
+            operands[i] = x
+        return function(operands, cotangents)
+
+    mapped = one
+    for loop in reversed(use.loops):
+        stacked = [0 if loop in operand.loops else None for operand in fixed]
+        mapped = jax.vmap(mapped, in_axes=(stacked, 0, 0))
+    values = [operand.value for operand in fixed]
+    return jax.vmap(mapped, in_axes=(None, 0, 0))(values, list(records), list(cotangents))
+
+
+def _factors(
+    use: Use, ruled: Ruled, fixed: Sequence[Any], records: Sequence[Any], cotangents: Sequence[Any]
+) -> Terms:
+    """The factors of a use, loops without parameters of their own among the T products."""
+
+    def one(operands: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        others = [x if i != ruled.position else None for i, x in enumerate(operands)]
+        return _checked(ruled, use, *ruled.rule.factors(others, cotangents[0]))
+
+    left, right = _by_example(use, one, fixed, records, cotangents)
+    stack, products, rows, columns = ruled.sizes
+    first = len(cotangents[0]), stack, products
+    left = _stacks_first(left, ruled.stacked)
+    left = left.reshape(first if ruled.rule.looked_up else (*first, rows))
+    right = _stacks_first(right, ruled.stacked).reshape(*first, columns)
+    return Terms(left, right)
+
+
+def _checked(ruled: Ruled, use: Use, left: Any, right: Any) -> tuple[jax.Array, jax.Array]:
+    """The factors of one example in float32 at least, if they are what the rule says that they are."""
+    rule, shape = ruled.rule, use.eqn.invars[ruled.position].aval.shape
+    stack, rows, columns = (math.prod(shape[i] for i in axes) for axes in rule.axes)
+    products = stack, rule.num_products
+    wanted = products if rule.looked_up else (*products, rows), (*products, columns)
+    found = jnp.shape(left), jnp.shape(right)
+    kinds = jnp.integer if rule.looked_up else jnp.floating, jnp.floating
+    right_kinds = [jnp.issubdtype(x.dtype, k) for x, k in zip((left, right), kinds, strict=True)]
+    if found != wanted or not all(right_kinds):
+        name = use.eqn.primitive.name
+        raise ValueError(
+            f"rule of {name} must give factors of shapes {wanted}, numbers of rows as integers and others "
+            f"real floating, got {found} of {left.dtype}, {right.dtype}"
+        )
+    right = right.astype(jnp.promote_types(right.dtype, jnp.float32))
+    if not rule.looked_up:
+        return left.astype(jnp.promote_types(left.dtype, jnp.float32)), right
+    # Two numbers that stand for one row would be two rows in a norm.
+    there = (left >= 0) & (left < rows)
+    right = jnp.where(there[..., None], right, 0)
+    return jnp.where(there, left, 0).astype(jnp.int32), right
+
+
+def _stacks_first(array: jax.Array, stacked: tuple[bool, ...]) -> jax.Array:
+    """``[examples, *trips, S, T, ...]`` with the trips that have parameters of their own before S."""
+    own = [1 + i for i, s in enumerate(stacked) if s]
+    shared = [1 + i for i, s in enumerate(stacked) if not s]
+    first = 1 + len(stacked)
+    return jnp.transpose(array, (0, *own, first, *shared, *range(first + 1, array.ndim)))
+
+
+def _as_leaves(program: Program, ruled: Ruled, gradients: jax.Array) -> jax.Array:
+    return jax.vmap(lambda gradient: as_leaf(program, ruled, gradient))(gradients)
+
+
+def _built(
+    program: Program,
+    leaves: Sequence[jax.Array],
+    chosen: Sequence[Way],
+    held: Sequence[Sequence[Any]],
+    records: Sequence[Any],
+    cotangents: Sequence[Any],
+) -> list[Any]:
+    """The gradients of all examples in the leaves that go by rows."""
+    found: list[Any] = [None] * program.num_leaves
+    by_rows = {leaf for leaf, way in enumerate(chosen) if way.name == "rows"}
+    if not by_rows:
+        return found
+    places, gradients = [], []
+    for at, use in enumerate(program.uses):
+        mine = [
+            i
+            for i, held_there in use.held.items()
+            if held_there.leaves & by_rows and _walk.differentiable(held_there.value)
+        ]
+        if not mine:
+            continue
+        made = _by_example(use, _derivative(use, mine), held[at], records[at], cotangents[at])
+        for i, gradient in zip(mine, made, strict=True):
+            places.append((at, use.fixed.index(i)))
+            gradients.append(_over_trips(use, i, gradient))
+    wanted = sorted(by_rows)
+
+    def at_places(moving: Sequence[Any]) -> list[Any]:
+        whole = list(leaves)
+        for leaf, value in zip(wanted, moving, strict=True):
+            whole[leaf] = value
+        operands = program.held(whole)
+        return [operands[at][place].value for at, place in places]
+
+    _, pull = jax.vjp(at_places, [leaves[leaf] for leaf in wanted])
+    for leaf, made in zip(wanted, jax.vmap(pull)(gradients)[0], strict=True):
+        found[leaf] = made
+    return found
+
+
+def _derivative(use: Use, positions: Sequence[int]) -> Callable[[Any, Any], Any]:
+    def one(operands: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        def results(moving: Sequence[Any]) -> list[Any]:
+            whole = list(operands)
+            for i, value in zip(positions, moving, strict=True):
+                whole[i] = value
+            made = _walk.bind(use.eqn, whole)
+            return [made[i] for i in use.tapped]
+
+        _, pull = jax.vjp(results, [operands[i] for i in positions])
+        return pull(list(cotangents))[0]
+
+    return one
+
+
+def _over_trips(use: Use, position: int, gradient: jax.Array) -> jax.Array:
+    """``[examples, *trips, ...]``, added up over the trips that share parameters."""
+    own = use.held[position].loops
+    shared = tuple(1 + i for i, loop in enumerate(use.loops) if loop not in own)
+    return jnp.sum(gradient, axis=shared) if shared else gradient

@@ -1,0 +1,65 @@
+"""Averages of noisy projected gradient steps: weights of the iterates, the length of a step, what is proven.
+
+What it computes: the step size R/√(T·V) of projected subgradient descent, and the bound on the expected
+excess risk of the average of the points after the steps, (1 + 1/(2T))·R·√(V/T), where V bounds the mean
+square of a noisy gradient.
+
+Source: Bassily, Smith and Thakurta 2014; the factor is that of docs/proofs/average.md.
+
+Formal guarantee: none of privacy. V = slope² + (1 - rate)·C²/B + dim·σ²: the squared norm of the mean of
+clipped gradients and the regularizer's, the variance of a random number of them under Poisson sampling,
+whose divisor B is not random, and that of noise of standard deviation σ on each coordinate of the mean.
+
+Cost: none.
+"""
+
+import math
+
+from dpsco_jax import _checks
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _planning
+
+DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}
+"""By the name of an averaging how fast the weight of iterate t grows: as t to this power; ``None`` for no
+average."""
+
+
+def step_and_bound(
+    problem: Problem,
+    *,
+    num_steps: int,
+    batch_size: int,
+    rate: float | None,
+    clip_norm: float,
+    noise_stddev: float,
+    step_size: float | None,
+    averaging: str,
+) -> tuple[float, float]:
+    """The step size, as given or R/√(T·V), and the proven bound on the excess risk, ``inf`` for none.
+
+    Args:
+        problem: for the Lipschitz constant, domain and ridge, the number of parameters and R.
+        num_steps: T.
+        batch_size: B, by which the clipped sum is divided.
+        rate: at which each of the summed takes part, independently; ``None`` where their number is fixed.
+        clip_norm: C.
+        noise_stddev: on each coordinate of the mean.
+        step_size: to be kept; ``None`` for the one that the bound is of.
+        averaging: a word of ``DECAY``; the bound is of ``"uniform"``.
+
+    Raises:
+        ValueError: ``step_size`` is not positive, or left out where R is not finite.
+    """
+    # Steps include the regularizer, whose gradient is at most ridge·(distance from the origin).
+    ridge = problem.objective.ridge
+    slope = clip_norm + (ridge * problem.farthest if ridge else 0.0)
+    of_size = 0.0 if rate is None else (1 - rate) * clip_norm**2 / batch_size
+    variance = slope**2 + of_size + problem.dim * noise_stddev**2
+    excess_bound = math.inf
+    if step_size is None:
+        distance = problem.require_distance()
+        step_size = distance / math.sqrt(num_steps * variance)
+        if averaging == "uniform" and clip_norm >= problem.lipschitz and not ridge:
+            scale = _planning.after_steps(num_steps)
+            excess_bound = distance * math.sqrt(variance / num_steps) * scale
+    return _checks.require_real("step_size", step_size, 0), excess_bound

@@ -114,6 +114,19 @@ def test_what_promises_least_noise_is_calibrated_and_hardly_anything_else(coarse
     assert len(coarse) <= 9
 
 
+def test_promises_decide_nothing_but_the_order():
+    asked = _request_of()
+    roughs = list(_search.splits(asked, "stream"))
+    plain = _search.least_noise(asked, roughs, _accounting.quick_epsilon, 1e-3)
+    for i, each in enumerate(roughs):
+        boasting = each._replace(phase=each.phase._replace(mu=9.0 * each.phase.mu))
+        given = [*roughs[:i], boasting, *roughs[i + 1 :]]
+        found = _search.least_noise(asked, given, _accounting.quick_epsilon, 1e-3)
+        assert found.phase.test_epsilon == plain.phase.test_epsilon
+        assert found.noise == pytest.approx(plain.noise, rel=2e-3)
+        assert _accounting.quick_epsilon(found.phase, asked.delta) <= asked.epsilon
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"epsilon": 1.5}, {"delta": 1e-7}, {"num_steps": 4}, {"batch": 1400}, {"num_users": 4500}],

@@ -30,7 +30,7 @@ from dpsco_jax._checks import (
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._kinds import Composition, repeated
-from dpsco_jax.privacy.calibration import calibrate
+from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
 from dpsco_jax.privacy.certificates import Certificate, certificate_of
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.dp_accounting import events
@@ -44,7 +44,6 @@ Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
 ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
 _LEDGER_ROUNDING = 2e-5
-_LEAST_MULTIPLIER = 0.01
 
 
 @runtime_checkable
@@ -99,17 +98,26 @@ class GaussianSteps(NamedTuple):
                 self.scheme, self.num_steps, epsilon, delta, self.relation
             )
         else:
-            # The ledger adds in float32 and rounds up: leave it the room. The sensitivity may be that of
-            # one of a user's items.
-            most = getattr(self.scheme, "items_per_user", 1)
-            value = calibrate(
-                self.loss,
-                (1 - _LEDGER_ROUNDING) * epsilon,
-                delta,
-                _LEAST_MULTIPLIER,
-                2 * most * math.sqrt(self.num_steps) / delta,
-            )
+            value = self._by_renyi_curves(epsilon, delta)
         return float32_above(value)
+
+    def _by_renyi_curves(self, epsilon: float, delta: float) -> float:
+        # The ledger adds in float32 and rounds up: leave it the room.
+        target = (1 - _LEDGER_ROUNDING) * epsilon
+        scheme, rate = self.scheme, 1.0
+        if isinstance(scheme, WithoutReplacement):
+            rate = scheme.batch_size / scheme.population_size
+        elif isinstance(scheme, Poisson | PoissonItems | PoissonUsers):
+            rate = float(scheme.probability)  # type: ignore[arg-type]
+        # The sensitivity may be that of one of a user's items.
+        most = getattr(scheme, "items_per_user", 1)
+        return least_multiplier(
+            lambda multiplier: self.ledger_epsilon(multiplier, delta),
+            target,
+            delta,
+            rule_of_thumb(target, delta, self.num_steps, rate),
+            2 * most * math.sqrt(self.num_steps) / delta,
+        )
 
     def loss(self, noise_multiplier: Any) -> PrivacyLoss:
         """The Rényi curve of the run with this noise, which may be traced."""

@@ -7,10 +7,14 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation
 
-from dpsco_jax.privacy import certified_noise
-from dpsco_jax.privacy.concentrated import _accounting, _request, _search
+from dpsco_jax.privacy import _renyi_noise, certified_noise, releases, resque
+from dpsco_jax.privacy.concentrated import _accounting, _request, _search, threshold_phase
+from dpsco_jax.privacy.curves import subsampling
+from dpsco_jax.privacy.dp_accounting import second_opinion
 from dpsco_jax.privacy.pld import convolution, pairs
+from dpsco_jax.privacy.resque import calls
 
 
 @pytest.mark.parametrize(
@@ -61,32 +65,100 @@ def _request_of(**changed):
     )
 
 
-@pytest.mark.parametrize("kinds", [("stream",), ("fresh",), ("stream", "fresh")])
-def test_the_split_is_the_one_that_calibrating_all_of_them_finds(kinds):
+@pytest.fixture
+def coarse(monkeypatch):
+    """ε of phases by Chernoff's bound, and for which phase and δ it was asked. Nothing is kept."""
+    asked = []
+
+    def bound(phase, delta):
+        asked.append((phase, delta))
+        return quick(phase, delta)
+
+    quick = _accounting.quick_epsilon
+    monkeypatch.setattr(_accounting, "epsilon_at", bound)
+    _search.best.cache_clear()
+    threshold_phase._calibrated.cache_clear()
+    yield asked
+    _search.best.cache_clear()
+    threshold_phase._calibrated.cache_clear()
+
+
+def test_the_split_is_the_one_that_calibrating_all_of_them_finds(coarse):
     asked = _request_of()
-    finals = []
-    for kind in kinds:
+    finals = {}
+    for kind in ("stream", "fresh"):
         roughs = [
             _search.calibrated(asked, each, _accounting.quick_epsilon, 5e-3)
             for each in _search.splits(asked, kind)
         ]
         rough = min(filter(None, roughs), key=lambda s: s.noise)
-        finals.append(_search.calibrated(asked, rough, _accounting.epsilon_at, 2e-5))
-    found = _search.best(asked, kinds)
-    assert found == min(filter(None, finals), key=lambda s: s.noise)
+        finals[kind] = _search.calibrated(asked, rough, _accounting.epsilon_at, 2e-5)
+    for kinds in (("stream",), ("fresh",), ("stream", "fresh")):
+        found = _search.best(asked, kinds)
+        assert found == min((finals[kind] for kind in kinds), key=lambda s: s.noise)
+        # The certificate was evaluated at the very split that is returned.
+        assert (found.phase, asked.delta) in coarse
+        assert _accounting.epsilon_at(found.phase, asked.delta) <= asked.epsilon
+
+
+def test_what_promises_least_noise_is_calibrated_and_hardly_anything_else(coarse, monkeypatch):
+    """One look at each of the others, in an order in which the first is nearly the best."""
+    asked, looks = _request_of(shares=None), []
+    quick = _accounting.quick_epsilon
+    monkeypatch.setattr(
+        _accounting, "quick_epsilon", lambda *given: looks.append(given) or quick(*given)
+    )
+    found = _search.best(asked, ("stream", "fresh"))
     assert _accounting.epsilon_at(found.phase, asked.delta) <= asked.epsilon
+    assert len(looks) - len(coarse) <= sum(map(len, _search.SHARES.values())) + 12
+    assert len(coarse) <= 9
+
+
+def test_promises_decide_nothing_but_the_order():
+    asked = _request_of()
+    roughs = list(_search.splits(asked, "stream"))
+    plain = _search.least_noise(asked, roughs, _accounting.quick_epsilon, 1e-3)
+    for i, each in enumerate(roughs):
+        boasting = each._replace(phase=each.phase._replace(mu=9.0 * each.phase.mu))
+        given = [*roughs[:i], boasting, *roughs[i + 1 :]]
+        found = _search.least_noise(asked, given, _accounting.quick_epsilon, 1e-3)
+        assert found.phase.test_epsilon == plain.phase.test_epsilon
+        assert found.noise == pytest.approx(plain.noise, rel=2e-3)
+        assert _accounting.quick_epsilon(found.phase, asked.delta) <= asked.epsilon
 
 
 @pytest.mark.parametrize(
     "changed",
     [{"epsilon": 1.5}, {"delta": 1e-7}, {"num_steps": 4}, {"batch": 1400}, {"num_users": 4500}],
 )
-def test_a_split_that_was_found_is_not_taken_for_another_request(changed):
+def test_a_split_that_was_found_is_not_taken_for_another_request(changed, coarse):
     first = _search.best(_request_of(shares=(0.3,)), ("stream",))
     other = _search.best(_request_of(shares=(0.3,), **changed), ("stream",))
     assert first.noise != other.noise
     spent = _accounting.epsilon_at(other.phase, changed.get("delta", 1e-5))
     assert spent <= changed.get("epsilon", 2.0)
+
+
+def test_a_phase_that_was_calibrated_is_not_taken_for_another_one():
+    """Nor one of another relation, another test or the paper's constants."""
+    given = {"num_users": 4000, "num_steps": 12, "epsilon": 2.0, "delta": 1e-5}
+    changes = (
+        {},
+        {"relation": NeighboringRelation.REPLACE_SPECIAL},
+        {"delta": 1e-7},
+        {"epsilon": 1.5},
+        {"threshold": 0.9},
+        {"false_halt_probability": 1e-3},
+        {"constants": "paper", "num_users": 40_000},
+        {"num_users": 40_000},
+    )
+    found = []
+    for changed in changes:
+        phase = threshold_phase.calibrate_concentrated(**given | {"test": "stream"} | changed)
+        assert phase.certificate().epsilon <= (given | changed)["epsilon"]
+        assert phase.certificate().delta == (given | changed)["delta"]
+        found.append((phase.noise_stddev, phase.relation, phase.threshold))
+    assert len(set(found)) == len(changes)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 3.0, 1000.0])
@@ -108,3 +180,93 @@ def test_cells_of_many_shifts_are_those_of_each_pair(fraction):
         for many, one in zip(together, alone, strict=True):
             np.testing.assert_array_equal(many[i], one)
             assert np.sum(one) == pytest.approx(1.0, abs=1e-12)
+
+
+_ADD, _REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
+
+
+@pytest.mark.parametrize(
+    ("steps", "epsilon", "delta"),
+    [
+        (releases.fixed_size(1000, 1000, 50), 1.0, 1e-6),
+        (releases.fixed_size(1_000_000, 20_000, 700), 0.3, 1e-7),
+        (releases.fixed_size(5000, 40, 3), 4.0, 1e-5),
+        (releases.poisson(10_000, 100, 1000), 1.0, 1e-5),
+    ],
+)
+def test_noise_of_curves_is_certified_least_and_found_in_a_few_of_them(
+    steps, epsilon, delta, monkeypatch
+):
+    looks = []
+    plain = releases.GaussianSteps.ledger_epsilon
+
+    def counted(self, multiplier, delta):
+        looks.append(multiplier)
+        return plain(self, multiplier, delta)
+
+    monkeypatch.setattr(releases.GaussianSteps, "ledger_epsilon", counted)
+    found = steps._by_renyi_curves(epsilon, delta)
+    assert found in looks
+    assert len(looks) <= 8
+    assert 1 - 2.1e-5 < plain(steps, found, delta) / epsilon <= 1 - 2e-5
+    assert plain(steps, (1 - 1e-5) * found, delta) > (1 - 2e-5) * epsilon
+    assert steps.noise_multiplier(epsilon, delta, "rdp") >= found
+
+
+@pytest.mark.parametrize("root", [0.02, 1.7, 900.0])
+@pytest.mark.parametrize("start", [1e-3, 1.0, 1e6])
+def test_noise_of_curves_is_found_wherever_the_search_starts(root, start):
+    seen = []
+
+    def spent(multiplier):
+        seen.append(multiplier)
+        return root / multiplier
+
+    found = _renyi_noise.least_multiplier(spent, 1.0, 1e-5, start, 1e4)
+    assert found in seen
+    assert 0.0 <= found / root - 1.0 < 5e-7
+    assert _renyi_noise.least_multiplier(lambda m: 0.0, 1.0, 1e-5, start, 1e4) <= 0.0100001
+    with pytest.raises(ValueError, match="epsilon must be what some noise"):
+        _renyi_noise.least_multiplier(lambda m: 2.0, 1.0, 1e-5, start, 1e4)
+
+
+def test_noise_of_curves_holds_for_another_accountant():
+    """Poisson samples and everybody, which ``dp_accounting`` knows as tightly."""
+    for steps in (releases.poisson(3000, 60, 40), releases.fixed_size(100, 100, 30)):
+        noise = steps.noise_multiplier(1.0, 1e-5, "rdp")
+        spent = second_opinion.second_opinion(steps.event(noise), 1e-5, steps.relation)
+        assert spent["PLD"] <= 1.0
+        assert spent["RDP"] <= 1.0 + 1e-3
+
+
+def test_a_curve_that_is_kept_is_not_taken_for_another_one():
+    loss = subsampling.subsampled_gaussian_without_replacement
+    first = loss(1.5, 1000, 100, _REPLACE)
+    first.rdp[:] = 0.0  # what is kept is not what callers hold
+    sizes = (1.5, 1000, 100), (1.6, 1000, 100), (1.5, 1000, 101)
+    others = [*(loss(*each, _REPLACE) for each in sizes), loss(*sizes[0], _ADD)]
+    assert len({float(each.rdp[3]) for each in others} | {0.0}) == 5
+    np.testing.assert_array_equal(loss(1.5, 2000, 200, _REPLACE).rdp, others[0].rdp)
+
+
+def test_a_search_for_beta_that_knows_where_to_start_finds_the_same(monkeypatch):
+    def at(beta):
+        return [(resque.ResqueCall(64, beta, 12.0, 2000), 20)]
+
+    looks, plain = [], calls.calls_epsilon
+
+    def counted(made, delta, max_points=convolution.MAX_POINTS):
+        looks.append((made, max_points))
+        return plain(made, delta, min(max_points, 2**12))
+
+    monkeypatch.setattr(calls, "calls_epsilon", counted)
+    found = calls.calibrate_beta(at, 0.7, 1e-5)
+    for start, most in ((0.97 * found, 5), (1.2 * found, 8), (1e-6, 30)):
+        looks.clear()
+        again = calls.calibrate_beta(at, 0.7, 1e-5, near=start)
+        assert again == pytest.approx(found, rel=2e-4)
+        assert plain(at(again), 1e-5, 2**12) <= 0.7
+        assert (at(again), convolution.MAX_POINTS) in looks
+        assert len(looks) <= most
+    with pytest.raises(ValueError, match="near must be"):
+        calls.calibrate_beta(at, 0.7, 1e-5, near=0.0)

@@ -177,10 +177,11 @@ def least_noise(
 ) -> Split | None:
     """The split that needs the least noise, each calibrated up to ``under``; None if none meets the budget.
 
-    What does not meet the budget with the least noise so far needs more, and is not calibrated.
+    What does not meet the budget with the least noise so far needs more, and is not calibrated. That are
+    nearly all of them, since what promises the least noise comes first; what is found does not depend on it.
     """
     found: Split | None = None
-    for rough in roughs:
+    for rough in sorted(roughs, key=lambda s: s.noise):
         if found is not None and not accounting.is_closed_form(rough.phase):
             phase = rough.phase._replace(mu=rough.sensitivity / found.noise)
             if epsilon_at(phase, request.delta) > request.epsilon:

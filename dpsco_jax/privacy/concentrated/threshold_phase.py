@@ -17,6 +17,7 @@ Cost: a plan takes milliseconds where everybody takes part, else one to three se
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -250,12 +251,21 @@ def calibrate_concentrated(
         ),
         shares=request.shares(test_share),
     )
-    kinds = request.kinds(test)
-    allocation = papers if request.is_paper(constants) else search
-    best = allocation.best(asked, kinds)
-    if best is None:
+    kinds, is_paper = request.kinds(test), request.is_paper(constants)
+    found = _calibrated(asked, kinds, is_paper)
+    if found is None:
+        allocation = papers if is_paper else search
         raise request.too_few(asked, lambda other: allocation.is_feasible(other, kinds))
-    return _releases(asked, best)
+    return found
+
+
+# Schedules ask for one phase again and again. The key is all of the request, and what decides the search.
+@functools.lru_cache(maxsize=1024)
+def _calibrated(
+    asked: request.Request, kinds: tuple[str, ...], is_paper: bool
+) -> ConcentratedReleases | None:
+    best = (papers if is_paper else search).best(asked, kinds)
+    return None if best is None else _releases(asked, best)
 
 
 def fewest_users(calibrate: Callable[[int], Any]) -> int:

@@ -130,7 +130,11 @@ def log_gaussian_delta(mu: SupportsFloat, epsilon: SupportsFloat) -> float:
         mu: distance of the two Gaussians in standard deviations, above 0.
         epsilon: may be negative.
     """
-    shift, eps = require_real("mu", mu, 0.0), _real("epsilon", epsilon)
+    return _log_gaussian_delta(require_real("mu", mu, 0.0), _real("epsilon", epsilon))
+
+
+def _log_gaussian_delta(shift: float, eps: float) -> float:
+    """``log_gaussian_delta`` of numbers that were checked: searches ask for it thousands of times."""
     first = float(special.log_ndtr(0.5 * shift - eps / shift))
     if first == -math.inf:
         # Beyond the floats, and δ is below it.
@@ -157,8 +161,13 @@ def log_response_gaussian_delta(
     test = require_real("response_epsilon", response_epsilon, 0.0, closed=True)
     eps = _real("epsilon", epsilon)
     require_positive("mu", mu)
-    likely = log_gaussian_delta(mu, eps - test) - np.logaddexp(0.0, -test)
-    unlikely = log_gaussian_delta(mu, eps + test) - np.logaddexp(0.0, test)
+    return _log_response_gaussian_delta(test, require_real("mu", mu, 0.0), eps)
+
+
+def _log_response_gaussian_delta(test: float, shift: float, eps: float) -> float:
+    """``log_response_gaussian_delta`` of numbers that were checked."""
+    likely = _log_gaussian_delta(shift, eps - test) - np.logaddexp(0.0, -test)
+    unlikely = _log_gaussian_delta(shift, eps + test) - np.logaddexp(0.0, test)
     return min(float(np.logaddexp(likely, unlikely)) + 4.0 * _MACHINE, 0.0)
 
 
@@ -184,7 +193,7 @@ def response_gaussian_mu(
     target = math.log(allowed)
 
     def excess(log_mu: float) -> float:
-        return log_response_gaussian_delta(test, math.exp(log_mu), eps) - target
+        return _log_response_gaussian_delta(test, math.exp(log_mu), eps) - target
 
     low = high = math.log(0.5 * (eps - test) / math.sqrt(2.0 * max(-target, 1.0)))
     while excess(low) > 0.0:

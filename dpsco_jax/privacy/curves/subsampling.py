@@ -19,6 +19,7 @@ Formal guarantee: as stated for each relation; who was drawn is never revealed.
 Cost: about 60,000 exponentials for the whole curve, 16 times that with replacement.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -70,6 +71,8 @@ def subsampled_gaussian_without_replacement(
     sigma, users, batch = xp.broadcast_arrays(sigma, users, batch)
     valid = _are_sizes(xp, sigma, users, batch, 1) & (batch <= users)
     fraction = xp.where(valid, batch, 0.0) / xp.where(valid, users, 1.0)
+    if xp is np and sigma.ndim == 0:
+        return unbounded_unless(valid, _known(float(sigma), float(fraction), relation))
     return unbounded_unless(valid, _of_fraction(xp, sigma, fraction, relation))
 
 
@@ -146,6 +149,13 @@ def subsampled_gaussian_with_replacement(
     )
     loss = _loss(xp, _log_mean_exp(xp, log_moments, weights[..., None]), failure)
     return unbounded_unless(valid, loss)
+
+
+# A plan's loss, the check that it is finite and its certificate ask for one curve again and again.
+@functools.lru_cache(maxsize=1024)
+def _known(sigma: float, fraction: float, relation: NeighboringRelation) -> PrivacyLoss:
+    """``_of_fraction`` on the host: callers get copies, so that nobody writes to what is kept."""
+    return _of_fraction(np, np.asarray(sigma), np.asarray(fraction), relation)
 
 
 def _of_fraction(xp: Any, sigma: Any, fraction: Any, relation: NeighboringRelation) -> PrivacyLoss:

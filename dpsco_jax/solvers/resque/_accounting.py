@@ -22,11 +22,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._numerics import array_namespace
 from dpsco_jax.privacy import resque
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.privacy.resque import ResqueCall
@@ -121,15 +121,18 @@ def repeated(calls: Calls, count: int) -> list[tuple[ResqueCall, int]]:
     return [(call, times * count) for call, times in calls]
 
 
-def calibrated_beta(calls_at: Callable[[float], Calls], epsilon: float, delta: float) -> float:
+def calibrated_beta(
+    calls_at: Callable[[float], Calls], epsilon: float, delta: float, near: float | None = None
+) -> float:
     """The largest β, as a float32 number, for which the certificate of the calls stays within (ε, δ).
 
-    The Rényi curve that a program carries proves less: up to twice this ε where little is sampled.
+    The Rényi curve that a program carries proves less: up to twice this ε where little is sampled. ``near``
+    is where the search starts, if something is known.
 
     Raises:
         ValueError: if no β in [1e-7, 4] meets the budget.
     """
-    beta = resque.calibrate_beta(calls_at, epsilon, delta)
+    beta = resque.calibrate_beta(calls_at, epsilon, delta, near=near)
     return float(np.float32(beta * (1 - 3 * 2.0**-23)))
 
 
@@ -208,11 +211,14 @@ def carried(
     largest = np.float32(proven.beta)
     if float(largest) > proven.beta:
         largest = np.nextafter(largest, np.float32(0))
-    radius, smoothing = jnp.asarray(numbers.ball_radius), jnp.asarray(numbers.smoothing_radius)
-    covered = (numbers.beta > 0) & (jnp.asarray(numbers.beta) <= largest)
+    # On the host where all numbers are: a plan compiles nothing.
+    given = numbers.beta, numbers.ball_radius, numbers.smoothing_radius, numbers.lipschitz
+    xp = array_namespace(given)
+    beta, radius, smoothing, lipschitz = map(xp.asarray, given)
+    covered = (beta > 0) & (beta <= largest)
     covered &= (radius >= _LENGTHS[0]) & (smoothing <= _LENGTHS[1])
     covered &= smoothing >= proven.radius_ratio * _PLANNED_RATIO * radius
-    covered &= (jnp.asarray(numbers.lipschitz) > 0) & (numbers.lipschitz < math.inf)
+    covered &= (lipschitz > 0) & (lipschitz < math.inf)
     found = privacy.unbounded_unless(covered, proven_loss(calls_at, proven))
     for weight in numbers.quadratics.values():
         found = with_quadratics(weight, found)
@@ -222,8 +228,9 @@ def carried(
 def with_quadratics(weights: Any, loss: privacy.PrivacyLoss) -> privacy.PrivacyLoss:
     """The loss, if the weights of all public quadratics that are added are nonnegative and finite."""
     # An array of them is the plan's own; a batch of plans is a matter of vmap.
-    each = jnp.asarray(weights)
-    return privacy.unbounded_unless(jnp.all((each >= 0) & (each < math.inf)), loss)
+    xp = array_namespace(weights)
+    each = xp.asarray(weights)
+    return privacy.unbounded_unless(xp.all((each >= 0) & (each < math.inf)), loss)
 
 
 def certificate(calls: Calls, delta: float, assumes: Sequence[str]) -> privacy.Certificate:

@@ -44,7 +44,6 @@ GOOD_ERROR, WORST_ERROR = 0.2, 0.5
 _ITERATIONS = 2.5  # over K; 3.5 certify the target if all answers are exact
 
 
-@_made_for.remembers
 def plan(
     problem: Problem,
     budget: Budget,
@@ -70,6 +69,33 @@ def plan(
         ValueError: an argument is out of range, or the loss has no proof.
         Infeasible: the plan would return noise; ``needed`` has values that would do.
     """
+    return planned(
+        problem,
+        budget,
+        condition=condition,
+        smoothing_radius=smoothing_radius,
+        calls=calls,
+        largest_error=largest_error,
+    )
+
+
+@_made_for.remembers
+def planned(
+    problem: Problem,
+    budget: Budget,
+    *,
+    condition: float,
+    smoothing_radius: float | None,
+    calls: Calls,
+    largest_error: float,
+    near: float | None = None,
+) -> Plan:
+    """``plan``, with the search for β starting from one of a similar plan, if there is one.
+
+    Raises:
+        ValueError: as ``plan``.
+        Infeasible: as ``plan``.
+    """
     _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     made = draft(
         problem,
@@ -80,7 +106,7 @@ def plan(
     )
     accounting.require_numbers(made.numbers)
     epsilon, delta = float(made.epsilon), float(made.delta)
-    beta = accounting.calibrated_beta(made.calls_at, epsilon, delta)
+    beta = accounting.calibrated_beta(made.calls_at, epsilon, delta, near)
     made = dataclasses.replace(made, beta=beta)
     if made.predicted_error > largest_error:
         raise _refusal(made, largest_error)

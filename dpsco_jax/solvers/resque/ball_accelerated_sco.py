@@ -50,6 +50,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _sequence, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
+from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import _call_settings, ball_accelerated_erm
 from dpsco_jax.solvers.resque._ball_accelerated_plan import WORST_ERROR
 from dpsco_jax.solvers.resque._call_settings import Calls
@@ -149,7 +150,7 @@ def plan(
             radius *= reach / distance
         required = num_blocks is not None or i == 1
         try:
-            block = ball_accelerated_erm.plan(
+            block = planner.planned(
                 dataclasses.replace(problem, num_users=num_users >> i, distance=reach),
                 budget,
                 condition=condition,
@@ -157,6 +158,7 @@ def plan(
                 calls=calls,
                 # A refusal of a block that may be left out need not say what would do.
                 largest_error=largest_error if required else math.inf,
+                near=_next_beta([float(each.beta) for each in blocks]),
             )
         except Infeasible as refusal:
             if required:
@@ -176,6 +178,14 @@ def plan(
         epsilon=budget.epsilon,
         delta=budget.delta,
     )
+
+
+def _next_beta(betas: list[float]) -> float | None:
+    """About β of the next block: blocks halve, and β changes by about the same factor each time."""
+    if not betas:
+        return None
+    guess = betas[-1] * (betas[-1] / betas[-2] if len(betas) > 1 else 0.5)
+    return guess if 1e-6 < guess < 2.0 else None
 
 
 @_spread.solver

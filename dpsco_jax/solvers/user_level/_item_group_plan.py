@@ -10,7 +10,6 @@ REPLACE_ONE; they are infinite where a number is out of its range.
 Cost: milliseconds; with all items in every step a calibration takes about a second.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -19,6 +18,7 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _checks, privacy
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.solvers import _costs, _planning, means, plans
 from dpsco_jax.solvers._made_for import MadeFor
@@ -26,7 +26,6 @@ from dpsco_jax.solvers.work import Work
 
 _REPLACE = NeighboringRelation.REPLACE_ONE
 _ASSUMES = ("the key and the items drawn in each step stay secret",)
-_LEAST_MULTIPLIER = 0.01
 
 
 @pytree
@@ -178,11 +177,17 @@ def noise_multiplier(
     if batch_size is None:
         releases = _planning.fixed_size(population, population, num_steps)
         return releases.noise_multiplier(epsilon, delta, "pld")
-    run = functools.partial(run_loss, population, batch_size, num_steps)
     most = 2 * math.sqrt(num_steps) / delta
     # The ledger adds in float32 and rounds up: leave it the room.
     room = epsilon * (1 - 2e-5)
-    return _planning.float32_above(privacy.calibrate(run, room, delta, _LEAST_MULTIPLIER, most))
+    start = rule_of_thumb(room, delta, num_steps, batch_size / population)
+
+    def spent(multiplier: float) -> float:
+        return float(
+            privacy.epsilon(run_loss(population, batch_size, num_steps, multiplier), delta)
+        )
+
+    return _planning.float32_above(least_multiplier(spent, room, delta, start, most))
 
 
 def noise_stddev(multiplier: Any, clip_norm: Any, num_users: int, batch_size: int | None) -> float:

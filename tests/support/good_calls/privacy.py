@@ -307,6 +307,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "calls_at": kinds.FUNCTION(
             lambda beta: [(resque.ResqueCall(8, beta, 4.0, 100), 2)],
         ),
+        "near": Kind("in (1e-7, 4)", (1e-8, 5.0, *kinds.POSITIVE.bad)),
     },
     "privacy.resque.calls.violated_preconditions": {"call": kinds.OBJECT(_CALL)},
     "privacy.curves.subsampling.subsampled_gaussian_without_replacement": _SIZES,

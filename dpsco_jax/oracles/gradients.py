@@ -32,7 +32,7 @@ from dpsco_jax._checks import (
     require_positive,
 )
 from dpsco_jax.geometry import clipping, norms
-from dpsco_jax.oracles import Estimate, Oracle
+from dpsco_jax.oracles import Estimate, Oracle, _convolutions
 from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
 from dpsco_jax.oracles.chunks import map_over_users, most_rows
 from dpsco_jax.oracles.sampling import UserSample
@@ -49,7 +49,8 @@ Sampler = Callable[[jax.Array], UserSample]
 def user_gradient(objective: Objective) -> UserGradient:
     """The gradient of one user's mean loss at the point; zero for a user without items; ignores the key."""
     require_instance("objective", objective, Objective)
-    gradient = jax.grad(user_loss(objective))
+    loss = user_loss(objective)
+    gradient = _convolutions.kept_apart(jax.grad(loss), loss)
 
     def evaluate(key: jax.Array, params: Any, items: Any, mask: Any) -> Any:
         del key

@@ -25,7 +25,7 @@ from jaxtyping import ArrayLike
 
 from dpsco_jax._checks import require_callable, require_instance, require_nonnegative
 from dpsco_jax.geometry.smoothing import uniform_ball
-from dpsco_jax.oracles import Estimate, Oracle, gradients
+from dpsco_jax.oracles import Estimate, Oracle, _convolutions, gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import user_loss
 
@@ -71,7 +71,8 @@ def user_gradient_by_item(objective: Objective, radius: ArrayLike) -> gradients.
         item, shift = item_and_shift
         return objective.loss(_add(params, shift), item)
 
-    gradient = jax.grad(user_loss(objective._replace(loss=shifted_loss)))
+    loss = user_loss(objective._replace(loss=shifted_loss))
+    gradient = _convolutions.kept_apart(jax.grad(loss), loss)
 
     def evaluate(key: jax.Array, params: Any, items: Any, mask: Any) -> Any:
         slots = jax.tree.leaves(items)[0].shape[0]

@@ -14,6 +14,9 @@ _RULES = "oracles/ghost/rules.py"
 _WALK = "oracles/ghost/_walk.py"
 _ADDING = "oracles/ghost/_adding.py"
 _MERGED = "oracles/ghost/_merged.py"
+_PROGRAM = "oracles/ghost/_program.py"
+_CONVOLUTIONS = "oracles/_convolutions.py"
+_OF_CONVOLUTIONS = ("tests/oracles/test_convolutions.py",)
 
 FAULTS = (
     Fault(
@@ -323,5 +326,47 @@ FAULTS = (
         "squares = jnp.sum(jnp.square(_sums_of_equal(use, rows)), axis=3)",
         "squares = jnp.sum(jnp.square(_sums_of_equal(use, rows)[:, :1]), axis=3)",
         _OF_LOOK_UPS,
+    ),
+    Fault(
+        "ghost: gradients of kernels of grouped convolutions in batches",
+        _PARTS,
+        "over = _convolutions.in_turn if use.mixes else jax.vmap",
+        "over = jax.vmap",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "gradients: grouped convolutions in batches of users",
+        _CONVOLUTIONS,
+        "if not grouped(program) and not of_two(program, varies):",
+        "if not of_two(program, varies):",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "ghost: convolutions with kernels of data are not seen",
+        _CONVOLUTIONS,
+        'if eqn.primitive.name == "conv_general_dilated" and all(operands):',
+        'if eqn.primitive.name == "conv" and all(operands):',
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "ghost: convolutions inside of other equations are not seen",
+        _CONVOLUTIONS,
+        "or any(grouped(body) for body in _bodies(eqn))",
+        "or False",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "ghost: collectives over axes of others",
+        _PROGRAM,
+        '== "NamedAxisEffect"',
+        '== "NoEffect"',
+        _TESTS,
+    ),
+    Fault(
+        "ghost: a loop that is stopped is differentiated",
+        _WALK,
+        'if eqn.primitive.name == "stop_gradient" and kind == Kind.HELD:',
+        'if eqn.primitive.name == "stop" and kind == Kind.HELD:',
+        _TESTS,
     ),
 )

@@ -284,3 +284,41 @@ def test_factors_of_a_convolution_are_its_derivative(layout, shape, kernel, opti
     found = total.reshape([kernel[axis] for axis in axes]).transpose(np.argsort(axes))
     assert rule.num_products == right.shape[1] == result.size // right.shape[2]
     np.testing.assert_allclose(found, pull(cotangent)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_collectives_which_mix_examples_are_refused():
+    """As of batch normalization, over an axis of whoever maps over the sum."""
+
+    def centred(p, x):
+        return jnp.sum(jnp.square(x @ p - jax.lax.pmean(x @ p, "batch")))
+
+    def outer(x):
+        with pytest.raises(ValueError, match="collective over a named axis"):
+            ghost.clipped_sum(centred, MLP["a"], x, 1.0)
+        return x
+
+    jax.vmap(outer, axis_name="batch")(jnp.zeros((2, 3, 9)))
+
+
+def test_what_is_stopped_has_no_gradient():
+    """Even in a loop that has none."""
+
+    def loss(p, x):
+        stopped = jax.lax.stop_gradient((p, x))
+        still = jax.lax.while_loop(lambda h: h[0] > 1, lambda h: h @ stopped[0]["b"], stopped[1])
+        return jnp.sum(jnp.tanh((x + still) @ p["a"]))
+
+    params, rows = {"a": MLP["a"], "b": _normal(9, 9)}, _normal(2, 9)
+    assert [x.way for x in ghost.explain(loss, params, rows[0]).leaves] == ["factors", "unused"]
+    total = jax.jit(lambda rows: ghost.clipped_sum(loss, params, rows, 1e3))(rows)
+    each = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, rows)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b.sum(0), rtol=1e-3), total, each)
+
+
+def test_an_index_into_layers_holds_each_for_every_example():
+    def loss(p, x):
+        return jnp.sum(jax.lax.fori_loop(0, 8, lambda i, h: jnp.tanh(h @ p[i]), x))
+
+    (leaf,) = ghost.explain(loss, _normal(8, 9, 9), _normal(9)).leaves
+    assert leaf.way == "factors"
+    assert leaf.numbers_held >= 8 * 9 * 9

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax.oracles import _convolutions
 from dpsco_jax.oracles.ghost import _adding, _terms, _walk
 from dpsco_jax.oracles.ghost._leaves import Ruled, Way, ways
 from dpsco_jax.oracles.ghost._parts import Parts, as_leaf
@@ -29,8 +30,10 @@ def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) ->
     """One forward and one backward pass over all examples, and what they say of every leaf."""
     number = jax.tree.leaves(examples)[0].shape[0]
 
+    over = _convolutions.in_turn if program.mixes else jax.vmap
+
     def total(taps: Any) -> Any:
-        losses, records = jax.vmap(lambda e, t: program.run(leaves, e, t))(examples, taps)
+        losses, records = over(lambda e, t: program.run(leaves, e, t), (0, 0))(examples, taps)
         return jnp.sum(losses), records
 
     taps = [use.taps() for use in program.uses]
@@ -87,7 +90,8 @@ def _by_example(
         stacked = [0 if loop in operand.loops else None for operand in fixed]
         mapped = jax.vmap(mapped, in_axes=(stacked, 0, 0))
     values = [operand.value for operand in fixed]
-    return jax.vmap(mapped, in_axes=(None, 0, 0))(values, list(records), list(cotangents))
+    over = _convolutions.in_turn if use.mixes else jax.vmap
+    return over(mapped, (None, 0, 0))(values, list(records), list(cotangents))
 
 
 def _factors(

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpsco_jax.oracles import _convolutions
 from dpsco_jax.oracles.ghost import _walk
 from dpsco_jax.oracles.ghost._views import View, rearranged
 from dpsco_jax.oracles.ghost._walk import Kind, Value
@@ -64,6 +65,13 @@ class Use:
     lengths: tuple[int, ...]
 
     @property
+    def mixes(self) -> bool:
+        """Whether its derivative must be taken one example at a time (``_convolutions``)."""
+        own = [i not in self.fixed for i in range(len(self.eqn.invars))]
+        program = _walk.alone(self.eqn)
+        return _convolutions.grouped(program) or _convolutions.of_two(program, own)
+
+    @property
     def tapped(self) -> tuple[int, ...]:
         """The results that have a tap."""
         results = self.eqn.outvars
@@ -81,12 +89,20 @@ class Program:
     Attributes:
         uses: in the order of the program.
         num_leaves: of the parameters.
+        mixes: whether it must be run one example at a time (``_convolutions``).
     """
 
     def __init__(self, loss: Any, params: Any, example: Any) -> None:
         self._program = _walk.trace(loss, params, example)
         leaves = jax.tree.leaves(params)
         self.num_leaves = len(leaves)
+        if any(type(effect).__name__ == "NamedAxisEffect" for effect in self._program.effects):
+            raise ValueError(
+                "loss must look at one example alone, got a collective over a named axis (as of batch "
+                "normalization), which mixes examples; layer and group normalization work"
+            )
+        varies = [i >= self.num_leaves for i in range(len(self._program.in_avals))]
+        self.mixes = _convolutions.of_two(self._program, varies)
         (result,) = self._program.out_avals if len(self._program.out_avals) == 1 else (None,)
         scalar = (
             result is not None and result.shape == () and jnp.issubdtype(result.dtype, jnp.floating)

@@ -76,6 +76,12 @@ def bind(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
+def alone(eqn: Any) -> core.ClosedJaxpr:
+    """The program of one equation."""
+    operands = [v.aval for v in eqn.invars]
+    return jax.make_jaxpr(lambda *given: bind(eqn, given))(*operands)
+
+
 def walk(program: core.ClosedJaxpr, arguments: Sequence[Value], domain: Domain) -> list[Value]:
     """The outputs of a program in a domain."""
     known: dict[Any, Value] = {}
@@ -107,6 +113,9 @@ def _results(eqn: Any, operands: list[Value], domain: Domain) -> list[Value]:
     if Kind.HELD in present and body is not None:
         return walk(body, operands, domain)
     everything = [value.known for value in operands]
+    if eqn.primitive.name == "stop_gradient" and kind == Kind.HELD:
+        # Nothing is carried back through it.
+        return [Value(Kind.CONSTANT, result) for result in domain.fixed(eqn, everything)]
     if kind != Kind.DATA:
         results = domain.fixed(eqn, everything)
     elif Kind.HELD not in present or not any(differentiable(v.aval) for v in eqn.outvars):

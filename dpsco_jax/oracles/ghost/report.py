@@ -29,7 +29,8 @@ class LeafReport(NamedTuple):
         shape: of the leaf.
         way: ``"factors"``, ``"products"``, ``"rows"`` or ``"unused"``: see ``explain``.
         why: in words.
-        numbers_held: for one example, beside the activations of the loss.
+        numbers_held: for one example, beside the activations of the loss; what was looked up counts, as a
+            look-up of whole matrices, by an index in a loop, holds each of them for every example.
     """
 
     path: str
@@ -105,5 +106,9 @@ def _held(way: _leaves.Way) -> int:
     if way.merged:
         stack, number, _, columns = way.uses[0].sizes
         return stack * number * columns
+    if not way.uses:
+        return 0
     number = sum(use.sizes[1] for use in way.uses)
-    return way.uses[0].sizes[0] * number**2 if number > 1 else 0
+    stack = way.uses[0].sizes[0]
+    pairs = stack * number**2 if number > 1 else 0
+    return pairs + sum(stack * u.sizes[1] * u.sizes[3] for u in way.uses if u.rule.looked_up)

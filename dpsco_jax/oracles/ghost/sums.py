@@ -13,9 +13,10 @@ moves by at most ``clip_norm`` when an example is taken away and by twice that w
 all others stay in their places, whatever the loss: an activation or a cotangent of an example is a function
 of that example and of the parameters. The rounding of the sum is included: examples are added up as
 ``_adding`` says, and ``clip_norm`` is made smaller by what that may lose (docs/privacy/ghost.md). A loss
-that looks at other examples, as through statistics of a batch, cannot be written here: it is given one at a
-time. (One that reaches for them, by a batching rule of its own or a callback that asks for whole batches,
-is not seen through.)
+that reduces over a named axis, as for statistics of a batch, is refused; else it is given one example alone.
+What it closes over is taken to be public. (One that reaches for other examples by a batching rule of its own
+or a callback that asks for whole batches is not seen through.) Convolutions of which a compiled batch would
+mix examples that are not finite run one example after the other (``oracles._convolutions``).
 
 Cost: one forward and one backward pass over the examples, and what the ways of the leaves cost
 (``explain``).

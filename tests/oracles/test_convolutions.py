@@ -1,0 +1,103 @@
+"""An example that is not finite changes nothing of the others, in convolutions that compiled batches mix."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from dpsco_jax.geometry import domains
+from dpsco_jax.oracles import _convolutions, ghost, gradients, smoothed
+from dpsco_jax.oracles.ghost._program import Program
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+
+RNG = np.random.default_rng(0)
+IMAGES = jnp.asarray(np.float32(RNG.standard_normal((4, 1, 3, 3, 4))))
+CLIP_NORM = 0.3
+
+
+def _conv(images, kernel, groups=1):
+    layout = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(
+        images, kernel, (1, 1), "SAME", dimension_numbers=layout, feature_group_count=groups
+    )
+
+
+def _grouped(p, x):
+    return jnp.sum(jnp.tanh(_conv(x, p, 2)))
+
+
+def _in_a_loop(p, x):
+    """Parameters are carried, so that the loop is one use of them."""
+    (_, x), _ = lax.scan(lambda c, _: ((0.9 * c[0], _conv(c[1], c[0], 2)), None), (p, x), length=2)
+    return jnp.sum(jnp.tanh(x))
+
+
+def _own_kernels(p, x):
+    """Every example has a kernel of its own."""
+    kernel = jnp.tanh(p * x[0, 0, 0]).reshape(3, 3, 4, 2)
+    return jnp.sum(jnp.tanh(_conv(x, kernel)))
+
+
+def _derivative_of_its_own(p, x):
+    """The derivative in the kernel of a grouped convolution is a part of the loss."""
+    return jnp.sum(jnp.square(jax.grad(_grouped)(p, x)))
+
+
+KERNEL = jnp.asarray(np.float32(0.5 * RNG.standard_normal((3, 3, 2, 4))))
+CASES = [
+    _grouped,
+    *(
+        pytest.param(f, marks=pytest.mark.slow)
+        for f in (_in_a_loop, _derivative_of_its_own, _own_kernels)
+    ),
+]
+
+
+@pytest.mark.parametrize("loss", CASES)
+def test_an_image_that_is_not_finite_is_left_out_alone(loss):
+    bad = IMAGES.at[2].set(jnp.nan)  # one infinity stays where it is
+    others = jnp.arange(4) != 2
+
+    @jax.jit
+    def ghosts(images, counted):
+        return ghost.clipped_sum(loss, KERNEL, images, CLIP_NORM, counted=counted)
+
+    found = ghosts(bad, jnp.ones(4, bool))
+    np.testing.assert_array_equal(found, ghosts(IMAGES, others))
+    rows = np.asarray(jax.jit(lambda x: lax.map(lambda e: jax.grad(loss)(KERNEL, e), x))(IMAGES))
+    clipped = [g * min(1.0, CLIP_NORM / np.linalg.norm(g)) for g in rows]
+    assert np.linalg.norm(found - sum(clipped[:2] + clipped[3:])) < 1e-2 * CLIP_NORM
+
+    objective = Objective(loss, np.inf, None, domains.whole_space())
+    whole = gradients.clipped_gradient_sum(gradients.user_gradient(objective), CLIP_NORM)
+    run = jax.jit(lambda x: whole(jax.random.key(0), KERNEL, UserData(x[:, None])).gradient)
+    np.testing.assert_allclose(run(bad), found, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_points_that_are_shifted_for_each_item_too():
+    objective = Objective(_grouped, np.inf, None, domains.whole_space())
+    gradient = smoothed.user_gradient_by_item(objective, 1e-6)
+    rows = jax.jit(jax.vmap(lambda x: gradient(jax.random.key(0), KERNEL, x[None], None)))
+    finite = np.isfinite(rows(IMAGES.at[2].set(jnp.nan))).all((1, 2, 3, 4))
+    np.testing.assert_array_equal(finite, np.arange(4) != 2)
+
+
+def test_kernels_that_all_share_are_taken_in_batches():
+    """Where nothing mixes, there is no loop over examples."""
+    program = jax.make_jaxpr(lambda p, x: _conv(x, p))(KERNEL, IMAGES[0, ..., :2])
+    assert not _convolutions.grouped(program)
+    assert not _convolutions.of_two(program, (False, True))
+    assert _convolutions.of_two(program, (True, True))
+    nested = jax.make_jaxpr(jax.jit(jax.checkpoint(_in_a_loop)))(KERNEL, IMAGES[0])
+    assert _convolutions.grouped(nested)
+    assert not _convolutions.of_two(nested, (False, False))
+    assert _convolutions.of_two(nested, (False, True))  # as far as one sees of what is carried
+
+
+def test_what_mixes_is_seen_before_it_runs():
+    seen = {f: Program(f, KERNEL, IMAGES[0]) for f in (_grouped, _own_kernels, _in_a_loop)}
+    assert [x.mixes for x in seen.values()] == [False, True, True]
+    assert [any(use.mixes for use in x.uses) for x in seen.values()] == [True, False, True]

@@ -85,7 +85,7 @@ class DigitsNetwork:
     epsilons: tuple[float, ...] = axis("epsilon", (1.0, 2.0, 4.0, 8.0))
     rates: tuple[float, ...] = axis("rate", (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
     clip_norms: tuple[float, ...] = axis("clip_norm", (0.5, 1.0, 2.0))
-    seeds: int = axis("seed", 11)
+    seeds: int = axis("seed", 8)
     tuning_seeds: int = 3
     delta: float = 1e-4
     num_steps: int = 60
@@ -107,7 +107,7 @@ class DigitsNetwork:
         return Program(
             run,
             shared=load_data(),
-            inputs=lambda cell: (planned(cell), float(cell["rate"]) * float(cell["clip_norm"])),
+            inputs=lambda cell: (planned(cell), float(cell["rate"]) / float(cell["clip_norm"])),
             known=lambda cell: {
                 "certified_epsilon": planned(cell).certificate().epsilon,
                 "noise_multiplier": float(planned(cell).noise_multiplier),

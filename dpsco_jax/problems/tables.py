@@ -137,7 +137,7 @@ def from_rows(
     key: Key[Array, ""],
     users: Any,
     rows: PyTree,
-    max_items_per_user: int | None,
+    max_items_per_user: int | np.integer | None,
     *,
     kept: Bool[np.ndarray, "rows"] | None = None,
     keep: str = "random",

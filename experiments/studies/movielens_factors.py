@@ -131,10 +131,7 @@ class MovieLensFactors:
         facts = ("certified_epsilon", "noise_multiplier")
         summary = summarize(frame, by, (*data.Split._fields, *facts))
         summary.to_csv(folder / "summary.csv", index=False)
-        # A trial that has fewer seeds was worse in those (``trial_search``).
-        summary = summary[summary["count"] == self.seeds]
-        places = summary.groupby(["method", "rank", "epsilon"], sort=False)["tuning"].idxmin()
-        best = summary.loc[places].reset_index(drop=True)
+        best = best_trials(summary, self.seeds)
         best.to_csv(folder / "best.csv", index=False)
         best["model"] = [
             f"{m}, rank {r}" for m, r in zip(best["method"], best["rank"], strict=True)
@@ -159,6 +156,16 @@ class MovieLensFactors:
 
 
 _LEFT_OUT = ((PEER, 0), (MEANS, 4))
+
+
+def best_trials(summary: pd.DataFrame, seeds: int) -> pd.DataFrame:
+    """Of each method, rank and ε the trial with the least error on raters for tuning.
+
+    A trial that has fewer seeds, which was worse in those (``trial_search``), has no part.
+    """
+    whole = summary[summary["count"] == seeds]
+    places = whole.groupby(["method", "rank", "epsilon"], sort=False)["tuning"].idxmin()
+    return summary.loc[places].reset_index(drop=True)
 
 
 def unreleased(popular: int) -> dict[str, Any]:

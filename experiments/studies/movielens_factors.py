@@ -71,7 +71,7 @@ class MovieLensFactors:
     epsilons: tuple[str, ...] = axis("epsilon", ("1", "2", "4", "8", "inf"), choices=EPSILONS)
     rates: tuple[float, ...] = axis("rate", (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
     shrinkages: tuple[float, ...] = axis("rate", (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0))
-    clip_norms: tuple[float, ...] = axis("clip_norm", (0.25, 0.5, 1.0, 2.0))
+    clip_norms: tuple[float, ...] = axis("clip_norm", (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0))
     bounds: tuple[float, ...] = axis("clip_norm", (1.5, 3.0, 6.0, 12.0))
     batch_sizes: tuple[int, ...] = axis("batch_size", (108, data.TRAINED))
     seeds: int = axis("seed", 5)

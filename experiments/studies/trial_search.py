@@ -128,7 +128,7 @@ def cells(
     task: Task, methods: Iterable[str], trials: Iterable[Trial], seeds: int
 ) -> list[Settings]:
     """The cells of some trials, in the order of their programs."""
-    found = []
+    found: list[Settings] = []
     points = list(itertools.product(trials, range(seeds)))
     for method, (trial, seed) in itertools.product(methods, points):
         settings: dict[str, Setting] = {"method": method, **task.fixed}

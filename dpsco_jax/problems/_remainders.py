@@ -38,7 +38,7 @@ def softplus(margin: Any, change: Any) -> Any:
     return jnp.maximum(jnp.where(small, by_cumulants, by_values), 0.0)
 
 
-def ramp(margin: Any, change: Any, low: float, high: float) -> Any:
+def ramp(margin: Any, change: Any, low: Any, high: Any) -> Any:
     """φ(m + t) - φ(m) - φ'(m)·t where φ'(m) is m between ``low`` and ``high`` and constant beyond."""
     # In the direction of the change the derivative is constant, then rises by at most ``rise``, linearly.
     upward = change >= 0

@@ -17,7 +17,7 @@ import math
 import os
 import weakref
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -28,6 +28,7 @@ from dpsco_jax._shown import Words
 _PIECES, _PIECE = 64, 4096  # of a file, and bytes of each, that tell it from another
 
 
+@runtime_checkable
 class Rows(Protocol):
     """An array by its rows.
 

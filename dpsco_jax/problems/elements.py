@@ -173,10 +173,10 @@ def from_rows(
     users: Any,
     elements: Any,
     rows: PyTree,
-    num_elements: int,
-    items_per_element: int | None,
+    num_elements: int | np.integer,
+    items_per_element: int | np.integer | None,
     *,
-    elements_per_user: int | None = None,
+    elements_per_user: int | np.integer | None = None,
     members: Any = None,
     kept: Bool[np.ndarray, "rows"] | None = None,
     keep: str = "random",
@@ -214,7 +214,7 @@ def from_rows(
     if items_per_element is not None:
         items_per_element = require_integer("items_per_element", items_per_element, 1)
     if elements_per_user is not None:
-        require_integer("elements_per_user", elements_per_user, 1, num_elements)
+        elements_per_user = require_integer("elements_per_user", elements_per_user, 1, num_elements)
     require_choice("keep", keep, ("random", "first"))
     require_choice("order", order, ("random", "sorted"))
     users = checked_users(users)

@@ -20,7 +20,7 @@ Cost: some passes over the frame, on the host.
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,8 +84,8 @@ class Encoding:
     feature_columns: Sequence[Hashable]
     label_column: Hashable
     bounds: Mapping[Hashable, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    categories: Mapping[Hashable, Sequence[Hashable]] = dataclasses.field(default_factory=dict)
-    labels: Sequence[Hashable] | None = None
+    categories: Mapping[Hashable, Collection[Hashable]] = dataclasses.field(default_factory=dict)
+    labels: Collection[Hashable] | None = None
     intercept: bool = True
     missing: str = "indicator"
     unknown: str = "error"

@@ -270,8 +270,8 @@ def _regression(
     num_users: int,
     items_per_user: int,
     dim: int,
-    heterogeneity: float,
-    slope_norm: float,
+    heterogeneity: Any,
+    slope_norm: Any,
     decay: float = 0.0,
 ) -> tuple[Array, Array, Array, Array]:
     """Features ``[users, items, dim]``, margins ``[users, items]``, a key for labels, the common slope."""

@@ -15,7 +15,7 @@ the two identifiers would move by one. Taken as public are the number of users a
 Cost: memory for users × slots items.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -63,8 +63,8 @@ def from_frame(
     max_items_per_user: int | None,
     *,
     bounds: Mapping[Hashable, tuple[float, float]] | None = None,
-    categories: Mapping[Hashable, Sequence[Hashable]] | None = None,
-    labels: Sequence[Hashable] | None = None,
+    categories: Mapping[Hashable, Collection[Hashable]] | None = None,
+    labels: Collection[Hashable] | None = None,
     intercept: bool = True,
     missing: str = "indicator",
     unknown: str = "error",
@@ -137,7 +137,7 @@ def from_rows(
     key: Key[Array, ""],
     users: Any,
     rows: PyTree,
-    max_items_per_user: int | None,
+    max_items_per_user: int | np.integer | None,
     *,
     kept: Bool[np.ndarray, "rows"] | None = None,
     keep: str = "random",

@@ -19,7 +19,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dpsco_jax.sweeps._work import Fit, Survey, failure
 from dpsco_jax.sweeps.cells import Cell, Settings
@@ -30,6 +30,7 @@ _LOSSES = 3
 _LOST = "WorkerLostError: {} workers were lost while they worked on this"
 
 
+@runtime_checkable
 class Listener(Protocol):
     """Who is told how a run goes on, as ``progress.Progress`` is."""
 

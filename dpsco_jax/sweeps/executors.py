@@ -19,7 +19,7 @@ Cost: none of its own.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dpsco_jax._checks import require_instance, require_real
 from dpsco_jax.sweeps._work import Bench, Fit, Survey
@@ -36,6 +36,7 @@ class NoWorkersError(Exception):
     """There is no place to compute cells, or none that a run can use. What was stored is kept."""
 
 
+@runtime_checkable
 class Worker(Protocol):
     """What does tasks, one at a time: a ``Bench``, or one somewhere else.
 
@@ -52,6 +53,7 @@ class Worker(Protocol):
         """As ``Bench.compute``."""
 
 
+@runtime_checkable
 class Crew(Protocol):
     """The workers of one run.
 
@@ -76,6 +78,7 @@ class Crew(Protocol):
         """Lets the workers go, those at work too: their calls raise ``WorkerLostError``."""
 
 
+@runtime_checkable
 class Executor(Protocol):
     """A place where cells can be computed."""
 

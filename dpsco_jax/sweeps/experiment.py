@@ -37,7 +37,7 @@ Cost: one compilation for each static combination (more only if ``inputs`` diffe
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from dpsco_jax._checks import require
 from dpsco_jax.sweeps.cells import Setting, Settings
@@ -100,6 +100,7 @@ def check_names(settings: Iterable[str], results: Iterable[str]) -> None:
         )
 
 
+@runtime_checkable
 class Experiment(Protocol):
     """A frozen dataclass with these members. The first line of its docstring is its description."""
 

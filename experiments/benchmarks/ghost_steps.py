@@ -199,8 +199,7 @@ def rows(small: bool = False, opacus: str | None = None) -> Iterator[Row]:
         case = models.factorization(users, items)
         yield from compared(case, (None,) if few else (), target=None, with_optax=few)
     for table in (1_000, 20_000):
-        peer = (8,) if table == 1_000 else ()
-        yield from compared(models.bags(table), peer, target=None, with_optax=False)
+        yield from compared(models.bags(table), (4, 16, 64), target=None, with_optax=False)
     if accelerator:
         large = models.transformer(64, 256, 512, 4, 8192)
         yield from compared(large, (16,), target=0.5, with_optax=False)

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 from dpsco_jax.oracles import clipped_sums
@@ -153,6 +154,14 @@ def test_the_study_runs_and_reports(tmp_path, capsys):
     small.report(table, tmp_path)
     assert "reported" in capsys.readouterr().out
     assert (tmp_path / "movielens_factors.png").exists()
+
+
+def test_a_trial_is_chosen_by_raters_for_tuning_among_those_with_all_seeds():
+    """The first has the least reported error, the last the least for tuning but a seed alone."""
+    names = ["method", "rank", "epsilon", "rate", "tuning", "reported", "count"]
+    trials = [(0.5, 0.9, 0.5, 5), (1.0, 0.8, 0.6, 5), (2.0, 0.1, 0.9, 1)]
+    summary = pd.DataFrame([(OURS, 4, "8", *trial) for trial in trials], columns=names)
+    assert study.best_trials(summary, 5)["rate"].tolist() == [1.0]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ Cost: one pass over the equations; nothing is computed that a domain does not as
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ class Value(NamedTuple):
     known: Any
 
 
+@runtime_checkable
 class Domain(Protocol):
     """What is done with equations, by who takes part in them."""
 

@@ -100,7 +100,7 @@ def _loss(t: np.ndarray, s: float, q: float, b: float) -> tuple[np.ndarray, np.n
     of_q = np.exp(-rarity)
     of_p = special.expit(w - odds)
     slope = (of_p - of_q) * (b if math.isfinite(b) else 0.0) + 0.5 * (of_p + of_q)
-    return loss, np.maximum(slope, 0.0) / s**2
+    return loss, np.asarray(np.maximum(slope, 0.0) / s**2)
 
 
 def _odd_inverse(x: np.ndarray, s: float, log_odds: float) -> np.ndarray:

@@ -24,7 +24,7 @@ from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, sampling
 from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
 from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.users import UserData
+from dpsco_jax.problems.users import UserData, user_loss
 from dpsco_jax.solvers import _planning, loop
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.means import Opened
@@ -98,8 +98,8 @@ def as_rows(plan: Any, data: ElementData | UserData) -> Any:
 
 def gradient_update(objective: Objective) -> Update:
     """The gradient of a unit's mean loss; zero for a unit without items."""
-    gradient = gradients.user_gradient(objective)
-    return lambda _, params, items, mask: gradient(None, params, items, mask)  # type: ignore[arg-type]
+    gradient = jax.grad(user_loss(objective))
+    return lambda _, params, items, mask: gradient(params, items, mask)
 
 
 def gradient_mapping(objective: Objective, step_size: Callable[[Any], Any]) -> Update:

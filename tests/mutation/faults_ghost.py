@@ -329,7 +329,7 @@ FAULTS = (
     ),
     Fault(
         "ghost: gradients of kernels of grouped convolutions in batches",
-        _PARTS,
+        _BACKWARD,
         "over = _convolutions.in_turn if use.mixes else jax.vmap",
         "over = jax.vmap",
         _OF_CONVOLUTIONS,

@@ -96,7 +96,7 @@ def test_the_levels_are_public_coins(simple, monkeypatch):
 
 def test_a_plan_that_would_return_noise_is_refused_with_numbers(monkeypatch):
     # Calibration by a law like that of a large number of calls.
-    def beta(calls_at, epsilon, delta):
+    def beta(calls_at, epsilon, delta, near=None):
         ((call, count), *_) = calls_at(1.0)
         return 1.3 * epsilon * call.population / call.num_queries / 16 / count
 

@@ -214,6 +214,18 @@ def test_probabilities_out_of_range_are_refused(q):
         sampling.poisson(jax.random.key(0), 7, q)
 
 
+@pytest.mark.parametrize("num_users", [0, 2**31, 2**32, 2**33])
+def test_users_without_a_number_in_int32_are_refused(num_users):
+    key = jax.random.key(0)
+    for draw in (
+        lambda: sampling.poisson(key, num_users, 1e-8),
+        lambda: sampling.without_replacement(key, num_users, 1),
+        lambda: sampling.with_replacement(key, num_users, 1),
+    ):
+        with pytest.raises(ValueError, match=r"num_users must be an integer in \[1, 2147483647\]"):
+            draw()
+
+
 def test_a_user_has_equally_many_words_and_the_others_are_nobodys():
     for num_users in (1, 3, 2**16, 10**6, 2**31 - 1):
         each = min(2**32 // num_users, 2**32 - 1)

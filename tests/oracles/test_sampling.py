@@ -260,6 +260,7 @@ def test_streams_are_where_they_cost_less_than_coins():
     for n, q in ((10**6, 1e-3), (10**6, 0.1), (2_000, 0.01), (10**7, 1e-4)):
         law = sampling._few_of_many(n, q)
         assert capacity(n, q) == law.most
+        assert law == sampling._binomial_counts.counts(n, q)  # of this very float, in float64
         assert 8 * sampling._words_needed(n, law.most) <= n
     for n, q in ((10**6, 0.125), (300, 0.01), (10, 0.5), (8, 1.0)):
         assert sampling._few_of_many(n, q) is None

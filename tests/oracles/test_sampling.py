@@ -251,6 +251,21 @@ def test_words_that_are_nobodys_are_skipped(monkeypatch):
     assert stats.chisquare(np.bincount(masks, minlength=8)).pvalue > 1e-4
 
 
+def test_how_many_are_drawn_has_another_key_than_who(monkeypatch):
+    keys, key = [], jax.random.key(0)
+    monkeypatch.setattr(sampling._binomial_counts, "draw", lambda key, _: keys.append(key))
+
+    def stop(key, *_):
+        keys.append(key)
+        raise StopIteration
+
+    monkeypatch.setattr(sampling, "_long_enough", stop)
+    with pytest.raises(StopIteration):
+        sampling.poisson(key, 10**6, 1e-6)
+    words = {tuple(jax.random.key_data(each).tolist()) for each in [*keys, key]}
+    assert len(words) == 3
+
+
 def test_streams_are_where_they_cost_less_than_coins():
     """An eighth of the words there are users, at most; never for a probability that is not known yet."""
 

@@ -44,6 +44,9 @@ from jaxtyping import Int
 from dpsco_jax._checks import require_integer, require_key, require_probability
 from dpsco_jax.oracles import _binomial_counts
 
+MOST_USERS = 2**31 - 1
+"""Users of a population: their numbers are int32."""
+
 # Users who are drawn at once; of more, what a draw takes would grow with their number.
 _BLOCK = 2**15
 
@@ -81,14 +84,14 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
 
     Args:
         key: a typed key.
-        num_users: size of the population, static.
+        num_users: size of the population, static, below 2^31.
         batch_size: size of the subset, static, in [1, num_users].
 
     Raises:
         ValueError: if ``batch_size`` is out of range.
     """
     require_key(key)
-    num_users = require_integer("num_users", num_users, 1)
+    num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     batch_size = require_integer("batch_size", batch_size, 1, num_users)
     if batch_size == num_users:
         return UserSample(jnp.arange(num_users, dtype=jnp.int32), batch_size)
@@ -152,7 +155,7 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
 
     Args:
         key: a typed key.
-        num_users: size of the population, static.
+        num_users: size of the population, static, below 2^31.
         probability: q in [0, 1]; may be traced (float32 or wider).
 
     Returns:
@@ -163,7 +166,7 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         ValueError: if a concrete probability is not in [0, 1].
     """
     require_key(key)
-    num_users = require_integer("num_users", num_users, 1)
+    num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     require_probability("probability", probability)
     if isinstance(probability, jax.Array):
         probability = probability.astype(jnp.promote_types(probability.dtype, jnp.float32))
@@ -242,14 +245,14 @@ def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSamp
 
     Args:
         key: a typed key.
-        num_users: size of the population, static.
+        num_users: size of the population, static, below 2^31.
         num_draws: static, at least 1.
 
     Raises:
         ValueError: if ``num_users`` or ``num_draws`` is not an integer of at least 1.
     """
     require_key(key)
-    num_users = require_integer("num_users", num_users, 1)
+    num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     num_draws = require_integer("num_draws", num_draws, 1)
     return UserSample(jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32), num_draws)
 

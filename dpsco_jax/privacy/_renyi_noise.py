@@ -29,7 +29,7 @@ def least_multiplier(
         epsilon_of: what the curve proves at ``delta`` for a multiplier; falling.
         epsilon: the target.
         delta: for the message.
-        start: where the search starts, positive.
+        start: where the search starts, positive; possibly infinite.
         most: the largest multiplier that is tried.
 
     Raises:
@@ -38,10 +38,11 @@ def least_multiplier(
 
     def excess(log_multiplier: float) -> float:
         spent = epsilon_of(math.exp(log_multiplier))
-        return math.log(min(max(spent / epsilon, 1e-4), 1e4))
+        # What is not a number is no proof, and no order is defined with it.
+        return math.log(1e4 if math.isnan(spent) else min(max(spent / epsilon, 1e-4), 1e4))
 
     low, high = math.log(LEAST_MULTIPLIER), math.log(most)
-    start = min(max(math.log(start), low), high)
+    start = math.log(min(max(start, LEAST_MULTIPLIER), most))
     root = root_above(excess, start, _UNDER_BUDGET, low, high)
     if root == math.inf:
         raise Infeasible(
@@ -59,8 +60,15 @@ def rule_of_thumb(epsilon: float, delta: float, num_steps: int, rate: float) -> 
         delta: in (0, 1).
         num_steps: T, at least 1.
         rate: with which a record takes part in a step, in [0, 1].
+
+    Returns:
+        Positive, and infinite where it would be beyond 1e150.
     """
     root = math.sqrt(-math.log(delta))
-    total = math.sqrt(2.0) * (math.sqrt(root * root + epsilon) - root)
+    # A difference of roots, without the cancellation.
+    total = math.sqrt(2.0) * epsilon / (math.sqrt(root * root + epsilon) + root)
     # Who is hardly ever sampled needs hardly any noise.
-    return 1.0 / math.sqrt(math.log1p(total**2 / (num_steps * max(rate, 1e-12) ** 2)))
+    each = total / (math.sqrt(num_steps) * max(rate, 1e-12))
+    if each < 1e-150:
+        return math.inf
+    return 1.0 / math.sqrt(math.log1p(min(each, 1e150) ** 2))

@@ -214,6 +214,18 @@ def test_probabilities_out_of_range_are_refused(q):
         sampling.poisson(jax.random.key(0), 7, q)
 
 
+@pytest.mark.parametrize("num_users", [0, 2**31, 2**32, 2**33])
+def test_users_without_a_number_in_int32_are_refused(num_users):
+    key = jax.random.key(0)
+    for draw in (
+        lambda: sampling.poisson(key, num_users, 1e-8),
+        lambda: sampling.without_replacement(key, num_users, 1),
+        lambda: sampling.with_replacement(key, num_users, 1),
+    ):
+        with pytest.raises(ValueError, match=r"num_users must be an integer in \[1, 2147483647\]"):
+            draw()
+
+
 def test_a_user_has_equally_many_words_and_the_others_are_nobodys():
     for num_users in (1, 3, 2**16, 10**6, 2**31 - 1):
         each = min(2**32 // num_users, 2**32 - 1)
@@ -239,6 +251,21 @@ def test_words_that_are_nobodys_are_skipped(monkeypatch):
     assert stats.chisquare(np.bincount(masks, minlength=8)).pvalue > 1e-4
 
 
+def test_how_many_are_drawn_has_another_key_than_who(monkeypatch):
+    keys, key = [], jax.random.key(0)
+    monkeypatch.setattr(sampling._binomial_counts, "draw", lambda key, _: keys.append(key))
+
+    def stop(key, *_):
+        keys.append(key)
+        raise StopIteration
+
+    monkeypatch.setattr(sampling, "_long_enough", stop)
+    with pytest.raises(StopIteration):
+        sampling.poisson(key, 10**6, 1e-6)
+    words = {tuple(jax.random.key_data(each).tolist()) for each in [*keys, key]}
+    assert len(words) == 3
+
+
 def test_streams_are_where_they_cost_less_than_coins():
     """An eighth of the words there are users, at most; never for a probability that is not known yet."""
 
@@ -248,6 +275,7 @@ def test_streams_are_where_they_cost_less_than_coins():
     for n, q in ((10**6, 1e-3), (10**6, 0.1), (2_000, 0.01), (10**7, 1e-4)):
         law = sampling._few_of_many(n, q)
         assert capacity(n, q) == law.most
+        assert law == sampling._binomial_counts.counts(n, q)  # of this very float, in float64
         assert 8 * sampling._words_needed(n, law.most) <= n
     for n, q in ((10**6, 0.125), (300, 0.01), (10, 0.5), (8, 1.0)):
         assert sampling._few_of_many(n, q) is None

@@ -230,6 +230,37 @@ def test_noise_of_curves_is_found_wherever_the_search_starts(root, start):
         _renyi_noise.least_multiplier(lambda m: 2.0, 1.0, 1e-5, start, 1e4)
 
 
+@pytest.mark.parametrize("least", [0.0, 3.0, math.inf])
+def test_what_is_not_a_number_proves_no_noise(least):
+    def search():
+        return _renyi_noise.least_multiplier(
+            lambda m: math.nan if m < least else 0.5, 1.0, 1e-5, 2.0, 100.0
+        )
+
+    if least == math.inf:
+        with pytest.raises(ValueError, match="epsilon must be what some noise"):
+            search()
+    else:
+        assert search() == pytest.approx(max(least, 0.01), rel=1e-9)
+
+
+def test_searches_start_somewhere_for_every_budget():
+    """Where numbers vanish and where they overflow; else near the root for χ² divergences, in closed form."""
+    for epsilon in (5e-324, 1e-160, 1e-17, 1e-9, 1.0, 1e9, 1e308):
+        for delta in (1e-300, 1e-6, 1 - 1e-16):
+            for rate in (0.0, 1e-9, 1.0):
+                start = _renyi_noise.rule_of_thumb(epsilon, delta, 10, rate)
+                assert start > 0.0
+                found = _renyi_noise.least_multiplier(lambda m: 2.0 / m, 1.0, delta, start, 1e4)
+                assert found == pytest.approx(2.0, rel=1e-6)
+    # μ²/2 + μ √(2 log(1/δ)) = ε, and μ² = T/σ² for small μ.
+    mu = math.sqrt(1e4) / _renyi_noise.rule_of_thumb(1e-9, 1e-6, 10**4, 1.0)
+    assert mu * (mu / 2 + math.sqrt(2 * math.log(1e6))) == pytest.approx(1e-9, rel=1e-6)
+    assert releases.poisson(1000, 1, 10).noise_multiplier(1e308, 1e-6, "rdp") < 0.0101
+    tiny = releases.fixed_size(1000, 10, 10)
+    assert tiny.ledger_epsilon(tiny.noise_multiplier(1e-17, 1e-6, "rdp"), 1e-6) <= 1e-17
+
+
 def test_noise_of_curves_holds_for_another_accountant():
     """Poisson samples and everybody, which ``dp_accounting`` knows as tightly."""
     for steps in (releases.poisson(3000, 60, 40), releases.fixed_size(100, 100, 30)):
@@ -261,7 +292,8 @@ def test_a_search_for_beta_that_knows_where_to_start_finds_the_same(monkeypatch)
 
     monkeypatch.setattr(calls, "calls_epsilon", counted)
     found = calls.calibrate_beta(at, 0.7, 1e-5)
-    for start, most in ((0.97 * found, 5), (1.2 * found, 8), (1e-6, 30)):
+    largest = math.nextafter(4.0, 0.0)  # its logarithm is that of 4
+    for start, most in ((0.97 * found, 5), (1.2 * found, 8), (1e-6, 30), (largest, 30)):
         looks.clear()
         again = calls.calibrate_beta(at, 0.7, 1e-5, near=start)
         assert again == pytest.approx(found, rel=2e-4)

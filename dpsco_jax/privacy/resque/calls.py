@@ -210,7 +210,8 @@ def calibrate_beta(
         few = accountants.FEW_POINTS
         start = root_above(lambda x: excess(x, few), math.log(20.0), 1e-2, low, high)
     else:
-        start = -math.log(near)
+        # Not the end itself, which stands for one that was looked at.
+        start = max(-math.log(near), math.nextafter(low, high))
     if low < start < math.inf:
         start = root_above(excess, start, _UNDER_BUDGET, low, high)
     if start == math.inf:

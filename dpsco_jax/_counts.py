@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Integer, UInt32
 
 from dpsco_jax._checks import require, require_integer, require_integers
 
@@ -88,7 +88,7 @@ class Count(np.lib.mixins.NDArrayOperatorsMixin):
     __hash__ = None  # type: ignore[assignment]
 
 
-def count(value: Int[Array, "*shape"] | int | Count) -> Count:
+def count(value: Integer[Array, "*shape"] | int | Count) -> Count:
     """The value, nonnegative and below 2^63, in two words.
 
     Raises:
@@ -139,7 +139,7 @@ def shifted(a: Count, bits: int) -> Count:
     return Count((a.high << bits) | (a.low >> (32 - bits)), a.low << bits)
 
 
-def total(counts: Int[Array, "rows"]) -> Count:
+def total(counts: Integer[Array, "rows"]) -> Count:
     """The exact sum of at most 2^24 - 1 numbers from 0 to 2^32 - 1."""
     require(len(counts) <= _LARGEST_DIVISOR, "counts", len(counts), f"at most {_LARGEST_DIVISOR}")
     words = counts.astype(jnp.uint32)
@@ -152,7 +152,7 @@ def total(counts: Int[Array, "rows"]) -> Count:
     return whole
 
 
-def divided(a: Count, divisor: int | Int[Array, ""]) -> tuple[Count, UInt32[Array, "*shape"]]:
+def divided(a: Count, divisor: int | Integer[Array, ""]) -> tuple[Count, UInt32[Array, "*shape"]]:
     """Quotient and remainder by a whole number from 1 to 2^24 - 1, digit after digit; it may be traced."""
     if isinstance(divisor, jax.Array):
         divisor = divisor.astype(jnp.uint32)

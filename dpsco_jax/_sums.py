@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Integer
 
 from dpsco_jax._checks import (
     require,
@@ -187,7 +187,7 @@ def over_groups(product: Callable[..., Array], *arrays: Array, group: int = GROU
 
 def scattered(
     values: Float[Array, "rows places *outputs"],
-    places: Int[Array, "rows places"],
+    places: Integer[Array, "rows places"],
     size: int,
     bound: ArrayLike,
 ) -> Split:

@@ -15,9 +15,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if os.environ.get("CHECK_TYPES"):
     from jaxtyping import install_import_hook
 
-    import tests.support.checked  # noqa: F401
+    from tests.support.checked import skip_refused_by_checker
 
     install_import_hook("dpsco_jax", "tests.support.checked.typechecker")
+    skip_refused_by_checker()
 
 import jax
 

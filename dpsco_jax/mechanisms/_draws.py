@@ -23,12 +23,13 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 _WORD = 2.0**-32
 _ALL_ONES = 0xFFFFFFFF
 
 
-def exponential_of_words(high: jax.Array, low: jax.Array, dtype: jnp.dtype) -> jax.Array:
+def exponential_of_words(high: jax.Array, low: jax.Array, dtype: DTypeLike) -> jax.Array:
     """``-log U`` for the uniform variable U whose binary digits are two uint32 words."""
     upper = (high >> 31) != 0
     flip = jnp.where(upper, jnp.uint32(_ALL_ONES), jnp.uint32(0))
@@ -38,31 +39,31 @@ def exponential_of_words(high: jax.Array, low: jax.Array, dtype: jnp.dtype) -> j
     return jnp.where(upper, -jnp.log1p(-distance), -jnp.log(distance))
 
 
-def exponential(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+def exponential(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Exponential variables of mean 1."""
     words = jax.random.bits(key, (2, *shape), jnp.uint32)
     return exponential_of_words(words[0], words[1], dtype)
 
 
-def laplace(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+def laplace(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Laplace variables of scale 1 (density exp(-|x|) / 2)."""
     words = jax.random.bits(key, (2, *shape), jnp.uint32)
     return laplace_of_words(words[0], words[1], dtype)
 
 
-def laplace_of_words(high: jax.Array, low: jax.Array, dtype: jnp.dtype) -> jax.Array:
+def laplace_of_words(high: jax.Array, low: jax.Array, dtype: DTypeLike) -> jax.Array:
     """A Laplace variable of two uint32 words."""
     # The lowest of 64 bits is the sign; what is left of the uniform variable is 63 bits.
     sign = 1 - 2 * jnp.asarray(low & 1, dtype)
     return sign * exponential_of_words(high, low | 1, dtype)
 
 
-def gumbel(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+def gumbel(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Standard Gumbel variables (distribution function exp(-exp(-x)))."""
     return -jnp.log(exponential(key, shape, dtype))
 
 
-def normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Standard Gaussian variables."""
     size = math.prod(shape)
     words = jax.random.bits(key, (3, (size + 1) // 2), jnp.uint32)
@@ -75,7 +76,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Arra
 
 
 def polar_of_words(
-    high: jax.Array, low: jax.Array, turn: jax.Array, dtype: jnp.dtype
+    high: jax.Array, low: jax.Array, turn: jax.Array, dtype: DTypeLike
 ) -> tuple[jax.Array, jax.Array]:
     """Radius and angle of two Gaussian variables, of three uint32 words."""
     radius = jnp.sqrt(2 * exponential_of_words(high, low, dtype))

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, Integer, Num
 
 from dpsco_jax._checks import require, require_flag, require_instance, require_integers
 from dpsco_jax.geometry import block_norms
@@ -56,10 +56,10 @@ class Counts(NamedTuple):
 
 
 def project_clusters(
-    users: Int[Array | np.ndarray, "entries"],
-    items: Int[Array | np.ndarray, "entries"],
-    counts: Float[Array | np.ndarray, "entries"],
-    cluster_of_item: Int[Array | np.ndarray, "items"],
+    users: Integer[Array | np.ndarray, "entries"],
+    items: Integer[Array | np.ndarray, "entries"],
+    counts: Num[Array | np.ndarray, "entries"],
+    cluster_of_item: Integer[Array | np.ndarray, "items"],
     radius: ArrayLike,
     *,
     signed: bool = False,
@@ -90,9 +90,9 @@ def project_clusters(
 
 
 def projected_mean(
-    users: Int[Array | np.ndarray, "entries"],
-    items: Int[Array | np.ndarray, "entries"],
-    counts: Float[Array | np.ndarray, "entries"],
+    users: Integer[Array | np.ndarray, "entries"],
+    items: Integer[Array | np.ndarray, "entries"],
+    counts: Num[Array | np.ndarray, "entries"],
     releases: ClusteredReleases,
 ) -> Float[Array, "items"]:
     """What ``clustered_histogram`` adds noise to: the mean of the projected counts. Not private.
@@ -112,9 +112,9 @@ def projected_mean(
 
 def clustered_histogram(
     key: jax.Array,
-    users: Int[Array | np.ndarray, "entries"],
-    items: Int[Array | np.ndarray, "entries"],
-    counts: Float[Array | np.ndarray, "entries"],
+    users: Integer[Array | np.ndarray, "entries"],
+    items: Integer[Array | np.ndarray, "entries"],
+    counts: Num[Array | np.ndarray, "entries"],
     releases: ClusteredReleases,
 ) -> Float[Array, "items"]:
     """The private mean of users' counts, ``[items]``; costs ``releases.loss()`` under REPLACE_ONE over units.
@@ -143,9 +143,9 @@ def _scale(releases: ClusteredReleases) -> Float[Array, "items"]:
 
 
 def _sum_over_scale(
-    users: Int[Array | np.ndarray, "entries"],
-    items: Int[Array | np.ndarray, "entries"],
-    counts: Float[Array | np.ndarray, "entries"],
+    users: Integer[Array | np.ndarray, "entries"],
+    items: Integer[Array | np.ndarray, "entries"],
+    counts: Num[Array | np.ndarray, "entries"],
     releases: ClusteredReleases,
 ) -> Sums:
     require_instance("releases", releases, ClusteredReleases)

@@ -28,7 +28,7 @@ from typing import SupportsFloat
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Integer
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import (
@@ -46,8 +46,8 @@ _SENSITIVITY = 1.0
 
 def heavy_hitter_counts(
     key: jax.Array,
-    users: Int[Array | np.ndarray, "pairs"],
-    items: Int[Array | np.ndarray, "pairs"],
+    users: Integer[Array | np.ndarray, "pairs"],
+    items: Integer[Array | np.ndarray, "pairs"],
     num_users: int,
     num_items: int,
     stddev: ArrayLike,

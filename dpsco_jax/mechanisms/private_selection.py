@@ -95,7 +95,7 @@ def geometric_selection(
 
     def draw(step: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
         index_key, value_key = jax.random.split(jax.random.fold_in(draw_key, step))
-        index = jax.random.randint(index_key, (), 0, num_candidates)
+        index = jax.random.randint(index_key, (), 0, num_candidates, jnp.int32)
         value = jnp.asarray(candidate(value_key, index), dtype)
         better = value < best[1]
         return jnp.where(better, index, best[0]), jnp.where(better, value, best[1])

@@ -28,7 +28,7 @@ from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.privacy import _gaussian_turns
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _together, _user_rows, loop, means
+from dpsco_jax.solvers import _clipped_form, _together, _user_rows, means
 
 
 @pytree
@@ -91,7 +91,7 @@ class Clipped:
         if single and not self.shifted and self.draws is None:
             # As many as nobody's rows are read for: where users have one item no gradient is held.
             chunk = max(chunk, self.least)
-        return loop.clipped_sum_form(
+        return _clipped_form.clipped_sum_form(
             objective, shapes, start, self.clip_norm, self._users, chunk, radius
         )[0]
 
@@ -133,7 +133,9 @@ def prepared(mean: means.Clipped, objective: Objective, data: UserData, params: 
     radius = None if mean.smoothing_radius is None else 1.0
     if radius is not None and mean.shift == "item":
         return Prepared(_user_rows.prepared(objective, data, params, radius), shapes)
-    _, form = loop.clipped_sum_form(objective, shapes, params, 1.0, None, mean.chunk_size, radius)
+    _, form = _clipped_form.clipped_sum_form(
+        objective, shapes, params, 1.0, None, mean.chunk_size, radius
+    )
     return Prepared(form(data), shapes)
 
 

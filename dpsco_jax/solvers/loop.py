@@ -24,19 +24,11 @@ from jaxtyping import Array
 
 from dpsco_jax import _checks, _counts
 from dpsco_jax._counts import Count
-from dpsco_jax.oracles import (
-    ByStep,
-    Estimate,
-    Oracle,
-    clipped_sums,
-    gradients,
-    linear,
-    smoothed,
-)
+from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _stored_loop, _user_rows
+from dpsco_jax.solvers import _clipped_form, _stored_loop, _user_rows
 
 
 class Run(NamedTuple):
@@ -138,7 +130,7 @@ def clipped_sum_oracle(
     Raises:
         ValueError: if ``objective.clipped_sums`` is unknown, or asks for ghost sums where they cannot be.
     """
-    oracle, prepare = clipped_sum_form(
+    oracle, prepare = _clipped_form.clipped_sum_form(
         objective,
         _shapes(data),
         params,
@@ -149,40 +141,6 @@ def clipped_sum_oracle(
         unaltered,
     )
     return oracle, data.mapped(prepare) if isinstance(data, StoredUsers) else prepare(data)
-
-
-def clipped_sum_form(
-    objective: Objective,
-    data: UserData,
-    params: Any,
-    clip_norm: Any,
-    sampler: gradients.Sampler | None,
-    chunk_size: int,
-    smoothing_radius: Any = None,
-    unaltered: bool = False,
-) -> tuple[Oracle, Callable[[UserData], Any]]:
-    """``clipped_sum_oracle`` in two parts, for data that are prepared once for oracles of several samplers.
-
-    Of the data, which may be shapes, no number is looked at. Returns the oracle, and what makes data into the
-    form that it takes, which is the same for all samplers and numbers.
-    """
-    asked = clipped_sums.require_way(objective)
-    shifted = smoothing_radius is not None
-    if shifted or unaltered:
-        why = ", as users are shifted apart" if shifted else ", as gradients must stay unaltered"
-        clipped_sums.require_way(objective, "ghost", why)
-    model = objective.vector_model if shifted else objective.linear_model
-    single = jax.tree.leaves(data.items)[0].shape[1] == 1
-    if asked == "auto" and model is not None and (single or not shifted):
-        form = linear.clipped_gradient_sum(model, clip_norm, sampler, chunk_size, smoothing_radius)
-        return form, lambda users: linear.prepare(model, users, len(params))
-    if shifted:
-        gradient = smoothed.user_gradient(objective, smoothing_radius)
-        shifted_sum = gradients.clipped_gradient_sum(gradient, clip_norm, sampler, chunk_size)
-        return shifted_sum, lambda users: users
-    way = "chunks" if unaltered else clipped_sums.choice(objective, data, params).way
-    oracle = clipped_sums.clipped_gradient_sum(objective, way, clip_norm, sampler, chunk_size)
-    return oracle, lambda users: users
 
 
 def _shapes(data: UserData | StoredUsers) -> UserData:

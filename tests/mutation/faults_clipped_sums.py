@@ -6,7 +6,7 @@ _ORACLES = ("tests/oracles/test_clipped_sums.py",)
 _SOLVERS = ("tests/solvers/test_ghost_sums.py",)
 _SUMS = "oracles/clipped_sums.py"
 _GHOST = "oracles/ghost/sums.py"
-_LOOP = "solvers/loop.py"
+_FORM = "solvers/_clipped_form.py"
 
 FAULTS = (
     Fault(
@@ -39,21 +39,21 @@ FAULTS = (
     ),
     Fault(
         "clipped sums: gradients that must stay unaltered come from ghosts",
-        _LOOP,
+        _FORM,
         'way = "chunks" if unaltered else',
         'way = "chunks" if False else',
         _ORACLES,
     ),
     Fault(
         "clipped sums: ghosts may be asked for where proofs need gradients",
-        _LOOP,
+        _FORM,
         "if shifted or unaltered:",
         "if shifted:",
         _ORACLES,
     ),
     Fault(
         "clipped sums: ghosts may be asked for where users are shifted apart",
-        _LOOP,
+        _FORM,
         "if shifted or unaltered:",
         "if unaltered:",
         _ORACLES,

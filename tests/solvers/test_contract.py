@@ -4,6 +4,7 @@ What a run releases, and what that costs, is in ``test_recorded_releases``; here
 running it, or of its plan.
 """
 
+import contextlib
 import functools
 import inspect
 import math
@@ -169,10 +170,16 @@ def test_a_trace_is_kept_for_every_step(row):
     assert jax.tree.leaves(kept)
 
 
+TYPES = ("bfloat16", "float16", "float64")
+
+
+@pytest.mark.parametrize(
+    "first", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 @EVERY_ROW
-def test_a_start_in_half_precision_runs_or_is_refused(row):
-    # One type after the other, so that most solvers meet both.
-    dtype = ("bfloat16", "float16")[ROWS.index(row) % 2]
+def test_a_start_of_another_type_runs_or_is_refused(row, first):
+    # One type after the other, so that most solvers meet all of them.
+    dtype = TYPES[(ROWS.index(row) + first) % len(TYPES)]
     plan, data = row.plan(), row.data()
     start = jnp.zeros(DIM) if row.params is None else jnp.asarray(row.params)
 
@@ -180,6 +187,7 @@ def test_a_start_in_half_precision_runs_or_is_refused(row):
         return row.solver.solve(jax.random.key(0), plan, row.objective, data, start)
 
     try:
-        jax.eval_shape(run, start.astype(dtype))
+        with jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext():
+            jax.eval_shape(run, start.astype(dtype))
     except ValueError as refusal:
         assert str(refusal).startswith("params must")  # noqa: PT017

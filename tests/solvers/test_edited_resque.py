@@ -67,7 +67,7 @@ SOLVERS = {
         ball_accelerated_erm,
         SIZES | DISTANCE | {"search": "fixed", "max_searches": None},
     ),
-    "regularized": (
+    "regularized erm": (
         ball_accelerated_regularized_erm,
         SIZES | {"num_queries": 8, "regularization": 0.5, "num_rounds": 2},
     ),

@@ -44,7 +44,9 @@ def test_what_is_released_is_the_projection_of_the_mean(rng):
     np.testing.assert_allclose(found["b"], expected[0], atol=1e-6)
     np.testing.assert_allclose(found["w"].reshape(-1), expected[1:], atol=5e-6)
     again = transforms.project_subspace(aggregate, basis_of(2), provenance="public")
-    np.testing.assert_allclose(again.update(updates, ())[0]["w"], found["w"], atol=1e-6)
+    np.testing.assert_allclose(
+        again.update(updates, optax.EmptyState())[0]["w"], found["w"], atol=1e-6
+    )
 
 
 def test_a_rank_takes_the_first_columns(rng):
@@ -53,15 +55,15 @@ def test_a_rank_takes_the_first_columns(rng):
     @jax.jit
     def with_rank(rank):
         aggregate = projected(3, rank=rank)
-        return aggregate.update(updates, ())[0], aggregate.sensitivity
+        return aggregate.update(updates, optax.EmptyState())[0], aggregate.sensitivity
 
     for rank in (1, 2, 3):
         mean = transforms.clipped_mean(1.0, 4.0)
         few = transforms.project_subspace(mean, basis_of(3)[:, :rank], provenance="public")
-        expected = few.update(updates, ())[0]
+        expected = few.update(updates, optax.EmptyState())[0]
         np.testing.assert_allclose(with_rank(rank)[0], expected, atol=1e-6)
         np.testing.assert_allclose(
-            projected(3, rank=rank).update(updates, ())[0], expected, atol=1e-6
+            projected(3, rank=rank).update(updates, optax.EmptyState())[0], expected, atol=1e-6
         )
         assert with_rank(rank)[1] == pytest.approx(few.sensitivity, rel=1e-5)
     np.testing.assert_array_equal(with_rank(0)[0], np.zeros(DIM))
@@ -255,7 +257,7 @@ def test_bad_arguments():
         transforms.project_subspace(mean, many, provenance="public")
     aggregate = projected()
     with pytest.raises(ValueError, match="basis must be of one row for each number"):
-        aggregate.update(jnp.ones((4, DIM + 1)), ())
+        aggregate.update(jnp.ones((4, DIM + 1)), optax.EmptyState())
 
 
 def test_a_basis_that_is_written_to_later_is_the_one_that_was_measured():

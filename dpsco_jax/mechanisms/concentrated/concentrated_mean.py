@@ -145,7 +145,7 @@ def inlier_weights(
     return jnp.clip(ramp, 0.0, 1.0)
 
 
-def select(key: jax.Array, weights: Float[Array, "users"]) -> Float[Array, "users"]:
+def select(key: jax.Array, weights: Float[Array | np.ndarray, "users"]) -> Float[Array, "users"]:
     """The random subset: each weight replaced by 1 with that probability, by 0 otherwise."""
     require_key(key)
     require_number("weights", weights, "an array of real numbers")

@@ -33,7 +33,7 @@ def normal_norm(order: Orders) -> Float[np.ndarray, "..."]:
     """‖N(0, 1)‖_p."""
     p = np.asarray(order, float)
     log_moment = special.gammaln(0.5 * (p + 1.0)) - 0.5 * np.log(np.pi)
-    return np.sqrt(2.0) * np.exp(log_moment / p)
+    return np.asarray(np.sqrt(2.0) * np.exp(log_moment / p))
 
 
 def log_difference_norm(order: Orders, radius: float) -> Float[np.ndarray, "..."]:

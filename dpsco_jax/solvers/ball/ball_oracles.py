@@ -208,7 +208,9 @@ def aggregated(oracle: BallOracle, runs: int, runs_at_once: int = 1) -> BallOrac
         )
         point = robust_point.aggregate_points(answers.point)
         return BallAnswer(
-            point, jnp.asarray(regularization, point.dtype), answers.calls.sum(axis=0)
+            point,
+            jnp.asarray(regularization, point.dtype),
+            answers.calls.sum(axis=0, dtype=jnp.int32),
         )
 
     return robust
@@ -245,7 +247,9 @@ def debiased(levels: Sequence[BallOracle], copies: int, drawn: Any = None) -> Ba
                 lambda one: multilevel.estimate(one[0], solvers, one[1]), (keys, drawn)
             )
         point = points.mean(axis=0)
-        return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls.sum(axis=0))
+        return BallAnswer(
+            point, jnp.asarray(regularization, point.dtype), calls.sum(axis=0, dtype=jnp.int32)
+        )
 
     return mean
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Integer, Num
 
 from dpsco_jax._checks import require, require_integers, require_number
 
@@ -42,9 +42,9 @@ class Entries(NamedTuple):
 
 
 def entries(
-    users: Int[Array | np.ndarray, "entries"],
-    items: Int[Array | np.ndarray, "entries"],
-    counts: Float[Array | np.ndarray, "entries"],
+    users: Integer[Array | np.ndarray, "entries"],
+    items: Integer[Array | np.ndarray, "entries"],
+    counts: Num[Array | np.ndarray, "entries"],
     cluster_of_item: Int[Array | np.ndarray, "items"],
     num_users: int,
     signed: bool,
@@ -87,7 +87,7 @@ def require_pairs(users: ArrayLike, items: ArrayLike) -> None:
     require(same, "items", jnp.shape(items), f"of the shape {jnp.shape(users)} of users")
 
 
-def ids(values: Int[Array | np.ndarray, "entries"], size: int) -> Int[Array, "entries"]:
+def ids(values: Integer[Array | np.ndarray, "entries"], size: int) -> Int[Array, "entries"]:
     """The values in [0, size), and ``size`` for all others, in a dtype that holds it."""
     if isinstance(values, np.ndarray):
         # On the host: what int32 does not hold would be wrapped around.

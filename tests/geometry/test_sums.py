@@ -119,7 +119,7 @@ def test_scattered_values_are_cut_and_never_rounded_away_from_zero():
     rng = np.random.default_rng(1)
     values = rng.uniform(-2, 2, (4096, 2)).astype(np.float32)
     places = np.stack([np.arange(4096) % 7, 7 + np.arange(4096) % 5], 1).astype(np.int32)
-    found = jax.jit(lambda v: _sums.scattered(v, places, 12, 2.0))(values)
+    found = jax.jit(lambda v: _sums.scattered(v, jnp.asarray(places), 12, 2.0))(values)
     for place in range(12):
         mine = values[places == place]
         expected = sum(Fraction(int(float(v) * 2**33), 2**33) for v in mine)  # int cuts

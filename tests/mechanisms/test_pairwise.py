@@ -290,7 +290,7 @@ def test_two_who_share_a_meeting_make_the_whole_of_it(rng):
             _blocks.Blocks([_blocks.Leaf(x, jnp.zeros(3))], jnp.float32(0.5), 17, 4, 17)
             for x in (own, guest)
         )
-        norms = [blocks.squared_norms() for blocks in both]
+        norms = tuple(blocks.squared_norms() for blocks in both)
         none = jnp.zeros((2, 17), jnp.int32)
         return _pairwise._count_between(none, none, both, norms, 0.0, part)
 

@@ -46,4 +46,4 @@ def log_difference_norm(order: Orders, radius: float) -> Float[np.ndarray, "..."
         radius: a, in units of ρ, as are |v|, |v'| and |v - v'|.
     """
     p = np.asarray(order, float)
-    return log_weight_norm(p, radius) + np.log((p - 1.0) * radius + normal_norm(p))
+    return np.asarray(log_weight_norm(p, radius) + np.log((p - 1.0) * radius + normal_norm(p)))

@@ -178,6 +178,28 @@ def test_promises_decide_nothing_but_the_order():
         assert _accounting.quick_epsilon(found.phase, asked.delta) <= asked.epsilon
 
 
+def test_splits_that_no_noise_helps_cost_one_look_each_but_the_first():
+    asked = _request_of()
+    roughs, looks = list(_search.splits(asked, "fresh")), []
+
+    def hopeless(phase, delta):
+        looks.append(phase.test_epsilon)
+        return math.inf
+
+    assert _search.least_noise(asked, roughs, hopeless, 5e-3) is None
+    assert all(looks.count(each) == 1 for each in set(looks) - {looks[0]})
+    assert len(set(looks)) == len(roughs) == 3
+    last = max(roughs, key=lambda each: each.noise)
+
+    def one_hope(phase, delta):
+        hopes = phase.test_epsilon == last.phase.test_epsilon
+        return _accounting.quick_epsilon(phase, delta) if hopes else math.inf
+
+    found = _search.least_noise(asked, roughs, one_hope, 5e-3)
+    assert found == _search.calibrated(asked, last, one_hope, 5e-3)
+    assert found is not None
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"epsilon": 1.5}, {"delta": 1e-7}, {"num_steps": 4}, {"batch": 1400}, {"num_users": 4500}],

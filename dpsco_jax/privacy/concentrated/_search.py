@@ -201,15 +201,19 @@ def least_noise(
     nearly all of them, since what promises the least noise comes first; what is found does not depend on it.
     """
     found: Split | None = None
+    is_hopeless = False
     for rough in sorted(roughs, key=lambda s: s.noise):
-        if found is not None and accounting.is_closed_form(rough.phase):
-            if rough.noise > (1.0 + _OF_ARRAYS) * found.noise:
+        if accounting.is_closed_form(rough.phase):
+            if found is not None and rough.noise > (1.0 + _OF_ARRAYS) * found.noise:
                 continue
-        elif found is not None:
-            phase = rough.phase._replace(mu=rough.sensitivity / found.noise)
+        elif found is not None or is_hopeless:
+            # After one that no noise helps, whether any helps is asked first.
+            most = rough.sensitivity / found.noise if found is not None else LEAST_MU
+            phase = rough.phase._replace(mu=most)
             if epsilon_at(phase, request.delta) > request.epsilon:
                 continue
         exact = calibrated(request, rough, epsilon_at, under)
+        is_hopeless = exact is None
         if exact is not None and (found is None or exact.noise < found.noise):
             found = exact
     return found

@@ -135,7 +135,7 @@ def _one_by_one(asked, kind):
 @pytest.mark.parametrize("kind", ["stream", "fresh"])
 @pytest.mark.parametrize("changed", _PROMISED)
 def test_splits_of_arrays_are_those_of_one_at_a_time(changed, kind):
-    shares = _search.SHARES[kind][::10]
+    shares = _search.SHARES[kind][::14]
     asked = _request_of(**changed, shares=shares)
     alone = [each for each in _one_by_one(asked, kind) if each]
     together = list(_search.splits(asked, kind))
@@ -158,8 +158,8 @@ def test_splits_of_arrays_are_those_of_one_at_a_time(changed, kind):
 
 def test_distances_of_many_responses_are_those_of_each():
     draw = np.random.default_rng(0)
-    epsilons = np.exp(draw.uniform(-3.0, 2.5, 60))
-    tests, deltas = epsilons * draw.uniform(0.0, 0.99, 60), 10.0 ** draw.uniform(-300.0, -1.0, 60)
+    epsilons = np.exp(draw.uniform(-3.0, 2.5, 12))
+    tests, deltas = epsilons * draw.uniform(0.0, 0.99, 12), 10.0 ** draw.uniform(-300.0, -1.0, 12)
     found = composition.response_gaussian_mus(tests, epsilons, deltas)
     for mu, *each in zip(found, tests, epsilons, deltas, strict=True):
         assert mu == pytest.approx(composition.response_gaussian_mu(*each), rel=1e-9)

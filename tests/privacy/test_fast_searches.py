@@ -11,7 +11,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax.privacy import _renyi_noise, certified_noise, releases, resque
 from dpsco_jax.privacy.concentrated import _accounting, _request, _search, threshold_phase
-from dpsco_jax.privacy.curves import subsampling
+from dpsco_jax.privacy.curves import composition, subsampling
 from dpsco_jax.privacy.dp_accounting import second_opinion
 from dpsco_jax.privacy.pld import convolution, pairs
 from dpsco_jax.privacy.resque import calls
@@ -57,9 +57,9 @@ def _request_of(**changed):
         epsilon=given.get("epsilon", 2.0),
         delta=given.get("delta", 1e-5),
         selection="weighted",
-        relation=_search.REPLACE_ONE,
-        keep_level=None,
-        threshold_fraction=None,
+        relation=given.get("relation", _search.REPLACE_ONE),
+        keep_level=given.get("keep_level"),
+        threshold_fraction=given.get("threshold"),
         false_halt_probability=0.05,
         shares=given.get("shares", (0.1, 0.3, 0.5)),
     )
@@ -114,6 +114,57 @@ def test_what_promises_least_noise_is_calibrated_and_hardly_anything_else(coarse
     assert len(coarse) <= 9
 
 
+_PROMISED = (
+    {},
+    {"epsilon": 0.2, "delta": 1e-9, "num_users": 90_000, "batch": 60_000, "num_steps": 200},
+    {"num_users": 1500, "relation": NeighboringRelation.REPLACE_SPECIAL},
+    {"num_users": 1500, "num_steps": 1},
+    {"num_users": 6000, "batch": 6000, "epsilon": 0.7, "num_steps": 40},
+    {"keep_level": 0.7, "threshold": 0.9},
+    {"num_users": 12, "batch": 12},
+)
+
+
+def _one_by_one(asked, kind):
+    for share in asked.shares:
+        if share < 1.0 or asked.rate < 1.0:
+            parts = (_search.split(asked, kind, share, p) for p in _search.FAILURE_SHARES)
+            yield min(filter(None, parts), key=lambda s: s.noise, default=None)
+
+
+@pytest.mark.parametrize("kind", ["stream", "fresh"])
+@pytest.mark.parametrize("changed", _PROMISED)
+def test_splits_of_arrays_are_those_of_one_at_a_time(changed, kind):
+    shares = _search.SHARES[kind][::14]
+    asked = _request_of(**changed, shares=shares)
+    alone = [each for each in _one_by_one(asked, kind) if each]
+    together = list(_search.splits(asked, kind))
+    assert bool(alone) == (asked.batch > 12)
+    for found, each in zip(together, alone, strict=True):
+        assert (found.core, found.keep_level) == (each.core, each.keep_level)
+        assert (found.phase.test, found.phase.rate) == (kind, asked.rate)
+        numbers = [(*split.phase[2:7], *split[1:]) for split in (found, each)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-9, abs=0.0)
+    found, plain = (
+        _search.least_noise(asked, each, _accounting.quick_epsilon, 5e-3)
+        for each in (together, alone)
+    )
+    if found is not None:
+        assert found.phase.test_epsilon == plain.phase.test_epsilon
+        assert found.noise == pytest.approx(plain.noise, rel=1e-8)
+        # Where nothing else calibrates it, it is the distance that is rounded down.
+        assert found.phase.mu == plain.phase.mu or not _accounting.is_closed_form(found.phase)
+
+
+def test_distances_of_many_responses_are_those_of_each():
+    draw = np.random.default_rng(0)
+    epsilons = np.exp(draw.uniform(-3.0, 2.5, 12))
+    tests, deltas = epsilons * draw.uniform(0.0, 0.99, 12), 10.0 ** draw.uniform(-300.0, -1.0, 12)
+    found = composition.response_gaussian_mus(tests, epsilons, deltas)
+    for mu, *each in zip(found, tests, epsilons, deltas, strict=True):
+        assert mu == pytest.approx(composition.response_gaussian_mu(*each), rel=1e-9)
+
+
 def test_promises_decide_nothing_but_the_order():
     asked = _request_of()
     roughs = list(_search.splits(asked, "stream"))
@@ -125,6 +176,28 @@ def test_promises_decide_nothing_but_the_order():
         assert found.phase.test_epsilon == plain.phase.test_epsilon
         assert found.noise == pytest.approx(plain.noise, rel=2e-3)
         assert _accounting.quick_epsilon(found.phase, asked.delta) <= asked.epsilon
+
+
+def test_splits_that_no_noise_helps_cost_one_look_each_but_the_first():
+    asked = _request_of()
+    roughs, looks = list(_search.splits(asked, "fresh")), []
+
+    def hopeless(phase, delta):
+        looks.append(phase.test_epsilon)
+        return math.inf
+
+    assert _search.least_noise(asked, roughs, hopeless, 5e-3) is None
+    assert all(looks.count(each) == 1 for each in set(looks) - {looks[0]})
+    assert len(set(looks)) == len(roughs) == 3
+    last = max(roughs, key=lambda each: each.noise)
+
+    def one_hope(phase, delta):
+        hopes = phase.test_epsilon == last.phase.test_epsilon
+        return _accounting.quick_epsilon(phase, delta) if hopes else math.inf
+
+    found = _search.least_noise(asked, roughs, one_hope, 5e-3)
+    assert found == _search.calibrated(asked, last, one_hope, 5e-3)
+    assert found is not None
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def weighted_shift(num_users: int, core: Any, keep_level: Any, sides: float) -> 
 
     Args:
         num_users: n.
-        core: an integer, at least θ n, below n.
+        core: an integer, at least θ n, below n; arrays of one shape are taken entry by entry.
         keep_level: θ in (1/2, 1).
         sides: on how many sides the replaced vector can have a weight.
     """
@@ -124,7 +124,7 @@ def weighted_shift(num_users: int, core: Any, keep_level: Any, sides: float) -> 
     degrees = xp.stack([xp.floor(vertex), xp.ceil(vertex), xp.floor(kept), xp.ceil(kept)])
     degrees = xp.clip(degrees, num_users // 2 + 1, num_users)
     weights = xp.clip((degrees - 0.5 * num_users) / ramp, 0.0, 1.0)
-    moved = xp.max(weights * _reach(degrees - 1.0, shared, core, xp))
+    moved = xp.max(weights * _reach(degrees - 1.0, shared, core, xp), axis=0)
     unmoved = (shared - core) / ramp * _reach(0.5 * (num_users - 1.0), shared, core, xp)
     return _rounding(xp, keep) * steepness(keep) * (sides * moved + unmoved) / core
 

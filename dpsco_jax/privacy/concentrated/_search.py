@@ -7,7 +7,7 @@ Source: own; ``PAPER`` is the allocation of T Algorithm 32 with its constants ma
 
 Formal guarantee: none is needed: what is chosen is certified afterwards, from the numbers alone.
 
-Cost: a grid of some hundred splits, in closed form; where batches are random, a quick bound for each share
+Cost: a grid of some hundred splits, in arrays; where batches are random, a quick bound for each share
 and one calibration by privacy loss distributions.
 """
 
@@ -15,6 +15,8 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from dpsco_jax.privacy.certified_noise import root_above
 from dpsco_jax.privacy.concentrated import _accounting as accounting
@@ -25,6 +27,12 @@ from dpsco_jax.privacy.concentrated._mean_sensitivity import (
     coupled_sensitivity,
     mean_sensitivity,
     selection_coins,
+)
+from dpsco_jax.privacy.concentrated._promises import (
+    LEAST_KEEP_LEVEL,
+    LEAST_MU,
+    Promises,
+    promises,
 )
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY, TEST_ROUNDING
 from dpsco_jax.privacy.concentrated._request import Request
@@ -38,10 +46,9 @@ SHARES = {
 
 FAILURE_SHARES = (0.5, 0.2, 0.05, 0.01)
 _COIN_SHARE = 0.01  # of δ, for the coupling of random selections
-_LEAST_KEEP_LEVEL = 0.505
 _UNDER_BUDGET = 2e-5
 _ROUGHLY = 5e-3
-_LEAST_MU = 1e-6
+_OF_ARRAYS = 1e-6  # what μ of arrays may be off, amply
 _MOST_MU = 100.0  # with so little noise, what protects is the sampling alone
 
 
@@ -99,7 +106,7 @@ def split(request: Request, test: str, share: float, failure_share: float) -> Sp
     keep = request.keep_level
     if keep is None:
         keep = (core - 0.25) / request.batch
-        if keep < _LEAST_KEEP_LEVEL:
+        if keep < LEAST_KEEP_LEVEL:
             return None
     elif core < keep * request.batch:
         return None
@@ -111,7 +118,7 @@ def split(request: Request, test: str, share: float, failure_share: float) -> Sp
         kappa = coupled_sensitivity(*vectors)
         phase = phase._replace(coins=selection_coins(*vectors))
     wrong = tests.wrong_pass(test, threshold - core, e1 / TEST_ROUNDING**2, SCORE_SENSITIVITY)
-    phase = phase._replace(wrong_pass=wrong)
+    phase = phase._replace(wrong_pass=float(wrong))
     rest = (delta if alone else delta - proof.test_failure(phase)) / phase.factor
     mu = _rule_of_thumb(request.epsilon, phase, rest)
     return Split(phase._replace(mu=mu), threshold, core, keep, kappa)
@@ -131,7 +138,7 @@ def _rule_of_thumb(epsilon: float, phase: proof.Phase, delta: float) -> float:
     # The χ² divergences of steps add: q² ((1 + χ²(response)) e^(μ²) - 1) each.
     response = math.expm1(e1) ** 2 * math.exp(-e1) if phase.test == "fresh" else 0.0
     exponent = math.log1p(total**2 / (steps * q**2)) - math.log1p(response)
-    return math.sqrt(max(exponent, _LEAST_MU**2))
+    return math.sqrt(max(exponent, LEAST_MU**2))
 
 
 def calibrated(
@@ -143,14 +150,16 @@ def calibrated(
     """The split with the largest μ that meets the budget, up to ``under``; None if none does."""
     phase = rough.phase
     if accounting.is_closed_form(phase):
-        return rough
+        # Searches come here with the μ of arrays, which is not rounded down for certain.
+        rest = request.delta - (0.0 if phase.test == "fresh" else proof.test_failure(phase))
+        return rough._replace(phase=phase._replace(mu=_rule_of_thumb(request.epsilon, phase, rest)))
 
     def excess(log_noise: float) -> float:
         spent = epsilon_at(phase._replace(mu=math.exp(-log_noise)), request.delta)
         return math.log(min(max(spent / request.epsilon, 1e-2), 1e2))
 
     low = -math.log(_MOST_MU) if request.rate < 1.0 else -math.inf
-    root = root_above(excess, -math.log(phase.mu), under, low, -math.log(_LEAST_MU))
+    root = root_above(excess, -math.log(phase.mu), under, low, -math.log(LEAST_MU))
     if root == math.inf:
         return None
     if root == low:
@@ -160,13 +169,24 @@ def calibrated(
 
 def splits(request: Request, test: str) -> Iterator[Split]:
     """For each share of ε, the best split by the rule of thumb."""
-    for share in request.shares or SHARES[test]:
-        if share >= 1.0 and request.rate == 1.0:
-            continue
+    whole = request.rate == 1.0
+    shares = [s for s in request.shares or SHARES[test] if s < 1.0 or not whole]
+    if request.selection == "weighted":
+        yield from _of(request, test, promises(request, test, shares, FAILURE_SHARES))
+        return
+    for share in shares:
         made = [split(request, test, share, part) for part in FAILURE_SHARES]
         rough = min(filter(None, made), key=lambda s: s.noise, default=None)
         if rough:
             yield rough
+
+
+def _of(request: Request, test: str, found: Promises) -> Iterator[Split]:
+    for e1, threshold, core, keep, kappa, wrong, mu in zip(
+        *map(np.ndarray.tolist, found), strict=True
+    ):
+        phase = proof.Phase(test, request.rate, request.num_steps, e1, wrong, 0.0, mu)
+        yield Split(phase, threshold, int(core), keep, kappa)
 
 
 def least_noise(
@@ -181,12 +201,19 @@ def least_noise(
     nearly all of them, since what promises the least noise comes first; what is found does not depend on it.
     """
     found: Split | None = None
+    is_hopeless = False
     for rough in sorted(roughs, key=lambda s: s.noise):
-        if found is not None and not accounting.is_closed_form(rough.phase):
-            phase = rough.phase._replace(mu=rough.sensitivity / found.noise)
+        if accounting.is_closed_form(rough.phase):
+            if found is not None and rough.noise > (1.0 + _OF_ARRAYS) * found.noise:
+                continue
+        elif found is not None or is_hopeless:
+            # After one that no noise helps, whether any helps is asked first.
+            most = rough.sensitivity / found.noise if found is not None else LEAST_MU
+            phase = rough.phase._replace(mu=most)
             if epsilon_at(phase, request.delta) > request.epsilon:
                 continue
         exact = calibrated(request, rough, epsilon_at, under)
+        is_hopeless = exact is None
         if exact is not None and (found is None or exact.noise < found.noise):
             found = exact
     return found

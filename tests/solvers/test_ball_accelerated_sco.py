@@ -13,7 +13,7 @@ from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.resque import _calls, ball_accelerated_sco
+from dpsco_jax.solvers.resque import _calls, _calls_in_turn, ball_accelerated_sco
 from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
@@ -64,17 +64,26 @@ def _numbered(changed=None):
 
 
 def test_every_user_enters_one_block_and_no_other():
-    """The rows that each block could draw from, by the labels that they carry."""
+    """The users that the draws of each block ask for, by the labels of the rows that are then read."""
     entered = []
+    right, query = _calls_in_turn._draw_users, _calls._query
 
-    def listen(key, setting, calls, far, center, *rest):
-        del key, calls, far, rest
+    def all_of_them(key, sizes, replacement):
+        """In place of the draws: in turn as many places as there are, those of this turn all around."""
+        drawn = right(key, sizes, replacement)
+        return jnp.arange(USERS, dtype=jnp.int32) % sizes.num_users + 0 * drawn[0]
+
+    def listen(key, setting, users, center, normal):
         jax.debug.callback(
-            lambda labels: entered.append(labels[:, 0].astype(int).tolist()), setting.data.labels
+            lambda labels: entered.append(labels[:, 0].astype(int).tolist()),
+            setting.data.labels[users],
         )
-        return center
+        return query(key, setting, users, center, normal)
 
-    with mock.patch.object(_calls, "_run", listen):
+    with (
+        mock.patch.object(_calls_in_turn, "_draw_users", all_of_them),
+        mock.patch.object(_calls, "_query", listen),
+    ):
         solve = jax.jit(
             lambda data: (
                 ball_accelerated_sco.solve(
@@ -84,7 +93,7 @@ def test_every_user_enters_one_block_and_no_other():
         )
         jax.block_until_ready(solve(_numbered()))
         jax.effects_barrier()
-    blocks = sorted({tuple(users) for users in entered})
+    blocks = sorted({tuple(sorted(set(users))) for users in entered})
     assert tuple(len(users) for users in blocks) == BLOCKS
     everyone = [user for users in blocks for user in users]
     assert len(everyone) == len(set(everyone)), "a user is in two blocks"
@@ -93,27 +102,30 @@ def test_every_user_enters_one_block_and_no_other():
 
 def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone():
     """All releases are frozen, so a later block sees nothing of an earlier one but its own users."""
-    seen, block = [], []
-    right = _calls._run
+    seen = []
+    right = _calls_in_turn.strongly_convex
+    turn = []
 
-    def tagged(key, setting, *rest):
-        block[:] = [setting.data.labels.shape[0]]
-        return right(key, setting, *rest)
+    def tagged(key, users, sizes, *rest):
+        turn[:] = [sizes.num_users]
+        return right(key, users, sizes, *rest)
 
     def frozen(key, tree, stddev):
         del key, stddev
-        jax.debug.callback(lambda x, n=block[0]: seen.append((n, x.tobytes())), tree, ordered=True)
+        (num_users,) = turn
+        jax.debug.callback(
+            lambda n, x: seen.append((int(n), x.tobytes())), num_users, tree, ordered=True
+        )
         return jnp.zeros_like(tree)
 
-    def ends(key, setting, calls):
+    def ends(key, sizes, replacement):
         """The first and the last user of the block, by turns."""
-        del key
-        count = sum(level.num_queries - 1 for level in calls)
-        return (setting.data.labels.shape[0] - 1) * (jnp.arange(count) % 2)
+        del key, replacement
+        return (sizes.num_users - 1) * (jnp.arange(sizes.most_queries) % 2)
 
     with (
-        mock.patch.object(_calls, "_run", tagged),
-        mock.patch.object(_calls, "_draw_users", ends),
+        mock.patch.object(_calls_in_turn, "strongly_convex", tagged),
+        mock.patch.object(_calls_in_turn, "_draw_users", ends),
         mock.patch.object(additive, "gaussian", frozen),
     ):
         solve = jax.jit(

@@ -12,6 +12,7 @@ from dpsco_jax.mechanisms import additive
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _together
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import _calls, _calls_in_turn, ball_accelerated_sco
 from tests.support.planned import planned
@@ -145,6 +146,70 @@ def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone()
         for user, own in ((0, 64), (63, 64), (64, 32), (95, 32), (96, 16), (111, 16)):
             pairs = zip(base, releases(_numbered(user)), strict=True)
             assert {a[0] for a, b in pairs if a != b} == {own}, user
+
+
+def _blocks(count, calls=None):
+    """Blocks that differ in all of their numbers; no noise is calibrated."""
+    calls = calls or {"search": "fixed", "num_iterations": 1}
+
+    def block(i):
+        users = 64 * 2 ** (count - 1 - i)
+        sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-3, "condition": 2.0}
+        settings = ball_accelerated_sco.Calls(radius_ratio=4.0, num_queries=users // 5, **calls)
+        made = planned(
+            planner.draft, ABSOLUTE, num_users=users, calls=settings, distance=1 - 0.1 * i, **sizes
+        )
+        outer = dataclasses.replace(made.outer, target_weight=1e9)
+        return dataclasses.replace(made, beta=0.5 + 0.1 * i, outer=outer)
+
+    blocks = tuple(map(block, range(count)))
+    users = sum(made.num_users for made in blocks)
+    return ball_accelerated_sco.Plan(users, "", blocks, 1.0 + np.arange(count), 1.0, 1e-3)
+
+
+def _data_of(plan):
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(plan.num_users, 3, 2)), rng.normal(size=(plan.num_users, 3))
+    return UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    ["without_replacement", pytest.param("with_replacement", marks=pytest.mark.slow)],
+)
+def test_turns_are_the_blocks_one_by_one(sampling):
+    plan = _blocks(2, {"search": "fixed", "num_iterations": 1, "sampling": sampling})
+    data = _data_of(plan)
+    groups = _together.groups
+
+    def found(together):
+        def run(key):
+            return ball_accelerated_sco.solve(key, plan, ABSOLUTE, data, jnp.ones(2))
+
+        turns = groups if together else lambda parts, turns, data: groups(parts, None, data)
+        with mock.patch.object(_together, "groups", turns):
+            return jax.jit(run)(jax.random.key(1))
+
+    one, other = found(True), found(False)
+    np.testing.assert_allclose(one.params, other.params, rtol=2e-6)
+    assert int(one.gradients) == int(other.gradients)
+    assert int(one.unprivate["gradients"]) == int(other.unprivate["gradients"]) > 0
+    for mine, theirs in zip(one.unprivate["trace"], other.unprivate["trace"], strict=True):
+        np.testing.assert_allclose(mine["weight"], theirs["weight"], rtol=1e-6)
+        np.testing.assert_array_equal(mine["calls"], theirs["calls"])
+
+
+def test_the_program_does_not_grow_with_the_blocks():
+    def size(count):
+        plan = _blocks(count)
+
+        def run(key, data):
+            return ball_accelerated_sco.solve(key, plan, ABSOLUTE, data, jnp.zeros(2)).params
+
+        shapes = jax.eval_shape(lambda: _data_of(plan))
+        return len(jax.jit(run).lower(jax.random.key(0), shapes).as_text().splitlines())
+
+    assert size(8) < 1.1 * size(2)
 
 
 @pytest.mark.slow

@@ -211,8 +211,8 @@ def _normal(rows: Any, key: Array, shape: tuple[int, int], dtype: Any) -> Array:
     room = (most + 1) // 2
     half = (rows * shape[1] + 1) // 2
     flat = jax.random.bits(key, (3 * room,), jnp.uint32)
-    words = [lax.dynamic_slice_in_dim(flat, i * half, room) for i in range(3)]
-    radius, angle = _draws.polar_of_words(*words, dtype)
+    high, low, turn = (lax.dynamic_slice_in_dim(flat, i * half, room) for i in range(3))
+    radius, angle = _draws.polar_of_words(high, low, turn, dtype)
     place = jnp.arange(most, dtype=jnp.int32)
     second = place >= half
     pair = jnp.minimum(jnp.where(second, place - half, place), room - 1)

@@ -8,13 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax import privacy
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _together
+from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.resque import _calls, _calls_in_turn, ball_accelerated_sco
+from dpsco_jax.solvers.resque import (
+    _ball_accelerated_turns,
+    _calls,
+    _calls_in_turn,
+    ball_accelerated_sco,
+)
 from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
@@ -197,6 +204,28 @@ def test_turns_are_the_blocks_one_by_one(sampling):
     for mine, theirs in zip(one.unprivate["trace"], other.unprivate["trace"], strict=True):
         np.testing.assert_allclose(mine["weight"], theirs["weight"], rtol=1e-6)
         np.testing.assert_array_equal(mine["calls"], theirs["calls"])
+
+
+def test_a_turn_is_charged_what_its_own_block_proves():
+    nothing = privacy.unbounded()
+
+    def proves(calls_at, proven):
+        """In place of the accountant: a loss that tells whose it is."""
+        del calls_at
+        rdp = np.full(nothing.rdp.shape, proven.beta, np.float32)
+        return privacy.PrivacyLoss(rdp, np.zeros_like(nothing.delta, np.float32))
+
+    blocks = []
+    for part in _blocks(4).parts:
+        proven = accounting.Proven(float(part.beta), part.ratio, 1e-3)
+        part = dataclasses.replace(part, proven=proven)
+        blocks.append(_ball_accelerated_turns.Block(part.num_users, part, 1.0))
+    louder = dataclasses.replace(blocks[2].plan, beta=1.01 * blocks[2].plan.beta)
+    blocks[2] = blocks[2]._replace(plan=louder)
+    blocks[3] = blocks[3]._replace(regularization=-1.0)
+    with mock.patch.object(accounting, "proven_loss", proves):
+        charged = _ball_accelerated_turns._stacked(blocks).loss.rdp[:, 0]
+    np.testing.assert_allclose(charged, [0.5, 0.6, np.inf, np.inf])
 
 
 def test_the_program_does_not_grow_with_the_blocks():

@@ -167,7 +167,7 @@ def _blocks(count, calls=None):
             planner.draft, ABSOLUTE, num_users=users, calls=settings, distance=1 - 0.1 * i, **sizes
         )
         outer = dataclasses.replace(made.outer, target_weight=1e9)
-        return dataclasses.replace(made, beta=0.5 + 0.1 * i, outer=outer)
+        return dataclasses.replace(made, beta=0.5 + 0.125 * i, outer=outer)
 
     blocks = tuple(map(block, range(count)))
     users = sum(made.num_users for made in blocks)
@@ -225,7 +225,7 @@ def test_a_turn_is_charged_what_its_own_block_proves():
     blocks[3] = blocks[3]._replace(regularization=-1.0)
     with mock.patch.object(accounting, "proven_loss", proves):
         charged = _ball_accelerated_turns._stacked(blocks).loss.rdp[:, 0]
-    np.testing.assert_allclose(charged, [0.5, 0.6, np.inf, np.inf])
+    np.testing.assert_allclose(charged, [0.5, 0.625, np.inf, np.inf])
 
 
 def test_the_program_does_not_grow_with_the_blocks():

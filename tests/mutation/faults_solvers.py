@@ -8,8 +8,9 @@ _SPECIAL = "test_in_random_batches_the_special_user_is_replaced_by_one_with_a_we
 
 FAULTS = (
     # The five that an outside review planted and no test noticed.
-    Fault("private SCO: blocks overlap by one user", "solvers/_sequence.py",
-          "start += part.num_users", "start += part.num_users - 1",
+    Fault("private SCO: blocks overlap by one user", "solvers/_together.py",
+          "firsts = (start + np.cumsum(sizes) - sizes)",
+          "firsts = (start + np.cumsum(sizes) - sizes - np.arange(len(sizes)))",
           ("tests/solvers/test_ball_accelerated_sco.py::test_every_user_enters_one_block_and_no_other",
            *rows("ball_accelerated_sco"))),
     Fault("ReSQue drift: the union over phases dropped", "privacy/resque/_drift.py",

@@ -13,7 +13,34 @@ _REFUSED = "tests/solvers/test_clipped_turns.py::test_parts_of_another_plan_are_
 _PHASES = rows("accelerated_phased_erm")
 _SCO = rows("sco, localization")
 
+_CALLS = "solvers/resque/_calls_in_turn.py"
+_BLOCKS = "solvers/resque/_ball_accelerated_turns.py"
+_BALLS = "tests/solvers/test_ball_accelerated_sco.py::test_turns_are_the_blocks_one_by_one"
+_ENTERED = (
+    "tests/solvers/test_ball_accelerated_sco.py::test_every_user_enters_one_block_and_no_other"
+)
+_BALL_ROWS = rows("ball_accelerated_sco")
+
 FAULTS = (
+    Fault("blocks as turns: users of the first block for all", _CALLS,
+          "drawn = users.first + _draw_users", "drawn = 0 * users.first + _draw_users",
+          (_BALLS, _ENTERED)),
+    Fault("blocks as turns: phases of the largest call", _CALLS,
+          "lax.fori_loop(0, sizes.num_phases, phase", "lax.fori_loop(0, len(sizes.phase_count), phase",
+          (_BALLS,)),
+    Fault("blocks as turns: a quarter of the noise", _CALLS,
+          "noises = _calls._HEAD_ROOM *", "noises = 0.25 *", (_BALLS, *_BALL_ROWS)),
+    Fault("blocks as turns: levels have the same users", _CALLS,
+          "(jax.random.split(key, count))[:, 0]", "(jax.random.split(key, 1).repeat(count))[:, 0]",
+          (_BALLS,)),
+    Fault("blocks as turns: noise of the first block for all", _BLOCKS,
+          'beta=all_of("beta")', 'beta=_together.column([plans[0].beta for _ in plans])',
+          (_BALLS, *_BALL_ROWS)),
+    Fault("blocks as turns: shifts of the first block for all", _BLOCKS,
+          "        smoothing_radius=turn.smoothing_radius,\n", "", (_BALLS,)),
+    Fault("blocks as turns: the loss of the first for all", _BLOCKS,
+          "*map(_loss, blocks)", "*[_loss(blocks[0]) for _ in blocks]",
+          ("tests/solvers/test_ball_accelerated_sco.py::test_a_turn_is_charged_what_its_own_block_proves",)),
     Fault("clipped turns: a row beyond the users of a turn is counted", _MEANS,
           "dtype=jnp.int32) < self.releases.batch_size", "dtype=jnp.int32) <= self.releases.batch_size",
           (f"{_TURNS}[shifted rows]",)),

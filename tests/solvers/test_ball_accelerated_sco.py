@@ -8,12 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax import privacy
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _together
+from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.resque import _calls, ball_accelerated_sco
+from dpsco_jax.solvers.resque import (
+    _ball_accelerated_turns,
+    _calls,
+    _calls_in_turn,
+    ball_accelerated_sco,
+)
 from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
@@ -64,17 +72,26 @@ def _numbered(changed=None):
 
 
 def test_every_user_enters_one_block_and_no_other():
-    """The rows that each block could draw from, by the labels that they carry."""
+    """The users that the draws of each block ask for, by the labels of the rows that are then read."""
     entered = []
+    right, query = _calls_in_turn._draw_users, _calls._query
 
-    def listen(key, setting, calls, far, center, *rest):
-        del key, calls, far, rest
+    def all_of_them(key, sizes, replacement):
+        """In place of the draws: in turn as many places as there are, those of this turn all around."""
+        drawn = right(key, sizes, replacement)
+        return jnp.arange(USERS, dtype=jnp.int32) % sizes.num_users + 0 * drawn[0]
+
+    def listen(key, setting, users, center, normal):
         jax.debug.callback(
-            lambda labels: entered.append(labels[:, 0].astype(int).tolist()), setting.data.labels
+            lambda labels: entered.append(labels[:, 0].astype(int).tolist()),
+            setting.data.labels[users],
         )
-        return center
+        return query(key, setting, users, center, normal)
 
-    with mock.patch.object(_calls, "_run", listen):
+    with (
+        mock.patch.object(_calls_in_turn, "_draw_users", all_of_them),
+        mock.patch.object(_calls, "_query", listen),
+    ):
         solve = jax.jit(
             lambda data: (
                 ball_accelerated_sco.solve(
@@ -84,7 +101,7 @@ def test_every_user_enters_one_block_and_no_other():
         )
         jax.block_until_ready(solve(_numbered()))
         jax.effects_barrier()
-    blocks = sorted({tuple(users) for users in entered})
+    blocks = sorted({tuple(sorted(set(users))) for users in entered})
     assert tuple(len(users) for users in blocks) == BLOCKS
     everyone = [user for users in blocks for user in users]
     assert len(everyone) == len(set(everyone)), "a user is in two blocks"
@@ -93,27 +110,30 @@ def test_every_user_enters_one_block_and_no_other():
 
 def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone():
     """All releases are frozen, so a later block sees nothing of an earlier one but its own users."""
-    seen, block = [], []
-    right = _calls._run
+    seen = []
+    right = _calls_in_turn.strongly_convex
+    turn = []
 
-    def tagged(key, setting, *rest):
-        block[:] = [setting.data.labels.shape[0]]
-        return right(key, setting, *rest)
+    def tagged(key, users, sizes, *rest):
+        turn[:] = [sizes.num_users]
+        return right(key, users, sizes, *rest)
 
     def frozen(key, tree, stddev):
         del key, stddev
-        jax.debug.callback(lambda x, n=block[0]: seen.append((n, x.tobytes())), tree, ordered=True)
+        (num_users,) = turn
+        jax.debug.callback(
+            lambda n, x: seen.append((int(n), x.tobytes())), num_users, tree, ordered=True
+        )
         return jnp.zeros_like(tree)
 
-    def ends(key, setting, calls):
+    def ends(key, sizes, replacement):
         """The first and the last user of the block, by turns."""
-        del key
-        count = sum(level.num_queries - 1 for level in calls)
-        return (setting.data.labels.shape[0] - 1) * (jnp.arange(count) % 2)
+        del key, replacement
+        return (sizes.num_users - 1) * (jnp.arange(sizes.most_queries) % 2)
 
     with (
-        mock.patch.object(_calls, "_run", tagged),
-        mock.patch.object(_calls, "_draw_users", ends),
+        mock.patch.object(_calls_in_turn, "strongly_convex", tagged),
+        mock.patch.object(_calls_in_turn, "_draw_users", ends),
         mock.patch.object(additive, "gaussian", frozen),
     ):
         solve = jax.jit(
@@ -133,6 +153,92 @@ def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone()
         for user, own in ((0, 64), (63, 64), (64, 32), (95, 32), (96, 16), (111, 16)):
             pairs = zip(base, releases(_numbered(user)), strict=True)
             assert {a[0] for a, b in pairs if a != b} == {own}, user
+
+
+def _blocks(count, calls=None):
+    """Blocks that differ in all of their numbers; no noise is calibrated."""
+    calls = calls or {"search": "fixed", "num_iterations": 1}
+
+    def block(i):
+        users = 64 * 2 ** (count - 1 - i)
+        sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-3, "condition": 2.0}
+        settings = ball_accelerated_sco.Calls(radius_ratio=4.0, num_queries=users // 5, **calls)
+        made = planned(
+            planner.draft, ABSOLUTE, num_users=users, calls=settings, distance=1 - 0.1 * i, **sizes
+        )
+        outer = dataclasses.replace(made.outer, target_weight=1e9)
+        return dataclasses.replace(made, beta=0.5 + 0.125 * i, outer=outer)
+
+    blocks = tuple(map(block, range(count)))
+    users = sum(made.num_users for made in blocks)
+    return ball_accelerated_sco.Plan(users, "", blocks, 1.0 + np.arange(count), 1.0, 1e-3)
+
+
+def _data_of(plan):
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(plan.num_users, 3, 2)), rng.normal(size=(plan.num_users, 3))
+    return UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    ["without_replacement", pytest.param("with_replacement", marks=pytest.mark.slow)],
+)
+def test_turns_are_the_blocks_one_by_one(sampling):
+    plan = _blocks(2, {"search": "fixed", "num_iterations": 1, "sampling": sampling})
+    data = _data_of(plan)
+    groups = _together.groups
+
+    def found(together):
+        def run(key):
+            return ball_accelerated_sco.solve(key, plan, ABSOLUTE, data, jnp.ones(2))
+
+        turns = groups if together else lambda parts, turns, data: groups(parts, None, data)
+        with mock.patch.object(_together, "groups", turns):
+            return jax.jit(run)(jax.random.key(1))
+
+    one, other = found(True), found(False)
+    np.testing.assert_allclose(one.params, other.params, rtol=2e-6)
+    assert int(one.gradients) == int(other.gradients)
+    assert int(one.unprivate["gradients"]) == int(other.unprivate["gradients"]) > 0
+    for mine, theirs in zip(one.unprivate["trace"], other.unprivate["trace"], strict=True):
+        np.testing.assert_allclose(mine["weight"], theirs["weight"], rtol=1e-6)
+        np.testing.assert_array_equal(mine["calls"], theirs["calls"])
+
+
+def test_a_turn_is_charged_what_its_own_block_proves():
+    nothing = privacy.unbounded()
+
+    def proves(calls_at, proven):
+        """In place of the accountant: a loss that tells whose it is."""
+        del calls_at
+        rdp = np.full(nothing.rdp.shape, proven.beta, np.float32)
+        return privacy.PrivacyLoss(rdp, np.zeros_like(nothing.delta, np.float32))
+
+    blocks = []
+    for part in _blocks(4).parts:
+        proven = accounting.Proven(float(part.beta), part.ratio, 1e-3)
+        part = dataclasses.replace(part, proven=proven)
+        blocks.append(_ball_accelerated_turns.Block(part.num_users, part, 1.0))
+    louder = dataclasses.replace(blocks[2].plan, beta=1.01 * blocks[2].plan.beta)
+    blocks[2] = blocks[2]._replace(plan=louder)
+    blocks[3] = blocks[3]._replace(regularization=-1.0)
+    with mock.patch.object(accounting, "proven_loss", proves):
+        charged = _ball_accelerated_turns._stacked(blocks).loss.rdp[:, 0]
+    np.testing.assert_allclose(charged, [0.5, 0.625, np.inf, np.inf])
+
+
+def test_the_program_does_not_grow_with_the_blocks():
+    def size(count):
+        plan = _blocks(count)
+
+        def run(key, data):
+            return ball_accelerated_sco.solve(key, plan, ABSOLUTE, data, jnp.zeros(2)).params
+
+        shapes = jax.eval_shape(lambda: _data_of(plan))
+        return len(jax.jit(run).lower(jax.random.key(0), shapes).as_text().splitlines())
+
+    assert size(8) < 1.1 * size(2)
 
 
 @pytest.mark.slow

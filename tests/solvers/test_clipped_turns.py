@@ -97,7 +97,7 @@ def test_turns_are_the_phases_one_by_one(batches, radius, objective):
     turns = _accelerated_turns.turns_of(parts)
     assert [len(group) for group in _together.groups(parts, turns, _data())] == [2]
     run = jax.jit(lambda key: [_run(key, parts, objective, how) for how in (True, False)])
-    for seed in range(3):
+    for seed in range(2):
         one, other = run(jax.random.key(seed))
         # The noise is the same, and what is added to it is a tenth of it: a user more would be seen.
         np.testing.assert_allclose(one.params, other.params, rtol=1e-5, atol=1e-6)
@@ -123,7 +123,7 @@ def test_the_program_does_not_grow_with_the_phases():
 
         return len(jax.jit(run).lower(jax.random.key(0)).as_text().splitlines())
 
-    assert size(first, *7 * (second,)) < 1.1 * size(first, second)
+    assert size(first, *3 * (second,)) < 1.05 * size(first, second)
 
 
 def test_a_turn_is_charged_what_its_own_plan_proves():
@@ -184,7 +184,7 @@ def test_parts_inside_of_parts_are_turns_too(monkeypatch):
     monkeypatch.setattr(_together, "_OFFERED", {})
     other, separate = _sco(plan, data)
     assert lines < 0.6 * separate
-    for seed in range(3):
+    for seed in range(2):
         found, wanted = one(jax.random.key(seed)), other(jax.random.key(seed))
         np.testing.assert_allclose(found.params, wanted.params, rtol=1e-5, atol=1e-6)
         assert int(found.gradients) == int(wanted.gradients)

@@ -25,6 +25,7 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import (
     _calls,
+    _calls_in_turn,
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
     ball_accelerated_sco,
@@ -109,6 +110,26 @@ def report(_, setting, calls, far, center, start, beta, regularization, anchor):
     return center + setting.radius * jnp.zeros(DIM).at[0].set(0.9)
 
 
+def report_turn(_, users, sizes, center, beta, regularization, anchor):
+    """The same in place of a call in a turn, whose block is where its users start, with sizes as they run."""
+    del anchor
+    setting, again = users.setting, users.setting.replacement
+    for level in range(sizes.num_queries.shape[0]):
+        # Where there is no such level, no user is drawn for it.
+        phases = jnp.sum((sizes.phase_level == level) & (sizes.phase_count > 0))
+        static = users.first, sizes.num_queries[level], sizes.num_users, phases
+        numbers = beta * sizes.beta_factor[level], setting.smoothing_radius, setting.radius
+        numbers += setting.lipschitz, regularization
+        jax.debug.callback(functools.partial(_see, again), static, numbers)
+    return center + setting.radius * jnp.zeros(DIM).at[0].set(0.9)
+
+
+def _see(again, static, numbers):
+    first, queries, users, phases = map(int, static)
+    if phases:
+        SEEN.append(((f"from {first}", queries, users, again), *map(float, numbers)))
+
+
 @functools.cache
 def compiled(solver):
     return jax.jit(lambda key, plan, data: solver.solve(key, plan, ABSOLUTE, data, jnp.zeros(DIM)))
@@ -117,7 +138,10 @@ def compiled(solver):
 def run(solver, plan):
     """The loss that is charged, and the calls that were made: how many of each, by block."""
     SEEN.clear()
-    with mock.patch.object(_calls, "_run", report):
+    with (
+        mock.patch.object(_calls, "_run", report),
+        mock.patch.object(_calls_in_turn, "strongly_convex", report_turn),
+    ):
         solution = compiled(solver)(jax.random.key(0), plan, data_of(plan_users(plan)))
         jax.effects_barrier()
     made = collections.defaultdict(collections.Counter)

@@ -26,6 +26,7 @@ Memory of the features of T users.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -180,17 +181,43 @@ def _run(
     pull = 0.0 if anchor is None else regularization * (anchor - center)
 
     def phase(offset: Array, which: tuple[Array, ...]) -> tuple[Array, None]:
-        index, first, count, size, deviation = which
-        begin = _inside(setting, center, offset)
-        mean = _mean_move(setting, queries, center, begin, first, count, size, regularization, pull)
-        noise = jax.random.fold_in(noise_key, index)
-        return begin + additive.gaussian(noise, mean, deviation), None
+        moved = released(noise_key, setting, queries, center, offset, which, regularization, pull)
+        return moved, None
 
     firsts = [sum(counts[:i]) for i in range(len(counts))]
     noises = jnp.maximum(jnp.asarray(deviations), _LEAST_DEVIATION)
     phases = (jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes)), noises)
     end, _ = lax.scan(phase, start - center, phases)
     return center + _inside(setting, center, end)
+
+
+def released(
+    noise_key: Array,
+    setting: Setting,
+    queries: _Queries,
+    center: Array,
+    offset: Array,
+    which: tuple[Array, ...],
+    regularization: ArrayLike,
+    pull: ArrayLike,
+) -> Array:
+    """Where a phase ends, from the centre, with its noise.
+
+    Args:
+        noise_key: of all phases.
+        setting: of the call.
+        queries: of the call.
+        center: of the ball.
+        offset: where the phase before has ended, from the centre.
+        which: number of the phase, its first query, their number, step size, deviation of the noise.
+        regularization: λ.
+        pull: λ times the way from the centre to the anchor.
+    """
+    index, first, count, size, deviation = which
+    begin = _inside(setting, center, offset)
+    mean = _mean_move(setting, queries, center, begin, first, count, size, regularization, pull)
+    noise = jax.random.fold_in(noise_key, index)
+    return begin + additive.gaussian(noise, mean, deviation)
 
 
 def _mean_move(
@@ -251,12 +278,26 @@ def _draw_users(key: Array, setting: Setting, calls: tuple[Level, ...]) -> Array
     return jnp.concatenate([drawn[:size] for drawn, size in zip(samples, needed, strict=True)])
 
 
-def _query(key: Array, setting: Setting, users: Array, center: Array) -> _Queries:
-    """One parallel round: the slopes of the drawn users' losses at the centre plus their shifts."""
+def _query(
+    key: Array,
+    setting: Setting,
+    users: Array,
+    center: Array,
+    normal: Callable[..., Array] = _draws.normal,
+) -> _Queries:
+    """One parallel round: the slopes of the drawn users' losses at the centre plus their shifts.
+
+    Args:
+        key: of the shifts.
+        setting: of the call.
+        users: positions of all drawn users.
+        center: of the ball.
+        normal: ``normal(key, shape, dtype)``, of standard Gaussian variables.
+    """
     rows = jax.tree.map(lambda x: x.at[users].get(mode="promise_in_bounds"), setting.data)
     along_key, across_key = jax.random.split(key)
-    along = _draws.normal(along_key, rows.labels.shape, center.dtype)
-    across = _draws.normal(across_key, rows.labels.shape, center.dtype)
+    along = normal(along_key, rows.labels.shape, center.dtype)
+    across = normal(across_key, rows.labels.shape, center.dtype)
     entry = _linear_rows.entry(setting.model, rows)
     if _linear_rows.is_sparse(rows):
         present = jnp.sum(rows.features < center.shape[0], axis=-1, dtype=center.dtype)

@@ -36,7 +36,7 @@ Example:
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -104,48 +104,110 @@ def solve(
     _arguments.require_like("anchor", anchor, start)
     moment = regularization * jnp.asarray(anchor)
 
-    def subproblem(kind: int) -> Callable[[Any, Any, Any], BallAnswer]:
+    def call(kind: int, key: Any, center: Any, weight: Any, toward: Any) -> Any:
         queries, factor, replacement = plan.kinds[kind]
+        return subsolvers.strongly_convex(
+            key,
+            setting._replace(replacement=replacement),
+            levels(queries),
+            center,
+            plan.beta * factor,
+            weight,
+            anchor=toward,
+        )
 
-        def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
-            point = subsolvers.strongly_convex(
-                key,
-                setting._replace(replacement=replacement),
-                levels(queries),
-                center,
-                plan.beta * factor,
-                lam + extra,
-                anchor=(lam * center + moment) / (lam + extra),
-            )
-            calls = jnp.zeros(len(plan.kinds), jnp.int32).at[kind].add(1)
-            return BallAnswer(point, jnp.asarray(lam, point.dtype), calls)
-
-        return answer
-
-    plain, outer = subproblem(0), plan.outer
-
-    def oracles(iteration: Any) -> BallOracles:
-        search = ball_oracles.aggregated(plain, plan.search_runs)
-        if plan.max_level == 0 or outer.reuse:
-            return BallOracles(search, plain, plain)
-        kinds = [subproblem(j) for j in range(len(plan.kinds))]
-        drawn = jnp.asarray(plan.prox_levels, jnp.int32)[iteration]
-        return BallOracles(search, plain, ball_oracles.debiased(kinds, plan.copies, drawn))
-
-    def active(state: _step.State) -> Any:
-        return (state.iterations < outer.num_iterations) & (state.weight < outer.target_weight)
-
-    def advance(state: _step.State) -> _step.State:
-        return _step.step(key, outer, oracles(state.iterations), state, objective.domain.project)
-
-    state = _step.init(key, outer, oracles(0), start)
-    state = _search.loop(advance, active, state, outer.num_iterations, static=False)
+    drawn = jnp.asarray(plan.prox_levels, jnp.int32)
+    rounds = Rounds(plan.outer, len(plan.kinds), plan.search_runs, plan.copies, drawn)
+    state = accelerated(key, rounds, call, extra, moment, start, objective.domain.project)
     sizes = [shared.strongly_convex_gradients(queries) for queries, _, _ in plan.kinds]
     items = setting.data.labels.shape[1]
     budgeted = items * sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
     each = [_counts.times(state.calls[kind], size) for kind, size in enumerate(sizes)]
     made = _counts.times(functools.reduce(_counts.add, each), items)
+    return ended(state, objective.domain.project, loss, budgeted, made)
+
+
+class Rounds(NamedTuple):
+    """What a run needs beside its calls.
+
+    Attributes:
+        outer: of ``ball_acceleration.plan``.
+        num_kinds: of strongly convex calls; more than one for a multilevel prox. Static.
+        search_runs: independent calls that a line search aggregates. Static.
+        copies: multilevel estimates that a prox averages. Static.
+        drawn: their levels, ``[iterations, copies]``; of no account for a single kind.
+    """
+
+    outer: Any
+    num_kinds: int
+    search_runs: int
+    copies: int
+    drawn: Any
+
+
+def accelerated(
+    key: Any,
+    rounds: Rounds,
+    call: Callable[[int, Any, Any, Any, Any], Any],
+    extra: Any,
+    moment: Any,
+    start: Any,
+    project: Callable[[Any], Any],
+) -> _step.State:
+    """The iterations, each of whose subproblems is one or several private calls.
+
+    Args:
+        key: of the run.
+        rounds: the rest of the plan.
+        call: ``call(kind, key, center, weight, anchor)``: a private point of the ball around ``center``.
+        extra: weight of the quadratics that are added to that of the subproblem.
+        moment: the sum of their weights times their centers, ``[dim]``.
+        start: x_0, ``[dim]``.
+        project: onto the domain.
+    """
+    outer, count = rounds.outer, rounds.num_kinds
+
+    def subproblem(kind: int) -> Callable[[Any, Any, Any], BallAnswer]:
+        def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
+            toward = (lam * center + moment) / (lam + extra)
+            point = call(kind, key, center, lam + extra, toward)
+            calls = jnp.zeros(count, jnp.int32).at[kind].add(1)
+            return BallAnswer(point, jnp.asarray(lam, point.dtype), calls)
+
+        return answer
+
+    plain = subproblem(0)
+
+    def oracles(iteration: Any) -> BallOracles:
+        search = ball_oracles.aggregated(plain, rounds.search_runs)
+        if count == 1 or outer.reuse:
+            return BallOracles(search, plain, plain)
+        kinds = [subproblem(j) for j in range(count)]
+        drawn = rounds.drawn[iteration]
+        return BallOracles(search, plain, ball_oracles.debiased(kinds, rounds.copies, drawn))
+
+    def active(state: _step.State) -> Any:
+        return (state.iterations < outer.num_iterations) & (state.weight < outer.target_weight)
+
+    def advance(state: _step.State) -> _step.State:
+        return _step.step(key, outer, oracles(state.iterations), state, project)
+
+    state = _step.init(key, outer, oracles(0), start)
+    ended_state: _step.State = _search.loop(
+        advance, active, state, outer.num_iterations, static=False
+    )
+    return ended_state
+
+
+def ended(
+    state: _step.State,
+    project: Callable[[Any], Any],
+    loss: privacy.PrivacyLoss,
+    budgeted: int,
+    made: Any,
+) -> Solution:
+    """The solution of a run that is charged this loss; ``budgeted`` and ``made`` count item gradients."""
     trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
     ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
     ledger = privacy.charge(ledger, loss)
-    return finished(objective.domain.project(state.point), ledger, budgeted, made, trace)
+    return finished(project(state.point), ledger, budgeted, made, trace)

@@ -13,7 +13,7 @@ neighbours differ in one block, whose run is (ε, δ)-DP from any starting point
 the population risk, users must be independent draws. Blocks too small for a plan are left out: what remains
 of the error is of the order L·‖x_I - x̂_I‖.
 
-Cost: that of the blocks.
+Cost: that of the blocks, which are turns of one compiled loop where their calls are made in the same way.
 
 Example:
     >>> import math, jax
@@ -35,7 +35,7 @@ Example:
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -51,8 +51,13 @@ from dpsco_jax.solvers import _arguments, _made_for, _sequence, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.resque import _call_settings, ball_accelerated_erm
+from dpsco_jax.solvers.resque import (
+    _ball_accelerated_turns,
+    _call_settings,
+    ball_accelerated_erm,
+)
 from dpsco_jax.solvers.resque._ball_accelerated_plan import WORST_ERROR
+from dpsco_jax.solvers.resque._ball_accelerated_turns import Block
 from dpsco_jax.solvers.resque._call_settings import Calls
 from dpsco_jax.solvers.solution import Solution
 
@@ -213,18 +218,14 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     weights = jnp.asarray(plan.regularizations)
-    blocks = [_Block(part.num_users, part, weights[i]) for i, part in enumerate(plan.parts)]
-    return _sequence.run(key, blocks, _solve_block, objective, data, jnp.asarray(params, float))
-
-
-class _Block(NamedTuple):
-    num_users: int
-    plan: ball_accelerated_erm.Plan
-    regularization: Array
+    blocks = [Block(part.num_users, part, weights[i]) for i, part in enumerate(plan.parts)]
+    turns = _ball_accelerated_turns.turns_of(blocks)
+    start = jnp.asarray(params, float)
+    return _sequence.run(key, blocks, _solve_block, objective, data, start, turns=turns)
 
 
 def _solve_block(
-    key: Any, block: _Block, objective: Objective, data: UserData, start: Any
+    key: Any, block: Block, objective: Objective, data: UserData, start: Any
 ) -> Solution:
     return ball_accelerated_erm.solve(
         key, block.plan, objective, data, start, regularization=block.regularization, anchor=start

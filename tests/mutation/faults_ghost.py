@@ -351,8 +351,59 @@ FAULTS = (
     Fault(
         "ghost: convolutions inside of other equations are not seen",
         _CONVOLUTIONS,
-        "or any(grouped(body) for body in _bodies(eqn))",
+        "or any(_holds(body, asked) for body in _bodies(eqn))",
         "or False",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "ghost: rules for derivatives are not looked into",
+        _CONVOLUTIONS,
+        'in ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")',
+        'in ("custom_jvp_call",)',
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "ghost: rules for derivatives of data are not looked into",
+        "oracles/ghost/_program.py",
+        "self.mixes = mixes or _convolutions.grouped_in_rules(self._program)",
+        "self.mixes = mixes",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "ghost: operands of a linear solve are those of its last program",
+        _CONVOLUTIONS,
+        'elif len(operands) == number and "linear_solve" not in eqn.primitive.name:\n'
+        "                inside = operands",
+        "elif len(operands) >= number:\n"
+        "                inside = operands[len(operands) - number :]",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "element level: grouped convolutions in batches of units",
+        "solvers/element_level/_unit_updates.py",
+        "gradient = _convolutions.kept_apart(jax.grad(loss), loss)",
+        "gradient = jax.grad(loss)",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "phased SGD: grouped convolutions in batches of groups",
+        "solvers/user_level/_phased_turns.py",
+        "slope = _convolutions.kept_apart(jax.grad(objective.loss), objective.loss)",
+        "slope = jax.grad(objective.loss)",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "queries: grouped convolutions in batches of queries",
+        "oracles/resque.py",
+        "at_point = _convolutions.kept_apart(jax.grad(loss), loss)",
+        "at_point = jax.grad(loss)",
+        _OF_CONVOLUTIONS,
+    ),
+    Fault(
+        "cells: grouped convolutions in batches of tangents",
+        "solvers/sampling/_cells.py",
+        "slope = _convolutions.kept_apart(jax.grad(loss), loss)",
+        "slope = jax.grad(loss)",
         _OF_CONVOLUTIONS,
     ),
     Fault(

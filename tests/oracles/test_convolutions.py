@@ -137,6 +137,40 @@ def test_rules_for_derivatives_and_linear_solves_are_looked_into():
     assert _convolutions.of_two(jax.make_jaxpr(_solved)(KERNEL, IMAGES[0]), (False, True))
 
 
+def test_what_is_an_examples_own_is_followed_into_loops_and_branches():
+    image, kernel = IMAGES[0, ..., :2], KERNEL
+
+    def of_a_slice(x, k):
+        return lax.scan(lambda c, one: (c + jnp.sum(_conv(x, one)), None), 0.0, k[None])[0]
+
+    def of_a_carry(x, k):
+        def body(state):
+            number, seen, total = state
+            return number + 1, seen + x, total + jnp.sum(_conv(seen, k))
+
+        return lax.while_loop(lambda state: state[0] < 2, body, (0, jnp.zeros_like(x), 0.0))[2]
+
+    def of_a_branch(x, k):
+        return lax.cond(jnp.pi < 4, _conv, lambda x, k: 2 * _conv(x, k), x, k)
+
+    for function in (of_a_slice, of_a_carry, of_a_branch):
+        program = jax.make_jaxpr(function)(image, kernel)
+        assert _convolutions.of_two(program, (True, True))
+        assert not _convolutions.of_two(program, (False, False))
+
+    def in_groups_of_images(x, k):
+        return lax.conv_general_dilated(x, k, (1, 1), "SAME", batch_group_count=2)
+
+    program = jax.make_jaxpr(in_groups_of_images)(jnp.zeros((2, 1, 3, 3)), jnp.zeros((2, 1, 3, 3)))
+    assert _convolutions.grouped(program)
+
+
+def _users(images):
+    own = gradients.user_gradient(OBJECTIVE._replace(loss=_own_kernels))
+    two = jnp.stack([images, images], 1)
+    return jax.vmap(lambda items: own(jax.random.key(0), KERNEL, items, None))(two)
+
+
 OBJECTIVE = Objective(_grouped, np.inf, None, domains.whole_space())
 LINE = OBJECTIVE._replace(loss=lambda p, x: _grouped(p.reshape(KERNEL.shape), x))
 
@@ -160,8 +194,9 @@ def _queries(images):
         lambda x: group_averages(OBJECTIVE, UserData(x[:, None]), 4, KERNEL, 0.1),
         _drawn_by_tangents,
         _queries,
+        _users,
     ],
-    ids=["units", "groups", "tangents", "queries"],
+    ids=["units", "groups", "tangents", "queries", "users"],
 )
 def test_every_batch_of_gradients_is_kept_apart(ways):
     """Of a batch that mixes, the groups of images would be as many as examples times those of one."""

@@ -435,13 +435,6 @@ FAULTS = (
         _OF_CONVOLUTIONS,
     ),
     Fault(
-        "gradients: kernels of data in batches of users",
-        _CONVOLUTIONS,
-        "if not grouped(program) and not of_two(program, varies):",
-        "if not grouped(program):",
-        _OF_CONVOLUTIONS,
-    ),
-    Fault(
         "ghost: collectives over axes of others",
         _PROGRAM,
         '== "NamedAxisEffect"',

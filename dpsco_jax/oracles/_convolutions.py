@@ -7,7 +7,8 @@ Source: none; found by search. XLA on a CPU and on a GPU turns a convolution wit
 (``batch_group_count``) into one of everything with everything, in which what does not belong together is
 multiplied by zero. That is right for numbers, but zero times NaN or infinity is NaN: one example that is not
 finite makes the gradients of all others NaN. JAX makes such convolutions where it takes the derivative in the
-kernel of a grouped convolution, or in the kernels of a batch in which every example has one of its own.
+kernel of a grouped convolution, or in the kernels of a batch in which every example has one of its own; and
+a loss with a rule of its own for derivatives (``jax.custom_vjp``) may hold them in that rule alone.
 
 Formal guarantee: a map over examples by ``lax.map`` runs one after the other, so that what comes of an
 example is a function of it alone, whatever the others hold.
@@ -19,17 +20,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
 
 def grouped(program: Any) -> bool:
-    """Whether there is a convolution with groups of channels or of images anywhere in a program."""
-    return any(
-        (eqn.primitive.name == "conv_general_dilated" and _groups(eqn) > 1)
-        or any(grouped(body) for body in _bodies(eqn))
-        for eqn in program.jaxpr.eqns
-    )
+    """Whether there is a convolution with groups of channels or of images anywhere in a program.
+
+    Or in what takes its place in derivatives, where a function has a rule of its own for them.
+    """
+    return _holds(program, _has_groups) or grouped_in_rules(program)
+
+
+def grouped_in_rules(program: Any) -> bool:
+    """Whether there is such a convolution in a rule for derivatives that a function in a program has."""
+    return _holds(program, lambda eqn: _has_rule(eqn) and _holds(_derivative(eqn), _has_groups))
 
 
 def of_two(program: Any, varies: Sequence[bool]) -> bool:
@@ -51,15 +57,17 @@ def of_two(program: Any, varies: Sequence[bool]) -> bool:
         for body in _bodies(eqn):
             number = len(body.jaxpr.invars)
             # A loop may carry what is an example's own to where nothing was; of branches the first is the
-            # number of the branch.
+            # number of the branch. Others, as linear solves, deal their operands out among several programs.
             if eqn.primitive.name in ("scan", "while"):
                 inside = [any(operands)] * number
                 if eqn.primitive.name == "scan":
                     shared = eqn.params["num_consts"]
                     end = shared + eqn.params["num_carry"]
                     inside = [*operands[:shared], *inside[shared:end], *operands[end:]]
-            elif len(operands) >= number:
-                inside = operands[len(operands) - number :]
+            elif eqn.primitive.name == "cond":
+                inside = operands[1:]
+            elif len(operands) == number and "linear_solve" not in eqn.primitive.name:
+                inside = operands
             else:
                 inside = [any(operands)] * number
             if of_two(body, inside):
@@ -89,22 +97,58 @@ def kept_apart(gradient: Callable[..., Any], loss: Callable[..., Any]) -> Callab
 
     Args:
         gradient: a function of the same arguments.
-        loss: ``(params, items, mask) -> scalar``.
+        loss: ``(params, *data) -> scalar``, as ``(params, items, mask)``.
     """
 
-    def apart(params: Any, items: Any, mask: Any) -> Any:
-        program = jax.make_jaxpr(loss)(params, items, mask)
+    def apart(params: Any, *data: Any) -> Any:
+        program = jax.make_jaxpr(loss)(params, *data)
         first = len(jax.tree.leaves(params))
         varies = [i >= first for i in range(len(program.jaxpr.invars))]
         if not grouped(program) and not of_two(program, varies):
-            return gradient(params, items, mask)
-        return jax.custom_batching.sequential_vmap(gradient)(params, items, mask)
+            return gradient(params, *data)
+        return jax.custom_batching.sequential_vmap(gradient)(params, *data)
 
     return apart
 
 
-def _groups(eqn: Any) -> int:
-    return eqn.params["feature_group_count"] * eqn.params["batch_group_count"]
+def _derivative(eqn: Any) -> Any:
+    """The program of an equation and of its derivative, which is by the equation's own rule."""
+    given = [jnp.zeros(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
+    moving = [i for i, x in enumerate(given) if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+    def both(*moved: Any) -> Any:
+        def call(*moved: Any) -> list[Any]:
+            operands = list(given)
+            for i, x in zip(moving, moved, strict=True):
+                operands[i] = x
+            bound = eqn.primitive.get_bind_params(eqn.params)
+            # Releases of JAX before 0.9 hand out the functions in the parameters apart from them.
+            functions, params = bound if isinstance(bound, tuple) else ((), bound)
+            results = eqn.primitive.bind(*functions, *operands, **params)
+            return [x for x in results if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+        results, back = jax.vjp(call, *moved)
+        return back(results)
+
+    return jax.make_jaxpr(both)(*(given[i] for i in moving))
+
+
+def _holds(program: Any, asked: Callable[[Any], bool]) -> bool:
+    """Whether something is true of an equation anywhere in a program."""
+    return any(
+        asked(eqn) or any(_holds(body, asked) for body in _bodies(eqn))
+        for eqn in program.jaxpr.eqns
+    )
+
+
+def _has_groups(eqn: Any) -> bool:
+    if eqn.primitive.name != "conv_general_dilated":
+        return False
+    return eqn.params["feature_group_count"] * eqn.params["batch_group_count"] > 1
+
+
+def _has_rule(eqn: Any) -> bool:
+    return eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 def _bodies(eqn: Any) -> list[Any]:

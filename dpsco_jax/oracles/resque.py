@@ -40,7 +40,7 @@ from dpsco_jax._checks import (
     require_number,
     require_positive,
 )
-from dpsco_jax.oracles import Estimate, Oracle, gradients
+from dpsco_jax.oracles import Estimate, Oracle, _convolutions, gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users, user_loss
 
@@ -195,7 +195,8 @@ def sampled_user_gradient(objective: Objective, data: UserData) -> BatchGradient
     """
     require_instance("objective", objective, Objective)
     require_instance("data", data, UserData)
-    at_point = jax.grad(user_loss(objective))
+    loss = user_loss(objective)
+    at_point = _convolutions.kept_apart(jax.grad(loss), loss)
     users = num_users(data)
 
     def one_query(key: jax.Array, point: jax.Array) -> Any:

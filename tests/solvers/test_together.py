@@ -105,3 +105,13 @@ def test_a_number_of_users_that_is_none_is_refused(users):
     given = users if users == 5 else jnp.asarray(users)
     with pytest.raises(ValueError, match="num_users must be an array of one integer from 1 to 300"):
         concentrated_mean.concentration(jnp.zeros((300, 3)), 1.0, num_users=given)
+
+
+def test_turns_after_other_parts_have_keys_and_users_of_their_own():
+    turns = _together.Turns(None, lambda parts: None, None, None, None)
+    parts = _parts()
+    first = parts[0].num_users
+    places = _together.places_of(turns, parts, 3, 10)
+    assert places.numbers.tolist() == [3, 4]
+    assert places.firsts.tolist() == [10, 10 + first]
+    assert _together.places_of(turns, parts, 3, 10, False).firsts.tolist() == [10, 10]

@@ -102,7 +102,8 @@ class Program:
                 "normalization), which mixes examples; layer and group normalization work"
             )
         varies = [i >= self.num_leaves for i in range(len(self._program.in_avals))]
-        self.mixes = _convolutions.of_two(self._program, varies)
+        mixes = _convolutions.of_two(self._program, varies)
+        self.mixes = mixes or _convolutions.grouped_in_rules(self._program)
         (result,) = self._program.out_avals if len(self._program.out_avals) == 1 else (None,)
         scalar = (
             result is not None and result.shape == () and jnp.issubdtype(result.dtype, jnp.floating)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from dpsco_jax import _checks, _spread, _sums, transforms
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
-from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients, sampling
+from dpsco_jax.oracles import ByStep, Estimate, Oracle, _convolutions, gradients, sampling
 from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
 from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
 from dpsco_jax.problems.objective import Objective
@@ -98,7 +98,8 @@ def as_rows(plan: Any, data: ElementData | UserData) -> Any:
 
 def gradient_update(objective: Objective) -> Update:
     """The gradient of a unit's mean loss; zero for a unit without items."""
-    gradient = jax.grad(user_loss(objective))
+    loss = user_loss(objective)
+    gradient = _convolutions.kept_apart(jax.grad(loss), loss)
     return lambda _, params, items, mask: gradient(params, items, mask)
 
 

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax.mechanisms import selection
+from dpsco_jax.oracles import _convolutions
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
 from dpsco_jax.solvers.sampling._rows import power_below
@@ -84,7 +85,7 @@ def draw_cell(
     offsets = 0.5 * (upper - lower) * ((2 * places + 1 - cells) / cells)
     bounds = lipschitz * jnp.sqrt(jnp.sum(offsets * offsets, axis=1))
     unit = power_below(lipschitz * farthest(lower, upper, cells)) * _unit(users)
-    one_user = user_loss(objective)
+    one_user = _convolutions.kept_apart(user_loss(objective), user_loss(objective))
     axes = (None, 0, None if data.mask is None else 0)
 
     def values(point: Array) -> Array:
@@ -126,7 +127,9 @@ def draw_linear(
     dim, users = lower.shape[0], jax.tree.leaves(data.items)[0].shape[0]
     center, half = 0.5 * (lower + upper), 0.5 * (upper - lower)
     axes = (None, 0, None if data.mask is None else 0)
-    slopes = jax.vmap(jax.grad(user_loss(objective)), in_axes=axes)(center, data.items, data.mask)
+    loss = user_loss(objective)
+    slope = _convolutions.kept_apart(jax.grad(loss), loss)
+    slopes = jax.vmap(slope, in_axes=axes)(center, data.items, data.mask)
     slopes = jnp.asarray(slopes, jnp.float64)
     there = jnp.all(jnp.isfinite(slopes), axis=1, keepdims=True)
     slopes = jnp.where(there, slopes, 0.0)

@@ -21,6 +21,7 @@ import optax
 
 from dpsco_jax import _counts, transforms
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.oracles import _convolutions
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _together
@@ -148,7 +149,8 @@ def _steps(
     objective: Objective, num_groups: int, start: Any, step_size: Any
 ) -> tuple[tuple[Any, Any, jax.Array], Callable[..., Any]]:
     """Points, averages and their number at the start, and a step by one item of every group."""
-    gradient = jax.vmap(jax.grad(objective.loss))
+    slope = _convolutions.kept_apart(jax.grad(objective.loss), objective.loss)
+    gradient = jax.vmap(slope)
     project = jax.vmap(objective.domain.project)
 
     def step(carry: tuple[Any, Any, jax.Array], sample: tuple[Any, Any]) -> tuple[Any, None]:

@@ -48,6 +48,7 @@ from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import additive, private_selection
 from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
+from dpsco_jax.oracles import _convolutions
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -278,7 +279,7 @@ def select(
     # The points are the caller's, made by index: there is no start.
     _arguments.require_run(Plan, key, plan, objective, data, params=())
     _checks.require_callable("point", point)
-    one_user = user_loss(objective)
+    one_user = _convolutions.kept_apart(user_loss(objective), user_loss(objective))
     axes = (None, 0, None if data.mask is None else 0)
 
     def losses(index: jax.Array) -> jax.Array:

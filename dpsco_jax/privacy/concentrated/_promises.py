@@ -27,7 +27,7 @@ from dpsco_jax.privacy.concentrated._mean_sensitivity import (
 )
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY, TEST_ROUNDING
 from dpsco_jax.privacy.concentrated._request import Request
-from dpsco_jax.privacy.curves.composition import response_gaussian_mus
+from dpsco_jax.privacy.curves import _response_gaussian
 
 LEAST_KEEP_LEVEL = 0.505
 LEAST_MU = 1e-6
@@ -98,10 +98,10 @@ def promises(
     wrong = tests.wrong_pass(test, threshold - core, e1 / TEST_ROUNDING**2, SCORE_SENSITIVITY)
     rest = (delta if alone else delta - ever * wrong) / factor * np.ones_like(wrong)
     if accounting.is_closed_form(phase):
-        mu = response_gaussian_mus(e1, request.epsilon, rest) / math.sqrt(steps)
+        mu = _response_gaussian.mus(e1, request.epsilon, rest) / math.sqrt(steps)
     else:
         left = request.epsilon - np.log(factor)
-        total = response_gaussian_mus(np.zeros_like(rest), left, rest)
+        total = _response_gaussian.mus(np.zeros_like(rest), left, rest)
         response = np.expm1(e1) ** 2 * np.exp(-e1) if test == "fresh" else 0.0
         exponent = np.log1p(total**2 / (steps * effective_rate**2)) - np.log1p(response)
         mu = np.sqrt(np.maximum(exponent, LEAST_MU**2))

@@ -5,10 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: help run test test-types test-slow mutants lint format bench bench-gpu clean
+.PHONY: help environment run test test-types test-slow mutants lint format bench bench-gpu clean
 .DEFAULT_GOAL := help
 
 help:
+	@echo 'make environment what tests and lint need, installed at once'
 	@echo 'make run        the main experiment: user-level privacy against utility on real data'
 	@echo 'make test       the test suite (WORKERS=n processes)'
 	@echo 'make test-types the same with shapes and types of all annotations checked at run time'
@@ -23,10 +24,18 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, found " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 
+# Bytecode is left to the first import: half of what is installed is never imported.
+QUIETLY := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+
 # One stamp for each set of extras, remade when the project file or the constraints change.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	$(BIN)/python -m pip install $(QUIETLY) --editable '.[$*]'
 	@touch $@
+
+# All that `make lint` and `make test` need, at once, which takes half as long as set by set.
+environment: | $(VENV)/bin/python
+	$(BIN)/python -m pip install $(QUIETLY) --editable '.[lint,test]'
+	@touch $(VENV)/.installed-lint $(VENV)/.installed-experiments $(VENV)/.installed-test
 
 run: $(VENV)/.installed-experiments
 	$(BIN)/python -m experiments run user-level-tradeoff

@@ -67,6 +67,7 @@ def test_the_most_steps_and_the_largest_probability():
     assert privacy.calibrate_sampling_probability(10.0, 1e-6, 10.0, 1) == 1.0
 
 
+@pytest.mark.slow
 def test_steps_and_probability_in_a_program():
     steps = jax.jit(privacy.calibrate_num_steps)(1.0, 1e-6, 1.5, 0.01)
     assert jnp.issubdtype(steps.dtype, jnp.integer)

@@ -67,7 +67,7 @@ def test_fractional_orders_match_mpmath_and_are_never_below():
     rng = np.random.default_rng(1)
     for sigma, q in zip(sigmas, rates, strict=True):
         rdp, exact = poisson_subsampled_gaussian(sigma, q).rdp, is_exact(sigma, q)
-        for i in rng.choice(broken[exact[broken]], 2):
+        for i in rng.choice(broken[exact[broken]], 1):
             error = _relative_error(rdp[i], sampled_gaussian_rdp(ORDERS[i], sigma, q))
             assert 0.0 <= error <= 1e-10, (sigma, q, ORDERS[i])
 

@@ -91,6 +91,7 @@ def test_without_noise_it_finds_the_minimum():
     assert 0 <= value - optimum.value < 0.02 * start
 
 
+@pytest.mark.slow
 def test_the_radius_finds_its_quantile():
     plan = dataclasses.replace(_plan(num_steps=150), noise_multiplier=1e-3, quantile=0.6)
     solution = RUN(jax.random.key(0), plan)
@@ -130,6 +131,7 @@ def test_rare_columns_are_learned_where_isotropic_noise_drowns_them():
     assert jnp.mean(ours) - least < 0.8 * (jnp.min(jnp.mean(theirs, axis=1)) - least)
 
 
+@pytest.mark.slow
 def test_dense_rows_and_batches_of_plans():
     rng = np.random.default_rng(1)
     features = rng.normal(size=(USERS, ITEMS, 5)) * [1.0, 0.3, 0.1, 0.1, 0.1]

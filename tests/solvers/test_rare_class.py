@@ -303,6 +303,7 @@ def _labels(ones):
     return lambda users, items: jnp.zeros((users, items)).at[: int(ones * users)].set(1.0)
 
 
+@pytest.mark.slow
 def test_stages_are_given_what_the_released_intercept_says(monkeypatch):
     plan, seen = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=1e-3)
     share = float(jax.nn.sigmoid(-4.0))
@@ -334,6 +335,7 @@ def test_the_labels_have_no_part_in_it_but_by_the_released_intercept(monkeypatch
         assert float(mine[4].mean) == float(theirs[4].mean) < 0.25
 
 
+@pytest.mark.slow
 def test_a_column_that_is_not_the_constant_one_says_nothing_of_classes(monkeypatch):
     """Rows that were longer than their bound are made shorter, and the constant with them."""
     quiet = {"start_multiplier": 1e-3, "radius_multiplier": 1e-3}

@@ -209,8 +209,7 @@ def test_auto_predicts_for_a_matrix_what_it_did_without_a_linear_model():
     ("items", "smoothed"),
     [
         (3, False),
-        (1, True),
-        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1, False), (3, True))),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1, False), (1, True), (3, True))),
     ],
 )
 def test_other_solvers_take_the_same_steps_with_the_closed_form(items, smoothed):

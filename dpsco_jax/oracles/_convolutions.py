@@ -3,8 +3,8 @@
 What it computes: whether a program holds convolutions whose gradients XLA computes together for all
 examples of a batch; and a map over examples that keeps them apart.
 
-Source: none; found by search. XLA on a CPU and on a GPU turns a convolution with groups of a batch
-(``batch_group_count``) into one of everything with everything, in which what does not belong together is
+Source: none; found by search on a CPU, and done on every platform. A convolution with groups of a batch
+(``batch_group_count``) becomes one of everything with everything, in which what does not belong together is
 multiplied by zero. That is right for numbers, but zero times NaN or infinity is NaN: one example that is not
 finite makes the gradients of all others NaN. JAX makes such convolutions where it takes the derivative in the
 kernel of a grouped convolution, or in the kernels of a batch in which every example has one of its own; and

@@ -175,7 +175,7 @@ FAULTS = (
           "transforms.privatize(aggregate, key, self.noise_multiplier / 2, self.scheme)",
           rows("item_group_privacy, full", "item_group_privacy, sampled")),
     Fault("ReSQue: a quarter of the noise", "solvers/resque/_calls.py",
-          "deviations.append(_HEAD_ROOM * setting.lipschitz",
+          "deviations.append(HEAD_ROOM * setting.lipschitz",
           "deviations.append(0.25 * setting.lipschitz", rows("resque_erm", "ball_accelerated_erm")),
     Fault("ReSQue: one noise for all phases", "solvers/resque/_calls.py",
           "noise = jax.random.fold_in(noise_key, index)", "noise = jax.random.fold_in(noise_key, 0)",

@@ -29,7 +29,7 @@ FAULTS = (
           "lax.fori_loop(0, sizes.num_phases, phase", "lax.fori_loop(0, len(sizes.phase_count), phase",
           (_BALLS,)),
     Fault("blocks as turns: a quarter of the noise", _CALLS,
-          "noises = _calls._HEAD_ROOM *", "noises = 0.25 *", (_BALLS, *_BALL_ROWS)),
+          "noises = _calls.HEAD_ROOM *", "noises = 0.25 *", (_BALLS, *_BALL_ROWS)),
     Fault("blocks as turns: levels have the same users", _CALLS,
           "(jax.random.split(key, count))[:, 0]", "(jax.random.split(key, 1).repeat(count))[:, 0]",
           (_BALLS,)),

@@ -16,7 +16,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, LinearModel, OneHot
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _calls as calls
-from dpsco_jax.solvers.resque import _levels
+from dpsco_jax.solvers.resque import _levels, _queries
 
 DIM, USERS, ITEMS, RHO = 4, 600, 2, 0.1
 RADIUS = RHO / 8
@@ -60,9 +60,9 @@ def _minimizer(regularization):
 @functools.partial(jax.jit, static_argnums=0)
 def _gradients(model, data, key, users, offset):
     setting = SETTING._replace(model=model, data=data)
-    queries = calls._query(key, setting, users, jnp.zeros(DIM))
+    queries = _queries.query(key, setting, users, jnp.zeros(DIM))
     rows = jnp.arange(len(users))
-    return jax.vmap(lambda j: calls._gradient(setting, queries, j, offset))(rows)
+    return jax.vmap(lambda j: _queries.gradient(setting, queries, j, offset))(rows)
 
 
 def test_two_numbers_in_place_of_a_shift_are_unbiased_far_from_the_center():
@@ -120,8 +120,8 @@ def test_a_call_is_the_printed_recursion():
         key
     )
     users = jax.jit(lambda k: calls._draw_users(k, SETTING, (calls.Level(size, 1.0),)))(users_key)
-    queries = jax.jit(lambda k: calls._query(k, SETTING, users, center))(shifts_key)
-    gradient = jax.jit(lambda j, v: calls._gradient(SETTING, queries, j, v))
+    queries = jax.jit(lambda k: _queries.query(k, SETTING, users, center))(shifts_key)
+    gradient = jax.jit(lambda j, v: _queries.gradient(SETTING, queries, j, v))
 
     def inside(v):
         return v * min(1.0, RADIUS / max(np.linalg.norm(v), 1e-30))

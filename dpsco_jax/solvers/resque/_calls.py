@@ -5,10 +5,7 @@ the users, smoothed by N(0, ρ²I). ``localized`` is a pass of SGD in phases: ph
 length η_i = η/4^i with gradients queried around the centre and reweighted to the iterate, averages its
 iterates and adds Gaussian noise of deviation L·η_i/β. ``strongly_convex`` does so in growing levels.
 
-All queries of a call are one parallel round before the first step. The loss of an item is link(⟨a, x⟩): its
-slope at c + ξ needs ⟨a, ξ⟩ alone, and the weight exp(⟨v, ξ⟩/ρ² - ‖v‖²/(2ρ²)) needs ⟨v, ξ⟩, which given ⟨a, ξ⟩
-is normal with mean ⟨v, a⟩·⟨a, ξ⟩/‖a‖² and variance ρ²·(‖v‖² - ⟨v, a⟩²/‖a‖²). So two normal numbers stand for
-the ``dim`` of a shift, and gradients and weights have the same joint law. Every item has its own shift.
+All queries of a call are one parallel round before the first step (``_queries``).
 
 Source: thesis, Algorithms 8 and 9 (``localized``) and 10 (``strongly_convex``), with these corrections: T is
 a power of two not above the budget of queries, every phase starts inside of the ball, the result is projected
@@ -26,8 +23,7 @@ Memory of the features of T users.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,56 +31,20 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax.geometry import _moves
-from dpsco_jax.geometry.domains import Domain
-from dpsco_jax.mechanisms import _draws, additive
-from dpsco_jax.oracles import _linear_rows, sampling
-from dpsco_jax.oracles.linear import LinearData
-from dpsco_jax.problems.objective import LinearModel
+from dpsco_jax.mechanisms import additive
+from dpsco_jax.oracles import sampling
 from dpsco_jax.solvers.resque._levels import Level, reaches
+from dpsco_jax.solvers.resque._queries import Queries, Setting, gradient, query
 
 # Pays for the rounding of the gradients' norms, weights and step sizes.
-_HEAD_ROOM = 1.0 + 2.0**-16
+HEAD_ROOM = 1.0 + 2.0**-16
 
 # Where a step is too small for float32 it vanishes; the noise that would cover it must not vanish with it.
-_LEAST_DEVIATION = 1e-25
+LEAST_DEVIATION = 1e-25
 
 # C of the reach of the levels: the one of the theorem, and the one that measures best.
 PROVED_CONSTANT = 16.0
 BEST_CONSTANT = 1.5
-
-
-class Setting(NamedTuple):
-    """What all calls of a run have in common.
-
-    Attributes:
-        model: the linear model of the loss; static.
-        data: of ``oracles.linear.prepare``.
-        radius: r, of the balls.
-        smoothing_radius: ρ, standard deviation of a shift in each coordinate.
-        lipschitz: L, of every user's loss on all of space.
-        replacement: whether a user may be drawn several times in a call; static.
-        domain: with ``moves``; ``None`` for all of space. Static.
-    """
-
-    model: LinearModel
-    data: LinearData
-    radius: ArrayLike
-    smoothing_radius: ArrayLike
-    lipschitz: ArrayLike
-    replacement: bool = False
-    domain: Domain | None = None
-
-
-class _Queries(NamedTuple):
-    """A round of queries: for each of the T - 1 steps a user's rows and how the loss slopes along them."""
-
-    rows: LinearData
-    slopes: Array  # [steps, items]: derivative over the number of items, at the shifted point
-    inverse_norms: Array  # [steps, items]
-    along: Array  # [steps, items]: the shift along the row, over ρ
-    across: (
-        Array  # [steps, items]: the shift along the rest of whatever it is multiplied with, over ρ
-    )
 
 
 def localized(
@@ -166,7 +126,7 @@ def _run(
 ) -> Array:
     """Localized calls on one ball, one after another: one round of queries, one loop over all phases."""
     users_key, shifts_key, noise_key = jax.random.split(key, 3)
-    queries = _query(shifts_key, setting, _draw_users(users_key, setting, calls), center)
+    queries = query(shifts_key, setting, _draw_users(users_key, setting, calls), center)
     dim = center.shape[0]
     counts, sizes, deviations = [], [], []
     for level, reach in zip(calls, far, strict=True):
@@ -177,7 +137,7 @@ def _run(
         for i in range(1, level.num_queries.bit_length()):
             counts.append(level.num_queries >> i)
             sizes.append(step * 0.25**i)
-            deviations.append(_HEAD_ROOM * setting.lipschitz * sizes[-1] / level_beta)
+            deviations.append(HEAD_ROOM * setting.lipschitz * sizes[-1] / level_beta)
     pull = 0.0 if anchor is None else regularization * (anchor - center)
 
     def phase(offset: Array, which: tuple[Array, ...]) -> tuple[Array, None]:
@@ -185,16 +145,16 @@ def _run(
         return moved, None
 
     firsts = [sum(counts[:i]) for i in range(len(counts))]
-    noises = jnp.maximum(jnp.asarray(deviations), _LEAST_DEVIATION)
+    noises = jnp.maximum(jnp.asarray(deviations), LEAST_DEVIATION)
     phases = (jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes)), noises)
     end, _ = lax.scan(phase, start - center, phases)
-    return center + _inside(setting, center, end)
+    return center + inside(setting, center, end)
 
 
 def released(
     noise_key: Array,
     setting: Setting,
-    queries: _Queries,
+    queries: Queries,
     center: Array,
     offset: Array,
     which: tuple[Array, ...],
@@ -214,7 +174,7 @@ def released(
         pull: λ times the way from the centre to the anchor.
     """
     index, first, count, size, deviation = which
-    begin = _inside(setting, center, offset)
+    begin = inside(setting, center, offset)
     mean = _mean_move(setting, queries, center, begin, first, count, size, regularization, pull)
     noise = jax.random.fold_in(noise_key, index)
     return begin + additive.gaussian(noise, mean, deviation)
@@ -222,7 +182,7 @@ def released(
 
 def _mean_move(
     setting: Setting,
-    queries: _Queries,
+    queries: Queries,
     center: Array,
     begin: Array,
     first: ArrayLike,
@@ -247,8 +207,8 @@ def _mean_move(
 
     def row(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         moved, total = carry
-        gradient = _gradient(setting, queries, j, begin + moved)
-        stepped = jnp.asarray(shrink * (moved - size * (gradient - toward)))
+        slope = gradient(setting, queries, j, begin + moved)
+        stepped = jnp.asarray(shrink * (moved - size * (slope - toward)))
         stepped = stepped if into is None else into(stepped)
         stepped = _moves.drawn_back(begin, setting.radius**2, excess, stepped)
         return stepped, total + moved
@@ -278,53 +238,7 @@ def _draw_users(key: Array, setting: Setting, calls: tuple[Level, ...]) -> Array
     return jnp.concatenate([drawn[:size] for drawn, size in zip(samples, needed, strict=True)])
 
 
-def _query(
-    key: Array,
-    setting: Setting,
-    users: Array,
-    center: Array,
-    normal: Callable[..., Array] = _draws.normal,
-) -> _Queries:
-    """One parallel round: the slopes of the drawn users' losses at the centre plus their shifts.
-
-    Args:
-        key: of the shifts.
-        setting: of the call.
-        users: positions of all drawn users.
-        center: of the ball.
-        normal: ``normal(key, shape, dtype)``, of standard Gaussian variables.
-    """
-    rows = jax.tree.map(lambda x: x.at[users].get(mode="promise_in_bounds"), setting.data)
-    along_key, across_key = jax.random.split(key)
-    along = normal(along_key, rows.labels.shape, center.dtype)
-    across = normal(across_key, rows.labels.shape, center.dtype)
-    entry = _linear_rows.entry(setting.model, rows)
-    if _linear_rows.is_sparse(rows):
-        present = jnp.sum(rows.features < center.shape[0], axis=-1, dtype=center.dtype)
-        norms = entry * jnp.sqrt(present)
-    else:
-        norms = jnp.linalg.norm(rows.features, axis=-1)
-    everyone = jnp.ones(len(users), bool)
-    offsets = jnp.asarray(setting.smoothing_radius * norms * along)
-    relative, unit = _linear_rows.slopes(setting.model, center, rows, everyone, offsets)
-    inverse = jnp.where(norms > 0, 1.0 / jnp.where(norms > 0, norms, 1.0), 0.0)
-    return _Queries(rows, relative * unit[:, None], inverse, along, across)
-
-
-def _gradient(setting: Setting, queries: _Queries, j: Array, v: Array) -> Array:
-    """The mean over the items of user j of weight times gradient, at the centre plus v."""
-    rows = jax.tree.map(lambda x: x[j][None], queries.rows)
-    dots = _linear_rows.dots(setting.model, v, rows)[0]
-    towards = dots * queries.inverse_norms[j] / setting.smoothing_radius
-    square = jnp.vdot(v, v) / setting.smoothing_radius**2
-    rest = jnp.sqrt(jnp.maximum(square - towards**2, 0.0))
-    log_weight = towards * queries.along[j] + rest * queries.across[j] - 0.5 * square
-    coefficients = queries.slopes[j] * jnp.exp(log_weight)
-    sums = _linear_rows.row_sums(coefficients[None], rows, v.shape[0])[0, : v.shape[0]]
-    return _linear_rows.entry(setting.model, rows) * sums
-
-
-def _inside(setting: Setting, center: Array, offset: Array) -> Array:
+def inside(setting: Setting, center: Array, offset: Array) -> Array:
     """The offset of a point of the ball: nearest in the domain first, then nearest in the ball.
 
     Both maps bring no two points further apart, nor any point further from one of the intersection, which

@@ -29,7 +29,7 @@ from dpsco_jax._checks import require
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import _draws
 from dpsco_jax.oracles import _sampling_in_turn
-from dpsco_jax.solvers.resque import _calls
+from dpsco_jax.solvers.resque import _calls, _queries
 from dpsco_jax.solvers.resque._levels import Level, levels, reaches
 
 
@@ -167,7 +167,7 @@ def strongly_convex(
     users_key, shifts_key, noise_key = jax.random.split(key, 3)
     drawn = users.first + _draw_users(users_key, sizes, setting.replacement)
     normal = functools.partial(_normal, sizes.num_drawn)
-    queries = _calls._query(shifts_key, setting, drawn, center, normal)
+    queries = _queries.query(shifts_key, setting, drawn, center, normal)
     table = tuple(map(Level, jnp.asarray(sizes.num_queries), jnp.asarray(sizes.beta_factor)))
     constant = _calls.BEST_CONSTANT
     far = reaches(table, dim, beta, setting.lipschitz, regularization, setting.radius, constant)
@@ -175,8 +175,8 @@ def strongly_convex(
     longest = jnp.minimum(1.0 / jnp.sqrt(sizes.num_queries), betas / math.sqrt(dim))
     steps = (jnp.stack(far) / setting.lipschitz) * longest
     lengths = steps[sizes.phase_level] * sizes.phase_scale
-    noises = _calls._HEAD_ROOM * setting.lipschitz * lengths / betas[sizes.phase_level]
-    noises = jnp.maximum(noises, _calls._LEAST_DEVIATION)
+    noises = _calls.HEAD_ROOM * setting.lipschitz * lengths / betas[sizes.phase_level]
+    noises = jnp.maximum(noises, _calls.LEAST_DEVIATION)
     pull = regularization * (anchor - center)
 
     def phase(i: Array, offset: Array) -> Array:
@@ -186,7 +186,7 @@ def strongly_convex(
         )
 
     end = lax.fori_loop(0, sizes.num_phases, phase, anchor - center)
-    return center + _calls._inside(setting, center, end)
+    return center + _calls.inside(setting, center, end)
 
 
 def _draw_users(key: Array, sizes: Sizes, replacement: bool) -> Array:

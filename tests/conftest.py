@@ -26,6 +26,8 @@ from tests.support.lowered import share_contexts
 
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_enable_x64", False)
+# Programs need not say which line made each of their operations: that is a twentieth of the time.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 share_contexts()
 
 

@@ -24,13 +24,9 @@ from jaxtyping import Int
 
 from dpsco_jax._checks import require, require_integer, require_key
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.oracles.sampling import (
-    UserSample,
-    _first_of_equals,
-    _pack,
-    _shuffled_where_undecided,
-    _stream_length,
-)
+from dpsco_jax.oracles._random_order import shuffled_where_undecided
+from dpsco_jax.oracles._streams import first_of_equals, pack, stream_length
+from dpsco_jax.oracles.sampling import UserSample
 
 
 @pytree
@@ -83,7 +79,7 @@ def stacked(sizes: Sequence[tuple[int, int]]) -> Draws:
     for population, batch in sizes:
         require_integer("batch_size", batch, 1, require_integer("num_users", population, 2) - 1)
     found = [_Sizes(*size) for size in sizes]
-    lengths = [_stream_length(size.num_users, size.few) for size in found]
+    lengths = [stream_length(size.num_users, size.few) for size in found]
     return Draws(
         most_users=max(size.num_users for size in found),
         most_drawn=max(size.batch_size for size in found),
@@ -125,7 +121,7 @@ def without_replacement(key: jax.Array, draws: Draws) -> UserSample:
             jnp.arange(draws.most_few) < draws.few, found, jnp.int32(draws.most_users)
         )
         kept = (places < draws.num_users).at[left_out].set(False, mode="drop")
-        return _in_random_order(order_key, _pack(kept, most), batch)
+        return _in_random_order(order_key, pack(kept, most), batch)
 
     def same() -> Int[jax.Array, "users"]:
         return jnp.pad(found, (0, most - draws.most_few))
@@ -146,11 +142,11 @@ def _different(key: jax.Array, draws: Draws) -> Int[jax.Array, "users"]:
         key, draw_key = jax.random.split(state[0])
         stream = jax.random.randint(draw_key, (draws.longest,), 0, draws.num_users, jnp.int32)
         # Whoever comes after the end of the stream is met before by nobody.
-        return key, stream, _first_of_equals(stream, draws.most_users) & counted
+        return key, stream, first_of_equals(stream, draws.most_users) & counted
 
     nothing = key, jnp.zeros(draws.longest, jnp.int32), jnp.zeros(draws.longest, bool)
     _, stream, is_new = jax.lax.while_loop(too_short, draw, nothing)
-    return stream[_pack(is_new, draws.most_few)]
+    return stream[pack(is_new, draws.most_few)]
 
 
 def _in_random_order(key: jax.Array, indices: jax.Array, size: jax.Array) -> jax.Array:
@@ -160,4 +156,4 @@ def _in_random_order(key: jax.Array, indices: jax.Array, size: jax.Array) -> jax
     words = jax.random.bits(sort_key, (2 * most,), jnp.uint32)
     # A user has one word of the first ``size`` and one of the next.
     bits = jnp.stack([words[:most], jax.lax.dynamic_slice_in_dim(words, size, most)])
-    return _shuffled_where_undecided(swap_key, bits, indices, size)
+    return shuffled_where_undecided(swap_key, bits, indices, size)

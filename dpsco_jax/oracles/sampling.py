@@ -33,16 +33,14 @@ the sample (of everybody, if the probability is traced).
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Int
 
 from dpsco_jax._checks import require_integer, require_key, require_probability
-from dpsco_jax.oracles import _binomial_counts
+from dpsco_jax.oracles import _binomial_counts, _random_order, _streams
 
 MOST_USERS = 2**31 - 1
 """Users of a population: their numbers are int32."""
@@ -50,16 +48,8 @@ MOST_USERS = 2**31 - 1
 # Users who are drawn at once; of more, what a draw takes would grow with their number.
 _BLOCK = 2**15
 
-# The chance that a stream is too short and has to be drawn again is below one in 10^4.
-_SPARE_DEVIATIONS = 4.0
-
-# Draws are sorted, which takes no memory for all users, where these are so many times more.
-_SORTED_BELOW = 16
-
 # Poisson samples are streams where users are so many times more than words; else users have coins.
 _STREAMED_BELOW = 8
-
-_Stream = tuple[jax.Array, jax.Array, jax.Array]  # key, draws, which of them are new
 
 
 class UserSample(NamedTuple):
@@ -99,55 +89,17 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
         draw_key, order_key = jax.random.split(key)
         left_out = without_replacement(draw_key, num_users, num_users - batch_size).indices
         kept = jnp.ones(num_users, bool).at[left_out].set(False)
-        packed = UserSample(_pack(kept, batch_size), batch_size)
+        packed = UserSample(_streams.pack(kept, batch_size), batch_size)
         return _in_random_order(order_key, packed, batch_size)
 
-    length = _stream_length(num_users, batch_size)
+    length = _streams.stream_length(num_users, batch_size)
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         stream = jax.random.randint(key, (length,), 0, num_users, jnp.int32)
-        return stream, _first_of_equals(stream, num_users)
+        return stream, _streams.first_of_equals(stream, num_users)
 
-    stream, is_new = _long_enough(key, draw, length, batch_size)
-    return UserSample(stream[_pack(is_new, batch_size)], batch_size)
-
-
-def _long_enough(
-    key: jax.Array,
-    draw: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
-    length: int,
-    size: int | jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """A stream with so many different users, drawn afresh until it has them; and which are new."""
-
-    def too_short(state: _Stream) -> jax.Array:
-        return jnp.sum(state[2]) < size
-
-    def once_more(state: _Stream) -> _Stream:
-        key, draw_key = jax.random.split(state[0])
-        return key, *draw(draw_key)
-
-    nothing = key, jnp.zeros(length, jnp.int32), jnp.zeros(length, bool)
-    return jax.lax.while_loop(too_short, once_more, nothing)[1:]
-
-
-def _first_of_equals(stream: jax.Array, num_users: int) -> jax.Array:
-    """Which numbers of a stream, each in [0, num_users), are not met before."""
-    length = len(stream)
-    if _SORTED_BELOW * length <= num_users:
-        return _first_by_sorting(stream)
-    positions = jnp.arange(length, dtype=jnp.int32)
-    earliest = jnp.full(num_users, length, jnp.int32).at[stream].min(positions)
-    return earliest[stream] == positions
-
-
-def _first_by_sorting(stream: jax.Array) -> jax.Array:
-    """The same without memory for all users: equal numbers are neighbours, in order of positions."""
-    length = len(stream)
-    positions = jnp.arange(length, dtype=jnp.int32)
-    numbers, places = jax.lax.sort((stream, positions), num_keys=2)
-    new = jnp.concatenate([jnp.ones(1, bool), numbers[1:] != numbers[:-1]])
-    return jnp.zeros(length, bool).at[places].set(new)
+    stream, is_new = _streams.long_enough(key, draw, length, batch_size)
+    return UserSample(stream[_streams.pack(is_new, batch_size)], batch_size)
 
 
 def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> UserSample:
@@ -189,7 +141,7 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
 
     if num_users <= _BLOCK:
         chosen = drawn(draw_key, num_users)
-        packed = UserSample(_pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
+        packed = UserSample(_streams.pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
         return _in_random_order(order_key, packed, sorted_users)
 
     def with_block(number: jax.Array, sample: UserSample) -> UserSample:
@@ -210,7 +162,7 @@ def _few_of_many(num_users: int, probability: float) -> _binomial_counts.Counts 
     if _STREAMED_BELOW * probability > 1:
         return None
     law = _binomial_counts.counts(num_users, probability)
-    is_short = _STREAMED_BELOW * _words_needed(num_users, max(law.most, 1)) <= num_users
+    is_short = _STREAMED_BELOW * _streams.words_needed(num_users, max(law.most, 1)) <= num_users
     return law if is_short else None
 
 
@@ -223,21 +175,15 @@ def _streamed(key: jax.Array, num_users: int, law: _binomial_counts.Counts) -> U
     size_key, stream_key = jax.random.split(key)
     size = _binomial_counts.draw(size_key, law)
     capacity = max(law.most, 1)
-    length = _words_needed(num_users, capacity)
+    length = _streams.words_needed(num_users, capacity)
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        stream = _users_of(jax.random.bits(key, (length,), jnp.uint32), num_users)
-        return stream, _first_by_sorting(stream) & (stream < num_users)
+        stream = _streams.users_of(jax.random.bits(key, (length,), jnp.uint32), num_users)
+        return stream, _streams.first_by_sorting(stream) & (stream < num_users)
 
-    stream, is_new = _long_enough(stream_key, draw, length, size)
+    stream, is_new = _streams.long_enough(stream_key, draw, length, size)
     # Numbers of nobody do not count, but whatever is in a sample is a valid index.
-    return UserSample(jnp.minimum(stream, num_users - 1)[_pack(is_new, capacity)], size)
-
-
-def _users_of(words: jax.Array, num_users: int) -> jax.Array:
-    """A user for each random word, every one for equally many words; ``num_users`` for those left over."""
-    each = min(2**32 // num_users, 2**32 - 1)
-    return jnp.minimum(words // jnp.uint32(each), jnp.uint32(num_users)).astype(jnp.int32)
+    return UserSample(jnp.minimum(stream, num_users - 1)[_streams.pack(is_new, capacity)], size)
 
 
 def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSample:
@@ -267,28 +213,7 @@ def _in_random_order(key: jax.Array, sample: UserSample, length: int) -> UserSam
     indices, size = sample
     sort_key, swap_key = jax.random.split(key)
     bits = jax.random.bits(sort_key, (2, length), jnp.uint32)
-    return UserSample(_shuffled_where_undecided(swap_key, bits, indices, size), size)
-
-
-def _shuffled_where_undecided(
-    key: jax.Array, bits: jax.Array, indices: jax.Array, size: int | jax.Array
-) -> jax.Array:
-    """The first ``size`` users sorted by their two words each; shuffled where that decides nothing."""
-    length = bits.shape[1]
-    places = jnp.arange(length, dtype=jnp.int32)
-    # Who does not count comes last: the sort is stable, and in the sample they are last already.
-    bits = jnp.where(places < size, bits, jnp.uint32(2**32 - 1))
-    high, low, first = jax.lax.sort((bits[0], bits[1], indices[:length]), num_keys=2)
-    equal = (high[1:] == high[:-1]) & (low[1:] == low[:-1]) & (places[1:] < size)
-    undecided = jnp.any(equal) | (size > length)
-
-    def swap(place: jax.Array, indices: jax.Array) -> jax.Array:
-        other = jax.random.randint(jax.random.fold_in(key, place), (), 0, place + 1)
-        here, there = indices[place], indices[other]
-        return indices.at[place].set(there).at[other].set(here)
-
-    indices = indices.at[:length].set(first)
-    return jax.lax.fori_loop(0, jnp.where(undecided, size, 0), swap, indices)
+    return UserSample(_random_order.shuffled_where_undecided(swap_key, bits, indices, size), size)
 
 
 def _seldom_exceeded(num_users: int, probability: float) -> int:
@@ -296,25 +221,3 @@ def _seldom_exceeded(num_users: int, probability: float) -> int:
     mean = num_users * min(probability, 1.0)
     spread = math.sqrt(mean * (1.0 - min(probability, 1.0)))
     return min(num_users, math.ceil(mean + 6.0 * spread) + 16)
-
-
-def _pack(chosen: jax.Array, size: int) -> jax.Array:
-    """The positions of the true entries at the front of an array of the given size, then zeros."""
-    rank = jnp.cumsum(chosen.astype(jnp.int32)) - 1
-    target = jnp.where(chosen, rank, size)
-    numbers = jnp.arange(len(chosen), dtype=jnp.int32)
-    return jnp.zeros(size, jnp.int32).at[target].set(numbers, mode="drop")
-
-
-def _stream_length(num_users: int, batch_size: int) -> int:
-    """How many draws to make: the mean of those needed, and a few standard deviations."""
-    repeated = np.arange(batch_size) / num_users
-    mean = np.sum(1 / (1 - repeated))
-    variance = np.sum(repeated / (1 - repeated) ** 2)
-    return math.ceil(mean + _SPARE_DEVIATIONS * math.sqrt(variance))
-
-
-def _words_needed(num_users: int, batch_size: int) -> int:
-    """How long a stream of ``_users_of`` is to be, of which some words are nobody's."""
-    users, kept = _stream_length(num_users, batch_size), 2**32 // num_users * num_users / 2**32
-    return math.ceil((users + _SPARE_DEVIATIONS * math.sqrt(users * (1 - kept))) / kept)

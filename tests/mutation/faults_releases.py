@@ -92,7 +92,7 @@ FAULTS = (
           "jnp.uint32) < threshold) | certain", "jnp.uint32) // 2 < threshold // 3 * 2) | certain",
           _SAMPLING),
     Fault("without replacement: users twice", "oracles/sampling.py",
-          "return UserSample(stream[_pack(is_new, batch_size)], batch_size)",
+          "return UserSample(stream[_streams.pack(is_new, batch_size)], batch_size)",
           "return UserSample(stream[:batch_size], batch_size)", _SAMPLING),
     Fault("local columns: a repeated column counts once", "oracles/_local_columns.py",
           "numbers.at[row, local.place].add(", "numbers.at[row, local.place].set(",

@@ -4,6 +4,7 @@ from tests.mutation import Fault
 
 _TESTS = ("tests/geometry/test_sums.py",)
 _SUMS = "_sums.py"
+_STREAMS, _ORDER = "oracles/_streams.py", "oracles/_random_order.py"
 _SAMPLING, _GHOST = "oracles/sampling.py", "oracles/_ghost_norms.py"
 _LAWS, _GHOSTS = ("tests/oracles/test_sampling.py",), ("tests/oracles/test_ghost_norms.py",)
 
@@ -46,26 +47,26 @@ FAULTS = (
     Fault("sums: noise meets the large part first", "mechanisms/additive.py",
           "return leaf.high + noised(leaf.low, leaf_key)",
           "return noised(leaf.high + leaf.low, leaf_key)", _TESTS),
-    Fault("samples: in the order of the users", _SAMPLING,
+    Fault("samples: in the order of the users", _ORDER,
           "    indices = indices.at[:length].set(first)\n", "", _LAWS),
-    Fault("samples: Poisson's in the order of the users, as sums see them", _SAMPLING,
+    Fault("samples: Poisson's in the order of the users, as sums see them", _ORDER,
           "    indices = indices.at[:length].set(first)\n", "",
           ("tests/geometry/test_sums.py::test_errors_of_users_chosen_for_their_places_do_not_add_up",)),
-    Fault("samples: of few of many a user may be drawn twice", _SAMPLING,
+    Fault("samples: of few of many a user may be drawn twice", _STREAMS,
           "numbers[1:] != numbers[:-1]", "numbers[1:] >= numbers[:-1]", _LAWS),
-    Fault("samples: of few of many the last of equal draws counts", _SAMPLING,
+    Fault("samples: of few of many the last of equal draws counts", _STREAMS,
           "at[places].set(new)", "at[places].set(jnp.roll(new, -1))", _LAWS),
     Fault("samples: of more than half in the order of the users", _SAMPLING,
           "return _in_random_order(order_key, packed, batch_size)", "return packed", _LAWS),
-    Fault("samples: users with the same bits stay in their order", _SAMPLING,
+    Fault("samples: users with the same bits stay in their order", _ORDER,
           "undecided = jnp.any(equal) | (size > length)", "undecided = size > length", _LAWS),
-    Fault("samples: what is longer is sorted in part", _SAMPLING,
+    Fault("samples: what is longer is sorted in part", _ORDER,
           "undecided = jnp.any(equal) | (size > length)", "undecided = jnp.any(equal)", _LAWS),
-    Fault("samples: nobody keeps a place in a shuffle", _SAMPLING,
+    Fault("samples: nobody keeps a place in a shuffle", _ORDER,
           "(), 0, place + 1)", "(), 0, jnp.maximum(place, 1))", _LAWS),
-    Fault("samples: who does not count is sorted too", _SAMPLING,
+    Fault("samples: who does not count is sorted too", _ORDER,
           "    bits = jnp.where(places < size, bits, jnp.uint32(2**32 - 1))\n", "", _LAWS),
-    Fault("samples: ties of who does not count, and no others", _SAMPLING,
+    Fault("samples: ties of who does not count, and no others", _ORDER,
           "& (places[1:] < size)", "& (places[1:] >= size)", _LAWS),
     Fault("sums: draws with replacement count as users", "oracles/chunks.py",
           "    return len(sample.indices)\n", "    return jax.tree.leaves(data)[0].shape[0]\n", _TESTS),

@@ -3,7 +3,8 @@
 from tests.mutation import Fault
 
 _SCHEDULE, _WORK, _STORE = "sweeps/_schedule.py", "sweeps/_work.py", "sweeps/store.py"
-_RAY, _CODE, _VERSIONS = "sweeps/ray_cluster.py", "sweeps/_code.py", "sweeps/versions.py"
+_RAY, _WORKERS = "sweeps/ray_cluster.py", "sweeps/_ray_crew.py"
+_CODE, _VERSIONS = "sweeps/_code.py", "sweeps/versions.py"
 _ENGINE = ("tests/sweeps/test_engine.py",)
 _STORED = ("tests/sweeps/test_store.py",)
 _CREW = ("tests/sweeps/test_ray_crew.py",)
@@ -33,19 +34,19 @@ FAULTS = (
           'content.update(f"{path.relative_to(root).as_posix()}\\0".encode())', "pass", _NAMES),
     Fault("sweeps: flags of XLA are not compared", _VERSIONS,
           'os.environ.get("XLA_FLAGS", "")', '""', _NAMES),
-    Fault("sweeps: modules beside are not compared", _RAY,
+    Fault("sweeps: modules beside are not compared", _WORKERS,
           "found = _comparable(versions()) | _labelled(_code.named(names))",
           "found = _comparable(versions())", _CREW),
     Fault("sweeps: a module that is missing is no difference", _CODE,
           'else "missing"', 'else _hash(Path(__file__))', _NAMES),
-    Fault("sweeps: the cluster is shut down under those who wait", _RAY,
+    Fault("sweeps: the cluster is shut down under those who wait", _WORKERS,
           "self._lock.wait_for(lambda: self._inside == 0, _SECONDS_TO_END)", "pass", _CREW),
-    Fault("sweeps: whoever comes late still asks", _RAY,
+    Fault("sweeps: whoever comes late still asks", _WORKERS,
           "            if self._closed:\n                raise",
           "            if False:\n                raise", _CREW),
     Fault("sweeps: another cluster is taken", _RAY,
           "if there != self.address:", "if False:", _CREW),
-    Fault("sweeps: workers lie on two nodes", _RAY,
+    Fault("sweeps: workers lie on two nodes", _WORKERS,
           'places = node.get("CPU", 0.0) // cpus', 'places = node.get("CPU", 0.0) / cpus + 0.5', _CREW),
     Fault("sweeps: a share too many", "sweeps/shares.py",
           "% self.total == self.number - 1", "% (self.total + 1) == self.number - 1",

@@ -74,7 +74,7 @@ FAULTS = (
     Fault("draws of turns: those left out are of the largest population", _DRAWS,
           "(places < draws.num_users).at", "(places < draws.most_users).at", (_USERS,)),
     Fault("draws of turns: more than half in the order of the users", _DRAWS,
-          "return _in_random_order(order_key, _pack(kept, most), batch)", "return _pack(kept, most)",
+          "return _in_random_order(order_key, pack(kept, most), batch)", "return pack(kept, most)",
           (_USERS,)),
     Fault("turns inside of turns: users of the first outer turn", "solvers/combinators/_composite_turns.py",
           "firsts=first + turn.inside.firsts", "firsts=turn.inside.firsts", (*_SCO, _INSIDE)),

@@ -68,7 +68,7 @@ def test_all_orders_of_poisson_samples_are_equally_likely(monkeypatch, bits, sor
     if sorted_users is None:
         _always_streamed(monkeypatch)
         if bits < 32:
-            monkeypatch.setattr(sampling, "_words_needed", lambda *_: 5)
+            monkeypatch.setattr(sampling._streams, "words_needed", lambda *_: 5)
     else:
         _with_bits(monkeypatch, bits)
         monkeypatch.setattr(sampling, "_seldom_exceeded", lambda *_: sorted_users)
@@ -116,8 +116,8 @@ def test_draws_are_told_apart_by_sorting_as_by_a_list_of_all_users(monkeypatch):
     seen = {}
     wanted = [seen.setdefault(user, place) == place for place, user in enumerate(stream.tolist())]
     for below in (0, 10**6):  # always, and never by sorting
-        monkeypatch.setattr(sampling, "_SORTED_BELOW", below)
-        found = sampling._first_of_equals(jnp.asarray(stream), 50)
+        monkeypatch.setattr(sampling._streams, "_SORTED_BELOW", below)
+        found = sampling._streams.first_of_equals(jnp.asarray(stream), 50)
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -130,7 +130,9 @@ def test_few_of_many_are_drawn_without_memory_for_all():
 
 
 def test_streams_that_are_too_short_are_drawn_again_without_a_bias(monkeypatch):
-    monkeypatch.setattr(sampling, "_stream_length", lambda num_users, batch_size: batch_size)
+    monkeypatch.setattr(
+        sampling._streams, "stream_length", lambda num_users, batch_size: batch_size
+    )
     sample = _draw(lambda key: sampling.without_replacement(key, 6, 3).indices, seed=1)
     subsets, counts = _subsets(sample)
     assert len(subsets) == 20
@@ -233,16 +235,18 @@ def test_a_user_has_equally_many_words_and_the_others_are_nobodys():
         wanted |= {word: num_users for word in (num_users * each, 2**32 - 1) if word < 2**32}
         if num_users * each == 2**32:
             wanted[2**32 - 1] = num_users - 1
-        found = sampling._users_of(jnp.asarray(np.array([*wanted], np.uint32)), num_users)
+        found = sampling._streams.users_of(jnp.asarray(np.array([*wanted], np.uint32)), num_users)
         np.testing.assert_array_equal(found, [*wanted.values()])
 
 
 def test_words_that_are_nobodys_are_skipped(monkeypatch):
     """A quarter of two bits is: the law is uniform on the other three, and nobody is not in a sample."""
     _always_streamed(monkeypatch)
-    exact = sampling._users_of
-    monkeypatch.setattr(sampling, "_users_of", lambda words, n: exact(words, n + 1))
-    monkeypatch.setattr(sampling, "_words_needed", lambda num_users, batch_size: 4 * batch_size)
+    exact = sampling._streams.users_of
+    monkeypatch.setattr(sampling._streams, "users_of", lambda words, n: exact(words, n + 1))
+    monkeypatch.setattr(
+        sampling._streams, "words_needed", lambda num_users, batch_size: 4 * batch_size
+    )
     sample = _draw(lambda key: sampling.poisson(key, 3, 0.5), seed=4, draws=8_000)
     indices, size = np.asarray(sample.indices), np.asarray(sample.size)
     assert indices.min() >= 0
@@ -259,7 +263,7 @@ def test_how_many_are_drawn_has_another_key_than_who(monkeypatch):
         keys.append(key)
         raise StopIteration
 
-    monkeypatch.setattr(sampling, "_long_enough", stop)
+    monkeypatch.setattr(sampling._streams, "long_enough", stop)
     with pytest.raises(StopIteration):
         sampling.poisson(key, 10**6, 1e-6)
     words = {tuple(jax.random.key_data(each).tolist()) for each in [*keys, key]}
@@ -276,7 +280,7 @@ def test_streams_are_where_they_cost_less_than_coins():
         law = sampling._few_of_many(n, q)
         assert capacity(n, q) == law.most
         assert law == sampling._binomial_counts.counts(n, q)  # of this very float, in float64
-        assert 8 * sampling._words_needed(n, law.most) <= n
+        assert 8 * sampling._streams.words_needed(n, law.most) <= n
     for n, q in ((10**6, 0.125), (300, 0.01), (10, 0.5), (8, 1.0)):
         assert sampling._few_of_many(n, q) is None
         assert capacity(n, q) == n

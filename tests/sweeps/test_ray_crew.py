@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from dpsco_jax.sweeps import _code, ray_cluster
+from dpsco_jax.sweeps import _code, _ray_crew
 from dpsco_jax.sweeps.executors import NoWorkersError, WorkerLostError
 from dpsco_jax.sweeps.ray_cluster import Ray
 from tests.sweeps.fake_ray import FakeRay
@@ -30,13 +30,14 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _no_bench(monkeypatch):
-    monkeypatch.setattr(ray_cluster, "Bench", Bench)
-    monkeypatch.setattr(ray_cluster.jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(_ray_crew, "Bench", Bench)
+    monkeypatch.setattr(_ray_crew.jax.config, "update", lambda *_: None)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
 
-def crew_of(ray, **options):
-    crew = ray_cluster._RayCrew(Ray(None, **options), ray, EXPERIMENT, 1.0, connected=True)
+def crew_of(ray, cpus=1, gpus=0, patience=120.0):
+    place = _ray_crew.Place(cpus, gpus, None, patience)
+    crew = _ray_crew.RayCrew(place, ray, EXPERIMENT, 1.0, connected=True)
     crew.begin()
     return crew
 
@@ -46,7 +47,7 @@ def crew_of(ray, **options):
 )
 def test_no_worker_lies_on_two_nodes(cpus, gpus, expected):
     ray = FakeRay(({"CPU": 3.0, "GPU": 1.0}, {"CPU": 3.0}, {"memory": 1.0}))
-    crew = crew_of(ray, cpus_per_worker=cpus, gpus_per_worker=gpus)
+    crew = crew_of(ray, cpus, gpus)
     assert crew.size == expected
     assert crew.device == ("1 x fake" if expected == 1 else f"1 x fake, {expected} workers")
 
@@ -89,15 +90,15 @@ def test_whoever_waits_for_ray_is_out_before_it_is_shut_down():
     ],
 )
 def test_a_worker_with_other_code_or_flags_is_refused(monkeypatch, change, message):
-    real = ray_cluster.versions
-    begin = ray_cluster._Remote.begin
+    real = _ray_crew.versions
+    begin = _ray_crew._Remote.begin
 
     def elsewhere(self, *arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(ray_cluster, "versions", lambda: real() | change)
+            patch.setattr(_ray_crew, "versions", lambda: real() | change)
             return begin(self, *arguments)
 
-    monkeypatch.setattr(ray_cluster._Remote, "begin", elsewhere)
+    monkeypatch.setattr(_ray_crew._Remote, "begin", elsewhere)
     with pytest.raises(
         NoWorkersError, match=f"workers must have what the driver has, got {message}"
     ):

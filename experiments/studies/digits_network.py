@@ -297,6 +297,6 @@ def _draw(best: pd.DataFrame, study: DigitsNetwork, stem: Path) -> None:
         panel.set_title("digits, three images a user, 480 users", loc="left")
         panel.set_ylabel("test accuracy")
         log_ticks(panel.xaxis, list(study.epsilons))
-        panel.set_xlabel(f"user-level ε (δ = {study.delta:g}); bars: 95 % interval over noise")
+        panel.set_xlabel(f"user-level ε (δ = {study.delta:g}); bars: 95 %")
         shared_legend(figure, [panel])
         save(figure, stem)

@@ -248,3 +248,15 @@ def test_means_of_other_kinds_are_not_stacked():
         assert _clipped_turns.kind(other) != _clipped_turns.kind(mean)
         with pytest.raises(ValueError, match="of_parts must be of one kind"):
             _clipped_turns.stacked([mean, other])
+
+
+@pytest.mark.parametrize(
+    "change", [{"clip_norm": 0.0}, {"smoothing_radius": -1.0}, {"stage_length": 0}]
+)
+def test_numbers_of_a_turn_out_of_their_range_are_refused_by_name(change):
+    parts = _parts((16, 8))
+    (name,) = change
+    with pytest.raises(ValueError, match=name):
+        _accelerated_turns.turns_of(parts).stacked(
+            (parts[0], dataclasses.replace(parts[1], **change))
+        )

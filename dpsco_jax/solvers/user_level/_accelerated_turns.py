@@ -114,6 +114,10 @@ def _stacked(parts: Sequence[Plan]) -> _Turn:
     def all_of(name: str) -> Any:
         return _together.column([getattr(part, name) for part in parts])
 
+    for part in parts:
+        _checks.require_integer("stage_length", part.stage_length, 1)
+        _checks.require_positive("clip_norm", part.clip_norm)
+        _checks.require_nonnegative("smoothing_radius", part.smoothing_radius)
     clipped = isinstance(parts[0].releases, GaussianReleases)
     return _Turn(
         form=_form(parts[0]),
@@ -138,6 +142,8 @@ def _means(parts: Sequence[Plan]) -> _Mean:
     def all_of(name: str) -> Any:
         return _together.column([getattr(part, name) for part in parts])
 
+    for part in parts:
+        _checks.require_positive("radius", part.radius)
     return _Mean(
         chunk_size=parts[0].chunk_size,
         reach=parts[0].reach,

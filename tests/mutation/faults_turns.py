@@ -102,7 +102,7 @@ FAULTS = (
           "turns.solver(key_of(key, i), part", "turns.solver(key_of(key, 0 * i), part", (_KEYS,)),
     Fault("turns: a run goes on after a part that came after a halt", "solvers/_together.py",
           "over = stopped | (status != int(Status.OK))", "over = status != int(Status.OK)",
-          ("tests/solvers/test_sequence.py", "tests/solvers/test_together.py")),
+          ("tests/solvers/test_together.py::test_nothing_moves_after_a_part_that_came_after_a_halt",)),
     Fault("clipped turns: kind without shift", _MEANS,
           "return (*shared, mean.chunk_size, mean.shift, shifted)",
           "return (*shared, mean.chunk_size, shifted)", (_KINDS,)),

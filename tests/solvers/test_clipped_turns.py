@@ -260,3 +260,9 @@ def test_numbers_of_a_turn_out_of_their_range_are_refused_by_name(change):
         _accelerated_turns.turns_of(parts).stacked(
             (parts[0], dataclasses.replace(parts[1], **change))
         )
+
+
+def test_a_turn_without_noise_is_refused_by_name():
+    one = _parts((16, 8))[0].releases
+    with pytest.raises(ValueError, match="noise_multiplier must be in"):
+        _gaussian_turns.stacked([one, dataclasses.replace(one, noise_multiplier=0.0)])

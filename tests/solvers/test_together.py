@@ -143,3 +143,11 @@ def test_steps_of_parts_and_parts_of_parts_have_keys_of_their_own(impl):
     point, no = jnp.zeros_like(jax.random.key_data(key)), jnp.zeros([], bool)
     found = _together.loop(key, turns, places, OBJECTIVE, None, point, no)[2].params
     assert [tuple(row) for row in found.tolist()] == words[::4]
+
+
+def test_nothing_moves_after_a_part_that_came_after_a_halt():
+    found = Solution(jnp.ones(1), None, jnp.int32(Status.OK), 0, {})
+    point, over, same = _together.until_stopped(jnp.asarray(True), jnp.zeros(1), found)
+    assert over
+    assert point == same.params == 0
+    assert int(same.status) == Status.OK

@@ -96,7 +96,7 @@ def stacked(phases: Sequence[GaussianReleases]) -> GaussianTurn:
     """All phases, each number with an axis of phases in front.
 
     Raises:
-        ValueError: there is no phase, or they are not of one ``kind``.
+        ValueError: there is no phase, they are not of one ``kind``, or one has no positive noise.
     """
     kinds = {kind(phase) for phase in phases}
     _checks.require(len(kinds) == 1 and None not in kinds, "phases", phases, "of one kind")
@@ -105,6 +105,8 @@ def stacked(phases: Sequence[GaussianReleases]) -> GaussianTurn:
     def column(*numbers: Any) -> Any:
         return array_namespace(*numbers).stack(numbers)
 
+    for phase in phases:
+        _checks.require_positive("noise_multiplier", phase.noise_multiplier)
     costs = [phase.scheme.gaussian_loss(phase.noise_multiplier, relation) for phase in phases]
     return GaussianTurn(
         sampled=sampled,

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import Estimate, Oracle, _sampling_in_turn
 from dpsco_jax.oracles.sampling import UserSample
@@ -143,8 +143,13 @@ def stacked(of_parts: Sequence[means.Clipped]) -> Clipped:
     """The means of parts of one ``kind``, each number with an axis of parts in front.
 
     Raises:
-        ValueError: there is no part, or they are not of one kind.
+        ValueError: there is no part, they are not of one kind, or a number is out of its range.
     """
+    kinds = {kind(mean) for mean in of_parts}
+    _checks.require(len(kinds) == 1 and None not in kinds, "of_parts", kinds, "of one kind")
+    for mean in of_parts:
+        _checks.require_positive("clip_norm", mean.clip_norm)
+        _checks.require_given(_checks.require_nonnegative, smoothing_radius=mean.smoothing_radius)
     releases = _gaussian_turns.stacked([mean.releases for mean in of_parts])
     batches = [mean.releases.batch_size for mean in of_parts]
     sizes = [(mean.releases.population_size, mean.releases.batch_size) for mean in of_parts]

@@ -226,7 +226,7 @@ def run(
             continue
         (part,) = group
         block = slice_users(data, start, part.num_users) if on_blocks else data
-        found = solver(jax.random.fold_in(key, i), part, objective, block, point)
+        found = solver(_together.key_of(key, i), part, objective, block, point)
         point, stopped, found = _together.until_stopped(stopped, point, found)
         solutions.append(found)
         start += part.num_users if on_blocks else 0

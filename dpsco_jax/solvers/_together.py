@@ -8,7 +8,7 @@ Source: none.
 
 Formal guarantee: that of the parts. A turn is given the position of its first user and the number of its
 users, both public, and reads nobody else; blocks are disjoint as in ``_sequence``. Turn i has the key
-``fold_in(key, i)``, whether or not it shares a program.
+``key_of(key, i)``, whether or not it shares a program.
 
 Cost: that of the parts, and one compiled part.
 """
@@ -96,6 +96,16 @@ def offer(solver: Callable[..., Solution], turns: InnerTurns) -> None:
 def offered(solver: Callable[..., Solution]) -> InnerTurns | None:
     """How plans of this solver become turns, if it says so."""
     return _OFFERED.get(solver)
+
+
+def key_of(key: jax.Array, number: Any) -> jax.Array:
+    """The key of a part, by its number in the sequence: ``fold_in(key, number)``.
+
+    Numbers are folded into keys of ``unsafe_rbg`` by an exclusive or: step j of part i
+    would have the key, and so the noise, of step i of part j. These keys are split in between.
+    """
+    folded = jax.random.fold_in(key, number)
+    return folded if jax.random.key_impl(key) != "unsafe_rbg" else jax.random.split(folded, 1)[0]
 
 
 def groups(parts: Sequence[Any], turns: Turns | None, data: UserData) -> list[list[Any]]:
@@ -188,7 +198,7 @@ def loop(
     def turn(carry: tuple[Any, Any], place: Places) -> tuple[Any, Solution]:
         point, stopped = carry
         i, first, part = place
-        found = turns.solver(jax.random.fold_in(key, i), part, objective, rows, first, point)
+        found = turns.solver(key_of(key, i), part, objective, rows, first, point)
         point, stopped, found = until_stopped(stopped, point, found)
         return (point, stopped), found
 

@@ -20,6 +20,18 @@ _ENTERED = (
     "tests/solvers/test_ball_accelerated_sco.py::test_every_user_enters_one_block_and_no_other"
 )
 _BALL_ROWS = rows("ball_accelerated_sco")
+_KEYS = (
+    "tests/solvers/test_together.py"
+    "::test_steps_of_parts_and_parts_of_parts_have_keys_of_their_own[unsafe_rbg]"
+)
+_KINDS = "tests/solvers/test_clipped_turns.py::test_means_of_other_kinds_are_not_stacked"
+_FORMS = (
+    "tests/solvers/test_clipped_turns.py"
+    "::test_groups_of_other_means_or_shifts_have_data_of_their_own_form"
+)
+_STEEP = "tests/solvers/test_edited_resque.py"
+_PHASED = "tests/solvers/test_phased_sgd.py"
+_TESTED = "tests/solvers/test_together.py::test_turns_are_the_phases_one_by_one"
 
 FAULTS = (
     Fault("blocks as turns: users of the first block for all", _CALLS,
@@ -84,4 +96,47 @@ FAULTS = (
           (_INSIDE,)),
     Fault("turns inside of turns: for other users than planned", "solvers/combinators/_composite_turns.py",
           "inner.check(part.plan, objective, data, params)\n        return", "return", (_REFUSED,)),
+    Fault("turns: folded keys of parts are folded back", "solvers/_together.py",
+          'if jax.random.key_impl(key) != "unsafe_rbg" else', "if True else", (_KEYS,)),
+    Fault("turns: the same key for all", "solvers/_together.py",
+          "turns.solver(key_of(key, i), part", "turns.solver(key_of(key, 0 * i), part", (_KEYS,)),
+    Fault("turns: a run goes on after a part that came after a halt", "solvers/_together.py",
+          "over = stopped | (status != int(Status.OK))", "over = status != int(Status.OK)",
+          ("tests/solvers/test_together.py::test_nothing_moves_after_a_part_that_came_after_a_halt",)),
+    Fault("clipped turns: kind without shift", _MEANS,
+          "return (*shared, mean.chunk_size, mean.shift, shifted)",
+          "return (*shared, mean.chunk_size, shifted)", (_KINDS,)),
+    Fault("clipped turns: means of other kinds are stacked", _MEANS,
+          "len(kinds) == 1 and None not in kinds", "len(kinds) >= 1", (_KINDS,)),
+    Fault("turns of phases: data prepared for the first phase", "solvers/user_level/_accelerated_turns.py",
+          "data = rows[turn.form]", "data = next(iter(rows.values()))", (_FORMS,)),
+    Fault("blocks as turns: the noise of the plan's loss, of a steeper loss", _BLOCKS,
+          "jnp.maximum(turn.outer.lipschitz, objective.lipschitz)", "turn.outer.lipschitz",
+          (_BALLS, _STEEP)),
+    Fault("blocks as turns: phases read the queries of the first", _CALLS,
+          "phase_first=np.cumsum(counts, axis=1, dtype=np.int32) - counts", "phase_first=0 * counts",
+          (_BALLS,)),
+    Fault("blocks as turns: the noise of the first level for all", _CALLS,
+          "* lengths / betas[sizes.phase_level]", "* lengths / betas[0]", (_BALLS, *_BALL_ROWS)),
+    Fault("blocks as turns: levels share a user", _CALLS,
+          "jnp.minimum(places - sizes.starts[level], width - 1)",
+          "jnp.minimum(places - sizes.starts[level], 0)", (_BALLS,)),
+    Fault("phased turns: groups of the first phase for all", "solvers/user_level/_phased_turns.py",
+          "users = first + jnp.arange", "users = 0 * first + jnp.arange", rows("phased_sgd, clipped")),
+    Fault("phased turns: the clip of the first phase for all", "solvers/user_level/_phased_turns.py",
+          'clip_norm=all_of("clip_norm")', "clip_norm=_together.column([first.clip_norm for _ in phases])",
+          (_PHASED, *rows("phased_sgd, clipped"))),
+    Fault("phased turns: the radius of the first phase for all", "solvers/user_level/_phased_turns.py",
+          'radius=all_of("radius")', "radius=_together.column([first.radius for _ in phases])",
+          (_PHASED, *rows("phased_sgd, tested"))),
+    Fault("tested turns: the users of the next phase count", "privacy/concentrated/_in_turn.py",
+          "num_users=np.asarray(sizes, np.int32)",
+          "num_users=np.asarray([max(sizes) for _ in sizes], np.int32)", (_TESTED,)),
+    Fault("tested turns: the noise of the first phase for all", "privacy/concentrated/_in_turn.py",
+          "noise_stddev=column(*(phase.noise_stddev for phase in phases))",
+          "noise_stddev=column(*(phases[0].noise_stddev for phase in phases))", (_TESTED,)),
+    Fault("tested turns: the loss of the first phase for all", "privacy/concentrated/_in_turn.py",
+          "*(phase.loss() for phase in phases)", "*(phases[0].loss() for phase in phases)", (_TESTED,)),
+    Fault("tested turns: the radius of the first phase for all", "solvers/user_level/_accelerated_turns.py",
+          "[2 * part.radius for part in parts]", "[2 * parts[0].radius for part in parts]", (_TESTED,)),
 )  # fmt: skip

@@ -11,9 +11,10 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax.oracles import _sampling_in_turn, sampling
 from dpsco_jax.privacy import _gaussian_turns
+from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _sequence, _together
+from dpsco_jax.solvers import _clipped_turns, _sequence, _together
 from dpsco_jax.solvers.item_level import sco
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.user_level import (
@@ -206,3 +207,62 @@ def test_parts_of_another_plan_are_refused_by_name():
         sco.solve(
             jax.random.key(0), edited, LOCALIZED.objective, LOCALIZED.data(), jnp.zeros(plan.dim)
         )
+
+
+def test_groups_of_other_means_or_shifts_have_data_of_their_own_form():
+    plain = _parts((16, 8))
+    shifted = tuple(dataclasses.replace(part, smoothed=True) for part in plain)
+    releases = calibrate_concentrated(60, 2, 8.0, 1e-3, test="fresh")
+    tested = 2 * (dataclasses.replace(plain[0], releases=releases),)
+    parts = (*plain, *tested, *shifted)
+    users = sum(part.num_users for part in parts)
+    data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
+    turns = _accelerated_turns.turns_of(parts)
+    assert [len(group) for group in _together.groups(parts, turns, data)] == [2, 2, 2]
+
+    def run(key):
+        start, solver = jnp.zeros(3), accelerated_sgd.solve
+        return _sequence.run(key, parts, solver, ROUGH, data, start, turns=turns).params
+
+    assert jax.eval_shape(run, jax.random.key(0)).shape == (3,)
+    plan = _staged(1)
+    first = plan.parts[0]
+    inner = tuple(dataclasses.replace(part, smoothed=True) for part in first.parts)
+    parts = first, first, *2 * (dataclasses.replace(first, parts=inner),)
+    each = {"distances": 4 * (1.0,), "strengths": 4 * (1.0,), "center_shares": 4 * (0.5,)}
+    plan = dataclasses.replace(plan, num_users=4 * first.num_users, parts=parts, **each)
+    data = LOCALIZED.data()
+    data = jax.tree.map(lambda leaf: np.resize(leaf, (plan.num_users, *leaf.shape[1:])), data)
+    assert jax.tree.leaves(data.items)[0].shape[1] > 1
+    solve = jax.eval_shape(
+        lambda key: sco.solve(key, plan, LOCALIZED.objective, data, jnp.zeros(plan.dim)).params,
+        jax.random.key(0),
+    )
+    assert solve.shape == (plan.dim,)
+
+
+def test_means_of_other_kinds_are_not_stacked():
+    mean = _parts((16, 8))[0].mean
+    for change in ({"shift": "user"}, {"chunk_size": 3}, {"smoothing_radius": 0.1}):
+        other = dataclasses.replace(mean, **change)
+        assert _clipped_turns.kind(other) != _clipped_turns.kind(mean)
+        with pytest.raises(ValueError, match="of_parts must be of one kind"):
+            _clipped_turns.stacked([mean, other])
+
+
+@pytest.mark.parametrize(
+    "change", [{"clip_norm": 0.0}, {"smoothing_radius": -1.0}, {"stage_length": 0}]
+)
+def test_numbers_of_a_turn_out_of_their_range_are_refused_by_name(change):
+    parts = _parts((16, 8))
+    (name,) = change
+    with pytest.raises(ValueError, match=name):
+        _accelerated_turns.turns_of(parts).stacked(
+            (parts[0], dataclasses.replace(parts[1], **change))
+        )
+
+
+def test_a_turn_without_noise_is_refused_by_name():
+    one = _parts((16, 8))[0].releases
+    with pytest.raises(ValueError, match="noise_multiplier must be in"):
+        _gaussian_turns.stacked([one, dataclasses.replace(one, noise_multiplier=0.0)])

@@ -1,6 +1,7 @@
 """Phases as turns of one loop: the runs of phases one by one, in a program that does not grow with them."""
 
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status, _sequence, _together
+from dpsco_jax.solvers import Solution, Status, _sequence, _together
 from dpsco_jax.solvers.user_level import _accelerated_turns, accelerated_sgd
 from tests.solvers.private_table import OBJECTIVE, ROWS
 
@@ -115,3 +116,38 @@ def test_turns_after_other_parts_have_keys_and_users_of_their_own():
     assert places.numbers.tolist() == [3, 4]
     assert places.firsts.tolist() == [10, 10 + first]
     assert _together.places_of(turns, parts, 3, 10, False).firsts.tolist() == [10, 10]
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_steps_of_parts_and_parts_of_parts_have_keys_of_their_own(impl):
+    key = jax.random.key(0, impl=impl)
+    words = []
+
+    def alone(key, part, objective, data, point):
+        words.append(tuple(jax.random.key_data(key).tolist()))
+        for step in range(3):
+            words.append(tuple(jax.random.key_data(jax.random.fold_in(key, step)).tolist()))
+        return Solution(point, None, jnp.zeros([], jnp.int32), 0, {"gradients": 0, "trace": None})
+
+    def of_turn(key, part, objective, rows, first, point):
+        return Solution(jax.random.key_data(key), None, jnp.zeros([], jnp.int32), 0, {})
+
+    parts = 3 * (_parts()[0],)
+    data = jax.tree.map(lambda leaf: np.resize(leaf, (360, *leaf.shape[1:])), _data())
+    with mock.patch.object(_sequence, "joined"):
+        _sequence.run(key, parts, alone, OBJECTIVE, data, jnp.zeros(3))
+    # For such keys, folding alone gave step 1 of part 0 the key of step 0 of part 1.
+    assert len(set(words)) == len(words) == 12
+    turns = _together.Turns(None, None, None, of_turn, None)
+    places = _together.Places(jnp.arange(3), jnp.zeros(3, jnp.int32), None)
+    point, no = jnp.zeros_like(jax.random.key_data(key)), jnp.zeros([], bool)
+    found = _together.loop(key, turns, places, OBJECTIVE, None, point, no)[2].params
+    assert [tuple(row) for row in found.tolist()] == words[::4]
+
+
+def test_nothing_moves_after_a_part_that_came_after_a_halt():
+    found = Solution(jnp.ones(1), None, jnp.int32(Status.OK), 0, {})
+    point, over, same = _together.until_stopped(jnp.asarray(True), jnp.zeros(1), found)
+    assert over
+    assert point == same.params == 0
+    assert int(same.status) == Status.OK

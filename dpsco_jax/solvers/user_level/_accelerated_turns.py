@@ -76,8 +76,9 @@ class _Mean:
 
 @pytree
 class _Turn:
-    """The numbers of a phase, or of all."""
+    """The numbers of a phase, or of all; ``form`` is that of the data."""
 
+    form: str = static()
     mean: Any
     num_steps: Number
     stage_length: Number
@@ -98,12 +99,28 @@ def _kind(part: Plan) -> Hashable | None:
     return (shared, part.chunk_size, part.reach, part.smoothed, part.items_per_user, part.dim)
 
 
+def _form(part: Plan) -> str:
+    """What the prepared data of a phase depend on: its mean, and whether points are shifted."""
+    return f"{type(part.mean).__name__}, {'shifted' if part.smoothed else 'at the point'}"
+
+
+def _prepared(part: Plan, objective: Objective, data: UserData, params: Any) -> Any:
+    if isinstance(part.mean, means.Clipped):
+        return _clipped_turns.prepared(part.mean, objective, data, params)
+    return _user_rows.prepared(objective, data, params, 1.0 if part.smoothed else None)
+
+
 def _stacked(parts: Sequence[Plan]) -> _Turn:
     def all_of(name: str) -> Any:
         return _together.column([getattr(part, name) for part in parts])
 
+    for part in parts:
+        _checks.require_integer("stage_length", part.stage_length, 1)
+        _checks.require_positive("clip_norm", part.clip_norm)
+        _checks.require_nonnegative("smoothing_radius", part.smoothing_radius)
     clipped = isinstance(parts[0].releases, GaussianReleases)
     return _Turn(
+        form=_form(parts[0]),
         mean=_clipped_turns.stacked([_clipped(part) for part in parts])
         if clipped
         else _means(parts),
@@ -125,6 +142,8 @@ def _means(parts: Sequence[Plan]) -> _Mean:
     def all_of(name: str) -> Any:
         return _together.column([getattr(part, name) for part in parts])
 
+    for part in parts:
+        _checks.require_positive("radius", part.radius)
     return _Mean(
         chunk_size=parts[0].chunk_size,
         reach=parts[0].reach,
@@ -142,21 +161,20 @@ def _solve(
     key: jax.Array, turn: _Turn, objective: Objective, rows: Any, first: jax.Array, params: Any
 ) -> Solution:
     mean = dataclasses.replace(turn.mean, first=first)
+    data = rows[turn.form]
     method = first_order.ac_sa(
         turn.smoothness, turn.strong_convexity, objective.domain, turn.stage_length
     )
     pull = first_order.Pull(turn.regularization)
-    return first_order.run(key, mean, method, objective, rows, params, turn.num_steps, 0, pull)
+    return first_order.run(key, mean, method, objective, data, params, turn.num_steps, 0, pull)
 
 
 def turns_of(parts: Sequence[Plan]) -> _together.Turns:
-    """How phases of ``accelerated_phased_erm`` become turns; the parts say whether points are shifted."""
-    shifted, of_first = parts[0].smoothed, parts[0].mean
+    """How phases of ``accelerated_phased_erm`` become turns; data are prepared for each form."""
+    of_form = {_form(part): part for part in parts}
 
     def prepared(objective: Objective, data: UserData, params: Any) -> Any:
-        if isinstance(of_first, means.Clipped):
-            return _clipped_turns.prepared(of_first, objective, data, params)
-        return _user_rows.prepared(objective, data, params, 1.0 if shifted else None)
+        return {form: _prepared(part, objective, data, params) for form, part in of_form.items()}
 
     def gradients(part: Plan, data: UserData) -> int:
         return part.user_gradients * jax.tree.leaves(data.items)[0].shape[1]

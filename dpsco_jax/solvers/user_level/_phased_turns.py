@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _counts, transforms
+from dpsco_jax import _checks, _counts, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import _convolutions
 from dpsco_jax.problems.objective import Objective
@@ -50,6 +50,9 @@ def turns_of(plan: Plan) -> _together.Turns:
             return _together.column([getattr(phase, name) for phase in phases])
 
         first = phases[0]
+        for phase in phases:
+            name = "clip_norm" if first.clipped else "radius"
+            _checks.require_positive(name, getattr(phase, name))
         return Phase(
             num_users=0,
             clipped=first.clipped,

@@ -29,7 +29,6 @@ _FORMS = (
     "tests/solvers/test_clipped_turns.py"
     "::test_groups_of_other_means_or_shifts_have_data_of_their_own_form"
 )
-_STEEP = "tests/solvers/test_edited_resque.py"
 _PHASED = "tests/solvers/test_phased_sgd.py"
 _TESTED = "tests/solvers/test_together.py::test_turns_are_the_phases_one_by_one"
 
@@ -112,7 +111,7 @@ FAULTS = (
           "data = rows[turn.form]", "data = next(iter(rows.values()))", (_FORMS,)),
     Fault("blocks as turns: the noise of the plan's loss, of a steeper loss", _BLOCKS,
           "jnp.maximum(turn.outer.lipschitz, objective.lipschitz)", "turn.outer.lipschitz",
-          (_BALLS, _STEEP)),
+          (_BALLS,)),
     Fault("blocks as turns: phases read the queries of the first", _CALLS,
           "phase_first=np.cumsum(counts, axis=1, dtype=np.int32) - counts", "phase_first=0 * counts",
           (_BALLS,)),

@@ -166,7 +166,8 @@ def _blocks(count, calls=None):
         made = planned(
             planner.draft, ABSOLUTE, num_users=users, calls=settings, distance=1 - 0.1 * i, **sizes
         )
-        outer = dataclasses.replace(made.outer, target_weight=1e9)
+        # Less steep than the objective, which has the last word.
+        outer = dataclasses.replace(made.outer, target_weight=1e9, lipschitz=0.5**i)
         return dataclasses.replace(made, beta=0.5 + 0.125 * i, outer=outer)
 
     blocks = tuple(map(block, range(count)))

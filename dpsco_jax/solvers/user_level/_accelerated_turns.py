@@ -22,7 +22,6 @@ import jax.numpy as jnp
 
 from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.privacy.concentrated import _in_turn
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
@@ -60,13 +59,15 @@ class _Mean:
     def open(self, key: jax.Array, objective: Objective, data: Any, start: Any) -> means.Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise."""
         del start
-        everybody = len(jax.tree.leaves(data)[0])
-        places = self.first + jnp.arange(self.releases.capacity, dtype=jnp.int32)
-        # Beyond the users of this turn a place has no meaning.
-        users = UserSample(jnp.minimum(places, everybody - 1), self.releases.num_users)
-        radius = self.smoothing_radius if self.smoothed else None
-        oracle = _user_rows.oracle(
-            objective, self.clip_norm, lambda sample_key: users, self.chunk_size, radius
+        oracle = _user_rows.oracle_of_turn(
+            objective,
+            self.clip_norm,
+            self.first,
+            self.releases.num_users,
+            self.releases.capacity,
+            data,
+            self.chunk_size,
+            self.smoothing_radius if self.smoothed else None,
         )
         release = transforms.outlier_removed_mean(
             self.releases, self.score_radius, key, anchor=None, reach=self.reach

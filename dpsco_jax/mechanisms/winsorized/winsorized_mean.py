@@ -174,7 +174,7 @@ def _noisy_mean_in_box(
         releases.bin_width,
     )
     ranges.require_numbers(*numbers)
-    mean = _mean_in_box(range_key, signs, rows, numbers, live)
+    mean = _mean_in_box(range_key, signs, rows, (*numbers, live))
     match releases.form:
         case "laplace":
             noised = additive.laplace(noise_key, mean, releases.noise_scale)
@@ -185,13 +185,7 @@ def _noisy_mean_in_box(
     return rotations.rotate_back(signs, noised, releases.dim)
 
 
-def _mean_in_box(
-    key: jax.Array,
-    signs: Array,
-    rows: Array,
-    numbers: tuple[Any, ...],
-    live: Int[Array, ""] | None,
-) -> Array:
+def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, ...]) -> Array:
     """The mean of rotated rows, each coordinate clipped to an interval of its own; ``numbers`` are those.
 
     Runs that are mapped over go one after the other. They may have one key, as lanes of a map may; the check
@@ -211,9 +205,8 @@ def _mean_in_box(
         def one_coordinate(column: tuple[Array, Array]) -> Array:
             index, values = column
             own_key = jax.random.fold_in(of_run, index)
-            *of_range, users = numbers
-            interval = ranges.private_range(own_key, values, *of_range, num_users=users)
-            return _mean_in_interval(values, interval, users)
+            interval = ranges.private_range(own_key, values, *numbers)
+            return _mean_in_interval(values, interval, numbers[-1])
 
         # A power of two divides the number of coordinates: the body is compiled once.
         most = max(1, _BLOCK_ENTRIES // columns.shape[1])
@@ -229,7 +222,7 @@ def _mean_in_box(
             return of_columns(jnp.arange(len(signs)), columns_of(rows, *others), *others)
         return _by_coordinate.found(spread, columns_of, of_columns, len(signs), rows, *others)
 
-    return found(jax.random.key_data(key), signs, rows, (*numbers, live))
+    return found(jax.random.key_data(key), signs, rows, numbers)
 
 
 def _mean_in_ball(

@@ -34,7 +34,8 @@ class Turns(NamedTuple):
         kind: of a part: what must be equal for two neighbours to share a program; ``None`` for a part that
             shares none.
         stacked: of parts of one kind: a pytree whose arrays have an axis of parts in front.
-        prepared: of objective, data of all users and a point: the data in the form that ``solver`` takes.
+        prepared: of a part of the kind, objective, data of all users and a point: the data in the form that
+            ``solver`` takes.
         solver: ``solver(key, turn, objective, prepared, first, params)``; ``turn`` is an entry of what
             ``stacked`` returns, ``first`` the position of the first user, both traced. Its ``gradients`` are
             of no account, and it has no trace.
@@ -45,7 +46,7 @@ class Turns(NamedTuple):
 
     kind: Callable[[Any], Hashable | None]
     stacked: Callable[[Sequence[Any]], Any]
-    prepared: Callable[[Objective, UserData, Any], Any]
+    prepared: Callable[[Any, Objective, UserData, Any], Any]
     solver: Callable[..., Solution]
     gradients: Callable[[Any, UserData], int]
     check: Callable[[Any, Objective, UserData, Any], None] = lambda *given: None
@@ -57,7 +58,7 @@ class InnerTurns(NamedTuple):
     Attributes:
         kind: as of ``Turns``; ``stacked``, ``gradients`` and ``check`` are too.
         stacked: of plans of one kind.
-        prepared: as of ``Turns``, with one of the plans in front.
+        prepared: as of ``Turns``.
         solver: as of ``Turns``, with the centre of the term that is added to the objective at the end.
         gradients: of a plan and the data.
         check: of a plan, the objective, shapes of its data, and a point.
@@ -153,7 +154,7 @@ def run(
         The point at the end, whether it is over, and a solution for each part.
     """
     places = places_of(turns, parts, number, start, on_blocks)
-    rows = turns.prepared(objective, data, point)
+    rows = turns.prepared(parts[0], objective, data, point)
     point, stopped, found = loop(key, turns, places, objective, rows, point, stopped)
     solutions = [
         solution._replace(gradients=_counts.count(turns.gradients(part, data)))

@@ -80,7 +80,7 @@ def _data():
 
 
 def _run(key, parts, objective, together):
-    turns = _accelerated_turns.turns_of(parts) if together else None
+    turns = _accelerated_turns.TURNS if together else None
     start = jnp.zeros(parts[0].dim)
     solver = accelerated_sgd.solve
     found = _sequence.run(key, parts, solver, objective, _data(), start, turns=turns)
@@ -97,7 +97,7 @@ def test_turns_are_the_phases_one_by_one(batches, radius, objective):
     # Numbers that plans of today have in common are those of each turn too.
     other = {"clip_norm": 0.3 * last.clip_norm, "smoothing_radius": 200 * last.smoothing_radius}
     parts = first, dataclasses.replace(last, **other)
-    turns = _accelerated_turns.turns_of(parts)
+    turns = _accelerated_turns.TURNS
     assert [len(group) for group in _together.groups(parts, turns, _data())] == [2]
     run = jax.jit(lambda key: [_run(key, parts, objective, how) for how in (True, False)])
     for seed in range(2):
@@ -117,7 +117,7 @@ def test_the_program_does_not_grow_with_the_phases():
     def size(*parts):
         users = sum(part.num_users for part in parts)
         data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
-        turns = _accelerated_turns.turns_of(parts)
+        turns = _accelerated_turns.TURNS
 
         def run(key):
             start = jnp.zeros(3)

@@ -40,7 +40,7 @@ def _run(key, data, turns, parts):
 @pytest.mark.parametrize("far", [(), range(120, 180)], ids=["to the end", "the last halts"])
 def test_turns_are_the_phases_one_by_one(far):
     parts, data = _parts(), _data(far)
-    turns = _accelerated_turns.turns_of(parts)
+    turns = _accelerated_turns.TURNS
     assert [len(group) for group in _together.groups(parts, turns, data)] == [2]
     one, other = (_both(jax.random.key(3), data, which) for which in (True, False))
     assert int(one.status) == (Status.HALTED if far else Status.OK)
@@ -56,12 +56,12 @@ def test_turns_are_the_phases_one_by_one(far):
 @functools.partial(jax.jit, static_argnums=2)
 def _both(key, data, together):
     parts = _parts()
-    return _run(key, data, _accelerated_turns.turns_of(parts) if together else None, parts)
+    return _run(key, data, _accelerated_turns.TURNS if together else None, parts)
 
 
 def test_the_program_does_not_grow_with_the_phases():
     first, second = _parts()
-    turns = _accelerated_turns.turns_of(_parts())
+    turns = _accelerated_turns.TURNS
 
     def size(*parts):
         users = sum(part.num_users for part in parts)

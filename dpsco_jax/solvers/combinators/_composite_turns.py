@@ -41,17 +41,16 @@ class _Turn:
     inside: Any
 
 
-def turns_of(inner: _together.InnerTurns, parts: Sequence[Any], center: Any) -> _together.Turns:
+def turns_of(inner: _together.InnerTurns, center: Any) -> _together.Turns:
     """How parts of a composite become turns of one loop.
 
     Args:
         inner: how plans of the innermost solver do.
-        parts: ``composite.Part``s.
         center: the given centre, of the composite that the parts are of.
     """
 
-    def prepared(objective: Objective, data: UserData, params: Any) -> Any:
-        return inner.prepared(_leaves(parts[0])[0], objective, data, params)
+    def prepared(part: Any, objective: Objective, data: UserData, params: Any) -> Any:
+        return inner.prepared(_leaves(part)[0], objective, data, params)
 
     def gradients(part: Any, data: UserData) -> int:
         return sum(inner.gradients(plan, data) for plan in _leaves(part))

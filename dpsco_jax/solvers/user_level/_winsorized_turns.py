@@ -26,6 +26,7 @@ from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized import _in_turn, private_range
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED
+from dpsco_jax.oracles import _sampling_in_turn
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, _together, _user_rows, first_order, means
@@ -47,15 +48,8 @@ class _Mean:
         """Oracle, data and release of a run from ``start``; the key is that of the noise."""
         del start
         releases = self.releases
-        oracle = _user_rows.oracle_of_turn(
-            objective,
-            releases.bound,
-            self.first,
-            releases.num_users,
-            releases.capacity,
-            data,
-            self.chunk_size,
-        )
+        sampler = _sampling_in_turn.sampler(self.first, releases.num_users, releases.capacity)
+        oracle = _user_rows.oracle(objective, releases.bound, sampler, self.chunk_size)
         return means.Opened(oracle, data, transforms.winsorized_mean(releases, key))
 
 
@@ -122,7 +116,8 @@ def _solve(
     return first_order.run(key, mean, method, objective, rows, params, turn.num_steps, 0, pull)
 
 
-def _prepared(objective: Objective, data: UserData, params: Any) -> Any:
+def _prepared(phase: Phase, objective: Objective, data: UserData, params: Any) -> Any:
+    del phase
     return _user_rows.prepared(objective, data, params, None)
 
 

@@ -21,7 +21,99 @@ _ENTERED = (
 )
 _BALL_ROWS = rows("ball_accelerated_sco")
 
+_TESTED = "solvers/_tested_turns.py"
+_BLOCKS_OF_SGD = "solvers/user_level/_multipass_turns.py"
+_LOCALIZED = "tests/solvers/test_localized_sgd.py"
+_MULTIPASS = "tests/solvers/test_multipass_turns.py"
+_BATCH_ROWS = f"{_MULTIPASS}::test_rows_of_a_turn_are_those_of_a_batch_of_its_own_users"
+_BATCHES = f"{_MULTIPASS}::test_a_turn_of_batches_is_charged_what_its_own_releases_prove"
+_TOGETHER = "tests/solvers/test_together.py::test_turns_are_the_phases_one_by_one"
+
+_WINSORIZED = "mechanisms/winsorized/_in_turn.py"
+_PHASES_OF_ERM = "solvers/user_level/_winsorized_turns.py"
+_ROWS_OF_TURNS = "tests/mechanisms/test_winsorized_turns.py"
+_FIRST_ROWS = f"{_ROWS_OF_TURNS}::test_the_mean_of_a_turn_is_that_of_its_users_alone"
+_INTERVALS = f"{_ROWS_OF_TURNS}::test_an_interval_of_the_first_values_is_that_of_these_alone"
+_CHARGED = f"{_ROWS_OF_TURNS}::test_what_a_turn_is_charged_and_how_far_it_moves_are_its_own_phases"
+_RUNS = "tests/solvers/test_winsorized_turns.py"
+_DESCENT = f"{_RUNS}::test_turns_descend_on_their_own_users_around_their_own_starts"
+_BOUNDED = "mechanisms/winsorized/winsorized_mean.py"
+_RANGES = "mechanisms/winsorized/private_range.py"
+
 FAULTS = (
+    Fault("winsorized turns: rows of nobody are summed", _BOUNDED,
+          "if live is None else jnp.arange(len(rows)) < live\n    return center",
+          "if live is None else jnp.arange(len(rows)) >= 0\n    return center", (_DESCENT, _FIRST_ROWS)),
+    Fault("winsorized turns: a sum is divided by the largest phase", _BOUNDED,
+          "users = rows.shape[0] if live is None else live", "users = rows.shape[0]",
+          (_DESCENT, *rows("phased_erm"))),
+    Fault("winsorized turns: offsets of nobody are summed", _BOUNDED,
+          "offsets = jnp.where(jnp.arange(len(values)) < live, offsets, 0)", "pass", (_FIRST_ROWS,)),
+    Fault("winsorized turns: intervals look at values of nobody", _RANGES,
+          "places = jnp.where(jnp.arange(len(places)) < num_users, places, count)", "pass", (_INTERVALS,)),
+    Fault("winsorized turns: costs of bins are those of the largest phase",
+          _RANGES,
+          "users = rows if num_users is None else num_users", "users = rows", (_INTERVALS,)),
+    Fault("winsorized turns: both words of a draw are the same", _RANGES,
+          "2 * num_users + 1 + start, length", "start, length", (_INTERVALS,)),
+    Fault("winsorized turns: the noise of the first phase for all", _WINSORIZED,
+          'noise_scale=all_of("noise_scale")', 'noise_scale=column(*(phases[0].noise_scale for _ in phases))',
+          (*rows("phased_erm"), _CHARGED)),
+    Fault("winsorized turns: the coarse noise of the first phase for all", _WINSORIZED,
+          'coarse_stddev=all_of("coarse_stddev")',
+          'coarse_stddev=column(*(phases[0].coarse_stddev for _ in phases))', (_CHARGED,)),
+    Fault("winsorized turns: the loss of the first phase for all", _WINSORIZED,
+          "*(phase.query_loss() for phase in phases)", "*(phases[0].query_loss() for phase in phases)",
+          (_CHARGED, *rows("phased_erm"))),
+    Fault("winsorized turns: the bound of the first phase for all", _WINSORIZED,
+          'bound=all_of("bound")', 'bound=column(*(phases[0].bound for _ in phases))', (_DESCENT,)),
+    Fault("winsorized turns: the users of the first phase for all", _PHASES_OF_ERM,
+          "dataclasses.replace(turn.mean, first=first)", "dataclasses.replace(turn.mean, first=0 * first)",
+          (_DESCENT, *rows("phased_erm"))),
+    Fault("winsorized turns: as many steps as the longest phase", _PHASES_OF_ERM,
+          "params, turn.num_steps, 0, pull", "params, len(turn.step_sizes), 0, pull", (_DESCENT,)),
+    Fault("winsorized turns: as many queries as the longest phase", _WINSORIZED,
+          "num_queries=np.asarray([phase.num_queries for phase in phases], np.int32)",
+          "num_queries=np.asarray([phases[-1].num_queries for _ in phases], np.int32)", (_CHARGED,)),
+    Fault("winsorized turns: a phase is not checked", _PHASES_OF_ERM,
+          '_checks.require_positive("noise_multiplier", releases.noise_multiplier)', "pass",
+          (f"{_RUNS}::test_what_a_phase_alone_refuses_is_refused_of_a_later_turn",)),
+    Fault("localized turns: the users of the first block for all", _BLOCKS_OF_SGD,
+          "dataclasses.replace(turn.mean, first=first)", "dataclasses.replace(turn.mean, first=0 * first)",
+          (_LOCALIZED, *rows("localized_sgd"))),
+    Fault("localized turns: a halt returns the average", _BLOCKS_OF_SGD,
+          'on_halt="start" if turn.on_halt == "start" else "report"', 'on_halt="report"', (_LOCALIZED,)),
+    Fault("localized turns: blocks of other halts are of one kind", _BLOCKS_OF_SGD,
+          "(shared, part.on_halt, part.dim)", "(shared, part.dim)",
+          (f"{_MULTIPASS}::test_blocks_of_other_kinds_have_programs_of_their_own",)),
+    Fault("localized turns: steps of the first length for all", _BLOCKS_OF_SGD,
+          "[part.step_size for part in parts]", "[parts[0].step_size for part in parts]", (_LOCALIZED,)),
+    Fault("localized turns: sampled blocks are not refused", _BLOCKS_OF_SGD,
+          "_planning.require_everybody(part.releases)", "pass",
+          (f"{_MULTIPASS}::test_what_a_block_alone_refuses_is_refused_of_a_later_turn",)),
+    Fault("turns: later ones move after a halt", "solvers/_together.py",
+          "over = stopped | (status != int(Status.OK))", "over = status != int(Status.OK)",
+          (_LOCALIZED, _TOGETHER)),
+    Fault("tested turns: users of a batch are those of the first turn", _TESTED,
+          "self.first, self.releases.num_users", "0 * self.first, self.releases.num_users",
+          (_BATCH_ROWS, _TOGETHER)),
+    Fault("tested turns: the radius of the first turn for all", _TESTED,
+          'score_radius=all_of("score_radius")',
+          'score_radius=_together.column([first.score_radius for _ in of_parts])', (_BATCHES,)),
+    Fault("tested turns: draws of the first turn for all", _TESTED,
+          "_sampling_in_turn.stacked(sizes)", "_sampling_in_turn.stacked([sizes[-1] for _ in sizes])",
+          (_BATCH_ROWS,)),
+    Fault("tested turns: scores and weights of the whole population", "privacy/concentrated/_in_turn.py",
+          "num_users=np.asarray(sizes, np.int32)",
+          "num_users=np.asarray([phase.population_size for phase in phases], np.int32)", (_BATCHES,)),
+    Fault("tested turns: the ledger does not know of draws", "transforms/outlier_removed_mean.py",
+          "sampled=sampled)", "sampled=False)", (_BATCHES,)),
+    Fault("tested turns: the threshold of the first phase for all", "privacy/concentrated/_in_turn.py",
+          "threshold=column(*(phase.threshold for phase in phases))",
+          "threshold=column(*(phases[0].threshold for phase in phases))", (_LOCALIZED, _BATCHES)),
+    Fault("tested turns: tests of the first phase for all", "privacy/concentrated/_in_turn.py",
+          "test_epsilon=column(*(phase.test_epsilon for phase in phases))",
+          "test_epsilon=column(*(phases[0].test_epsilon for phase in phases))", (_LOCALIZED, _BATCHES)),
     Fault("blocks as turns: users of the first block for all", _CALLS,
           "drawn = users.first + _draw_users", "drawn = 0 * users.first + _draw_users",
           (_BALLS, _ENTERED)),
@@ -44,14 +136,14 @@ FAULTS = (
     Fault("clipped turns: a row beyond the users of a turn is counted", _MEANS,
           "dtype=jnp.int32) < self.releases.batch_size", "dtype=jnp.int32) <= self.releases.batch_size",
           (f"{_TURNS}[shifted rows]",)),
-    Fault("clipped turns: as many take part as in the largest turn", _MEANS,
-          "UserSample(self.first + places.astype(jnp.int32), self.releases.batch_size)",
-          "UserSample(self.first + places.astype(jnp.int32), self.capacity)", (f"{_TURNS}[everybody]",)),
-    Fault("clipped turns: users of all turns are those of the first", _MEANS,
-          "UserSample(self.first + drawn.indices, drawn.size)", "UserSample(drawn.indices, drawn.size)",
+    Fault("clipped turns: as many take part as in the largest turn", _DRAWS,
+          "UserSample(first + places, num_users)", "UserSample(first + places, capacity)",
+          (f"{_TURNS}[everybody]",)),
+    Fault("clipped turns: users of all turns are those of the first", _DRAWS,
+          "UserSample(first + sample.indices, sample.size)", "UserSample(sample.indices, sample.size)",
           (f"{_TURNS}[batches]",)),
-    Fault("clipped turns: everybody is who is in the first turn", _MEANS,
-          "UserSample(self.first + places", "UserSample(0 * self.first + places", (*_PHASES, _TURNS)),
+    Fault("clipped turns: everybody is who is in the first turn", _DRAWS,
+          "UserSample(first + places", "UserSample(0 * first + places", (*_PHASES, _TURNS)),
     Fault("clipped turns: a sum is divided by the largest batch", _MEANS,
           "combine(self.clip_norm, batch, ", "combine(self.clip_norm, self.capacity, ",
           (*_PHASES, f"{_TURNS}[everybody]")),

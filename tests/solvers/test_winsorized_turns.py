@@ -69,7 +69,8 @@ def _run(key, plan, together):
     return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
 
 
-@pytest.mark.parametrize("form", [pytest.param("refined", marks=pytest.mark.slow), "recentred"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["refined", "recentred"])
 def test_turns_are_the_phases_one_by_one(form):
     plan = _plan(form, 2)
     turns = _winsorized_turns.turns_of(plan.parts)
@@ -117,6 +118,11 @@ def test_turns_descend_on_their_own_users_around_their_own_starts():
             average = average + share * (point - average)
         point, first = average, first + part.num_users
     np.testing.assert_allclose(found.params, point, atol=1e-5)
+    assert found.unprivate["gradients"] < found.gradients == plan.item_gradients
+    for joint, each in zip(
+        found.privacy, zip(*(part.loss() for part in quiet), strict=True), strict=True
+    ):
+        np.testing.assert_allclose(joint, np.max(each, axis=0), rtol=1e-4)
 
 
 def test_the_program_does_not_grow_with_the_phases():

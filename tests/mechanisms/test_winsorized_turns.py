@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax.mechanisms import _draws
 from dpsco_jax.mechanisms.winsorized import _in_turn, private_range
 from dpsco_jax.mechanisms.winsorized import winsorized_mean as winsorized
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
@@ -96,6 +97,18 @@ def test_an_interval_of_the_first_values_is_that_of_these_alone(users):
     np.testing.assert_array_equal(found.center, wanted.center)
     assert len(np.unique(found.center)) > 20
     np.testing.assert_array_equal(found.half_width, wanted.half_width)
+
+
+def test_variables_of_segments_are_those_of_a_program_of_this_size():
+    """All digits of them: the second word of a draw shows where the first is near an end."""
+    rows, users = 12, 5
+    keys = jax.random.split(jax.random.key(0), 2000)
+    weights = jnp.zeros(2 * rows + 1, jnp.float32)
+    found = jax.jit(jax.vmap(lambda k: private_range._gumbel(k, weights, jnp.asarray(users))))(keys)
+    alone = jax.jit(jax.vmap(lambda k: _draws.gumbel(k, (2 * users + 1,), jnp.float32)))
+    wanted = alone(jax.random.clone(keys))
+    live = np.concatenate([np.arange(users + 1), rows + 1 + np.arange(users)])
+    np.testing.assert_array_equal(found[:, live], wanted)
 
 
 def test_a_number_of_users_that_is_none_is_refused():

@@ -10,6 +10,7 @@ import pytest
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status, _sequence, _together
+from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import (
     _accelerated_turns,
     accelerated_phased_erm,
@@ -128,6 +129,16 @@ def test_a_number_of_users_that_is_none_is_refused(users):
     given = users if users == 5 else jnp.asarray(users)
     with pytest.raises(ValueError, match="num_users must be an array of one integer from 1 to 300"):
         concentrated_mean.concentration(jnp.zeros((300, 3)), 1.0, num_users=given)
+
+
+def test_whatever_comes_after_a_halt_is_of_no_account():
+    stopped, point = jnp.zeros([], bool), jnp.zeros([])
+    for status, end in ((Status.OK, 1.0), (Status.HALTED, 2.0), (Status.OK, 2.0), (Status.OK, 2.0)):
+        found = Solution(point + 1, None, jnp.asarray(int(status)), 0, None)
+        point, stopped, seen = _together.until_stopped(stopped, point, found)
+        assert point == seen.params == end
+        assert bool(stopped) == (end > 1)
+        assert int(seen.status) == status
 
 
 def test_turns_after_other_parts_have_keys_and_users_of_their_own():

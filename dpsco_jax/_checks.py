@@ -286,6 +286,18 @@ def require_instances(name: str, values: Any, kind: Any) -> None:
         require(False, name, described(values), f"a sequence of type {called}")
 
 
+def require_first_rows(name: str, value: Any, rows: int) -> None:
+    """``ValueError`` unless it is ``None`` or an array of one integer, from 1 to ``rows`` if it is known."""
+    if value is None:
+        return
+    wanted = f"an array of one integer from 1 to {rows}, or None"
+    whole = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer)
+    good = whole and value.ndim == 0
+    if good and not isinstance(value, jax.core.Tracer):
+        good = 1 <= int(value) <= rows
+    require(good, name, value, wanted)
+
+
 def require_sentences(name: str, value: Any) -> tuple[str, ...]:
     """The value as a tuple; ``ValueError`` unless it is several texts, and no single one."""
     several = isinstance(value, Iterable) and not isinstance(value, str)

@@ -1,8 +1,9 @@
-"""Batches of a fixed size whose sizes are numbers of a turn: one program for draws of several sizes.
+"""Users of a step whose numbers are those of a turn: one program for draws, or blocks, of several sizes.
 
 What it computes: the users that ``sampling.without_replacement`` draws for the same key and sizes, in the
 same order (with the keys that JAX makes by default; with others, users of the same law). Arrays have the
-sizes of the largest draw of all turns; what lies beyond those of this turn is not looked at.
+sizes of the largest draw of all turns; what lies beyond those of this turn is not looked at. ``sampler`` puts
+them, or everybody of a turn, where the turn has its users.
 
 Source: as ``sampling``.
 
@@ -14,7 +15,7 @@ not looked at, so that how large other turns are changes nothing.
 Cost: as the largest draw of all turns, whatever the turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -91,6 +92,34 @@ def stacked(sizes: Sequence[tuple[int, int]]) -> Draws:
         few=np.asarray([size.few for size in found], np.int32),
         length=np.asarray(lengths, np.int32),
     )
+
+
+def sampler(
+    first: Number, num_users: Number, capacity: int, draws: Draws | None = None
+) -> Callable[[jax.Array], UserSample]:
+    """Who takes part in a step of a turn, by position among all users.
+
+    Args:
+        first: position of the first user of the turn.
+        num_users: users of a step: everybody of the turn, or its batch.
+        capacity: places, as many as users of a step of the largest turn.
+        draws: sizes of the draw; ``None`` where everybody takes part.
+    """
+
+    def everybody(key: jax.Array) -> UserSample:
+        del key
+        # Beyond the users of this turn a place has no meaning.
+        places = jnp.minimum(jnp.arange(capacity, dtype=jnp.int32), num_users - 1)
+        return UserSample(first + places, num_users)
+
+    if draws is None:
+        return everybody
+
+    def drawn(key: jax.Array) -> UserSample:
+        sample = without_replacement(key, draws)
+        return UserSample(first + sample.indices, sample.size)
+
+    return drawn
 
 
 def without_replacement(key: jax.Array, draws: Draws) -> UserSample:

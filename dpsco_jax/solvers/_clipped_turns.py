@@ -24,7 +24,6 @@ import numpy as np
 from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import Estimate, Oracle, _sampling_in_turn
-from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.privacy import _gaussian_turns
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -69,30 +68,23 @@ class Clipped:
         release = transforms.privatize(aggregate, key, self.releases.noise_multiplier, scheme)
         return means.Opened(oracle, data.rows, release)
 
-    def _users(self, key: jax.Array) -> UserSample:
-        """Who takes part in a step, by position among all users."""
-        if self.draws is None:
-            # Beyond the users of this turn a place has no meaning.
-            places = jnp.minimum(jnp.arange(self.capacity), self.releases.batch_size - 1)
-            return UserSample(self.first + places.astype(jnp.int32), self.releases.batch_size)
-        drawn = _sampling_in_turn.without_replacement(key, self.draws)
-        return UserSample(self.first + drawn.indices, drawn.size)
-
     @property
     def _by_item(self) -> bool:
         return self.shifted and self.shift == "item"
 
     def _oracle(self, objective: Objective, shapes: UserData, start: Any) -> Oracle:
         chunk, radius = self.chunk_size, self.smoothing_radius if self.shifted else None
+        batch = self.releases.batch_size
+        users = _sampling_in_turn.sampler(self.first, batch, self.capacity, self.draws)
         if self._by_item:
-            rows = _user_rows.oracle(objective, self.clip_norm, self._users, chunk, radius)
+            rows = _user_rows.oracle(objective, self.clip_norm, users, chunk, radius)
             return self._of_this_turn(rows)
         single = jax.tree.leaves(shapes.items)[0].shape[1] == 1
         if single and not self.shifted and self.draws is None:
             # As many as nobody's rows are read for: where users have one item no gradient is held.
             chunk = max(chunk, self.least)
         return _clipped_form.clipped_sum_form(
-            objective, shapes, start, self.clip_norm, self._users, chunk, radius
+            objective, shapes, start, self.clip_norm, users, chunk, radius
         )[0]
 
     def _of_this_turn(self, rows: Oracle) -> Oracle:

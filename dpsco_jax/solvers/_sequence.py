@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _counts, privacy
+from dpsco_jax import _counts, _keys, privacy
 from dpsco_jax._checks import require, require_integer
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
@@ -226,7 +226,7 @@ def run(
             continue
         (part,) = group
         block = slice_users(data, start, part.num_users) if on_blocks else data
-        found = solver(_together.key_of(key, i), part, objective, block, point)
+        found = solver(_keys.of_part(key, i), part, objective, block, point)
         point, stopped, found = _together.until_stopped(stopped, point, found)
         solutions.append(found)
         start += part.num_users if on_blocks else 0

@@ -8,7 +8,7 @@ Source: none.
 
 Formal guarantee: that of the parts. A turn is given the position of its first user and the number of its
 users, both public, and reads nobody else; blocks are disjoint as in ``_sequence``. Turn i has the key
-``key_of(key, i)``, whether or not it shares a program.
+``_keys.of_part(key, i)``, whether or not it shares a program.
 
 Cost: that of the parts, and one compiled part.
 """
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _counts, _spread
+from dpsco_jax import _counts, _keys, _spread
 from dpsco_jax._numerics import array_namespace
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -34,7 +34,8 @@ class Turns(NamedTuple):
         kind: of a part: what must be equal for two neighbours to share a program; ``None`` for a part that
             shares none.
         stacked: of parts of one kind: a pytree whose arrays have an axis of parts in front.
-        prepared: of objective, data of all users and a point: the data in the form that ``solver`` takes.
+        prepared: of a part of the kind, objective, data of all users and a point: the data in the form that
+            ``solver`` takes.
         solver: ``solver(key, turn, objective, prepared, first, params)``; ``turn`` is an entry of what
             ``stacked`` returns, ``first`` the position of the first user, both traced. Its ``gradients`` are
             of no account, and it has no trace.
@@ -45,7 +46,7 @@ class Turns(NamedTuple):
 
     kind: Callable[[Any], Hashable | None]
     stacked: Callable[[Sequence[Any]], Any]
-    prepared: Callable[[Objective, UserData, Any], Any]
+    prepared: Callable[[Any, Objective, UserData, Any], Any]
     solver: Callable[..., Solution]
     gradients: Callable[[Any, UserData], int]
     check: Callable[[Any, Objective, UserData, Any], None] = lambda *given: None
@@ -57,7 +58,7 @@ class InnerTurns(NamedTuple):
     Attributes:
         kind: as of ``Turns``; ``stacked``, ``gradients`` and ``check`` are too.
         stacked: of plans of one kind.
-        prepared: as of ``Turns``, with one of the plans in front.
+        prepared: as of ``Turns``.
         solver: as of ``Turns``, with the centre of the term that is added to the objective at the end.
         gradients: of a plan and the data.
         check: of a plan, the objective, shapes of its data, and a point.
@@ -96,16 +97,6 @@ def offer(solver: Callable[..., Solution], turns: InnerTurns) -> None:
 def offered(solver: Callable[..., Solution]) -> InnerTurns | None:
     """How plans of this solver become turns, if it says so."""
     return _OFFERED.get(solver)
-
-
-def key_of(key: jax.Array, number: Any) -> jax.Array:
-    """The key of a part, by its number in the sequence: ``fold_in(key, number)``.
-
-    Numbers are folded into keys of ``unsafe_rbg`` by an exclusive or: step j of part i
-    would have the key, and so the noise, of step i of part j. These keys are split in between.
-    """
-    folded = jax.random.fold_in(key, number)
-    return folded if jax.random.key_impl(key) != "unsafe_rbg" else jax.random.split(folded, 1)[0]
 
 
 def groups(parts: Sequence[Any], turns: Turns | None, data: UserData) -> list[list[Any]]:
@@ -163,7 +154,7 @@ def run(
         The point at the end, whether it is over, and a solution for each part.
     """
     places = places_of(turns, parts, number, start, on_blocks)
-    rows = turns.prepared(objective, data, point)
+    rows = turns.prepared(parts[0], objective, data, point)
     point, stopped, found = loop(key, turns, places, objective, rows, point, stopped)
     solutions = [
         solution._replace(gradients=_counts.count(turns.gradients(part, data)))
@@ -198,7 +189,7 @@ def loop(
     def turn(carry: tuple[Any, Any], place: Places) -> tuple[Any, Solution]:
         point, stopped = carry
         i, first, part = place
-        found = turns.solver(key_of(key, i), part, objective, rows, first, point)
+        found = turns.solver(_keys.of_part(key, i), part, objective, rows, first, point)
         point, stopped, found = until_stopped(stopped, point, found)
         return (point, stopped), found
 

@@ -101,6 +101,7 @@ def outlier_removed_mean(
     require_instance("releases", releases, ConcentratedReleases | InTurn)
     live = releases.num_users if isinstance(releases, InTurn) else None
     rows = releases.capacity if isinstance(releases, InTurn) else releases.batch_size
+    sampled = releases.sampled if isinstance(releases, InTurn) else releases.sampling_rate < 1
     require_key(key)
     require_positive("radius", radius)
     require_positive("reach", reach)
@@ -122,7 +123,7 @@ def outlier_removed_mean(
             halted=jnp.zeros([], bool),
             steps=jnp.zeros([], jnp.int32),
             # Nothing is proven of other looks at the batches of a phase: its bits depend on all of them.
-            ledger=privacy.open_ledger(releases.relation, sampled=releases.sampling_rate < 1),
+            ledger=privacy.open_ledger(releases.relation, sampled=sampled),
             last=jax.tree.map(jnp.zeros_like, wide_copy(params)),
         )
 

@@ -35,6 +35,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
 )
 from dpsco_jax.mechanisms.winsorized import winsorized_mean as mechanism
+from dpsco_jax.mechanisms.winsorized._in_turn import WinsorizedTurn
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 
 
@@ -53,7 +54,7 @@ class WinsorizedMeanState(NamedTuple):
 
 
 def winsorized_mean(
-    releases: WinsorizedReleases, key: jax.Array
+    releases: WinsorizedReleases | WinsorizedTurn, key: jax.Array
 ) -> optax.GradientTransformationExtraArgs:
     """Replaces per-user updates by their private mean.
 
@@ -62,7 +63,8 @@ def winsorized_mean(
     who are absent: they count as zero, and still count in the planned number of users).
 
     Args:
-        releases: of ``winsorized_calibration.calibrate_winsorized``; its numbers may be traced.
+        releases: of ``winsorized_calibration.calibrate_winsorized``; its numbers may be traced. Of
+            ``WinsorizedTurn`` the first ``num_users`` rows are users, the others nobody.
         key: a typed key; copied into the state by ``init``.
 
     Raises:
@@ -70,7 +72,7 @@ def winsorized_mean(
             not positive; or (on use) the number of users or of parameters is not the planned one, an update
             is not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
     """
-    require_instance("releases", releases, WinsorizedReleases)
+    require_instance("releases", releases, WinsorizedReleases | WinsorizedTurn)
     require_key(key)
     require_positive("noise_multiplier", releases.noise_multiplier)
     require_positive("bound", releases.bound)

@@ -131,7 +131,7 @@ FAULTS = (
     Fault("interval: exp(-εc)", "mechanisms/winsorized/private_range.py",
           "price = 0.5 * jnp.asarray(epsilon, dtype)", "price = 1.0 * jnp.asarray(epsilon, dtype)", _RANGE),
     Fault("interval: half of the Gumbel noise", "mechanisms/winsorized/private_range.py",
-          "chosen = jnp.argmax(weight + _draws.gumbel", "chosen = jnp.argmax(weight + 0.5 * _draws.gumbel",
+          "chosen = jnp.argmax(weight + _gumbel", "chosen = jnp.argmax(weight + 0.5 * _gumbel",
           _RANGE),
     Fault("argmax: the monotone scale for all scores", "mechanisms/selection.py",
           "scale = (1 if monotone else 2) *", "scale = 1 *", _SELECTION),

@@ -81,7 +81,7 @@ def _data():
 
 
 def _run(key, parts, objective, together):
-    turns = _accelerated_turns.turns_of(parts) if together else None
+    turns = _accelerated_turns.TURNS if together else None
     start = jnp.zeros(parts[0].dim)
     solver = accelerated_sgd.solve
     found = _sequence.run(key, parts, solver, objective, _data(), start, turns=turns)
@@ -98,7 +98,7 @@ def test_turns_are_the_phases_one_by_one(batches, radius, objective):
     # Numbers that plans of today have in common are those of each turn too.
     other = {"clip_norm": 0.3 * last.clip_norm, "smoothing_radius": 200 * last.smoothing_radius}
     parts = first, dataclasses.replace(last, **other)
-    turns = _accelerated_turns.turns_of(parts)
+    turns = _accelerated_turns.TURNS
     assert [len(group) for group in _together.groups(parts, turns, _data())] == [2]
     run = jax.jit(lambda key: [_run(key, parts, objective, how) for how in (True, False)])
     for seed in range(2):
@@ -118,7 +118,7 @@ def test_the_program_does_not_grow_with_the_phases():
     def size(*parts):
         users = sum(part.num_users for part in parts)
         data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
-        turns = _accelerated_turns.turns_of(parts)
+        turns = _accelerated_turns.TURNS
 
         def run(key):
             start = jnp.zeros(3)
@@ -217,7 +217,7 @@ def test_groups_of_other_means_or_shifts_have_data_of_their_own_form():
     parts = (*plain, *tested, *shifted)
     users = sum(part.num_users for part in parts)
     data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
-    turns = _accelerated_turns.turns_of(parts)
+    turns = _accelerated_turns.TURNS
     assert [len(group) for group in _together.groups(parts, turns, data)] == [2, 2, 2]
 
     def run(key):
@@ -254,12 +254,10 @@ def test_means_of_other_kinds_are_not_stacked():
     "change", [{"clip_norm": 0.0}, {"smoothing_radius": -1.0}, {"stage_length": 0}]
 )
 def test_numbers_of_a_turn_out_of_their_range_are_refused_by_name(change):
-    parts = _parts((16, 8))
+    parts = [dataclasses.replace(p, smoothed=True, smoothing_radius=0.1) for p in _parts((16, 8))]
     (name,) = change
     with pytest.raises(ValueError, match=name):
-        _accelerated_turns.turns_of(parts).stacked(
-            (parts[0], dataclasses.replace(parts[1], **change))
-        )
+        _accelerated_turns.TURNS.stacked((parts[0], dataclasses.replace(parts[1], **change)))
 
 
 def test_a_turn_without_noise_is_refused_by_name():

@@ -24,6 +24,11 @@ def _plan(**changes):
     return planned(localized_sgd.plan, POINTS, **(settings | changes))
 
 
+def _uneven():
+    """Blocks of other numbers of steps."""
+    return _with(_plan(), 0, num_steps=4)
+
+
 def _data(seed=0, spread=0.2):
     rng = np.random.default_rng(seed)
     points = [0.3, -0.1] + spread * rng.normal(size=(USERS, ITEMS, DIM))
@@ -118,7 +123,7 @@ def _with(plan, index, **numbers):
 
 
 def test_a_user_of_the_second_block_does_not_touch_the_first():
-    plan, data, key = _plan(), _data(), jax.random.key(0)
+    plan, data, key = _uneven(), _data(), jax.random.key(0)
     first = plan.parts[0].num_users
     other = data._replace(items=data.items.at[first + 3].set(-1.0))
     # No score reaches this threshold: the second block halts, and the first one's point is returned.
@@ -135,13 +140,13 @@ def test_a_user_of_the_second_block_does_not_touch_the_first():
     blocks = [privacy.epsilon(block.loss(), DELTA) for block in plan.parts]
     np.testing.assert_allclose(joint, max(blocks), rtol=1e-3)
     assert plan.certificate().epsilon <= EPSILON
-    assert ends[0].gradients == 6 * USERS * ITEMS == plan.item_gradients
+    assert ends[0].gradients == (4 * 50 + 6 * 100) * ITEMS == plan.item_gradients
     assert ends[0].status == Status.OK
 
 
 def test_once_a_block_halts_nothing_moves():
     """The first block's users disagree: the run ends where it has started, whatever the others hold."""
-    plan, data = _plan(), _data(spread=0.0)
+    plan, data = _uneven(), _data(spread=0.0)
     first = plan.parts[0].num_users
     camps = jnp.where(jnp.arange(first)[:, None, None] % 2 == 0, 1.0, -1.0)
     torn = UserData(data.items.at[:first].set(camps / np.sqrt(DIM)))
@@ -151,15 +156,36 @@ def test_once_a_block_halts_nothing_moves():
     assert solution.gradients == plan.item_gradients, "what is computed and thrown away is counted"
 
 
+def test_a_block_that_halts_midway_returns_its_start():
+    """Scores near the threshold pass some tests; what was moved until then is of no account."""
+    plan, data, ends = _uneven(), _data(), []
+    first = plan.parts[0].num_users
+    near = _with(_with(plan, 1, threshold=1e9), 0, threshold=first - 1.0, test_epsilon=2.0)
+    for seed in range(12):
+        solution = _run(jax.random.key(seed), near, data)
+        assert solution.status == Status.HALTED
+        ends.append(np.linalg.norm(solution.params))
+    # Either the first block has come to its end, or nothing has moved.
+    moved = np.asarray(ends) > 0.1
+    assert 0 < np.sum(moved) < 12
+    np.testing.assert_array_equal(np.asarray(ends)[~moved], 0.0)
+
+
 def test_without_noise_the_minimizer_of_the_last_block_is_found():
-    plan, data = _plan(step_size=0.7), _data()
-    quiet = plan
+    plan, data = _uneven(), _data()
+    lengths = (0.7, 0.4)
+    parts = [
+        dataclasses.replace(part, step_size=length)
+        for part, length in zip(plan.parts, lengths, strict=True)
+    ]
+    quiet = dataclasses.replace(plan, parts=tuple(parts))
     for index in range(2):
         quiet = _with(quiet, index, noise_stddev=0.0, threshold=-1e9)
     solution = _run(jax.random.key(0), quiet, data)
-    # Contraction by 0.3 a step towards each block's mean, then averages over six steps.
-    shrink, at, first = np.mean(0.3 ** np.arange(1, 7)), np.zeros(DIM), 0
-    for block in plan.parts:
+    # Contraction by a factor a step towards each block's mean, then averages over its steps.
+    at, first = np.zeros(DIM), 0
+    for block, length in zip(plan.parts, lengths, strict=True):
+        shrink = np.mean((1 - length) ** np.arange(1, block.num_steps + 1))
         center = np.asarray(data.items[first : first + block.num_users]).mean((0, 1))
         at, first = center + shrink * (at - center), first + block.num_users
     np.testing.assert_allclose(solution.params, at, rtol=1e-4)

@@ -10,16 +10,27 @@ import pytest
 
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Solution, Status, _sequence, _together
-from dpsco_jax.solvers.user_level import _accelerated_turns, accelerated_sgd
-from tests.solvers.private_table import OBJECTIVE, ROWS
+from dpsco_jax.solvers import Status, _sequence, _together
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.user_level import (
+    _accelerated_turns,
+    accelerated_phased_erm,
+    accelerated_sgd,
+)
+from tests.solvers.private_table import DIM, OBJECTIVE, ROWS
+from tests.support.planned import planned
 
 (ROW,) = [row for row in ROWS if row.name == "accelerated_phased_erm, tested"]
 
 
 @functools.cache
-def _parts():
-    return ROW.plan().parts
+def _parts(batches=None):
+    if batches is None:
+        return ROW.plan().parts
+    return planned(
+        accelerated_phased_erm.plan, OBJECTIVE, num_users=180, items_per_user=ROW.items, dim=DIM,
+        num_phases=2, radius=0.5, epsilon=40.0, delta=1e-2, batch_size=list(batches),
+    ).parts  # fmt: skip
 
 
 def _data(far=()):
@@ -41,7 +52,7 @@ def _run(key, data, turns, parts):
 @pytest.mark.parametrize("far", [(), range(120, 180)], ids=["to the end", "the last halts"])
 def test_turns_are_the_phases_one_by_one(far):
     parts, data = _parts(), _data(far)
-    turns = _accelerated_turns.turns_of(parts)
+    turns = _accelerated_turns.TURNS
     assert [len(group) for group in _together.groups(parts, turns, data)] == [2]
     one, other = (_both(jax.random.key(3), data, which) for which in (True, False))
     assert int(one.status) == (Status.HALTED if far else Status.OK)
@@ -54,15 +65,28 @@ def test_turns_are_the_phases_one_by_one(far):
         np.testing.assert_array_equal(found, wanted)
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _both(key, data, together):
-    parts = _parts()
-    return _run(key, data, _accelerated_turns.turns_of(parts) if together else None, parts)
+@pytest.mark.slow
+def test_batches_of_turns_are_those_of_phases_one_by_one():
+    """Of more than half of the users, and of the larger population the smaller share."""
+    batches = (70, 45)
+    assert [part.releases.batch_size for part in _parts(batches)] == [70, 45]
+    one, other = (_both(jax.random.key(3), _data(), which, batches) for which in (True, False))
+    assert int(one.status) == int(other.status) == Status.OK
+    np.testing.assert_allclose(one.params, other.params, rtol=1e-5, atol=1e-6)
+    assert one.unprivate["gradients"] == other.unprivate["gradients"] < one.gradients
+    for found, wanted in zip(one.privacy, other.privacy, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _both(key, data, together, batches=None):
+    parts = _parts(batches)
+    return _run(key, data, _accelerated_turns.TURNS if together else None, parts)
 
 
 def test_the_program_does_not_grow_with_the_phases():
     first, second = _parts()
-    turns = _accelerated_turns.turns_of(_parts())
+    turns = _accelerated_turns.TURNS
 
     def size(*parts):
         users = sum(part.num_users for part in parts)
@@ -82,7 +106,7 @@ def test_parts_of_other_kinds_have_programs_of_their_own():
     assert _together.groups("aa", kinds._replace(kind=lambda part: None), data) == [["a"], ["a"]]
 
 
-@pytest.mark.parametrize("users", [3, 255, 256, 300])
+@pytest.mark.parametrize("users", [3, 256])
 def test_the_first_users_of_more_rows_have_the_scores_of_these_alone(users):
     rows = jnp.asarray(np.random.default_rng(0).normal(size=(300, 3)), jnp.float32)
     count = jnp.asarray(users, jnp.int32)
@@ -106,6 +130,16 @@ def test_a_number_of_users_that_is_none_is_refused(users):
     given = users if users == 5 else jnp.asarray(users)
     with pytest.raises(ValueError, match="num_users must be an array of one integer from 1 to 300"):
         concentrated_mean.concentration(jnp.zeros((300, 3)), 1.0, num_users=given)
+
+
+def test_whatever_comes_after_a_halt_is_of_no_account():
+    stopped, point = jnp.zeros([], bool), jnp.zeros([])
+    for status, end in ((Status.OK, 1.0), (Status.HALTED, 2.0), (Status.OK, 2.0), (Status.OK, 2.0)):
+        found = Solution(point + 1, None, jnp.asarray(int(status)), 0, None)
+        point, stopped, seen = _together.until_stopped(stopped, point, found)
+        assert point == seen.params == end
+        assert bool(stopped) == (end > 1)
+        assert int(seen.status) == status
 
 
 def test_turns_after_other_parts_have_keys_and_users_of_their_own():

@@ -30,6 +30,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from dpsco_jax import _counts, _spread, _sums
 from dpsco_jax._checks import (
     require,
+    require_first_rows,
     require_integer,
     require_integers,
     require_key,
@@ -95,7 +96,7 @@ def concentration(
     rows = _num_users(vectors)
     if user_mask is not None:
         require_mask("user_mask", user_mask, (rows,))
-    _require_live(num_users, rows)
+    require_first_rows("num_users", num_users, rows)
     vectors, anchor = _arrays(vectors, anchor)
     counted = jnp.ones(rows, bool) if user_mask is None else user_mask
     found = _pairwise.degrees(vectors, radius, anchor, counted, reach, block_size, num_users)
@@ -129,7 +130,7 @@ def inlier_weights(
         ValueError: ``num_users`` is not positive or ``keep_level`` is not in (1/2, 1).
     """
     if isinstance(num_users, jax.Array):
-        _require_live(num_users, MOST_USERS)
+        require_first_rows("num_users", num_users, MOST_USERS)
         num_users = num_users.astype(jnp.float32)
     else:
         num_users = require_integer("num_users", num_users, 1)
@@ -182,7 +183,7 @@ def mean_deviation(
     """
     vectors, anchor = _arrays(vectors, anchor)
     require_number("weights", weights, "an array of real numbers")
-    _require_live(num_users, _num_users(vectors))
+    require_first_rows("num_users", num_users, _num_users(vectors))
     counted = jnp.asarray(weights)
     spread = _spread.found(vectors)
     # The first rows of all are not the first of each device, which reads its own: others have no weight.
@@ -262,18 +263,6 @@ def _mean_on_grid(
         step = 2.0**-bits
     fraction = (rest << bits) // num_users
     return whole.low.astype(jnp.float32) + fraction.astype(jnp.float32) * step
-
-
-def _require_live(num_users: Any, rows: int) -> None:
-    """``ValueError`` unless it is ``None`` or an array of one integer, from 1 to ``rows`` if it is known."""
-    if num_users is None:
-        return
-    wanted = f"an array of one integer from 1 to {rows}, or None"
-    whole = isinstance(num_users, jax.Array) and jnp.issubdtype(num_users.dtype, jnp.integer)
-    good = whole and num_users.ndim == 0
-    if good and not isinstance(num_users, jax.core.Tracer):
-        good = 1 <= int(num_users) <= rows
-    require(good, "num_users", num_users, wanted)
 
 
 def _arrays(vectors: Any, anchor: Any) -> tuple[Any, Any]:

@@ -33,6 +33,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from dpsco_jax._checks import (
     require,
     require_each,
+    require_first_rows,
     require_integer,
     require_key,
     require_number,
@@ -91,6 +92,7 @@ def private_range(
     radius: ArrayLike,
     bound: ArrayLike,
     bin_width: ArrayLike | None = None,
+    num_users: Int[Array, ""] | None = None,
 ) -> Interval:
     """Draws an interval that holds all values with high probability, if they are concentrated.
 
@@ -103,16 +105,19 @@ def private_range(
         radius: half-width of the window in which the values are believed to lie, wherever it is.
         bound: values are clipped to [-bound, bound].
         bin_width: half the radius if left out. ``bound / bin_width`` is cut off at 2^29.
+        num_users: n where only the first n values are users, an array of one integer, which may be traced: of
+            runs of several sizes in one program. Others are not looked at, and the draw is that of n values
+            (with the keys that JAX makes by default; with others, of the same law).
 
     Raises:
         ValueError: a number is not positive, there are no values or too many bins.
     """
     require_key(key)
-    bins, count, grid = _binned(values, epsilon, radius, bound, bin_width)
-    size, cost, start = _segments(bins, count)
+    bins, count, grid = _binned(values, epsilon, radius, bound, bin_width, num_users)
+    size, cost, start = _segments(bins, count, num_users)
     bin_key, place_key = jax.random.split(key)
     weight = _log_weights(size, cost, epsilon)
-    chosen = jnp.argmax(weight + _draws.gumbel(bin_key, weight.shape, weight.dtype))
+    chosen = jnp.argmax(weight + _gumbel(bin_key, weight, num_users))
     place = jax.random.randint(place_key, (), 0, jnp.maximum(size[chosen], 1))
     return Interval(grid.center(start[chosen] + place), grid.half_width)
 
@@ -160,12 +165,18 @@ class _Grid(NamedTuple):
 
 
 def _binned(
-    values: Any, epsilon: ArrayLike, radius: ArrayLike, bound: ArrayLike, width: ArrayLike | None
+    values: Any,
+    epsilon: ArrayLike,
+    radius: ArrayLike,
+    bound: ArrayLike,
+    width: ArrayLike | None,
+    num_users: Array | None = None,
 ) -> tuple[Array, Array, _Grid]:
-    """The sorted bin of each value, the number of bins, and where they are."""
+    """The sorted bin of each value, the number of bins, and where they are; nobody is in a bin behind all."""
     width = require_numbers(epsilon, radius, bound, width)
     require_number("values", values, "an array of real numbers")
     require_positive("number of values", values.shape[0])
+    require_first_rows("num_users", num_users, values.shape[0])
     values = jnp.asarray(values, jnp.promote_types(jnp.result_type(values), jnp.float32))
     bound, width = jnp.asarray(bound, values.dtype), jnp.asarray(width, values.dtype)
     half = jnp.asarray(half_width(radius, width), values.dtype)
@@ -177,6 +188,8 @@ def _binned(
     signed = jnp.clip(signed.astype(jnp.int32), -half_count, half_count - 1)
     count = jnp.where(single, 1, 2 * half_count)
     places = jnp.where(single, 0, signed + half_count)
+    if num_users is not None:
+        places = jnp.where(jnp.arange(len(places)) < num_users, places, count)
     grid = _Grid(width, half_count, jnp.minimum(half, bound), single)
     return jnp.sort(places), count, grid
 
@@ -199,19 +212,23 @@ def require_numbers(
 
 
 def _segments(
-    bins: Int[Array, " users"], count: Int[Array, ""]
+    bins: Int[Array, " users"], count: Int[Array, ""], num_users: Array | None = None
 ) -> tuple[Int[Array, " segments"], Int[Array, " segments"], Int[Array, " segments"]]:
     """Runs of bins of equal cost, as (number of bins, cost, first bin); 2n + 1 of them, some empty.
 
-    First the n + 1 gaps between neighbours, then the occupied bins, each at the first of its values.
+    First the n + 1 gaps between neighbours, then the occupied bins, each at the first of its values. Where
+    only some bins are of users, all segments behind theirs are empty.
     """
-    users = bins.shape[0]
+    rows = bins.shape[0]
+    users = rows if num_users is None else num_users
     before = jnp.concatenate([jnp.full(1, -1, bins.dtype), bins])
     after = jnp.concatenate([bins, jnp.full(1, count, bins.dtype)])
     gap_size = jnp.maximum(after - before - 1, 0)
-    below = jnp.arange(users + 1, dtype=jnp.int32)
+    below = jnp.arange(rows + 1, dtype=jnp.int32)
     gap_cost = jnp.maximum(below, users - below)
     first = bins != before[:-1]
+    if num_users is not None:
+        first = first & (below[:-1] < users)
     # One past the last value in the same bin.
     last = jnp.where(bins != after[1:], below[1:], users)
     run_end = lax.cummin(last, reverse=True)
@@ -221,6 +238,21 @@ def _segments(
         jnp.concatenate([gap_cost, run_cost]),
         jnp.concatenate([before + 1, bins]),
     )
+
+
+def _gumbel(key: jax.Array, weights: Array, num_users: Array | None) -> Array:
+    """A variable for each segment: of those of n users the ones that a program of their own would draw."""
+    if num_users is None:
+        return _draws.gumbel(key, weights.shape, weights.dtype)
+    segments, rows = len(weights), len(weights) // 2
+    words = jax.random.bits(key, (2 * segments,), jnp.uint32)
+
+    def of(start: Any, length: int) -> Array:
+        high = lax.dynamic_slice_in_dim(words, start, length)
+        low = lax.dynamic_slice_in_dim(words, 2 * num_users + 1 + start, length)
+        return -jnp.log(_draws.exponential_of_words(high, low, weights.dtype))
+
+    return jnp.concatenate([of(jnp.zeros_like(num_users), rows + 1), of(num_users + 1, rows)])
 
 
 def _log_weights(

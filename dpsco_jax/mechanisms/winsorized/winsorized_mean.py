@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax import _spread, privacy
 from dpsco_jax._checks import (
@@ -47,6 +47,7 @@ from dpsco_jax.geometry import clipping, norms, rotations
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import _by_coordinate
 from dpsco_jax.mechanisms.winsorized import private_range as ranges
+from dpsco_jax.mechanisms.winsorized._in_turn import WinsorizedTurn
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
 
 # Numbers in the coordinates that are sorted at once: more of them need more memory and no less time.
@@ -56,14 +57,15 @@ _BLOCK_ENTRIES = 2**16
 def winsorized_mean(
     key: jax.Array,
     vectors: Float[Array | np.ndarray, "users dim"],
-    releases: WinsorizedReleases,
+    releases: WinsorizedReleases | WinsorizedTurn,
 ) -> Float[Array, "dim"]:
     """Answers one query; costs ``releases.query_loss()`` under REPLACE_ONE.
 
     Args:
         key: a typed key, used up.
         vectors: one row per user; may depend on earlier answers.
-        releases: of ``calibrate_winsorized``; whoever calls keeps count of the queries.
+        releases: of ``calibrate_winsorized``; whoever calls keeps count of the queries. Of ``WinsorizedTurn``
+            the first ``num_users`` rows are users, the others nobody, whatever they hold.
 
     Returns:
         The mean plus noise, at least float32.
@@ -72,26 +74,29 @@ def winsorized_mean(
         ValueError: the shape is not the planned one.
     """
     require_key(key)
-    require_instance("releases", releases, WinsorizedReleases)
+    require_instance("releases", releases, WinsorizedReleases | WinsorizedTurn)
     require_number("vectors", vectors, "an array of real numbers")
+    live = None
     planned = (releases.num_users, releases.dim)
+    if isinstance(releases, WinsorizedTurn):
+        live = jnp.asarray(releases.num_users)
+        planned = (releases.capacity, releases.dim)
     require(vectors.shape == planned, "shape of vectors", vectors.shape, f"{planned}")
     rows = jax.vmap(lambda row: norms.clip_to_norm(row, releases.bound))(jnp.asarray(vectors))
     box_key, coarse_key, noise_key = jax.random.split(key, 3)
     origin = jnp.zeros(rows.shape[1:], rows.dtype)
     if releases.form in BOXED:
-        answer = _noisy_mean_in_box(box_key, coarse_key, rows, releases)
+        answer = _noisy_mean_in_box(box_key, coarse_key, rows, releases, live)
         if releases.form != "refined":
             return answer
     elif releases.form == "recentred":
-        stddev = releases.coarse_multiplier * releases.coarse_sensitivity
-        mean = _mean_in_ball(rows, origin, releases.bound)
-        answer = additive.gaussian(coarse_key, mean, stddev)
+        mean = _mean_in_ball(rows, origin, releases.bound, live)
+        answer = additive.gaussian(coarse_key, mean, releases.coarse_stddev)
     else:
-        mean = _mean_in_ball(rows, origin, releases.bound)
-        return additive.gaussian(noise_key, mean, releases.noise_stddev)
-    mean = _mean_in_ball(rows, answer, releases.ball_radius)
-    return additive.gaussian(noise_key, mean, releases.noise_stddev)
+        mean = _mean_in_ball(rows, origin, releases.bound, live)
+        return additive.gaussian(noise_key, mean, releases.noise_scale)
+    mean = _mean_in_ball(rows, answer, releases.ball_radius, live)
+    return additive.gaussian(noise_key, mean, releases.noise_scale)
 
 
 def winsorized_mean_1d(
@@ -140,15 +145,24 @@ def winsorized_mean_1d_loss(epsilon: ArrayLike) -> privacy.PrivacyLoss:
     return privacy.unbounded_unless(valid, privacy.compose(*parts))
 
 
-def _mean_in_interval(values: Array, interval: ranges.Interval) -> Array:
+def _mean_in_interval(
+    values: Array, interval: ranges.Interval, live: Int[Array, ""] | None = None
+) -> Array:
     """The mean of values clipped to the interval, as its center plus the mean of clipped offsets."""
     offsets = jnp.where(jnp.isfinite(values), values, 0) - interval.center
     offsets = jnp.clip(offsets, -interval.half_width, interval.half_width)
-    return interval.center + jnp.sum(offsets) / values.shape[0]
+    if live is None:
+        return interval.center + jnp.sum(offsets) / values.shape[0]
+    offsets = jnp.where(jnp.arange(len(values)) < live, offsets, 0)
+    return interval.center + jnp.sum(offsets) / live
 
 
 def _noisy_mean_in_box(
-    key: jax.Array, noise_key: jax.Array, rows: Array, releases: WinsorizedReleases
+    key: jax.Array,
+    noise_key: jax.Array,
+    rows: Array,
+    releases: WinsorizedReleases | WinsorizedTurn,
+    live: Int[Array, ""] | None,
 ) -> Array:
     """The winsorized mean of the rows, the only one or the coarse one."""
     rotation_key, range_key = jax.random.split(key)
@@ -160,16 +174,14 @@ def _noisy_mean_in_box(
         releases.bin_width,
     )
     ranges.require_numbers(*numbers)
-    mean = _mean_in_box(range_key, signs, rows, numbers)
+    mean = _mean_in_box(range_key, signs, rows, (*numbers, live))
     match releases.form:
         case "laplace":
-            scale = releases.noise_multiplier * releases.sensitivity
-            noised = additive.laplace(noise_key, mean, scale)
+            noised = additive.laplace(noise_key, mean, releases.noise_scale)
         case "winsorized":
-            noised = additive.gaussian(noise_key, mean, releases.noise_stddev)
+            noised = additive.gaussian(noise_key, mean, releases.noise_scale)
         case _:
-            stddev = releases.coarse_multiplier * releases.coarse_sensitivity
-            noised = additive.gaussian(noise_key, mean, stddev)
+            noised = additive.gaussian(noise_key, mean, releases.coarse_stddev)
     return rotations.rotate_back(signs, noised, releases.dim)
 
 
@@ -193,7 +205,8 @@ def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, 
         def one_coordinate(column: tuple[Array, Array]) -> Array:
             index, values = column
             own_key = jax.random.fold_in(of_run, index)
-            return _mean_in_interval(values, ranges.private_range(own_key, values, *numbers))
+            interval = ranges.private_range(own_key, values, *numbers)
+            return _mean_in_interval(values, interval, numbers[-1])
 
         # A power of two divides the number of coordinates: the body is compiled once.
         most = max(1, _BLOCK_ENTRIES // columns.shape[1])
@@ -212,7 +225,10 @@ def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, 
     return found(jax.random.key_data(key), signs, rows, numbers)
 
 
-def _mean_in_ball(rows: Array, center: Array, radius: ArrayLike) -> Array:
+def _mean_in_ball(
+    rows: Array, center: Array, radius: ArrayLike, live: Int[Array, ""] | None = None
+) -> Array:
     """The mean of rows clipped to a ball around the center, without noise."""
-    everybody = jnp.ones(rows.shape[0], bool)
-    return center + clipping.sum_of_clipped(rows - center[None], radius, everybody) / rows.shape[0]
+    users = rows.shape[0] if live is None else live
+    counted = jnp.ones(rows.shape[0], bool) if live is None else jnp.arange(len(rows)) < live
+    return center + clipping.sum_of_clipped(rows - center[None], radius, counted) / users

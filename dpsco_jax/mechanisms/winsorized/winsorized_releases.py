@@ -135,9 +135,19 @@ class WinsorizedReleases:
         return self.box_sensitivity / (self.padded**0.5 if self.form == "laplace" else 1)
 
     @property
+    def coarse_stddev(self) -> Any:
+        """Standard deviation of the noise in each coordinate of the coarse mean, before the rotation back."""
+        return self.coarse_multiplier * self.coarse_sensitivity
+
+    @property
+    def noise_scale(self) -> Any:
+        """Of the noise in each coordinate of the final mean: its standard deviation, b for ``"laplace"``."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
     def noise_stddev(self) -> Any:
         """Standard deviation of the noise in each coordinate of the result."""
-        return self.noise_multiplier * self.sensitivity * (2**0.5 if self.form == "laplace" else 1)
+        return self.noise_scale * (2**0.5 if self.form == "laplace" else 1)
 
     @property
     def noise_variance(self) -> Any:

@@ -21,22 +21,24 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _checks
 from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy._gaussian_turns import TurnScheme
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.loss import PrivacyLoss
-from dpsco_jax.privacy.sampling import FullBatch
 
 
 @pytree
 class InTurn:
-    """A phase in which everybody takes part, one of several in a program, or the stack of them.
+    """A phase, one of several in a program, or the stack of them.
 
     Attributes:
-        capacity: users of the largest phase; vectors have so many rows.
+        capacity: users of a step of the largest phase; vectors have so many rows.
+        sampled: whether the users of a step are drawn, in all of the phases.
         test: as in ``ConcentratedReleases``.
         selection: as in ``ConcentratedReleases``.
         relation: REPLACE_ONE or REPLACE_SPECIAL.
-        num_users: N of this phase, at most ``capacity``.
+        population_size: N of this phase.
+        num_users: K of this phase, users of a step, at most ``capacity``; N where none are drawn.
         num_steps: T of this phase.
         keep_level: θ.
         threshold: of the score.
@@ -47,9 +49,11 @@ class InTurn:
     """
 
     capacity: int = static()
+    sampled: bool = static()
     test: str = static()
     selection: str = static()
     relation: NeighboringRelation = static()
+    population_size: Number
     num_users: Number
     num_steps: Number
     keep_level: Number
@@ -60,14 +64,10 @@ class InTurn:
     cost: PrivacyLoss
 
     @property
-    def scheme(self) -> FullBatch:
-        """Everybody takes part in every step."""
-        return FullBatch()
-
-    @property
-    def sampling_rate(self) -> float:
-        """1: nobody is sampled."""
-        return 1.0
+    def scheme(self) -> TurnScheme:
+        """How the users of a step of this turn are drawn."""
+        sizes = self.population_size, self.num_users
+        return TurnScheme(self.sampled, self.relation, *sizes, self.cost)
 
     @property
     def score_sensitivity(self) -> float:
@@ -79,12 +79,11 @@ class InTurn:
         return self.cost
 
 
-def kind(releases: ConcentratedReleases) -> tuple[Any, ...] | None:
-    """What phases must share to run in one program; ``None`` for batches, whose draws have static sizes."""
+def kind(releases: ConcentratedReleases) -> tuple[Any, ...]:
+    """What phases must share to run in one program."""
     _checks.require_instance("releases", releases, ConcentratedReleases)
-    if releases.batch_size != releases.population_size:
-        return None
-    return releases.test, releases.selection, releases.relation
+    sampled = releases.batch_size != releases.population_size
+    return releases.test, releases.selection, releases.relation, sampled
 
 
 def stacked(phases: Sequence[ConcentratedReleases]) -> InTurn:
@@ -93,19 +92,21 @@ def stacked(phases: Sequence[ConcentratedReleases]) -> InTurn:
     Raises:
         ValueError: there is no phase, or they are not of one ``kind``.
     """
-    kinds = {kind(phase) for phase in phases}
-    _checks.require(len(kinds) == 1 and None not in kinds, "phases", phases, "of one kind")
-    test, selection, relation = next(iter(kinds)) or ("", "", None)
+    kinds = set(map(kind, phases))
+    _checks.require(len(kinds) == 1, "phases", phases, "of one kind")
+    ((test, selection, relation, sampled),) = kinds
 
     def column(*numbers: Any) -> Any:
         return array_namespace(*numbers).stack(numbers)
 
-    sizes = [phase.population_size for phase in phases]
+    sizes = [phase.batch_size for phase in phases]
     return InTurn(
         capacity=max(sizes),
+        sampled=sampled,
         test=test,
         selection=selection,
         relation=relation,
+        population_size=np.asarray([phase.population_size for phase in phases], np.int32),
         num_users=np.asarray(sizes, np.int32),
         num_steps=np.asarray([phase.num_steps for phase in phases], np.int32),
         keep_level=column(*(phase.keep_level for phase in phases)),

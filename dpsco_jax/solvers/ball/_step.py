@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from dpsco_jax import _keys
 from dpsco_jax.solvers.ball import _search
 from dpsco_jax.solvers.ball._plan import Plan
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles, OracleCalls
@@ -86,14 +87,14 @@ def step(
     """One iteration; see the file's docstring.
 
     Args:
-        key: of the run; iteration t uses ``fold_in(key, t)``.
+        key: of the run; iteration t uses ``_keys.of_part(key, t)``.
         plan: of ``plan``.
         oracles: see ``ball_oracles``.
         state: of ``init`` or ``step``.
         project: projection of v onto a convex set that holds start and comparison point.
         static: searches of a static length (``scan``).
     """
-    key = jax.random.fold_in(key, state.iterations)
+    key = _keys.of_part(key, state.iterations)
     if plan.search == "adaptive":
         return _adaptive_step(key, plan, oracles, state, project)
     if plan.search == "none":

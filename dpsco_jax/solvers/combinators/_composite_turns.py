@@ -32,32 +32,25 @@ class _Turn:
 
     Attributes:
         composition: of the parts inside of it; empty where there are none.
-        kind: of its plan, or of the plans inside of it, whose data have one form.
         center_share: θ.
         inside: numbers of the plan, or of the places of the parts inside of it.
     """
 
     composition: str = static()
-    kind: Hashable = static()
     center_share: Number
     inside: Any
 
 
-def turns_of(inner: _together.InnerTurns, parts: Sequence[Any], center: Any) -> _together.Turns:
+def turns_of(inner: _together.InnerTurns, center: Any) -> _together.Turns:
     """How parts of a composite become turns of one loop.
 
     Args:
         inner: how plans of the innermost solver do.
-        parts: ``composite.Part``s.
         center: the given centre, of the composite that the parts are of.
     """
 
-    def prepared(objective: Objective, data: UserData, params: Any) -> Any:
-        plans = [plan for part in parts for plan in _leaves(part)]
-        of_kind = {kind: plan for plan in plans if (kind := inner.kind(plan)) is not None}
-        return {
-            kind: inner.prepared(plan, objective, data, params) for kind, plan in of_kind.items()
-        }
+    def prepared(part: Any, objective: Objective, data: UserData, params: Any) -> Any:
+        return inner.prepared(_leaves(part)[0], objective, data, params)
 
     def gradients(part: Any, data: UserData) -> int:
         return sum(inner.gradients(plan, data) for plan in _leaves(part))
@@ -108,8 +101,7 @@ def _stacked(inner: _together.InnerTurns, parts: Sequence[Any]) -> _Turn:
     """Of parts of one kind; what is inside of them has the same static sizes for all."""
     shares = _together.column([part.center_share for part in parts])
     if not parts[0].inside:
-        plans = [part.plan for part in parts]
-        return _Turn("", inner.kind(plans[0]), shares, inner.stacked(plans))
+        return _Turn("", shares, inner.stacked([part.plan for part in parts]))
     plan, count = parts[0].plan, len(parts[0].inside)
     within = _stacked(inner, [each for part in parts for each in part.inside])
     by_part = jax.tree.map(lambda x: x.reshape(len(parts), count, *x.shape[1:]), within)
@@ -118,7 +110,7 @@ def _stacked(inner: _together.InnerTurns, parts: Sequence[Any]) -> _Turn:
         sizes = np.asarray([[each.num_users for each in part.inside] for part in parts], np.int32)
         firsts = np.cumsum(sizes, axis=1, dtype=np.int32) - sizes
     numbers = np.tile(np.arange(count, dtype=np.int32), (len(parts), 1))
-    return _Turn(plan.composition, within.kind, shares, _together.Places(numbers, firsts, by_part))
+    return _Turn(plan.composition, shares, _together.Places(numbers, firsts, by_part))
 
 
 def _solver(inner: _together.InnerTurns, center: Any) -> Any:
@@ -130,7 +122,7 @@ def _solver(inner: _together.InnerTurns, center: Any) -> Any:
             lambda c, w: (share * c + (1 - share) * w).astype(w.dtype), center, start
         )
         if not turn.composition:
-            return inner.solver(key, turn.inside, objective, rows[turn.kind], first, start, middle)
+            return inner.solver(key, turn.inside, objective, rows, first, start, middle)
         places = turn.inside._replace(firsts=first + turn.inside.firsts)
         nested = _together.Turns(None, None, None, _solver(inner, middle), None)  # type: ignore[arg-type]
         point, running = objective.domain.project(start), jnp.zeros([], bool)

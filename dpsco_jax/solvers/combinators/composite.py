@@ -228,7 +228,7 @@ def solve(
     inner_turns = _together.offered(inner)
     turns = None
     if inner_turns is not None:
-        turns = _composite_turns.turns_of(inner_turns, parts, center)
+        turns = _composite_turns.turns_of(inner_turns, center)
     return _sequence.run(
         key, parts, run, objective, data, params, plan.composition, plan.on_blocks, turns
     )

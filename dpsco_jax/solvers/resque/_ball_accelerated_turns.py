@@ -12,7 +12,6 @@ formed from the block's own sizes, proven numbers and numbers of the run, before
 Cost: as ``ball_accelerated_sco``; see ``_calls_in_turn``. One prepared copy of the data of all users.
 """
 
-import functools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -74,12 +73,6 @@ class _Turn:
     loss: privacy.PrivacyLoss
 
 
-def turns_of(blocks: Sequence[Block]) -> _together.Turns:
-    """How blocks become turns."""
-    return _together.Turns(_kind, _stacked, functools.partial(_prepared, blocks[0].plan), _solve,
-                           _gradients, _check)  # fmt: skip
-
-
 def _kind(block: Block) -> Hashable | None:
     plan, outer = block.plan, block.plan.outer
     (queries, _, replacement), *others = plan.kinds
@@ -123,10 +116,10 @@ def _stacked(blocks: Sequence[Block]) -> _Turn:
     )
 
 
-def _prepared(plan: Plan, objective: Objective, data: UserData, params: Any) -> _calls.Setting:
+def _prepared(block: Block, objective: Objective, data: UserData, params: Any) -> _calls.Setting:
     """The setting of the first block, with the data of all; its numbers are of no account."""
     del params
-    return shared.make_setting(objective, data, plan)
+    return shared.make_setting(objective, data, block.plan)
 
 
 def _solve(
@@ -173,3 +166,7 @@ def _gradients(block: Block, data: UserData) -> int:
 def _check(block: Block, objective: Objective, data: UserData, params: Any) -> None:
     _arguments.require_problem(Plan, block.plan, objective, data, params)
     _checks.require_nonnegative("regularization", block.regularization)
+
+
+TURNS = _together.Turns(_kind, _stacked, _prepared, _solve, _gradients, _check)
+"""How blocks of ``ball_accelerated_sco`` become turns."""

@@ -219,7 +219,7 @@ def solve(
     _arguments.require_run(Plan, key, plan, objective, data, params)
     weights = jnp.asarray(plan.regularizations)
     blocks = [Block(part.num_users, part, weights[i]) for i, part in enumerate(plan.parts)]
-    turns = _ball_accelerated_turns.turns_of(blocks)
+    turns = _ball_accelerated_turns.TURNS
     start = jnp.asarray(params, float)
     return _sequence.run(key, blocks, _solve_block, objective, data, start, turns=turns)
 

@@ -90,7 +90,7 @@ def turns_of(plan: Plan) -> _together.Turns:
     return _together.Turns(
         kind=lambda phase: (phase.clipped, phase.reach),
         stacked=stacked,
-        prepared=lambda objective, data, params: jax.tree.map(jnp.asarray, data),
+        prepared=lambda phase, objective, data, params: jax.tree.map(jnp.asarray, data),
         solver=solver,
         gradients=lambda phase, data: phase.num_users * plan.items_per_user,
     )

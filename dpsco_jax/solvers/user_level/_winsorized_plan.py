@@ -111,8 +111,8 @@ def solve_phase(
     Raises:
         ValueError: if there is not one step size for each of the steps that are paid for.
     """
+    require_steps(phase)
     steps, planned = jnp.asarray(phase.step_sizes), phase.num_steps
-    _checks.require(steps.shape == (planned,), "step_sizes", steps.shape, f"of {planned} steps")
     shares = jnp.asarray(phase.shares)
     if phase.method == "nonconvex":
         # The point before step s: the start itself for s = 0.
@@ -125,6 +125,14 @@ def solve_phase(
     return first_order.run(
         key, phase.mean, method, objective, data, params, planned, gradients, pull, trace
     )
+
+
+def require_steps(phase: Phase) -> None:
+    """``ValueError`` unless there is one step size, and one share, for each step that is paid for."""
+    planned = phase.num_steps
+    for name in ("step_sizes", "shares"):
+        found = jnp.shape(getattr(phase, name))
+        _checks.require(found == (planned,), name, found, f"of {planned} steps")
 
 
 def gradient_releases(

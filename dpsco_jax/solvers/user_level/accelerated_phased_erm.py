@@ -234,6 +234,6 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    turns = _accelerated_turns.turns_of(plan.parts)
+    turns = _accelerated_turns.TURNS
     solver = accelerated_sgd.solve
     return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)

@@ -14,7 +14,7 @@ any starting point, a user is in one block, by position (parallel composition). 
 for the distance R_k with R_1 = min(R, 2G/μ) and R_{j+1}² = min(D², 4G²/μ², 2/μ times the bound of block j),
 since μ/2·‖w - w*‖² is at most the excess risk of w, in expectation; D is the diameter.
 
-Cost: that of multi-pass SGD on each block.
+Cost: that of multi-pass SGD on each block. Blocks with means of one kind are turns of one compiled loop.
 
 Example:
     >>> import jax
@@ -45,7 +45,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import multipass_sgd
+from dpsco_jax.solvers.user_level import _multipass_turns, multipass_sgd
 
 
 @pytree
@@ -220,4 +220,5 @@ def solve(
         ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    return _sequence.run(key, plan.parts, multipass_sgd.solve, objective, data, params)
+    solver, turns = multipass_sgd.solve, _multipass_turns.TURNS
+    return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)

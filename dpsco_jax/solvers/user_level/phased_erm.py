@@ -13,7 +13,8 @@ Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for any
 phase is (ε, δ)-DP, a user takes part in one phase, by position, and later phases post-process. Assumed: the
 key stays secret. Utility: ``excess_bound`` on the expected excess risk; see ``assumes``.
 
-Cost: Σ T_t·n_t user gradients; memory of the gradients of one block.
+Cost: Σ T_t·n_t user gradients; memory of the gradients of one block. Without a trace, phases of
+similar size whose releases have one form are turns of one compiled loop.
 
 Example:
     >>> import jax
@@ -47,7 +48,7 @@ from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers._schedules import phased_erm as schedule
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _winsorized_plan
+from dpsco_jax.solvers.user_level import _winsorized_plan, _winsorized_turns
 
 
 @pytree
@@ -232,4 +233,6 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     solver = functools.partial(_winsorized_plan.solve_phase, trace=trace)
-    return _sequence.run(key, plan.parts, solver, objective, data, params)
+    # A turn has no trace.
+    turns = None if trace is not None else _winsorized_turns.turns_of(plan.parts)
+    return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)

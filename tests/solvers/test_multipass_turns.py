@@ -1,0 +1,199 @@
+"""Blocks of localized SGD, and tested batches, as turns of one loop: the runs one by one."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import transforms
+from dpsco_jax.privacy.concentrated import _in_turn
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import Status, _sequence, _tested_turns, _together
+from dpsco_jax.solvers.user_level import _multipass_turns, localized_sgd, multipass_sgd
+from tests.support.planned import planned
+
+DIM = 2
+POINTS = losses.squared_distance(point_bound=1.0, radius=1.0)
+ROUGH = Objective(**(POINTS._asdict() | {"linear_model": None}))
+
+
+@functools.cache
+def _parts(radius=0.6, smoothing="none"):
+    """Blocks of which no two numbers are the same."""
+    plan = planned(
+        localized_sgd.plan, POINTS, num_users=150, items_per_user=2, dim=DIM, epsilon=20.0, delta=1e-3,
+        num_blocks=2, num_steps=3, radius=radius, smoothing=smoothing, chunk_size=7,
+        **({"smoothing_radius": 0.1} if smoothing != "none" else {}),
+    )  # fmt: skip
+    first, last = plan.parts
+    of_releases = {"num_steps": 5, "noise_stddev": 2.0 * first.releases.noise_stddev,
+                   "threshold": last.releases.threshold - 3, "keep_level": 0.6,
+                   "test_epsilon": 0.7 * last.releases.test_epsilon} if radius < 1 else {
+                   "num_steps": 5, "noise_multiplier": 1.5 * first.releases.noise_multiplier}  # fmt: skip
+    last = dataclasses.replace(
+        last, releases=dataclasses.replace(last.releases, **of_releases), radius=0.9 * last.radius,
+        clip_norm=0.8 * last.clip_norm, step_size=0.6 * first.step_size,
+        smoothing_radius=1.5 * last.smoothing_radius,
+    )  # fmt: skip
+    return first, last
+
+
+def _data(torn=None):
+    """Users near each other, one of NaN in each block; those of a torn block disagree with each other."""
+    rng = np.random.default_rng(0)
+    items = np.float32([0.3, -0.1] + 0.2 * rng.normal(size=(150, 2, DIM)))
+    if torn is not None:
+        items[torn] = np.where(np.arange(150)[torn, None, None] % 2, 0.7, -0.7)
+    mask = np.ones((150, 2), bool)
+    mask[::7, 0] = False
+    items[3] = np.nan
+    items[-1] = np.inf
+    return UserData(items, mask)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _both(key, data, of, objective=POINTS):
+    start, parts = jnp.full(DIM, 0.5), of()
+
+    def run(turns):
+        found = _sequence.run(key, parts, multipass_sgd.solve, objective, data, start, turns=turns)
+        return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
+
+    assert [len(group) for group in _together.groups(parts, _multipass_turns.TURNS, data)] == [2]
+    return run(_multipass_turns.TURNS), run(None)
+
+
+def _same(one, other):
+    np.testing.assert_allclose(one.params, other.params, rtol=1e-5, atol=1e-6)
+    assert one.unprivate["gradients"] == other.unprivate["gradients"] < one.gradients
+    for name in ("status", "gradients"):
+        assert int(getattr(one, name)) == int(getattr(other, name))
+    for found, wanted in zip(one.privacy, other.privacy, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.slow
+def test_turns_are_the_blocks_one_by_one_and_halt_as_they_do():
+    """Once a block halts its start is returned, and nothing moves in those after it."""
+    first = _parts()[0].num_users
+    ends = []
+    for torn in (None, slice(first, 150), slice(first)):
+        one, other = _both(jax.random.key(0), _data(torn), _parts)
+        _same(one, other)
+        assert int(one.status) == (Status.OK if torn is None else Status.HALTED)
+        ends.append(np.asarray(one.params))
+    np.testing.assert_array_equal(ends[2], np.full(DIM, 0.5, np.float32))
+    assert np.all(ends[1] != ends[0])
+    assert np.all(ends[1] != ends[2])
+
+
+def _reporting():
+    return tuple(dataclasses.replace(part, on_halt="average") for part in _parts())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("of", "objective"),
+    [
+        (functools.partial(_parts, 5.0), POINTS),
+        (functools.partial(_parts, 0.6, "per_item"), ROUGH),
+        (_reporting, POINTS),
+    ],
+    ids=["clipped", "shifted", "average at a halt"],
+)
+def test_turns_of_other_means_are_the_blocks_one_by_one(of, objective):
+    for torn in (None, slice(10, 30)):
+        _same(*_both(jax.random.key(1), _data(torn), of, objective))
+
+
+def test_blocks_of_other_kinds_have_programs_of_their_own():
+    first, last = _parts()
+    kinds = {
+        "on_halt": "average", "chunk_size": 8, "reach": 2 * last.reach,
+        "releases": _parts(5.0)[1].releases,
+    }  # fmt: skip
+    for name, value in kinds.items():
+        other = dataclasses.replace(last, **{name: value})
+        groups = _together.groups((first, other), _multipass_turns.TURNS, _data())
+        assert len(groups) == 2, name
+    by_round = [dataclasses.replace(part, smoothing="per_round") for part in (first, last)]
+    assert len(_together.groups(by_round, _multipass_turns.TURNS, _data())) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"clip_norm": -1.0}, "clip_norm must be"),
+        ({"radius": 0.0}, "radius must be"),
+        ({"population_size": 101, "batch_size": 101}, "at most 150 users"),
+        ({"batch_size": 40}, "batch_size must be all of the 50 users"),
+    ],
+)
+def test_what_a_block_alone_refuses_is_refused_of_a_later_turn(changes, named):
+    first, last = _parts()
+    sizes = {name: x for name, x in changes.items() if name.endswith("_size")}
+    others = {name: x for name, x in changes.items() if name not in sizes}
+    if "population_size" not in sizes:
+        # Of one kind with what is refused.
+        first = dataclasses.replace(first, releases=dataclasses.replace(first.releases, **sizes))
+    releases = dataclasses.replace(last.releases, **sizes)
+    other = dataclasses.replace(last, releases=releases, **others)
+    with pytest.raises(ValueError, match=named):
+        _sequence.run(
+            jax.random.key(0), (first, other), multipass_sgd.solve, POINTS, _data(),
+            jnp.zeros(DIM), turns=_multipass_turns.TURNS,
+        )  # fmt: skip
+
+
+def _of_batches():
+    """Means of batches of more than half of the users."""
+    return [
+        dataclasses.replace(
+            part.mean, releases=dataclasses.replace(part.releases, batch_size=batch)
+        )
+        for part, batch in zip(_parts(), (45, 80), strict=True)
+    ]
+
+
+def test_a_turn_of_batches_is_charged_what_its_own_releases_prove():
+    phases = [mean.releases for mean in _of_batches()]
+    stacked = _tested_turns.stacked(_of_batches())
+    for i, own in enumerate(phases):
+        mean = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        turn = mean.releases
+        for found, wanted in zip(turn.loss(), own.loss(), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        for name in ("threshold", "test_epsilon", "keep_level", "noise_stddev", "population_size"):
+            assert getattr(turn, name) == getattr(own, name), name
+        assert turn.num_users == own.batch_size < own.population_size
+        assert turn.scheme.sampled
+        for name in ("score_radius", "clip_norm"):
+            assert getattr(mean, name) == getattr(_of_batches()[i], name), name
+    # Nothing is proven of further looks at a batch: the ledger says that it was drawn.
+    turn = jax.tree.map(jnp.asarray, turn)
+    release = transforms.outlier_removed_mean(turn, 1.0, jax.random.key(0))
+    assert release.init(jnp.zeros(DIM)).ledger.sampled
+    with pytest.raises(ValueError, match="phases must be of one kind"):
+        _in_turn.stacked([phases[0], _parts()[1].releases])
+
+
+def test_rows_of_a_turn_are_those_of_a_batch_of_its_own_users():
+    """Of more than half of them; others of the batch's places stand for nobody."""
+    of_parts, data, start = _of_batches(), _data(), jnp.full(DIM, 0.5)
+    everybody = _tested_turns.prepared(of_parts[0], ROUGH, data, start)
+
+    def rows(mean, data, key):
+        return mean.open(jax.random.key(9), ROUGH, data, start).oracle(key, start, data).gradient
+
+    turn = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), _tested_turns.stacked(of_parts))
+    turn = dataclasses.replace(turn, first=jnp.asarray(100))
+    found = jax.jit(rows)(turn, everybody, jax.random.key(0))
+    own = jax.tree.map(lambda leaf: leaf[100:], data)
+    wanted = jax.jit(functools.partial(rows, of_parts[0]))(own, jax.random.key(0))
+    assert found.shape == (80, DIM)
+    np.testing.assert_allclose(found[:45], wanted, rtol=1e-6)

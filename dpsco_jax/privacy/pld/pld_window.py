@@ -11,7 +11,7 @@ Cost: about 10⁵ exponentials per pair.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -155,15 +155,15 @@ def _saddlepoint(moments: np.ndarray, delta: float) -> tuple[int, float]:
     return best, max(float(min(between, chernoff_epsilon(moments, _TILTS, delta))), 0.0)
 
 
-def chernoff_epsilon(moments: np.ndarray, tilts: np.ndarray, delta: float) -> float:
+def chernoff_epsilon(moments: np.ndarray, tilts: np.ndarray, delta: float | np.ndarray) -> Any:
     """The ε that moments prove at δ: E (1 - e^(ε - L))₊ is at most E e^(λ(L - ε)) λ^λ / (1 + λ)^(1 + λ).
 
     Args:
         moments: for every tilt, the logarithm of E exp(λ L) of the composed law, ``[..., tilts]``.
         tilts: λ, positive.
-        delta: in (0, 1).
+        delta: in (0, 1); against the moments.
     """
-    total = moments + tilts * np.log(tilts) - (1.0 + tilts) * np.log1p(tilts) - math.log(delta)
+    total = moments + tilts * np.log(tilts) - (1.0 + tilts) * np.log1p(tilts) - np.log(delta)
     return np.maximum(np.min(total / tilts, axis=-1), 0.0)
 
 

@@ -83,3 +83,10 @@ def best_order(loss: PrivacyLoss, delta: float) -> int:
     with np.errstate(invalid="ignore"):
         found = loss.rdp + np.log1p(-1.0 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1.0)
     return int(np.argmin(np.where(np.isfinite(found), found, np.inf)))
+
+
+def likely_order(epsilon: float, delta: float) -> int:
+    """The place in ``ORDERS`` that is the best for one Gaussian which spends ε at δ, about."""
+    root = math.sqrt(-math.log(delta))
+    total = max(math.sqrt(2.0) * epsilon / (math.sqrt(root * root + epsilon) + root), 1e-150)
+    return min(int(np.searchsorted(ORDERS, 1.0 + math.sqrt(2.0) * root / total)), len(ORDERS) - 1)

@@ -30,7 +30,12 @@ from dpsco_jax._checks import (
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._kinds import Composition, repeated
-from dpsco_jax.privacy._renyi_noise import best_order, least_multiplier, rule_of_thumb
+from dpsco_jax.privacy._renyi_noise import (
+    best_order,
+    least_multiplier,
+    likely_order,
+    rule_of_thumb,
+)
 from dpsco_jax.privacy.certificates import Certificate, certificate_of
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.curves import subsampling
@@ -38,6 +43,7 @@ from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
+from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, PoissonUsers, WithoutReplacement
 
 Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
@@ -45,7 +51,7 @@ Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
 ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
 _LEDGER_ROUNDING = 2e-5
-_ORDERS_ASIDE = 5
+_ORDERS_ASIDE = 6
 
 
 @runtime_checkable
@@ -108,9 +114,9 @@ class GaussianSteps(NamedTuple):
             value = self._by_renyi_curves(epsilon, delta)
         return float32_above(value)
 
-    def _spent(self, delta: float) -> Callable[[float], float]:
-        """ε of a multiplier, for searches: once the best order is known, mostly of those around it alone."""
-        near: slice | None = None
+    def _spent(self, target: float, delta: float) -> Callable[[float], float]:
+        """ε of a multiplier, for searches that end at the target: mostly of orders around the best alone."""
+        near = self._near(likely_order(target, delta)) if self._by_profile else None
 
         def spent(multiplier: float) -> float:
             nonlocal near
@@ -122,11 +128,14 @@ class GaussianSteps(NamedTuple):
                     return float(epsilon(some, delta))
             whole = self.loss(multiplier)
             if self._by_profile:
-                best = best_order(whole, delta)
-                near = slice(max(best - _ORDERS_ASIDE, 0), best + _ORDERS_ASIDE + 1)
+                near = self._near(best_order(whole, delta))
             return float(epsilon(whole, delta))
 
         return spent
+
+    @staticmethod
+    def _near(order: int) -> slice:
+        return slice(max(order - _ORDERS_ASIDE, 0), min(order + _ORDERS_ASIDE + 1, len(ORDERS)))
 
     @property
     def _by_profile(self) -> bool:
@@ -150,7 +159,7 @@ class GaussianSteps(NamedTuple):
         # The sensitivity may be that of one of a user's items.
         most = getattr(self.scheme, "items_per_user", 1)
         return least_multiplier(
-            self._spent(delta),
+            self._spent(target, delta),
             target,
             delta,
             self._rule_of_thumb(target, delta),

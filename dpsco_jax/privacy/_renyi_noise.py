@@ -81,7 +81,9 @@ def rule_of_thumb(epsilon: float, delta: float, num_steps: int, rate: float) -> 
 def best_order(loss: PrivacyLoss, delta: float) -> int:
     """The place in ``ORDERS`` at which a loss without failures proves the least ε, before it is rounded."""
     with np.errstate(invalid="ignore"):
-        found = loss.rdp + np.log1p(-1.0 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1.0)
+        found = (
+            loss.rdp + np.log1p(-1.0 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1.0)
+        )
     return int(np.argmin(np.where(np.isfinite(found), found, np.inf)))
 
 

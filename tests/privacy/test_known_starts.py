@@ -220,11 +220,12 @@ def test_phases_by_chernoffs_bound_meet_the_budget_with_a_little_more_noise():
 def test_noise_is_raised_until_what_runs_meets_the_budget():
     """A split that the search did not calibrate: nothing is taken on trust."""
     asked = _search.Request(9000, 3000, 6, 2.0, 1e-5, "weighted", REPLACE, None, None, 0.05, (0.3,))
-    (kept,) = _search._of_kinds(asked, ("stream",))
-    boasting = kept._replace(phase=kept.phase._replace(mu=1.02 * kept.phase.mu))
+    kept = _search.best(asked, ("stream",))
+    boasting = kept._replace(phase=kept.phase._replace(mu=1.01 * kept.phase.mu))
     for bound in (_accounting.quick_epsilon, _accounting.epsilon_at):
         made = threshold_phase._releases(asked, boasting, bound)
-        assert bound(made.on_host(), asked.delta) <= asked.epsilon
+        assert made.certificate().epsilon <= asked.epsilon
+        assert made.noise_stddev > boasting.noise
 
 
 def test_fewer_points_prove_no_less():

@@ -228,8 +228,8 @@ def calibrate_concentrated(
         false_halt_probability: of the whole phase; used where ``threshold`` is ``"auto"``.
         constants: ``"tight"``, or ``"paper"``: θ = 2/3, threshold 4/5, sensitivity 24/K and the budget
             split of T Algorithm 32, with its proof's constants made explicit. Its noise is only larger.
-        accountant: where there is no closed form, ``"pld"``, loss distributions, or ``"chernoff"``, Chernoff's
-            bound on them: some 10 % more noise, in a tenth of the time. The paper's noise is its own.
+        accountant: where there is no closed form, ``"pld"``, loss distributions, or ``"chernoff"``, a bound
+            on them: some 10 % more noise, in a tenth of the time. The paper's noise is its own.
 
     Returns:
         The plan of the phase. Its certificate is at most (ε, δ).
@@ -320,9 +320,10 @@ def _releases(
     )
     # The search ends on the private side, up to what float32 and the grids of losses may do.
     for _ in range(_MOST_RAISES):
-        # A certificate is the least of this and of what Rényi curves prove.
-        phase = plan.on_host()
-        if phase is not None and epsilon_at(phase, asked.delta) <= asked.epsilon:
+        # A certificate is at most this, and knows what Rényi curves prove besides.
+        run = plan.on_host()
+        proven = math.inf if run is None else epsilon_at(run, asked.delta)
+        if proven <= asked.epsilon or plan.certificate().epsilon <= asked.epsilon:
             return plan
         plan = dataclasses.replace(plan, noise_stddev=float32_above(1.001 * plan.noise_stddev))
     raise AssertionError("the noise that was found does not meet the budget")

@@ -161,7 +161,7 @@ def _known(sigma: float, fraction: float, relation: NeighboringRelation) -> Priv
 
 
 def at_orders(noise_multiplier: float, sampling_fraction: float, which: slice) -> PrivacyLoss:
-    """``subsampled_gaussian_of_fraction`` under REPLACE_ONE at some of ``ORDERS`` in a row, infinite at others.
+    """``subsampled_gaussian_of_fraction`` under REPLACE_ONE at some ``ORDERS`` in a row, else infinite.
 
     For searches on the host: a bound like any other, in a third of the time.
 

@@ -36,7 +36,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from dpsco_jax.problems.labels import TWO_CLASSES
@@ -160,11 +159,11 @@ def at_zero(problem: Problem) -> float:
     return largest if known == TWO_CLASSES else largest / 2
 
 
-# One program, and once for all candidates of a search: operation by operation each is a program of its own.
+# Operation by operation, each a program of its own: once for all candidates of a search.
 @functools.lru_cache(maxsize=16)
 def _largest_slope(derivative: Callable[..., Any], low: float, high: float) -> float:
     ends = np.asarray([low, high], np.float32)
-    slopes = jax.jit(derivative)(np.zeros(2, np.float32), ends)
+    slopes = derivative(np.zeros(2, np.float32), ends)
     return float(np.max(np.abs(np.asarray(slopes))))
 
 

@@ -12,7 +12,7 @@ from dpsco_jax.privacy import _kinds, accountants, certified_noise, releases
 from dpsco_jax.privacy.concentrated import _accounting, _proof, _search, threshold_phase
 from dpsco_jax.privacy.curves import subsampling
 from dpsco_jax.privacy.orders import ORDERS
-from dpsco_jax.privacy.pld import convolution, pairs, pld_window
+from dpsco_jax.privacy.pld import _chernoff, convolution, pairs
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 _FEW = 2**11
@@ -158,7 +158,7 @@ def test_chernoffs_bound_of_a_gaussian_is_above_the_closed_form_by_a_tenth():
         for delta in (1e-12, 1e-6, 1e-2):
             moments = 0.5 * mu**2 * tilts * (1.0 + tilts)
             exact = accountants.gaussian_epsilon(1.0 / mu, delta)
-            found = pld_window.chernoff_epsilon(moments, tilts, delta)
+            found = _chernoff.chernoff_epsilon(moments, tilts, delta)
             assert exact <= found <= 1.35 * exact + 2e-3
 
 

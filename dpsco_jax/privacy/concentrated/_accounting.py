@@ -23,7 +23,8 @@ from dpsco_jax.privacy.concentrated import _coins, _pairs
 from dpsco_jax.privacy.concentrated._proof import Phase
 from dpsco_jax.privacy.curves.composition import log_response_gaussian_delta
 from dpsco_jax.privacy.pld import pairs
-from dpsco_jax.privacy.pld.pld_window import chernoff_epsilon, discretize, log_moments
+from dpsco_jax.privacy.pld._chernoff import chernoff_epsilon
+from dpsco_jax.privacy.pld.pld_window import discretize, log_moments
 
 FEW_POINTS = accountants.FEW_POINTS
 

@@ -11,10 +11,11 @@ Cost: about 10⁵ exponentials per pair.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dpsco_jax.privacy.pld._chernoff import chernoff_epsilon
 from dpsco_jax.privacy.pld.pairs import Pair
 
 LOST_MASS = 1e-9
@@ -155,18 +156,6 @@ def _saddlepoint(moments: np.ndarray, delta: float) -> tuple[int, float]:
     share = excess[best - 1] / (excess[best - 1] - excess[best])
     between = mean[best - 1] + share * (mean[best] - mean[best - 1])
     return best, max(float(min(between, chernoff_epsilon(moments, _TILTS, delta))), 0.0)
-
-
-def chernoff_epsilon(moments: np.ndarray, tilts: np.ndarray, delta: float | np.ndarray) -> Any:
-    """The ε that moments prove at δ: E (1 - e^(ε - L))₊ is at most E e^(λ(L - ε)) λ^λ / (1 + λ)^(1 + λ).
-
-    Args:
-        moments: for every tilt, the logarithm of E exp(λ L) of the composed law, ``[..., tilts]``.
-        tilts: λ, positive.
-        delta: in (0, 1); against the moments.
-    """
-    total = moments + tilts * np.log(tilts) - (1.0 + tilts) * np.log1p(tilts) - np.log(delta)
-    return np.maximum(np.min(total / tilts, axis=-1), 0.0)
 
 
 def log_moments(law: Law, tilts: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Chernoff's bound on ε, from the exponential moments of a privacy loss.
 
-Source: Markov's inequality for (1 - e^(ε - L))₊, whose largest ratio to e^(λ(L - ε)) is λ^λ / (1 + λ)^(1 + λ).
+Source: Markov's inequality for (1 - e^(ε - L))₊, at most e^(λ(L - ε)) times λ^λ / (1 + λ)^(1 + λ).
 
 Formal guarantee: ε is an upper bound for a law without infinite losses; those are taken off δ by the caller.
 

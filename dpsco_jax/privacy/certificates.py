@@ -23,11 +23,12 @@ from dpsco_jax import __version__
 from dpsco_jax._checks import (
     require,
     require_instance,
+    require_integer,
     require_real,
     require_relation,
     require_sentences,
 )
-from dpsco_jax.privacy import accountants
+from dpsco_jax.privacy import accountants, pld
 from dpsco_jax.privacy._kinds import Composition
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
@@ -83,6 +84,7 @@ def certificate(
     delta: SupportsFloat,
     relation: NeighboringRelation,
     assumptions: Iterable[str] = (),
+    max_points: int = pld.MAX_POINTS,
 ) -> Certificate:
     """The guarantee of an event: the least ε at δ over the accountants that apply to it.
 
@@ -92,13 +94,15 @@ def certificate(
         delta: in (0, 1).
         relation: the neighbouring relation.
         assumptions: sentences to carry along; they do not enter the computation.
+        max_points: of a grid of losses. Fewer are faster, and prove a larger ε.
 
     Raises:
         ValueError: if δ is out of range or a part of the event is unknown or has no proof under the
             relation; nothing is composed then.
     """
     delta, assumptions = _checked(delta, assumptions)
-    return certificate_of(compositions(event, relation), delta, relation, assumptions)
+    alternatives = compositions(event, relation)
+    return certificate_of(alternatives, delta, relation, assumptions, max_points)
 
 
 def certificate_of(
@@ -106,6 +110,7 @@ def certificate_of(
     delta: SupportsFloat,
     relation: NeighboringRelation,
     assumptions: Iterable[str] = (),
+    max_points: int = pld.MAX_POINTS,
 ) -> Certificate:
     """The guarantee of releases that were made for the relation: the least ε at δ over the accountants.
 
@@ -114,19 +119,21 @@ def certificate_of(
         delta: in (0, 1).
         relation: the neighbouring relation for which the releases were made.
         assumptions: sentences to carry along; they do not enter the computation.
+        max_points: of a grid of losses. Fewer are faster, and prove a larger ε.
 
     Raises:
         ValueError: if an argument is out of range, or a release was made for another relation.
     """
     delta, assumptions = _checked(delta, assumptions)
     require_relation("relation", relation)
+    require_integer("max_points", max_points, 1)
     alternatives = tuple(alternatives)
     require(bool(alternatives), "alternatives", alternatives, "compositions, one or more")
     for release, _ in (part for releases in alternatives for part in releases):
         fits = relation in release.bounds_under
         require(fits, "relation", relation, f"one of {release.bounds_under} for {release}")
     # Where parts are released in parallel, the differing record is in the worst of them.
-    epsilon, accountant = max(_tightest(releases, delta) for releases in alternatives)
+    epsilon, accountant = max(_tightest(releases, delta, max_points) for releases in alternatives)
     return Certificate(epsilon, delta, relation, accounted_by(accountant), assumptions)
 
 
@@ -145,14 +152,15 @@ def _checked(delta: SupportsFloat, assumptions: Iterable[str]) -> tuple[float, t
     return delta, require_sentences("assumptions", assumptions)
 
 
-def _tightest(releases: Composition, delta: float) -> tuple[float, str]:
+def _tightest(releases: Composition, delta: float, max_points: int) -> tuple[float, str]:
     """The least ε, and whose it is."""
     if not all(release.private for release, _ in releases):
         return math.inf, "definition"
     if (exact := accountants.closed_form(releases, delta)) is not None:
         return exact, "closed form"
     bounds = [(accountants.renyi(releases, delta), "Rényi curves")]
-    if (bound := accountants.privacy_loss_distribution(releases, delta)) is not None:
+    bound = accountants.privacy_loss_distribution(releases, delta, max_points)
+    if bound is not None:
         bounds.append((bound, "privacy loss distribution"))
     return min(bounds)
 

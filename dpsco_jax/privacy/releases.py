@@ -15,7 +15,7 @@ Cost: a calibration by privacy loss distributions takes about a second, by Rény
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from dp_accounting import NeighboringRelation
@@ -30,13 +30,20 @@ from dpsco_jax._checks import (
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._kinds import Composition, repeated
-from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
+from dpsco_jax.privacy._renyi_noise import (
+    best_order,
+    least_multiplier,
+    likely_order,
+    rule_of_thumb,
+)
 from dpsco_jax.privacy.certificates import Certificate, certificate_of
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
+from dpsco_jax.privacy.curves import subsampling
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
+from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, PoissonUsers, WithoutReplacement
 
 Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
@@ -44,6 +51,7 @@ Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
 ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
 _LEDGER_ROUNDING = 2e-5
+_ORDERS_ASIDE = 6
 
 
 @runtime_checkable
@@ -95,27 +103,66 @@ class GaussianSteps(NamedTuple):
     ) -> float:
         if accountant == "pld":
             value = certified_noise_multiplier(
-                self.scheme, self.num_steps, epsilon, delta, self.relation
+                self.scheme,
+                self.num_steps,
+                epsilon,
+                delta,
+                self.relation,
+                self._rule_of_thumb(epsilon, delta) if self._rate < 1.0 else None,
             )
         else:
             value = self._by_renyi_curves(epsilon, delta)
         return float32_above(value)
 
+    def _spent(self, target: float, delta: float) -> Callable[[float], float]:
+        """ε of a multiplier, for searches that end at the target: mostly of orders around the best alone."""
+        near = self._near(likely_order(target, delta)) if self._by_profile else None
+
+        def spent(multiplier: float) -> float:
+            nonlocal near
+            if near is not None:
+                # Fewer orders prove no less; where the best is the last of them, others may prove more.
+                each = subsampling.at_orders(multiplier, self._rate, near)
+                some = scale(each, self.num_steps)
+                if near.start < best_order(some, delta) < near.stop - 1:
+                    return float(epsilon(some, delta))
+            whole = self.loss(multiplier)
+            if self._by_profile:
+                near = self._near(best_order(whole, delta))
+            return float(epsilon(whole, delta))
+
+        return spent
+
+    @staticmethod
+    def _near(order: int) -> slice:
+        return slice(max(order - _ORDERS_ASIDE, 0), min(order + _ORDERS_ASIDE + 1, len(ORDERS)))
+
+    @property
+    def _by_profile(self) -> bool:
+        sampled = isinstance(self.scheme, WithoutReplacement)
+        return sampled and self.relation == NeighboringRelation.REPLACE_ONE
+
+    @property
+    def _rate(self) -> float:
+        if isinstance(self.scheme, WithoutReplacement):
+            return self.scheme.batch_size / self.scheme.population_size
+        if isinstance(self.scheme, Poisson | PoissonItems | PoissonUsers):
+            return float(self.scheme.probability)  # type: ignore[arg-type]
+        return 1.0
+
+    def _rule_of_thumb(self, epsilon: float, delta: float) -> float:
+        return rule_of_thumb(epsilon, delta, self.num_steps, self._rate)
+
     def _by_renyi_curves(self, epsilon: float, delta: float) -> float:
         # The ledger adds in float32 and rounds up: leave it the room.
         target = (1 - _LEDGER_ROUNDING) * epsilon
-        scheme, rate = self.scheme, 1.0
-        if isinstance(scheme, WithoutReplacement):
-            rate = scheme.batch_size / scheme.population_size
-        elif isinstance(scheme, Poisson | PoissonItems | PoissonUsers):
-            rate = float(scheme.probability)  # type: ignore[arg-type]
         # The sensitivity may be that of one of a user's items.
-        most = getattr(scheme, "items_per_user", 1)
+        most = getattr(self.scheme, "items_per_user", 1)
         return least_multiplier(
-            lambda multiplier: self.ledger_epsilon(multiplier, delta),
+            self._spent(target, delta),
             target,
             delta,
-            rule_of_thumb(target, delta, self.num_steps, rate),
+            self._rule_of_thumb(target, delta),
             2 * most * math.sqrt(self.num_steps) / delta,
         )
 

@@ -48,6 +48,8 @@ FAILURE_SHARES = (0.5, 0.2, 0.05, 0.01)
 _COIN_SHARE = 0.01  # of δ, for the coupling of random selections
 _UNDER_BUDGET = 2e-5
 _ROUGHLY = 5e-3
+_CHERNOFF = 0.924  # mostly, of Chernoff's bound on ε, what loss distributions prove
+_ASIDE = 0.02  # in the logarithm of the noise, where a slope is taken
 _OF_ARRAYS = 1e-6  # what μ of arrays may be off, amply
 _MOST_MU = 100.0  # with so little noise, what protects is the sampling alone
 
@@ -146,8 +148,12 @@ def calibrated(
     rough: Split,
     epsilon_at: Callable[[proof.Phase, float], float],
     under: float,
+    slope: float | None = None,
 ) -> Split | None:
-    """The split with the largest μ that meets the budget, up to ``under``; None if none does."""
+    """The split with the largest μ that meets the budget, up to ``under``; None if none does.
+
+    ``slope`` is that of log ε against the logarithm of the noise, if it is known: it saves looks.
+    """
     phase = rough.phase
     if accounting.is_closed_form(phase):
         # Searches come here with the μ of arrays, which is not rounded down for certain.
@@ -159,7 +165,7 @@ def calibrated(
         return math.log(min(max(spent / request.epsilon, 1e-2), 1e2))
 
     low = -math.log(_MOST_MU) if request.rate < 1.0 else -math.inf
-    root = root_above(excess, -math.log(phase.mu), under, low, -math.log(LEAST_MU))
+    root = root_above(excess, -math.log(phase.mu), under, low, -math.log(LEAST_MU), slope)
     if root == math.inf:
         return None
     if root == low:
@@ -194,6 +200,7 @@ def least_noise(
     roughs: Iterable[Split],
     epsilon_at: Callable[[proof.Phase, float], float],
     under: float,
+    slope: float | None = None,
 ) -> Split | None:
     """The split that needs the least noise, each calibrated up to ``under``; None if none meets the budget.
 
@@ -212,7 +219,7 @@ def least_noise(
             phase = rough.phase._replace(mu=most)
             if epsilon_at(phase, request.delta) > request.epsilon:
                 continue
-        exact = calibrated(request, rough, epsilon_at, under)
+        exact = calibrated(request, rough, epsilon_at, under, slope)
         is_hopeless = exact is None
         if exact is not None and (found is None or exact.noise < found.noise):
             found = exact
@@ -223,12 +230,35 @@ def least_noise(
 @functools.lru_cache(maxsize=1024)
 def best(request: Request, kinds: tuple[str, ...]) -> Split | None:
     """The split with the least noise over the kinds of test; None if there is none."""
-    rough = [
+    found = _of_kinds(request, kinds)
+    if not found:
+        return None
+    slope = None
+    first = found[0].phase
+    if not accounting.is_closed_form(first):
+        # Chernoff's bound has about the slope of what it bounds, and is mostly as far above it.
+        less = first._replace(mu=first.mu * math.exp(-_ASIDE))
+        both = [accounting.quick_epsilon(phase, request.delta) for phase in (less, first)]
+        slope = math.log(both[0] / both[1]) / _ASIDE if min(both) > 0.0 else None
+    if slope is not None and -10.0 < slope < -0.1:
+        nearer = math.exp(math.log(_CHERNOFF) / slope)
+        found = tuple(s._replace(phase=s.phase._replace(mu=s.phase.mu * nearer)) for s in found)
+    return least_noise(request, found, accounting.epsilon_at, _UNDER_BUDGET, slope)
+
+
+def rough(request: Request, kinds: tuple[str, ...]) -> Split | None:
+    """Like ``best``, by Chernoff's bound alone: some 10 % more noise, in a tenth of the time."""
+    return next(iter(_of_kinds(request, kinds)), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_kinds(request: Request, kinds: tuple[str, ...]) -> tuple[Split, ...]:
+    """Of each kind of test the split with the least noise, by Chernoff's bound; the least first."""
+    made = [
         least_noise(request, splits(request, kind), accounting.quick_epsilon, _ROUGHLY)
         for kind in kinds
     ]
-    found = sorted(filter(None, rough), key=lambda s: s.noise)
-    return least_noise(request, found, accounting.epsilon_at, _UNDER_BUDGET)
+    return tuple(sorted(filter(None, made), key=lambda s: s.noise))
 
 
 def is_feasible(request: Request, kinds: Sequence[str]) -> bool:

@@ -30,7 +30,9 @@ from dpsco_jax.privacy.curves._profile_nodes import CHUNK, Bank, Nodes, Precisio
 from dpsco_jax.privacy.orders import ORDERS
 
 
-def log_moments(xp: Any, sigma: Any, q: Any, *, mirrored: bool) -> tuple[Any, Any]:
+def log_moments(
+    xp: Any, sigma: Any, q: Any, *, mirrored: bool, orders: slice = slice(None)
+) -> tuple[Any, Any]:
     """Log A at each order, rounded up, and at which orders the nodes reach far enough.
 
     Args:
@@ -39,6 +41,7 @@ def log_moments(xp: Any, sigma: Any, q: Any, *, mirrored: bool) -> tuple[Any, An
         q: sampling probability, strictly between 0 and 1, same shape and dtype.
         mirrored: False for the pair itself; True for the symmetric pair, whose profile is that of the
             half line L > 0 in both directions: 1 + α(α-1) ∫ (exp((α-1)L) + exp(-αL)) H dL over L > 0.
+        orders: those that are wanted, of ``ORDERS``, in a row.
 
     Returns:
         Two arrays of shape ``[..., orders]``; the first means nothing where the second is false.
@@ -46,12 +49,14 @@ def log_moments(xp: Any, sigma: Any, q: Any, *, mirrored: bool) -> tuple[Any, An
     dtype = sigma.dtype
     settings = precision(dtype)
     logs, reached = [], []
-    for bank in banks(np.dtype(dtype)):
+    for bank in (_part(bank, orders) for bank in banks(np.dtype(dtype))):
+        if not bank.groups:
+            continue
         pair = _pair(xp, bank, sigma, q, settings)
         peak, total = _sums(xp, bank, pair, settings, mirrored)
         start, stop = bank.groups[0].start, bank.groups[-1].stop
-        orders, excess = ORDERS[start:stop].astype(dtype), (ORDERS[start:stop] - 1.0).astype(dtype)
-        factor = orders * excess * (pair.q * pair.mu) ** 2
+        order, excess = ORDERS[start:stop].astype(dtype), (ORDERS[start:stop] - 1.0).astype(dtype)
+        factor = order * excess * (pair.q * pair.mu) ** 2
         logs.append(_log_one_plus(xp, factor, peak, total, settings))
         ends = np.repeat(
             [group.above - 1 for group in bank.groups],
@@ -59,8 +64,18 @@ def log_moments(xp: Any, sigma: Any, q: Any, *, mirrored: bool) -> tuple[Any, An
         )
         last = pair.choose(xp, bank.nodes.s[:, ends])
         held = (sigma >= bank.floors[-1])[..., None]
-        reached.append((orders * pair.mu + settings.reach <= last) & held)
+        reached.append((order * pair.mu + settings.reach <= last) & held)
     return xp.concatenate(logs, axis=-1), xp.concatenate(reached, axis=-1)
+
+
+def _part(bank: Bank, orders: slice) -> Bank:
+    """The groups that hold some of the orders, with no others in them; nodes are counted as before."""
+    start, stop, _ = orders.indices(len(ORDERS))
+    cut = (
+        group._replace(start=max(group.start, start), stop=min(group.stop, stop))
+        for group in bank.groups
+    )
+    return bank._replace(groups=tuple(group for group in cut if group.start < group.stop))
 
 
 class _Pair(NamedTuple):

@@ -67,7 +67,16 @@ def epsilon(components: Sequence[Component], delta: float, max_points: int = MAX
         return math.inf
     window = choose_window(components, supports, delta, None, None)
     extent = max(window.high - window.low, *(high - low for low, high in supports))
-    points, guess = min(_MIN_POINTS, max_points), None
+
+    def wanted(bound: float, slope: float) -> int:
+        # Rounding to a grid of spacing h adds about steps (λ + λ²) h²/12 to the moment at tilt λ.
+        fine = math.sqrt(12.0 * _PRECISION * bound / (steps * (1.0 + slope)))
+        return max_points if extent >= fine * max_points else math.ceil(extent / fine)
+
+    # Mostly the moments alone tell how fine a grid is wanted, and one pass will do.
+    guess = window.center or None
+    least = min(_MIN_POINTS, max_points)
+    points = least if guess is None else max(least, wanted(guess, window.slope))
     best = math.inf
     for _ in range(_MAX_PASSES):
         spacing = extent / points
@@ -75,15 +84,11 @@ def epsilon(components: Sequence[Component], delta: float, max_points: int = MAX
         best = min(best, bound)
         if best == 0.0:
             break
-        wanted = max_points
-        if bound < math.inf:
-            # Rounding to a grid of spacing h adds about steps (λ + λ²) h²/12 to the moment at tilt λ.
-            fine = math.sqrt(12.0 * _PRECISION * bound / (steps * (1.0 + slope)))
-            wanted = min(math.ceil(extent / fine), max_points)
-        guessed_well = guess is not None and bound > 0.8 * guess
-        if wanted <= 1.1 * points and (guessed_well or bound == math.inf):
+        finer = wanted(bound, slope) if bound < math.inf else max_points
+        guessed_well = guess is not None and 0.5 * guess < bound < 2.0 * guess
+        if finer <= 1.1 * points and (guessed_well or bound == math.inf):
             break
-        points, guess = max(points, wanted), best if best < math.inf else None
+        points, guess = max(points, finer), best if best < math.inf else None
     return best
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpsco_jax.privacy.pld._chernoff import chernoff_epsilon
 from dpsco_jax.privacy.pld.pairs import Pair
 
 LOST_MASS = 1e-9
@@ -22,6 +23,9 @@ LOST_MASS = 1e-9
 _ALIASED = 1e-6  # of δ: what may wrap around the window to where it counts
 _MAX_STRETCH = 3.0  # by how much the window may grow so that little wraps around
 _STRETCH_PRICE = 1e-4  # of a window twice as long, in relative error of δ
+_NODES = (
+    250  # of a law on each side of zero; the moments of its roundings are some 1e-3 above its own
+)
 _TILTS = np.geomspace(1e-4, 1e6, 128)
 _MACHINE = float(np.finfo(np.float64).eps)
 
@@ -67,12 +71,14 @@ class Window(NamedTuple):
         high: the law has at most ``LOST_MASS`` of δ above, and the tilted law next to nothing.
         tilt: centres the law on the ε that belongs to δ, as far as ``high`` allows.
         slope: the tilt that does so, allowed or not.
+        center: about the ε that belongs to δ, mostly within some percent; 0 where that is not known.
     """
 
     low: float
     high: float
     tilt: float
     slope: float
+    center: float
 
 
 def choose_window(
@@ -93,17 +99,17 @@ def choose_window(
     for (pair, count), support in zip(components, supports, strict=True):
         reach = max(abs(end) for end in support)
         if spacing is None:
-            positive = reach * np.geomspace(1e-9, 1.0, 500)
+            positive = reach * np.geomspace(1e-9, 1.0, _NODES)
         else:
             last = max(math.ceil(reach / spacing), 1)
-            positive = spacing * np.unique(np.rint(np.geomspace(1, last, 500)))
+            positive = spacing * np.unique(np.rint(np.geomspace(1, last, _NODES)))
         law = discretize(pair, np.concatenate([-positive[::-1], [0.0], positive]))
         moments += count * log_moments(law, _TILTS)
         opposite += count * log_moments(law, -_TILTS[::4])
     top = float(np.min((moments - math.log(LOST_MASS * delta)) / _TILTS))
-    best = _saddlepoint(moments, delta)
+    best, center = _saddlepoint(moments, delta)
     if guess is None:
-        guess = max(float(np.gradient(moments, _TILTS)[best]), 0.0)
+        guess = center
     # Candidates are all tilts up to that one: less tilt needs a shorter window and lets rounding errors
     # weigh more. A tilted mass m is worth m exp(moment - tilt L) at a loss L. Rounding counts where L is
     # about ε; what wraps around may land anywhere above ε, which is seldom below the mean of the law.
@@ -126,18 +132,30 @@ def choose_window(
     of_smaller = np.concatenate([opposite[::-1], [0.0], moments[:chosen]])
     low = np.max((allowed[chosen] + moments[chosen] - of_smaller) / (_TILTS[chosen] - smaller))
     return Window(
-        min(float(low), mean), float(highs[chosen]), float(_TILTS[chosen]), float(_TILTS[best])
+        low=min(float(low), mean),
+        high=float(highs[chosen]),
+        tilt=float(_TILTS[chosen]),
+        slope=float(_TILTS[best]),
+        center=center,
     )
 
 
-def _saddlepoint(moments: np.ndarray, delta: float) -> int:
-    """The index of the tilt under which the law is centred on the ε that belongs to δ."""
+def _saddlepoint(moments: np.ndarray, delta: float) -> tuple[int, float]:
+    """The index of the tilt under which the law is centred on the ε that belongs to δ, and that ε, about."""
     mean = np.gradient(moments, _TILTS)
     variance = np.maximum(np.gradient(mean, _TILTS), 1e-300)
     spread = np.maximum(_TILTS * (1.0 + _TILTS) * np.sqrt(2.0 * np.pi * variance), 1.0)
-    small_enough = moments - _TILTS * mean - np.log(spread) <= math.log(delta)
+    excess = moments - _TILTS * mean - np.log(spread) - math.log(delta)
     # The last tilt only serves the Chernoff bounds of those before it.
-    return int(np.argmax(small_enough)) if np.any(small_enough[:-1]) else len(_TILTS) - 2
+    if not np.any(excess[:-1] <= 0.0):
+        return len(_TILTS) - 2, max(float(mean[-2]), 0.0)
+    best = int(np.argmax(excess <= 0.0))
+    if best == 0:
+        return 0, max(float(mean[0]), 0.0)
+    # ε lies between those of two tilts, and below every Chernoff bound.
+    share = excess[best - 1] / (excess[best - 1] - excess[best])
+    between = mean[best - 1] + share * (mean[best] - mean[best - 1])
+    return best, max(float(min(between, chernoff_epsilon(moments, _TILTS, delta))), 0.0)
 
 
 def log_moments(law: Law, tilts: np.ndarray) -> np.ndarray:

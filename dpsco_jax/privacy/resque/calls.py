@@ -44,6 +44,7 @@ Constants = Literal["tight", "triple", "paper"]
 LEAST_RADIUS_RATIO = 2.0
 
 _FAILURE_SHARE = 0.25  # of δ, for what Rényi divergences do not cover
+_SLOPE = -1.5  # about, of log ε against -log β
 _UNDER_BUDGET = 1e-4  # calibration stops when ε is below its target by at most this, relative
 _ROUNDING = 1e-11
 _MOST_SHIFTS = 160  # more are rounded up to a grid of so many
@@ -208,12 +209,12 @@ def calibrate_beta(
     low, high = (-math.log(beta) for beta in reversed(_BETA_RANGE))
     if near is None:
         few = accountants.FEW_POINTS
-        start = root_above(lambda x: excess(x, few), math.log(20.0), 1e-2, low, high)
+        start = root_above(lambda x: excess(x, few), math.log(20.0), 1e-2, low, high, _SLOPE)
     else:
         # Not the end itself, which stands for one that was looked at.
         start = max(-math.log(near), math.nextafter(low, high))
     if low < start < math.inf:
-        start = root_above(excess, start, _UNDER_BUDGET, low, high)
+        start = root_above(excess, start, _UNDER_BUDGET, low, high, _SLOPE)
     if start == math.inf:
         raise ValueError(f"epsilon must be what β = {_BETA_RANGE[0]:g} meets, got {epsilon}")
     return _BETA_RANGE[1] if start == low else math.exp(-start)

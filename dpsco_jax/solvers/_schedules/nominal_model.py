@@ -31,8 +31,10 @@ Formal guarantee: none: this is a model, no bound. It reads no data.
 Cost: none. Directions of nearly equal λ_j count as equal, in at most 48 groups.
 """
 
+import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -153,9 +155,16 @@ def at_zero(problem: Problem) -> float:
     assert model is not None
     if known is None or not math.isfinite(known.high - known.low):
         return problem.lipschitz / model.feature_bound
-    ends = np.asarray([known.low, known.high], np.float32)
-    largest = np.max(np.abs(np.asarray(model.derivative(np.zeros(2, np.float32), ends))))
-    return float(largest) if known == TWO_CLASSES else float(largest) / 2
+    largest = _largest_slope(model.derivative, known.low, known.high)
+    return largest if known == TWO_CLASSES else largest / 2
+
+
+# Operation by operation, each a program of its own: once for all candidates of a search.
+@functools.lru_cache(maxsize=16)
+def _largest_slope(derivative: Callable[..., Any], low: float, high: float) -> float:
+    ends = np.asarray([low, high], np.float32)
+    slopes = derivative(np.zeros(2, np.float32), ends)
+    return float(np.max(np.abs(np.asarray(slopes))))
 
 
 def spectrum(dim: int, total: float, common: float, power: float) -> tuple[np.ndarray, np.ndarray]:

@@ -33,6 +33,9 @@ from dpsco_jax.solvers._schedules.accelerated import NoiseModel
 
 _MODEL_STEPS = 32  # where the model of the noise is exact
 _MANY_STEPS = 8
+_LEAST_SHARE = (
+    0.75  # of the noise by Chernoff's bound, what loss distributions may prove to be enough
+)
 
 
 class Request(NamedTuple):
@@ -94,20 +97,21 @@ def calibrated(
         ValueError: the users are too few for outlier removal; the message names the smallest number.
     """
     sizes = (num_users, batch_size, num_steps)
-    impossible = None
+    chosen = request.mean is means.OutlierRemoved
     try:
-        tested = _outlier_removed(setting, *sizes, request)
-    except Infeasible as refusal:
-        tested, impossible = None, refusal
-    if request.mean is means.OutlierRemoved and impossible is not None:
-        raise impossible
+        tested = _outlier_removed(setting, *sizes, request, "pld" if chosen else "chernoff")
+    except Infeasible:
+        if chosen:
+            raise
+        tested = None
     per_multiplier = 2 * setting.lipschitz / batch_size
     steps = fixed_size(*sizes)
     budget = (setting.epsilon, setting.delta)
     rough = per_multiplier * steps.noise_multiplier(*budget, "rdp")
-    tested_stddev = math.inf if tested is None else tested.stddev
-    wins = request.mean is None and tested_stddev <= rough
-    if tested is not None and (wins or request.mean is means.OutlierRemoved):
+    if request.mean is None and tested is not None and _LEAST_SHARE * tested.stddev <= rough:
+        tested = _outlier_removed(setting, *sizes, request, "pld")
+        chosen = tested.stddev <= rough
+    if chosen and tested is not None:
         return Noise(
             releases=tested.releases,
             radius=tested.radius,
@@ -126,7 +130,7 @@ def calibrated(
         radius=spread,
         reach=1.0,
         stddev=stddev,
-        other_stddev=tested_stddev,
+        other_stddev=math.inf if tested is None else tested.stddev,
         outside=outside,
         failure=0.0,
     )
@@ -142,7 +146,7 @@ def model(setting: bounds.Setting, request: Request) -> NoiseModel:
     def tested(num_users: int) -> float:
         try:
             sizes = (num_users, num_users, _MODEL_STEPS)
-            found = _outlier_removed(setting, *sizes, request)
+            found = _outlier_removed(setting, *sizes, request, "pld")
         except Infeasible:
             return math.inf
         return num_users * found.stddev / math.sqrt(_MODEL_STEPS)
@@ -180,6 +184,7 @@ def _outlier_removed(
     batch_size: int,
     num_steps: int,
     request: Request,
+    accountant: str,
 ) -> _Tested:
     calibrate = functools.partial(
         calibrate_concentrated,
@@ -192,6 +197,7 @@ def _outlier_removed(
         test="stream" if batch_size == num_users and num_steps >= _MANY_STEPS else "auto",
         false_halt_probability=0.5 * request.failure,
         constants=request.constants,
+        accountant=accountant,
     )
     releases = calibrate()
     failure = float(releases.false_halt())

@@ -32,7 +32,8 @@ class Plan(ByMean):
             ``GaussianReleases`` of clipped ones. They hold n, K and T.
         radius: τ, the distance from a common centre that users' gradients may have; the score counts
             pairs within 2τ.
-        other_stddev: ``noise_stddev`` of the other mean, which is not used; ``inf`` where it is impossible.
+        other_stddev: ``noise_stddev`` of the other mean, which is not used, by a quick bound: some 10 % more
+            than is needed; ``inf`` where it is impossible.
         clip_norm: L, the bound on a user's gradient.
         regularization: λ.
         smoothness: L of what is minimized.

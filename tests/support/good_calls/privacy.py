@@ -145,13 +145,20 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "privacy.certified_noise.certified_noise_multiplier": {
         "sampling": kinds.OBJECT(privacy.FullBatch()),
+        "near": kinds.POSITIVE(1.0),
+    },
+    "privacy.curves.subsampling.at_orders": {
+        "noise_multiplier": kinds.POSITIVE(1.5),
+        "which": kinds.OBJECT(slice(3, 9)),
     },
     "privacy.certified_noise.decreasing_root": {
+        "slope": kinds.SIGNED(-1.0),
         "excess": kinds.FUNCTION(lambda x: 1.0 - x),
         "start": kinds.SIGNED(0.0),
         "under": kinds.POSITIVE(1e-3),
     },
     "privacy.certified_noise.root_above": {
+        "slope": kinds.SIGNED(-1.0),
         "excess": kinds.FUNCTION(lambda x: 1.0 - x),
         "start": kinds.SIGNED(0.0),
         "under": kinds.POSITIVE(1e-3),

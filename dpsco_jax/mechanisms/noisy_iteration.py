@@ -28,6 +28,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax import _keys
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -51,7 +52,8 @@ def last_point(
     """Runs the iteration. Pure JAX; one loop, compiled once.
 
     Args:
-        key: a typed key; step t draws under ``fold_in(key, t)``.
+        key: a typed key; step t draws under ``fold_in(key, t)``, split before and after if it is one of
+            ``unsafe_rbg``, which folds by exclusive or.
         params: the start, real floating leaves.
         move: ``move(t, params)``, a tree like params: where step t goes, before noise.
         project: onto a convex set.
@@ -77,7 +79,7 @@ def last_point(
 
     def step(t: Any, point: Any) -> Any:
         # The move is small against the point, and is rounded together with its noise.
-        noised = additive.gaussian(jax.random.fold_in(key, t), move(t, point), stddev)
+        noised = additive.gaussian(_keys.of_part(key, t), move(t, point), stddev)
         return project(jax.tree.map(lambda x, y: (x + y).astype(x.dtype), point, noised))
 
     return jax.lax.fori_loop(0, num_steps, step, jax.tree.map(jnp.asarray, params))

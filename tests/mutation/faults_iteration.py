@@ -37,7 +37,7 @@ FAULTS = (
           ("tests/solvers/test_langevin.py::"
            "test_on_linear_losses_the_last_point_is_as_private_as_is_said_and_no_more", *_SOLVER)),
     Fault("last point: one key for all steps", _LOOP,
-          "jax.random.fold_in(key, t)", "jax.random.fold_in(key, 0)",
+          "_keys.of_part(key, t)", "_keys.of_part(key, 0)",
           ("tests/mechanisms/test_noisy_iteration.py", *_ROW)),
     Fault("last point: noise of half the size", _LOOP,
           "stddev = jnp.asarray(noise_multiplier, float)",

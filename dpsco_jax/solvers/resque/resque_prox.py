@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Key
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _keys, _spread, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
@@ -254,8 +254,7 @@ def solve(
 
     solvers = [at(j) for j in range(plan.max_level + 1)]
     copies = [
-        multilevel.estimate(jax.random.fold_in(key, i), solvers, j)[0]
-        for i, j in enumerate(plan.drawn)
+        multilevel.estimate(_keys.of_part(key, i), solvers, j)[0] for i, j in enumerate(plan.drawn)
     ]
     # Projecting copies would bias them again.
     point = jnp.mean(jnp.stack(copies), axis=0)

@@ -37,6 +37,7 @@ def test_every_folder_says_what_it_is_for():
         assert folder.read_text().startswith('"""'), folder
 
 
+@pytest.mark.slow
 def test_rooms_are_imported_when_they_are_asked_for():
     code = """
 import sys, dpsco_jax

@@ -124,6 +124,7 @@ NO_NUMBERS = {
     "privacy.loss.unbounded": "takes nothing",
     "privacy.loss.unbounded_unless": "is told whether the loss holds",
     "privacy.loss.zero": "takes nothing",
+    "privacy.curves.subsampling.at_orders": "on the host alone, where bad numbers raise",
     "privacy.resque.calls.call_loss": "on the host alone, where bad numbers raise",
     "privacy.resque.calls.calls_loss": "on the host alone, where bad numbers raise",
 }

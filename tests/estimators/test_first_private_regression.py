@@ -19,6 +19,7 @@ def names_of(text):
     return [line[:26].strip() for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_examples_run(capsys, tmp_path, monkeypatch):
     mpl.use("Agg")
     monkeypatch.chdir(tmp_path)

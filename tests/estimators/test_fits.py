@@ -47,6 +47,7 @@ def classifier():
     return model.fit(ROWS, label, groups=WHO), label
 
 
+@pytest.mark.slow
 def test_two_classes_are_told_apart(classifier):
     model, label = classifier
     assert model.score(ROWS, label) > 0.9
@@ -68,7 +69,8 @@ def test_three_classes_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    "loss", ["squared", pytest.param("huber", marks=pytest.mark.slow), "quantile"]
+    "loss",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("squared", "huber")), "quantile"],
 )
 def test_a_line_is_found_in_the_units_of_the_label(loss):
     model = numeric(loss)
@@ -266,6 +268,7 @@ def with_errors():
     return numeric("squared", standard_errors=True)
 
 
+@pytest.mark.slow
 def test_intervals_are_those_of_the_covariance_and_hold_the_truth(with_errors):
     found, errors = with_errors.interval(0.9), np.sqrt(np.diagonal(with_errors.covariance_))
     np.testing.assert_allclose(found.mean(axis=1), with_errors.coef_)

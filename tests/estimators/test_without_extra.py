@@ -31,6 +31,7 @@ def test_the_import_names_the_extra(missing):
     assert done.stderr.splitlines()[-1] == said
 
 
+@pytest.mark.slow
 def test_estimators_need_no_polars_and_no_matplotlib_until_they_are_used():
     code = """
 import numpy as np

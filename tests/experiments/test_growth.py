@@ -71,6 +71,7 @@ def test_every_case_has_limits_for_what_grows():
             assert [*values] == sorted(values)
 
 
+@pytest.mark.slow
 def test_a_small_run_of_the_whole_makes_a_table_and_a_figure(tmp_path):
     found = list(growth.rows(small=True))
     works = {row.work for row in found}

@@ -101,6 +101,7 @@ def test_arguments():
         denoised.denoised_histogram(_released(RADII, 1.0, 1.0), None)
 
 
+@pytest.mark.slow
 def test_the_example_runs():
     found = doctest.testmod(denoised)
     assert found.attempted > 0

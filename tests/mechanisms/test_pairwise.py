@@ -257,6 +257,7 @@ print("same")
 """
 
 
+@pytest.mark.slow
 def test_users_on_several_devices_give_the_integers_of_one_and_keep_their_vectors():
     done = subprocess.run(
         [sys.executable, "-c", _SHARDED],

@@ -34,7 +34,7 @@ FAULTS = (
           "counted = counted & jax.vmap(norms.all_finite)(rows)", "pass", _LAYERS),
     Fault("Laplace curve: a traced number out of range is not refused", "privacy/curves/closed_forms.py",
           "return unbounded_unless(found > 0, _loss(xp.minimum(rdp, x)))",
-          "return _loss(xp.minimum(rdp, x))", (f"{_CLOSED}[privacy.curves.laplace]",)),
+          "return _loss(xp.minimum(rdp, x))", (f"{_CLOSED}[privacy.curves.closed_forms.laplace]",)),
     Fault("ReSQue: a larger β than the proven one is charged the same",
           "solvers/resque/_accounting.py",
           "covered = (beta > 0) & (beta <= largest)",

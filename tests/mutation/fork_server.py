@@ -22,7 +22,7 @@ _IMPORTED = (
     "pytest", "hypothesis", "numpy", "scipy.stats", "scipy.optimize", "scipy.integrate", "scipy.signal",
     "jax", "jax.numpy", "jaxtyping", "optax", "chex", "mpmath", "dp_accounting", "dp_accounting.pld",
 )  # fmt: skip
-PASSED, FAILED = 0, 1  # exit statuses of pytest
+PASSED, FAILED, NONE_FOUND = 0, 1, 5  # exit statuses of pytest
 
 
 class Run(NamedTuple):
@@ -103,6 +103,9 @@ def _child(tree: str, test: str, seconds: float, output: int) -> Run:
     known = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", known, test]
     status = int(pytest.main(arguments, plugins=[failures]))
+    if status == NONE_FOUND:
+        # Where nothing but slow tests has the name they are meant.
+        status = int(pytest.main([*arguments, "-m", "slow"], plugins=[failures]))
     for package in ("tests", "dpsco_jax"):
         where = getattr(sys.modules.get(package), "__file__", None)
         if where is not None and not where.startswith(tree + os.sep):

@@ -107,6 +107,7 @@ def test_table():
     assert found[-1] == "Not run yet (1): a third."
 
 
+@pytest.mark.slow
 def test_a_fork_runs_the_tests_of_the_tree_that_it_is_given(tree, tmp_path):
     server = Server(tmp_path / "compiled")
     assert server.run(tree, _SUM, 60.0).status == 0

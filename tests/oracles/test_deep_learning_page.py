@@ -47,6 +47,7 @@ def _check_checkpoints(session):
     assert np.max(moved) > 0
 
 
+@pytest.mark.slow
 def test_users_flax_and_checkpoints():
     session = _run(*CHEAP)
     _check_users(session)

@@ -35,6 +35,7 @@ def test_the_least_noise_on_the_host(case):
     assert sigma < 0.0101 or _spent(sigma * (1 - 1e-6), q, steps, delta) > eps
 
 
+@pytest.mark.slow
 def test_the_least_noise_in_one_program():
     calibrate = jax.jit(chex.assert_max_traces(privacy.calibrate_noise_multiplier, n=1))
     cases = np.asarray([case for case in _CASES if case[0] > 1e-3], np.float32)

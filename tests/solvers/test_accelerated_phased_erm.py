@@ -221,6 +221,7 @@ def small():
     return plan, run
 
 
+@pytest.mark.slow
 def test_a_run(small):
     plan, run = small
     found = run(jax.random.key(0), _points(), jnp.zeros(3))

@@ -61,8 +61,14 @@ def _silent(plan, **changes):
     ("ours", "theirs"),
     [
         ({"batch_size": 3}, {"batch_size": 3, "relation": NeighboringRelation.REPLACE_ONE}),
-        ({"batch_size": 3, "relation": "zero_out"}, {"batch_size": 3}),
-        ({"batch_size": 3, "sampling": "fixed"}, {"batch_size": 3, "sampling": "fixed"}),
+        pytest.param(
+            {"batch_size": 3, "relation": "zero_out"}, {"batch_size": 3}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"batch_size": 3, "sampling": "fixed"},
+            {"batch_size": 3, "sampling": "fixed"},
+            marks=pytest.mark.slow,
+        ),
         ({"sampling": "full"}, {"sampling": "full"}),
     ],
     ids=["poisson replaced", "poisson", "fixed", "full"],

@@ -174,6 +174,7 @@ def _solver(solver):
     return lambda key, plan, data: solver.solve(key, plan, objective, data, jnp.zeros(3))
 
 
+@pytest.mark.slow
 def test_a_run_on_a_small_problem():
     run = jax.jit(_solver(sco))
     data, truth = _data(400, 3)

@@ -451,6 +451,7 @@ def test_chains_in_two_dimensions_end_in_the_law_of_a_grid(lanes):
         assert statistic <= 1.95 / math.sqrt(lanes)
 
 
+@pytest.mark.slow
 def test_constant_time_makes_the_same_draws():
     drift, transform = 0.4, _quadratic(1)
 

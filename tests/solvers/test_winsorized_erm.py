@@ -83,6 +83,7 @@ def test_nonconvex_returns_a_uniformly_drawn_iterate():
     assert np.isfinite(plan.stationarity_bound)
 
 
+@pytest.mark.slow
 def test_the_noise_accumulates_as_it_should():
     """θ' = (1 - γ)θ + γ(z̄ + ξ): variance γν²/(2 - γ) after many steps."""
     steps, gamma = 12, 0.5

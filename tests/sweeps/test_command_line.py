@@ -94,6 +94,7 @@ def test_two_processes_share_the_work(tmp_path, undisturbed):
     assert results_of(rows) == undisturbed
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_cleanly(tmp_path):
     work = 10 * WORK  # so that it is not over before a busy machine sends the signal
     process = start(tmp_path, work=work)

@@ -168,6 +168,7 @@ def test_the_command_says_what_it_takes(words, capsys):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_merge_that_is_killed_has_brought_in_nothing_and_loses_nothing(tmp_path):
     """The process is killed before the commit, after records were written."""
     a, b = filled(tmp_path / "a", {0: 0.1, 1: 0.2}), filled(tmp_path / "b", {2: 0.3, 3: None})

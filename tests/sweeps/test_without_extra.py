@@ -62,6 +62,7 @@ def bare():
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_cells_are_run_and_stored_without_the_extra():
     done = bare()
     assert done.stdout.splitlines()[:2] == ["3", "[0, 1, 4]"], done.stderr

@@ -19,7 +19,6 @@ def finished(tmp_path_factory):
     return experiment, finish(experiment, folder), folder
 
 
-@pytest.mark.slow
 def test_every_cell_has_a_sound_result(finished):
     _, table, _ = finished
     assert len(table) == 24

@@ -101,12 +101,14 @@ def _single_runs(case):
     return plans, [run(key, plan, data, start) for key, plan in zip(keys, plans, strict=True)]
 
 
-# Batches of samples are those of "sgd, fixed", and stages those of "ac-sa, smoothed".
+# Samples are as in "sgd, poisson", and stages those of "ac-sa, smoothed".
 @pytest.mark.parametrize(
     "case",
     [
         pytest.param(
-            c, id=c.name, marks=[pytest.mark.slow] * (c.name in ("sgd, full", "ac-sa, sampled"))
+            c,
+            id=c.name,
+            marks=[pytest.mark.slow] * (c.name in ("sgd, full", "sgd, fixed", "ac-sa, sampled")),
         )
         for c in CASES
     ],

@@ -68,6 +68,7 @@ def test_the_budget_is_met_and_used_up(epsilon, matrix, intercept):
     assert precision**-0.5 == pytest.approx(once, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_ledger_of_a_run_is_that_of_the_plan():
     data, objective = _table("correlated", 5)
     plan = _plan(objective, 5, num_steps=20)
@@ -97,14 +98,8 @@ def test_without_noise_less_than_two_percent_of_the_start_is_left(kind, dim):
     assert -1e-5 <= value - optimum.value < 0.02 * start
 
 
-@pytest.mark.parametrize(
-    ("share", "ridge"),
-    [
-        (0.2, 1e-3),
-        pytest.param(0.6, 1e-3, marks=pytest.mark.slow),
-        pytest.param(0.6, 0.1, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "ridge"), [(0.2, 1e-3), (0.6, 1e-3), (0.6, 0.1)])
 def test_without_noise_it_ends_at_the_minimizer_over_a_ball(share, ridge):
     """Whose border is met aslant in the coordinates: against projected gradient descent in NumPy."""
     data, _ = _table("correlated", 12)

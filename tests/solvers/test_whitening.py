@@ -40,9 +40,8 @@ def _rows_along_one_line():
     return np.sqrt(0.99) * common[:, :1] + 0.1 * own
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_second_round_sees_what_the_noise_of_the_first_hid(seed):
     rows, key = _rows_along_one_line(), jax.random.key(seed)
     plan = _plan(1.0)

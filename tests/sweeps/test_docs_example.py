@@ -57,7 +57,6 @@ def resumed(place):
     return first, sweeps.results("results/mine")
 
 
-@pytest.mark.slow
 def test_what_was_finished_before_the_interrupt_is_kept(resumed):
     first, table = resumed
     assert len(first) == 4

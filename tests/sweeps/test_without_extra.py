@@ -68,6 +68,7 @@ def test_cells_are_run_and_stored_without_the_extra():
     assert done.stdout.splitlines()[:2] == ["3", "[0, 1, 4]"], done.stderr
 
 
+@pytest.mark.slow
 def test_what_needs_the_extra_names_it_when_it_is_asked_for():
     lines = bare().stdout.splitlines()[2:]
     assert len(lines) == len(NEEDED)

@@ -48,6 +48,13 @@ def check(mean: Given) -> None:
     if mean.smoothing_radius is not None:
         _checks.require_nonnegative("smoothing_radius", mean.smoothing_radius)
     if isinstance(mean, means.OutlierRemoved):
+        releases = mean.releases
         _checks.require_positive("radius", mean.score_radius)
+        _checks.require_within(
+            "keep_level", releases.keep_level, 0.5, 1.0, open_low=True, open_high=True
+        )
+        _checks.require_finite("threshold", releases.threshold)
+        _checks.require_positive("test_epsilon", releases.test_epsilon)
+        _checks.require_nonnegative("noise_stddev", releases.noise_stddev)
     else:
         _checks.require_positive("noise_multiplier", mean.releases.noise_multiplier)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from dpsco_jax.privacy.concentrated import _in_turn
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status, _sequence, _tested_turns, _together
+from dpsco_jax.solvers import Status, _mean_turns, _sequence, _tested_turns, _together
 from dpsco_jax.solvers.user_level import _multipass_turns, localized_sgd, multipass_sgd
 from tests.support.planned import planned
 
@@ -148,6 +149,18 @@ def test_what_a_block_alone_refuses_is_refused_of_a_later_turn(changes, named):
             jax.random.key(0), (first, other), multipass_sgd.solve, POINTS, _data(),
             jnp.zeros(DIM), turns=_multipass_turns.TURNS,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("keep_level", 0.5), ("threshold", math.nan), ("test_epsilon", 0.0), ("noise_stddev", -1.0)],
+)
+def test_numbers_of_tests_that_a_block_alone_refuses_are_refused_of_a_turn(name, value):
+    mean = _parts()[1].mean
+    releases = dataclasses.replace(mean.releases, **{name: value})
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        _mean_turns.check(dataclasses.replace(mean, releases=releases))
+    assert not np.isfinite(releases.loss().rdp).any()
 
 
 def _of_batches():

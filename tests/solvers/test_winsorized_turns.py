@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -168,6 +169,19 @@ def _with(index, **changes):
 def test_what_a_phase_alone_refuses_is_refused_of_a_later_turn(changes, named):
     with pytest.raises(ValueError, match=named):
         _run(jax.random.key(0), _with(2, **changes), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ball_radius", 0.0), ("ball_radius", math.nan), ("coarse_multiplier", math.inf)],
+)
+def test_numbers_of_two_means_that_a_phase_alone_refuses_are_refused_of_a_turn(name, value):
+    first, last = _plan("recentred", 2).parts
+    last = dataclasses.replace(last, releases=dataclasses.replace(last.releases, **{name: value}))
+    plan = dataclasses.replace(_plan("recentred", 2), parts=(first, last))
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        _run(jax.random.key(0), plan, True)
+    assert not np.isfinite(last.loss().rdp).any()
 
 
 def test_phases_of_other_kinds_or_sizes_have_programs_of_their_own():

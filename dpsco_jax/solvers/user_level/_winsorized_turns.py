@@ -138,5 +138,8 @@ def _check(phase: Phase, objective: Objective, data: UserData, params: Any) -> N
         private_range.require_numbers(
             releases.range_epsilon, releases.coordinate_radius, releases.bound, releases.bin_width
         )
+    if releases.form in ("refined", "recentred"):
+        _checks.require_nonnegative("coarse_multiplier", releases.coarse_multiplier)
+        _checks.require_positive("ball_radius", releases.ball_radius)
     size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     _checks.require(size == releases.dim, "params", size, f"of {releases.dim} numbers")

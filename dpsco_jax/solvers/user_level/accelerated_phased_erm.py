@@ -17,7 +17,7 @@ LR·Õ(1/√(nm) + √d/(εn√m)).
 
 Cost: ΣT·K user gradients; memory of one batch of user gradients, and of one prepared copy of the data where
 the model is linear. Phases are turns of one compiled loop, those in which users are drawn of one and those in
-which everybody takes part of another; with outlier removal those that draw users are compiled one by one.
+which everybody takes part of another.
 
 Example:
     >>> import jax

@@ -11,6 +11,7 @@ the noise that runs; nothing is proven here. A phase whose loss is infinite keep
 Cost: none.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _checks
 from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch
 
@@ -34,7 +35,8 @@ class TurnScheme(NamedTuple):
         relation: the one under which ``cost`` was proven.
         population_size: N of the turn.
         batch_size: K of the turn.
-        cost: the loss of one Gaussian release of the turn, with the noise of the turn.
+        cost: the loss of one Gaussian release of the turn, with the noise that it was proven for.
+        proven_multiplier: of that noise; not a number where ``cost`` is not that of Gaussian releases.
     """
 
     sampled: bool
@@ -42,17 +44,19 @@ class TurnScheme(NamedTuple):
     population_size: Number
     batch_size: Number
     cost: PrivacyLoss
+    proven_multiplier: Number = math.nan
 
     def gaussian_loss(self, noise_multiplier: Any, relation: NeighboringRelation) -> PrivacyLoss:
-        """``cost``, of the noise of the turn alone.
+        """``cost``; infinite for another noise than that of the proof.
 
         Raises:
             ValueError: for another relation than that of the proof.
         """
-        del noise_multiplier
         wanted = f"{self.relation.name}, of this turn"
         _checks.require(relation is self.relation, "relation", relation, wanted)
-        return self.cost
+        xp = array_namespace(noise_multiplier, self.proven_multiplier)
+        same = xp.asarray(noise_multiplier) == xp.asarray(self.proven_multiplier)
+        return unbounded_unless(same, self.cost)
 
 
 @pytree
@@ -67,6 +71,7 @@ class GaussianTurn:
         num_steps: T.
         noise_multiplier: σ over the sensitivity.
         cost: the loss of one step.
+        proven_multiplier: for which ``cost`` was proven.
     """
 
     sampled: bool = static()
@@ -76,12 +81,13 @@ class GaussianTurn:
     num_steps: Number
     noise_multiplier: Number
     cost: PrivacyLoss
+    proven_multiplier: Number
 
     @property
     def scheme(self) -> TurnScheme:
         """For ``transforms.privatize``."""
         sizes = self.population_size, self.batch_size
-        return TurnScheme(self.sampled, self.relation, *sizes, self.cost)
+        return TurnScheme(self.sampled, self.relation, *sizes, self.cost, self.proven_multiplier)
 
 
 def kind(releases: GaussianReleases) -> tuple[Any, ...] | None:
@@ -108,12 +114,14 @@ def stacked(phases: Sequence[GaussianReleases]) -> GaussianTurn:
     for phase in phases:
         _checks.require_positive("noise_multiplier", phase.noise_multiplier)
     costs = [phase.scheme.gaussian_loss(phase.noise_multiplier, relation) for phase in phases]
+    multipliers = column(*(phase.noise_multiplier for phase in phases))
     return GaussianTurn(
         sampled=sampled,
         relation=relation,
         population_size=np.asarray([phase.population_size for phase in phases], np.int32),
         batch_size=np.asarray([phase.batch_size for phase in phases], np.int32),
         num_steps=np.asarray([phase.num_steps for phase in phases], np.int32),
-        noise_multiplier=column(*(phase.noise_multiplier for phase in phases)),
+        noise_multiplier=multipliers,
         cost=jax.tree.map(column, *costs),
+        proven_multiplier=multipliers,
     )

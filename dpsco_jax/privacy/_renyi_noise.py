@@ -13,12 +13,8 @@ Cost: about five curves, where a bracket between all multipliers takes eighteen.
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy.certified_noise import root_above
-from dpsco_jax.privacy.loss import PrivacyLoss
-from dpsco_jax.privacy.orders import ORDERS
 
 LEAST_MULTIPLIER = 0.01
 _UNDER_BUDGET = 4e-7
@@ -76,19 +72,3 @@ def rule_of_thumb(epsilon: float, delta: float, num_steps: int, rate: float) -> 
     if each < 1e-150:
         return math.inf
     return 1.0 / math.sqrt(math.log1p(min(each, 1e150) ** 2))
-
-
-def best_order(loss: PrivacyLoss, delta: float) -> int:
-    """The place in ``ORDERS`` at which a loss without failures proves the least ε, before it is rounded."""
-    with np.errstate(invalid="ignore"):
-        found = (
-            loss.rdp + np.log1p(-1.0 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1.0)
-        )
-    return int(np.argmin(np.where(np.isfinite(found), found, np.inf)))
-
-
-def likely_order(epsilon: float, delta: float) -> int:
-    """The place in ``ORDERS`` that is the best for one Gaussian which spends ε at δ, about."""
-    root = math.sqrt(-math.log(delta))
-    total = max(math.sqrt(2.0) * epsilon / (math.sqrt(root * root + epsilon) + root), 1e-150)
-    return min(int(np.searchsorted(ORDERS, 1.0 + math.sqrt(2.0) * root / total)), len(ORDERS) - 1)

@@ -29,13 +29,9 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy import _few_orders
 from dpsco_jax.privacy._kinds import Composition, repeated
-from dpsco_jax.privacy._renyi_noise import (
-    best_order,
-    least_multiplier,
-    likely_order,
-    rule_of_thumb,
-)
+from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
 from dpsco_jax.privacy.certificates import Certificate, certificate_of
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.curves import subsampling
@@ -43,7 +39,6 @@ from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
-from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, PoissonUsers, WithoutReplacement
 
 Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
@@ -51,7 +46,6 @@ Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
 ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
 _LEDGER_ROUNDING = 2e-5
-_ORDERS_ASIDE = 6
 
 
 @runtime_checkable
@@ -115,27 +109,14 @@ class GaussianSteps(NamedTuple):
         return float32_above(value)
 
     def _spent(self, target: float, delta: float) -> Callable[[float], float]:
-        """ε of a multiplier, for searches that end at the target: mostly of orders around the best alone."""
-        near = self._near(likely_order(target, delta)) if self._by_profile else None
+        """ε of a multiplier, for searches that end at the target."""
+        if not self._by_profile:
+            return lambda multiplier: self.ledger_epsilon(multiplier, delta)
 
-        def spent(multiplier: float) -> float:
-            nonlocal near
-            if near is not None:
-                # Fewer orders prove no less; where the best is the last of them, others may prove more.
-                each = subsampling.at_orders(multiplier, self._rate, near)
-                some = scale(each, self.num_steps)
-                if near.start < best_order(some, delta) < near.stop - 1:
-                    return float(epsilon(some, delta))
-            whole = self.loss(multiplier)
-            if self._by_profile:
-                near = self._near(best_order(whole, delta))
-            return float(epsilon(whole, delta))
+        def some(multiplier: float, orders: slice) -> PrivacyLoss:
+            return scale(subsampling.at_orders(multiplier, self._rate, orders), self.num_steps)
 
-        return spent
-
-    @staticmethod
-    def _near(order: int) -> slice:
-        return slice(max(order - _ORDERS_ASIDE, 0), min(order + _ORDERS_ASIDE + 1, len(ORDERS)))
+        return _few_orders.spent(self.loss, some, target, delta)
 
     @property
     def _by_profile(self) -> bool:

@@ -66,6 +66,7 @@ class Case(NamedTuple):
 
 
 _SAMPLED = {"num_steps": 1000, "batch_size": 1000}
+_FEDERATED = _SAMPLED | {"elements_per_user": 4, "local_step_size": 0.1, "step_size": 0.1}
 _RANGE = {"loss_range": (0.0, 6.0)}
 _WHOLE: dict[str, Any] = {"domain": "whole"}
 _POOL = {"ball_radius": 0.1}
@@ -107,7 +108,7 @@ CASES = (
     Case("resque.ball_accelerated_regularized_erm"),
     Case("resque.ball_accelerated_sco"),
     Case("element_level.sgd", _SAMPLED | {"elements_per_user": 4}),
-    Case("element_level.federated", _SAMPLED | {"elements_per_user": 4}),
+    Case("element_level.federated", _FEDERATED),
     Case("sampling.exponential_mechanism", dim=2, float64=True),
     Case("sampling.exponential_mechanism", {"route": "chain"}, items=(1,), float64=True),
     Case("sampling.regularized", float64=True, **_WHOLE),

@@ -52,7 +52,7 @@ FAULTS = (
           "totals, finished, first = (zeros, zeros), [], 0",
           "totals, finished, first = (zeros, zeros), [], 40 * (len(groups) == 1)", _KNOWN),
     Fault("noise of curves: one step is searched for", "privacy/releases.py",
-          "some = scale(each, self.num_steps)", "some = scale(each, 1)", (*_KNOWN, *_FAST)),
+          "self._rate, orders), self.num_steps)", "self._rate, orders), 1)", (*_KNOWN, *_FAST)),
     Fault("bounds are kept without their delta", "privacy/accountants.py",
           "_kept_bound = functools.lru_cache(maxsize=512)(_bound)",
           "_kept_bound = (lambda k={}: lambda r, d, m: k.setdefault((r, m), _bound(r, d, m)))()", _KNOWN),

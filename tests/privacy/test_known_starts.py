@@ -8,9 +8,10 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import _kinds, accountants, certified_noise, releases
+from dpsco_jax.privacy import _few_orders, _kinds, accountants, certified_noise, releases
 from dpsco_jax.privacy.concentrated import _accounting, _proof, _search, threshold_phase
 from dpsco_jax.privacy.curves import subsampling
+from dpsco_jax.privacy.loss import PrivacyLoss
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.pld import _chernoff, convolution, pairs
 
@@ -234,3 +235,21 @@ def test_fewer_points_prove_no_less():
         privacy.certificate(event, 1e-6, REPLACE, max_points=points) for points in (2**11, 2**17)
     )
     assert many.epsilon < few.epsilon < 1.2 * many.epsilon
+
+
+@pytest.mark.parametrize("target", [1e-3, 0.3, 100.0])
+def test_epsilon_of_few_orders_is_that_of_all_wherever_the_search_was_expected_to_end(target):
+    """Where the best of few orders is the first or the last of them, all are looked at."""
+    delta = 1e-6
+
+    def whole(multiplier):
+        return PrivacyLoss(0.5 * ORDERS / multiplier**2, np.zeros(()))
+
+    def some(multiplier, orders):
+        rdp = np.full(len(ORDERS), np.inf)
+        rdp[orders] = whole(multiplier).rdp[orders]
+        return PrivacyLoss(rdp, np.zeros(()))
+
+    spent = _few_orders.spent(whole, some, target, delta)
+    for multiplier in (0.1, 20.0, 0.5, 3.0, 3.1):
+        assert spent(multiplier) == float(privacy.epsilon(whole(multiplier), delta))

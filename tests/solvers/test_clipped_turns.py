@@ -135,7 +135,7 @@ def test_a_turn_is_charged_what_its_own_plan_proves():
     stacked = _gaussian_turns.stacked(releases)
     for i, own in enumerate(releases):
         of_turn = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-        loss = of_turn.scheme.gaussian_loss(None, own.relation)
+        loss = of_turn.scheme.gaussian_loss(own.noise_multiplier, own.relation)
         np.testing.assert_array_equal(loss.rdp * own.num_steps, own.loss().rdp)
         assert of_turn.noise_multiplier == own.noise_multiplier
     assert of_turn.scheme.sampled
@@ -264,3 +264,20 @@ def test_a_turn_without_noise_is_refused_by_name():
     one = _parts((16, 8))[0].releases
     with pytest.raises(ValueError, match="noise_multiplier must be in"):
         _gaussian_turns.stacked([one, dataclasses.replace(one, noise_multiplier=0.0)])
+
+
+def test_a_turn_with_other_noise_than_was_proven_costs_infinity():
+    turns = _gaussian_turns.stacked([part.releases for part in _parts((16, 8))])
+    relation = turns.relation
+
+    @jax.jit
+    def charged(turns):
+        return turns.scheme.gaussian_loss(turns.noise_multiplier, relation).rdp
+
+    first, other = (jax.tree.map(lambda leaf, i=i: leaf[i], turns) for i in (0, 1))
+    np.testing.assert_array_equal(charged(first), np.float32(first.cost.rdp))
+    for multiplier in (0.5 * first.noise_multiplier, 1e9, np.nan):
+        edited = dataclasses.replace(first, noise_multiplier=np.float32(multiplier))
+        assert np.all(np.isinf(charged(edited))), multiplier
+    mixed = dataclasses.replace(first, noise_multiplier=other.noise_multiplier)
+    assert np.all(np.isinf(charged(mixed))) == (mixed.noise_multiplier != first.noise_multiplier)

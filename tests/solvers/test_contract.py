@@ -54,7 +54,13 @@ FIRST = list({id(row.solver): row for row in reversed(ROWS)}.values())
 FIRST_ROWS = pytest.mark.parametrize("row", FIRST, ids=[row.name for row in FIRST])
 
 
-@FIRST_ROWS
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.name, marks=[pytest.mark.slow] * (place % 3 > 0))
+        for place, row in enumerate(FIRST)
+    ],
+)
 def test_numbers_of_the_plan_may_be_traced_and_batched(row):
     wide = jnp.result_type(float)
     stacked = jax.tree.map(lambda x: np.stack([np.asarray(x, wide)] * 2), row.plan())

@@ -23,9 +23,8 @@ LOST_MASS = 1e-9
 _ALIASED = 1e-6  # of δ: what may wrap around the window to where it counts
 _MAX_STRETCH = 3.0  # by how much the window may grow so that little wraps around
 _STRETCH_PRICE = 1e-4  # of a window twice as long, in relative error of δ
-_NODES = (
-    250  # of a law on each side of zero; the moments of its roundings are some 1e-3 above its own
-)
+# Of a law on each side of zero; the moments of its roundings are some 1e-3 above its own.
+_NODES = 250
 _TILTS = np.geomspace(1e-4, 1e6, 128)
 _MACHINE = float(np.finfo(np.float64).eps)
 

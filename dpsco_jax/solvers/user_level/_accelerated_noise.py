@@ -33,9 +33,8 @@ from dpsco_jax.solvers._schedules.accelerated import NoiseModel
 
 _MODEL_STEPS = 32  # where the model of the noise is exact
 _MANY_STEPS = 8
-_LEAST_SHARE = (
-    0.75  # of the noise by Chernoff's bound, what loss distributions may prove to be enough
-)
+# Of the noise by Chernoff's bound, what loss distributions may prove to be enough.
+_LEAST_SHARE = 0.75
 
 
 class Request(NamedTuple):

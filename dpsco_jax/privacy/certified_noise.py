@@ -24,7 +24,9 @@ from dpsco_jax.privacy._kinds import Release, repeated
 _NEWTONS = 4  # steps by slopes, before those that grow without end
 _LEAST = math.log(0.01)  # with so little noise, what protects is the sampling alone
 _TYPICAL_SLOPE = -1.1  # of log ε against the logarithm of the noise
-_ASIDE = 0.02  # of the root, in logarithm, where a slope is taken
+_NEARBY = (
+    0.02  # of log ε by a coarse grid to that of the budget, where the search by a fine one starts
+)
 _UNDER_BUDGET = 2e-5  # calibration stops when ε is below its target by at most this, relative
 
 
@@ -93,13 +95,14 @@ def certified_noise_multiplier(
     if start == enough and coarse(enough) > -1e-9:
         return math.exp(accountants.raised(enough, lambda x: excess(x) <= 0.0))
     typical = None if near is None else _TYPICAL_SLOPE
-    root = root_above(coarse, start, 1e-2, _LEAST, slope=typical)
-    if root == _LEAST:
+    # On either side of the root: that of a fine grid is below that of a coarse one.
+    start = root_above(lambda x: coarse(x) - _NEARBY, start, 2 * _NEARBY, _LEAST, slope=typical)
+    if start == _LEAST and (coarse(start) <= 0.0 or excess(start) <= 0.0):
         return math.exp(_LEAST)
-    # Grids differ by little more than a factor of ε, so that a coarse one knows the slope.
-    aside = root + _ASIDE
-    slope = (coarse(aside) - coarse(root)) / _ASIDE
-    return math.exp(decreasing_root(excess, root, _UNDER_BUDGET, slope))
+    # Grids differ by little more than a factor of ε, so that the coarse one knows the slope on the way.
+    there = start + (excess(start) + 0.5 * _UNDER_BUDGET) / -_TYPICAL_SLOPE
+    slope = None if there == start else (coarse(there) - coarse(start)) / (there - start)
+    return math.exp(decreasing_root(excess, start, _UNDER_BUDGET, slope))
 
 
 class _AtEndError(Exception):

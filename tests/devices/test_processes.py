@@ -19,7 +19,8 @@ PROGRAM = "examples/several_processes.py"
 WAIT = 300
 
 
-# Process 1 has loaded the numbers of process 0 as another kind of number.
+# Process 1 has loaded the numbers of process 0 as another kind of number. Every line is written at once,
+# since others write to the same pipe.
 OTHERWISE = """
 import sys
 import jax, numpy as np
@@ -31,9 +32,9 @@ mesh = jax.make_mesh((jax.device_count(),), ("users",))
 for kind in (np.float32, (np.float32, np.float16)[place]):
     try:
         data = UserData.from_process_local(mesh, np.ones((4, 2, 3), kind))
-        print("loaded", data.items.shape, flush=True)
+        print(f"loaded {data.items.shape}", flush=True)
     except ValueError as error:
-        print("refused:", error, flush=True)
+        print(f"refused: {error}", flush=True)
 """
 
 

@@ -1,5 +1,6 @@
 """Winsorized means: noise as stated, unbiased, private for any data; calibration within the budget."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -221,6 +222,23 @@ def test_auto_clips_where_users_are_far_apart_or_few():
         planned = calibrate_winsorized(users, 16, 1, 1.0, 1e-6, radius=radius, bound=1.0)
         assert planned.form == "clipped"
         assert planned.failure_probability() == 0.0
+
+
+@pytest.mark.parametrize("radius", [0.01, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("share", ["auto", 0.3])
+def test_auto_is_the_form_with_the_least_noise(radius, share):
+    for users, queries in ((300, 1), (3000, 1), (8000, 20)):
+
+        def noise(form, users=users, queries=queries):
+            given = {"radius": radius, "bound": 1.0, "form": form, "range_share": share}
+            return calibrate_winsorized(users, 16, queries, 1.0, 1e-6, **given).noise_stddev
+
+        alone = []
+        for form in ("clipped", "winsorized", "refined", "recentred"):
+            with contextlib.suppress(ValueError):  # too few users for intervals
+                alone.append(noise(form))
+        assert len(alone) >= 2
+        assert noise("auto") == min(alone)
 
 
 def test_too_few_users_are_told_how_many():

@@ -28,11 +28,14 @@ _KNOWN = ("tests/privacy/test_known_starts.py",)
 
 FAULTS = (
     Fault("noise: where the search is told to start is what is found", "privacy/certified_noise.py",
-          "    return math.exp(decreasing_root(excess, root, _UNDER_BUDGET, slope))",
-          "    return math.exp(root)", _KNOWN),
+          "    return math.exp(decreasing_root(excess, start, _UNDER_BUDGET, slope))",
+          "    return math.exp(start)", _KNOWN),
+    Fault("noise: the least noise is enough without a look", "privacy/certified_noise.py",
+          "    if start == _LEAST and (coarse(start) <= 0.0 or excess(start) <= 0.0):",
+          "    if start == _LEAST:", _KNOWN),
     Fault("noise: a start at the end is taken for the end", "privacy/certified_noise.py",
-          "    root = root_above(coarse, start, 1e-2, _LEAST, slope=typical)\n",
-          "    root = start if near else root_above(coarse, start, 1e-2, _LEAST, slope=typical)\n", _KNOWN),
+          "    if start == _LEAST and (coarse(start) <= 0.0 or excess(start) <= 0.0):",
+          "    if start == _LEAST or near == 0.01:", _KNOWN),
     Fault("noise: the full grid is asked with few points", "privacy/certified_noise.py",
           "spent = accountants.privacy_loss_distribution(releases, delta, max_points)",
           "spent = accountants.privacy_loss_distribution(releases, delta, accountants.FEW_POINTS)", _KNOWN),

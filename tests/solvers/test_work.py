@@ -74,8 +74,12 @@ class Case(NamedTuple):
     loss: Any = LOSS
     budget: Any = BUDGET
     loops: Any = lambda s: 1
+    more: Any = ()  # to solve
 
 
+# A run that is followed takes a program for each phase, whose loops have lengths that are known; turns of one
+# program take theirs from the plan's numbers.
+FOLLOWED = (lambda params, state, estimate: (),)
 CANDIDATES = 16
 CASES = {
     "sgd": Case(
@@ -121,7 +125,7 @@ CASES = {
     "winsorized_erm, clipped": Case(
         winsorized_erm, lambda s: {"num_steps": s.steps, "form": "clipped"}
     ),
-    "phased_erm": Case(phased_erm, lambda s: {}, "nmd"),
+    "phased_erm": Case(phased_erm, lambda s: {}, "nmd", more=FOLLOWED),
     "item_group_privacy": Case(item_group_privacy, lambda s: {"num_steps": s.steps}),
     "output_perturbation": Case(output_perturbation, lambda s: {}, "nmd", RIDGED),
     "preconditioned_sgd": Case(preconditioned_sgd, lambda s: {"num_steps": s.steps}),
@@ -185,7 +189,7 @@ def counted(name: str, sizes: Sizes) -> float:
     start = array(CANDIDATES, sizes.d) if case.solver is finite_class else array(sizes.d)
 
     def run(key: Any, data: Any, start: Any) -> Any:
-        return case.solver.solve(key, plan, case.loss, data, start).params
+        return case.solver.solve(key, plan, case.loss, data, start, *case.more).params
 
     return operations(run, jax.random.key(0), data, start, loops=case.loops(sizes))
 

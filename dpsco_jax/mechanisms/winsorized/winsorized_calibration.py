@@ -115,7 +115,8 @@ def calibrate_winsorized(
     )
     clipped = dataclasses.replace(blank, noise_multiplier=_above(exact))
     found = [clipped, _in_two_steps(clipped, "recentred")]
-    if form in ("auto", "winsorized", "refined"):
+    boxed = ("winsorized", "refined")
+    if form in boxed or (form == "auto" and _could_have_less_noise(blank, exact, found)):
         boxes = _with_boxes(blank, None if automatic else float(range_share), exact)
         if boxes is None and form != "auto":
             least = _least_users(blank)
@@ -127,6 +128,15 @@ def calibrate_winsorized(
         found += [] if boxes is None else [boxes, _in_two_steps(boxes, "refined")]
     of_form = [r for r in found if form in ("auto", r.form)]
     return min(of_form, key=lambda releases: releases.noise_stddev)
+
+
+def _could_have_less_noise(
+    blank: WinsorizedReleases, exact: float, found: list[WinsorizedReleases]
+) -> bool:
+    """Whether intervals would help if they cost no privacy, so that the noise were that without them."""
+    free = dataclasses.replace(_box(blank), noise_multiplier=_above(exact))
+    least = min(free.noise_stddev, _in_two_steps(free, "refined").noise_stddev)
+    return bool(least < min(releases.noise_stddev for releases in found))
 
 
 def _with_boxes(

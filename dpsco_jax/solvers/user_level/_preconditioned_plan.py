@@ -15,7 +15,6 @@ Cost: one calibration of a Gaussian.
 import math
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
@@ -218,7 +217,7 @@ def plan(
         columns_per_row=columns_per_row,
         num_steps=num_steps,
         chunk_size=chunk_size,
-        second_moments=jnp.asarray(moments),
+        second_moments=moments,
         moments_multiplier=moments_multiplier,
         noise_multiplier=noise_multiplier,
         component_weight=0.0 if columns_per_row is None else COMPONENT_WEIGHT,

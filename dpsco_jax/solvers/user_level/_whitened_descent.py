@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax._numerics import array_namespace
 from dpsco_jax.oracles import preconditioned
 from dpsco_jax.oracles.preconditioned import ScaledSums, TunedPoint
 from dpsco_jax.problems.objective import Objective
@@ -123,7 +124,7 @@ def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: A
     return jnp.asarray(jax.lax.fori_loop(0, _NEWTON_STEPS, nearer, jnp.zeros(())))
 
 
-def step(plan: Plan, phase: int, bends: Bends, largest: Any, radius: Any) -> jax.Array:
+def step(plan: Plan, phase: int, bends: Bends, largest: Any, radius: Any) -> Any:
     """η of a phase.
 
     Args:
@@ -135,6 +136,7 @@ def step(plan: Plan, phase: int, bends: Bends, largest: Any, radius: Any) -> jax
     """
     noise = average_stddev(plan, phase) * radius
     time = _SHARES[phase] * plan.margin_scale / (noise * plan.columns**0.5)
-    time = jnp.maximum(time, bends.flatness * _LEAST_TIMES[phase] / bends.largest)
+    least = bends.flatness * _LEAST_TIMES[phase] / bends.largest
     steps = (plan.warm_steps, plan.num_steps)[phase]
-    return jnp.minimum(time / steps, 1.0 / (largest * bends.mean))
+    xp = array_namespace(time, least, largest, bends.mean)
+    return xp.minimum(xp.maximum(time, least) / steps, 1.0 / (largest * bends.mean))

@@ -71,6 +71,24 @@ def test_noise_is_certified_wherever_the_search_starts(sizes, looks):
         privacy.certified_noise_multiplier(scheme, steps, epsilon, 1e-6, REPLACE, 0.0)
 
 
+@pytest.mark.parametrize("share", [1.005, 1.015, 1.03])
+def test_the_least_noise_is_taken_only_where_it_is_enough(share):
+    # A percent more than it: the search by coarse grids may end at the least noise.
+    scheme = privacy.WithoutReplacement(5000, 40)
+
+    def spent(noise):
+        made = releases.repeated(scheme.gaussian_release(noise, REPLACE), 1)
+        return accountants.privacy_loss_distribution(made, 1e-6)
+
+    epsilon = spent(0.01) / share
+    for near in (None, 0.01):
+        noise = privacy.certified_noise_multiplier(scheme, 1, epsilon, 1e-6, REPLACE, near)
+        assert spent(noise) <= epsilon
+        assert spent(noise) > epsilon * (1 - 2.1e-5)
+    enough = privacy.certified_noise_multiplier(scheme, 1, spent(0.01) * share, 1e-6, REPLACE)
+    assert enough == pytest.approx(0.01, rel=1e-12)
+
+
 def test_random_budgets_are_kept_and_no_noise_is_wasted(looks):
     draw = np.random.default_rng(5)
     for _ in range(12):

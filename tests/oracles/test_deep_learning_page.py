@@ -60,7 +60,8 @@ def test_all_blocks():
     assert sum(map(len, SECTIONS.values())) == PAGE.count("```python")
     _check_users(session)
     _check_checkpoints(session)
-    assert session["difference"] < 1e-6
+    # Five steps of 0.01: other samples would be farther apart than clips that differ by 0.4 %.
+    assert session["difference"] < 3e-3
     start, end = (session[name] for name in ("weights", "bf16_params"))
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(end))
     assert np.any(start["hidden"] != end["hidden"])

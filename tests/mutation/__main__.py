@@ -7,8 +7,9 @@
 
 Results go to a file of JSON lines, one a fault, so that a run that was stopped goes on where it was. The tree
 is copied to a temporary folder first: the checkout is not touched, and may change meanwhile. The tests named
-for a fault are run one after another until one fails, and that one is run without the fault too: it has to
-pass. Tests that fail either way, pick nothing up or cannot be collected are errors of the list, no kills.
+for a fault are run one after another, the slow ones of a file last, until one fails, and that one is run
+without the fault too: it has to pass. Tests that fail either way, pick nothing up or cannot be collected are
+errors of the list, no kills.
 """
 
 import argparse

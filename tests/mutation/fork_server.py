@@ -103,9 +103,10 @@ def _child(tree: str, test: str, seconds: float, output: int) -> Run:
     known = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", known, test]
     status = int(pytest.main(arguments, plugins=[failures]))
-    if status == NONE_FOUND:
-        # Where nothing but slow tests has the name they are meant.
-        status = int(pytest.main([*arguments, "-m", "slow"], plugins=[failures]))
+    if status in (PASSED, NONE_FOUND):
+        # What the quick tests do not notice, the slow ones of the name may.
+        slow = int(pytest.main([*arguments, "-m", "slow"], plugins=[failures]))
+        status = status if slow == NONE_FOUND else slow
     for package in ("tests", "dpsco_jax"):
         where = getattr(sys.modules.get(package), "__file__", None)
         if where is not None and not where.startswith(tree + os.sep):

@@ -25,6 +25,14 @@ def tree(tmp_path):
         "def test_zero():\n    assert total(1, 0) == 1\n\n"
         "def test_sum():\n    assert total(1, 2) == 3\n"
     )
+    (clean / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\naddopts = ["-m", "not slow"]\nmarkers = ["slow: long"]\n'
+    )
+    (clean / "tests/test_slow.py").write_text(
+        "import pytest\nfrom dpsco_jax.sum import total\n\n"
+        "def test_zero():\n    assert total(1, 0) == 1\n\n"
+        "@pytest.mark.slow\ndef test_sum():\n    assert total(1, 2) == 3\n"
+    )
     (clean / "tests/test_other.py").write_text(
         "def test_for_ever():\n    while True:\n        pass\n"
     )
@@ -118,6 +126,11 @@ def test_a_fork_runs_the_tests_of_the_tree_that_it_is_given(tree, tmp_path):
     assert found[:2] == (1, _FOUND)
     assert "assert -1 == 3" in found.said
     assert server.run(faulty, f"{_SUM}::test_zero", 60.0).status == 0
+    # Slow tests of a file are asked last; those of a name, where there are no others.
+    assert server.run(tree, "tests/test_slow.py", 60.0).status == 0
+    for asked in ("tests/test_slow.py", "tests/test_slow.py::test_sum"):
+        assert server.run(faulty, asked, 60.0)[:2] == (1, "tests/test_slow.py::test_sum")
+    assert server.run(faulty, "tests/test_slow.py::test_zero", 60.0).status == 0
     assert server.run(tree, _OTHER, 1.0).status is None
     assert server.run(tree, "tests/test_missing.py", 60.0).status == 4
     server.close()

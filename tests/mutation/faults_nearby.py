@@ -37,7 +37,7 @@ FAULTS = (
           rows("resque_erm_high_probability")),
     Fault("localized SGD: blocks have one key", "solvers/_sequence.py",
           "found = solver(_keys.of_part(key, i), part",
-          "found = solver(jax.random.fold_in(key, 0), part", rows("localized_sgd")),
+          "found = solver(jax.random.fold_in(key, 0), part", ("tests/solvers/test_sequence.py",)),
     Fault("phased SGD: phases have one key", "solvers/_together.py",
           "found = turns.solver(_keys.of_part(key, i), part",
           "found = turns.solver(jax.random.fold_in(key, 0), part", rows("phased_sgd, clipped")),

@@ -1,11 +1,14 @@
 """Blocks of users: sizes, slices, the joint loss and the joint solution."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpsco_jax import _counts, privacy
+from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Solution, Status, _sequence
 
@@ -57,6 +60,49 @@ def test_joined_solutions():
     diverged = _sequence.join([*parts, _solution(3.0, Status.DIVERGED, 2**40 - 3)])
     assert diverged.status == Status.DIVERGED
     assert diverged.gradients == 2**40 + 12
+
+
+class _Part(NamedTuple):
+    num_users: int
+    halts: bool = False
+
+
+def test_every_part_has_its_own_key_and_users_and_starts_where_the_one_before_has_ended():
+    seen = []
+
+    def solver(key, part, objective, data, point):
+        del objective
+        seen.append((np.asarray(jax.random.key_data(key)).tobytes(), np.ravel(data.items), point))
+        status = Status.HALTED if part.halts else Status.OK
+        return _solution(point + jnp.sum(data.items), status, part.num_users)
+
+    users = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+    data = UserData(jnp.asarray(users)[:, None])
+    objective = losses.absolute(1.0)
+    parts = [_Part(3), _Part(2), _Part(1)]
+    found = _sequence.run(jax.random.key(3), parts, solver, objective, data, jnp.asarray(100.0))
+    keys, blocks, points = zip(*seen, strict=True)
+    assert len(set(keys)) == 3
+    assert np.concatenate(blocks).tolist() == users[:6].tolist()
+    assert [float(point) for point in points] == [100.0, 107.0, 131.0]
+    assert float(found.params) == 163.0
+    # After a halt nothing moves; on the same users all parts see all of them.
+    halting = [_Part(3), _Part(2, halts=True), _Part(1)]
+    found = _sequence.run(jax.random.key(3), halting, solver, objective, data, jnp.asarray(100.0))
+    assert (float(found.params), int(found.status)) == (131.0, Status.HALTED)
+    whole = [_Part(7), _Part(7)]
+    args = (
+        jax.random.key(3),
+        whole,
+        solver,
+        objective,
+        data,
+        jnp.asarray(0.0),
+        "sequential",
+        False,
+    )
+    assert float(_sequence.run(*args).params) == 254.0
+    np.testing.assert_array_equal(seen[-1][1], users)
 
 
 @pytest.mark.parametrize(

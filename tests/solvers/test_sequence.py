@@ -10,7 +10,7 @@ import pytest
 from dpsco_jax import _counts, privacy
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Solution, Status, _sequence
+from dpsco_jax.solvers import Solution, Status, _sequence, _together
 
 
 def test_sizes_hold_everybody_and_follow_the_weights():
@@ -103,6 +103,43 @@ def test_every_part_has_its_own_key_and_users_and_starts_where_the_one_before_ha
     )
     assert float(_sequence.run(*args).params) == 254.0
     np.testing.assert_array_equal(seen[-1][1], users)
+
+
+def _first_and_key(point, first, key):
+    """A solution that is traced: where its users begin is added to the point, and it says its key."""
+    found = _solution(0.0, Status.OK, 1)
+    more = found.unprivate | {"trace": jax.random.key_data(key)}
+    return found._replace(params=point + first, unprivate=more)
+
+
+def test_parts_between_turns_have_keys_and_users_of_their_own():
+    class Sized(NamedTuple):
+        num_users: int
+        turns: bool = True
+
+    together = _together.Turns(
+        kind=lambda part: "one" if part.turns else None,
+        stacked=lambda parts: np.array([part.num_users for part in parts]),
+        prepared=lambda part, objective, data, point: data,
+        solver=lambda key, part, objective, rows, first, point: _first_and_key(point, first, key),
+        gradients=lambda part, data: part.num_users,
+        check=lambda part, objective, data, point: None,
+    )
+
+    def alone(key, part, objective, data, point):
+        return _first_and_key(point, data.items[0, 0], key)
+
+    parts = [Sized(3), Sized(2), Sized(1, turns=False), Sized(4), Sized(5)]
+    data = UserData(jnp.arange(15.0)[:, None])
+    start = jnp.asarray(0.0)
+    asked = jax.random.key(3), parts, alone, losses.absolute(1.0), data, start
+    found = _sequence.run(*asked, turns=together)
+    assert float(found.params) == 0 + 3 + 5 + 6 + 10
+    by_themselves = _sequence.run(*asked)
+    assert float(by_themselves.params) == float(found.params)
+    keys = [np.asarray(key) for key in found.unprivate["trace"]]
+    assert len({key.tobytes() for key in keys}) == 5
+    np.testing.assert_array_equal(keys, by_themselves.unprivate["trace"])
 
 
 @pytest.mark.parametrize(

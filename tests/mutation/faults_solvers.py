@@ -65,7 +65,7 @@ FAULTS = (
           "return join(solutions)", rows("erm, restarts", "ball_accelerated_regularized_erm")),
     Fault("one key for all runs of a sequence", "solvers/_sequence.py",
           "found = solver(_keys.of_part(key, i), part",
-          "found = solver(_keys.of_part(key, 0), part", rows("erm, restarts")),
+          "found = solver(_keys.of_part(key, 0), part", ("tests/solvers/test_sequence.py",)),
     Fault("composites: parallel certificate of a sequence", "solvers/combinators/composite.py",
           'if self.composition == "parallel":', 'if self.composition != "none":',
           rows("erm, restarts")),

@@ -317,6 +317,12 @@ def test_stages_are_given_what_the_released_intercept_says(monkeypatch):
             assert float(args[place]) == pytest.approx(expected, abs=1e-5)
     for args in seen["descent"]:
         assert float(args[4].mean) == pytest.approx(4 * share * (1 - share), rel=1e-2)
+    # Noise of the share that hides a part of it takes as much of the longer steps.
+    _, part = _received(monkeypatch, _labels(0.0), start_multiplier=0.15, radius_multiplier=1e-3)
+    stddev = float(part["quantile"][0][6])
+    assert 0.2 * share < stddev < 0.6 * share
+    expected_mean = 4 * (share * (1 - share) + 3 * stddev)
+    assert float(part["descent"][0][4].mean) == pytest.approx(expected_mean, rel=1e-3)
     # With the radius hidden by noise steps are not longer; with the share hidden nothing is done.
     _, hidden = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=40.0)
     assert float(hidden["descent"][0][4].mean) == 0.25

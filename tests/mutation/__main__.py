@@ -3,7 +3,7 @@
     python -m tests.mutation                   all faults that have no result yet
     python -m tests.mutation --only "blocks"   those whose name contains the text, again if they had one
     python -m tests.mutation --names FILE      those whose names are the lines of the file, likewise
-    python -m tests.mutation --report          the table of the results so far, for docs/privacy/auditing.md
+    python -m tests.mutation --report          the table of the results so far
 
 Results go to a file of JSON lines, one a fault, so that a run that was stopped goes on where it was. The tree
 is copied to a temporary folder first: the checkout is not touched, and may change meanwhile. The tests named

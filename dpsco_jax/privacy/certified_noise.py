@@ -24,9 +24,7 @@ from dpsco_jax.privacy._kinds import Release, repeated
 _NEWTONS = 4  # steps by slopes, before those that grow without end
 _LEAST = math.log(0.01)  # with so little noise, what protects is the sampling alone
 _TYPICAL_SLOPE = -1.1  # of log ε against the logarithm of the noise
-_NEARBY = (
-    0.02  # of log ε by a coarse grid to that of the budget, where the search by a fine one starts
-)
+_NEARBY = 0.02  # to this, log ε by a coarse grid is that of the budget where a fine one begins
 _UNDER_BUDGET = 2e-5  # calibration stops when ε is below its target by at most this, relative
 
 

@@ -197,7 +197,7 @@ def plan(
 
     if second_moments is None:
         second_moments = np.full(dim, model.feature_bound**2 / dim)
-    moments = np.asarray(second_moments, np.float32)
+    moments = np.array(second_moments, np.float32)  # a copy: the plan's own
     if moments.shape != (dim,) or not (np.all(moments > 0) and np.all(np.isfinite(moments))):
         raise ValueError(
             f"second_moments must be positive and finite, of shape ({dim},), got {second_moments}"

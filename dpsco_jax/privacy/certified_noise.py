@@ -7,7 +7,7 @@ Source: root finding by false position, on the logarithms of ε and of the noise
 
 Formal guarantee: the certificate of the releases is at most the budget.
 
-Cost: ten to forty evaluations on a small grid and about four on a full one; 0.3 to 3 s.
+Cost: three to eight evaluations on a small grid and two or three on a full one; 0.03 to 0.3 s.
 """
 
 import functools

@@ -90,7 +90,8 @@ def certified_noise_multiplier(
     unsampled = accountants.gaussian_noise_multiplier(epsilon, delta) * math.sqrt(num_steps)
     enough = math.log(unsampled * getattr(sampling, "items_per_user", 1))
     start = enough if near is None else min(max(math.log(near), _LEAST), enough)
-    if start == enough and coarse(enough) > -1e-9:
+    # Under ADD_OR_REMOVE_ONE a sample of a fixed size may need more: then the search goes above it.
+    if start == enough and -1e-9 < coarse(enough) < 1e-6:
         return math.exp(accountants.raised(enough, lambda x: excess(x) <= 0.0))
     typical = None if near is None else _TYPICAL_SLOPE
     # On either side of the root: that of a fine grid is below that of a coarse one.

@@ -89,6 +89,15 @@ def test_the_least_noise_is_taken_only_where_it_is_enough(share):
     assert enough == pytest.approx(0.01, rel=1e-12)
 
 
+@pytest.mark.parametrize("batch", [4, 3])
+def test_more_noise_than_without_sampling_is_found_as_well(batch):
+    scheme, relation = privacy.WithoutReplacement(4, batch), NeighboringRelation.ADD_OR_REMOVE_ONE
+    for near in (None, 0.1, 50.0):
+        noise = privacy.certified_noise_multiplier(scheme, 1, 1.0, 1e-6, relation, near)
+        made = releases.repeated(scheme.gaussian_release(noise, relation), 1)
+        assert 1 - 2.1e-5 < accountants.privacy_loss_distribution(made, 1e-6) <= 1.0
+
+
 def test_random_budgets_are_kept_and_no_noise_is_wasted(looks):
     draw = np.random.default_rng(5)
     for _ in range(12):

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 
 from dpsco_jax import _spread, _sums
+from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Estimate
 from dpsco_jax.oracles.chunks import split_sum_over_users
-from dpsco_jax.oracles.sampling import UserSample
+from dpsco_jax.oracles.sampling import Draw, UserSample
 
 
 class Parts(NamedTuple):
@@ -38,12 +39,14 @@ class SumOracle:
 
     Attributes:
         sampler: draws the users of a step; all if ``None``.
+        clip_norm: to which each user's share is clipped; a number, or a tree of them.
         keys: of the key of a step, that of the sample and that of whatever else is drawn.
         parts: ``parts(key, params, data, sample)``, with the second of these keys. It looks at the shapes of
             data and sample only, of all users: ``_sums.room`` pays for them.
     """
 
     sampler: Callable[[jax.Array], UserSample] | None
+    clip_norm: Any
     keys: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
     parts: Callable[[jax.Array, Any, Any, UserSample | None], Parts]
 
@@ -58,7 +61,7 @@ def _of_all(oracle: SumOracle, key: jax.Array, params: Any, data: Any) -> Estima
     sample = None if oracle.sampler is None else oracle.sampler(sample_key)
     parts = oracle.parts(other_key, params, data, sample)
     total, count = split_sum_over_users(parts.chunk_sum, data, sample, parts.at_once)
-    return summed(parts.finish(total), count)
+    return summed(parts.finish(total), count, oracle.clip_norm, sample)
 
 
 def two_keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -67,6 +70,27 @@ def two_keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
     return sample_key, other_key
 
 
-def summed(total: Any, num_gradients: jax.Array) -> Estimate:
-    """The estimate of a sum that ``chunks.split_sum_over_users`` returns."""
-    return Estimate(_sums.rounded(total), {"remainder": _sums.remainder(total)}, num_gradients)
+def summed(
+    total: Any, num_gradients: jax.Array, clip_norm: Any, sample: UserSample | None = None
+) -> Estimate:
+    """The estimate of a sum that ``chunks.split_sum_over_users`` returns, with what a release compares.
+
+    Args:
+        total: the sum, in two parts.
+        num_gradients: that entered it.
+        clip_norm: of each user's share; a number, or a tree of them.
+        sample: of the users; ``None`` for all of those who were handed over.
+    """
+    # Behind the barrier there is one array: computed twice it could differ in a bit from its own checksum.
+    gradient = jax.lax.optimization_barrier(_sums.rounded(total))
+    extra_args = {
+        "remainder": _sums.remainder(total),
+        "clipped_to": clipping.joint_bound(clip_norm),
+        "checksum": _sums.checksum(gradient),
+    }
+    return Estimate(gradient, extra_args | drawn_by(sample), num_gradients)
+
+
+def drawn_by(sample: UserSample | None) -> dict[str, Draw]:
+    """What an estimate says of the draw of its users: nothing, where the law of the draw is not known."""
+    return {} if sample is None or sample.draw is None else {"draw": sample.draw}

@@ -33,7 +33,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.oracles import Estimate, Oracle, _convolutions
-from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
+from dpsco_jax.oracles._summed import Parts, SumOracle, drawn_by, two_keys
 from dpsco_jax.oracles.chunks import map_over_users, most_rows
 from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.problems.objective import Objective
@@ -111,11 +111,11 @@ def per_user_gradients(
 
         whole = users if chunk_size is None else chunk_size
         rows, items = map_over_users(chunk_rows, data, sample, whole)
-        return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
+        return Estimate(rows, drawn_by(sample), jnp.sum(items, dtype=jnp.int32))
 
     if sampler is not None:
         return _spread.automatic(oracle, "data")
-    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, {}, whole))
+    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, whole, whole))
 
 
 def clipped_gradient_sum(
@@ -157,7 +157,7 @@ def clipped_gradient_sum(
         room = _sums.room(most_rows(data.items, sample), chunk_size)
         return Parts(chunk_sum, chunk_size)
 
-    return SumOracle(sampler, two_keys, parts)
+    return SumOracle(sampler, clip_norm, two_keys, parts)
 
 
 def count_items(data: Any, counted: jax.Array) -> jax.Array:

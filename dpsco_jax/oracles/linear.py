@@ -221,7 +221,7 @@ def clipped_gradient_sum(
             chunk_sum, whole, lambda total: total if entry == 1.0 else _sums.times(total, entry)
         )
 
-    return SumOracle(sampler, keys, parts)
+    return SumOracle(sampler, clip_norm, keys, parts)
 
 
 def shifts(

@@ -34,6 +34,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import Estimate, Oracle, _linear_rows
+from dpsco_jax.oracles._summed import drawn_by
 from dpsco_jax.oracles.chunks import map_over_users
 from dpsco_jax.oracles.gradients import Sampler
 from dpsco_jax.oracles.linear import HEAD_ROOM, LinearData, shifts
@@ -87,8 +88,8 @@ def per_user_gradients(
             return scale * gradients[:, :dim], jnp.where(counted, rows.num_items, 0)
 
         rows, items = map_over_users(chunk_rows, data, sample, chunk_size)
-        return Estimate(rows, {}, jnp.sum(items, dtype=jnp.int32))
+        return Estimate(rows, drawn_by(sample), jnp.sum(items, dtype=jnp.int32))
 
     if sampler is not None:
         return _spread.automatic(oracle, "data")
-    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, {}, whole))
+    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, whole, whole))

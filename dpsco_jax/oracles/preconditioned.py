@@ -182,7 +182,8 @@ def scaled_sums(
             )
 
         total, num_gradients = split_sum_over_users(chunk_sum, data, sample, chunk_size)
-        return summed(total, num_gradients)
+        bound = joint_bound(component.weight, inside_weight)
+        return summed(total, num_gradients, bound, sample)
 
     return _spread.automatic(oracle, "data")
 

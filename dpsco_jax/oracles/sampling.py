@@ -32,8 +32,10 @@ above the mean, and nothing for other users; else 32 random bits and a cumulativ
 the sample (of everybody, if the probability is traced).
 """
 
+import dataclasses
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +54,24 @@ _BLOCK = 2**15
 _STREAMED_BELOW = 8
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("population", "taken"), meta_fields=("kind",)
+)
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """By which law users were drawn, for whoever has to account for it.
+
+    Attributes:
+        kind: static; ``"poisson"``, ``"without_replacement"`` or ``"with_replacement"``.
+        population: from how many users.
+        taken: how many of them; for ``"poisson"`` the probability of each, for ``"with_replacement"`` draws.
+    """
+
+    kind: str
+    population: Any
+    taken: Any
+
+
 class UserSample(NamedTuple):
     """The users of one step.
 
@@ -60,10 +80,12 @@ class UserSample(NamedTuple):
             draws, possibly of the same user) in random order, the rest are valid indices without a meaning.
         size: how many users were sampled: a Python integer where it is fixed, an int32 scalar where it is
             random.
+        draw: the law of the draw, where it is known.
     """
 
     indices: Int[jax.Array, "capacity"]
     size: int | Int[jax.Array, ""]
+    draw: Draw | None = None
 
 
 def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> UserSample:
@@ -83,11 +105,16 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
     require_key(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     batch_size = require_integer("batch_size", batch_size, 1, num_users)
+    sample = _without_replacement(key, num_users, batch_size)
+    return sample._replace(draw=Draw("without_replacement", num_users, batch_size))
+
+
+def _without_replacement(key: jax.Array, num_users: int, batch_size: int) -> UserSample:
     if batch_size == num_users:
         return UserSample(jnp.arange(num_users, dtype=jnp.int32), batch_size)
     if batch_size > num_users // 2:
         draw_key, order_key = jax.random.split(key)
-        left_out = without_replacement(draw_key, num_users, num_users - batch_size).indices
+        left_out = _without_replacement(draw_key, num_users, num_users - batch_size).indices
         kept = jnp.ones(num_users, bool).at[left_out].set(False)
         packed = UserSample(_streams.pack(kept, batch_size), batch_size)
         return _in_random_order(order_key, packed, batch_size)
@@ -120,6 +147,11 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
     require_key(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     require_probability("probability", probability)
+    sample = _poisson(key, num_users, probability)
+    return sample._replace(draw=Draw("poisson", num_users, probability))
+
+
+def _poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> UserSample:
     if isinstance(probability, jax.Array):
         probability = probability.astype(jnp.promote_types(probability.dtype, jnp.float32))
         certain = probability >= 1
@@ -200,7 +232,8 @@ def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSamp
     require_key(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     num_draws = require_integer("num_draws", num_draws, 1)
-    return UserSample(jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32), num_draws)
+    indices = jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32)
+    return UserSample(indices, num_draws, Draw("with_replacement", num_users, num_draws))
 
 
 def _in_random_order(key: jax.Array, sample: UserSample, length: int) -> UserSample:
@@ -210,7 +243,7 @@ def _in_random_order(key: jax.Array, sample: UserSample, length: int) -> UserSam
     where the sample has more than ``length`` users, a shuffle, which is uniform from whatever order it
     starts, takes a loop as long as the sample.
     """
-    indices, size = sample
+    indices, size = sample.indices, sample.size
     sort_key, swap_key = jax.random.split(key)
     bits = jax.random.bits(sort_key, (2, length), jnp.uint32)
     return UserSample(_random_order.shuffled_where_undecided(swap_key, bits, indices, size), size)

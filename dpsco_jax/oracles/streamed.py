@@ -172,7 +172,8 @@ class Sums:
     def finish(self, key: jax.Array, params: Any, total: Any) -> Estimate:
         """The estimate from its total; may be traced."""
         sum_in_parts, count = total
-        return summed(self._parts(key, params).finish(sum_in_parts), count)
+        whole = self._parts(key, params).finish(sum_in_parts)
+        return summed(whole, count, self.oracle.clip_norm, self.sample_shape)
 
     def _drawn(self, words: jax.Array, impl: Any) -> UserSample:
         sampler = self.oracle.sampler
@@ -190,10 +191,12 @@ class Sums:
         def indices(key: jax.Array) -> jax.Array:
             sample = self._drawn(jax.random.key_data(key), jax.random.key_impl(key))
             fixed.append(sample.size if isinstance(sample.size, int) else None)
+            traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(sample.draw))
+            fixed.append(None if traced else sample.draw)
             return sample.indices
 
         shape = jax.eval_shape(indices, jax.random.key(0))
-        return UserSample(shape, fixed[0])
+        return UserSample(shape, *fixed)
 
     def _parts(self, key: jax.Array, params: Any) -> Parts:
         other_key = self.oracle.keys(key)[1]

@@ -9,7 +9,7 @@ from dpsco_jax.privacy.calibration import (
     calibrate_num_steps,
     calibrate_sampling_probability,
 )
-from dpsco_jax.privacy.certificates import Certificate, certificate
+from dpsco_jax.privacy.certificates import Certificate, certificate, state_certificate
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.concentrated.threshold_phase import (
     ConcentratedReleases,
@@ -39,7 +39,7 @@ from dpsco_jax.privacy.iteration import (
     last_iterate_mu,
     last_iterate_noise_multiplier,
 )
-from dpsco_jax.privacy.ledger import Ledger, charge, open_ledger, privacy_spent
+from dpsco_jax.privacy.ledger import Ledger, charge, doubts, open_ledger, privacy_spent
 from dpsco_jax.privacy.loss import (
     PrivacyLoss,
     compose,
@@ -102,6 +102,7 @@ __all__ = [
     "charge",
     "compose",
     "delta",
+    "doubts",
     "epsilon",
     "epsilon_lower_bound",
     "events",
@@ -127,6 +128,7 @@ __all__ = [
     "pure_dp",
     "scale",
     "sequential_certificate",
+    "state_certificate",
     "subsampled_gaussian_with_replacement",
     "subsampled_gaussian_without_replacement",
     "unbounded",

@@ -15,7 +15,7 @@ Cost: 5 to 100 ms for a certificate, about ten times that for a noise multiplier
 import json
 import math
 from collections.abc import Iterable
-from typing import NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 from dp_accounting import NeighboringRelation
 
@@ -28,10 +28,11 @@ from dpsco_jax._checks import (
     require_relation,
     require_sentences,
 )
-from dpsco_jax.privacy import accountants, pld
+from dpsco_jax.privacy import _wrappers, accountants, ledger, pld
 from dpsco_jax.privacy._kinds import Composition
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
+from dpsco_jax.privacy.loss import epsilon
 
 
 class Certificate(NamedTuple):
@@ -135,6 +136,56 @@ def certificate_of(
     # Where parts are released in parallel, the differing record is in the worst of them.
     epsilon, accountant = max(_tightest(releases, delta, max_points) for releases in alternatives)
     return Certificate(epsilon, delta, relation, accounted_by(accountant), assumptions)
+
+
+def state_certificate(
+    opt_state: Any,
+    delta: SupportsFloat,
+    *,
+    independent_draws: bool = False,
+    trust: type | tuple[type, ...] = (),
+    assumptions: Iterable[str] = (),
+) -> Certificate:
+    """The guarantee of what an optimizer state has released, with what the caller vouches for in words.
+
+    ε is that of ``privacy_spent``, by Rényi curves. Where it is infinite because of what the state holds, the
+    certificate says why in place of the accountant.
+
+    Args:
+        opt_state: concrete, of one optimizer (not of a batch), as of ``privacy_spent``.
+        delta: in (0, 1).
+        independent_draws: as of ``privacy_spent``.
+        trust: as of ``privacy_spent``.
+        assumptions: further sentences to carry along.
+
+    Raises:
+        ValueError: as ``privacy_spent``; δ is out of range; or the state is that of a batch.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from dp_accounting import NeighboringRelation
+        >>> from dpsco_jax import privacy, transforms
+        >>> mean = transforms.clipped_mean(1.0, 10, NeighboringRelation.ADD_OR_REMOVE_ONE)
+        >>> release = transforms.privatize(mean, jax.random.key(0), 5.0)
+        >>> _, state = release.update(jnp.ones((10, 3)), release.init(jnp.zeros(3)))
+        >>> round(privacy.state_certificate(state, 1e-5).epsilon, 2)
+        0.94
+    """
+    delta, sentences = _checked(delta, assumptions)
+    vouched = {"independent_draws": independent_draws, "trust": trust}
+    loss = ledger.privacy_spent(opt_state, **vouched)
+    require(loss.delta.ndim == 0, "opt_state", f"a batch of {loss.delta.shape}", "one optimizer's")
+    reasons = ledger.doubts(opt_state, **vouched)
+    found = float(epsilon(loss, delta))
+    named = [_wrappers.name_of(kind) for kind in _wrappers.require_types("trust", trust)]
+    if named:
+        what = "hands every update to the release inside and passes on nothing else"
+        sentences += tuple(f"{name} {what}" for name in named)
+    if independent_draws:
+        sentences += ("no two releases have looked at one draw of users",)
+    accountant = "; ".join(reasons) if reasons else "Rényi curves of the ledgers"
+    relation = ledger.relation_of(opt_state)
+    return Certificate(found, delta, relation, accounted_by(accountant), sentences)
 
 
 def accounted_by(accountant: str) -> str:

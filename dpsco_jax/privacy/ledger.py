@@ -19,30 +19,21 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Iterator
+import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import optax.contrib
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require, require_flag, require_instance, require_relation
 from dpsco_jax._numerics import Array, array_namespace, round_up
+from dpsco_jax.privacy import _wrappers
 from dpsco_jax.privacy.loss import PrivacyLoss, compose, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 8.0
-# What these wrap is skipped in some steps or begins anew, and then they forget its charge, or pass on what is
-# not private.
-_SKIPPING = (
-    optax.ApplyIfFiniteState,
-    optax.ConditionallyTransformState,
-    optax.LookaheadState,
-    optax.contrib.SAMState,
-)
 
 
 @functools.partial(
@@ -88,6 +79,7 @@ def open_ledger(
         ValueError: ``relation`` is no ``NeighboringRelation``, or ``sampled`` or ``shareable`` no boolean.
     """
     require_relation("relation", relation)
+    _make_known_to_flax()
     sampled = require_flag("sampled", sampled)
     shareable = require_flag("shareable", shareable)
     empty = PrivacyLoss(jnp.zeros(len(ORDERS)), jnp.zeros(()))
@@ -138,65 +130,153 @@ def charge(ledger: Ledger, loss: PrivacyLoss) -> Ledger:
     )
 
 
-def privacy_spent(opt_state: Any, *, independent_draws: bool = False) -> PrivacyLoss:
+def privacy_spent(
+    opt_state: Any,
+    *,
+    independent_draws: bool = False,
+    trust: type | tuple[type, ...] = (),
+) -> PrivacyLoss:
     """The privacy loss of everything released so far by the transformations in an optimizer state.
 
-    The composition of all ledgers found, if that is proven, and ``unbounded()`` in these cases:
+    The composition of all ledgers found, if that is proven, and ``unbounded()`` in these cases, of which
+    ``doubts`` names the first four:
 
     - there is a ledger that is ``sampled`` and not ``shareable``, and any other: each charge that is
       amplified supposes that nothing else looks at its draw of users;
     - there are several ``sampled`` ledgers: of releases on one draw (``optax.partition`` on one Poisson
       sample, say) only the first look is amplified;
+    - a ledger is inside of a state of a type that is not known to hand every update to what it holds, once,
+      and to pass on nothing else: ``optax.MultiSteps``, ``optax.masked``, ``optax.apply_if_finite``, a
+      wrapper of your own. Name the types for which you vouch in ``trust``. Known are tuples, lists,
+      dictionaries, ``inject_hyperparams``, ``optax.contrib.schedule_free``, ``optax.partition`` if all of its
+      labels have a release, and all transformations of this library;
+    - a stage in front of a release in a chain has floating numbers in its state: it remembers raw updates;
     - a ledger is negative or NaN anywhere, so that it is no sum of charges. Of one that was scaled by a
       factor in [0, 1) this cannot be noticed: do no arithmetic on an optimizer state;
     - two typed keys in the state are equal, so that two transformations draw the same noise, and the
       difference of what they release has none. Keys that were equal once and have been split differently
       often since cannot be told: start every transformation with a key of its own;
-    - a ``sampled`` ledger is inside of ``optax.MultiSteps``, which joins the draws of several updates;
-    - a ledger is inside of ``optax.apply_if_finite`` or ``optax.conditionally_transform``, which forget
-      charges or pass on updates without noise, or of ``optax.lookahead`` or ``optax.contrib.sam``, which may
-      begin its state anew (chain a privatizer before them).
+    - a ``sampled`` ledger is inside of ``optax.MultiSteps``, which joins the draws of several updates; no
+      trust helps.
 
-    For layers of their own clip norms on one draw see ``transforms.clipped_mean``. States of several
-    optimizers on the same users go into one call, ``privacy_spent((first, second))``: what two calls return
-    has lost sight of the draws. The loss holds for charges, and a last update, that were fixed without
-    looking at what was released; stopping when a budget fixed beforehand is reached is fixed in that sense.
+    For layers of their own clip norms on one draw see ``transforms.clipped_mean``, for parameters that are
+    not trained ``transforms.private_chain``. States of several optimizers on the same users go into one call,
+    ``privacy_spent((first, second))``: what two calls return has lost sight of the draws. The loss holds for
+    charges, and a last update, that were fixed without looking at what was released; stopping when a budget
+    fixed beforehand is reached is fixed in that sense.
 
     Args:
-        opt_state: any pytree that holds ledgers: the state of ``optax.chain``, ``masked``, ``partition``,
-            ``inject_hyperparams``, or of a batch of optimizers under ``vmap``.
+        opt_state: any pytree that holds ledgers: the state of ``optax.chain``, ``partition``,
+            ``inject_hyperparams``, of a batch of optimizers under ``vmap``, or of ``flax.nnx.Optimizer``.
         independent_draws: the caller vouches that no two transformations with a ledger here have looked at
             the same draw of users, in no update: all ledgers then compose. It helps in the first two cases
             alone.
+        trust: a type of optimizer states, or several, for which the caller vouches in the third and fourth
+            case: whatever has this state has handed each update to the release inside, passed on nothing
+            that is not private, and decided nothing by it. ``state_certificate`` states it.
 
     Returns:
         The loss, rounded up, of the batch shape of the ledgers.
 
     Raises:
         ValueError: ``opt_state`` holds no ledger (so that nothing is known of it), or ledgers of different
-            neighbouring relations; or ``independent_draws`` is no boolean.
+            neighbouring relations; ``independent_draws`` is no boolean; or ``trust`` holds something else
+            than types.
     """
-    require_flag("independent_draws", independent_draws)
-    found = list(_ledgers(opt_state))
-    held = f"{type(opt_state).__name__} of {jax.tree.structure(opt_state)}"
-    require(
-        bool(found), "opt_state", held, "a tree that holds a ledger of a private transformation"
-    )
-    ledgers = [ledger for ledger, _ in found]
-    relations = sorted({ledger.relation.name for ledger in ledgers})
-    together = " and ".join(relations)
-    require(len(relations) == 1, "opt_state", together, "a tree whose ledgers have one relation")
-    sampled = [ledger for ledger in ledgers if ledger.sampled]
-    alone = len(ledgers) == 1
-    shared = len(sampled) == 1 and sampled[0].shareable
-    proven = not sampled or alone or shared or independent_draws
-    proven = proven and all(sound for _, sound in found)
+    opt_state = _plain(opt_state)
+    reasons = doubts(opt_state, independent_draws=independent_draws, trust=trust)
+    ledgers = [found.ledger for found in _found(opt_state, trust)]
     total = compose(*(compose(ledger.total, ledger.residue) for ledger in ledgers))
     xp = array_namespace(total)
     spent = PrivacyLoss(*(round_up(xp.maximum(x, 0.0), _ROUNDING_ULPS) for x in total))
     sums = functools.reduce(operator.and_, map(_is_sum, ledgers))
     sums &= _keys_differ(opt_state, spent.delta.shape)
-    return unbounded_unless(np.full(spent.delta.shape, proven) & sums, spent)
+    return unbounded_unless(np.full(spent.delta.shape, not reasons) & sums, spent)
+
+
+def doubts(
+    opt_state: Any,
+    *,
+    independent_draws: bool = False,
+    trust: type | tuple[type, ...] = (),
+) -> tuple[str, ...]:
+    """Why ``privacy_spent`` is unbounded for a state, as far as the structure of the state says.
+
+    Numbers in the state that no ledger has, and equal keys, are not looked at.
+
+    Args:
+        opt_state: as of ``privacy_spent``.
+        independent_draws: as of ``privacy_spent``.
+        trust: as of ``privacy_spent``.
+
+    Returns:
+        Sentences without a full stop; none if nothing is doubtful.
+
+    Raises:
+        ValueError: as ``privacy_spent``.
+    """
+    require_flag("independent_draws", independent_draws)
+    found = _found(opt_state, trust)
+    ledgers = [one.ledger for one in found]
+    sampled = [ledger for ledger in ledgers if ledger.sampled]
+    shared = len(sampled) == 1 and sampled[0].shareable
+    reasons = [doubt for one in found for doubt in one.doubts]
+    if sampled and len(ledgers) > 1 and not shared and not independent_draws:
+        reasons.append("several releases may have looked at one secret draw of users")
+    if any(one.joined and one.ledger.sampled for one in found):
+        reasons.append("optax.MultiSteps joins several draws of users in one release")
+    return tuple(dict.fromkeys(reasons))
+
+
+def relation_of(opt_state: Any) -> NeighboringRelation:
+    """The neighbouring relation of the ledgers in an optimizer state.
+
+    Raises:
+        ValueError: the state holds no ledger, or ledgers of different relations.
+    """
+    return _found(opt_state, ())[0].ledger.relation
+
+
+def _found(opt_state: Any, trust: Any) -> list[_wrappers.Found]:
+    """All ledgers, which are there, and of one relation."""
+    types = _wrappers.require_types("trust", trust)
+    found = list(_wrappers.ledgers(opt_state, Ledger, types))
+    held = f"{type(opt_state).__name__} of {jax.tree.structure(opt_state)}"
+    wanted = "a tree that holds a ledger of a private transformation"
+    require(bool(found), "opt_state", held, wanted)
+    relations = sorted({one.ledger.relation.name for one in found})
+    together = " and ".join(relations)
+    require(len(relations) == 1, "opt_state", together, "a tree whose ledgers have one relation")
+    return found
+
+
+@functools.cache
+def _register_with(serialization: Any) -> None:
+    def to_state(ledger: Ledger) -> Any:
+        return serialization.to_state_dict({"total": ledger.total, "residue": ledger.residue})
+
+    def from_state(ledger: Ledger, state: Any) -> Ledger:
+        kept = {"total": ledger.total, "residue": ledger.residue}
+        return dataclasses.replace(ledger, **serialization.from_state_dict(kept, state))
+
+    serialization.register_serialization_state(Ledger, to_state, from_state)
+
+
+def _make_known_to_flax() -> None:
+    """``flax.serialization`` writes types that were registered with it, and others not at all.
+
+    It is not imported for that: whoever uses it has done so before a ledger is opened.
+    """
+    if (serialization := sys.modules.get("flax.serialization")) is not None:
+        _register_with(serialization)
+
+
+def _plain(tree: Any) -> Any:
+    """The tree without the boxes in which ``flax.nnx`` keeps each array of an optimizer state."""
+    boxed = lambda node: hasattr(node, "get_raw_value")  # noqa: E731
+    return jax.tree.map(
+        lambda node: node.get_raw_value() if boxed(node) else node, tree, is_leaf=boxed
+    )
 
 
 def _keys_differ(tree: Any, shape: tuple[int, ...]) -> Any:
@@ -232,16 +312,3 @@ def _is_sum(ledger: Ledger) -> Any:
 
     rdp = good(ledger.total.rdp, ledger.residue.rdp)
     return rdp.all(axis=-1) & good(ledger.total.delta, ledger.residue.delta)
-
-
-def _ledgers(tree: Any) -> Iterator[tuple[Ledger, bool]]:
-    """Each ledger in a tree, and whether the wrappers around it leave its charges true."""
-    wrappers = (*_SKIPPING, optax.MultiStepsState)
-    for node in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, (Ledger, *wrappers))):
-        if isinstance(node, Ledger):
-            yield node, True
-        elif isinstance(node, _SKIPPING):
-            yield from ((ledger, False) for ledger, _ in _ledgers(tuple(node)))
-        elif isinstance(node, optax.MultiStepsState):
-            for ledger, sound in _ledgers(tuple(node)):
-                yield ledger, sound and not ledger.sampled

@@ -74,8 +74,10 @@ def unbounded_unless(holds: Any, loss: PrivacyLoss) -> PrivacyLoss:
     require_instance("loss", loss, PrivacyLoss)
     xp = array_namespace(holds, loss)
     good = xp.asarray(holds, bool)
+    # As constants of a program NumPy arrays would have another dtype once x64 has been turned on.
+    rdp, failure = (xp.asarray(x) for x in loss)
     return PrivacyLoss(
-        rdp=xp.where(good[..., None], loss.rdp, xp.inf), delta=xp.where(good, loss.delta, 0.0)
+        rdp=xp.where(good[..., None], rdp, xp.inf), delta=xp.where(good, failure, 0.0)
     )
 
 

@@ -25,6 +25,7 @@ from dpsco_jax.transforms.outlier_removed_mean import (
     halted,
     outlier_removed_mean,
 )
+from dpsco_jax.transforms.private_chain import PrivateChainState, private_chain
 from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 from dpsco_jax.transforms.project import project
 from dpsco_jax.transforms.project_subspace import project_subspace, projected_certificate
@@ -40,6 +41,7 @@ __all__ = [
     "CentredClipState",
     "HaltState",
     "OutlierRemovedState",
+    "PrivateChainState",
     "PrivatizeState",
     "RestartState",
     "UntilHaltedState",
@@ -56,6 +58,7 @@ __all__ = [
     "halt_when",
     "halted",
     "outlier_removed_mean",
+    "private_chain",
     "privatize",
     "project",
     "project_subspace",

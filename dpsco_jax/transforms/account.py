@@ -27,6 +27,9 @@ class AccountState(NamedTuple):
 
     ledger: privacy.Ledger
 
+    # What stands in front of it may remember raw numbers: it releases none.
+    passes_updates_through = True
+
 
 def account(
     loss: privacy.PrivacyLoss, relation: NeighboringRelation, sampled: bool = False

@@ -13,6 +13,7 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax._checks import (
     require_callable,
     require_flag,
+    require_given,
     require_positive,
     require_relation,
 )
@@ -30,7 +31,7 @@ class Aggregate(optax.GradientTransformationExtraArgs):
 
     A tuple of two functions, as every optax transformation; copies, pickles (where its functions can be
     pickled, with ``cloudpickle`` always) and ``jax.tree.map`` keep the rest with them. As a pytree it has
-    four leaves, the three functions and the sensitivity.
+    the three functions and the one or two numbers as leaves.
 
     Attributes:
         sensitivity: how far the statistic can move in l2 norm, over all leaves together, between
@@ -46,7 +47,8 @@ class Aggregate(optax.GradientTransformationExtraArgs):
         within_half: whether what one user adds is proven to be at most half of the sensitivity long. Where a
             user is replaced, Poisson sampling needs it: the user may not have been drawn, so that one user's
             contribution counts by its own length too. False of long vectors that are near each other.
-        summed: whether users come added up already, each bounded by whoever made the sum.
+        clipped_to: where users come added up already, the bound on the norm of each user's share that whoever
+            made the sum has to have kept; may be traced. ``None`` where the aggregate bounds users itself.
     """
 
     sensitivity: jax.typing.ArrayLike
@@ -54,7 +56,7 @@ class Aggregate(optax.GradientTransformationExtraArgs):
     finish: Callable[[Any, Any], tuple[Any, Any]]
     proven: bool
     within_half: bool
-    summed: bool
+    clipped_to: jax.typing.ArrayLike | None
 
     def __new__(
         cls,
@@ -65,27 +67,28 @@ class Aggregate(optax.GradientTransformationExtraArgs):
         finish: Callable[[Any, Any], tuple[Any, Any]] = _as_released,
         proven: bool = True,
         within_half: bool = False,
-        summed: bool = False,
+        clipped_to: jax.typing.ArrayLike | None = None,
     ) -> "Aggregate":
         """An aggregate of the two functions of an optax transformation and what goes with them.
 
         Raises:
             ValueError: ``init``, ``update`` or ``finish`` is no function, ``sensitivity`` is not positive,
-                ``relation`` is no ``NeighboringRelation``, or one of the last three
-                no boolean.
+                ``relation`` is no ``NeighboringRelation``, ``proven`` or ``within_half`` no boolean, or
+                ``clipped_to`` not positive.
         """
         for name, function in (("init", init), ("update", update), ("finish", finish)):
             require_callable(name, function)
         require_positive("sensitivity", sensitivity)
         require_relation("relation", relation)
-        flags = {"proven": proven, "within_half": within_half, "summed": summed}
+        flags = {"proven": proven, "within_half": within_half}
         static = tuple(require_flag(name, flag) for name, flag in flags.items())
-        return _assembled(init, update, sensitivity, relation, finish, static)
+        require_given(require_positive, clipped_to=clipped_to)
+        return _assembled(init, update, sensitivity, finish, clipped_to, relation, static)
 
     def __reduce__(self) -> Any:
         # A tuple would be built again from its two entries alone.
-        flags = (self.proven, self.within_half, self.summed)
-        return _assembled, (*self, self.sensitivity, self.relation, self.finish, flags)
+        static = self.relation, (self.proven, self.within_half)
+        return _assembled, (*self, self.sensitivity, self.finish, self.clipped_to, *static)
 
     def _replace(self, **kwargs: Any) -> "Aggregate":
         parts = {
@@ -96,32 +99,37 @@ class Aggregate(optax.GradientTransformationExtraArgs):
             "finish": self.finish,
             "proven": self.proven,
             "within_half": self.within_half,
-            "summed": self.summed,
+            "clipped_to": self.clipped_to,
         }
         return Aggregate(**{**parts, **kwargs})
 
 
 def _assembled(
-    init: Any, update: Any, sensitivity: Any, relation: Any, finish: Any, flags: tuple[bool, ...]
+    init: Any,
+    update: Any,
+    sensitivity: Any,
+    finish: Any,
+    clipped_to: Any,
+    relation: Any,
+    flags: tuple[bool, ...],
 ) -> Aggregate:
     """Without checks: what a tree is mapped to may be anything."""
     aggregate = optax.GradientTransformationExtraArgs.__new__(Aggregate, init, update)
     aggregate.sensitivity = sensitivity
     aggregate.relation = relation
     aggregate.finish = finish
-    aggregate.proven, aggregate.within_half, aggregate.summed = flags
+    aggregate.clipped_to = clipped_to
+    aggregate.proven, aggregate.within_half = flags
     return aggregate
 
 
 def _flatten(aggregate: Aggregate) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    static = aggregate.relation, (aggregate.proven, aggregate.within_half, aggregate.summed)
-    return (*aggregate, aggregate.sensitivity, aggregate.finish), static
+    static = aggregate.relation, (aggregate.proven, aggregate.within_half)
+    return (*aggregate, aggregate.sensitivity, aggregate.finish, aggregate.clipped_to), static
 
 
 def _unflatten(static: tuple[Any, ...], parts: Any) -> Aggregate:
-    init, update, sensitivity, finish = parts
-    relation, flags = static
-    return _assembled(init, update, sensitivity, relation, finish, flags)
+    return _assembled(*parts, *static)
 
 
 jax.tree_util.register_pytree_node(Aggregate, _flatten, _unflatten)

@@ -44,6 +44,7 @@ from dpsco_jax._checks import (
     require_relation,
 )
 from dpsco_jax.geometry import clipping
+from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms.aggregate import Aggregate
 
 
@@ -139,9 +140,10 @@ def summed_contributions(
     """The aggregate of an oracle that has clipped and summed already: only the division is left.
 
     Updates are the sum over users, ``[...]``, of contributions each of l2 norm at most
-    ``clip_norm``, in at least float32. That the bound holds is the oracle's part of the proof;
-    nothing can check it here. ``update`` takes ``remainder``, of the structure of the updates, as an extra
-    argument: what rounding has taken from them (``dpsco_jax._sums``).
+    ``clip_norm``, in at least float32. That the bound holds is the oracle's part of the proof: ``privatize``
+    compares what the oracle says of it in its ``extra_args``, and refuses updates that come without
+    ``clipped_to``. ``update`` takes ``remainder``, of the structure of the updates, as an extra argument:
+    what rounding has taken from them (``dpsco_jax._sums``).
 
     Args:
         clip_norm: the bound C to which the oracle clips each user's contribution; or a pytree of bounds C_i
@@ -180,13 +182,16 @@ def summed_contributions(
         for leaf in jax.tree.leaves(updates):
             if jnp.promote_types(leaf.dtype, jnp.float32) != leaf.dtype:
                 raise ValueError(f"updates must be at least float32, got {leaf.dtype}")
-        lost = jax.tree.map(jnp.zeros_like, updates) if remainder is None else remainder
+        if remainder is None:
+            lost = jax.tree.map(jnp.zeros_like, updates)
+        else:
+            lost = _agreement.shown_only(remainder, updates)
         total = jax.tree.map(_sums.Split, jax.tree.map(jnp.asarray, updates), lost)
         return _sums.divided(total, num_users, in_parts), state
 
     # Two nonnegative vectors are nearer to each other than twice the length of one.
-    half = not nonnegative
-    return Aggregate(_stateless, update, sensitivity, relation, within_half=half, summed=True)
+    half, bound = not nonnegative, clipping.joint_bound(clip_norm)
+    return Aggregate(_stateless, update, sensitivity, relation, within_half=half, clipped_to=bound)
 
 
 def _require_user_axis(updates: Any, params: Any) -> None:

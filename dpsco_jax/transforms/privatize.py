@@ -13,7 +13,10 @@ were drawn by ``sampling``, anew and independently of all other draws (a user is
 drawn; who was drawn stays secret; with ``PoissonUsers`` the sensitivity is that of one unit, and
 the aggregate has clipped each user's sum to the cap; with ``PoissonItems`` the sensitivity is that of one
 item, and no user has more items than it says), the key is secret and starts one state only, and
-no state is used for two different updates. A step with several releases from one random draw is not
+no state is used for two different updates. Where the updates are a sum that somebody else has clipped,
+``update`` is told to what (``clipped_to``, among the ``extra_args`` of our oracles), and what these say of
+bound, draw and sum is compared with what is charged here: ``ValueError`` if it is concrete and does not
+agree, an infinite loss if it is traced. A step with several releases from one random draw is not
 covered by the sum of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their
 own in one aggregate (``clipped_mean``). Wrappers that throw away the state of an update
 (``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation.
@@ -47,6 +50,7 @@ from dpsco_jax.privacy.sampling import (
     WithoutReplacement,
     WithReplacement,
 )
+from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms.aggregate import Aggregate
 
 Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement | WithReplacement
@@ -80,7 +84,10 @@ def privatize(
 ) -> optax.GradientTransformationExtraArgs:
     """Adds noise to an aggregate and charges each release to the ledger in its state.
 
-    Updates go to ``aggregate`` as they are, with all extra arguments; the result has the shapes of
+    Updates go to ``aggregate`` as they are, with all extra arguments: pass on ``**estimate.extra_args`` of an
+    oracle. With a sum of your own say ``clipped_to=C``, the norm to which you clipped each user's share. The
+    arguments ``value``, ``grad``, ``value_fn`` and ``loss`` are refused: line searches, ``reduce_on_plateau``
+    and Polyak steps behind a release would read raw losses. The result has the shapes of
     what the aggregate makes of its noised statistic (``Aggregate.finish``) and the dtypes of the
     updates (narrow dtypes are rounded after the noise).
 
@@ -138,6 +145,7 @@ def privatize(
     def update(
         updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, PrivatizeState]:
+        agreed = _agreement.agreed(aggregate, sampling, updates, extra_args)
         next_key, noise_key = jax.random.split(state.key)
         # In two parts where the aggregate has them: one float would be rounded before the noise is on it.
         extra_args["in_parts"] = True
@@ -152,6 +160,7 @@ def privatize(
         valid = (sensitivity > 0) & jnp.isfinite(sensitivity)
         valid &= drawable(jnp.asarray(noise_multiplier, float) * sensitivity)
         valid &= aggregate.proven
+        valid &= agreed
         charged, stream = privacy.unbounded_unless(valid, loss), state.stream
         if noise_correlation is None:
             stddev = jnp.asarray(noise_multiplier, float) * sensitivity
@@ -176,8 +185,9 @@ def _require_what_sampling_needs(aggregate: Aggregate, sampling: Scheme | TurnSc
     if isinstance(sampling, PoissonUsers):
         known = not isinstance(sampling.cap, jax.core.Tracer)
         capped = not (known and np.all(np.isinf(np.asarray(sampling.cap))))
-        wanted = "True with a finite cap, which nothing here enforces: sum and clip users first"
-        require(aggregate.summed or not capped, "aggregate.summed", aggregate.summed, wanted)
+        wanted = "known with a finite cap, which nothing here enforces: sum and clip users first"
+        summed = aggregate.clipped_to is not None
+        require(summed or not capped, "aggregate.clipped_to", None, wanted)
     if aggregate.relation is NeighboringRelation.REPLACE_ONE and (
         capped or isinstance(sampling, Poisson)
     ):

@@ -148,7 +148,7 @@ FAULTS = (
     Fault(
         "elements: a cap that nobody applies",
         "transforms/privatize.py",
-        "aggregate.summed or not capped",
+        "summed or not capped",
         "True",
         _PRIVATIZE,
     ),

@@ -74,7 +74,8 @@ def test_clipped_sum_of_all_users(clip_norm, chunk_size):
     expected = _clipped(EXACT, clip_norm).sum(0)
     np.testing.assert_allclose(estimate.gradient, expected, rtol=1e-4, atol=1e-5)
     assert estimate.num_gradients == MASK.sum()
-    assert list(estimate.extra_args) == ["remainder"]
+    assert set(estimate.extra_args) == {"remainder", "clipped_to", "checksum"}
+    assert estimate.extra_args["clipped_to"] == clip_norm
     np.testing.assert_allclose(estimate.extra_args["remainder"], 0.0, atol=1e-6)
 
 

@@ -162,7 +162,7 @@ def clipped_gradient_sum(
 
         return Parts(chunk_sum, chunk_size)
 
-    return SumOracle(sampler, two_keys, parts)
+    return SumOracle(sampler, clip_norm, two_keys, parts)
 
 
 class _How(NamedTuple):

@@ -21,6 +21,7 @@ from dpsco_jax import _checks, _spread, _sums, transforms
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.oracles import ByStep, Estimate, Oracle, _convolutions, gradients, sampling
+from dpsco_jax.oracles._summed import summed
 from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
 from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
 from dpsco_jax.problems.objective import Objective
@@ -179,6 +180,7 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
         at_once = max(1, mean.chunk_size // slots)
         room = _sums.room(most_rows(everyone, drawn), at_once, slots)
         total, count = split_sum_over_users(chunk_sum, everyone, drawn, at_once)
-        return Estimate(_sums.rounded(total), {"remainder": _sums.remainder(total)}, count)
+        # Of one unit, which is what is protected.
+        return summed(total, count, releases.bound * clip_norm, drawn)
 
     return oracle

@@ -49,5 +49,5 @@ def released(
     """
     aggregate = transforms.summed_contributions(bound, num_users, nonnegative=nonnegative)
     release = transforms.privatize(aggregate, key, multiplier)
-    mean, state = release.update(total, release.init(jnp.zeros_like(total)))
+    mean, state = release.update(total, release.init(jnp.zeros_like(total)), clipped_to=bound)
     return Release(mean, multiplier * aggregate.sensitivity, privacy.privacy_spent(state))

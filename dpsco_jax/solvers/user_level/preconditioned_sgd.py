@@ -190,7 +190,7 @@ def _feature_moments(
     aggregate = transforms.summed_contributions(bound, plan.num_users, nonnegative=True)
     release = transforms.privatize(aggregate, key, plan.moments_multiplier)
     total = preconditioned.second_moments(model, plan.dim, plan.chunk_size)(data)
-    noisy, state = release.update(total, release.init(guess))
+    noisy, state = release.update(total, release.init(guess), clipped_to=bound)
     stddev = plan.moments_multiplier * aggregate.sensitivity
     largest = model.feature_bound**2 / (plan.columns_per_row or 1)
     # What is shared by all features is the law of the ratios: how far the guess is off.

@@ -245,8 +245,9 @@ def _opening_radius(
 
     def inside(key: jax.Array, log_radius: jax.Array, rows: linear.LinearData) -> Estimate:
         found = sums(key, start._replace(log_radius=log_radius), rows)
-        lost = {"remainder": found.extra_args["remainder"].inside}
-        return found._replace(gradient=found.gradient.inside, extra_args=lost)
+        known = {name: found.extra_args[name].inside for name in ("remainder", "checksum")}
+        known["clipped_to"] = 0.5
+        return found._replace(gradient=found.gradient.inside, extra_args=known)
 
     steps = jnp.arange(plan.radius_steps)
     rates = 1.0 / (1.0 + steps / 4.0)

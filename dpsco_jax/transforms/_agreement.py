@@ -1,0 +1,134 @@
+"""Whether an oracle has summed what a release accounts for: bound, draw and bits of the sum are compared.
+
+Clip norm and sampling rate are said twice, to the oracle and to the release, and a stage between the two can
+change a sum on its way. The oracles of this library say in their ``extra_args`` what they have done.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from dp_accounting import NeighboringRelation
+from jaxtyping import ArrayLike
+
+from dpsco_jax import _sums
+from dpsco_jax._checks import require
+from dpsco_jax._shown import described
+from dpsco_jax.oracles.sampling import Draw
+from dpsco_jax.privacy.item_sampling import PoissonItems
+from dpsco_jax.privacy.sampling import (
+    FullBatch,
+    Poisson,
+    PoissonUsers,
+    WithoutReplacement,
+    WithReplacement,
+)
+from dpsco_jax.transforms.aggregate import Aggregate
+
+# Under these names optax's line searches, plateau schedules and Polyak steps are handed numbers of a loss.
+_RAW = ("value", "grad", "value_fn", "loss")
+
+_ROUNDED = np.float32(1.0 + 2.0**-23)
+
+
+def agreed(aggregate: Aggregate, sampling: Any, updates: Any, extra_args: dict[str, Any]) -> Any:
+    """Whether the updates are what the loss of a release was formed for, as far as anybody has said.
+
+    Args:
+        aggregate: of the release.
+        sampling: its scheme.
+        updates: as they come to the release.
+        extra_args: of its ``update``. Read are ``clipped_to`` (the norm to which every user's share of a sum
+            was clipped), ``draw`` (how users were drawn) and ``checksum`` (of the sum); the last two only
+            where they are given.
+
+    Returns:
+        Booleans, for what is traced.
+
+    Raises:
+        ValueError: what is concrete does not agree; a sum comes without ``clipped_to``; or numbers of a
+            loss are handed over under the names that optimizers behind a release read.
+    """
+    for name in _RAW:
+        wanted = (
+            "absent: what is behind a release would read it, and it is not private. Update whatever"
+        )
+        wanted += " needs public or released numbers by itself, with an update of its own"
+        require(name not in extra_args, name, described(extra_args.get(name)), wanted)
+    good: Any = True
+    if aggregate.clipped_to is not None:
+        good = _within_bound(aggregate.clipped_to, extra_args.get("clipped_to"))
+    if (draw := extra_args.get("draw")) is not None:
+        good &= _covered(sampling, draw, aggregate.relation)
+    if aggregate.clipped_to is not None and extra_args.get("checksum") is not None:
+        good &= _unchanged(updates, extra_args["checksum"])
+    return good
+
+
+def shown_only(tree: Any, updates: Any) -> Any:
+    """The tree with a masked node wherever the updates have one: what belongs to those that are shown."""
+    is_masked = lambda node: isinstance(node, optax.MaskedNode)  # noqa: E731
+    return jax.tree.map(
+        lambda update, part: update if is_masked(update) else part, updates, tree, is_leaf=is_masked
+    )
+
+
+def _within_bound(bound: ArrayLike, clipped_to: ArrayLike | None) -> Any:
+    wanted = "given to update: the extra_args of the oracle that made the sum, all of them, or, of a sum of"
+    wanted += " your own, the norm to which each user's share was clipped"
+    require(clipped_to is not None, "clipped_to", clipped_to, wanted)
+    return _required(_at_most(clipped_to, bound), "clipped_to", clipped_to, f"at most {bound}")
+
+
+def _unchanged(updates: Any, checksum: Any) -> Any:
+    found, expected = _sums.checksum(updates), shown_only(checksum, updates)
+    same = jax.tree.map(jnp.equal, found, expected)
+    every = jax.tree.reduce(jnp.logical_and, same, jnp.asarray(True))
+    wanted = (
+        "the oracle's sum as it was; take stages that scale, average or clip it out of the chain"
+    )
+    return _required(every, "updates", described(updates), wanted)
+
+
+def _covered(sampling: Any, draw: Draw, relation: NeighboringRelation) -> Any:
+    """Whether the loss of a scheme bounds that of a draw."""
+    name, added = type(sampling).__name__, relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+    same: Any
+    match sampling:
+        case Poisson() | PoissonUsers() | PoissonItems():
+            same = draw.kind == "poisson" and _at_most(draw.taken, sampling.probability)
+            wanted = f"poisson of probability at most {sampling.probability}"
+        case WithoutReplacement(population, batch):
+            same = draw.kind == "without_replacement" and _within(draw, population, batch)
+            wanted = f"without replacement, at most {batch} of at least {population}"
+        case WithReplacement(population, draws):
+            same = draw.kind == "with_replacement" and _within(draw, population, draws)
+            wanted = f"with replacement, at most {draws} draws of at least {population}"
+        case FullBatch():
+            # Where a batch is full by law somebody else is in the place of whoever is taken away.
+            same = draw.kind == "poisson" or (draw.kind == "without_replacement" and not added)
+            wanted = "poisson, or without replacement if users are replaced"
+        case _:
+            return True
+    found = f"{draw.kind}, {draw.taken} of {draw.population}"
+    return _required(same, "draw", found, f"{wanted}, as {name} of sampling accounts for")
+
+
+def _within(draw: Draw, population: ArrayLike, taken: ArrayLike) -> Any:
+    return _at_most(population, draw.population) & _at_most(draw.taken, taken)
+
+
+def _at_most(number: Any, limit: Any) -> Any:
+    """Up to the rounding of one float32; false for NaN."""
+    # What is concrete stays so inside of ``jit``, where an operation of JAX would trace it.
+    traced = any(isinstance(x, jax.core.Tracer) for x in (number, limit))
+    xp: Any = jnp if traced else np
+    first, second = (xp.asarray(x, np.float32) for x in (number, limit))
+    return first <= second * _ROUNDED
+
+
+def _required(condition: Any, name: str, value: Any, wanted: str) -> Any:
+    require(condition, name, value, wanted)
+    return condition

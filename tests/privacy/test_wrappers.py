@@ -1,0 +1,186 @@
+"""What stands around and before a release: unknown wrappers are doubted until somebody vouches for them."""
+
+import io
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+import pytest
+from dp_accounting import NeighboringRelation
+from flax import nnx
+
+from dpsco_jax import privacy, transforms
+
+ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
+PARAMS = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+FIRST = {"a": True, "b": False}
+
+
+def _release(seed=0):
+    aggregate = transforms.summed_contributions(1.0, 10, ADD_REMOVE)
+    return transforms.privatize(aggregate, jax.random.key(seed), 2.0)
+
+
+def _spent(state, **options):
+    return float(privacy.epsilon(privacy.privacy_spent(state, **options), 1e-5))
+
+
+class _OwnState(NamedTuple):
+    inner: Any
+    norm: jax.Array
+
+
+def _own_wrapper(inner):
+    return optax.GradientTransformation(
+        lambda params: _OwnState(inner.init(params), jnp.zeros(())), inner.update
+    )
+
+
+CHAIN = optax.chain(_release(), optax.sgd(0.1))
+ONCE = float(privacy.epsilon(privacy.gaussian(2.0), 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "trust"),
+    [
+        (
+            optax.MultiSteps(CHAIN, 2, should_skip_update_fn=optax.skip_not_finite),
+            optax.MultiStepsState,
+        ),
+        # A skip whose state is empty leaves no trace in the state.
+        (
+            optax.MultiSteps(CHAIN, 2, should_skip_update_fn=lambda *_: (jnp.asarray(True), ())),
+            optax.MultiStepsState,
+        ),
+        (optax.transforms.conditionally_mask(CHAIN, lambda *_: True), None),
+        (optax.conditionally_transform(CHAIN, lambda *_: True), optax.ConditionallyTransformState),
+        (optax.apply_if_finite(CHAIN, 3), optax.ApplyIfFiniteState),
+        (optax.masked(CHAIN, FIRST), optax.MaskedState),
+        (optax.contrib.mechanize(CHAIN), None),
+        (optax.contrib.split_real_and_imaginary(CHAIN), None),
+        (_own_wrapper(CHAIN), _OwnState),
+        (optax.partition({True: CHAIN, False: optax.sgd(0.1)}, FIRST), optax.PartitionState),
+        (optax.chain(optax.trace(0.9), CHAIN), optax.TraceState),
+        (optax.chain(optax.scale_by_adam(), CHAIN), optax.ScaleByAdamState),
+        (optax.chain(optax.snapshot("norm", optax.tree.norm), CHAIN), None),
+    ],
+    ids=[
+        "MultiSteps skips", "MultiSteps skips without a trace", "conditionally_mask",
+        "conditionally_transform", "apply_if_finite", "masked", "mechanize", "split", "own",
+        "partition", "trace before", "Adam before", "snapshot before",
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_doubted_until_it_is_trusted(wrapped, trust):
+    state = wrapped.init(PARAMS)
+    assert _spent(state) == np.inf
+    assert len(privacy.doubts(state)) == 1
+    if trust is not None:
+        assert _spent(state, trust=trust) == 0
+        assert privacy.doubts(state, trust=trust) == ()
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        CHAIN,
+        optax.chain(_release(), optax.trace(0.9), optax.adam(0.1), optax.apply_if_finite(optax.sgd(1.0), 2)),
+        optax.inject_hyperparams(lambda rate: optax.chain(_release(), optax.sgd(rate)))(0.1),
+        optax.contrib.schedule_free(CHAIN, 0.1),
+        optax.partition({True: CHAIN, False: optax.chain(_release(1), optax.adam(0.1))}, FIRST),
+        optax.named_chain(("release", _release()), ("rest", optax.adam(0.1))),
+        optax.chain(optax.scale_by_schedule(lambda count: 1.0), CHAIN),
+        optax.chain(_release(), optax.adam(0.1), transforms.account(privacy.pure_dp(0.1), ADD_REMOVE)),
+        transforms.halt_when(CHAIN, lambda state, updates: False),
+        transforms.private_chain(None, _release(), optax.adam(0.1), FIRST),
+    ],
+    ids=[
+        "chain", "beside", "hyperparameters", "schedule_free", "partition", "named", "schedule",
+        "account", "halt", "private_chain",
+    ],
+)  # fmt: skip
+def test_what_hands_everything_on_is_free_of_friction(wrapped):
+    state = wrapped.init(PARAMS)
+    assert privacy.doubts(state) == ()
+    assert _spent(state) == 0
+    # So is a checkpoint with other things beside the state.
+    assert _spent({"step": 3, "params": PARAMS, "state": state}) == 0
+    assert _spent((PARAMS, state)) == 0
+
+
+def test_the_certificate_says_who_was_vouched_for():
+    state = optax.masked(CHAIN, FIRST).init(PARAMS)
+    trusted = privacy.state_certificate(
+        state, 1e-5, trust=(optax.MaskedState,), assumptions=("the key is secret",)
+    )
+    assert trusted.epsilon == 0
+    assert trusted.relation is ADD_REMOVE
+    assert trusted.assumptions[0] == "the key is secret"
+    assert "optax.transforms.MaskedState hands every update" in str(trusted)
+    doubted = privacy.state_certificate(state, 1e-5)
+    assert doubted.epsilon == np.inf
+    assert "optax.masked passes on" in str(doubted)
+    both = privacy.state_certificate((state, state), 1e-5, trust=optax.MaskedState)
+    assert both.epsilon == np.inf  # two equal keys
+    vouched = privacy.state_certificate(CHAIN.init(PARAMS), 1e-5, independent_draws=True)
+    assert "no two releases" in str(vouched)
+    with pytest.raises(ValueError, match="opt_state must be one optimizer's"):
+        privacy.state_certificate(jax.vmap(lambda _: CHAIN.init(PARAMS))(jnp.zeros(2)), 1e-5)
+
+
+@pytest.mark.parametrize("trust", ["MaskedState", 3, [optax.MaskedState, None]])
+def test_trust_is_in_types(trust):
+    with pytest.raises(ValueError, match="trust must be a type"):
+        privacy.privacy_spent(CHAIN.init(PARAMS), trust=trust)
+
+
+def _charged():
+    state = CHAIN.init(PARAMS)
+    return CHAIN.update(PARAMS, state, PARAMS, clipped_to=1.0)[1]
+
+
+def test_the_state_of_an_nnx_optimizer_is_read():
+    class Model(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.zeros(3))
+
+    optimizer = nnx.Optimizer(Model(), CHAIN, wrt=nnx.Param)
+    assert _spent(optimizer.opt_state) == 0
+    model = Model()
+    optimizer = nnx.Optimizer(model, optax.chain(_release(), optax.adam(0.1)), wrt=nnx.Param)
+    gradients = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
+    optimizer.update(model, gradients, clipped_to=1.0)
+    assert _spent(optimizer.opt_state) == pytest.approx(ONCE, rel=1e-5)
+
+
+def _with_words(state):
+    """With the words of keys, which formats of files know."""
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, state)
+
+
+def test_a_ledger_goes_through_flax_and_equinox():
+    state = _charged()
+    written = flax.serialization.to_bytes(_with_words(state))
+    back = flax.serialization.from_bytes(_with_words(CHAIN.init(PARAMS)), written)
+    assert _spent(back) == pytest.approx(ONCE, rel=1e-5)
+    file = io.BytesIO()
+    ledger = state[0].ledger
+    eqx.tree_serialise_leaves(file, ledger)
+    file.seek(0)
+    again = eqx.tree_deserialise_leaves(file, privacy.open_ledger(ADD_REMOVE))
+    np.testing.assert_array_equal(again.total.rdp, ledger.total.rdp)
+
+
+def test_a_state_of_32_bits_goes_on_under_64():
+    update = jax.jit(CHAIN.update)
+    state = update(PARAMS, CHAIN.init(PARAMS), PARAMS, clipped_to=1.0)[1]
+    with jax.enable_x64(True):
+        narrow = jax.tree.map(lambda x: x.astype(jnp.float32), PARAMS)
+        state = jax.jit(CHAIN.update)(narrow, state, narrow, clipped_to=1.0)[1]
+    twice = float(privacy.epsilon(privacy.scale(privacy.gaussian(2.0), 2), 1e-5))
+    assert _spent(state) == pytest.approx(twice, rel=1e-5)

@@ -79,7 +79,7 @@ def ledgers(tree: Any, kind: type, trust: tuple[type, ...]) -> Iterator[Found]:
     inside = [list(ledgers(child, kind, trust)) for child in children]
     doubts = () if type(tree) in trust else _doubts_about(tree, [bool(found) for found in inside])
     joins = isinstance(tree, optax.MultiStepsState)
-    passes = getattr(type(tree), "passes_updates_through", False)
+    passes = getattr(tree, "passes_updates_through", False)
     for place, found in enumerate(inside):
         earlier = zip(children[:place], inside, strict=False)
         stages = [stage for stage, spent in earlier if not spent and type(stage) not in trust]

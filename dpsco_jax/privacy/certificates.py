@@ -172,10 +172,9 @@ def state_certificate(
         0.94
     """
     delta, sentences = _checked(delta, assumptions)
-    vouched = {"independent_draws": independent_draws, "trust": trust}
-    loss = ledger.privacy_spent(opt_state, **vouched)
+    loss = ledger.privacy_spent(opt_state, independent_draws=independent_draws, trust=trust)
     require(loss.delta.ndim == 0, "opt_state", f"a batch of {loss.delta.shape}", "one optimizer's")
-    reasons = ledger.doubts(opt_state, **vouched)
+    reasons = ledger.doubts(opt_state, independent_draws=independent_draws, trust=trust)
     found = float(epsilon(loss, delta))
     named = [_wrappers.name_of(kind) for kind in _wrappers.require_types("trust", trust)]
     if named:

@@ -27,8 +27,10 @@ class AccountState(NamedTuple):
 
     ledger: privacy.Ledger
 
-    # What stands in front of it may remember raw numbers: it releases none.
-    passes_updates_through = True
+    @property
+    def passes_updates_through(self) -> bool:
+        """True: it releases nothing, so that what stands in front of it may remember raw numbers."""
+        return True
 
 
 def account(

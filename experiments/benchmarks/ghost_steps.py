@@ -42,7 +42,9 @@ def ghost_step(case: Case) -> Step:
     def step(state: Any, batch: Any) -> Any:
         params, optimizer_state = state
         total = ghost.clipped_sum(case.loss, params, batch, CLIP_NORM)
-        updates, optimizer_state = optimizer.update(total, optimizer_state, params)
+        updates, optimizer_state = optimizer.update(
+            total, optimizer_state, params, clipped_to=CLIP_NORM
+        )
         return optax.apply_updates(params, updates), optimizer_state
 
     return step, (case.params, optimizer.init(case.params))

@@ -37,7 +37,9 @@ def our_step(oracle: Oracle, params: Any, num_users: int) -> tuple[Callable[...,
     def step(state: Any, data: Any) -> Any:
         params, optimizer_state = state
         estimate = oracle(jax.random.key(1), params, data)
-        updates, optimizer_state = optimizer.update(estimate.gradient, optimizer_state, params)
+        updates, optimizer_state = optimizer.update(
+            estimate.gradient, optimizer_state, params, **estimate.extra_args
+        )
         return optax.apply_updates(params, updates), optimizer_state
 
     return step, (params, optimizer.init(params))

@@ -108,7 +108,8 @@ class ClosedForm:
         users = len(points)
 
         def oracle(key: jax.Array, x: Any, points: Any) -> Estimate:
-            return Estimate(gradient_sum(x, self.half, points), {}, jnp.int32(users))
+            longest = {"clipped_to": jnp.max(self.half)}
+            return Estimate(gradient_sum(x, self.half, points), longest, jnp.int32(users))
 
         aggregate = transforms.summed_contributions(self.clip_norm, users)
         release = transforms.privatize(aggregate, key, self.noise_multiplier, FullBatch())

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
 from tests.mutation.faults_attacked import FAULTS as ATTACKED
+from tests.mutation.faults_chains import FAULTS as CHAINS
 from tests.mutation.faults_clipped_sums import FAULTS as CLIPPED_SUMS
 from tests.mutation.faults_devices import FAULTS as DEVICES
 from tests.mutation.faults_element_data import FAULTS as ELEMENT_DATA
@@ -62,7 +63,7 @@ FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
     *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES, *STREAMS, *SWEEPS,
-    *TURNS,
+    *TURNS, *CHAINS,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

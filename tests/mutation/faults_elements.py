@@ -134,8 +134,8 @@ FAULTS = (
     Fault(
         "elements: nonnegative contributions are within half",
         "transforms/aggregates.py",
-        "half = not nonnegative",
-        "half = True",
+        "half, bound = not nonnegative, clipping.joint_bound(clip_norm)",
+        "half, bound = True, clipping.joint_bound(clip_norm)",
         _PRIVATIZE,
     ),
     Fault(

@@ -36,8 +36,8 @@ FAULTS = (
           "*x.shape[1:]), x.dtype), self.data.shapes)\n"
           "        return self.oracle.parts(other_key, params, some, self.sample_shape)", _SUMS),
     Fault("stored: room of one user, not of the sample", _STREAMED,
-          "return UserSample(shape, fixed[0])",
-          "return UserSample(jax.ShapeDtypeStruct((1,), shape.dtype), fixed[0])", _SUMS),
+          "return UserSample(shape, *fixed)",
+          "return UserSample(jax.ShapeDtypeStruct((1,), shape.dtype), *fixed)", _SUMS),
     Fault("stored: chunks are rounded one by one", _CHUNKS,
           "        return _sums.add(so_far, chunk_sum(*chunk))\n",
           "        return jax.tree.map(lambda s: _sums.Split(s.high + s.low, 0 * s.low) if _sums.is_split(s) "

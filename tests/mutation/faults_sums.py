@@ -38,7 +38,7 @@ FAULTS = (
           "return jax.tree.map(lambda s: _sums.Split(s.high + s.low, 0 * s.low), "
           "_sums.add(total, _unrolled(block, weights)), is_leaf=_sums.is_split)", _TESTS),
     Fault("sums: the remainder of an oracle is ignored", "transforms/aggregates.py",
-          "if remainder is None else remainder", "", _TESTS),
+          "if remainder is None:", "if True:", _TESTS),
     Fault("sums: rounded before the noise", "transforms/privatize.py",
           'extra_args["in_parts"] = True', 'extra_args["in_parts"] = False', _TESTS),
     Fault("sums: the rest of a product is that of the product itself", _SUMS,

@@ -102,11 +102,11 @@ def _stops_on_data(right: Callable[..., Any]) -> Callable[..., Any]:
         total = sum(jnp.sum(x) for x in jax.tree.leaves(data) if x.dtype == jnp.float32)
         share = total - jnp.floor(total)
 
-        def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
-            updates, state = optimizer.update(updates, state, params)
+        def update(updates: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
+            updates, state = optimizer.update(updates, state, params, **extra)
             return jax.tree.map(lambda x: share * x, updates), state
 
-        slowed = optax.GradientTransformation(optimizer.init, update)
+        slowed = optax.GradientTransformationExtraArgs(optimizer.init, update)
         return right(key, oracle, slowed, params, data, num_steps, trace)
 
     return run

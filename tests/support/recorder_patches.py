@@ -240,7 +240,7 @@ def _charge(tape: Tape, right: Any) -> Any:
 
 def _with_user(sample: Any, name: str, population: int, user: Any) -> Any:
     """The sample with the user in it: in the place of another, or one more where its size is random."""
-    indices, size = sample
+    indices, size = sample.indices, sample.size
     there = (indices == user) & (jnp.arange(len(indices)) < size)
     force = (user >= 0) & (user < population) & ~jnp.any(there)
     place = size if name == "poisson" else 0

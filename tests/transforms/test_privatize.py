@@ -255,7 +255,7 @@ def test_poisson_under_replacement_takes_what_is_clipped_and_no_promise_by_defau
     with pytest.raises(ValueError, match="within_half"):
         transforms.privatize(unknown, jax.random.key(0), 1.0, privacy.Poisson(0.1))
     # Rows are units here, and nobody clips the sum of a user's units.
-    with pytest.raises(ValueError, match="summed"):
+    with pytest.raises(ValueError, match="clipped_to"):
         transforms.privatize(inner, jax.random.key(0), 1.0, privacy.PoissonUsers(0.1, 2.0))
     summed = transforms.summed_contributions(1.0, 4)
     transforms.privatize(summed, jax.random.key(0), 1.0, privacy.PoissonUsers(0.1, 2.0))

@@ -46,6 +46,9 @@ _CORE = {
     "keep_level": Kind("in (0.5, 1)", (0.5, *kinds.OPEN_PROBABILITY.bad))(0.6),
 }
 
+_STATE = {"opt_state": kinds.OBJECT((privacy.open_ledger(NeighboringRelation.REPLACE_ONE),))}
+_TRUST = {"trust": Kind("types", ("nonsense", 7, None, (7,)))(())}
+
 GOOD: dict[str, dict[str, Any]] = {
     "privacy.iteration.last_iterate_gdp": {
         "contraction": kinds.PROBABILITY(0.9),
@@ -139,6 +142,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.calibration.calibrate_num_steps": {"sampling_probability": kinds.PROBABILITY},
     "privacy.certificates.accounted_by": {"accountant": kinds.WORDS("closed form")},
     "privacy.certificates.certificate": {"assumptions": _SENTENCES},
+    "privacy.certificates.state_certificate": {"assumptions": _SENTENCES} | _STATE | _TRUST,
     "privacy.certificates.certificate_of": {
         "alternatives": kinds.ANY((_RELEASES["releases"].value,)),
         "assumptions": _SENTENCES,
@@ -247,9 +251,9 @@ GOOD: dict[str, dict[str, Any]] = {
         **_NOISE,
         "batch_size": kinds.COUNT_OR_ZERO,
     },
-    "privacy.ledger.privacy_spent": {
-        "opt_state": kinds.OBJECT((privacy.open_ledger(NeighboringRelation.REPLACE_ONE),)),
-    },
+    "privacy.ledger.privacy_spent": _STATE | _TRUST,
+    "privacy.ledger.doubts": _STATE | _TRUST,
+    "privacy.ledger.relation_of": _STATE,
     "privacy.loss.epsilon": {"loss": kinds.OBJECT},
     "privacy.loss.delta": {"epsilon": _AMOUNT},
     "privacy.loss.scale": {"count": kinds.WHOLE},

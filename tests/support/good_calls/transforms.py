@@ -65,6 +65,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "anchor": kinds.CHOICE.but(None)("last release"),
     },
     "transforms.outlier_removed_mean.halted": {"opt_state": kinds.ANY(())},
+    "transforms.private_chain.private_chain": {
+        "before": kinds.OBJECT.but(None)(optax.clip(1.0)),
+        "release": kinds.OBJECT(optax.sgd(0.1)),
+        "after": _INNER,
+        "trainable": Kind("flags", ("nonsense", 7, None, {"a": 1.0}))(True),
+    },
     "transforms.privatize.privatize": {
         "aggregate": kinds.OBJECT(transforms.clipped_sum(1.0)),
         "noise_multiplier": kinds.POSITIVE,

@@ -51,20 +51,24 @@ def agreed(aggregate: Aggregate, sampling: Any, updates: Any, extra_args: dict[s
         ValueError: what is concrete does not agree; a sum comes without ``clipped_to``; or numbers of a
             loss are handed over under the names that optimizers behind a release read.
     """
-    for name in _RAW:
-        wanted = (
-            "absent: what is behind a release would read it, and it is not private. Update whatever"
-        )
-        wanted += " needs public or released numbers by itself, with an update of its own"
-        require(name not in extra_args, name, described(extra_args.get(name)), wanted)
+    require_no_raw(extra_args)
     good: Any = True
     if aggregate.clipped_to is not None:
         good = _within_bound(aggregate.clipped_to, extra_args.get("clipped_to"))
-    if (draw := extra_args.get("draw")) is not None:
-        good &= _covered(sampling, draw, aggregate.relation)
+    good &= covered(sampling, extra_args, aggregate.relation)
     if aggregate.clipped_to is not None and extra_args.get("checksum") is not None:
         good &= _unchanged(updates, extra_args["checksum"])
     return good
+
+
+def require_no_raw(extra_args: dict[str, Any]) -> None:
+    """``ValueError`` if numbers of a loss are handed to a chain with a release: its other stages get them."""
+    wanted = (
+        "absent: what is behind a release would read it, and it is not private. Update whatever"
+    )
+    wanted += " needs public or released numbers by itself, with an update of its own"
+    for name in _RAW:
+        require(name not in extra_args, name, described(extra_args.get(name)), wanted)
 
 
 def shown_only(tree: Any, updates: Any) -> Any:
@@ -92,8 +96,15 @@ def _unchanged(updates: Any, checksum: Any) -> Any:
     return _required(every, "updates", described(updates), wanted)
 
 
-def _covered(sampling: Any, draw: Draw, relation: NeighboringRelation) -> Any:
-    """Whether the loss of a scheme bounds that of a draw."""
+def covered(sampling: Any, extra_args: dict[str, Any], relation: NeighboringRelation) -> Any:
+    """Whether the loss of a scheme bounds that of the draw of an oracle, if it says how it drew.
+
+    Raises:
+        ValueError: it does not.
+    """
+    draw: Draw | None = extra_args.get("draw")
+    if draw is None:
+        return True
     name, added = type(sampling).__name__, relation is NeighboringRelation.ADD_OR_REMOVE_ONE
     same: Any
     match sampling:

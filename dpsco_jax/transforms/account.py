@@ -20,6 +20,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require_flag, require_instance, require_relation
+from dpsco_jax.transforms import _agreement
 
 
 class AccountState(NamedTuple):
@@ -49,7 +50,8 @@ def account(
 
     Raises:
         ValueError: ``loss`` is no ``PrivacyLoss``, ``relation`` is no ``NeighboringRelation`` or ``sampled``
-            no boolean; or, by the update, the loss is negative or NaN.
+            no boolean; or, by the update, the loss is negative or NaN, or there is an argument ``value``,
+            ``grad``, ``value_fn`` or ``loss``, which stages behind a release would read.
     """
     require_instance("loss", loss, privacy.PrivacyLoss)
     require_relation("relation", relation)
@@ -62,7 +64,8 @@ def account(
     def update(
         updates: Any, state: AccountState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, AccountState]:
-        del params, extra_args
+        del params
+        _agreement.require_no_raw(extra_args)
         return updates, AccountState(privacy.charge(state.ledger, loss))
 
     return optax.GradientTransformationExtraArgs(init, update)

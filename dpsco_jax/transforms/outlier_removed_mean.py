@@ -43,6 +43,7 @@ from dpsco_jax.mechanisms import additive, sparse_vector
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated._in_turn import InTurn
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
+from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms._states import wide_copy
 
 
@@ -95,8 +96,9 @@ def outlier_removed_mean(
     Raises:
         ValueError: ``releases`` is no ``ConcentratedReleases``, ``radius`` or ``reach`` is not positive,
             ``key`` is not a typed key, ``anchor`` is unknown, or (by ``update``) the number of users is not
-            ``releases.batch_size``, an update is not real floating, or ``user_mask`` is no array of booleans
-            of shape ``[users]``.
+            ``releases.batch_size``, an update is not real floating, ``user_mask`` is no array of booleans
+            of shape ``[users]``, an oracle's ``draw`` is another than ``releases.scheme``, or there is an
+            argument ``value``, ``grad``, ``value_fn`` or ``loss``, which stages behind would read.
     """
     require_instance("releases", releases, ConcentratedReleases | InTurn)
     live = releases.num_users if isinstance(releases, InTurn) else None
@@ -142,7 +144,11 @@ def outlier_removed_mean(
         user_mask: jax.Array | None = None,
         **extra_args: Any,
     ) -> tuple[Any, OutlierRemovedState]:
-        del params, extra_args
+        del params
+        _agreement.require_no_raw(extra_args)
+        if isinstance(releases, ConcentratedReleases):
+            # Sizes of such draws are static: what is not covered raises.
+            _agreement.covered(releases.scheme, extra_args, releases.relation)
         require_real_leaves("updates", updates)
         if user_mask is not None:
             require_mask("user_mask", user_mask, (rows,))

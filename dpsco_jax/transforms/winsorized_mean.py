@@ -37,6 +37,7 @@ from dpsco_jax._checks import (
 from dpsco_jax.mechanisms.winsorized import winsorized_mean as mechanism
 from dpsco_jax.mechanisms.winsorized._in_turn import WinsorizedTurn
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
+from dpsco_jax.transforms import _agreement
 
 
 class WinsorizedMeanState(NamedTuple):
@@ -70,7 +71,8 @@ def winsorized_mean(
     Raises:
         ValueError: ``releases`` is no ``WinsorizedReleases``, ``key`` is not a typed key, bound or noise is
             not positive; or (on use) the number of users or of parameters is not the planned one, an update
-            is not real floating, or ``user_mask`` is no array of booleans of shape ``[users]``.
+            is not real floating, ``user_mask`` is no array of booleans of shape ``[users]``, or there is an
+            argument ``value``, ``grad``, ``value_fn`` or ``loss``, which stages behind a release would read.
     """
     require_instance("releases", releases, WinsorizedReleases | WinsorizedTurn)
     require_key(key)
@@ -93,7 +95,8 @@ def winsorized_mean(
         user_mask: jax.Array | None = None,
         **extra_args: Any,
     ) -> tuple[Any, WinsorizedMeanState]:
-        del params, extra_args
+        del params
+        _agreement.require_no_raw(extra_args)
         require_real_leaves("updates", updates)
         next_key, query_key = jax.random.split(state.key)
         wide = jax.tree.map(lambda u: u.astype(jnp.promote_types(u.dtype, jnp.float32)), updates)

@@ -64,6 +64,7 @@ ONCE = float(privacy.epsilon(privacy.gaussian(2.0), 1e-5))
         (optax.contrib.mechanize(CHAIN), None),
         (optax.contrib.split_real_and_imaginary(CHAIN), None),
         (_own_wrapper(CHAIN), _OwnState),
+        (optax.chain(_own_wrapper(_release()), optax.adam(0.1)), _OwnState),
         (optax.partition({True: CHAIN, False: optax.sgd(0.1)}, FIRST), optax.PartitionState),
         (optax.chain(optax.trace(0.9), CHAIN), optax.TraceState),
         (optax.chain(optax.scale_by_adam(), CHAIN), optax.ScaleByAdamState),
@@ -72,6 +73,7 @@ ONCE = float(privacy.epsilon(privacy.gaussian(2.0), 1e-5))
     ids=[
         "MultiSteps skips", "MultiSteps skips without a trace", "conditionally_mask",
         "conditionally_transform", "apply_if_finite", "masked", "mechanize", "split", "own",
+        "own in a chain",
         "partition", "trace before", "Adam before", "snapshot before",
     ],
 )  # fmt: skip

@@ -14,6 +14,8 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import ghost, gradients, sampling
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
+from tests.support.good_calls import mechanisms
+from tests.transforms.test_outlier_removed_mean import phase
 
 ADD_REMOVE, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 SPECIAL = NeighboringRelation.REPLACE_SPECIAL
@@ -209,6 +211,26 @@ def test_whoever_reads_a_loss_behind_a_release_is_refused(optimizer):
     state = chain.init(PARAMS)
     with pytest.raises(ValueError, match="value must be absent: what is behind a release"):
         chain.update(PARAMS, state, PARAMS, **raw)
+
+
+@pytest.mark.parametrize("release", ["account", "winsorized", "outliers"])
+def test_other_releases_refuse_raw_losses_too(release):
+    if release == "account":
+        chain = transforms.account(privacy.gaussian(2.0), REPLACE)
+    elif release == "winsorized":
+        chain = transforms.winsorized_mean(mechanisms.RELEASES.good(), jax.random.key(0))
+    else:
+        chain = transforms.outlier_removed_mean(phase(5, 3), 1.0, jax.random.key(0))
+    with pytest.raises(ValueError, match="value must be absent"):
+        chain.update(jnp.ones((5, 3)), chain.init(PARAMS), PARAMS, value=1.0)
+
+
+def test_a_phase_of_outlier_removed_means_compares_its_draws():
+    chain = transforms.outlier_removed_mean(phase(5, 3), 1.0, jax.random.key(0))
+    rows, state = jnp.ones((5, 3)), chain.init(PARAMS)
+    chain.update(rows, state, PARAMS, draw=sampling.Draw("without_replacement", 5, 5))
+    with pytest.raises(ValueError, match="draw must be poisson, or without replacement"):
+        chain.update(rows, state, PARAMS, draw=sampling.Draw("with_replacement", 5, 5))
 
 
 def test_words_of_a_checksum():

@@ -76,6 +76,16 @@ def test_what_is_behind_reads_released_values_only(after):
         chain.update(ROWS, chain.init(PARAMS), PARAMS, value=1.0)
 
 
+def test_what_is_behind_gets_no_extra_argument():
+    def update(updates, state, params=None, **extra_args):
+        assert not extra_args
+        return updates, state
+
+    after = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    chain = transforms.private_chain(None, _release(), after)
+    chain.update(ROWS, chain.init(PARAMS), PARAMS, user_mask=jnp.ones(20, bool))
+
+
 def test_an_error_inside_is_not_taken_for_an_argument():
     def broken(updates, state, params=None):
         raise TypeError("of its own")

@@ -211,7 +211,7 @@ def test_what_is_privatized_moves_by_at_most_its_sensitivity(aggregate, correlat
         )
         total = clipping.split_sum_of_clipped(rows[:, None], _sums.room(USERS), EVERYBODY)
         updates = total.high if aggregate == "summed" else rows[:, None]
-        extra = {"remainder": total.low} if aggregate == "summed" else {}
+        extra = {"remainder": total.low, "clipped_to": 1.0} if aggregate == "summed" else {}
         released, _ = release.update(updates, release.init(jnp.zeros(1)), jnp.zeros(1), **extra)
         return released, seen.pop(), total
 

@@ -32,6 +32,7 @@ from dpsco_jax.solvers.sampling import (
     value_queries,
     zeroth_order,
 )
+from dpsco_jax.transforms import _agreement
 from tests.support.tape import Declared, Draw, Tape
 
 
@@ -238,6 +239,11 @@ def _charge(tape: Tape, right: Any) -> Any:
     return charge
 
 
+def _unchanged(tape: Tape, right: Any) -> Any:
+    """A sum is what its own checksum says: what is charged depends on data only where a stage changed it."""
+    return lambda *args: True if tape.freeze else right(*args)
+
+
 def _with_user(sample: Any, name: str, population: int, user: Any) -> Any:
     """The sample with the user in it: in the place of another, or one more where its size is random."""
     indices, size = sample.indices, sample.size
@@ -331,6 +337,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (zeroth_order, "_moves", _value_moves),
     (alternating_sampler, "run", _sampler_run),
     (privacy, "charge", _charge),
+    (_agreement, "_unchanged", _unchanged),
     (sampling, "poisson", _sampler),
     (sampling, "without_replacement", _sampler),
     (sampling, "with_replacement", _sampler),

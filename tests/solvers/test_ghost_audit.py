@@ -89,7 +89,7 @@ def _mechanism(case, noise, normalize):
         total, rest = ghost.clipped_sum(
             objective.loss, params, one, bounds, counted=drawn, normalize=normalize, in_parts=True
         )
-        return total, {"remainder": rest}
+        return total, {"remainder": rest, "clipped_to": mean.clipped_to}
 
     def run(key, items):
         noise_key, *keys = jax.random.split(key, STEPS + 1)

@@ -24,7 +24,9 @@ def require(condition: Any, name: str, value: Any, working_range: str) -> None:
     if condition is True:
         return
     if not isinstance(condition, jax.core.Tracer) and not np.all(condition):
-        raise ValueError(f"{name} must be {working_range}, got {value!r}")
+        # An array may be users' data that were passed as another argument: its shape says enough.
+        shown = described(value) if getattr(value, "ndim", 0) else value
+        raise ValueError(f"{name} must be {working_range}, got {shown!r}")
 
 
 def require_number(name: str, value: Any, working_range: str = "a real number") -> None:
@@ -184,7 +186,7 @@ def require_integers(name: str, value: Any) -> None:
     """Raise ``ValueError`` unless the value is an integer or an array of integers; it may be traced."""
     require_number(name, value, "an array of integers")
     whole = jnp.issubdtype(jnp.result_type(value), jnp.integer)
-    require(bool(whole), name, value, "an array of integers")
+    require(bool(whole), name, described(value), "an array of integers")
 
 
 def require_shape(name: str, value: Any) -> None:

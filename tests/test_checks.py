@@ -46,6 +46,25 @@ def test_what_is_no_number_is_refused_wherever_one_is_asked_for(check, value):
         check("x", value)
 
 
+@pytest.mark.parametrize("array", [np.array([7654321.5, -3.0]), jnp.array([7654321.5, -3.0])])
+def test_no_entry_of_an_array_is_shown(array):
+    """It may be users' data that were passed as another argument."""
+    checks = [
+        *(_checks.require_count, _checks.require_integers, _checks.require_positive),
+        *(_checks.require_inside, _checks.require_flag, _checks.require_callable),
+        *(_checks.require_mask, _checks.require_shape),
+        lambda name, value: _checks.require_key(value, name),
+        lambda name, value: _checks.require_choice(name, value, ("a", "b")),
+        lambda name, value: _checks.require_whole(name, value, 0),
+        lambda name, value: _checks.require_real(name, value, 0.0),
+        lambda name, value: _checks.require_instance(name, value, str),
+    ]
+    for check in checks:
+        with pytest.raises(ValueError, match=r"^x must be") as refusal:
+            check("x", array)
+        assert "7654321" not in str(refusal.value)
+
+
 RANGES = {
     "require_positive": ([1e-300, 5.0], [0.0, -1.0, NAN, INF]),
     "require_nonnegative": ([0.0, 5.0], [-1e-300, NAN, INF]),

@@ -18,11 +18,19 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpsco_jax import privacy
-from dpsco_jax._checks import require_flag, require_nonnegative, require_positive, require_real
+from dpsco_jax._checks import (
+    require,
+    require_flag,
+    require_nonnegative,
+    require_positive,
+    require_real,
+    require_undisclosed,
+)
 from dpsco_jax.estimators import _declared, _files, _frames, _intervals, _keys, _reporting, _solving
 from dpsco_jax.estimators._declared import LABEL, USER
 from dpsco_jax.estimators.report import Report
@@ -70,7 +78,8 @@ class PrivateEstimator(BaseEstimator):
                 dense), ``[rows, columns]``. Every column is a feature.
             y: the label of each row, ``[rows]``.
             groups: which user each row belongs to, ``[rows]``; any values that can be sorted. Needed with
-                ``user_level=True``, refused else.
+                ``user_level=True``, refused else. Rows go together by position: of X, y and groups those
+                that have an index of pandas must have the same one, in the same order.
 
         Raises:
             ValueError: if an argument is out of its range, a public fact is missing, or tables and
@@ -81,13 +90,13 @@ class PrivateEstimator(BaseEstimator):
         """
         self._require_no_search()
         budget = self._budget()
+        _frames.require_one_order(X=X, y=y, groups=groups)
         frame, named = _frames.frame_of(X)
         if y is None:
             raise ValueError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
             )
-        y = column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=True)
-        labels = _frames.column_of("y", self._checked_label(y), len(frame))
+        labels = self._labels(y, len(frame))
         slots = _declared.records(self.user_level, self.max_items_per_user, groups)
         users = (
             np.arange(len(frame))
@@ -202,6 +211,27 @@ class PrivateEstimator(BaseEstimator):
         rows = self.encoding_.apply(frame, labelled=False)
         features = rows.features[:, int(self.encoding_.intercept) :].astype(np.float64)
         return features @ self.coef_.T + self.intercept_
+
+    def _labels(self, y: Any, rows: int) -> np.ndarray:
+        """The label of each row as the table takes it."""
+        return _frames.column_of("y", self._checked_label(_frames.labels_of(y)), rows)
+
+    def _score(self, measure: Any, X: Any, y: Any, weights: Any) -> float:
+        """A measure of scikit-learn's of labels and predictions, on the rows that have a label.
+
+        As these measures would do it, rows with another index would be compared, and labels be shown.
+        """
+        _frames.require_one_order(X=X, y=y, sample_weight=weights)
+        found = self._predicted(X)
+        labels = pd.Series(self._labels(y, len(found)), name=LABEL)
+        truth, known = self._truth(labels)
+        if weights is not None:
+            weights = _frames.column_of("sample_weight", weights, len(found))
+            require(weights.dtype.kind in "biuf", "sample_weight", weights.dtype, "real numbers")
+            good = np.isfinite(weights) & (weights >= 0)
+            require_undisclosed(good, "sample_weight", "finite and at least 0")
+            weights = weights[known]
+        return float(measure(truth[known], found[known], sample_weight=weights))
 
     def _declaration(self, columns: list[Any]) -> dict[str, Any]:
         """The arguments of ``tables.from_frame``, or of an ``Encoding``, that are declared."""

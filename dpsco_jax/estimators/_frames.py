@@ -3,8 +3,9 @@
 What it computes: ``frame_of`` gives a pandas frame with the same rows and columns. Columns of arrays and
 sparse matrices are called 0 to d - 1. Nothing is learned: each value is taken as it is.
 
-Formal guarantee: the frame is made value by value. What raises looks at shapes, dtypes and names of columns;
-of an array of objects, at whether the entries of a column with bounds are numbers. No message shows an entry.
+Formal guarantee: the frame is made value by value. What raises looks at shapes, dtypes, names of columns and
+whether tables have one index; of an array of objects, at whether entries that have to be numbers are. No
+message shows an entry, of an index neither.
 
 Cost: a copy; a sparse matrix becomes dense, rows × columns numbers.
 """
@@ -14,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.utils.validation import column_or_1d
 
-from dpsco_jax._checks import require
-from dpsco_jax._shown import Words, described
+from dpsco_jax._checks import require, require_undisclosed
+from dpsco_jax._shown import Words
 
 
 def frame_of(X: Any) -> tuple[pd.DataFrame, bool]:
@@ -35,9 +37,9 @@ def frame_of(X: Any) -> tuple[pd.DataFrame, bool]:
     elif _is_polars(X, "LazyFrame"):
         require(False, "X", Words("a LazyFrame"), "a frame that is there: collect it first")
     elif hasattr(X, "tocsr"):
-        frame, named = pd.DataFrame(_array(X.toarray())), False
+        frame, named = pd.DataFrame(_table(X.toarray())), False
     else:
-        frame, named = pd.DataFrame(_array(X)), False
+        frame, named = pd.DataFrame(_table(X)), False
     levels = frame.columns.nlevels
     require(levels == 1, "X", Words(f"columns of {levels} levels"), "a frame with plain names")
     for size, what in zip(frame.shape, ("sample", "feature"), strict=True):
@@ -56,17 +58,63 @@ def with_numbers(frame: pd.DataFrame, columns: Collection[Hashable]) -> pd.DataF
         columns: which have bounds.
 
     Raises:
-        ValueError: if an entry of such a column is a text that is no number.
+        ValueError: if an entry of such a column is a text that is no number, or is complex or too large.
         TypeError: if it is another object.
     """
-    objects = [c for c in frame.columns if c in columns and frame[c].dtype == object]
+    made = frame.copy(deep=False)
+    for column in frame.columns:
+        if column in columns and frame[column].dtype == object:
+            made[column] = numbers_of("X in columns with bounds", frame[column].to_numpy())
+    return made
+
+
+def numbers_of(name: str, objects: np.ndarray) -> np.ndarray:
+    """An array of objects as float64, with NaN for ``None``.
+
+    Raises:
+        ValueError: if an entry is a text that is no number, or is complex or too large.
+        TypeError: if it is another object.
+    """
+    good = not any(isinstance(entry, np.complexfloating) for entry in objects)
     try:
-        return frame.astype(dict.fromkeys(objects, np.float64))
-    except ValueError:
-        raise ValueError(
-            "X must have numbers in columns with bounds, got an object that is none (not shown: it belongs "
-            "to a user)"
-        ) from None
+        found = objects.astype(np.float64) if good else objects
+    except (ValueError, OverflowError):
+        good = False
+    require_undisclosed(good, name, "real numbers")
+    return found
+
+
+def require_one_order(**aligned: Any) -> None:
+    """Raise ``ValueError`` unless all that have an index of pandas have the same one, in the same order.
+
+    Rows are put together by position, as everywhere in scikit-learn. Where an index says that positions are
+    those of other rows, labels and users would go to rows of somebody else.
+
+    Args:
+        **aligned: what has an entry for each row, by the name of the argument; others are passed over.
+    """
+    indexed = {name: getattr(values, "index", None) for name, values in aligned.items()}
+    indexed = {name: index for name, index in indexed.items() if isinstance(index, pd.Index)}
+    for name, index in indexed.items():
+        first = next(iter(indexed))
+        require(
+            index.equals(indexed[first]),
+            name,
+            Words("another index (not shown: it may name users)"),
+            f"rows with the index of {first}, in its order, or an array, as by to_numpy(), which is taken by "
+            "position",
+        )
+
+
+def labels_of(values: Any) -> np.ndarray:
+    """The labels as an array ``[rows]``; one column is such an array too, with scikit-learn's warning.
+
+    Raises:
+        ValueError: if they are no array, complex, or of another shape.
+    """
+    found = _array("y", values, "an array [rows]")
+    require(found.dtype.kind != "c", "y", found.dtype, "real: Complex data not supported")
+    return np.asarray(column_or_1d(found, warn=True))
 
 
 def column_of(name: str, values: Any, length: int) -> np.ndarray:
@@ -75,22 +123,26 @@ def column_of(name: str, values: Any, length: int) -> np.ndarray:
     Raises:
         ValueError: if there are not as many as rows, in one dimension.
     """
-    found = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
-    shape = np.shape(found)
-    fits = shape == (length,)
-    require(fits, name, shape, f"one for each row of X, of shape ({length},)")
-    return np.asarray(found)
+    found = _array(name, values, "an array [rows]")
+    fits = found.shape == (length,)
+    require(fits, name, found.shape, f"one for each row of X, of shape ({length},)")
+    return found
 
 
-def _array(X: Any) -> np.ndarray:
-    if isinstance(X, str | bytes) or X is None:
-        require(False, "X", described(X), "a frame or an array [rows, columns]")
+def _array(name: str, values: Any, wanted: str) -> np.ndarray:
+    """The values as an array, if they are one in some way."""
+    text = isinstance(values, str | bytes) or values is None
+    require(not text, name, Words(type(values).__name__), wanted)
     try:
-        array = np.asarray(X)
-    except (TypeError, ValueError):
+        return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
-            "X must be a frame or an array [rows, columns], got rows of different lengths or no array at all"
+            f"{name} must be {wanted}, got rows of different lengths or no array at all"
         ) from None
+
+
+def _table(X: Any) -> np.ndarray:
+    array = _array("X", X, "a frame or an array [rows, columns]")
     if array.ndim != 2:
         raise ValueError(
             f"X must be a frame or an array [rows, columns], got an array of shape {array.shape}. "

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 
 from dpsco_jax.estimators import _declared
 from dpsco_jax.estimators._base import PrivateEstimator
@@ -75,6 +76,35 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.standard_errors = standard_errors
         self.random_state = random_state
         self.unaccounted_tuning = unaccounted_tuning
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row, ``[rows]``.
+
+        Args:
+            X: a table with the columns of the fit.
+
+        Raises:
+            ValueError: if its columns are others, or a value has no image (see ``missing``, ``unknown``).
+        """
+        places = self._predicted(X)
+        return self.classes_[places]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of rows whose class is predicted. Not private if the rows are to be protected.
+
+        Args:
+            X: a table with the columns of the fit.
+            y: the class of each row, ``[rows]``. Rows without one are an error, or left out: ``unlabelled``.
+            sample_weight: of each row, ``[rows]``, at least 0; all the same if left out.
+
+        Raises:
+            ValueError: as of ``predict`` and ``fit``, or if weights are no such numbers.
+        """
+        return self._score(accuracy_score, X, y, sample_weight)
+
+    def _truth(self, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+        number, known = self.encoding_.label(labels)
+        return number.astype(int), known
 
     def _checked_label(self, y: np.ndarray) -> np.ndarray:
         return y
@@ -139,10 +169,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
         positive = special.expit(self.decision_function(X))
         return np.stack([1.0 - positive, positive], axis=1)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The more probable class of each row, ``[rows]``; arguments as before."""
-        positive = self.decision_function(X) > 0
-        return self.classes_[positive.astype(int)]
+    def _predicted(self, X: Any) -> np.ndarray:
+        return (self.decision_function(X) > 0).astype(int)
 
     def _label_declaration(self) -> dict[str, Any]:
         found = _declared.labels(self.classes, 2, 2, "PrivateSoftmaxRegression")
@@ -185,10 +213,8 @@ class PrivateSoftmaxRegression(_PrivateClassifier):
         """The probability of each class of ``classes_``, ``[rows, classes]``; arguments as before."""
         return special.softmax(self.decision_function(X), axis=1)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row, ``[rows]``; arguments as before."""
-        best = np.argmax(self.decision_function(X), axis=1)
-        return self.classes_[best]
+    def _predicted(self, X: Any) -> np.ndarray:
+        return np.argmax(self.decision_function(X), axis=1)
 
     def _label_declaration(self) -> dict[str, Any]:
         found = _declared.labels(self.classes, 3, None, "PrivateLogisticRegression")

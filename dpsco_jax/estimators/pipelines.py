@@ -47,6 +47,7 @@ from sklearn.preprocessing import (
 )
 
 from dpsco_jax._checks import require_instance
+from dpsco_jax.estimators import _frames
 from dpsco_jax.estimators._base import PrivateEstimator
 
 __all__ = ["PrivatePipeline", "make_private_pipeline"]
@@ -65,13 +66,14 @@ class PrivatePipeline(Pipeline):
     ``OneHotEncoder`` and ``OrdinalEncoder`` with lists of categories and without ``min_frequency`` and
     ``max_categories``, ``SplineTransformer`` with given knots, ``SimpleImputer`` with a given constant,
     ``keep_empty_features=True`` and no indicator, ``"passthrough"`` and ``"drop"``, and pipelines, unions and
-    ``ColumnTransformer`` of these, with names or numbers of columns and ``sparse_threshold=0``. All others
-    are refused, subclasses of these too. Errors that a transformer raises are its own, and may show entries.
+    ``ColumnTransformer`` of these, with names or numbers of columns and ``sparse_threshold=0``, without
+    ``memory`` and ``n_jobs``, which write rows to files. All others are refused, subclasses of these too.
+    Errors that a transformer raises are its own, and may show entries.
 
     Args:
         steps: (name, transformer) in order, the last one (name, private estimator).
         transform_input: as of ``Pipeline``.
-        memory: must be None: a cache on disk would keep private rows.
+        memory: must be None, that of pipelines among the steps too: a cache on disk would keep private rows.
         verbose: as of ``Pipeline``.
 
     Raises:
@@ -101,11 +103,27 @@ class PrivatePipeline(Pipeline):
             ValueError: if a step is refused, or by the estimator.
         """
         _require_private(self.steps, self.memory)
+        _frames.require_one_order(X=X, y=y, groups=groups, **params)
         if groups is not None:
             routed = sklearn.get_config()["enable_metadata_routing"]
             params["groups" if routed else f"{self.steps[-1][0]}__groups"] = groups
         super().fit(X, y, **params)
         return self
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Any:
+        """The score of the estimator on the transformed rows; see there.
+
+        Args:
+            X: whatever the first transformer takes.
+            y: the label of each row.
+            sample_weight: of each row; all the same if left out.
+            **params: as of ``Pipeline.score``.
+
+        Raises:
+            ValueError: by the estimator, or if tables have different indexes of pandas.
+        """
+        _frames.require_one_order(X=X, y=y, sample_weight=sample_weight)
+        return super().score(X, y, sample_weight, **params)
 
 
 def make_private_pipeline(*steps: Any) -> PrivatePipeline:
@@ -125,11 +143,16 @@ def make_private_pipeline(*steps: Any) -> PrivatePipeline:
 def _require_private(steps: Any, memory: Any) -> None:
     if not steps:
         raise ValueError("steps must be transformers and a private estimator, got none")
-    if memory is not None:
-        raise ValueError(f"memory must be None: a cache keeps private rows on disk, got {memory!r}")
+    _require_no_files("memory", memory)
     for _, step in steps[:-1]:
         _require_stateless(step)
     require_instance("the last of steps", steps[-1][1], PrivateEstimator)
+
+
+def _require_no_files(name: str, value: Any) -> None:
+    if value is not None:
+        what = "a cache keeps, and other processes are handed, private rows in files"
+        raise ValueError(f"{name} must be None: {what}, got {value!r}")
 
 
 def _require_stateless(step: Any) -> None:
@@ -150,7 +173,10 @@ def _require_stateless(step: Any) -> None:
 
 def _inner(step: Any) -> list[Any] | None:
     """The parts of a transformer that is made of others; ``None`` of one that is not."""
+    if type(step) in (FeatureUnion, ColumnTransformer) and step.n_jobs != 1:
+        _require_no_files("n_jobs", step.n_jobs)
     if type(step) in (Pipeline, PrivatePipeline):
+        _require_no_files("memory", step.memory)
         return [part for _, part in step.steps]
     if type(step) is FeatureUnion:
         return [part for _, part in step.transformer_list]

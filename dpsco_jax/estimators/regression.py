@@ -28,9 +28,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 
 from dpsco_jax._checks import require_choice, require_inside, require_positive
-from dpsco_jax.estimators import _declared
+from dpsco_jax.estimators import _declared, _frames
 from dpsco_jax.estimators._base import PrivateEstimator
 from dpsco_jax.estimators._declared import LABEL
 from dpsco_jax.estimators._solving import LOSSES
@@ -126,17 +127,35 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         """
         return self._scores(X)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the predictions. A number about the rows: not private if they are to be protected.
+
+        Args:
+            X: a table with the columns of the fit.
+            y: the label of each row, ``[rows]``. Rows without one are an error, or left out: ``unlabelled``.
+            sample_weight: of each row, ``[rows]``, at least 0; all the same if left out.
+
+        Raises:
+            ValueError: as of ``predict`` and ``fit``, or if weights are no such numbers.
+        """
+        return self._score(r2_score, X, y, sample_weight)
+
+    def _predicted(self, X: Any) -> np.ndarray:
+        return self.predict(X)
+
+    def _truth(self, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+        known = self.encoding_.label(labels)[1]
+        return labels.to_numpy(np.float64), known
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True  # with few rows: noise
         return tags
 
     def _checked_label(self, y: np.ndarray) -> np.ndarray:
-        if y.dtype.kind != "O":
-            return y
         try:
-            return y.astype(np.float64)
-        except (TypeError, ValueError):
+            return _frames.numbers_of("y", y) if y.dtype.kind == "O" else y
+        except TypeError:
             raise ValueError("y must be real numbers, got objects that are none") from None
 
     def _label_declaration(self) -> dict[str, Any]:

@@ -56,6 +56,25 @@ def checked_users(users: Any) -> np.ndarray:
     return users
 
 
+def identified(users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different identifiers in ascending order, and the place of each row's among them.
+
+    Args:
+        users: of ``checked_users``.
+
+    Raises:
+        ValueError: if one can stand for several places, as sets do, of which neither is the smaller one: the
+            rows of a user would be those of several.
+    """
+    try:
+        found, position = np.unique(users, return_inverse=True)
+        once = users.dtype.kind != "O" or len(set(found.tolist())) == len(found)
+    except TypeError:
+        once = False
+    require_undisclosed(once, "users", "values that can be sorted, and that do not change")
+    return found, position
+
+
 def checked_rows(rows: PyTree, users: np.ndarray) -> PyTree:
     """The rows as NumPy arrays ``[rows, ...]``.
 
@@ -97,7 +116,7 @@ def places(
         keep: ``"random"`` or ``"first"``: which rows of a user with more.
         order: of users, ``"random"`` or ``"sorted"``.
     """
-    identifiers, position = np.unique(users, return_inverse=True)
+    identifiers, position = identified(users)
     num_users = len(identifiers)
     rows = np.flatnonzero(kept)
     rows = rows[np.argsort(position[rows], kind="stable")]

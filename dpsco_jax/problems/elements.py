@@ -64,6 +64,7 @@ from dpsco_jax.problems._grouping import (
     checked_rows,
     checked_users,
     group_starts,
+    identified,
     shuffled,
     slots_within,
 )
@@ -278,11 +279,11 @@ def _checked_elements(elements: Any, shape: tuple[int, ...], num_elements: int) 
 
 def _members(users: np.ndarray, members: Any) -> tuple[int, np.ndarray]:
     """Number of users, and the place of each row's user among them in ascending order."""
-    identifiers, position = np.unique(users, return_inverse=True)
+    identifiers, position = identified(users)
     if members is None:
         return len(identifiers), position
     listed = checked_users(members)
-    everyone = np.unique(listed)
+    everyone = identified(listed)[0]
     require(len(everyone) == len(listed), "members", described(listed), "different users")
     known = set(identifiers.tolist()) <= set(everyone.tolist())
     require_undisclosed(known, "users", "among members")

@@ -185,14 +185,7 @@ class Encoding:
                 blocks.append(absent[:, None].astype(np.float32))
         label = None
         if labelled:
-            label, known = self._label(frame[self.label_column])
-            if self.unlabelled == "error":
-                what = "a number" if self.labels is None else f"one of {list(self.labels)}"
-                require_undisclosed(
-                    known,
-                    f"column {self.label_column!r}",
-                    f"{what} in every row, or unlabelled= chosen otherwise",
-                )
+            label, known = self.label(frame[self.label_column])
             kept &= known
         features = np.concatenate(blocks, axis=1)
         features[~kept] = 0.0
@@ -211,6 +204,33 @@ class Encoding:
         require(bounded, "labels", self.labels, "None, for a label with bounds, to have units")
         low, high = map(float, self.bounds[self.label_column])
         return low + (prediction + 1.0) * ((high - low) / 2)
+
+    def label(self, column: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The label of each row, ``[rows]``, and whether it has one that was declared; it is zero else.
+
+        Args:
+            column: that of the labels, a ``pandas.Series``.
+
+        Raises:
+            ValueError: as ``apply``.
+        """
+        absent = column.isna().to_numpy(bool)
+        if self.labels is None:
+            value, known = self._scaled(column, absent)[:, 0], ~absent
+            label = np.where(known, value, np.float32(0))
+        else:
+            found = codes("labels", column, list(self.labels))
+            known = (found >= 0) & ~absent
+            label = np.where(known, found, 0)
+            label = label.astype(np.float32 if len(self.labels) == 2 else np.int32)
+        if self.unlabelled == "error":
+            what = "a number" if self.labels is None else f"one of {list(self.labels)}"
+            require_undisclosed(
+                known,
+                f"column {self.label_column!r}",
+                f"{what} in every row, or unlabelled= chosen otherwise",
+            )
+        return label, known
 
     def _scaled(self, column: Any, absent: np.ndarray) -> np.ndarray:
         """``[rows, 1]`` in [-1, 1]; NaN where the value is missing."""
@@ -238,14 +258,3 @@ class Encoding:
         found = np.where(found < 0, len(levels), found)
         width = len(levels) + (self.unknown == "other")
         return (found[:, None] == np.arange(width)).astype(np.float32)
-
-    def _label(self, column: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The labels, and which of them were declared; those that were not are zero."""
-        absent = column.isna().to_numpy(bool)
-        if self.labels is None:
-            value = self._scaled(column, absent)[:, 0]
-            return np.where(absent, np.float32(0), value), ~absent
-        found = codes("labels", column, list(self.labels))
-        kind = np.float32 if len(self.labels) == 2 else np.int32
-        known = (found >= 0) & ~absent
-        return np.where(known, found, 0).astype(kind), known

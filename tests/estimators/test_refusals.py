@@ -6,8 +6,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpsco_jax.estimators import PrivateLogisticRegression, PrivateRegression
-from tests.estimators.support import COMMON, KINDS, LEVELS, TABLE, UNION, WAGE, WHO, made
+from dpsco_jax.estimators import (
+    PrivateLogisticRegression,
+    PrivateRegression,
+    make_private_pipeline,
+)
+from tests.estimators.support import (
+    COMMON,
+    KINDS,
+    LEVELS,
+    TABLE,
+    UNION,
+    WAGE,
+    WHO,
+    made,
+    replaced_solver,
+)
 from tests.support.kinds import COUNT, FLAG, NONNEGATIVE, OPEN_PROBABILITY, POSITIVE
 
 WORDS = ("nonsense", 7, None)
@@ -105,6 +119,72 @@ def test_lengths_that_do_not_agree():
         made().fit(TABLE, UNION[:-1], groups=WHO)
     with pytest.raises(ValueError, match="groups must be one for each row of X"):
         made().fit(TABLE, UNION, groups=WHO[:-1])
+
+
+ORDER = np.array([6, 0, 1, 2, 3, 4, 5])
+NAMED = TABLE.set_axis([f"row {i}" for i in range(7)])
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "groups", "name"),
+    [
+        (TABLE, UNION, pd.Series(WHO).iloc[ORDER], "groups must be rows with the index of X"),
+        (TABLE, pd.Series(UNION).iloc[ORDER], WHO, "y must be rows with the index of X"),
+        (TABLE, pd.DataFrame({"y": UNION}).iloc[ORDER], WHO, "y must be rows with the index of X"),
+        (TABLE.iloc[ORDER], UNION, pd.Series(WHO), "groups must be rows with the index of X"),
+        (NAMED, UNION, pd.Series(WHO), "groups must be rows with the index of X"),
+        (
+            TABLE.to_numpy(object),
+            pd.Series(UNION),
+            pd.Series(WHO).iloc[ORDER],
+            "groups must be rows with the index of y",
+        ),
+    ],
+)
+def test_rows_in_another_order_are_refused(X, y, groups, name):
+    """By position each of these gave rows to another user, or a label to another row."""
+    model = (
+        made(bounds={0: (0, 100)}, categories={1: LEVELS}) if isinstance(X, np.ndarray) else made()
+    )
+    with pytest.raises(ValueError, match=f"^{name}, in its order, .* got another index") as refusal:
+        model.fit(X, y, groups=groups)
+    assert "row " not in str(refusal.value)
+    if not isinstance(X, np.ndarray):
+        with pytest.raises(ValueError, match=f"^{name}"):
+            make_private_pipeline("passthrough", model).fit(X, y, groups=groups)
+
+
+def test_rows_in_one_order_are_taken_whatever_holds_them(monkeypatch):
+    seen = replaced_solver(monkeypatch)
+    index = NAMED.index[ORDER]
+    made().fit(TABLE, UNION, groups=WHO)
+    moved = NAMED.iloc[ORDER]
+    label, users = pd.Series(UNION, NAMED.index), pd.Series(WHO, NAMED.index)
+    with pytest.raises(ValueError, match="groups must be rows with the index of X"):
+        made().fit(moved, label[index], groups=users)
+    made().fit(moved, label[index], groups=users[index])
+    made().fit(moved, label[index], groups=users[index].to_numpy())
+    held = [np.sort(np.asarray(data.items.features).sum(axis=(1, 2))) for _, _, data in seen]
+    np.testing.assert_allclose(held[1:], [held[0]] * 2)
+
+
+def test_a_score_compares_rows_with_their_own_labels(monkeypatch):
+    replaced_solver(monkeypatch)
+    model = made("squared").fit(TABLE, WAGE, groups=WHO)
+    found = model.predict(TABLE)
+    weights = np.arange(7.0)
+    mean = np.average(WAGE, weights=weights)
+    missed, spread = ((weights * (WAGE - other) ** 2).sum() for other in (found, mean))
+    score = model.score(TABLE, pd.Series(WAGE), sample_weight=pd.Series(weights))
+    assert score == pytest.approx(1 - missed / spread, rel=1e-9)
+    with pytest.raises(ValueError, match="y must be rows with the index of X"):
+        model.score(TABLE, pd.Series(WAGE).iloc[ORDER])
+    with pytest.raises(ValueError, match="sample_weight must be rows with the index of X"):
+        model.score(TABLE, WAGE, sample_weight=pd.Series(weights).iloc[ORDER])
+    classes = made().fit(TABLE, UNION, groups=WHO)
+    assert classes.score(TABLE, UNION) == np.mean(classes.predict(TABLE) == UNION)
+    with pytest.raises(ValueError, match="y must be rows with the index of X"):
+        make_private_pipeline("passthrough", classes).score(TABLE, pd.Series(UNION).iloc[ORDER])
 
 
 SECRET = "Rosebud"

@@ -269,6 +269,31 @@ def test_pipelines_end_with_a_private_estimator_and_keep_no_rows():
         PrivatePipeline([("model", per_row())], memory="somewhere").fit(ROWS, LABELS)
 
 
+CACHED = Pipeline([("one", Normalizer())], memory="somewhere")
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (CACHED, "memory must be None"),
+        (Pipeline([("two", CACHED)]), "memory must be None"),
+        (PrivatePipeline([("one", Normalizer())], memory="somewhere"), "memory must be None"),
+        (FeatureUnion([("two", CACHED)]), "memory must be None"),
+        (ColumnTransformer([("two", CACHED, [0])], sparse_threshold=0), "memory must be None"),
+        (FeatureUnion([("one", Normalizer())], n_jobs=2), "n_jobs must be None"),
+        (
+            ColumnTransformer([("one", Normalizer(), [0])], sparse_threshold=0, n_jobs=-1),
+            "n_jobs must be None",
+        ),
+    ],
+)
+def test_no_step_at_any_depth_writes_rows_to_files(step, said):
+    with pytest.raises(ValueError, match=said):
+        make_private_pipeline(step, per_row())
+    with pytest.raises(ValueError, match=said):
+        PrivatePipeline([("step", step), ("model", per_row())]).fit(ROWS, LABELS)
+
+
 def test_groups_reach_the_estimator_by_routing_too(monkeypatch):
     replaced_solver(monkeypatch)
     with sklearn.config_context(enable_metadata_routing=True):

@@ -52,6 +52,7 @@ from tests.mutation.faults_streams import FAULTS as STREAMS
 from tests.mutation.faults_subspaces import FAULTS as SUBSPACES
 from tests.mutation.faults_sums import FAULTS as SUMS
 from tests.mutation.faults_sweeps import FAULTS as SWEEPS
+from tests.mutation.faults_tables import FAULTS as TABLES
 from tests.mutation.faults_turns import FAULTS as TURNS
 from tests.mutation.faults_values import FAULTS as VALUES
 from tests.mutation.faults_whitened import FAULTS as WHITENED
@@ -63,7 +64,7 @@ FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
     *ITERATION, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
     *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES, *STREAMS, *SWEEPS,
-    *TURNS, *CHAINS,
+    *TURNS, *CHAINS, *TABLES,
 )  # fmt: skip
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 

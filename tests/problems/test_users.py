@@ -253,6 +253,22 @@ def test_bad_rows_are_refused_by_name(changes, said):
         tables.from_rows(**good | changes)
 
 
+@pytest.mark.parametrize(
+    "who",
+    [
+        [frozenset([1]), frozenset([2]), frozenset([1])],  # by np.unique these are three users
+        [{1}, {2}, {1}],
+        [("a", 1), (1, "a"), ("a", 1)],
+    ],
+)
+def test_users_in_no_order_are_refused(who):
+    users = np.empty(3, object)
+    users[:] = who
+    with pytest.raises(ValueError, match="users must be values that can be sorted") as refusal:
+        tables.from_rows(jax.random.key(0), users, np.zeros(3, np.float32), 1)
+    assert refusal.value.__cause__ is None
+
+
 def test_how_many_items_are_kept_must_be_chosen():
     with pytest.raises(TypeError, match="max_items_per_user"):
         tables.from_rows(jax.random.key(0), np.zeros(2), np.zeros(2))

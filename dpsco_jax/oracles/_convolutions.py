@@ -24,6 +24,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from dpsco_jax import _effects
+
 
 def grouped(program: Any) -> bool:
     """Whether there is a convolution with groups of channels or of images anywhere in a program.
@@ -35,7 +37,18 @@ def grouped(program: Any) -> bool:
 
 def grouped_in_rules(program: Any) -> bool:
     """Whether there is such a convolution in a rule for derivatives that a function in a program has."""
-    return _holds(program, lambda eqn: _has_rule(eqn) and _holds(_derivative(eqn), _has_groups))
+    return any(_holds(derivative, _has_groups) for derivative in derivatives(program))
+
+
+def derivatives(program: Any) -> list[Any]:
+    """The programs of functions with a rule of their own for derivatives, each with what its rule does."""
+    found = []
+    for eqn in program.jaxpr.eqns:
+        if _has_rule(eqn):
+            found.append(_derivative(eqn))
+        for body in _bodies(eqn):
+            found.extend(derivatives(body))
+    return found
 
 
 def of_two(program: Any, varies: Sequence[bool]) -> bool:
@@ -102,6 +115,8 @@ def kept_apart(gradient: Callable[..., Any], loss: Callable[..., Any]) -> Callab
 
     def apart(params: Any, *data: Any) -> Any:
         program = jax.make_jaxpr(loss)(params, *data)
+        for each in (program, *derivatives(program)):
+            _effects.require_none("loss", each)
         first = len(jax.tree.leaves(params))
         varies = [i >= first for i in range(len(program.jaxpr.invars))]
         if not grouped(program) and not of_two(program, varies):
@@ -152,12 +167,4 @@ def _has_rule(eqn: Any) -> bool:
 
 
 def _bodies(eqn: Any) -> list[Any]:
-    """The programs in the parameters of an equation."""
-    found = []
-    for value in eqn.params.values():
-        for body in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(body, core.ClosedJaxpr):
-                found.append(body)
-            elif isinstance(body, core.Jaxpr):
-                found.append(core.ClosedJaxpr(body, ()))
-    return found
+    return [body for value in eqn.params.values() for body in _effects.programs_in(value)]

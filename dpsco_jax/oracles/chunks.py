@@ -21,10 +21,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _effects, _spread, _sums
 from dpsco_jax._checks import require_callable, require_count, require_instance
 from dpsco_jax._device_sums import LEAST_USERS
 from dpsco_jax.oracles.sampling import UserSample
+
+_NAME = "what is computed of users"
 
 
 def sum_over_users(
@@ -63,6 +65,7 @@ def split_sum_over_users(
         require_instance("sample", sample, UserSample)
     require_callable("chunk_sum", chunk_sum)
     require_count("chunk_size", chunk_size)
+    chunk_sum = _effects.checked(_NAME, chunk_sum)
     spread = _spread.found(data)
     if spread is None:
         return _sum(chunk_sum, data, sample, chunk_size)
@@ -158,6 +161,7 @@ def add_chunks(
         at_once: users in a chunk, static.
         trips: how many chunks of the block there are; others are not looked at.
     """
+    chunk_sum = _effects.checked(_NAME, chunk_sum)
 
     def with_next(index: jax.Array, so_far: Any) -> Any:
         chunk = jax.tree.map(
@@ -199,6 +203,7 @@ def map_over_users(
         require_instance("sample", sample, UserSample)
     require_callable("chunk_rows", chunk_rows)
     require_count("chunk_size", chunk_size)
+    chunk_rows = _effects.checked(_NAME, chunk_rows)
     spread = _spread.found(data)
     if spread is None:
         return _map(chunk_rows, data, sample, chunk_size)

@@ -22,6 +22,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from dpsco_jax import _effects
 from dpsco_jax._checks import (
     require,
     require_instance,
@@ -179,11 +180,17 @@ def user_loss(objective: Objective) -> Callable[[PyTree, PyTree, Any], Any]:
     fills zeros): non-finite padding makes the gradient non-finite, and a clip then drops that user.
 
     Raises:
-        ValueError: ``objective`` is no ``Objective``.
+        ValueError: ``objective`` is no ``Objective``, or, when the loss is traced, its loss has side effects.
     """
     require_instance("objective", objective, Objective)
 
+    def of_item(params: PyTree, item: PyTree) -> Any:
+        return objective.loss(params, item)
+
     def loss(params: PyTree, items: PyTree, mask: Any) -> Float[Array, ""]:
+        # Before the batch, of which JAX would refuse some effects without their name.
+        item = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), items)
+        _effects.require_none_of("loss", of_item, params, item)
         losses = jax.vmap(objective.loss, in_axes=(None, 0))(params, items)
         if mask is None:
             return jnp.mean(losses) if losses.size else jnp.zeros((), losses.dtype)

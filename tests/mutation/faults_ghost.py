@@ -16,6 +16,8 @@ _ADDING = "oracles/ghost/_adding.py"
 _MERGED = "oracles/ghost/_merged.py"
 _PROGRAM = "oracles/ghost/_program.py"
 _CONVOLUTIONS = "oracles/_convolutions.py"
+_EFFECTS = "_effects.py"
+_OF_EFFECTS = ("tests/oracles/test_effects.py",)
 _OF_CONVOLUTIONS = ("tests/oracles/test_convolutions.py",)
 
 FAULTS = (
@@ -436,10 +438,59 @@ FAULTS = (
     ),
     Fault(
         "ghost: collectives over axes of others",
-        _PROGRAM,
+        _EFFECTS,
         '== "NamedAxisEffect"',
         '== "NoEffect"',
         _TESTS,
+    ),
+    Fault(
+        "effects: callbacks for debugging may stand in a loss",
+        _EFFECTS,
+        'eqn.primitive.name == "debug_print" and',
+        'eqn.primitive.name in ("debug_print", "debug_callback") and',
+        _OF_EFFECTS,
+    ),
+    Fault(
+        "effects: prints in order may stand in a loss",
+        _EFFECTS,
+        'and not eqn.params["ordered"]',
+        "",
+        _OF_EFFECTS,
+    ),
+    Fault(
+        "effects: loops are refused for the print in them",
+        _EFFECTS,
+        "if type(effect) not in named and not _is_harmless(eqn):",
+        "if not _is_harmless(eqn):",
+        _OF_EFFECTS,
+    ),
+    Fault(
+        "effects: those on the way back are not looked at",
+        _CONVOLUTIONS,
+        "for each in (program, *derivatives(program)):",
+        "for each in (program,):",
+        _OF_EFFECTS,
+    ),
+    Fault(
+        "effects: those on the way back of a ghost sum are not looked at",
+        _PROGRAM,
+        "for program in (self._program, *_convolutions.derivatives(self._program)):",
+        "for program in (self._program,):",
+        _OF_EFFECTS,
+    ),
+    Fault(
+        "effects: losses are batched before they are looked at",
+        "problems/users.py",
+        '_effects.require_none_of("loss", of_item, params, item)',
+        "del item, of_item",
+        _OF_EFFECTS,
+    ),
+    Fault(
+        "effects: functions of users that are kept are not looked at",
+        "oracles/chunks.py",
+        "chunk_rows = _effects.checked(_NAME, chunk_rows)",
+        "",
+        _OF_EFFECTS,
     ),
     Fault(
         "ghost: a loop that is stopped is differentiated",

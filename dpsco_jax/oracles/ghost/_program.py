@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpsco_jax import _effects
 from dpsco_jax.oracles import _convolutions
 from dpsco_jax.oracles.ghost import _walk
 from dpsco_jax.oracles.ghost._views import View, rearranged
@@ -96,11 +97,8 @@ class Program:
         self._program = _walk.trace(loss, params, example)
         leaves = jax.tree.leaves(params)
         self.num_leaves = len(leaves)
-        if any(type(effect).__name__ == "NamedAxisEffect" for effect in self._program.effects):
-            raise ValueError(
-                "loss must look at one example alone, got a collective over a named axis (as of batch "
-                "normalization), which mixes examples; layer and group normalization work"
-            )
+        for program in (self._program, *_convolutions.derivatives(self._program)):
+            _effects.require_none("loss", program)
         varies = [i >= self.num_leaves for i in range(len(self._program.in_avals))]
         mixes = _convolutions.of_two(self._program, varies)
         self.mixes = mixes or _convolutions.grouped_in_rules(self._program)

@@ -13,7 +13,8 @@ moves by at most ``clip_norm`` when an example is taken away and by twice that w
 all others stay in their places, whatever the loss: an activation or a cotangent of an example is a function
 of that example and of the parameters. The rounding of the sum is included: examples are added up as
 ``_adding`` says, and ``clip_norm`` is made smaller by what that may lose (docs/privacy/ghost.md). A loss
-that reduces over a named axis, as for statistics of a batch, is refused; else it is given one example alone.
+that reduces over a named axis, as for statistics of a batch, is refused, as is one with side effects
+(``dpsco_jax._effects``); else it is given one example alone.
 What it closes over is taken to be public. (One that reaches for other examples by a batching rule of its own
 or a callback that asks for whole batches is not seen through.) Convolutions of which a compiled batch would
 mix examples that are not finite run one example after the other (``oracles._convolutions``).
@@ -89,7 +90,7 @@ def clipped_sum(
     Raises:
         ValueError: a bound or the offset is not positive, leaves are not real floating, examples have
             different lengths, there are so many of them that rounding takes half of the bound, or the loss
-            returns no real scalar or does not depend on the example.
+            returns no real scalar, does not depend on the example, or has side effects.
     """
     _checks.require_callable("loss", loss)
     _checks.require_real_leaves("params", params)

@@ -10,7 +10,8 @@ and randomness that does not look at data, has ‖h_u‖ ≤ ``clip_norm`` (``ge
 g_u is not finite. So the sum moves by at most ``clip_norm`` when a user is added or removed and twice that
 when one is replaced, rounding included (docs/privacy/sums.md), for any objective whatever: no property of
 the loss is assumed. It comes in two parts: the gradient and, for ``summed_contributions``, the
-``remainder``. The regularizer of an objective knows no data and is not part of it.
+``remainder``. The regularizer of an objective knows no data and is not part of it. A gradient that draws by keys
+of its user which JAX would draw alike for all users of a batch is refused (``dpsco_jax._record_keys``).
 
 Cost: one backward pass per item slot of the users in the sample, padding included; memory of the gradients
 of one chunk of users.
@@ -23,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _record_keys, _spread, _sums
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -97,7 +98,7 @@ def per_user_gradients(
             return gradient(user_key, _spread.here(params), row.items, row.mask)
 
         def chunk_rows(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
-            contributions = jax.vmap(one_user)(rows, position)
+            contributions = _record_keys.over_users(one_user, public=(1,))(rows, position)
             if clip_norm is not None:
                 contributions = jax.lax.optimization_barrier(contributions)
                 contributions = jax.vmap(lambda g: norms.clip_to_norm(g, clip_norm))(contributions)
@@ -150,7 +151,8 @@ def clipped_gradient_sum(
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             # Without the barrier the compiler fuses the gradients into every pass of the clip, and
             # computes each of them several times.
-            unclipped = jax.lax.optimization_barrier(jax.vmap(one_user)(rows, position))
+            gradients = _record_keys.over_users(one_user, public=(1,))(rows, position)
+            unclipped = jax.lax.optimization_barrier(gradients)
             total = clipping.split_sum_of_clipped(unclipped, room * clip_norm, counted)
             return total, count_items(rows, counted)
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import privacy
+from dpsco_jax import _record_keys, privacy
 from dpsco_jax._checks import require, require_given
 from dpsco_jax.transforms import _states
 
@@ -119,7 +119,8 @@ def private_chain(
                 not summed, "before", "a stage in front of a sum", "None: a sum has no users left"
             )
             initial = before.init(params)
-            updates = jax.vmap(lambda user: before.update(user, initial, params)[0])(updates)
+            per_user = _record_keys.over_users(lambda user: before.update(user, initial, params)[0])
+            updates = per_user(updates)
         released, release_state = releasing.update(updates, state.release, params, **extra_args)
         try:
             moves, after_state = after.update(released, state.after, params)

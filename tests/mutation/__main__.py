@@ -40,6 +40,7 @@ from tests.mutation.faults_histograms import FAULTS as HISTOGRAMS
 from tests.mutation.faults_inexact import FAULTS as INEXACT
 from tests.mutation.faults_items import FAULTS as ITEMS
 from tests.mutation.faults_iteration import FAULTS as ITERATION
+from tests.mutation.faults_keys import FAULTS as KEYS
 from tests.mutation.faults_llt import FAULTS as LLT
 from tests.mutation.faults_mended import FAULTS as MENDED
 from tests.mutation.faults_nearby import FAULTS as NEARBY
@@ -62,7 +63,8 @@ from tests.mutation.results import Book, Row, table
 ROOT = pathlib.Path(__file__).parents[2]
 FAULTS: tuple[Fault, ...] = (
     *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
-    *ITERATION, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
+    *ITERATION,
+    *KEYS, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
     *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES, *STREAMS, *SWEEPS,
     *TURNS, *CHAINS, *TABLES,
 )  # fmt: skip

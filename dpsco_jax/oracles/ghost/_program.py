@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpsco_jax import _effects
+from dpsco_jax import _effects, _record_keys
 from dpsco_jax.oracles import _convolutions
 from dpsco_jax.oracles.ghost import _walk
 from dpsco_jax.oracles.ghost._views import View, rearranged
@@ -109,6 +109,8 @@ class Program:
         if not scalar:
             found = [str(aval) for aval in self._program.out_avals]
             raise ValueError(f"loss must return one real number, got {found}")
+        # The gradient, which has the rules of functions with derivatives of their own.
+        _record_keys.refuse(jax.grad(loss), (params, example), public=(0,))
         seen: list[Use] = []
         self._spans: dict[int, tuple[int, int, int]] = {}
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _spread, _sums, transforms
+from dpsco_jax import _checks, _record_keys, _spread, _sums, transforms
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.oracles import ByStep, Estimate, Oracle, _convolutions, gradients, sampling
@@ -160,9 +160,8 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
         def chunk_sum(rows: Any, counted: jax.Array, position: jax.Array) -> Any:
             del position
             units = chosen(rows)
-            made = jax.lax.optimization_barrier(
-                jax.vmap(lambda unit: one_unit(_spread.here(params), unit))(units)
-            )
+            per_unit = _record_keys.over_users(lambda unit: one_unit(_spread.here(params), unit))
+            made = jax.lax.optimization_barrier(per_unit(units))
             clipped = jax.vmap(lambda g: norms.clip_to_norm(g, room * clip_norm))(made)
             of_users = jax.tree.map(
                 lambda x: jnp.sum(x.reshape(-1, slots, *x.shape[1:]), axis=1), clipped

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from dpsco_jax import _record_keys
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax.mechanisms import selection
 from dpsco_jax.oracles import _convolutions
@@ -89,7 +90,8 @@ def draw_cell(
     axes = (None, 0, None if data.mask is None else 0)
 
     def values(point: Array) -> Array:
-        return jax.vmap(one_user, in_axes=axes)(point, data.items, data.mask).astype(jnp.float64)
+        per_user = _record_keys.over_users(one_user, axes)
+        return per_user(point, data.items, data.mask).astype(jnp.float64)
 
     at_center = values(center)
 
@@ -129,7 +131,7 @@ def draw_linear(
     axes = (None, 0, None if data.mask is None else 0)
     loss = user_loss(objective)
     slope = _convolutions.kept_apart(jax.grad(loss), loss)
-    slopes = jax.vmap(slope, in_axes=axes)(center, data.items, data.mask)
+    slopes = _record_keys.over_users(slope, axes)(center, data.items, data.mask)
     slopes = jnp.asarray(slopes, jnp.float64)
     there = jnp.all(jnp.isfinite(slopes), axis=1, keepdims=True)
     slopes = jnp.where(there, slopes, 0.0)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, _counts, transforms
+from dpsco_jax import _checks, _counts, _record_keys, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import _convolutions
 from dpsco_jax.problems.objective import Objective
@@ -153,7 +153,7 @@ def _steps(
 ) -> tuple[tuple[Any, Any, jax.Array], Callable[..., Any]]:
     """Points, averages and their number at the start, and a step by one item of every group."""
     slope = _convolutions.kept_apart(jax.grad(objective.loss), objective.loss)
-    gradient = jax.vmap(slope)
+    gradient = _record_keys.over_users(slope)
     project = jax.vmap(objective.domain.project)
 
     def step(carry: tuple[Any, Any, jax.Array], sample: tuple[Any, Any]) -> tuple[Any, None]:

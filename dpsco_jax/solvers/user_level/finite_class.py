@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _record_keys, _spread, privacy
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -283,7 +283,8 @@ def select(
     axes = (None, 0, None if data.mask is None else 0)
 
     def losses(index: jax.Array) -> jax.Array:
-        return jax.vmap(one_user, in_axes=axes)(point(index), data.items, data.mask)
+        per_user = _record_keys.over_users(one_user, axes)
+        return per_user(point(index), data.items, data.mask)
 
     if plan.num_candidates * plan.num_users <= _MATRIX_ENTRIES:
         matrix = jax.lax.map(losses, jnp.arange(plan.num_candidates))

@@ -1,0 +1,35 @@
+"""Faults in what is asked of keys: of records, in batches, in states."""
+
+from tests.mutation import Fault
+
+_RECORDS = "_record_keys.py"
+_OF_RECORDS = ("tests/oracles/test_record_keys.py",)
+_OF_KEYS = ("tests/test_keys.py",)
+
+FAULTS = (
+    Fault("keys in batches: those of XLA's generator are taken to draw apart", "_keys.py",
+          '_EACH_ITS_OWN = ("threefry2x32"', '_EACH_ITS_OWN = ("rbg", "threefry2x32"', _OF_KEYS),
+    Fault("keys of records: losses in batches of users are not looked at", _RECORDS,
+          "        refuse(mapped, arguments, (*public, *whole))\n", "", _OF_RECORDS),
+    Fault("keys of records: ghost sums do not look at their loss", "oracles/ghost/_program.py",
+          "        _record_keys.refuse(jax.grad(loss), (params, example), public=(0,))\n", "", _OF_RECORDS),
+    Fault("keys of records: a loop carries them unseen", _RECORDS,
+          "        if after == list(carry):\n", "        if True:\n", _OF_RECORDS),
+    Fault("keys of records: how often a loop runs is taken to be public", _RECORDS,
+          "if stops else carry", "if False else carry", _OF_RECORDS),
+    Fault("keys of records: which branch is taken is taken to be public", _RECORDS,
+          "[operands[0] or any(each)", "[any(each)", _OF_RECORDS),
+    Fault("keys of records: raw draws of bits are not looked at", _RECORDS,
+          'if eqn.primitive.name == "rng_bit_generator":', "if False:", _OF_RECORDS),
+    Fault("keys of records: programs of unknown equations are not entered", _RECORDS,
+          "    for program in programs:\n        _varying(program, [True] * len(program.invars))\n", "",
+          _OF_RECORDS),
+    Fault("keys of records: a batch of units of users is not looked at",
+          "solvers/element_level/_unit_updates.py", "_record_keys.over_users(lambda", "jax.vmap(lambda",
+          _OF_RECORDS),
+    Fault("keys of records: a batch of groups of users is not looked at",
+          "solvers/user_level/_phased_turns.py", "_record_keys.over_users(slope)", "jax.vmap(slope)",
+          _OF_RECORDS),
+    Fault("keys of records: stages in front of a release are not looked at", "transforms/private_chain.py",
+          "_record_keys.over_users(lambda", "jax.vmap(lambda", _OF_RECORDS),
+)  # fmt: skip

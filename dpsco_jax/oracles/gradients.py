@@ -10,8 +10,8 @@ and randomness that does not look at data, has ‖h_u‖ ≤ ``clip_norm`` (``ge
 g_u is not finite. So the sum moves by at most ``clip_norm`` when a user is added or removed and twice that
 when one is replaced, rounding included (docs/privacy/sums.md), for any objective whatever: no property of
 the loss is assumed. It comes in two parts: the gradient and, for ``summed_contributions``, the
-``remainder``. The regularizer of an objective knows no data and is not part of it. A gradient that draws by keys
-of its user which JAX would draw alike for all users of a batch is refused (``dpsco_jax._record_keys``).
+``remainder``. The regularizer of an objective knows no data and is not part of it. A gradient that draws by
+keys of its user by which JAX would draw for all users of a batch is refused (``dpsco_jax._record_keys``).
 
 Cost: one backward pass per item slot of the users in the sample, padding included; memory of the gradients
 of one chunk of users.

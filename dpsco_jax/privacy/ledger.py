@@ -34,6 +34,7 @@ from dpsco_jax.privacy.loss import PrivacyLoss, compose, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 8.0
+_WORDS_OF_KEYS = (2, 4)  # of threefry and philox, and of XLA's generator
 
 
 @functools.partial(
@@ -153,8 +154,9 @@ def privacy_spent(
     - a stage in front of a release in a chain has floating numbers in its state: it remembers raw updates;
     - a ledger is negative or NaN anywhere, so that it is no sum of charges. Of one that was scaled by a
       factor in [0, 1) this cannot be noticed: do no arithmetic on an optimizer state;
-    - two typed keys in the state are equal, so that two transformations draw the same noise, and the
-      difference of what they release has none. Keys that were equal once and have been split differently
+    - two keys in the state are equal, so that two transformations draw the same noise, and the difference of
+      what they release has none. Keys are typed ones and, as files keep them (``jax.random.key_data``),
+      arrays uint32 ``[..., 2]`` or ``[..., 4]``. Keys that were equal once and have been split differently
       often since cannot be told: start every transformation with a key of its own;
     - a ``sampled`` ledger is inside of ``optax.MultiSteps``, which joins the draws of several updates; no
       trust helps.
@@ -280,23 +282,29 @@ def _plain(tree: Any) -> Any:
 
 
 def _keys_differ(tree: Any, shape: tuple[int, ...]) -> Any:
-    """Whether no two typed keys in a tree are equal: for each of a batch if all of them have its shape."""
-    keys = [
-        leaf
-        for leaf in jax.tree.leaves(tree)
-        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    ]
+    """Whether no two keys in a tree are equal: for each of a batch if all of them have its shape."""
     differ = np.full(shape, True)
-    for first, second in itertools.combinations(keys, 2):
-        if first.dtype != second.dtype:
+    for a, b in itertools.combinations(_key_words(tree), 2):
+        if a.shape[-1] != b.shape[-1]:
             continue
-        a, b = (jax.random.key_data(key) for key in (first, second))
-        if first.shape == second.shape == shape:
+        if a.shape[:-1] == b.shape[:-1] == shape:
             differ = differ & (a != b).any(axis=-1)
         else:  # of batches that do not fit, every pair
             a, b = (bits.reshape(-1, bits.shape[-1]) for bits in (a, b))
             differ = differ & (a[:, None] != b[None]).any(axis=-1).all()
     return differ
+
+
+def _key_words(tree: Any) -> list[Any]:
+    """The words of all keys in a tree, typed or, as files keep them, words already: ``[..., 2 or 4]``."""
+    found = []
+    for leaf in jax.tree.leaves(tree):
+        kind, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", ())
+        if kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key):
+            found.append(jax.random.key_data(leaf))
+        elif kind == np.uint32 and shape and shape[-1] in _WORDS_OF_KEYS:
+            found.append(leaf)
+    return found
 
 
 def _is_sum(ledger: Ledger) -> Any:

@@ -5,6 +5,8 @@ from tests.mutation import Fault
 _RECORDS = "_record_keys.py"
 _OF_RECORDS = ("tests/oracles/test_record_keys.py",)
 _OF_KEYS = ("tests/test_keys.py",)
+_LEDGER = "privacy/ledger.py"
+_OF_STATES = ("tests/transforms/test_privatize.py",)
 
 FAULTS = (
     Fault("keys in batches: those of XLA's generator are taken to draw apart", "_keys.py",
@@ -32,4 +34,8 @@ FAULTS = (
           _OF_RECORDS),
     Fault("keys of records: stages in front of a release are not looked at", "transforms/private_chain.py",
           "_record_keys.over_users(lambda", "jax.vmap(lambda", _OF_RECORDS),
+    Fault("equal keys: words of keys are not looked at", _LEDGER,
+          "elif kind == np.uint32 and shape", "elif False and shape", _OF_STATES),
+    Fault("equal keys: words of four are not looked at", _LEDGER,
+          "_WORDS_OF_KEYS = (2, 4)", "_WORDS_OF_KEYS = (2,)", _OF_STATES),
 )  # fmt: skip

@@ -299,6 +299,37 @@ def test_equal_keys_are_told_in_each_lane_of_a_batch():
         assert list(np.isfinite(spent.rdp).all(axis=-1)) == [False, True, False]
 
 
+def _stored(state, impl=None):
+    """As files keep it: keys by their words; by ``impl``, the words typed anew."""
+
+    def words(leaf):
+        if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return np.asarray(leaf)
+        bits = np.asarray(jax.random.key_data(leaf))
+        return bits if impl is None else jax.random.wrap_key_data(bits, impl=impl)
+
+    return jax.tree.map(words, state)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_equal_keys_are_told_by_their_words_too(compiled):
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+    read = jax.jit(privacy.privacy_spent) if compiled else privacy.privacy_spent
+    for impl in ("threefry2x32", "rbg"):
+        for seed, finite in ((0, False), (1, True)):
+            first, second = (jax.random.key(number, impl=impl) for number in (0, seed))
+            with jax.debug_key_reuse(False):
+                state = _two_privatizers(first, second).init(params)
+                halves = state.inner_states
+                one_typed = {"a": halves["a"], "b": _stored(halves["b"])}
+                states = [state._replace(inner_states=one_typed), _stored(state)]
+                if impl == "rbg":  # whose words unsafe_rbg draws the same by
+                    other = {"a": halves["a"], "b": _stored(halves["b"], "unsafe_rbg")}
+                    states.append(state._replace(inner_states=other))
+                for each in states:
+                    assert bool(np.isfinite(read(each).rdp).all()) == finite
+
+
 @pytest.mark.parametrize(("relation", "shareable"), [(REPLACE, False), (ADD_REMOVE, True)])
 def test_poisson_samples_are_shared_where_a_user_comes_or_goes_only(relation, shareable):
     aggregate = transforms.clipped_sum(1.0, relation)

@@ -195,7 +195,7 @@ class GaussianReleases:
     population_size: int = static()
     batch_size: int = static()
     num_steps: int = static()
-    sampling: str = static()
+    sampling: str = static(choices=("fixed", "poisson"))
     noise_multiplier: Number
     delta: Number
     poisson_relation: NeighboringRelation = static(
@@ -205,7 +205,6 @@ class GaussianReleases:
     @property
     def steps(self) -> GaussianSteps:
         """Who takes part in the steps, under which relation, and how many there are."""
-        require_choice("sampling", self.sampling, ("fixed", "poisson"))
         sizes = self.population_size, self.batch_size, self.num_steps
         if self.sampling == "poisson":
             return poisson(*sizes, self.poisson_relation)

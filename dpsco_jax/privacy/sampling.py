@@ -22,12 +22,12 @@ from dpsco_jax._checks import (
     require_whole,
     require_within,
 )
-from dpsco_jax._numerics import Scalar
+from dpsco_jax._numerics import Scalar, array_namespace
 from dpsco_jax.privacy import _kinds, curves
 from dpsco_jax.privacy.curves import _mixture_sum, mixtures, poisson, subsampling
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
-from dpsco_jax.privacy.loss import PrivacyLoss
+from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
 
 
 def _require_sizes(**sizes: Any) -> None:
@@ -138,7 +138,9 @@ class PoissonUsers(NamedTuple):
         self._check()
         require_relation("relation", relation, _kinds.UsersSampled.relations)
         halves = _mixture_sum.halves_of_sensitivity(self.cap, relation)
-        return mixtures.user_sampled_gaussian(noise_multiplier, self.probability, halves)
+        loss = mixtures.user_sampled_gaussian(noise_multiplier, self.probability, halves)
+        # The curve takes halves from 1 on: under REPLACE_SPECIAL those of a cap from 1/2 on.
+        return unbounded_unless(array_namespace(self.cap, loss).asarray(self.cap) >= 1.0, loss)
 
     def gaussian_release(
         self, noise_multiplier: float, relation: NeighboringRelation

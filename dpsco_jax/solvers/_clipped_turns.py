@@ -50,7 +50,7 @@ class Clipped:
     capacity: int = static()
     least: int = static()
     chunk_size: int = static()
-    shift: str = static()
+    shift: str = static(choices=("user", "item", "round"))
     shifted: bool = static()
     releases: _gaussian_turns.GaussianTurn
     draws: Any

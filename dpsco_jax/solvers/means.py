@@ -92,13 +92,10 @@ class Clipped:
     """
 
     chunk_size: int = static()
-    shift: str = static()
+    shift: str = static(choices=("user", "item", "round"))
     releases: GaussianReleases
     clip_norm: Number
     smoothing_radius: Number
-
-    def __post_init__(self) -> None:
-        _checks.require_choice("shift", self.shift, ("user", "item", "round"))
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost; infinite for no clip norm or no noise. Numbers may be traced."""
@@ -164,10 +161,6 @@ class ClippedItems:
     clip_norm: Number
     noise_multiplier: Number
 
-    def __post_init__(self) -> None:
-        # Whatever else is claimed, all items take part: no other scheme is drawn here.
-        _checks.require_instance("scheme", self.scheme, FullBatch | WithReplacement)
-
     def work_for(self, num_users: int, item: _costs.Item) -> Work:
         """What one release costs; of all items of so many users, or of those that are drawn."""
         drawn = getattr(self.scheme, "num_draws", num_users * item.slots)
@@ -219,14 +212,11 @@ class OutlierRemoved:
 
     chunk_size: int = static()
     reach: float = static()
-    shift: str = static()
+    shift: str = static(choices=("item", "round"))
     releases: ConcentratedReleases
     score_radius: Number
     clip_norm: Number
     smoothing_radius: Number
-
-    def __post_init__(self) -> None:
-        _checks.require_choice("shift", self.shift, ("item", "round"))
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost, whenever a test fails; infinite for no radius. Numbers may be traced."""

@@ -1,4 +1,4 @@
-"""Edits of plans, and accounts of what an edited plan runs, for ``tests/solvers/test_edited_plans.py``.
+"""Edits of plans, and accounts of what an edited plan runs, for the tests of ``tests/solvers``.
 
 An account knows nothing of the package's curves: a lower bound on ε by a pair of data sets, or what the
 theorem for tested means says of their values, by NumPy and SciPy from threshold, kept level, test and noise.
@@ -7,9 +7,12 @@ theorem for tested means says of their values, by NumPy and SciPy from threshold
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from dp_accounting import NeighboringRelation
 from scipy import special, stats
 
 FACTORS = (10.0, 0.1, math.nan, -1.0)
@@ -76,6 +79,93 @@ def _resized(node, name, change):
         return dataclasses.replace(node, **{head: _resized(value, rest, change)})
     new = tuple(map(change, value)) if isinstance(value, tuple) else change(value)
     return dataclasses.replace(node, **{head: new})
+
+
+_NO_NUMBER = (math.nan, -1, "1", None, True)
+_KINDS = {
+    int: (2.5, *_NO_NUMBER),
+    float: _NO_NUMBER,
+    bool: (7, "yes", None),
+    str: ("nonsense", 7, None),
+    NeighboringRelation: ("REPLACE_ONE", 7, None),
+}
+_ENDS = {int: (0,), float: (0.0, math.inf)}
+_MAY_BE_MISSING = {"smoothness", "intercept", "outputs", "columns_per_row", "row_bound"}
+# For readers, any text will do; a set by another name is none that ``solve`` runs on.
+_TEXT = {"title", "remarks", "premises", "omitted", "set_name"}
+
+
+class StaticEdit(NamedTuple):
+    """One static value of a plan, or of what it holds, that is replaced by another one.
+
+    Attributes:
+        label: where it is, and by what it is replaced.
+        name: of the field.
+        another_kind: whether the new value is none that such a field can have; else it is 0 or infinite.
+        make: gives the plan, or refuses.
+    """
+
+    label: str
+    name: str
+    another_kind: bool
+    make: Callable[[], Any]
+
+
+def edited_statics(plan):
+    """Every static value of a plan, at any depth, by values of other kinds, by 0 and by infinity.
+
+    The fields of named tuples are edited as well, of tuples and of parts the first entry.
+    """
+    for path, value in _statics(plan):
+        *_, name = (step for step in path if isinstance(step, str))
+        where = ".".join(map(str, path))
+        kind = next((kind for kind in _KINDS if type(value) is kind), None)
+        if kind is None and value is not None and not isinstance(value, NeighboringRelation):
+            continue  # of a class of its own, such as a scheme
+        kind = NeighboringRelation if isinstance(value, NeighboringRelation) else kind
+        bad = _KINDS.get(kind, (object(),))
+        if name in _TEXT or "remarks" in path or "premises" in path:
+            bad = (7, None)
+        if name in _MAY_BE_MISSING:
+            bad = tuple(new for new in bad if new is not None)
+        for another_kind, values in ((True, bad), (False, _ENDS.get(kind, ()))):
+            for new in values:
+                yield StaticEdit(
+                    f"{where} = {new!r}",
+                    name,
+                    another_kind,
+                    lambda path=path, new=new: _with(plan, path, new),
+                )
+
+
+def _statics(node, path=(), inside=False):
+    """(path, value) of static fields; paths are names of fields and places in tuples."""
+    if hasattr(node, "_fields"):
+        for name in node._fields if inside else ():
+            yield from _statics(getattr(node, name), (*path, name), True)
+    elif dataclasses.is_dataclass(node):
+        for field in dataclasses.fields(node):
+            static = inside or field.metadata.get("static", False)
+            yield from _statics(getattr(node, field.name), (*path, field.name), static)
+    elif isinstance(node, tuple):
+        for place, part in list(enumerate(node))[:1]:
+            yield from _statics(part, (*path, place), inside)
+    elif inside:
+        yield path, node
+
+
+def _with(node, path, new):
+    if not path:
+        return new
+    step, *rest = path
+    if isinstance(step, int):
+        return (*node[:step], _with(node[step], rest, new), *node[step + 1 :])
+    changed = {step: _with(getattr(node, step), rest, new)}
+    return (
+        node._replace(**changed)
+        if hasattr(node, "_fields")
+        else dataclasses.replace(node, **changed)
+    )
 
 
 def least_epsilon(curve, delta):

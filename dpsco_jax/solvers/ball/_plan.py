@@ -46,10 +46,10 @@ class Plan:
         target_weight: A at which accuracy ε is certified.
     """
 
-    search: str = static()
+    search: str = static(choices=SEARCHES)
     reuse: bool = static()
     num_iterations: int = static()
-    max_searches: int = static()
+    max_searches: int = static(least=0)
     lipschitz: Number
     distance: Number
     ball_radius: Number

@@ -63,7 +63,7 @@ class Plan:
         smoothing_radius: ρ; 0 for SGD.
     """
 
-    method: str = static()
+    method: str = static(choices=METHODS)
     dim: int = static()
     num_rounds: int = static()
     batch_size: int = static()

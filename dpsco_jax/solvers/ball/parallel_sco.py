@@ -72,8 +72,8 @@ class Plan:
             its answer is reused.
     """
 
-    oracle: str = static()
-    constants: str = static()
+    oracle: str = static(choices=ORACLES)
+    constants: str = static(choices=CONSTANTS)
     dim: int = static()
     search_runs: int = static()
     lipschitz: Number

@@ -36,7 +36,7 @@ class _Turn:
         inside: numbers of the plan, or of the places of the parts inside of it.
     """
 
-    composition: str = static()
+    composition: str = static(choices=("parallel", "sequential", ""))
     center_share: Number
     inside: Any
 

@@ -84,7 +84,7 @@ class Plan(MadeFor):
     title: str = static()
     num_users: int = static()
     on_blocks: bool = static()
-    composition: str = static()
+    composition: str = static(choices=("parallel", "sequential"))
     remarks: tuple[tuple[str, str], ...] = static()
     premises: tuple[str, ...] = static()
     parts: Any
@@ -117,8 +117,7 @@ class Plan(MadeFor):
         )
 
     def __post_init__(self) -> None:
-        _checks.require_choice("composition", self.composition, ("parallel", "sequential"))
-        if not _checks.require_flag("on_blocks", self.on_blocks):
+        if not self.on_blocks:
             # Parts on the same users compose in sequence, whatever else is claimed.
             _checks.require_choice("composition", self.composition, ("sequential",))
         # JAX may build a plan of placeholders, in whose place it has no parts.

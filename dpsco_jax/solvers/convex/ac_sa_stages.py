@@ -61,7 +61,7 @@ class Stages:
         excess_bound: proven bound on the expected gap at the end.
     """
 
-    policy: str = static()
+    policy: str = static(choices=POLICIES)
     lengths: tuple[int, ...] = static()
     smoothness: Number
     strong_convexity: Number

@@ -50,9 +50,9 @@ class UnitPlan(MadeFor):
     dim: int = static()
     num_steps: int = static()
     batch_size: int = static()
-    sampling: str = static()
-    relation: str = static()
-    protects: str = static()
+    sampling: str = static(choices=_releases.SAMPLING)
+    relation: str = static(choices=tuple(_releases.RELATIONS))
+    protects: str = static(choices=_releases.PROTECTS)
     cap: float = static()
     chunk_size: int = static()
     noise_multiplier: Number

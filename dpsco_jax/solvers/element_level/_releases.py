@@ -59,9 +59,9 @@ class ElementReleases:
     elements_per_user: int = static()
     batch_size: int = static()
     num_steps: int = static()
-    sampling: str = static()
-    relation_name: str = static()
-    protects: str = static()
+    sampling: str = static(choices=SAMPLING)
+    relation_name: str = static(choices=tuple(RELATIONS))
+    protects: str = static(choices=PROTECTS)
     cap: float = static()
     noise_multiplier: Number
     delta: Number

@@ -78,13 +78,8 @@ class Plan(UnitPlan):
         averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
     """
 
-    step_decay: str = static()
-    averaging: str = static()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _checks.require_choice("step_decay", self.step_decay, STEP_DECAYS)
-        _checks.require_choice("averaging", self.averaging, tuple(_averaged_steps.DECAY))
+    step_decay: str = static(choices=STEP_DECAYS)
+    averaging: str = static(choices=tuple(_averaged_steps.DECAY))
 
     def __str__(self) -> str:
         return plans.describe("element-level DP-SGD", self, self.remarks())

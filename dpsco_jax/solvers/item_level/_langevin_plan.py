@@ -94,7 +94,7 @@ class Plan(MadeFor):
     items_per_user: int = static()
     dim: int = static()
     num_steps: int = static()
-    precision: str = static()
+    precision: str = static(choices=PRECISIONS)
     chunk_size: int = static()
     radius: float = static()
     proven_for: Constants = static()

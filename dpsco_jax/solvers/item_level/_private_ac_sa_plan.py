@@ -47,7 +47,7 @@ class Plan(ByMean):
     dim: int = static()
     num_steps: int = static()
     batch_size: int = static()
-    constants: str = static()
+    constants: str = static(choices=("tight", "paper"))
     smoothed: bool = static()
     chunk_size: int = static()
     noise_multiplier: Number

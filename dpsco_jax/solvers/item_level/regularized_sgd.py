@@ -90,9 +90,9 @@ class Plan(ByMean):
     num_users: int = static()
     dim: int = static()
     num_steps: int = static()
-    sampling: str = static()
+    sampling: str = static(choices=_SAMPLING)
     rank: int = static()
-    risk: str = static()
+    risk: str = static(choices=schedule.RISKS)
     chunk_size: int = static()
     noise_multiplier: Number
     clip_norm: Number
@@ -101,10 +101,6 @@ class Plan(ByMean):
     epsilon: Number
     delta: Number
     excess_bound: Number
-
-    def __post_init__(self) -> None:
-        _checks.require_choice("sampling", self.sampling, _SAMPLING)
-        _checks.require_choice("risk", self.risk, schedule.RISKS)
 
     @property
     def batch_size(self) -> int:

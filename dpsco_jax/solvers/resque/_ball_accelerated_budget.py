@@ -55,10 +55,10 @@ class Plan(MadeFor):
     num_users: int = static()
     dim: int = static()
     num_queries: int = static()
-    sampling: str = static()
-    prox: str = static()
+    sampling: str = static(choices=SAMPLINGS)
+    prox: str = static(choices=("plain", "mlmc", "mlmc_extended"))
     search_runs: int = static()
-    max_level: int = static()
+    max_level: int = static(least=0)
     prox_levels: tuple[tuple[int, ...], ...] = static()
     proven: accounting.Proven | None = static()
     outer: Any
@@ -101,16 +101,14 @@ class Plan(MadeFor):
     @property
     def kinds(self) -> tuple[tuple[int, float, bool], ...]:
         """(queries, β over that of level 0, with replacement) of a strongly convex call at each level."""
-        sampling = _checks.require_choice("sampling", self.sampling, SAMPLINGS)
         queries = _checks.require_integer("num_queries", self.num_queries, 4)
-        max_level = _checks.require_integer("max_level", self.max_level, 0)
         return tuple(
             (
                 queries << j,
                 2.0 ** (-j / 2),
-                sampling == "with_replacement" or queries << j > self.num_users,
+                self.sampling == "with_replacement" or queries << j > self.num_users,
             )
-            for j in range(max_level + 1)
+            for j in range(self.max_level + 1)
         )
 
     @property

@@ -12,7 +12,7 @@ Cost: about a second for each size of call, once in a process.
 
 import math
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.solvers import _costs, plans
@@ -56,8 +56,8 @@ class Plan(MadeFor):
     num_users: int = static()
     dim: int = static()
     num_queries: int = static()
-    method: str = static()
-    sampling: str = static()
+    method: str = static(choices=METHODS)
+    sampling: str = static(choices=SAMPLINGS)
     constant: float = static()
     proven: accounting.Proven | None = static()
     ball_radius: Number
@@ -77,7 +77,6 @@ class Plan(MadeFor):
     def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
         """The same for another β and ρ/r."""
         call = self.call_at(beta, radius_ratio)
-        _checks.require_choice("method", self.method, METHODS)
         return [(call, 1)] if self.method == "localized" else accounting.strongly_convex_calls(call)
 
     @property
@@ -87,13 +86,12 @@ class Plan(MadeFor):
 
     def call_at(self, beta: float, radius_ratio: float) -> ResqueCall:
         """The same for another β and ρ/r."""
-        sampling = _checks.require_choice("sampling", self.sampling, SAMPLINGS)
         return ResqueCall(
             self.num_queries,
             beta,
             radius_ratio * accounting.ROUNDED_RATIO,
             self.num_users,
-            sampling == "with_replacement",
+            self.sampling == "with_replacement",
         )
 
     @property

@@ -71,8 +71,8 @@ class Plan(MadeFor):
         base: level 0; its ``proven`` is for the whole run, its own loss and certificate for a single call.
     """
 
-    prox: str = static()
-    max_level: int = static()
+    prox: str = static(choices=PROXES)
+    max_level: int = static(least=0)
     drawn: tuple[int, ...] = static()
     base: Any
 

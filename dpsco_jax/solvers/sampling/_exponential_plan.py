@@ -28,6 +28,7 @@ from dpsco_jax.solvers.sampling._exponential_chain import TOLERANCE, Chain, vari
 from dpsco_jax.solvers.work import Work
 
 REPLACE = NeighboringRelation.REPLACE_ONE
+ROUTES = ("grid", "linear", "chain")
 _UP = 1.0 + 2.0**-30
 _FURTHEST = 700.0
 _MANY = 10**9  # cells, of which centres are as far out as the set
@@ -60,7 +61,7 @@ class Plan(MadeFor):
     num_users: int = static()
     dim: int = static()
     lipschitz: float = static()
-    route: str = static()
+    route: str = static(choices=ROUTES)
     ball: bool = static()
     cells: int = static()
     chain: Chain | None = static()

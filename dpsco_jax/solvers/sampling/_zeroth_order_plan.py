@@ -28,6 +28,7 @@ from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.solvers import _costs, plans
 from dpsco_jax.solvers._made_for import MadeFor
 from dpsco_jax.solvers.sampling import _llt_numbers as llt
+from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
 from dpsco_jax.solvers.sampling._llt_numbers import Numbers, Setting
 from dpsco_jax.solvers.sampling._llt_transform import Transform, transform
 from dpsco_jax.solvers.work import Work
@@ -68,6 +69,9 @@ class Plan(MadeFor):
     epsilon: Number
     delta: Number
     excess_bound: Number
+
+    def __post_init__(self) -> None:
+        constants.exponent(self.norm)
 
     @property
     def num_users(self) -> int:

@@ -52,13 +52,12 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _made_for
 from dpsco_jax.solvers.sampling import _cells, _exponential_chain
-from dpsco_jax.solvers.sampling._exponential_plan import Plan
+from dpsco_jax.solvers.sampling._exponential_plan import ROUTES, Plan
 from dpsco_jax.solvers.sampling._precision import require_x64
 from dpsco_jax.solvers.solution import Solution, Status
 
 __all__ = ["Plan", "plan", "solve"]
 
-ROUTES = ("grid", "linear", "chain")
 _MOST_CELLS = {1: 2**14, 2: 2**8}  # that are taken unasked
 _CELLS = 2**20  # of an axis that are ever taken, and of a grid in all 2^24
 _LINEAR_CELLS = 2**10
@@ -175,7 +174,6 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     require_x64("exponential_mechanism")
-    _checks.require_choice("plan.route", plan.route, ROUTES)
     plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
     lower, upper = plan.lower, plan.upper
     _checks.require(lower.shape == (plan.dim,), "plan.lower", lower.shape, "of shape (plan.dim,)")

@@ -54,7 +54,7 @@ class Plan(MadeFor):
     dim: int = static()
     num_steps: int = static()
     batch_size: int | None = static()
-    constants: str = static()
+    constants: str = static(choices=("tight", "paper"))
     chunk_size: int = static()
     noise_multiplier: Number
     clip_norm: Number

@@ -11,7 +11,6 @@ Cost: none.
 import math
 from typing import Any
 
-from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases
@@ -51,9 +50,9 @@ class Plan(ByMean):
 
     items_per_user: int = static()
     dim: int = static()
-    constants: str = static()
-    smoothing: str = static()
-    on_halt: str = static()
+    constants: str = static(choices=("tight", "paper"))
+    smoothing: str = static(choices=SMOOTHING)
+    on_halt: str = static(choices=("start", "average"))
     chunk_size: int = static()
     reach: float = static()
     releases: Any
@@ -71,7 +70,6 @@ class Plan(ByMean):
 
     def __post_init__(self) -> None:
         _planning.require_replacement(self.releases)
-        _checks.require_choice("smoothing", self.smoothing, SMOOTHING)
 
     @property
     def num_users(self) -> int:

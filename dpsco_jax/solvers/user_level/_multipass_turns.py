@@ -32,7 +32,7 @@ from dpsco_jax.solvers.user_level._multipass_plan import Plan
 class _Turn:
     """The numbers of a block, or of all."""
 
-    on_halt: str = static()
+    on_halt: str = static(choices=("start", "average"))
     mean: _mean_turns.Turn
     num_steps: Number
     step_size: Number

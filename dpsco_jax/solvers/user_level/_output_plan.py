@@ -90,7 +90,7 @@ class Plan(MadeFor):
     items_per_user: int = static()
     dim: int = static()
     num_steps: int = static()
-    constants: str = static()
+    constants: str = static(choices=("tight", "paper"))
     chunk_size: int = static()
     proven_for: Constants = static()
     noise_multiplier: Number

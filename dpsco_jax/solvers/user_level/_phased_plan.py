@@ -82,7 +82,7 @@ class Plan(MadeFor):
     items_per_user: int = static()
     dim: int = static()
     group_users: tuple[int, ...] = static()
-    constants: str = static()
+    constants: str = static(choices=("tight", "paper"))
     clipped: tuple[bool, ...] = static()
     reaches: tuple[float, ...] = static()
     releases: Any
@@ -100,8 +100,7 @@ class Plan(MadeFor):
     def __post_init__(self) -> None:
         _planning.require_replacement(self.releases)
         phases = len(self.group_users)
-        fits = len(self.clipped) == phases and all(isinstance(x, bool) for x in self.clipped)
-        _checks.require(fits, "clipped", self.clipped, f"{phases} of True, False")
+        _checks.require(len(self.clipped) == phases, "clipped", self.clipped, f"{phases} of True, False")
 
     @property
     def num_groups(self) -> int:

@@ -33,6 +33,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _costs, first_order, means
+from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.work import Work
 
@@ -52,7 +53,7 @@ class Phase:
         regularization: λ of the term (λ/2)·‖θ - start‖².
     """
 
-    method: str = static()
+    method: str = static(choices=gradient_descent.METHODS)
     chunk_size: int = static()
     releases: WinsorizedReleases
     step_sizes: Number

@@ -69,7 +69,7 @@ class Plan(_sequence.OnBlocks, MadeFor):
     """
 
     num_users: int = static()
-    constants: str = static()
+    constants: str = static(choices=("tight", "paper"))
     parts: Any
     epsilon: Number
     delta: Number

@@ -85,7 +85,7 @@ class Plan(ByMean):
     num_steps: int = static()
     batch_size: int = static()
     relation: NeighboringRelation = static()
-    averaging: str = static()
+    averaging: str = static(choices=tuple(_averaged_steps.DECAY))
     chunk_size: int = static()
     noise_multiplier: Number
     clip_norm: Number
@@ -93,9 +93,6 @@ class Plan(ByMean):
     epsilon: Number
     delta: Number
     excess_bound: Number
-
-    def __post_init__(self) -> None:
-        _checks.require_choice("averaging", self.averaging, tuple(_averaged_steps.DECAY))
 
     @property
     def mean(self) -> SampledItems:

@@ -62,12 +62,8 @@ class Plan(sgd.Plan):
         momentum: β.
     """
 
-    step_decay: str = static()
+    step_decay: str = static(choices=_STEP_DECAYS)
     momentum: Number
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _checks.require_choice("step_decay", self.step_decay, _STEP_DECAYS)
 
     def __str__(self) -> str:
         return plans.describe("user-level DP-SGD with momentum", self)

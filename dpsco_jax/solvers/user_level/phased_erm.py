@@ -70,8 +70,8 @@ class Plan(_sequence.OnBlocks, MadeFor):
 
     num_users: int = static()
     items_per_user: int = static()
-    split: str = static()
-    constants: str = static()
+    split: str = static(choices=("equal", "geometric"))
+    constants: str = static(choices=("tight", "paper"))
     parts: Any
     epsilon: Number
     delta: Number

@@ -80,8 +80,8 @@ class Plan(ByMean):
     dim: int = static()
     num_steps: int = static()
     batch_size: int = static()
-    sampling: str = static()
-    averaging: str = static()
+    sampling: str = static(choices=_SAMPLING)
+    averaging: str = static(choices=tuple(_averaged_steps.DECAY))
     chunk_size: int = static()
     noise_multiplier: Number
     clip_norm: Number
@@ -92,10 +92,6 @@ class Plan(ByMean):
     poisson_relation: NeighboringRelation = static(
         default=NeighboringRelation.ADD_OR_REMOVE_ONE, kw_only=True
     )
-
-    def __post_init__(self) -> None:
-        _checks.require_choice("sampling", self.sampling, _SAMPLING)
-        _checks.require_choice("averaging", self.averaging, tuple(_averaged_steps.DECAY))
 
     @property
     def mean(self) -> means.Clipped:

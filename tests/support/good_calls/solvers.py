@@ -386,7 +386,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.user_level.winsorized_erm.plan": {
         **_asked(),
         "problem": _PROBLEM(PROBLEM),
-        "method": kinds.CHOICE("gradient"),
+        "method": kinds.CHOICE.but(None)("convex"),
     },
     "solvers.user_level.multipass_sgd.plan": _asked(),
     "solvers.user_level.phased_erm.plan": _asked(),

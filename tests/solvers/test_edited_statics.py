@@ -55,10 +55,24 @@ def test_releases_are_of_a_relation_whether_or_not_it_applies(sampling):
             dataclasses.replace(made, poisson_relation=relation)
 
 
+def _zeroth_order():
+    positional, named = public.good_call("solvers.sampling.zeroth_order.plan")
+    return public.public_functions()["solvers.sampling.zeroth_order.plan"](*positional, **named)
+
+
+@pytest.mark.parametrize("name", ["farthest", "start_norm", "feature_bound"])
+def test_lengths_without_end_cost_infinity(name):
+    with jax.enable_x64(True), np.errstate(invalid="ignore"):
+        plan = _zeroth_order()
+        edited = dataclasses.replace(plan, setting=plan.setting._replace(**{name: np.inf}))
+        assert edited.draws
+        assert np.isinf(privacy.epsilon(edited.loss(), 1e-3))
+        assert np.isinf(edited.certificate().epsilon)
+
+
 def test_a_norm_that_is_none_is_refused():
     with jax.enable_x64(True):
-        positional, named = public.good_call("solvers.sampling.zeroth_order.plan")
-        plan = public.public_functions()["solvers.sampling.zeroth_order.plan"](*positional, **named)
+        plan = _zeroth_order()
         for norm in (np.nan, -1.0, np.inf, 0.0):
             with pytest.raises(ValueError, match="norm must be"):
                 dataclasses.replace(plan, norm=norm)

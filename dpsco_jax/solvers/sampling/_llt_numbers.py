@@ -93,7 +93,9 @@ class Setting(NamedTuple):
 
     @property
     def label_bound(self) -> float:
-        """A power of two beyond all margins of a run, at which labels are cut."""
+        """A power of two beyond all margins of a run, at which labels are cut; infinite if these are."""
+        if math.isinf(self.largest_margin):
+            return math.inf
         return 2.0 ** math.ceil(math.log2(max(1.0, 2.0 * self.largest_margin)))
 
     @property

@@ -239,12 +239,29 @@ def require_key(key: Any, name: str = "key") -> None:
     require(typed, name, key, "a single typed key (jax.random.key)")
 
 
-def require_mask(name: str, mask: Any, shape: tuple[int, ...] | None = None) -> None:
-    """Raise ``ValueError`` unless the value is an array of booleans, of the given shape if there is one."""
+def require_mask(name: str, mask: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """The mask, as ``of_true_and_false`` makes it, which is what counts from here on.
+
+    Raises:
+        ValueError: the value is no array of booleans, or not of the given shape if there is one.
+    """
     dtype = getattr(mask, "dtype", None)
     sized = "" if shape is None else f" of shape {shape}"
     if dtype != np.bool_ or (shape is not None and mask.shape != shape):
         require(False, name, described(mask), f"an array of booleans{sized}")
+    return of_true_and_false(mask)
+
+
+def of_true_and_false(mask: Any) -> Any:
+    """The array of booleans, in bytes that are 0 and 1; it may be traced.
+
+    Booleans that were made of somebody's memory, as of bytes that are viewed as booleans, may hold other
+    bytes. To NumPy all but 0 are true; a compiled program counts a byte of 2 as two in one place and as none
+    in another.
+    """
+    if isinstance(mask, jax.Array):
+        return mask.astype(jnp.uint8) != 0
+    return np.asarray(mask).view(np.uint8) != 0
 
 
 def require_real_leaves(name: str, tree: Any) -> None:

@@ -23,11 +23,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dpsco_jax import _device_sums, _sums
+from dpsco_jax import _checks, _device_sums, _sums
 
 USERS = "users"
 
@@ -136,24 +136,8 @@ def here(tree: Any) -> Any:
 
 
 def solver(function: Function) -> Function:
-    """``automatic`` for ``solve(key, plan, objective, data, ...)``, with a mask of true and false.
-
-    A JAX array of booleans may hold other bytes than 0 and 1, if it was made of somebody's memory. A
-    compiled program counts a byte of 2 as two in one place and as none in another: from here on it is one,
-    as in NumPy.
-    """
-    place = list(inspect.signature(function).parameters).index("data")
-    inside = automatic(function, "data")
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if place < len(args):
-            args = (*args[:place], _of_true_and_false(args[place]), *args[place + 1 :])
-        elif "data" in kwargs:
-            kwargs = {**kwargs, "data": _of_true_and_false(kwargs["data"])}
-        return inside(*args, **kwargs)
-
-    return cast(Function, wrapped)
+    """``automatic`` for ``solve(key, plan, objective, data, ...)``."""
+    return automatic(function, "data")
 
 
 def automatic(
@@ -161,7 +145,8 @@ def automatic(
 ) -> Function:
     """The function, made to take arguments that lie on a mesh with explicit axes: automatic ones inside.
 
-    Without such arguments it is called as it is.
+    Without such arguments it is called as it is. What has a mask beside its users (``UserData``) has one of
+    true and false inside, whatever its bytes (``_checks.of_true_and_false``).
 
     Args:
         function: of arrays, with closures over none that lie on a mesh with explicit axes.
@@ -173,6 +158,10 @@ def automatic(
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if place < len(args):
+            args = (*args[:place], _of_true_and_false(args[place]), *args[place + 1 :])
+        elif data in kwargs:
+            kwargs = {**kwargs, data: _of_true_and_false(kwargs[data])}
         mesh = next((m for m in map(_mesh_of, jax.tree.leaves((args, kwargs))) if m), None)
         if mesh is None:
             return function(*args, **kwargs)
@@ -228,9 +217,9 @@ def like(tree: Any, others: Any) -> Any:
 
 def _of_true_and_false(data: Any) -> Any:
     mask = getattr(data, "mask", None)
-    if not isinstance(mask, jax.Array) or mask.dtype != bool or not hasattr(data, "_replace"):
+    if getattr(mask, "dtype", None) != np.bool_ or not hasattr(data, "_replace"):
         return data
-    return data._replace(mask=mask.astype(jnp.uint8) != 0)
+    return data._replace(mask=_checks.of_true_and_false(mask))
 
 
 def _on_devices(spread: Spread, on_device: Any, out: PartitionSpec, rows: Any, *others: Any) -> Any:

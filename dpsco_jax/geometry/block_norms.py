@@ -32,7 +32,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
+from dpsco_jax._checks import (
+    of_true_and_false,
+    require,
+    require_mask,
+    require_positive,
+    require_real_leaves,
+)
 
 _RUN = 4096
 _OTHER_ROUNDINGS = 16.0
@@ -112,7 +118,7 @@ def _checked(values: Float[Array | np.ndarray, "entries"], starts: ArrayLike) ->
 
 
 def _first(starts: Bool[Array | np.ndarray, "entries"]) -> Bool[Array, "entries"]:
-    return jnp.asarray(starts).at[0].set(True)
+    return jnp.asarray(of_true_and_false(starts)).at[0].set(True)
 
 
 def _blocks(values: Array, starts: Bool[Array | np.ndarray, "entries"]) -> _Blocks:

@@ -52,7 +52,7 @@ def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"])
 
 def split_sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
     """``sum_of_clipped`` in two parts: every leaf is a ``_sums.Split``."""
-    require_mask("counted", counted)
+    counted = require_mask("counted", counted)
     require_real_leaves("rows", rows)
     spread = _spread.found(rows)
     if spread is None:

@@ -53,7 +53,7 @@ def frequencies(
     num_categories = require_integer("num_categories", num_categories, 1)
     require_integers("categories", categories)
     if mask is not None:
-        require_mask("mask", mask, categories.shape)
+        mask = require_mask("mask", mask, categories.shape)
     categories = jnp.asarray(categories)
     counted = (categories >= 0) & (categories < num_categories)
     counted &= True if mask is None else jnp.asarray(mask)

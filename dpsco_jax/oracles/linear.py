@@ -41,6 +41,7 @@ from dpsco_jax._checks import (
     require_count,
     require_given,
     require_instance,
+    require_mask,
     require_nonnegative,
     require_positive,
 )
@@ -103,7 +104,9 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
         labels.shape == slots, "labels", labels.shape, f"of shape [users, items] = {list(slots)}"
     )
     users, items = slots
-    present = jnp.ones((users, items), bool) if data.mask is None else jnp.asarray(data.mask)
+    present = jnp.ones((users, items), bool)
+    if data.mask is not None:
+        present = jnp.asarray(require_mask("data.mask", data.mask, slots))
     count = items_per_user(data).astype(jnp.int32)
     weights = jnp.where(present, 1.0 / jnp.maximum(count, 1)[:, None], 0.0)
     if isinstance(features, OneHot):

@@ -32,6 +32,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from dpsco_jax._checks import (
+    of_true_and_false,
     require_callable,
     require_count,
     require_each,
@@ -198,6 +199,8 @@ def sampled_user_gradient(objective: Objective, data: UserData) -> BatchGradient
     loss = user_loss(objective)
     at_point = _convolutions.kept_apart(jax.grad(loss), loss)
     users = num_users(data)
+    if data.mask is not None:
+        data = data._replace(mask=of_true_and_false(data.mask))
 
     def one_query(key: jax.Array, point: jax.Array) -> Any:
         user = jax.random.randint(key, (), 0, users)

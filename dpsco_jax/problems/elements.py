@@ -50,6 +50,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from dpsco_jax._checks import (
+    of_true_and_false,
     require,
     require_choice,
     require_instance,
@@ -111,7 +112,7 @@ def elements_of_users(data: ElementData) -> Int[Array, "users"]:
     users, slots, items = _shape(data)
     if data.mask is None:
         return jnp.full(users, slots if items else 0, jnp.int32)
-    return jnp.sum(jnp.any(data.mask, axis=2), axis=1, dtype=jnp.int32)
+    return jnp.sum(jnp.any(of_true_and_false(data.mask), axis=2), axis=1, dtype=jnp.int32)
 
 
 def as_units(data: ElementData) -> UserData:
@@ -128,7 +129,8 @@ def as_units(data: ElementData) -> UserData:
     def flat(leaf: Any) -> Any:
         return leaf.reshape(users * slots, *leaf.shape[2:])
 
-    return UserData(jax.tree.map(flat, data.items), None if data.mask is None else flat(data.mask))
+    mask = None if data.mask is None else flat(of_true_and_false(data.mask))
+    return UserData(jax.tree.map(flat, data.items), mask)
 
 
 def element_loss(objective: Objective) -> Callable[[PyTree, PyTree, Any], Any]:
@@ -162,8 +164,9 @@ def mean_element_loss(objective: Objective) -> Callable[[PyTree, ElementData], A
 
     def loss(params: PyTree, data: ElementData) -> Float[Array, ""]:
         _shape(data)
-        axes = (None, 0, None if data.mask is None else 0)
-        losses = jax.vmap(one_user, in_axes=axes)(params, data.items, data.mask)
+        mask = None if data.mask is None else of_true_and_false(data.mask)
+        axes = (None, 0, None if mask is None else 0)
+        losses = jax.vmap(one_user, in_axes=axes)(params, data.items, mask)
         return jnp.mean(losses) + objective.regularizer(params)
 
     return loss
@@ -223,7 +226,7 @@ def from_rows(
     element = _checked_elements(elements, users.shape, num_elements)
     everyone, position = _members(users, members)
     kept = np.ones(len(users), bool) if kept is None else np.asarray(kept)
-    require_mask("kept", kept, users.shape)
+    kept = require_mask("kept", kept, users.shape)
 
     seed = np.asarray(jax.random.key_data(key)).tolist()
     chosen = np.flatnonzero(kept)

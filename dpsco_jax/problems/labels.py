@@ -102,8 +102,7 @@ def check_labels(objective: Any, data: Any) -> None:
     require(label is not None, "data.items", type(data.items).__name__, "Example items with labels")
     label = np.asarray(label)
     if data.mask is not None:
-        require_mask("data.mask", np.asarray(data.mask), label.shape)
-        label = label[np.asarray(data.mask)]
+        label = label[require_mask("data.mask", np.asarray(data.mask), label.shape)]
     require(label.dtype.kind in "biuf", "data.items.label", label.dtype, str(expected))
     value = label.astype(np.float64)
     good = np.isfinite(value) & (value >= expected.low) & (value <= expected.high)

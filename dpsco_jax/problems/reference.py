@@ -20,7 +20,13 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from dpsco_jax._checks import require_count, require_each, require_instance, require_positive
+from dpsco_jax._checks import (
+    of_true_and_false,
+    require_count,
+    require_each,
+    require_instance,
+    require_positive,
+)
 from dpsco_jax.problems.objective import Objective, OneHot, bounded_row, row_values
 from dpsco_jax.problems.users import UserData
 
@@ -142,7 +148,9 @@ def sparse_rows(
     if objective.linear_model is None:
         raise ValueError(f"objective must have a linear_model, got {objective!r}")
     bound = objective.linear_model.feature_bound
-    mask = np.ones(labels.shape, bool) if data.mask is None else np.asarray(data.mask)
+    mask = np.ones(labels.shape, bool)
+    if data.mask is not None:
+        mask = np.asarray(of_true_and_false(data.mask))
     counts = mask.sum(axis=1)
     users, _ = np.nonzero(mask)
     weights = 1.0 / (len(mask) * counts[users])

@@ -173,7 +173,7 @@ def from_rows(
     users = checked_users(users)
     rows = checked_rows(rows, users)
     kept = np.ones(len(users), bool) if kept is None else np.asarray(kept)
-    require_mask("kept", kept, users.shape)
+    kept = require_mask("kept", kept, users.shape)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     found = places(seed, users, kept, max_items_per_user, keep, order)
 

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from dpsco_jax import _effects
 from dpsco_jax._checks import (
+    of_true_and_false,
     require,
     require_instance,
     require_integers,
@@ -126,8 +127,7 @@ def items_per_user(data: UserData) -> Int[Array, "users"]:
     slots = jax.tree.leaves(data.items)[0].shape[:2]
     if data.mask is None:
         return jnp.full(*slots)
-    require_mask("data.mask", data.mask, slots)
-    return jnp.sum(data.mask, axis=1, dtype=jnp.int32)
+    return jnp.sum(require_mask("data.mask", data.mask, slots), axis=1, dtype=jnp.int32)
 
 
 def padding_waste(data: UserData) -> float:
@@ -137,7 +137,9 @@ def padding_waste(data: UserData) -> float:
         ValueError: ``data`` is no ``UserData``.
     """
     require_instance("data", data, UserData)
-    return 0.0 if data.mask is None else 1.0 - float(np.mean(np.asarray(data.mask)))
+    if data.mask is None:
+        return 0.0
+    return 1.0 - float(np.mean(np.asarray(of_true_and_false(data.mask))))
 
 
 def subset(data: UserData, indices: Int[Array | np.ndarray, "chosen"]) -> UserData:
@@ -210,8 +212,9 @@ def mean_loss(objective: Objective) -> Callable[[PyTree, UserData], Any]:
     one_user = user_loss(objective)
 
     def loss(params: PyTree, data: UserData) -> Float[Array, ""]:
-        axes = (None, 0, None if data.mask is None else 0)
-        losses = jax.vmap(one_user, in_axes=axes)(params, data.items, data.mask)
+        mask = None if data.mask is None else of_true_and_false(data.mask)
+        axes = (None, 0, None if mask is None else 0)
+        losses = jax.vmap(one_user, in_axes=axes)(params, data.items, mask)
         return jnp.mean(losses) + objective.regularizer(params)
 
     return loss

@@ -260,7 +260,7 @@ def sum_in_chunks(
     num_rows = jax.tree.leaves(updates)[0].shape[0]
     if user_mask is None:
         user_mask = jnp.ones(num_rows, bool)
-    require_mask("user_mask", user_mask, (num_rows,))
+    user_mask = require_mask("user_mask", user_mask, (num_rows,))
     # Without the barrier XLA fuses whatever made the contributions into both passes over them, and
     # computes every gradient twice.
     updates = lax.optimization_barrier(updates)

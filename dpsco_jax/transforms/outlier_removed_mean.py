@@ -151,7 +151,7 @@ def outlier_removed_mean(
             _agreement.covered(releases.scheme, extra_args, releases.relation)
         require_real_leaves("updates", updates)
         if user_mask is not None:
-            require_mask("user_mask", user_mask, (rows,))
+            user_mask = require_mask("user_mask", user_mask, (rows,))
         for leaf in jax.tree.leaves(updates):
             require(leaf.shape[0] == rows, "number of users", leaf.shape[0], str(rows))
         key, test_key, select_key, noise_key = jax.random.split(state.key, 4)

@@ -102,7 +102,7 @@ def winsorized_mean(
         wide = jax.tree.map(lambda u: u.astype(jnp.promote_types(u.dtype, jnp.float32)), updates)
         vectors = jax.vmap(lambda one: ravel_pytree(one)[0])(wide)
         if user_mask is not None:
-            require_mask("user_mask", user_mask, vectors.shape[:1])
+            user_mask = require_mask("user_mask", user_mask, vectors.shape[:1])
             # A selection, not a product: what is masked out may hold NaN.
             vectors = jnp.where(user_mask[:, None], vectors, 0)
         unravel = ravel_pytree(jax.tree.map(lambda u: u[0], wide))[1]

@@ -95,7 +95,7 @@ def concentration(
     require_integer("block_size", block_size, 1, _blocks.LARGEST)
     rows = _num_users(vectors)
     if user_mask is not None:
-        require_mask("user_mask", user_mask, (rows,))
+        user_mask = require_mask("user_mask", user_mask, (rows,))
     require_first_rows("num_users", num_users, rows)
     vectors, anchor = _arrays(vectors, anchor)
     counted = jnp.ones(rows, bool) if user_mask is None else user_mask

@@ -104,7 +104,7 @@ def clipped_sum(
     _checks.require_flag("in_parts", in_parts)
     if counted is None:
         counted = jnp.ones(number, bool)
-    _checks.require_mask("counted", counted, (number,))
+    counted = _checks.require_mask("counted", counted, (number,))
     size = max(number if chunk_size is None else chunk_size, 1)
     how = _How(layers, normalize, number, size, 0 if in_parts else 1)
 

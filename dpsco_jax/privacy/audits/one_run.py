@@ -97,7 +97,7 @@ def one_run_audit(
     """
     check_delta_and_confidence(delta, confidence)
     require_number("scores", scores, "an array of real numbers")
-    require_mask("included", included, np.shape(scores))
+    included = require_mask("included", included, np.shape(scores))
     require_integer("num_guesses", num_guesses, 2, len(scores))
     require(num_guesses % 2 == 0, "num_guesses", num_guesses, "even")
     order = np.argsort(np.asarray(scores), kind="stable")

@@ -78,9 +78,10 @@ def user_gradients(
     _checks.require_tree("params", params)
     elements.num_users(data)
     one = jax.grad(elements.element_loss(objective))
-    axes = (None, 0, None if data.mask is None else 0)
+    mask = None if data.mask is None else _checks.of_true_and_false(data.mask)
+    axes = (None, 0, None if mask is None else 0)
     params = jnp.asarray(params, jnp.result_type(float))
-    own = jax.jit(jax.vmap(one, in_axes=axes))(params, data.items, data.mask)
+    own = jax.jit(jax.vmap(one, in_axes=axes))(params, data.items, mask)
     return own + objective.regularizer_gradient(params)
 
 

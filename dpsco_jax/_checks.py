@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._shown import described
+from dpsco_jax._shown import Words, described
 
 
 def require(condition: Any, name: str, value: Any, working_range: str) -> None:
@@ -32,6 +32,7 @@ def require(condition: Any, name: str, value: Any, working_range: str) -> None:
 def require_number(name: str, value: Any, working_range: str = "a real number") -> None:
     """Raise ``ValueError`` unless the value is a real number or an array of them; it may be traced."""
     if isinstance(value, jax.Array | np.ndarray | np.generic):
+        require_unmasked(name, value)
         kind = value.dtype
     elif isinstance(value, bool | str | bytes) or value is None:
         kind = None
@@ -243,8 +244,10 @@ def require_mask(name: str, mask: Any, shape: tuple[int, ...] | None = None) -> 
     """The mask, as ``of_true_and_false`` makes it, which is what counts from here on.
 
     Raises:
-        ValueError: the value is no array of booleans, or not of the given shape if there is one.
+        ValueError: the value is no array of booleans, or not of the given shape if there is one, or a masked
+            array of NumPy.
     """
+    require_unmasked(name, mask)
     dtype = getattr(mask, "dtype", None)
     sized = "" if shape is None else f" of shape {shape}"
     if dtype != np.bool_ or (shape is not None and mask.shape != shape):
@@ -262,6 +265,19 @@ def of_true_and_false(mask: Any) -> Any:
     if isinstance(mask, jax.Array):
         return mask.astype(jnp.uint8) != 0
     return np.asarray(mask).view(np.uint8) != 0
+
+
+def require_unmasked(name: str, values: Any) -> None:
+    """Raise ``ValueError`` if an array in the tree or list is a masked array of NumPy, whatever is masked.
+
+    Both NumPy and JAX read what is under a mask; that a mask is there at all says that it must not be read.
+    """
+    for leaf in jax.tree.leaves(values):
+        if isinstance(leaf, np.ma.MaskedArray):
+            kind = Words("a masked array")
+            require(
+                False, name, kind, "without a mask of NumPy: say what is missing in another way"
+            )
 
 
 def require_real_leaves(name: str, tree: Any) -> None:

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpsco_jax._checks import require, require_choice, require_count, require_flag
+from dpsco_jax._checks import (
+    require,
+    require_choice,
+    require_count,
+    require_flag,
+    require_unmasked,
+)
 from dpsco_jax._shown import Words
 from dpsco_jax.problems._columns import require_bounds
 from dpsco_jax.problems.encoding import UNKNOWN, UNLABELLED
@@ -101,6 +107,7 @@ def labels(classes: Any, least: int, most: int | None, instead: str) -> np.ndarr
         )
     listed = isinstance(classes, Sequence | np.ndarray) and not isinstance(classes, str | bytes)
     require(listed, "classes", classes, "a list of the values of the label")
+    require_unmasked("classes", classes)
     array = np.asarray(classes)
     plain = array.ndim == 1 and array.dtype.kind in "biufU"
     same = plain and len({isinstance(level, str | np.str_) for level in classes}) == 1

@@ -1,7 +1,8 @@
 """Whatever a person has a table in, as one pandas frame: frames, arrays, sparse matrices.
 
 What it computes: ``frame_of`` gives a pandas frame with the same rows and columns. Columns of arrays and
-sparse matrices are called 0 to d - 1. Nothing is learned: each value is taken as it is.
+sparse matrices are called 0 to d - 1. Nothing is learned: each value is taken as it is, and masked entries of
+NumPy's masked arrays are missing ones.
 
 Formal guarantee: the frame is made value by value. What raises looks at shapes, dtypes, names of columns and
 whether tables have one index; of an array of objects, at whether entries that have to be numbers are. No
@@ -17,7 +18,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import column_or_1d
 
-from dpsco_jax._checks import require, require_undisclosed
+from dpsco_jax._checks import require, require_undisclosed, require_unmasked
 from dpsco_jax._shown import Words
 
 
@@ -130,9 +131,16 @@ def column_of(name: str, values: Any, length: int) -> np.ndarray:
 
 
 def _array(name: str, values: Any, wanted: str) -> np.ndarray:
-    """The values as an array, if they are one in some way."""
+    """The values as an array, if they are one in some way; what is masked is missing."""
     text = isinstance(values, str | bytes) or values is None
     require(not text, name, Words(type(values).__name__), wanted)
+    if isinstance(values, np.ma.MaskedArray):
+        if values.dtype.kind in "fc":
+            return np.asarray(values.filled(np.nan))
+        found = np.array(values.data, object)
+        found[np.ma.getmaskarray(values)] = None
+        return found
+    require_unmasked(name, values)
     try:
         return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except (TypeError, ValueError, OverflowError):

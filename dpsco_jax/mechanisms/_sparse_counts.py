@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Integer, Num
 
 from dpsco_jax._checks import require, require_integers, require_number
+from dpsco_jax._given import as_floats, as_wide, inside
 
 
 class Entries(NamedTuple):
@@ -59,13 +60,13 @@ def entries(
     same = jnp.shape(counts) == jnp.shape(users)
     require(same, "counts", jnp.shape(counts), f"of the shape {jnp.shape(users)} of users")
     num_items = len(cluster_of_item)
-    user, item = ids(users, num_users), ids(items, num_items)
-    count = jnp.asarray(counts)
+    user, item = inside(users, num_users), inside(items, num_items)
+    count = as_floats(counts)
     count = count.astype(jnp.promote_types(count.dtype, jnp.float32))
     good = (user < num_users) & (item < num_items) & jnp.isfinite(count)
     good &= signed | (count >= 0)
     user, item = jnp.where(good, user, num_users), jnp.where(good, item, num_items)
-    cluster = jnp.append(as_labels(cluster_of_item), 0)[item]
+    cluster = jnp.append(as_wide(cluster_of_item), 0)[item]
     count = jnp.where(good, count, 0)
     # A stable sort takes as much memory again as four copies of the entries. Without it what a pair adds up
     # to is a function of the pair alone if its counts are in order too.
@@ -85,20 +86,6 @@ def require_pairs(users: ArrayLike, items: ArrayLike) -> None:
     require(jnp.ndim(users) == 1, "users", users, "an array of one dimension")
     same = jnp.shape(items) == jnp.shape(users)
     require(same, "items", jnp.shape(items), f"of the shape {jnp.shape(users)} of users")
-
-
-def ids(values: Integer[Array | np.ndarray, "entries"], size: int) -> Int[Array, "entries"]:
-    """The values in [0, size), and ``size`` for all others, in a dtype that holds it."""
-    if isinstance(values, np.ndarray):
-        # On the host: what int32 does not hold would be wrapped around.
-        return jnp.asarray(np.where((values >= 0) & (values < size), values, size), int)
-    wide = as_labels(values)
-    return jnp.where((wide >= 0) & (wide < size), wide, size)
-
-
-def as_labels(values: ArrayLike) -> Int[Array, "*shape"]:
-    """In the widest integers that JAX has at hand: a size that a narrow one does not hold is compared."""
-    return jnp.asarray(values).astype(int)
 
 
 def changes(values: Array) -> Bool[Array, "entries"]:

@@ -35,6 +35,7 @@ from dpsco_jax._checks import (
     require_tree,
     require_within,
 )
+from dpsco_jax._given import as_floats
 from dpsco_jax.mechanisms import _draws, _own_draws
 
 
@@ -140,11 +141,11 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
     def noised(leaf: Any, leaf_key: jax.Array) -> jax.Array:
         if _sums.is_split(leaf):
             return leaf.high + noised(leaf.low, leaf_key)
-        leaf = jnp.asarray(leaf)
+        # Integers that were wrapped would move by 2^32 where a user moves them by one.
+        leaf = as_floats(leaf)
         dtype = jnp.promote_types(leaf.dtype, jnp.float32)
         noise = jnp.asarray(size, dtype) * _own_draws.like(leaf, draw, leaf_key, dtype)
-        kept = leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else dtype
-        return (leaf.astype(dtype) + noise).astype(kept)
+        return (leaf.astype(dtype) + noise).astype(leaf.dtype)
 
     noised_leaves = [noised(leaf, k) for leaf, k in zip(leaves, keys, strict=True)]
     return jax.tree.unflatten(treedef, noised_leaves)

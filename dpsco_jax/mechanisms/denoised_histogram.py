@@ -35,7 +35,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpsco_jax._checks import require_instance
-from dpsco_jax.mechanisms import _sparse_counts, denoising
+from dpsco_jax._given import as_wide
+from dpsco_jax.mechanisms import denoising
 from dpsco_jax.mechanisms.two_stage_histogram import TwoStageHistogram, TwoStageReleases
 
 _SIGNIFICANT = 3.0
@@ -83,7 +84,7 @@ def projection_factor(released: TwoStageHistogram, releases: TwoStageReleases) -
     cut = radii >= released.radius
     taken = jnp.sum(jnp.where(cut, parts, 0.0))
     left = radii[0] * above[0] + jnp.sum(jnp.where(cut, 0.0, parts))
-    label = jnp.sort(_sparse_counts.as_labels(releases.cluster_of_item))
+    label = jnp.sort(as_wide(releases.cluster_of_item))
     units = float(releases.num_users) * jnp.sum(_sparse_counts.changes(label))
     # The other units have at most the least radius each, and no more than the histogram has beside these.
     small = releases.num_users * jnp.sum(histogram) - left

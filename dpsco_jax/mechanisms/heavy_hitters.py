@@ -39,6 +39,7 @@ from dpsco_jax._checks import (
     require_nonnegative,
     require_real,
 )
+from dpsco_jax._given import inside
 from dpsco_jax.mechanisms import _sparse_counts, additive
 
 _SENSITIVITY = 1.0
@@ -72,8 +73,8 @@ def heavy_hitter_counts(
     require(num_users < 2**24, "num_users", num_users, "below 2^24, so that counts are exact")
     require_nonnegative("stddev", stddev)
     _sparse_counts.require_pairs(users, items)
-    user = _sparse_counts.ids(users, num_users)
-    item = _sparse_counts.ids(items, num_items)
+    user = inside(users, num_users)
+    item = inside(items, num_items)
     # Equal pairs are alike: the memory of a stable sort would buy nothing.
     user, item = jax.lax.sort((user, item), num_keys=2, is_stable=False)
     first = _sparse_counts.changes(user) | _sparse_counts.changes(item)

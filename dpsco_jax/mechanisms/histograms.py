@@ -29,6 +29,7 @@ from dpsco_jax._checks import (
     require_number,
     require_real,
 )
+from dpsco_jax._given import inside
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms.winsorized.winsorized_mean import winsorized_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
@@ -54,12 +55,11 @@ def frequencies(
     require_integers("categories", categories)
     if mask is not None:
         mask = require_mask("mask", mask, categories.shape)
-    categories = jnp.asarray(categories)
-    counted = (categories >= 0) & (categories < num_categories)
-    counted &= True if mask is None else jnp.asarray(mask)
-    place = jnp.where(counted, categories, num_categories)
+    place = inside(categories, num_categories)
+    if mask is not None:
+        place = jnp.where(mask, place, num_categories)
     counts = jax.vmap(lambda row: jnp.bincount(row, length=num_categories + 1))(place)
-    total = jnp.maximum(jnp.sum(counted, axis=1), 1)
+    total = jnp.maximum(jnp.sum(place < num_categories, axis=1), 1)
     return counts[:, :num_categories].astype(float) / total[:, None]
 
 

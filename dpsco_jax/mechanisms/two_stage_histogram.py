@@ -43,6 +43,7 @@ from jaxtyping import Array, Float, Int
 from dpsco_jax import privacy
 from dpsco_jax._checks import require, require_instance, require_integer, require_key, require_real
 from dpsco_jax._conditions import drawable, positive_and_finite
+from dpsco_jax._given import as_wide
 from dpsco_jax._numerics import array_namespace, as_floats, float32_above
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import block_norms
@@ -244,7 +245,7 @@ def _guessed_errors(
     units: Array, radii: Array, releases: TwoStageReleases
 ) -> Float[Array, "radii"]:
     """n² times the squared error that each radius may have: of released and public numbers alone."""
-    label = jnp.sort(_sparse_counts.as_labels(releases.cluster_of_item))
+    label = jnp.sort(as_wide(releases.cluster_of_item))
     clusters = jnp.sum(_sparse_counts.changes(label))
     above = jnp.cumsum(units[::-1])[::-1]
     # Tails that noise may have made are none: far out they would weigh the most.

@@ -24,6 +24,7 @@ from jax import lax
 from dpsco_jax import _effects, _spread, _sums
 from dpsco_jax._checks import require_callable, require_count, require_instance
 from dpsco_jax._device_sums import LEAST_USERS
+from dpsco_jax._given import require_held
 from dpsco_jax.oracles.sampling import UserSample
 
 _NAME = "what is computed of users"
@@ -45,6 +46,9 @@ def sum_over_users(
         sample: the users to sum over; everybody if ``None``.
         chunk_size: how many users at a time.
 
+    Raises:
+        ValueError: an argument is not of its kind, or JAX does not hold the data as they are.
+
     Returns:
         The sum, with the structure of what ``chunk_sum`` returns; in two parts as one float.
     """
@@ -64,6 +68,7 @@ def split_sum_over_users(
     if sample is not None:
         require_instance("sample", sample, UserSample)
     require_callable("chunk_sum", chunk_sum)
+    require_held("data", data)
     require_count("chunk_size", chunk_size)
     chunk_sum = _effects.checked(_NAME, chunk_sum)
     spread = _spread.found(data)
@@ -202,6 +207,7 @@ def map_over_users(
     if sample is not None:
         require_instance("sample", sample, UserSample)
     require_callable("chunk_rows", chunk_rows)
+    require_held("data", data)
     require_count("chunk_size", chunk_size)
     chunk_rows = _effects.checked(_NAME, chunk_rows)
     spread = _spread.found(data)

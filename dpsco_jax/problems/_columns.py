@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsco_jax._checks import require, require_real
+from dpsco_jax._checks import require, require_real, require_unmasked
 
 
 def require_columns(frame: Any, needed: Sequence[Hashable]) -> None:
@@ -21,11 +21,21 @@ def require_columns(frame: Any, needed: Sequence[Hashable]) -> None:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether the value is ``None``, NaN, NaT or ``pandas.NA``: what does not equal itself."""
+    """Whether the value is ``None``, NaN, NaT or ``pandas.NA``, which does not equal itself, or masked."""
     try:
-        return value is None or bool(value != value)
+        return value is None or value is np.ma.masked or bool(value != value)
     except (TypeError, ValueError):
         return getattr(value, "ndim", 0) == 0
+
+
+def absent(column: Any) -> np.ndarray:
+    """Which values of a column of a frame are missing, ``[rows]``."""
+    missing = column.isna().to_numpy(bool)
+    if column.dtype == object:  # among objects a masked entry of NumPy is one more
+        missing = missing | np.fromiter(
+            (value is np.ma.masked for value in column), bool, len(column)
+        )
+    return missing
 
 
 def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
@@ -62,6 +72,7 @@ def require_bounds(name: str, pair: Any) -> None:
     """Raise ``ValueError`` unless this is a pair of finite numbers, low < high."""
     two = isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) and len(pair) == 2
     require(two, name, pair, "a pair (low, high)")
+    require_unmasked(name, pair)
     low, high = (require_real(name, number, -math.inf) for number in pair)
     require(low < high and math.isfinite(high - low), name, pair, "a pair low < high, finite")
 
@@ -73,6 +84,7 @@ def require_levels(name: str, levels: Any, fewest: int) -> None:
     )  # pandas: Series, Index
     listed = series or (isinstance(levels, Sequence | np.ndarray) and not isinstance(levels, str))
     require(listed, name, levels, "a list of levels")
+    require_unmasked(name, levels)
     present = all(isinstance(level, Hashable) and not is_missing(level) for level in levels)
     require(present, name, levels, "a list of levels, none of them missing (see missing=)")
     enough = len(levels) >= fewest and len(set(levels)) == len(levels)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from dpsco_jax._checks import require, require_undisclosed
+from dpsco_jax._given import plain, require_held
 from dpsco_jax._shown import described
 from dpsco_jax.problems._columns import is_missing
 
@@ -40,9 +41,9 @@ def checked_users(users: Any) -> np.ndarray:
     """The identifiers as an array ``[rows]``.
 
     Raises:
-        ValueError: if they are not in one dimension, cannot be sorted, or one is missing.
+        ValueError: if they are not in one dimension, cannot be sorted, are masked, or one is missing.
     """
-    users = np.asarray(users)
+    users = plain("users", users)
     require(users.ndim == 1, "users", users.shape, "an array of one dimension, [rows]")
     if users.dtype.kind == "O":
         absent = np.fromiter(map(_is_absent, users), bool, len(users))
@@ -79,8 +80,10 @@ def checked_rows(rows: PyTree, users: np.ndarray) -> PyTree:
     """The rows as NumPy arrays ``[rows, ...]``.
 
     Raises:
-        ValueError: if there are none, they are not as many as users, or no real numbers or booleans.
+        ValueError: if there are none, they are not as many as users, no real numbers or booleans, or not such
+            as JAX holds.
     """
+    require_held("rows", rows)
     rows = jax.tree.map(np.asarray, rows)
     leaves = jax.tree.leaves(rows)
     require(bool(leaves), "rows", described(rows), "a tree of arrays [rows, ...]")

@@ -152,6 +152,7 @@ def opened(leaf: Any, name: str = "items") -> Rows:
     """Rows of a path, an array, or of what is ``Rows`` already; ``name`` is that of the argument."""
     if isinstance(leaf, str | Path):
         return NpyFile(leaf)
+    _checks.require_unmasked(name, leaf)
     if isinstance(leaf, np.ndarray):
         return InMemory(leaf)
     own = all(hasattr(leaf, name) for name in ("shape", "dtype", "take", "state", "require_same"))

@@ -59,6 +59,7 @@ from dpsco_jax._checks import (
     require_mask,
     require_undisclosed,
 )
+from dpsco_jax._given import plain, require_held
 from dpsco_jax._shown import described
 from dpsco_jax.problems import users as _users
 from dpsco_jax.problems._grouping import (
@@ -209,8 +210,9 @@ def from_rows(
         order: of users, ``"random"`` or ``"sorted"``; see ``tables.from_rows``.
 
     Raises:
-        ValueError: if lengths differ, rows are not numbers, a user is missing or no member, an element is out
-            of range, a user has more elements than the bound (who is not said), or another argument is out of
+        ValueError: if lengths differ, rows are not numbers or not such as JAX holds (see
+            ``tables.from_rows``), an array is masked, a user is missing or no member, an element is out of
+            range, a user has more elements than the bound (who is not said), or another argument is out of
             range.
     """
     require_key(key)
@@ -225,7 +227,7 @@ def from_rows(
     rows = checked_rows(rows, users)
     element = _checked_elements(elements, users.shape, num_elements)
     everyone, position = _members(users, members)
-    kept = np.ones(len(users), bool) if kept is None else np.asarray(kept)
+    kept = np.ones(len(users), bool) if kept is None else plain("kept", kept)
     kept = require_mask("kept", kept, users.shape)
 
     seed = np.asarray(jax.random.key_data(key)).tolist()
@@ -261,6 +263,7 @@ def from_rows(
 
 def _shape(data: ElementData) -> tuple[int, int, int]:
     require_instance("data", data, ElementData)
+    require_held("data", data)
     leaves = jax.tree.leaves(data.items)
     shapes = {jnp.shape(leaf)[:3] for leaf in leaves}
     good = len(shapes) == 1 and all(len(shape) == 3 for shape in shapes)
@@ -272,7 +275,7 @@ def _shape(data: ElementData) -> tuple[int, int, int]:
 
 
 def _checked_elements(elements: Any, shape: tuple[int, ...], num_elements: int) -> np.ndarray:
-    elements = np.asarray(elements)
+    elements = plain("elements", elements)
     whole = elements.dtype.kind in "iu" and elements.shape == shape
     require(whole, "elements", described(elements), f"integers, one for each row: {shape}")
     inside = (elements >= 0) & (elements < num_elements)

@@ -32,6 +32,7 @@ from dpsco_jax._checks import (
     require_undisclosed,
 )
 from dpsco_jax.problems._columns import (
+    absent,
     codes,
     require_bounds,
     require_columns,
@@ -170,19 +171,19 @@ class Encoding:
         kept = np.ones(len(frame), bool)
         blocks = [np.ones((len(frame), 1), np.float32)] if self.intercept else []
         for column in self.feature_columns:
-            absent = frame[column].isna().to_numpy(bool)
+            missing = absent(frame[column])
             if self.missing == "error":
                 require_undisclosed(
-                    ~absent,
+                    ~missing,
                     f"column {column!r}",
                     "present in every row, or missing= chosen otherwise",
                 )
             elif self.missing == "drop_row":
-                kept &= ~absent
+                kept &= ~missing
             encode = self._one_hot if column in self.categories else self._scaled
-            blocks.append(np.where(absent[:, None], np.float32(0), encode(frame[column], absent)))
+            blocks.append(np.where(missing[:, None], np.float32(0), encode(frame[column], missing)))
             if self.missing == "indicator":
-                blocks.append(absent[:, None].astype(np.float32))
+                blocks.append(missing[:, None].astype(np.float32))
         label = None
         if labelled:
             label, known = self.label(frame[self.label_column])
@@ -214,13 +215,13 @@ class Encoding:
         Raises:
             ValueError: as ``apply``.
         """
-        absent = column.isna().to_numpy(bool)
+        missing = absent(column)
         if self.labels is None:
-            value, known = self._scaled(column, absent)[:, 0], ~absent
+            value, known = self._scaled(column, missing)[:, 0], ~missing
             label = np.where(known, value, np.float32(0))
         else:
             found = codes("labels", column, list(self.labels))
-            known = (found >= 0) & ~absent
+            known = (found >= 0) & ~missing
             label = np.where(known, found, 0)
             label = label.astype(np.float32 if len(self.labels) == 2 else np.int32)
         if self.unlabelled == "error":
@@ -232,26 +233,26 @@ class Encoding:
             )
         return label, known
 
-    def _scaled(self, column: Any, absent: np.ndarray) -> np.ndarray:
+    def _scaled(self, column: Any, missing: np.ndarray) -> np.ndarray:
         """``[rows, 1]`` in [-1, 1]; NaN where the value is missing."""
         require_numeric(column)
         low, high = map(float, self.bounds[column.name])
-        if absent.any():
+        if missing.any():
             value = np.full(len(column), np.nan)
-            value[~absent] = column[~absent].to_numpy(np.float64)
+            value[~missing] = column[~missing].to_numpy(np.float64)
         else:  # which copies nothing
             value = column.to_numpy(np.float64)
         # Clipped first: nothing can overflow then, and infinities become bounds.
         unit = (np.clip(value, low, high) - low) / (high - low)
         return np.clip(2.0 * unit - 1.0, -1.0, 1.0).astype(np.float32)[:, None]
 
-    def _one_hot(self, column: Any, absent: np.ndarray) -> np.ndarray:
+    def _one_hot(self, column: Any, missing: np.ndarray) -> np.ndarray:
         """``[rows, levels]``, and one column more for levels that were not declared if that was chosen."""
         levels = list(self.categories[column.name])
         found = codes(f"categories[{column.name!r}]", column, levels)
         if self.unknown == "error":
             require_undisclosed(
-                (found >= 0) | absent,
+                (found >= 0) | missing,
                 f"column {column.name!r}",
                 f"one of {levels} in every row, or unknown= chosen otherwise",
             )

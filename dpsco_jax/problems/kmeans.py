@@ -37,6 +37,7 @@ from dpsco_jax._checks import (
     require_key,
     require_number,
 )
+from dpsco_jax._given import plain
 from dpsco_jax._shown import described
 from dpsco_jax.problems.partition import Partition
 
@@ -121,7 +122,7 @@ def lloyd(
 def _checked(name: str, rows: Any) -> Array:
     require_number(name, rows, "an array [rows, dim]")
     with np.errstate(over="ignore"):
-        rows = np.asarray(rows).astype(np.float32)
+        rows = plain(name, rows).astype(np.float32)
     good = rows.ndim == 2 and min(rows.shape) >= 1 and bool(np.isfinite(rows).all())
     require(good, name, described(rows), "a finite array [rows, dim] with at least one row")
     return jnp.asarray(rows)

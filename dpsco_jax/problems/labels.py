@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax._checks import require, require_callable, require_mask, require_undisclosed
+from dpsco_jax._given import plain
 from dpsco_jax._shown import described
 
 
@@ -100,9 +101,10 @@ def check_labels(objective: Any, data: Any) -> None:
         require(label is None, "objective.label_range", expected, what)
         return
     require(label is not None, "data.items", type(data.items).__name__, "Example items with labels")
-    label = np.asarray(label)
+    label = plain("data.items.label", label)
     if data.mask is not None:
-        label = label[require_mask("data.mask", np.asarray(data.mask), label.shape)]
+        mask = plain("data.mask", data.mask)
+        label = label[require_mask("data.mask", mask, label.shape)]
     require(label.dtype.kind in "biuf", "data.items.label", label.dtype, str(expected))
     value = label.astype(np.float64)
     good = np.isfinite(value) & (value >= expected.low) & (value <= expected.high)

@@ -23,12 +23,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from dpsco_jax._checks import (
-    require,
     require_instance,
     require_integer,
+    require_integers,
     require_positive,
     require_tree,
 )
+from dpsco_jax._given import inside
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.norms import clip_to_norm
 from dpsco_jax.problems.labels import LabelRange
@@ -197,18 +198,12 @@ def column_indices(features: OneHot, dim: int) -> Int[Array, "*batch nnz"]:
     """
     require_instance("features", features, OneHot)
     require_integer("dim", dim, 1, 2**31 - 1)
-    columns = jnp.asarray(features.columns)
-    require(
-        jnp.issubdtype(columns.dtype, jnp.integer), "features.columns", columns.dtype, "integers"
-    )
-    if columns.dtype.itemsize < 4:
-        columns = columns.astype(jnp.int32)  # in which dim can be compared with them, and written
-    inside = (columns >= 0) & (columns < dim)
-    columns = jnp.where(inside, columns, 0).astype(jnp.int32)
+    require_integers("features.columns", features.columns)
+    columns = inside(features.columns, dim).astype(jnp.int32)
     earlier = jnp.tri(columns.shape[-1], k=-1, dtype=bool)
-    same = (columns[..., :, None] == columns[..., None, :]) & inside[..., None, :]
+    same = (columns[..., :, None] == columns[..., None, :]) & (columns < dim)[..., None, :]
     repeated = jnp.any(same & jnp.broadcast_to(earlier, same.shape), axis=-1)
-    return jnp.where(inside & ~repeated, columns, dim)
+    return jnp.where(repeated, dim, columns)
 
 
 def bounded_row(features: Any, feature_bound: float) -> Any:

@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from dpsco_jax._checks import require, require_instance, require_integer, require_number
+from dpsco_jax._given import plain
 from dpsco_jax._shown import described
 
 __all__ = ["Partition", "assign_elements"]
@@ -60,7 +61,7 @@ class Partition:
         )
         require_number("centres", self.centres, "an array [elements, dim]")
         with np.errstate(over="ignore"):
-            centres = np.asarray(self.centres).astype(np.float32)
+            centres = plain("centres", self.centres).astype(np.float32)
         good = centres.ndim == 2 and min(centres.shape) >= 1 and bool(np.isfinite(centres).all())
         require(good, "centres", described(self.centres), "a finite array [elements, dim]")
         centres.setflags(write=False)
@@ -90,7 +91,7 @@ def assign_elements(
     require_number("rows", rows, "an array [rows, dim]")
     centres = np.asarray(partition.centres)
     with np.errstate(over="ignore"):
-        rows = np.asarray(rows).astype(np.float32)
+        rows = plain("rows", rows).astype(np.float32)
     good = rows.ndim == 2 and rows.shape[1] == centres.shape[1]
     require(good, "rows", described(rows), f"an array [rows, {centres.shape[1]}]")
     finite = np.isfinite(rows).all(axis=1)

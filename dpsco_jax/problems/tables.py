@@ -31,7 +31,8 @@ from dpsco_jax._checks import (
     require_mask,
     require_undisclosed,
 )
-from dpsco_jax.problems._columns import require_columns
+from dpsco_jax._given import plain
+from dpsco_jax.problems._columns import absent, require_columns
 from dpsco_jax.problems._grouping import checked_rows, checked_users, places
 from dpsco_jax.problems.encoding import Encoding
 from dpsco_jax.problems.objective import Example
@@ -118,7 +119,7 @@ def from_frame(
     require(among, "user_column", user_column, "neither the label nor a feature column")
     rows = encoding.apply(frame)
     require_undisclosed(
-        ~frame[user_column].isna().to_numpy(bool), f"column {user_column!r}", "present in every row"
+        ~absent(frame[user_column]), f"column {user_column!r}", "present in every row"
     )
     items = Example(rows.features, rows.label)
     data = from_rows(
@@ -145,8 +146,8 @@ def from_rows(
 ) -> UserData:
     """Rows grouped by user, at most ``max_items_per_user`` of each, padded with zeros.
 
-    The values of the rows are not looked at: see ``labels.check_labels`` and the losses for what they make of
-    numbers that are not finite.
+    The values of the rows are not looked at, but for integers of 64 bits: see ``labels.check_labels`` and the
+    losses for what they make of numbers that are not finite.
 
     Args:
         key: decides which items are kept and the order of the users; used once.
@@ -162,8 +163,10 @@ def from_rows(
             be public. ``"sorted"``: in the order of their identifiers, whose list is then taken as public.
 
     Raises:
-        ValueError: if lengths differ, rows are not numbers, a user is missing, or another argument is out of
-            range.
+        ValueError: if lengths differ, rows are not numbers, a user is missing, an array is masked, or another
+            argument is out of range; and if an integer of 64 bits is beyond those of JAX, which has 32
+            without ``jax_enable_x64`` and would take 2^32 + 1 for 1. Clip to 32 bits where no such refusal
+            may be seen.
     """
     require_key(key)
     if max_items_per_user is not None:
@@ -172,7 +175,7 @@ def from_rows(
     require_choice("order", order, ("random", "sorted"))
     users = checked_users(users)
     rows = checked_rows(rows, users)
-    kept = np.ones(len(users), bool) if kept is None else np.asarray(kept)
+    kept = np.ones(len(users), bool) if kept is None else plain("kept", kept)
     kept = require_mask("kept", kept, users.shape)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     found = places(seed, users, kept, max_items_per_user, keep, order)

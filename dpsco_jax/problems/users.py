@@ -32,6 +32,7 @@ from dpsco_jax._checks import (
     require_mask,
     require_probability,
 )
+from dpsco_jax._given import require_held
 from dpsco_jax.problems.objective import Objective
 
 
@@ -64,18 +65,25 @@ class UserData(NamedTuple):
 
         Raises:
             ValueError: ``axis`` is none of the mesh, arrays have different numbers of users, these are no
-                multiple of this process's devices, or processes have different numbers of users, item slots
-                or dtypes, or masks in some only. Where the data of one process are refused, all processes
-                raise.
+                multiple of this process's devices, JAX does not hold the numbers (see ``num_users``), or
+                processes have different numbers of users, item slots or dtypes, or masks in some only.
+                Where the data of one process are refused, all processes raise.
         """
         require_instance("mesh", mesh, jax.sharding.Mesh)
         require(axis in mesh.axis_names, "axis", axis, f"one of {mesh.axis_names}")
+        refusal = None
+        try:
+            require_held("items", cls(items, mask))
+        except ValueError as error:
+            refusal = error
         local = jax.tree.map(np.asarray, cls(items, mask))
         found = sorted({leaf.shape[:1] for leaf in jax.tree.leaves(local)})
-        good = len(found) == 1 and len(found[0]) == 1
+        good = refusal is None and len(found) == 1 and len(found[0]) == 1
         own = found[0][0] if good else 0
         # Before anything is refused: whoever is left alone in an exchange waits until it is given up.
         everywhere = _told_to_all(own, local) if jax.process_count() > 1 else None
+        if refusal is not None:
+            raise refusal
         require(good, "items", found, "of one number of users")
         if everywhere is not None:
             counts = everywhere[:, 0].tolist()
@@ -105,13 +113,20 @@ def _told_to_all(own: int, local: UserData) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(told))
 
 
+def require_user_data(name: str, data: Any) -> None:
+    """Raise ``ValueError`` unless these are ``UserData`` whose arrays JAX holds as they are."""
+    require_instance(name, data, UserData)
+    require_held(name, data)
+
+
 def num_users(data: UserData) -> int:
     """Number of users: the length of the leading axis, a static and public number.
 
     Raises:
-        ValueError: ``data`` is no ``UserData``.
+        ValueError: ``data`` is no ``UserData``, or JAX does not hold its arrays as they are: a masked array
+            of NumPy, or integers of 64 bits beyond 32 without ``jax_enable_x64``.
     """
-    require_instance("data", data, UserData)
+    require_user_data("data", data)
     return jax.tree.leaves(data.items)[0].shape[0]
 
 
@@ -123,7 +138,7 @@ def items_per_user(data: UserData) -> Int[Array, "users"]:
             items]``. Of other numbers a user could make a count that is not that of the items, and so a mean
             that is none.
     """
-    require_instance("data", data, UserData)
+    require_user_data("data", data)
     slots = jax.tree.leaves(data.items)[0].shape[:2]
     if data.mask is None:
         return jnp.full(*slots)
@@ -136,7 +151,7 @@ def padding_waste(data: UserData) -> float:
     Raises:
         ValueError: ``data`` is no ``UserData``.
     """
-    require_instance("data", data, UserData)
+    require_user_data("data", data)
     if data.mask is None:
         return 0.0
     return 1.0 - float(np.mean(np.asarray(of_true_and_false(data.mask))))
@@ -146,10 +161,12 @@ def subset(data: UserData, indices: Int[Array | np.ndarray, "chosen"]) -> UserDa
     """The users at the given positions (which may repeat), in that order.
 
     Raises:
-        ValueError: ``data`` is no ``UserData``, or ``indices`` no array of integers.
+        ValueError: ``data`` is no ``UserData``, or ``indices`` no array of integers, or JAX does not hold
+            them (see ``num_users``).
     """
-    require_instance("data", data, UserData)
+    require_user_data("data", data)
     require_integers("indices", indices)
+    require_held("indices", indices)
     return jax.tree.map(lambda leaf: leaf[indices], data)
 
 
@@ -212,6 +229,7 @@ def mean_loss(objective: Objective) -> Callable[[PyTree, UserData], Any]:
     one_user = user_loss(objective)
 
     def loss(params: PyTree, data: UserData) -> Float[Array, ""]:
+        require_user_data("data", data)
         mask = None if data.mask is None else of_true_and_false(data.mask)
         axes = (None, 0, None if mask is None else 0)
         losses = jax.vmap(one_user, in_axes=axes)(params, data.items, mask)

@@ -1,7 +1,8 @@
 """What every ``plan`` and every ``solve`` ask of their arguments before anything is computed.
 
-Formal guarantee: none. All that is looked at of the arguments of a ``solve`` is static (classes, structures,
-shapes, dtypes), so that it works on tracers, depends on no value, and costs nothing in a compiled program.
+Formal guarantee: none. What is looked at of the arguments of a ``solve`` is static (classes, structures,
+shapes, dtypes), so that it works on tracers, depends on no value, and costs nothing in a compiled program. Of
+arrays that are NumPy's still two things more are: bytes of a mask, and integers that JAX does not hold.
 
 Cost: none but on the host.
 """
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._given import require_held
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number
 from dpsco_jax._shown import Words
@@ -166,6 +168,8 @@ def _require_data(data: Any) -> None:
         kind = getattr(leaf, "dtype", None)
         numeric = kind is not None and (kind == np.bool_ or jnp.issubdtype(kind, jnp.number))
         _checks.require(numeric, "data.items", kind, "arrays of numbers")
+    if not isinstance(data, StoredUsers):
+        require_held("data", data)
     if data.mask is not None:
         # Which items are there is private: what is shown of the mask is its dtype and shape.
         found = (getattr(data.mask, "dtype", type(data.mask)), np.shape(data.mask))

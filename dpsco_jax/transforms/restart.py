@@ -89,7 +89,7 @@ def restart_stages(
             ``ac_sa_eval_params``. After a restart it must give that point back.
 
     Raises:
-        ValueError: there is no stage, a length is no integer of at least 1, or ``of_stage`` or
+        ValueError: there is no stage, a length is no integer in [1, 2^31), or ``of_stage`` or
             ``eval_params`` no function; or, at ``init``, a stage holds a ledger or a key, which a restart
             would forget.
     """
@@ -97,10 +97,10 @@ def restart_stages(
     require_callable("eval_params", eval_params)
     listed = isinstance(lengths, Sequence | np.ndarray) and len(lengths) > 0
     good = listed and all(
-        isinstance(length, Integral) and not isinstance(length, bool) and length >= 1
+        isinstance(length, Integral) and not isinstance(length, bool) and 1 <= length < 2**31
         for length in lengths
     )
-    wanted = "a sequence of integers: at least one number, each at least 1"
+    wanted = "a sequence of integers: at least one number, each in [1, 2^31)"
     require(good, "lengths", lengths, wanted)
     return _restarted(of_stage, np.asarray(lengths, np.int32), eval_params)
 

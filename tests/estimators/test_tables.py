@@ -106,6 +106,50 @@ def test_predictions_are_the_coefficients_times_the_encoded_row(monkeypatch):
             assert model.predict(row)[0] == model.classes_[np.argmax(odds)]
 
 
+@pytest.mark.parametrize("under", [1.0, -0.5, 77.0])
+@pytest.mark.parametrize("kind", [np.float64, np.int64, object])
+def test_what_is_masked_is_missing_whatever_is_under_the_mask(monkeypatch, kind, under):
+    seen = replaced_solver(monkeypatch)
+    hidden = np.zeros(NUMBERS.shape, bool)
+    hidden[[1, 5], [0, 1]] = True
+    whole = NUMBERS.round().astype(kind)
+    held = np.ma.array(np.where(hidden, under, whole).astype(kind), mask=hidden)
+    plain = np.where(hidden, np.nan, whole.astype(float))
+    for missing in ("zero", "indicator"):
+        model, other = of_numbers(plain, missing=missing), of_numbers(held, missing=missing)
+        (_, _, first), (_, _, second) = seen[-2:]
+        np.testing.assert_array_equal(first.items.features, second.items.features)
+        np.testing.assert_array_equal(model.predict_proba(plain), other.predict_proba(held))
+    strict = of_numbers(whole, missing="error")
+    for call in (lambda: of_numbers(held, missing="error"), lambda: strict.predict(held)):
+        with pytest.raises(ValueError, match="must be present in every row"):
+            call()
+
+
+def test_masked_labels_and_users_are_missing(monkeypatch):
+    seen = replaced_solver(monkeypatch)
+    hidden = np.arange(7) == 1
+    label = np.ma.array(UNION, mask=hidden)
+    with pytest.raises(ValueError, match="column y must be one of"):
+        made().fit(TABLE, label, groups=WHO)
+    made(unlabelled="drop_row").fit(TABLE, label, groups=WHO)
+    wage = np.ma.array(np.full(7, 20.0), mask=hidden)
+    with pytest.raises(ValueError, match="column y must be a number in every row"):
+        made("squared").fit(TABLE, wage, groups=WHO)
+    made("squared", unlabelled="drop_row").fit(TABLE, wage, groups=WHO)
+    assert [int(data.mask.sum()) for _, _, data in seen] == [6, 6]
+    with pytest.raises(ValueError, match="column groups must be present in every row"):
+        made().fit(TABLE, UNION, groups=np.ma.array(WHO, mask=hidden))
+    assert fitted(groups=np.ma.array(WHO, mask=False)).n_records_ == 3
+    for name, declared in (
+        ("classes", np.ma.array([0, 1], mask=False)),
+        ("bounds", np.ma.array([0, 1], mask=False)),
+        ("categories", {"job": np.ma.array(LEVELS, mask=False)}),
+    ):
+        with pytest.raises(ValueError, match=f"{name}.* must be without a mask"):
+            fitted(**{name: declared})
+
+
 @pytest.mark.parametrize("missing", ["zero", "error"])
 def test_missing_values_are_what_was_chosen(monkeypatch, missing):
     replaced_solver(monkeypatch)

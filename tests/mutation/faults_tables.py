@@ -6,6 +6,9 @@ _REFUSALS = ("tests/estimators/test_refusals.py",)
 _PIPELINES = ("tests/estimators/test_scikit_learn.py",)
 _CANARIES = ("tests/estimators/test_canaries.py",)
 _USERS = ("tests/problems/test_users.py",)
+_GIVEN = ("tests/test_given.py",)
+_TABLES = ("tests/estimators/test_tables.py",)
+_ENCODING = ("tests/problems/test_encoding.py",)
 
 FAULTS = (
     Fault("tables: rows of groups in another order are taken", "estimators/_base.py",
@@ -29,4 +32,27 @@ FAULTS = (
           "truth, known = np.asarray(y), slice(None)", _CANARIES),
     Fault("tables: sets that are in no order are users", "problems/_grouping.py",
           'users.dtype.kind != "O" or', "True or", _USERS),
+    Fault("tables: masked arrays are read through", "_checks.py",
+          "if isinstance(leaf, np.ma.MaskedArray):", "if False:", _GIVEN),
+    Fault("tables: what is masked is there", "estimators/_frames.py",
+          "found[np.ma.getmaskarray(values)] = None", "pass", _TABLES),
+    Fault("tables: what is masked is a number", "estimators/_frames.py",
+          "values.filled(np.nan)", "values.data", _TABLES),
+    Fault("tables: masked objects of a frame are levels", "problems/_columns.py",
+          "value is np.ma.masked for value in column", "False for value in column", _ENCODING),
+    Fault("tables: integers are wrapped", "_given.py",
+          "least <= leaf.min() and leaf.max() <= most", "True", _GIVEN),
+    Fault("tables: large integers are wrapped", "_given.py",
+          "least <= leaf.min() and leaf.max() <= most", "least <= leaf.min()", _GIVEN),
+    Fault("tables: what stands for nobody is wrapped", "_given.py",
+          "np.where(good, values, 0).astype(np.int64)", "np.where(good, values, 0)", _GIVEN),
+    Fault("tables: integers are wrapped before they are floats", "_given.py",
+          "return jnp.asarray(values, kind if floating else jnp.promote_types(kind, jnp.float32))",
+          "return jnp.asarray(values).astype(kind if floating else jnp.promote_types(kind, jnp.float32))",
+          _GIVEN),
+    Fault("tables: solvers wrap", "solvers/_arguments.py",
+          'require_held("data", data)', "pass", _GIVEN),
+    Fault("tables: sums over users wrap", "oracles/chunks.py",
+          'require_callable("chunk_sum", chunk_sum)\n    require_held("data", data)',
+          'require_callable("chunk_sum", chunk_sum)', _GIVEN),
 )  # fmt: skip

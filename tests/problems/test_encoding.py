@@ -242,6 +242,19 @@ def test_missing_values_of_nullable_and_categorical_columns():
     np.testing.assert_array_equal(found, [[0, 0, 0, 1, 0, 1, 1, 0], [0, 1, 1, 0, 1, 0, 0, 1]])
 
 
+def test_masked_entries_among_objects_are_missing():
+    """As a list of a masked array has them; pandas takes them for values."""
+    jobs = pd.Series(list(np.ma.array(["u", "u"], mask=[True, False])), dtype=object)
+    labels = pd.Series(list(np.ma.array([0, 1], mask=[False, True])), dtype=object)
+    made = Encoding(
+        feature_columns=["c"], label_column="y", labels=(0, 1), intercept=False,
+        categories={"c": ["u"]}, unknown="other", unlabelled="drop_row",
+    )  # fmt: skip
+    rows = made.apply(pd.DataFrame({"c": jobs, "y": labels}))
+    np.testing.assert_array_equal(rows.features[0], [0, 0, 1])
+    np.testing.assert_array_equal(rows.kept, [True, False])
+
+
 @pytest.mark.parametrize("holder", [list, tuple, np.array, pd.Index, pd.Series])
 def test_levels_come_in_any_ordered_collection(holder):
     frame = pd.DataFrame({"job": ["b", "a", "b"], "y": ["no", "yes", "yes"]})

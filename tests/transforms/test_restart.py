@@ -126,9 +126,7 @@ def test_what_spends_or_draws_is_not_restarted():
     with pytest.raises(ValueError, match=r"num_steps must be .*at least 1"):
         transforms.restart_every(transforms.ac_sa(1.0), 0, transforms.ac_sa_eval_params)
     for wrong in ((), (3, 0)):
-        with pytest.raises(
-            ValueError, match=r"lengths must be .*at least one number, each at least 1"
-        ):
+        with pytest.raises(ValueError, match=r"lengths must be .*at least one number, each in"):
             transforms.restart_stages(lambda stage: transforms.ac_sa(1.0), wrong, lambda s, w: w)
     optimizer = _staged(3)
     with pytest.raises(ValueError, match="params must be given"):

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from dpsco_jax import _checks, _spread, _sums
+from dpsco_jax._given import require_held
 from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Oracle
 from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
@@ -89,12 +90,14 @@ def clipped_sum(
 
     Raises:
         ValueError: a bound or the offset is not positive, leaves are not real floating, examples have
-            different lengths, there are so many of them that rounding takes half of the bound, or the loss
-            returns no real scalar, does not depend on the example, or has side effects.
+            different lengths or are not held by JAX as they are (see ``users.num_users``), there are so many
+            of them that rounding takes half of the bound, or the loss returns no real scalar, does not
+            depend on the example, or has side effects.
     """
     _checks.require_callable("loss", loss)
     _checks.require_real_leaves("params", params)
     number = _common_length(examples)
+    require_held("examples", examples)
     params, examples = jax.tree.map(jnp.asarray, (params, examples))
     layers = clipping.layers(clip_norm, params)
     if normalize is not None:

@@ -100,7 +100,9 @@ class Plan(MadeFor):
     def __post_init__(self) -> None:
         _planning.require_replacement(self.releases)
         phases = len(self.group_users)
-        _checks.require(len(self.clipped) == phases, "clipped", self.clipped, f"{phases} of True, False")
+        _checks.require(
+            len(self.clipped) == phases, "clipped", self.clipped, f"{phases} of True, False"
+        )
 
     @property
     def num_groups(self) -> int:

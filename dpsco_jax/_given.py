@@ -1,0 +1,87 @@
+"""Arrays as a user hands them over: what JAX takes for something else is refused, or counts as nothing.
+
+Two things change on the way from NumPy to JAX without a word. The mask of a masked array is dropped by
+``numpy.asarray``, and what is under it counts. Integers of 64 bits keep their low 32 unless
+``jax_enable_x64`` is set: 2^32 + 3 is 3. Both happen only while arrays are still NumPy's; a traced array has
+been converted.
+
+Formal guarantee: none by itself. ``require_held`` and ``plain`` raise on masked arrays by their type;
+``require_held`` raises on a value too, of which it shows nothing: whoever may not learn that there is one
+hands over arrays of 32 bits. ``inside`` and ``as_floats`` never raise.
+
+Cost: a pass over integers of 64 bits.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Float, Int
+
+from dpsco_jax._checks import require_undisclosed, require_unmasked
+
+
+def plain(name: str, values: Any) -> np.ndarray:
+    """The values as a NumPy array.
+
+    Args:
+        name: of the argument.
+        values: an array, or what NumPy makes one of.
+
+    Raises:
+        ValueError: if the array is masked, or one in a list is, or rows have different lengths.
+    """
+    require_unmasked(name, values)
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, OverflowError):
+        require_undisclosed(False, name, "an array")
+        raise
+
+
+def require_held(name: str, tree: Any) -> None:
+    """Raise ``ValueError`` unless JAX holds all arrays of the tree as they are.
+
+    Refused are masked arrays, and NumPy integers beyond the widest that JAX has. Other leaves pass, traced
+    ones among them, and so do floats, which are rounded.
+
+    Args:
+        name: of the argument.
+        tree: a pytree.
+    """
+    require_unmasked(name, tree)
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "iu":
+            held = jax.dtypes.canonicalize_dtype(leaf.dtype)
+            if held.itemsize < leaf.dtype.itemsize and leaf.size:
+                least, most = np.iinfo(held).min, np.iinfo(held).max
+                what = f"integers in [{least}, {most}], which JAX holds without jax_enable_x64"
+                require_undisclosed(least <= leaf.min() and leaf.max() <= most, name, what)
+
+
+def inside(values: Any, size: int) -> Int[jax.Array, "*shape"]:
+    """The integers in [0, size), and ``size`` for all others, in JAX's default integers.
+
+    Args:
+        values: integers of any width, of NumPy or JAX; masked ones are not looked for.
+        size: at least 0.
+    """
+    if isinstance(values, np.ndarray | np.generic):
+        # On the host: what int32 does not hold would be wrapped around. In int64: so would size in int8.
+        good = (values >= 0) & (values < size)
+        return jnp.asarray(np.where(good, np.where(good, values, 0).astype(np.int64), size), int)
+    wide = as_wide(values)
+    return jnp.where((wide >= 0) & (wide < size), wide, size)
+
+
+def as_floats(values: ArrayLike) -> Float[jax.Array, "*shape"]:
+    """Integers as floats of 32 bits or more, rounded and never wrapped; floats as they are."""
+    kind = jnp.result_type(values)
+    floating = jnp.issubdtype(kind, jnp.floating)
+    return jnp.asarray(values, kind if floating else jnp.promote_types(kind, jnp.float32))
+
+
+def as_wide(values: ArrayLike) -> Int[jax.Array, "*shape"]:
+    """In the widest integers that JAX has at hand: a size that a narrow one does not hold is compared."""
+    return jnp.asarray(values).astype(int)

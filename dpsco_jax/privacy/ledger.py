@@ -17,7 +17,7 @@ stopping at a budget that was fixed beforehand (section 7 there).
 
 import dataclasses
 import functools
-import itertools
+import math
 import operator
 import sys
 from typing import Any
@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from dpsco_jax._checks import require, require_flag, require_instance, require_relation
 from dpsco_jax._numerics import Array, array_namespace, round_up
@@ -155,9 +156,10 @@ def privacy_spent(
     - a ledger is negative or NaN anywhere, so that it is no sum of charges. Of one that was scaled by a
       factor in [0, 1) this cannot be noticed: do no arithmetic on an optimizer state;
     - two keys in the state are equal, so that two transformations draw the same noise, and the difference of
-      what they release has none. Keys are typed ones and, as files keep them (``jax.random.key_data``),
-      arrays uint32 ``[..., 2]`` or ``[..., 4]``. Keys that were equal once and have been split differently
-      often since cannot be told: start every transformation with a key of its own;
+      what they release has none. In a batch of states these are the lanes that have a key of another lane, as
+      all lanes of ``jax.vmap(init)`` have. Keys are typed ones and, as files keep them
+      (``jax.random.key_data``), arrays uint32 ``[..., 2]`` or ``[..., 4]``. Keys that were equal once and
+      were split differently often since cannot be told: start every transformation with a key of its own;
     - a ``sampled`` ledger is inside of ``optax.MultiSteps``, which joins the draws of several updates; no
       trust helps.
 
@@ -178,7 +180,9 @@ def privacy_spent(
             that is not private, and decided nothing by it. ``state_certificate`` states it.
 
     Returns:
-        The loss, rounded up, of the batch shape of the ledgers.
+        The loss, rounded up, of the batch shape of the ledgers: of each lane, not of all lanes together. Of a
+        lane that was taken out of its batch nothing is known of the others: a state that was copied to all
+        devices costs what one of the copies costs.
 
     Raises:
         ValueError: ``opt_state`` holds no ledger (so that nothing is known of it), or ledgers of different
@@ -282,29 +286,50 @@ def _plain(tree: Any) -> Any:
 
 
 def _keys_differ(tree: Any, shape: tuple[int, ...]) -> Any:
-    """Whether no two keys in a tree are equal: for each of a batch if all of them have its shape."""
-    differ = np.full(shape, True)
-    for a, b in itertools.combinations(_key_words(tree), 2):
-        if a.shape[-1] != b.shape[-1]:
+    """Of each lane of a batch, whether none of its keys is another key in the tree, of any lane."""
+    lanes = math.prod(shape)
+    differ: Any = np.full(lanes, True)
+    for width in _WORDS_OF_KEYS:
+        rows, of_lane = [np.zeros((0, width), np.uint32)], [np.zeros(0, int)]
+        for words in _key_words(tree, width):
+            rows.append(words.reshape(-1, width))
+            number = rows[-1].shape[0]
+            # The keys of a state that is not in this batch are keys of all lanes, by a place of their own.
+            in_batch = words.shape[: len(shape)] == shape and words.ndim > len(shape)
+            places = np.arange(number) * lanes // max(number, 1)
+            of_lane.append(places if in_batch else np.full(number, lanes))
+        places = np.concatenate(of_lane)
+        if len(places) < 2:
             continue
-        if a.shape[:-1] == b.shape[:-1] == shape:
-            differ = differ & (a != b).any(axis=-1)
-        else:  # of batches that do not fit, every pair
-            a, b = (bits.reshape(-1, bits.shape[-1]) for bits in (a, b))
-            differ = differ & (a[:, None] != b[None]).any(axis=-1).all()
-    return differ
+        keys = jnp.concatenate(rows)
+        order = jnp.lexsort(tuple(keys.T))
+        first, second = order[:-1], order[1:]
+        same = (keys[first] == keys[second]).all(axis=-1)
+        shared = jnp.zeros(lanes + 1, bool)
+        for which in (first, second):
+            shared = shared.at[jnp.asarray(places)[which]].max(same)
+        differ = differ & ~(shared[:-1] | shared[-1])
+    return differ.reshape(shape)
 
 
-def _key_words(tree: Any) -> list[Any]:
-    """The words of all keys in a tree, typed or, as files keep them, words already: ``[..., 2 or 4]``."""
+def _key_words(tree: Any, width: int) -> list[Any]:
+    """Of all keys of so many words, typed or, as files keep them, words already: ``[..., width]``."""
     found = []
     for leaf in jax.tree.leaves(tree):
-        kind, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", ())
-        if kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key):
-            found.append(jax.random.key_data(leaf))
-        elif kind == np.uint32 and shape and shape[-1] in _WORDS_OF_KEYS:
-            found.append(leaf)
+        kind = getattr(leaf, "dtype", None)
+        typed = kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key)
+        words = jax.random.key_data(leaf) if typed else leaf
+        if (typed or kind == np.uint32) and words.shape[-1:] == (width,):
+            found.append(_whole(words))
     return found
+
+
+def _whole(array: Any) -> Any:
+    """The array on every device, if its mesh has explicit axes, over which nothing could be sorted."""
+    mesh = jax.typeof(array).sharding.mesh if isinstance(array, jax.Array) else None
+    if mesh is None or mesh.empty or AxisType.Explicit not in mesh.axis_types:
+        return array
+    return jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec()))
 
 
 def _is_sum(ledger: Ledger) -> Any:

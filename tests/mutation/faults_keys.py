@@ -35,7 +35,15 @@ FAULTS = (
     Fault("keys of records: stages in front of a release are not looked at", "transforms/private_chain.py",
           "_record_keys.over_users(lambda", "jax.vmap(lambda", _OF_RECORDS),
     Fault("equal keys: words of keys are not looked at", _LEDGER,
-          "elif kind == np.uint32 and shape", "elif False and shape", _OF_STATES),
+          "(typed or kind == np.uint32)", "typed", _OF_STATES),
     Fault("equal keys: words of four are not looked at", _LEDGER,
           "_WORDS_OF_KEYS = (2, 4)", "_WORDS_OF_KEYS = (2,)", _OF_STATES),
+    Fault("equal keys: those of other lanes are not looked at", _LEDGER,
+          "same = (keys[first] == keys[second]).all(axis=-1)",
+          "same = (keys[first] == keys[second]).all(axis=-1)"
+          " & (jnp.asarray(places)[first] == jnp.asarray(places)[second])", _OF_STATES),
+    Fault("equal keys: one of two lanes is judged alone", _LEDGER,
+          "for which in (first, second):", "for which in (first,):", _OF_STATES),
+    Fault("equal keys: a state beside a batch is not looked at", _LEDGER,
+          "~(shared[:-1] | shared[-1])", "~shared[:-1]", _OF_STATES),
 )  # fmt: skip

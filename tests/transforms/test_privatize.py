@@ -299,6 +299,64 @@ def test_equal_keys_are_told_in_each_lane_of_a_batch():
         assert list(np.isfinite(spent.rdp).all(axis=-1)) == [False, True, False]
 
 
+def _finite(states, compiled=False):
+    spent = (jax.jit(privacy.privacy_spent) if compiled else privacy.privacy_spent)(states)
+    assert spent.rdp.shape[:-1] == spent.delta.shape
+    return np.isfinite(spent.rdp).all(axis=-1).tolist()
+
+
+def test_lanes_of_one_key_spend_everything_together():
+    """Their difference has no noise; each of them alone is right."""
+    release = transforms.privatize(transforms.clipped_sum(1.0), jax.random.key(0), 2.0)
+    states = jax.vmap(release.init)(jnp.zeros((3, 2)))
+    rows = jnp.arange(24.0).reshape(3, 4, 2) / 100
+    with jax.debug_key_reuse(False):
+        released, states = jax.vmap(release.update)(rows, states)
+    between = np.asarray(rows.sum(axis=1))
+    np.testing.assert_allclose(released[1] - released[0], between[1] - between[0], atol=1e-5)
+    for compiled in (False, True):
+        assert _finite(states, compiled) == [False] * 3
+    assert _finite(_stored(states)) == [False] * 3
+    assert _finite(jax.tree.map(lambda leaf: leaf[1], states))
+
+
+def test_lanes_share_keys_with_whom_they_share_them():
+    """Of 2 x 2 lanes of two transformations each: those of one key, of the same or of another lane."""
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+
+    def start(first, second):
+        return _two_privatizers(first, second).init(params)
+
+    keys = jax.vmap(jax.random.key)(jnp.arange(8))
+
+    def finite(*numbers):
+        halves = keys[np.array(numbers)].reshape(2, 2, 2)
+        with jax.debug_key_reuse(False):
+            states = jax.vmap(jax.vmap(start))(halves[0], halves[1])
+            assert _finite(states, compiled=True) == _finite(states)
+            return _finite(states)
+
+    assert finite(0, 1, 2, 3, 4, 5, 6, 7) == [[True, True], [True, True]]
+    assert finite(0, 1, 2, 3, 4, 1, 6, 7) == [[True, False], [True, True]]
+    assert finite(0, 1, 2, 3, 4, 5, 6, 0) == [[False, True], [True, False]]
+    assert finite(0, 1, 1, 3, 4, 5, 6, 1) == [[True, False], [False, False]]
+    with jax.debug_key_reuse(False):
+        lanes = jax.vmap(start)(keys[:3], keys[3:6])
+        alone = [start(*keys[np.array(pair)]) for pair in ((6, 7), (6, 2))]
+    assert _finite((lanes, alone[0])) == [True] * 3
+    assert _finite((lanes, alone[1])) == [False] * 3
+
+
+def test_lanes_on_an_explicit_mesh_are_compared():
+    mesh = jax.make_mesh((1,), ("lanes",), axis_types=(jax.sharding.AxisType.Explicit,))
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("lanes"))
+    keys = jax.vmap(jax.random.key)(jnp.asarray([0, 1, 0]))
+    mean = transforms.clipped_sum(1.0)
+    states = jax.vmap(lambda key: transforms.privatize(mean, key, 2.0).init(jnp.zeros(2)))(keys)
+    spread = jax.tree.map(lambda leaf: jax.device_put(leaf, where), states)
+    assert _finite(spread) == [False, True, False]
+
+
 def _stored(state, impl=None):
     """As files keep it: keys by their words; by ``impl``, the words typed anew."""
 

@@ -1,19 +1,22 @@
 """Keys of the parts of a run, which nobody's folding can bring together; keys that have draws of their own.
 
 What it computes: a key for every number, by ``jax.random.fold_in``; and whether keys in a batch draw what
-each of them draws alone.
+each of them draws alone. Those that do not are refused under ``jax.vmap`` wherever noise or samples are drawn
+(``alone``), and taken in turn where a batch of keys is our own (``over``).
 
 Source: none.
 
 Formal guarantee: keys of ``unsafe_rbg`` are folded by an exclusive or with a word of the number, so that
 numbers folded in by caller, run and step could be exchanged: step j of part i would have the key, and so the
 noise, of step i of part j, and part i of trial j that of part j of trial i. These keys are split before and
-after; all others are folded as they are.
+after; all others are folded as they are. And no two runs under ``jax.vmap`` have noise, or a sample, in
+common because they share the key of the first lane, whatever is around the map or inside of it.
 
-Cost: none, or two splits.
+Cost: none, or two splits. Keys of threefry, and all others that draw apart, pass as they are.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -56,3 +59,52 @@ def _dtypes_that_draw_apart() -> frozenset[Any]:
         except ValueError:  # of a release of JAX that does not have it
             continue
     return frozenset(found)
+
+
+def alone(key: jax.Array) -> jax.Array:
+    """The key, to draw noise or a sample by: of one run, or of one lane of several that draw apart.
+
+    Under ``jax.vmap`` over other keys, in whatever order it is combined with ``jit``, ``scan`` and ``grad``,
+    tracing raises ``ValueError``: every lane would draw by the key of the first, so that another map that has
+    that key again would repeat the noise of all lanes, bit by bit.
+
+    Args:
+        key: a typed key. What is drawn has to come of the key that is returned.
+    """
+    if draw_apart(key.dtype):
+        return key
+    impl = jax.random.key_impl(key)
+    # Its words: the check of key reuse knows of no other functions of keys.
+    return jax.random.wrap_key_data(_of_one_lane(impl)(jax.random.key_data(key)), impl=impl)
+
+
+@functools.cache
+def _of_one_lane(impl: Any) -> Callable[[jax.Array], jax.Array]:
+    @jax.custom_batching.custom_vmap
+    def words_alone(words: jax.Array) -> jax.Array:
+        return words
+
+    @words_alone.def_vmap
+    def refused(axis_size: int, in_batched: list[bool], words: jax.Array) -> Any:
+        raise ValueError(
+            f"key must be one of threefry2x32 under jax.vmap, got {axis_size} of {impl}, all of which"
+            " would draw by the first: take them in turn, by jax.lax.map, or make them by"
+            ' jax.random.key(seed, impl="threefry2x32")'
+        )
+
+    return words_alone
+
+
+def over(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As ``jax.vmap`` of a function of a key and other arguments; in turn, if keys do not draw apart.
+
+    For a batch of keys that are split off one: under a ``jax.vmap`` around it, the function is in a batch of
+    lanes like any other.
+    """
+
+    def mapped(keys: jax.Array, *others: Any) -> Any:
+        if draw_apart(keys.dtype):
+            return jax.vmap(function)(keys, *others)
+        return jax.lax.map(lambda each: function(*each), (keys, *others))
+
+    return mapped

@@ -43,7 +43,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _keys
 from dpsco_jax.geometry import _power_draw, _powers, _radial_range
 from dpsco_jax.geometry._mixture_tables import MixtureTables, mixture_tables
 from dpsco_jax.geometry._power_laplace import log_power_laplace
@@ -167,7 +167,7 @@ class LpLogLaplace:
         """
         _checks.require_key(key)
         _checks.require_number("t", t)
-        return _power_draw.draw(key, jnp.asarray(t, jnp.float64), self.q)
+        return _power_draw.draw(_keys.alone(key), jnp.asarray(t, jnp.float64), self.q)
 
     def range(self, radius: float) -> float:
         """An upper bound on ψ(x) - ψ(0) over ‖x‖_p <= radius, log E exp(radius·r), 2a·r² of a χ²_d law.

@@ -25,6 +25,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
+from dpsco_jax import _keys
+
 _WORD = 2.0**-32
 _ALL_ONES = 0xFFFFFFFF
 
@@ -41,13 +43,13 @@ def exponential_of_words(high: jax.Array, low: jax.Array, dtype: DTypeLike) -> j
 
 def exponential(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Exponential variables of mean 1."""
-    words = jax.random.bits(key, (2, *shape), jnp.uint32)
+    words = jax.random.bits(_keys.alone(key), (2, *shape), jnp.uint32)
     return exponential_of_words(words[0], words[1], dtype)
 
 
 def laplace(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Laplace variables of scale 1 (density exp(-|x|) / 2)."""
-    words = jax.random.bits(key, (2, *shape), jnp.uint32)
+    words = jax.random.bits(_keys.alone(key), (2, *shape), jnp.uint32)
     return laplace_of_words(words[0], words[1], dtype)
 
 
@@ -66,7 +68,7 @@ def gumbel(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Arra
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Standard Gaussian variables."""
     size = math.prod(shape)
-    words = jax.random.bits(key, (3, (size + 1) // 2), jnp.uint32)
+    words = jax.random.bits(_keys.alone(key), (3, (size + 1) // 2), jnp.uint32)
     radius, angle = polar_of_words(words[0], words[1], words[2], dtype)
     # Chosen entry by entry: XLA writes a concatenation on a CPU with a branch in every entry, and vectorizes
     # neither the logarithms nor what adds the noise.

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from dpsco_jax import _keys
 from dpsco_jax._checks import require, require_integer, require_key
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles._random_order import shuffled_where_undecided
@@ -130,6 +131,7 @@ def without_replacement(key: jax.Array, draws: Draws) -> UserSample:
         draws: of one turn.
     """
     require_key(key)
+    key = _keys.alone(key)
     batch = jnp.asarray(draws.batch_size, jnp.int32)
     if not draws.some_by_complement:
         return UserSample(_different(key, draws), batch)

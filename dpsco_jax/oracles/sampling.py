@@ -41,6 +41,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Int
 
+from dpsco_jax import _keys
 from dpsco_jax._checks import require_integer, require_key, require_probability
 from dpsco_jax.oracles import _binomial_counts, _random_order, _streams
 
@@ -103,6 +104,7 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
         ValueError: if ``batch_size`` is out of range.
     """
     require_key(key)
+    key = _keys.alone(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     batch_size = require_integer("batch_size", batch_size, 1, num_users)
     sample = _without_replacement(key, num_users, batch_size)
@@ -145,6 +147,7 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         ValueError: if a concrete probability is not in [0, 1].
     """
     require_key(key)
+    key = _keys.alone(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     require_probability("probability", probability)
     sample = _poisson(key, num_users, probability)
@@ -230,6 +233,7 @@ def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSamp
         ValueError: if ``num_users`` or ``num_draws`` is not an integer of at least 1.
     """
     require_key(key)
+    key = _keys.alone(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     num_draws = require_integer("num_draws", num_draws, 1)
     indices = jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32)

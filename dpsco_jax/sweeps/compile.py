@@ -129,7 +129,9 @@ def stack(inputs: Sequence[Any]) -> Any:
 
 def _many(program: Program, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
     def one(shared: Any, words: jax.Array, inputs: Any) -> dict[str, jax.Array]:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), words[0]), words[1])
+        # Of a kind whose draws are those of the cell alone, whatever the default is.
+        key = jax.random.key(0, impl="threefry2x32")
+        key = jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
         outputs = program.run(shared, key, inputs)
         if not isinstance(outputs, dict) or not all(map(_is_real_scalar, outputs.values())):
             raise ValueError(f"a program must return a dict of scalars, real ones, got {outputs}")

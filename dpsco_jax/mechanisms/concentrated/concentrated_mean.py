@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from dpsco_jax import _counts, _spread, _sums
+from dpsco_jax import _counts, _keys, _spread, _sums
 from dpsco_jax._checks import (
     require,
     require_first_rows,
@@ -150,7 +150,7 @@ def select(key: jax.Array, weights: Float[Array | np.ndarray, "users"]) -> Float
     """The random subset: each weight replaced by 1 with that probability, by 0 otherwise."""
     require_key(key)
     require_number("weights", weights, "an array of real numbers")
-    return jax.random.bernoulli(key, weights).astype(weights.dtype)
+    return jax.random.bernoulli(_keys.alone(key), weights).astype(weights.dtype)
 
 
 def weighted_mean(vectors: Any, weights: Float[ArrayLike, "users"], anchor: Any = None) -> Any:

@@ -30,6 +30,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from dpsco_jax import _keys
 from dpsco_jax._checks import (
     require,
     require_each,
@@ -245,7 +246,7 @@ def _gumbel(key: jax.Array, weights: Array, num_users: Array | None) -> Array:
     if num_users is None:
         return _draws.gumbel(key, weights.shape, weights.dtype)
     segments, rows = len(weights), len(weights) // 2
-    words = jax.random.bits(key, (2 * segments,), jnp.uint32)
+    words = jax.random.bits(_keys.alone(key), (2 * segments,), jnp.uint32)
 
     def of(start: Any, length: int) -> Array:
         high = lax.dynamic_slice_in_dim(words, start, length)

@@ -35,7 +35,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax import _spread, privacy
+from dpsco_jax import _keys, _spread, privacy
 from dpsco_jax._checks import (
     require,
     require_instance,
@@ -212,7 +212,7 @@ def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, 
         # A power of two divides the number of coordinates: the body is compiled once.
         most = max(1, _BLOCK_ENTRIES // columns.shape[1])
         block = min(len(columns), 1 << (most.bit_length() - 1))
-        at_once = block if block > 1 else None
+        at_once = block if block > 1 and _keys.draw_apart(of_run.dtype) else None
         return lax.map(one_coordinate, (indices, columns), batch_size=at_once)
 
     @jax.custom_batching.sequential_vmap

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Key
 from scipy import special
 
+from dpsco_jax import _keys
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -209,7 +210,8 @@ def _scores(
     def one(run_key: jax.Array) -> jax.Array:
         return jnp.asarray(score(mechanism(run_key, data)), float).reshape(())
 
-    return jax.lax.map(one, jax.random.split(key, num_runs), batch_size=min(batch_size, num_runs))
+    together = min(batch_size, num_runs) if _keys.draw_apart(key.dtype) else None
+    return jax.lax.map(one, jax.random.split(key, num_runs), batch_size=together)
 
 
 def _spread(values: np.ndarray, count: int) -> np.ndarray:

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Key
 
+from dpsco_jax import _keys
 from dpsco_jax.geometry import _moves
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.oracles import sampling
@@ -234,7 +235,7 @@ def _draw_users(key: Array, setting: Setting, calls: tuple[Level, ...]) -> Array
         return indices if few else jax.random.permutation(order_key, indices)
 
     # All in one program, at the size of the largest: a part of a sample in random order is a sample.
-    samples = jax.vmap(sample)(keys)
+    samples = _keys.over(sample)(keys)
     return jnp.concatenate([drawn[:size] for drawn, size in zip(samples, needed, strict=True)])
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike
 
+from dpsco_jax import _keys
 from dpsco_jax._checks import require
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import _draws
@@ -193,12 +194,12 @@ def _draw_users(key: Array, sizes: Sizes, replacement: bool) -> Array:
     """The users of all levels, a fresh sample for each, by position in the turn."""
     most = sizes.most_queries
     if replacement:
-        return jax.random.randint(key, (most,), 0, sizes.num_users, jnp.int32)
+        return jax.random.randint(_keys.alone(key), (most,), 0, sizes.num_users, jnp.int32)
     count, width = sizes.starts.shape[0], sizes.draws.most_drawn
     # The other half of a level's key is for an order that more than half of the users would need.
     keys = jax.vmap(jax.random.split)(jax.random.split(key, count))[:, 0]
-    draw = jax.vmap(_sampling_in_turn.without_replacement, in_axes=(0, None))
-    samples = draw(keys, sizes.draws).indices
+    draw = _keys.over(lambda key: _sampling_in_turn.without_replacement(key, sizes.draws))
+    samples = draw(keys).indices
     places = jnp.arange(most, dtype=jnp.int32)
     # Levels beyond those of the turn start where there is no place that is looked at.
     level = jnp.sum(places[:, None] >= sizes.starts[None, :], axis=1) - 1
@@ -210,7 +211,7 @@ def _normal(rows: Any, key: Array, shape: tuple[int, int], dtype: Any) -> Array:
     most = math.prod(shape)
     room = (most + 1) // 2
     half = (rows * shape[1] + 1) // 2
-    flat = jax.random.bits(key, (3 * room,), jnp.uint32)
+    flat = jax.random.bits(_keys.alone(key), (3 * room,), jnp.uint32)
     high, low, turn = (lax.dynamic_slice_in_dim(flat, i * half, room) for i in range(3))
     radius, angle = _draws.polar_of_words(high, low, turn, dtype)
     place = jnp.arange(most, dtype=jnp.int32)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dpsco_jax import _record_keys
+from dpsco_jax import _keys, _record_keys
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax.mechanisms import selection
 from dpsco_jax.oracles import _convolutions
@@ -149,9 +149,9 @@ def draw_linear(
         epsilon = 2.0 * moves * inverse_temperature / users
         return selection.exponential_mechanism(own, -slope * (width * marks), epsilon, moves)
 
-    return jax.vmap(lambda *each: one(each))(
-        jax.random.split(key, dim), total, half, sensitivity
-    ).astype(jnp.int32)
+    keys = jax.random.split(key, dim)
+    drawn = _keys.over(lambda *each: one(each))(keys, total, half, sensitivity)
+    return drawn.astype(jnp.int32)
 
 
 def point_in(

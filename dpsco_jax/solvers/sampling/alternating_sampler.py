@@ -42,7 +42,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _keys
 from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
 
 __all__ = ["Draw", "Oracle", "run"]
@@ -106,6 +106,7 @@ def run(
         ValueError: an argument is of another kind or out of its range.
     """
     _checks.require_key(key)
+    key = _keys.alone(key)
     _checks.require_instance("oracle", oracle, Oracle)
     _checks.require_whole("num_steps", num_steps, 1)
     _checks.require_whole("num_trials", num_trials, 1)

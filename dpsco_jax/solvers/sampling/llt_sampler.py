@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _keys
 from dpsco_jax.geometry import _powers
 from dpsco_jax.solvers.sampling import alternating_sampler, rejection_oracle
 from dpsco_jax.solvers.sampling._llt_families import family as family_of
@@ -82,6 +82,7 @@ def dual_draw(key: jax.Array, psi: Transform, point: Float[Array, " dim"]) -> Fl
         ValueError: an argument is of another kind, or jax_enable_x64 is off.
     """
     _checks.require_key(key)
+    key = _keys.alone(key)
     _checks.require_instance("psi", psi, Transform)
     require_x64("llt_sampler")
     return psi.draw(key, float64_vector("point", point))
@@ -110,6 +111,7 @@ def primal_draw(
         ValueError: an argument is of another kind or out of its range, or jax_enable_x64 is off.
     """
     _checks.require_key(key)
+    key = _keys.alone(key)
     num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     tilt = float64_vector("tilt", tilt)
     family = family_of(psi, power, radius, num_attempts, NEWTON_STEPS, False)
@@ -141,6 +143,7 @@ def start_draw(
         ValueError: an argument is of another kind or out of its range, or jax_enable_x64 is off.
     """
     _checks.require_key(key)
+    key = _keys.alone(key)
     _checks.require_instance("psi", psi, Transform)
     dim = _checks.require_integer("dim", dim, 1)
     _checks.require_positive("drift", drift)
@@ -274,6 +277,7 @@ def alternate(
         ValueError: an argument is of another kind or out of its range, or jax_enable_x64 is off.
     """
     _checks.require_key(key)
+    key = _keys.alone(key)
     _checks.require_instance("moves", moves, alternating_sampler.Oracle)
     _checks.require_whole("num_steps", num_steps, 1)
     _checks.require_within("num_trials", num_trials, 1, MOST_TRIALS)

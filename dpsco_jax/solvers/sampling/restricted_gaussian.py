@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _keys
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._truncated_normal import tail_depth, truncated_normal
@@ -257,6 +257,7 @@ def draw(
         ValueError: an argument is of another kind or out of its range.
     """
     _checks.require_key(key)
+    key = _keys.alone(key)
     _checks.require_instance("restricted", restricted, Restricted)
     num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     y = float64_vector("y", y)

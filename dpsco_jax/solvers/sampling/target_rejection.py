@@ -43,7 +43,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _keys
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._rows import on_grid, power_below
@@ -165,6 +165,7 @@ def draw(
     """
     require_x64("target_rejection")
     _checks.require_key(key)
+    key = _keys.alone(key)
     _checks.require_instance("numbers", numbers, Numbers)
     center = float64_vector("center", center)
     _checks.require_positive("inverse_temperature", inverse_temperature)

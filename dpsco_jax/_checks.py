@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax._shown import Words, described
 
 
@@ -234,10 +235,11 @@ def require_relation(
 
 
 def require_key(key: Any, name: str = "key") -> None:
-    """Raise ``ValueError`` unless the value is a single typed key (``jax.random.key``)."""
+    """Raise ``ValueError`` unless the value is a single typed key, the same on all devices (``_parts``)."""
     dtype = getattr(key, "dtype", None)
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.shape == ()
     require(typed, name, key, "a single typed key (jax.random.key)")
+    require_same_everywhere(name, key)
 
 
 def require_mask(name: str, mask: Any, shape: tuple[int, ...] | None = None) -> Any:

@@ -7,7 +7,8 @@ which every device does its own users: ``summed`` and ``mapped``. ``automatic`` 
   users are spread.
 - On a mesh with automatic axes it says only which mesh it is on. Users are taken to lie on the axis called
   ``"users"``, or on the only one. With several axes and none of that name the compiler is left to it.
-- On no mesh, or inside of ``shard_map``, nothing is changed.
+- On no mesh nothing is changed. Inside of a ``shard_map`` that somebody else has made, rows that are parts
+  are refused (``dpsco_jax._parts``).
 
 Formal guarantee: every user is counted on one device. Who is sampled is drawn as on one device, from the
 same key, and each device takes those whom it holds; docs/scaling.md has the laws.
@@ -27,7 +28,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dpsco_jax import _checks, _device_sums, _sums
+from dpsco_jax import _checks, _device_sums, _parts, _sums
 
 USERS = "users"
 
@@ -60,8 +61,10 @@ def found(rows: Any) -> Spread | None:
         rows: a pytree of arrays with a leading axis of users.
 
     Raises:
-        ValueError: so many devices have so few users that sums over them have no bound.
+        ValueError: so many devices have so few users that sums over them have no bound; or somebody has
+            divided the rows by hand.
     """
+    _parts.require_same_everywhere("rows", rows)
     for leaf in jax.tree.leaves(rows):
         if not isinstance(leaf, jax.Array) or not leaf.ndim:
             continue
@@ -154,10 +157,13 @@ def automatic(
         out: ``out(rows, whole)`` says of the parts of a result, by a tree that is a prefix of it, whether
             they are spread as users are, or whole on every device, as all are if it is left out.
     """
-    place = list(inspect.signature(function).parameters).index(data)
+    names = list(inspect.signature(function).parameters)
+    place = names.index(data)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            _parts.require_same_everywhere(name, value)
         if place < len(args):
             args = (*args[:place], _of_true_and_false(args[place]), *args[place + 1 :])
         elif data in kwargs:
@@ -181,14 +187,14 @@ def automatic(
                 _known_axis.reset(token)
             return result
 
-        names = tuple(
+        axes = tuple(
             n
             for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
             if kind == AxisType.Explicit
         )
         whole = NamedSharding(mesh, PartitionSpec())
         rows = whole if spread is None else NamedSharding(mesh, PartitionSpec(spread.axis))
-        inside = jax.sharding.auto_axes(of_arrays, axes=names, out_sharding=out(rows, whole))
+        inside = jax.sharding.auto_axes(of_arrays, axes=axes, out_sharding=out(rows, whole))
         return inside(*(leaves[i] for i in places))
 
     return cast(Function, wrapped)
@@ -224,13 +230,7 @@ def _of_true_and_false(data: Any) -> Any:
 
 def _on_devices(spread: Spread, on_device: Any, out: PartitionSpec, rows: Any, *others: Any) -> Any:
     split, whole = PartitionSpec(spread.axis), PartitionSpec()
-    run = jax.shard_map(
-        on_device,
-        mesh=spread.mesh,
-        in_specs=(split, *(whole for _ in others)),
-        out_specs=out,
-        check_vma=False,
-    )
+    run = _parts.shard_map(on_device, spread.mesh, (split, *(whole for _ in others)), out)
     return run(placed(spread, rows, split), *(placed(spread, other, whole) for other in others))
 
 

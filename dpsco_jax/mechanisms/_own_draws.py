@@ -26,6 +26,7 @@ from jax import lax
 from jax.extend.random import threefry2x32_p
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from dpsco_jax import _parts
 from dpsco_jax._checks import require
 from dpsco_jax.mechanisms import _draws
 
@@ -70,8 +71,7 @@ def like(leaf: jax.Array, draw: Draw, key: jax.Array, dtype: Any) -> jax.Array:
 
     whole = PartitionSpec()
     words = jax.sharding.reshard(words, NamedSharding(mesh, whole))
-    run = jax.shard_map(own, mesh=mesh, in_specs=(spec, whole), out_specs=spec, check_vma=False)
-    return run(leaf, words)
+    return _parts.shard_map(own, mesh, (spec, whole), spec)(leaf, words)
 
 
 def _counts(key: jax.Array) -> bool:

@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Integer, Num
 
 from dpsco_jax._checks import require, require_integers, require_number
 from dpsco_jax._given import as_floats, as_wide, inside
+from dpsco_jax._parts import require_same_everywhere
 
 
 class Entries(NamedTuple):
@@ -56,6 +57,7 @@ def entries(
         ValueError: the arrays are not of one dimension and length, or of another kind.
     """
     require_number("counts", counts, "an array of real numbers")
+    require_same_everywhere("counts", counts)
     require_pairs(users, items)
     same = jnp.shape(counts) == jnp.shape(users)
     require(same, "counts", jnp.shape(counts), f"of the shape {jnp.shape(users)} of users")
@@ -80,9 +82,11 @@ def entries(
 
 
 def require_pairs(users: ArrayLike, items: ArrayLike) -> None:
-    """Raise ``ValueError`` unless both are integers ``[entries]``."""
+    """Raise ``ValueError`` unless both are integers ``[entries]``, and no parts of them."""
     require_integers("users", users)
     require_integers("items", items)
+    require_same_everywhere("users", users)
+    require_same_everywhere("items", items)
     require(jnp.ndim(users) == 1, "users", users, "an array of one dimension")
     same = jnp.shape(items) == jnp.shape(users)
     require(same, "items", jnp.shape(items), f"of the shape {jnp.shape(users)} of users")

@@ -36,6 +36,7 @@ from dpsco_jax._checks import (
     require_within,
 )
 from dpsco_jax._given import as_floats
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws, _own_draws
 
 
@@ -135,6 +136,8 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
     require_key(key)
     require(jnp.ndim(size) == 0, "the size of the noise", size, "one number")
     require_tree("tree", tree)
+    require_same_everywhere("tree", tree)
+    require_same_everywhere("the size of the noise", size)
     leaves, treedef = jax.tree.flatten(tree, is_leaf=_sums.is_split)
     keys = jax.random.split(key, len(leaves))
 

@@ -39,6 +39,7 @@ from dpsco_jax._checks import (
     require_multiplier,
     require_number,
 )
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws
 
 LEAST_STOPPING_PROBABILITY = 45.0 / (2**31 - 1)
@@ -97,6 +98,7 @@ def geometric_selection(
         index_key, value_key = jax.random.split(jax.random.fold_in(draw_key, step))
         index = jax.random.randint(index_key, (), 0, num_candidates, jnp.int32)
         value = jnp.asarray(candidate(value_key, index), dtype)
+        require_same_everywhere("values of candidate", value)
         better = value < best[1]
         return jnp.where(better, index, best[0]), jnp.where(better, value, best[1])
 

@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Int, Real
 
 from dpsco_jax._checks import require_flag, require_key, require_number, require_positive
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws
 
 
@@ -101,6 +102,7 @@ def _noisy_argmax(
     require_positive("sensitivity", sensitivity)
     require_flag("monotone", monotone)
     require_number("scores", scores, "an array of real numbers")
+    require_same_everywhere("scores", scores)
     require_positive("number of candidates in scores", scores.shape[0])
     dtype = jnp.result_type(float)
     scale = (1 if monotone else 2) * jnp.asarray(sensitivity, dtype) / epsilon

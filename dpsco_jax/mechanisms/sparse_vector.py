@@ -30,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require_finite, require_integer, require_key, require_positive
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws
 
 
@@ -129,6 +130,7 @@ def _sparse_vector(
         key: jax.Array, state: SparseVectorState, query: jax.typing.ArrayLike
     ) -> tuple[jax.Array, SparseVectorState]:
         require_key(key)
+        require_same_everywhere("query", query)
         query_key, threshold_key = jax.random.split(key)
         noise = query_scale * _draws.laplace(query_key, (), state.noisy_threshold.dtype)
         above = ~state.halted & jnp.isfinite(query) & (query + noise >= state.noisy_threshold)

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from dpsco_jax import _parts
 from dpsco_jax._checks import (
     require,
     require_count,
@@ -138,12 +139,9 @@ def _many(program: Program, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
         return outputs
 
     cells = PartitionSpec("cells")
-    return jax.shard_map(
-        jax.vmap(one, in_axes=(None, 0, 0)),
-        mesh=mesh,
-        in_specs=(PartitionSpec(), cells, cells),
-        out_specs=cells,
-        check_vma=False,
+    # Every cell is a run of its own, whole on its device, with its own key.
+    return _parts.shard_map(
+        jax.vmap(one, in_axes=(None, 0, 0)), mesh, (PartitionSpec(), cells, cells), cells
     )
 
 

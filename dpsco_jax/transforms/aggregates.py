@@ -43,6 +43,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
     require_relation,
 )
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.geometry import clipping
 from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms.aggregate import Aggregate
@@ -178,6 +179,7 @@ def summed_contributions(
     ) -> tuple[Any, optax.EmptyState]:
         del params, extra_args
         require_real_leaves("updates", updates)
+        require_same_everywhere("updates", updates)
         clipping.layers(clip_norm, updates)
         for leaf in jax.tree.leaves(updates):
             if jnp.promote_types(leaf.dtype, jnp.float32) != leaf.dtype:
@@ -257,6 +259,7 @@ def sum_in_chunks(
     Raises:
         ValueError: ``user_mask`` is no array of booleans of shape ``[users]``.
     """
+    require_same_everywhere("updates", updates)
     num_rows = jax.tree.leaves(updates)[0].shape[0]
     if user_mask is None:
         user_mask = jnp.ones(num_rows, bool)

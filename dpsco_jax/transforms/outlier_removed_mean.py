@@ -39,6 +39,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import as_floats
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import additive, sparse_vector
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated._in_turn import InTurn
@@ -150,6 +151,8 @@ def outlier_removed_mean(
             # Sizes of such draws are static: what is not covered raises.
             _agreement.covered(releases.scheme, extra_args, releases.relation)
         require_real_leaves("updates", updates)
+        require_same_everywhere("updates", updates)
+        require_same_everywhere("state", state)
         if user_mask is not None:
             user_mask = require_mask("user_mask", user_mask, (rows,))
         for leaf in jax.tree.leaves(updates):

@@ -39,6 +39,7 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _spread, privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax._conditions import drawable
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
 from dpsco_jax.privacy._gaussian_turns import TurnScheme
@@ -145,6 +146,8 @@ def privatize(
     def update(
         updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, PrivatizeState]:
+        require_same_everywhere("updates", updates)
+        require_same_everywhere("state", state)
         agreed = _agreement.agreed(aggregate, sampling, updates, extra_args)
         next_key, noise_key = jax.random.split(state.key)
         # In two parts where the aggregate has them: one float would be rounded before the noise is on it.

@@ -34,6 +34,7 @@ from dpsco_jax._checks import (
     require_positive,
     require_real_leaves,
 )
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms.winsorized import winsorized_mean as mechanism
 from dpsco_jax.mechanisms.winsorized._in_turn import WinsorizedTurn
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
@@ -98,6 +99,8 @@ def winsorized_mean(
         del params
         _agreement.require_no_raw(extra_args)
         require_real_leaves("updates", updates)
+        require_same_everywhere("updates", updates)
+        require_same_everywhere("state", state)
         next_key, query_key = jax.random.split(state.key)
         wide = jax.tree.map(lambda u: u.astype(jnp.promote_types(u.dtype, jnp.float32)), updates)
         vectors = jax.vmap(lambda one: ravel_pytree(one)[0])(wide)

@@ -17,6 +17,7 @@ from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import winsorized_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.oracles import chunks, gradients, sampling
+from tests.devices import by_hand
 from tests.devices.entries import OBJECTIVE, user_data
 from tests.devices.table import GATHER, exchanged, spread
 
@@ -254,7 +255,8 @@ if __name__ == "__main__":
     by_kind = [
         functools.partial(claim, k) for k in KINDS for claim in (clipped, chunked, sampled, noise)
     ]
-    for claim in (sums, *by_kind, scaled, private_step, winsorized, repeated):
+    own = (sums, *by_kind, scaled, private_step, winsorized, repeated)
+    for claim in (*own, *by_hand.CLAIMS):
         try:
             claim()
         except Exception:

@@ -48,6 +48,11 @@ def _answers() -> tuple[dict[str, str], str]:
         "winsorized means, three devices",
         "winsorized means, two axes",
         "parameters of a step before",
+        "releases by hand are refused",
+        "oracles by hand are refused",
+        "parts of parts are refused",
+        "what is whole is released by hand too",
+        "cells of a sweep are whole",
     ],
 )
 def test_on_four_devices(claim):

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from dpsco_jax import _spread
+from dpsco_jax import _parts, _spread
 
 
 def met(
@@ -66,13 +66,8 @@ def met(
         return tally + _sent(of_guest, -half, devices, axis)
 
     split, whole = PartitionSpec(spread.axis), PartitionSpec()
-    return jax.shard_map(
-        on_device,
-        mesh=spread.mesh,
-        in_specs=(split, *(whole for _ in others)),
-        out_specs=PartitionSpec(None, spread.axis),
-        check_vma=False,
-    )(
+    specs, out = (split, *(whole for _ in others)), PartitionSpec(None, spread.axis)
+    return _parts.shard_map(on_device, spread.mesh, specs, out)(
         _spread.placed(spread, rows, split),
         *(_spread.placed(spread, other, whole) for other in others),
     )

@@ -40,6 +40,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
     require_tree,
 )
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms.concentrated import _blocks, _pairwise
 from dpsco_jax.privacy.concentrated.threshold_phase import MOST_USERS
 
@@ -150,6 +151,7 @@ def select(key: jax.Array, weights: Float[Array | np.ndarray, "users"]) -> Float
     """The random subset: each weight replaced by 1 with that probability, by 0 otherwise."""
     require_key(key)
     require_number("weights", weights, "an array of real numbers")
+    require_same_everywhere("weights", weights)
     return jax.random.bernoulli(_keys.alone(key), weights).astype(weights.dtype)
 
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from dpsco_jax import _spread
+from dpsco_jax import _parts, _spread
 
 
 def found(
@@ -60,13 +60,8 @@ def found(
         return lax.all_gather(results, axis, tiled=True)[:num_columns]
 
     split, whole = PartitionSpec(spread.axis), PartitionSpec()
-    return jax.shard_map(
-        on_device,
-        mesh=spread.mesh,
-        in_specs=(split, *(whole for _ in others)),
-        out_specs=whole,
-        check_vma=False,
-    )(
+    specs = (split, *(whole for _ in others))
+    return _parts.shard_map(on_device, spread.mesh, specs, whole)(
         _spread.placed(spread, rows, split),
         *(_spread.placed(spread, other, whole) for other in others),
     )

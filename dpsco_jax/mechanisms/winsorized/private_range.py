@@ -41,6 +41,7 @@ from dpsco_jax._checks import (
     require_positive,
     require_real,
 )
+from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws
 
 _BINS_PER_RADIUS = 2  # bins of half a radius: h is 2.25 radii
@@ -176,6 +177,7 @@ def _binned(
     """The sorted bin of each value, the number of bins, and where they are; nobody is in a bin behind all."""
     width = require_numbers(epsilon, radius, bound, width)
     require_number("values", values, "an array of real numbers")
+    require_same_everywhere("values", values)
     require_positive("number of values", values.shape[0])
     require_first_rows("num_users", num_users, values.shape[0])
     values = jnp.asarray(values, jnp.promote_types(jnp.result_type(values), jnp.float32))

@@ -70,7 +70,7 @@ def with_numbers(frame: pd.DataFrame, columns: Collection[Hashable]) -> pd.DataF
 
 
 def numbers_of(name: str, objects: np.ndarray) -> np.ndarray:
-    """An array of objects as float64, with NaN for ``None``.
+    """An array of objects as float64, with NaN for what is missing.
 
     Raises:
         ValueError: if an entry is a text that is no number, or is complex or too large.
@@ -78,7 +78,7 @@ def numbers_of(name: str, objects: np.ndarray) -> np.ndarray:
     """
     good = not any(isinstance(entry, np.complexfloating) for entry in objects)
     try:
-        found = objects.astype(np.float64) if good else objects
+        found = np.where(pd.isna(objects), np.nan, objects).astype(np.float64) if good else objects
     except (ValueError, OverflowError):
         good = False
     require_undisclosed(good, name, "real numbers")
@@ -141,6 +141,7 @@ def _array(name: str, values: Any, wanted: str) -> np.ndarray:
         found[np.ma.getmaskarray(values)] = None
         return found
     require_unmasked(name, values)
+    values = _of_series(values) if _is_polars(values, "Series") else values
     try:
         return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except (TypeError, ValueError, OverflowError):
@@ -167,13 +168,21 @@ def _is_polars(X: Any, kind: str) -> bool:
 
 
 def _of_polars(frame: Any) -> pd.DataFrame:
-    """Numbers as arrays with NaN for null, all else as Python objects with None for null."""
-    columns = {
-        series.name: (
-            series.to_numpy()
-            if series.dtype.is_numeric() and not series.dtype.is_decimal()
-            else np.array([*series.to_list(), None], object)[:-1]
-        )
-        for series in frame.get_columns()
-    }
-    return pd.DataFrame(columns)
+    return pd.DataFrame({series.name: _of_series(series) for series in frame.get_columns()})
+
+
+def _of_series(series: Any) -> Any:
+    """Numbers, dates and spans as arrays, text as text, all else as objects with None for null.
+
+    Which of these is a matter of the dtype; where null is missing, integers stay integers.
+    """
+    kind, name = series.dtype, type(series.dtype).__name__
+    whole = kind.is_integer() and "128" not in name  # which pandas does not hold
+    if whole and series.null_count():
+        return pd.array(series.to_list(), "UInt64" if kind.is_unsigned_integer() else "Int64")
+    dates = name in ("Date", "Datetime", "Duration") and getattr(kind, "time_zone", None) is None
+    if whole or kind.is_float() or dates:
+        return series.to_numpy()
+    if name in ("String", "Categorical", "Enum"):
+        return pd.array(series.to_list(), "str")
+    return np.array([*series.to_list(), None], object)[:-1]

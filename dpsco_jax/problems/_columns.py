@@ -38,28 +38,6 @@ def absent(column: Any) -> np.ndarray:
     return missing
 
 
-def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
-    """The place of each value among the levels, -1 if it is none of them; compared as Python does."""
-    kind = getattr(column.dtype, "kind", "O")
-    number = kind in "biuf"
-    text = str(column.dtype).startswith("str")
-    strings = [isinstance(level, str) for level in levels]
-    # Text never equals a number: every row would be unknown, by a mistake of the declaration.
-    agree = not (number and all(strings)) and not (text and not any(strings))
-    require(
-        agree, name, levels, f"of the kind of column {column.name!r}, whose dtype is {column.dtype}"
-    )
-    places = {level: place for place, level in enumerate(levels)}
-
-    def place(value: Any) -> int:
-        try:
-            return places.get(value, -1)
-        except TypeError:  # a list or another value that cannot be a level
-            return -1
-
-    return np.fromiter((place(value) for value in column.tolist()), np.int64, len(column))
-
-
 def require_numeric(column: Any) -> None:
     """Raise ``ValueError`` unless the dtype of the column is one of real numbers or booleans."""
     kind = getattr(column.dtype, "kind", "O")

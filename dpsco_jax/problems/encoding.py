@@ -33,12 +33,12 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.problems._columns import (
     absent,
-    codes,
     require_bounds,
     require_columns,
     require_levels,
     require_numeric,
 )
+from dpsco_jax.problems._levels import codes
 
 MISSING = ("indicator", "zero", "drop_row", "error")
 UNKNOWN = ("error", "other")

@@ -1,5 +1,7 @@
 """Frames of pandas and polars, arrays and sparse matrices hold one table: bit for bit the same fit."""
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -63,10 +65,63 @@ def test_a_polars_frame_is_the_pandas_frame(monkeypatch):
     np.testing.assert_array_equal(model.coef_, other.coef_)
     np.testing.assert_array_equal(seen[0][2].items.features, seen[1][2].items.features)
     np.testing.assert_array_equal(model.predict_proba(TABLE), other.predict_proba(frame))
+    dated = frame.with_columns(day=polars.date(2020, 1, 2))
+    with pytest.raises(
+        ValueError, match=r"categories\['day'\] must be of the kind of column 'day'"
+    ):
+        fitted(X=dated, categories={"job": LEVELS, "day": ["2020-01-02"]})
+    days = {"job": LEVELS, "day": [datetime.date(2020, 1, 2), datetime.date(2020, 1, 3)]}
+    assert fitted(X=dated, categories=days).columns_[-3] == "day=2020-01-02"
+    levels = np.asarray(seen[-1][2].items.features)[..., -3:]
+    np.testing.assert_array_equal(levels.sum(axis=(0, 1)), [7, 0, 0])
     categorical = frame.with_columns(polars.col("job").cast(polars.Categorical))
     np.testing.assert_array_equal(model.predict_proba(TABLE), other.predict_proba(categorical))
     with pytest.raises(ValueError, match="collect it first"):
         made().fit(frame.lazy(), UNION, groups=WHO)
+
+
+def test_integers_stay_integers_where_others_are_missing(monkeypatch):
+    """In float64 these two are one number."""
+    polars = pytest.importorskip("polars")
+    seen = replaced_solver(monkeypatch)
+    large = [2**53 + i % 2 for i in range(6)]
+    frame = polars.DataFrame({"id": [*large, None]})
+    declared = {"bounds": None, "categories": {"id": [2**53, 2**53 + 1]}, "user_level": False}
+    made(max_items_per_user=None, **declared).fit(frame, UNION)
+    (_, _, data) = seen[0]
+    assert np.asarray(data.items.features).sum(axis=(0, 1)).tolist() == [7, 3, 3, 1]
+
+
+@pytest.mark.parametrize("missing", [None, pd.NA, np.nan])
+def test_missing_numbers_among_objects_are_missing_labels(monkeypatch, missing):
+    seen = replaced_solver(monkeypatch)
+    wage = np.array([20, 20, missing, 20, 20, 20, 20], object)
+    made("squared", unlabelled="drop_row").fit(TABLE, wage, groups=WHO)
+    assert int(seen[0][2].mask.sum()) == 6
+
+
+LEVELLED = pd.DataFrame({"job": [1, 2, 3, 1, 2, 3, 1], "y": [0, 1, 1, 0, 1, 0, 1]})
+
+
+@pytest.mark.parametrize("kind", [int, float, str, "category", "string", object, "float32"])
+@pytest.mark.parametrize(
+    "levels", [[1, 2, 3], ["1", "2", "3"], [1.0, 2.0, 3.0], np.float32([1, 2, 3])]
+)
+@pytest.mark.parametrize("classes", [[0, 1], ["0", "1"], [False, True], [0.0, 1.0]])
+def test_levels_and_classes_count_whatever_type_holds_them(monkeypatch, kind, levels, classes):
+    seen = replaced_solver(monkeypatch)
+    table = LEVELLED.astype(kind)
+    model = made(
+        bounds=None, categories={"job": levels}, classes=classes, missing="error", random_state=1
+    ).fit(table[["job"]], table["y"], groups=WHO)
+    made(
+        bounds=None, categories={"job": [1, 2, 3]}, classes=[0, 1], missing="error", random_state=1
+    ).fit(LEVELLED[["job"]], LEVELLED["y"], groups=WHO)
+    (_, _, first), (_, _, second) = seen
+    np.testing.assert_array_equal(first.items.features, second.items.features)
+    np.testing.assert_array_equal(first.items.label, second.items.label)
+    assert model.score(table[["job"]], table["y"]) == model.score(LEVELLED[["job"]], LEVELLED["y"])
+    assert set(model.predict(table[["job"]]).tolist()) <= set(classes)
 
 
 def test_columns_that_are_called_by_numbers_are_not_mixed_up(monkeypatch):

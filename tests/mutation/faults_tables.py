@@ -8,6 +8,7 @@ _CANARIES = ("tests/estimators/test_canaries.py",)
 _USERS = ("tests/problems/test_users.py",)
 _GIVEN = ("tests/test_given.py",)
 _TABLES = ("tests/estimators/test_tables.py",)
+_LEVELS = ("tests/problems/test_levels.py",)
 _ENCODING = ("tests/problems/test_encoding.py",)
 
 FAULTS = (
@@ -32,6 +33,15 @@ FAULTS = (
           "truth, known = np.asarray(y), slice(None)", _CANARIES),
     Fault("tables: sets that are in no order are users", "problems/_grouping.py",
           'users.dtype.kind != "O" or', "True or", _USERS),
+    Fault("tables: a level is compared by its type", "problems/_levels.py",
+          "for key in _keys(level):", "for key in ():", _LEVELS),
+    Fault("tables: a value is compared by its type", "problems/_levels.py",
+          "keys = (_plain(value), *_keys(value))", "keys = (_plain(value),)", _LEVELS),
+    Fault("tables: a level is what rows before it were", "problems/_levels.py",
+          "own = type(value), value", "own = int, value", _LEVELS),
+    Fault("tables: levels that occur are told", "problems/_levels.py",
+          "require(any(_fits(level, kind) for level in levels)",
+          "require(any(level in column.tolist() for level in levels)", _LEVELS),
     Fault("tables: masked arrays are read through", "_checks.py",
           "if isinstance(leaf, np.ma.MaskedArray):", "if False:", _GIVEN),
     Fault("tables: what is masked is there", "estimators/_frames.py",

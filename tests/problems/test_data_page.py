@@ -8,7 +8,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 def test_examples_run(capsys):
-    assert len(EXAMPLES) == 8
+    assert len(EXAMPLES) == 9
     names = {}
     for index, example in enumerate(EXAMPLES):
         exec(compile(example, f"data.md, example {index + 1}", "exec"), names)

@@ -435,7 +435,7 @@ def test_the_user_is_neither_feature_nor_label():
         from_frame(FRAME, user_column="age")
     text = FRAME.assign(job=pd.array(LEVELS + LEVELS[:2], "string"))
     with pytest.raises(ValueError, match=r"categories\['job'\] must be of the kind"):
-        from_frame(text, categories={"job": [1, 2]})
+        from_frame(text, categories={"job": [pd.Timestamp("2020-01-01")]})
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,9 @@ def inside(values: Any, size: int) -> Int[jax.Array, "*shape"]:
     """
     if isinstance(values, np.ndarray | np.generic):
         # On the host: what int32 does not hold would be wrapped around. In int64: so would size in int8.
-        good = (values >= 0) & (values < size)
-        return jnp.asarray(np.where(good, np.where(good, values, 0).astype(np.int64), size), int)
+        own = np.asarray(values)
+        good = (own >= 0) & (own < size)
+        return jnp.asarray(np.where(good, np.where(good, own, 0).astype(np.int64), size), int)
     wide = as_wide(values)
     return jnp.where((wide >= 0) & (wide < size), wide, size)
 

@@ -94,8 +94,8 @@ def require_one_order(**aligned: Any) -> None:
     Args:
         **aligned: what has an entry for each row, by the name of the argument; others are passed over.
     """
-    indexed = {name: getattr(values, "index", None) for name, values in aligned.items()}
-    indexed = {name: index for name, index in indexed.items() if isinstance(index, pd.Index)}
+    found = {name: getattr(values, "index", None) for name, values in aligned.items()}
+    indexed = {name: index for name, index in found.items() if isinstance(index, pd.Index)}
     for name, index in indexed.items():
         first = next(iter(indexed))
         require(

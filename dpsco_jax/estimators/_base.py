@@ -170,7 +170,8 @@ class PrivateEstimator(BaseEstimator):
             path: of the file, which is written over.
 
         Raises:
-            ValueError: if a declared level or name is no number, text or pair of such.
+            ValueError: if a declared level or name is no number, text, bytes, date, span of time, or pair of
+                such.
         """
         check_is_fitted(self, "coef_")
         _files.write(path, self)
@@ -183,7 +184,8 @@ class PrivateEstimator(BaseEstimator):
             path: of the file.
 
         Raises:
-            ValueError: if this is no such file, one of another class, or of a version that is not known.
+            ValueError: if this is no such file, one of another class, with arguments that the class does not
+                have, or of a version that is not known.
         """
         return _files.read(path, cls)
 

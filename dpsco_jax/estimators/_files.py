@@ -9,6 +9,8 @@ and the class is named by the caller.
 Cost: that of the file.
 """
 
+import datetime
+import decimal
 import json
 import math
 import os
@@ -16,12 +18,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dpsco_jax import __version__, privacy
 from dpsco_jax._checks import require
 
 FORMAT = 1
 _ARRAYS = ("coef", "intercept", "rdp", "failure")
+# Levels that JSON has no type for: what they are called, and how they become texts and come back.
+_TEXTS: dict[type, tuple[str, Any, Any]] = {
+    pd.Timestamp: ("Timestamp", pd.Timestamp.isoformat, pd.Timestamp),
+    pd.Timedelta: ("Timedelta", pd.Timedelta.isoformat, pd.Timedelta),
+    datetime.datetime: ("datetime", str, datetime.datetime.fromisoformat),
+    datetime.date: ("date", str, datetime.date.fromisoformat),
+    decimal.Decimal: ("Decimal", str, decimal.Decimal),
+    bytes: ("bytes", bytes.hex, bytes.fromhex),
+}
 _OPTIONAL = ("covariance", "prediction_error")
 _FIELDS = (
     *("estimator", "params", "columns", "named", "records", "status", "solver", "fits"),
@@ -63,7 +75,22 @@ def read(path: str | os.PathLike[str], cls: type) -> Any:
     about, arrays = _contents(path)
     name = about["estimator"]
     require(name == cls.__name__, "path", name, f"a file of a {cls.__name__}")
-    model = cls(**_restored(about["params"]))
+    try:
+        return _model(cls, about, arrays)
+    except Exception as error:
+        if str(error).startswith("path must"):
+            raise
+        raise ValueError(
+            f"path must be a whole file that save wrote, got {os.fspath(path)!r}: {error!r}"
+        ) from error
+
+
+def _model(cls: Any, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    params = _restored(about["params"])
+    unknown = sorted(set(params) - set(cls._get_param_names()))
+    known = f"a file with arguments that {cls.__name__} has in this version ({__version__})"
+    require(not unknown, "path", unknown, known)
+    model = cls(**params)
     columns = _restored(about["columns"])
     model._remember(model._encoding(columns), about["named"])
     model.n_features_in_ = len(columns)
@@ -75,6 +102,8 @@ def read(path: str | os.PathLike[str], cls: type) -> Any:
     model.certificate_ = privacy.Certificate.from_json(about["certificate"])
     model.privacy_ = privacy.PrivacyLoss(rdp=arrays["rdp"], delta=arrays["failure"])
     coef, intercept = arrays["coef"], arrays["intercept"]
+    same = model.privacy_.rdp.shape == privacy.zero().rdp.shape and model.privacy_.delta.shape == ()
+    require(same, "path", model.privacy_.rdp.shape, "a file with a loss on the orders of a ledger")
     fits = coef.shape[-1:] == (len(model.columns_),) and intercept.shape == coef.shape[:-1]
     require(fits, "path", coef.shape, f"a file with {len(model.columns_)} coefficients a class")
     model.coef_, model.intercept_ = coef, intercept if intercept.ndim else float(intercept)
@@ -105,6 +134,15 @@ def _contents(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, n
 
 def _plain(name: str, value: Any) -> Any:
     """The value in JSON's own types: lists marked as such, mappings as lists of pairs."""
+    if type(value) in _TEXTS:
+        tag, text, _ = _TEXTS[type(value)]
+        return {tag: text(value)}
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return {"numpy": [value.dtype.str, int(value.view(np.int64))]}
+    if isinstance(
+        value, np.float16 | np.float32
+    ):  # which have shorter names than the floats they are
+        return {"numpy": [value.dtype.str, _plain(name, float(value))]}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | str):
@@ -119,13 +157,21 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, list | np.ndarray) or hasattr(value, "to_numpy"):
         return {"list": [_plain(name, entry) for entry in value]}
     kind = type(value).__name__
-    require(False, name, kind, "numbers, texts, and lists, pairs and mappings of such to be saved")
+    plain = "numbers, texts, dates, and lists, pairs and mappings of such to be saved"
+    require(False, name, kind, plain)
     return None
 
 
 def _restored(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    for tag, _, made in _TEXTS.values():
+        if tag in value:
+            return made(value[tag])
+    if "numpy" in value:
+        kind, number = np.dtype(value["numpy"][0]), value["numpy"][1]
+        require(kind.kind in "fmM", "path", kind, "a file with numbers, dates and spans of NumPy")
+        return kind.type(number) if kind.kind == "f" else np.int64(number).view(kind)
     if "pairs" in value:
         return {_restored(key): _restored(entry) for key, entry in value["pairs"]}
     if "tuple" in value:

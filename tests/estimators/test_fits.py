@@ -1,11 +1,14 @@
 """Fits with the solvers themselves: what is learned, what it costs, what is said; files and figures."""
 
 import copy
+import datetime
+import decimal
 import json
 import pickle
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 
 mpl.use("Agg")
@@ -228,6 +231,76 @@ def test_files_of_others_are_refused(monkeypatch, tmp_path):
         type(model).load(other)
     with pytest.raises(FileNotFoundError):
         type(model).load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"params": {"pairs": [["epsilons", 1.0]]}}, r"arguments that .* got \['epsilons'\]"),
+        ({"params": 7}, "a whole file that save wrote"),
+        ({"params": {"pears": []}}, "a whole file that save wrote"),
+        (
+            {"params": {"pairs": [["epsilon", {"Timestamp": "no date"}]]}},
+            "a whole file that save wrote",
+        ),
+        ({"columns": {"list": [{"numpy": ["O", 7]}]}}, "numbers, dates and spans"),
+        ({"columns": 7}, "a whole file that save wrote"),
+        ({"columns": {"list": ["age"]}}, "a whole file that save wrote"),
+        ({"certificate": 7}, "a whole file that save wrote"),
+        ({"certificate": "{}"}, "a whole file that save wrote"),
+    ],
+)
+def test_what_no_save_wrote_is_refused_by_name(monkeypatch, tmp_path, changes, said):
+    replaced_solver(monkeypatch)
+    model = fitted()
+    model.save(tmp_path / "model.npz")
+    other = rewritten(tmp_path / "model.npz", tmp_path / "other.npz", **changes)
+    with pytest.raises(ValueError, match=f"^path must be {said}|^path must be a file with {said}"):
+        type(model).load(other)
+
+
+def test_a_loss_on_other_orders_is_refused(monkeypatch, tmp_path):
+    replaced_solver(monkeypatch)
+    model = fitted()
+    model.privacy_ = model.privacy_._replace(rdp=model.privacy_.rdp[:-1])
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="path must be a file with a loss on the orders"):
+        type(model).load(tmp_path / "model")
+
+
+DAY = datetime.datetime(2020, 1, 2, 3, 4, 5, 678)
+TIMES = [
+    *(
+        DAY,
+        DAY.date(),
+        DAY.astimezone(datetime.UTC),
+        pd.Timestamp("2020-05-01"),
+        pd.Timedelta("1D 2ns"),
+    ),
+    *(pd.Timestamp("2021-01-01 00:00:00.123456789", tz="Europe/Zurich"), np.datetime64("2022-01")),
+    *(
+        np.datetime64("2023-01-01T00:00:00.000000001"),
+        np.timedelta64(7, "h"),
+        decimal.Decimal("1.50"),
+    ),
+    *(np.float32(0.1), np.float16(0.3), b"\xff1", np.float64(0.7), np.int8(3), np.str_("a"), True),
+]
+
+
+def test_levels_of_every_kind_come_back_as_they_were(monkeypatch, tmp_path):
+    replaced_solver(monkeypatch)
+    jobs = np.empty(7, object)
+    jobs[:] = TIMES[:7]
+    table = TABLE.assign(job=jobs)
+    model = fitted(X=table, categories={"job": TIMES})
+    model.save(tmp_path / "model")
+    read = type(model).load(tmp_path / "model")
+    assert read.columns_ == model.columns_
+    assert read.encoding_.categories == model.encoding_.categories
+    plain = (np.float64, np.int8, np.str_)  # which are those of Python in all but their type
+    for one, two in zip(read.encoding_.categories["job"], TIMES, strict=True):
+        assert type(one) is type(two) or isinstance(two, plain)
+    np.testing.assert_array_equal(read.predict_proba(table), model.predict_proba(table))
 
 
 def test_the_seed_is_not_in_the_file(monkeypatch, tmp_path):

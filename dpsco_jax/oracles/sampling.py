@@ -104,10 +104,9 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
         ValueError: if ``batch_size`` is out of range.
     """
     require_key(key)
-    key = _keys.alone(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     batch_size = require_integer("batch_size", batch_size, 1, num_users)
-    sample = _without_replacement(key, num_users, batch_size)
+    sample = _without_replacement(_keys.alone(key), num_users, batch_size)
     return sample._replace(draw=Draw("without_replacement", num_users, batch_size))
 
 
@@ -147,10 +146,9 @@ def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> U
         ValueError: if a concrete probability is not in [0, 1].
     """
     require_key(key)
-    key = _keys.alone(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     require_probability("probability", probability)
-    sample = _poisson(key, num_users, probability)
+    sample = _poisson(_keys.alone(key), num_users, probability)
     return sample._replace(draw=Draw("poisson", num_users, probability))
 
 
@@ -233,10 +231,9 @@ def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSamp
         ValueError: if ``num_users`` or ``num_draws`` is not an integer of at least 1.
     """
     require_key(key)
-    key = _keys.alone(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     num_draws = require_integer("num_draws", num_draws, 1)
-    indices = jax.random.randint(key, (num_draws,), 0, num_users, jnp.int32)
+    indices = jax.random.randint(_keys.alone(key), (num_draws,), 0, num_users, jnp.int32)
     return UserSample(indices, num_draws, Draw("with_replacement", num_users, num_draws))
 
 

@@ -80,8 +80,8 @@ FAULTS = (
     Fault(
         "exact: one key for all coordinates",
         _CELLS,
-        "jax.random.split(key, dim), total",
-        "jnp.broadcast_to(key, (dim,)), total",
+        "keys = jax.random.split(key, dim)",
+        "keys = jnp.broadcast_to(key, (dim,))",
         _MECHANISM,
     ),
     Fault(

@@ -6,6 +6,7 @@ _RECORDS = "_record_keys.py"
 _OF_RECORDS = ("tests/oracles/test_record_keys.py",)
 _OF_KEYS = ("tests/test_keys.py",)
 _LEDGER = "privacy/ledger.py"
+_OF_BATCHES = ("tests/test_keys_in_batches.py",)
 _OF_STATES = ("tests/transforms/test_privatize.py",)
 
 FAULTS = (
@@ -46,4 +47,28 @@ FAULTS = (
           "for which in (first, second):", "for which in (first,):", _OF_STATES),
     Fault("equal keys: a state beside a batch is not looked at", _LEDGER,
           "~(shared[:-1] | shared[-1])", "~shared[:-1]", _OF_STATES),
+    Fault("keys in batches: nothing is refused", "_keys.py",
+          "in_batched: list[bool], words: jax.Array) -> Any:\n",
+          "in_batched: list[bool], words: jax.Array) -> Any:\n        return words, True\n", _OF_BATCHES),
+    Fault("keys in batches: Poisson samples", "oracles/sampling.py",
+          "_poisson(_keys.alone(key)", "_poisson(key", _OF_BATCHES),
+    Fault("keys in batches: normal noise", "mechanisms/_draws.py",
+          "jax.random.bits(_keys.alone(key), (3,", "jax.random.bits(key, (3,", _OF_BATCHES),
+    Fault("keys in batches: random subsets of near users", "mechanisms/concentrated/concentrated_mean.py",
+          "jax.random.bernoulli(_keys.alone(key)", "jax.random.bernoulli(key", _OF_BATCHES),
+    Fault("keys in batches: coordinates of one mean are drawn by one key",
+          "mechanisms/winsorized/winsorized_mean.py",
+          "if block > 1 and _keys.draw_apart(of_run.dtype) else", "if block > 1 else", _OF_BATCHES),
+    Fault("keys in batches: our own are mapped over at once", "_keys.py",
+          "if draw_apart(keys.dtype):", "if True:", _OF_BATCHES),
+    Fault("keys in batches: chains", "solvers/sampling/alternating_sampler.py",
+          "    key = _keys.alone(key)\n", "", _OF_BATCHES),
+    Fault("keys in batches: attempts on a set", "solvers/sampling/restricted_gaussian.py",
+          "    key = _keys.alone(key)\n", "", _OF_BATCHES),
+    Fault("keys in batches: attempts at a target", "solvers/sampling/target_rejection.py",
+          "    key = _keys.alone(key)\n", "", _OF_BATCHES),
+    Fault("keys in batches: draws of powers", "geometry/log_laplace.py",
+          "_power_draw.draw(_keys.alone(key)", "_power_draw.draw(key", _OF_BATCHES),
+    Fault("keys in batches: cells of sweeps have the kind of the default", "sweeps/compile.py",
+          'jax.random.key(0, impl="threefry2x32")', "jax.random.key(0)", _OF_BATCHES),
 )  # fmt: skip

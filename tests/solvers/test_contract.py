@@ -68,6 +68,23 @@ def test_numbers_of_the_plan_may_be_traced_and_batched(row):
     assert all(leaf.shape[0] == 2 for leaf in jax.tree.leaves(result.params))
 
 
+@FIRST_ROWS
+def test_lanes_that_would_draw_by_one_key_are_refused(row):
+    keys = jnp.stack([jax.random.key(seed, impl="rbg") for seed in (0, 1)])
+    plan, data = row.plan(), row.data()
+    with pytest.raises(ValueError, match=r"key must be one of threefry2x32 under jax\.vmap"):
+        jax.eval_shape(jax.vmap(lambda key: row.solve(key, plan, data).params), keys)
+
+
+@pytest.mark.slow
+@FIRST_ROWS
+def test_a_run_by_such_a_key_is_not(row):
+    plan, data = row.plan(), row.data()
+    for impl in ("rbg", "unsafe_rbg"):
+        key = jax.random.key(0, impl=impl)
+        jax.eval_shape(lambda key: row.solve(key, plan, data).params, key)
+
+
 @EVERY_ROW
 def test_the_plan_keeps_to_its_budget_and_prints_what_it_costs(row):
     plan = row.plan()

@@ -41,6 +41,11 @@ def as_floats(*values: Any) -> tuple[ModuleType, list[Any]]:
     return xp, [jnp.asarray(v, dtype) for v in values]
 
 
+def at_least_float32(dtype: Any) -> Any:
+    """The floating dtype, or float32 where it is narrower: JAX itself widens none of 8 bits."""
+    return dtype if jnp.dtype(dtype).itemsize >= 4 else jnp.dtype(jnp.float32)
+
+
 def known_zero(value: Any) -> np.ndarray:
     """Which numbers are zero for certain: none in JAX, which reads what is below its normal ones as zero."""
     return np.asarray(not isinstance(value, jax.Array) and np.equal(value, 0), bool)

@@ -26,6 +26,7 @@ from jaxtyping import ArrayLike, Bool
 
 from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
+from dpsco_jax._numerics import at_least_float32
 from dpsco_jax.geometry import norms
 
 _BLOCK = 16
@@ -187,4 +188,4 @@ def _scaled(leaf: jax.Array, factor: jax.Array) -> jax.Array:
 
 
 def _wide(leaf: jax.Array) -> jnp.dtype:
-    return jnp.promote_types(leaf.dtype, jnp.float32)
+    return at_least_float32(leaf.dtype)

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from dpsco_jax._checks import require_positive, require_real_leaves
+from dpsco_jax._numerics import at_least_float32
 
 # Up to this length the compiler may sum in whatever order it likes: the worst order is paid for.
 _BLOCK = 4096
@@ -121,7 +122,7 @@ def clip_to_norm(tree: PyTree, clip_norm: ArrayLike) -> PyTree:
 
     def clip(leaf):
         # The product is formed in the dtype of the norm, whose rounding the head-room pays for.
-        wide = jnp.promote_types(leaf.dtype, jnp.float32)
+        wide = at_least_float32(leaf.dtype)
         clipped = (leaf.astype(factor.dtype) * factor).astype(wide)
         return jnp.where(factor > 0, clipped, jnp.zeros_like(clipped))
 
@@ -138,7 +139,7 @@ def _scaled_norm(tree: PyTree) -> tuple[Array, Array]:
     for leaf in leaves:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"every leaf must be real floating, got a leaf of dtype {leaf.dtype}")
-    dtype = jnp.result_type(jnp.float32, *leaves)
+    dtype = jnp.result_type(jnp.float32, *(at_least_float32(leaf.dtype) for leaf in leaves))
     stored = [leaf for leaf in leaves if leaf.size]
     if not stored:
         return jnp.ones((), dtype), jnp.zeros((), dtype)

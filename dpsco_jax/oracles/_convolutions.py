@@ -30,25 +30,25 @@ from dpsco_jax import _effects
 def grouped(program: Any) -> bool:
     """Whether there is a convolution with groups of channels or of images anywhere in a program.
 
-    Or in what takes its place in derivatives, where a function has a rule of its own for them.
+    Of a rule for derivatives that a function has the program shows nothing: that of a gradient does.
     """
-    return _holds(program, _has_groups) or grouped_in_rules(program)
+    return holds(program, _has_groups)
 
 
 def grouped_in_rules(program: Any) -> bool:
-    """Whether there is such a convolution in a rule for derivatives that a function in a program has."""
-    return any(_holds(derivative, _has_groups) for derivative in derivatives(program))
+    """Whether such a convolution may be in a rule for derivatives that a function in a program has.
+
+    A rule is asked for the derivative in all operands, which is more than it may give: if it refuses, it
+    counts as one that has groups.
+    """
+    return holds(program, lambda eqn: has_rule(eqn) and _groups_in_rule(eqn))
 
 
-def derivatives(program: Any) -> list[Any]:
-    """The programs of functions with a rule of their own for derivatives, each with what its rule does."""
-    found = []
-    for eqn in program.jaxpr.eqns:
-        if _has_rule(eqn):
-            found.append(_derivative(eqn))
-        for body in _bodies(eqn):
-            found.extend(derivatives(body))
-    return found
+def _groups_in_rule(eqn: Any) -> bool:
+    try:
+        return grouped(_derivative(eqn))
+    except Exception:
+        return True
 
 
 def of_two(program: Any, varies: Sequence[bool]) -> bool:
@@ -115,13 +115,22 @@ def kept_apart(gradient: Callable[..., Any], loss: Callable[..., Any]) -> Callab
 
     def apart(params: Any, *data: Any) -> Any:
         program = jax.make_jaxpr(loss)(params, *data)
-        for each in (program, *derivatives(program)):
+        # A new function each time, as JAX keeps what it has traced, and what one closes over may change.
+        slope, shapes = jax.make_jaxpr(lambda *given: gradient(*given), return_shape=True)(
+            params, *data
+        )
+        for each in (program, slope):
             _effects.require_none("loss", each)
+
+        def evaluate(*given: Any) -> Any:
+            results = core.jaxpr_as_fun(slope)(*jax.tree.leaves(given))
+            return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
         first = len(jax.tree.leaves(params))
         varies = [i >= first for i in range(len(program.jaxpr.invars))]
-        if not grouped(program) and not of_two(program, varies):
-            return gradient(params, *data)
-        return jax.custom_batching.sequential_vmap(gradient)(params, *data)
+        if not grouped(program) and not grouped(slope) and not of_two(program, varies):
+            return evaluate(params, *data)
+        return jax.custom_batching.sequential_vmap(evaluate)(params, *data)
 
     return apart
 
@@ -148,11 +157,10 @@ def _derivative(eqn: Any) -> Any:
     return jax.make_jaxpr(both)(*(given[i] for i in moving))
 
 
-def _holds(program: Any, asked: Callable[[Any], bool]) -> bool:
+def holds(program: Any, asked: Callable[[Any], bool]) -> bool:
     """Whether something is true of an equation anywhere in a program."""
     return any(
-        asked(eqn) or any(_holds(body, asked) for body in _bodies(eqn))
-        for eqn in program.jaxpr.eqns
+        asked(eqn) or any(holds(body, asked) for body in _bodies(eqn)) for eqn in program.jaxpr.eqns
     )
 
 
@@ -162,7 +170,8 @@ def _has_groups(eqn: Any) -> bool:
     return eqn.params["feature_group_count"] * eqn.params["batch_group_count"] > 1
 
 
-def _has_rule(eqn: Any) -> bool:
+def has_rule(eqn: Any) -> bool:
+    """Whether an equation is a function with a rule of its own for derivatives."""
     return eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 

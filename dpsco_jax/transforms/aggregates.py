@@ -43,6 +43,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
     require_relation,
 )
+from dpsco_jax._numerics import at_least_float32
 from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.geometry import clipping
 from dpsco_jax.transforms import _agreement
@@ -182,7 +183,7 @@ def summed_contributions(
         require_same_everywhere("updates", updates)
         clipping.layers(clip_norm, updates)
         for leaf in jax.tree.leaves(updates):
-            if jnp.promote_types(leaf.dtype, jnp.float32) != leaf.dtype:
+            if at_least_float32(leaf.dtype) != leaf.dtype:
                 raise ValueError(f"updates must be at least float32, got {leaf.dtype}")
         if remainder is None:
             lost = jax.tree.map(jnp.zeros_like, updates)

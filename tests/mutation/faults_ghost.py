@@ -17,6 +17,7 @@ _MERGED = "oracles/ghost/_merged.py"
 _PROGRAM = "oracles/ghost/_program.py"
 _CONVOLUTIONS = "oracles/_convolutions.py"
 _EFFECTS = "_effects.py"
+_OF_STRANGERS = ("tests/oracles/test_ghost_foreign.py",)
 _OF_EFFECTS = ("tests/oracles/test_effects.py",)
 _OF_CONVOLUTIONS = ("tests/oracles/test_convolutions.py",)
 
@@ -339,7 +340,7 @@ FAULTS = (
     Fault(
         "gradients: grouped convolutions in batches of users",
         _CONVOLUTIONS,
-        "if not grouped(program) and not of_two(program, varies):",
+        "if not grouped(program) and not grouped(slope) and not of_two(program, varies):",
         "if not of_two(program, varies):",
         _OF_CONVOLUTIONS,
     ),
@@ -353,7 +354,7 @@ FAULTS = (
     Fault(
         "ghost: convolutions inside of other equations are not seen",
         _CONVOLUTIONS,
-        "or any(_holds(body, asked) for body in _bodies(eqn))",
+        "or any(holds(body, asked) for body in _bodies(eqn))",
         "or False",
         _OF_CONVOLUTIONS,
     ),
@@ -367,7 +368,7 @@ FAULTS = (
     Fault(
         "ghost: rules for derivatives of data are not looked into",
         "oracles/ghost/_program.py",
-        "self.mixes = mixes or _convolutions.grouped_in_rules(self._program)",
+        "self.mixes = mixes or (grouped and _convolutions.grouped_in_rules(self._program))",
         "self.mixes = mixes",
         _OF_CONVOLUTIONS,
     ),
@@ -467,16 +468,30 @@ FAULTS = (
     Fault(
         "effects: those on the way back are not looked at",
         _CONVOLUTIONS,
-        "for each in (program, *derivatives(program)):",
+        "for each in (program, slope):",
         "for each in (program,):",
         _OF_EFFECTS,
     ),
     Fault(
         "effects: those on the way back of a ghost sum are not looked at",
         _PROGRAM,
-        "for program in (self._program, *_convolutions.derivatives(self._program)):",
-        "for program in (self._program,):",
+        '_effects.require_none("loss", slope)',
+        "",
         _OF_EFFECTS,
+    ),
+    Fault(
+        "ghost: rules that ask what is differentiated are asked for less",
+        _PROGRAM,
+        "        if asking:",
+        "        if False:",
+        _OF_STRANGERS,
+    ),
+    Fault(
+        "ghost: whole gradients of grouped convolutions in batches",
+        _PROGRAM,
+        "self.slope_mixes = mixes or grouped or _convolutions.grouped(self._program)",
+        "self.slope_mixes = False",
+        _OF_CONVOLUTIONS,
     ),
     Fault(
         "effects: losses are batched before they are looked at",

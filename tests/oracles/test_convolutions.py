@@ -10,6 +10,7 @@ from jax import lax
 
 from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import _convolutions, ghost, gradients, resque, smoothed
+from dpsco_jax.oracles.ghost import _backward
 from dpsco_jax.oracles.ghost._program import Program
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -130,7 +131,8 @@ def _solved(p, x):
 
 def test_rules_for_derivatives_and_linear_solves_are_looked_into():
     program = jax.make_jaxpr(jax.jit(_by_a_rule))(KERNEL, IMAGES[0])
-    assert _convolutions.grouped(program)
+    assert not _convolutions.grouped(program)
+    assert _convolutions.grouped(jax.make_jaxpr(jax.grad(_by_a_rule))(KERNEL, IMAGES[0]))
     assert _convolutions.grouped_in_rules(program)
     assert not _convolutions.grouped_in_rules(jax.make_jaxpr(_grouped)(KERNEL, IMAGES[0]))
     assert Program(_by_a_rule, KERNEL, IMAGES[0]).mixes
@@ -209,4 +211,13 @@ def test_every_batch_of_gradients_is_kept_apart(ways):
 def test_what_mixes_is_seen_before_it_runs():
     seen = {f: Program(f, KERNEL, IMAGES[0]) for f in (_grouped, _own_kernels, _in_a_loop)}
     assert [x.mixes for x in seen.values()] == [False, True, True]
-    assert [any(use.mixes for use in x.uses) for x in seen.values()] == [True, False, True]
+    assert [any(map(_mixes, x.uses)) for x in seen.values()] == [True, False, True]
+    assert [x.slope_mixes for x in seen.values()] == [True, True, True]
+    assert not Program(
+        lambda p, x: jnp.sum(_conv(x, p) ** 2), KERNEL, IMAGES[0, ..., :2]
+    ).slope_mixes
+
+
+def _mixes(use):
+    slope = _backward._derivative(use, list(use.held))
+    return use.mixes(_backward._of_operands(use, slope))

@@ -18,16 +18,45 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpsco_jax._numerics import at_least_float32
 from dpsco_jax.oracles import _convolutions
 from dpsco_jax.oracles.ghost import _adding, _terms, _walk
 from dpsco_jax.oracles.ghost._leaves import Ruled, Way, ways
 from dpsco_jax.oracles.ghost._parts import Parts, as_leaf
-from dpsco_jax.oracles.ghost._program import Program, Use
+from dpsco_jax.oracles.ghost._program import Program, Use, not_understood
 from dpsco_jax.oracles.ghost._terms import Terms
+from dpsco_jax.oracles.ghost.rules import RuleError
 
 
 def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) -> Parts:
-    """One forward and one backward pass over all examples, and what they say of every leaf."""
+    """One forward and one backward pass over all examples, and what they say of every leaf.
+
+    Where this fails, or the program is not understood, the gradient of every example by JAX.
+
+    Raises:
+        RuleError: of ``RULES`` one breaks its word.
+    """
+    # Shapes here are no mistakes of the user's, who may have JAX refuse sums of arrays of different ranks.
+    with jax.numpy_rank_promotion("allow"):
+        if program.whole is not None:
+            return _whole(program, leaves, examples, program.whole)
+        try:
+            return _by_uses(program, leaves, examples)
+        except RuleError:
+            raise
+        except Exception as error:
+            return _whole(program, leaves, examples, not_understood(error))
+
+
+def _whole(program: Program, leaves: Sequence[jax.Array], examples: Any, why: str) -> Parts:
+    """The gradients of all examples, as they are."""
+    over = _convolutions.in_turn if program.slope_mixes else jax.vmap
+    rows = over(lambda example: program.gradient(leaves, example), (0,))(examples)
+    chosen = [Way("rows", (), (), f"a gradient of each example: {why}")] * program.num_leaves
+    return _parts(program, leaves, examples, chosen, [None] * program.num_leaves, rows)
+
+
+def _by_uses(program: Program, leaves: Sequence[jax.Array], examples: Any) -> Parts:
     number = jax.tree.leaves(examples)[0].shape[0]
 
     over = _convolutions.in_turn if program.mixes else jax.vmap
@@ -55,12 +84,22 @@ def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) ->
                 _as_leaves(program, ruled, _terms.products(terms, ruled.sizes[2]))
                 for ruled, terms in zip(way.uses, made, strict=True)
             )
+    return _parts(program, leaves, examples, chosen, factors, rows)
+
+
+def _parts(
+    program: Program,
+    leaves: Sequence[jax.Array],
+    examples: Any,
+    chosen: list[Way],
+    factors: list[list[Terms] | None],
+    rows: list[Any],
+) -> Parts:
     # Without the barrier the compiler may compute them once for the norms and again for the sums, and round
     # half precision in one of the two alone.
     rows = jax.lax.optimization_barrier(rows)
-    shapes = [
-        jax.ShapeDtypeStruct(x.shape, jnp.promote_types(x.dtype, jnp.float32)) for x in leaves
-    ]
+    shapes = [jax.ShapeDtypeStruct(x.shape, at_least_float32(x.dtype)) for x in leaves]
+    number = jax.tree.leaves(examples)[0].shape[0]
     return Parts(program, chosen, _adding.plans(chosen), factors, rows, shapes, number)
 
 
@@ -75,6 +114,20 @@ def _by_example(
 
     Operands are those of the equation, in its order.
     """
+    one = _of_operands(use, function)
+    mapped = one
+    for loop in reversed(use.loops):
+        stacked = [0 if loop in operand.loops else None for operand in fixed]
+        mapped = jax.vmap(mapped, in_axes=(stacked, 0, 0))
+    values = [operand.value for operand in fixed]
+    over = _convolutions.in_turn if use.mixes(one) else jax.vmap
+    return over(mapped, (None, 0, 0))(values, list(records), list(cotangents))
+
+
+def _of_operands(
+    use: Use, function: Callable[[Sequence[Any], Sequence[Any]], Any]
+) -> Callable[..., Any]:
+    """``function`` of the operands that depend on no data, of those that do, and of cotangents."""
     data = [i for i in range(len(use.eqn.invars)) if i not in use.fixed]
 
     def one(constants: Sequence[Any], given: Sequence[Any], cotangents: Sequence[Any]) -> Any:
@@ -85,13 +138,7 @@ def _by_example(
             operands[i] = x
         return function(operands, cotangents)
 
-    mapped = one
-    for loop in reversed(use.loops):
-        stacked = [0 if loop in operand.loops else None for operand in fixed]
-        mapped = jax.vmap(mapped, in_axes=(stacked, 0, 0))
-    values = [operand.value for operand in fixed]
-    over = _convolutions.in_turn if use.mixes else jax.vmap
-    return over(mapped, (None, 0, 0))(values, list(records), list(cotangents))
+    return one
 
 
 def _factors(
@@ -123,13 +170,13 @@ def _checked(ruled: Ruled, use: Use, left: Any, right: Any) -> tuple[jax.Array, 
     right_kinds = [jnp.issubdtype(x.dtype, k) for x, k in zip((left, right), kinds, strict=True)]
     if found != wanted or not all(right_kinds):
         name = use.eqn.primitive.name
-        raise ValueError(
+        raise RuleError(
             f"rule of {name} must give factors of shapes {wanted}, numbers of rows as integers and others "
             f"real floating, got {found} of {left.dtype}, {right.dtype}"
         )
-    right = right.astype(jnp.promote_types(right.dtype, jnp.float32))
+    right = right.astype(at_least_float32(right.dtype))
     if not rule.looked_up:
-        return left.astype(jnp.promote_types(left.dtype, jnp.float32)), right
+        return left.astype(at_least_float32(left.dtype)), right
     # Two numbers that stand for one row would be two rows in a norm.
     there = (left >= 0) & (left < rows)
     right = jnp.where(there[..., None], right, 0)

@@ -17,12 +17,13 @@ Cost: ``run`` is the loss, one addition more for each use.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 
 from dpsco_jax import _effects, _record_keys
 from dpsco_jax.oracles import _convolutions
@@ -66,11 +67,34 @@ class Use:
     lengths: tuple[int, ...]
 
     @property
-    def mixes(self) -> bool:
-        """Whether its derivative must be taken one example at a time (``_convolutions``)."""
-        own = [i not in self.fixed for i in range(len(self.eqn.invars))]
-        program = _walk.alone(self.eqn)
-        return _convolutions.grouped(program) or _convolutions.of_two(program, own)
+    def program(self) -> core.ClosedJaxpr:
+        """The equation alone."""
+        operands = [v.aval for v in self.eqn.invars]
+        return jax.make_jaxpr(lambda *given: _walk.bind(self.eqn, given))(*operands)
+
+    def mixes(self, function: Callable[..., Any]) -> bool:
+        """Whether a function ``(fixed, data, cotangents)`` has to be taken one example at a time.
+
+        That of ``_backward``, of the operands that depend on no data, of those that do, and of the cotangents
+        of the results that have a tap; see ``_convolutions``.
+        """
+        avals = [v.aval for v in self.eqn.invars]
+        own = [i not in self.fixed for i in range(len(avals))]
+        slopes = [self.eqn.outvars[i].aval for i in self.tapped]
+        parts = [[avals[i] for i in self.fixed], [a for a, o in zip(avals, own, strict=True) if o]]
+        taken = jax.make_jaxpr(function)(*parts, slopes)
+        program = self.program
+        grouped = _convolutions.grouped(program) or _convolutions.grouped(taken)
+        return grouped or _convolutions.of_two(program, own)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a rule for derivatives in it is told which arguments are differentiated.
+
+        Such a rule, as of equinox, may do otherwise, or refuse, where parameters are held fast.
+        """
+        asking = lambda eqn: _convolutions.has_rule(eqn) and eqn.params.get("symbolic_zeros", False)  # noqa: E731
+        return _convolutions.holds(self.program, asking)
 
     @property
     def tapped(self) -> tuple[int, ...]:
@@ -84,6 +108,12 @@ class Use:
         return tuple(jnp.zeros((*self.lengths, *aval.shape), aval.dtype) for aval in avals)
 
 
+def not_understood(error: Exception) -> str:
+    """Why a loss is not taken apart, where that has failed, in words of whoever says so."""
+    said = str(error).strip().splitlines()
+    return f"to take it apart is a {type(error).__name__}: {said[0] if said else ''}"
+
+
 class Program:
     """See the file's docstring.
 
@@ -91,17 +121,15 @@ class Program:
         uses: in the order of the program.
         num_leaves: of the parameters.
         mixes: whether it must be run one example at a time (``_convolutions``).
+        slope_mixes: the same of ``gradient``.
+        whole: why it is not taken apart at its uses, in words; ``None`` if it is.
     """
 
     def __init__(self, loss: Any, params: Any, example: Any) -> None:
         self._program = _walk.trace(loss, params, example)
         leaves = jax.tree.leaves(params)
         self.num_leaves = len(leaves)
-        for program in (self._program, *_convolutions.derivatives(self._program)):
-            _effects.require_none("loss", program)
-        varies = [i >= self.num_leaves for i in range(len(self._program.in_avals))]
-        mixes = _convolutions.of_two(self._program, varies)
-        self.mixes = mixes or _convolutions.grouped_in_rules(self._program)
+        _effects.require_none("loss", self._program)
         (result,) = self._program.out_avals if len(self._program.out_avals) == 1 else (None,)
         scalar = (
             result is not None and result.shape == () and jnp.issubdtype(result.dtype, jnp.floating)
@@ -110,19 +138,49 @@ class Program:
             found = [str(aval) for aval in self._program.out_avals]
             raise ValueError(f"loss must return one real number, got {found}")
         # The gradient, which has the rules of functions with derivatives of their own.
-        _record_keys.refuse(jax.grad(loss), (params, example), public=(0,))
+        slope = jax.make_jaxpr(self.gradient)(leaves, example)
+        _effects.require_none("loss", slope)
+        given = [*leaves, *jax.tree.leaves(example)]
+        _record_keys.refuse(core.jaxpr_as_fun(slope), given, public=range(self.num_leaves))
+        varies = [i >= self.num_leaves for i in range(len(self._program.in_avals))]
+        mixes = _convolutions.of_two(self._program, varies)
+        grouped = _convolutions.grouped(slope)
+        self.slope_mixes = mixes or grouped or _convolutions.grouped(self._program)
+        self.mixes = mixes or (grouped and _convolutions.grouped_in_rules(self._program))
+        self.uses: tuple[Use, ...] = ()
+        self.whole = self._taken_apart(leaves)
+
+    def _taken_apart(self, leaves: Sequence[Any]) -> str | None:
+        """Finds the uses; why there are none, if it cannot."""
         seen: list[Use] = []
+        ends: list[Value] = []
         self._spans: dict[int, tuple[int, int, int]] = {}
 
         def look(leaves: Sequence[Any]) -> list[Any]:
             holding = _Holding([], (), (), seen, self._spans)
-            (end,) = self._walked(holding, leaves, None)
-            if end.kind != Kind.DATA:
-                raise ValueError("loss must depend on the example, got one of parameters alone")
+            ends.extend(self._walked(holding, leaves, None))
             return [operand.value for operands in holding.operands for operand in operands]
 
-        jax.eval_shape(look, leaves)
+        try:
+            jax.eval_shape(look, leaves)
+        except Exception as error:
+            return not_understood(error)
+        if ends[0].kind != Kind.DATA:
+            raise ValueError("loss must depend on the example, got one of parameters alone")
         self.uses = tuple(seen)
+        asking = {use.eqn.primitive.name for use in seen if use.asks}
+        if asking:
+            return f"the rule of a {', '.join(sorted(asking))} asks what is differentiated"
+        return None
+
+    def gradient(self, leaves: Sequence[Any], example: Any) -> list[Any]:
+        """That of the loss of an example, in all leaves."""
+
+        def loss(leaves: Sequence[Any]) -> Any:
+            (end,) = core.jaxpr_as_fun(self._program)(*leaves, *jax.tree.leaves(example))
+            return end
+
+        return jax.grad(loss)(list(leaves))
 
     def held(self, leaves: Sequence[Any]) -> list[list[Any]]:
         """For every use, the operands that depend on no data, in the order of ``Use.fixed``."""

@@ -77,12 +77,6 @@ def bind(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
-def alone(eqn: Any) -> core.ClosedJaxpr:
-    """The program of one equation."""
-    operands = [v.aval for v in eqn.invars]
-    return jax.make_jaxpr(lambda *given: bind(eqn, given))(*operands)
-
-
 def walk(program: core.ClosedJaxpr, arguments: Sequence[Value], domain: Domain) -> list[Value]:
     """The outputs of a program in a domain."""
     known: dict[Any, Value] = {}

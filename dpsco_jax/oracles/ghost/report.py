@@ -7,7 +7,7 @@ Source: none.
 
 Formal guarantee: the report is of the same decision that ``sums`` makes.
 
-Cost: one trace of the loss.
+Cost: a trace of the loss, and of its derivatives.
 """
 
 import math
@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from dpsco_jax import _checks
-from dpsco_jax.oracles.ghost import _leaves
+from dpsco_jax.oracles.ghost import _backward, _leaves
 from dpsco_jax.oracles.ghost._program import Program
 
 
@@ -75,7 +76,9 @@ def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Repor
       rows, whatever its size.
     - ``"products"``: the gradient of every example is built from them, since it is small beside them.
     - ``"rows"``: the gradient of every example is built by differentiating the equations where the leaf
-      comes in. This is always right, and dear for large leaves: the reason says what to write otherwise.
+      comes in. This is always right, and dear for large leaves: the reason says what to write otherwise. A
+      loss that cannot be taken apart goes this way as a whole, as by ``jax.vmap(jax.grad(loss))``; the reason
+      names the rule for derivatives that asks what is differentiated, or the error.
     - ``"unused"``: the loss does not depend on the leaf.
 
     Args:
@@ -93,8 +96,17 @@ def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Repor
     _checks.require_real_leaves("params", params)
     paths = jax.tree_util.tree_leaves_with_path(params)
     program = Program(loss, params, example)
+    ways: list[_leaves.Way] = []
+
+    def taken_apart(leaves: Any, examples: Any) -> None:
+        ways.extend(_backward.taken_apart(program, leaves, examples).ways)
+
+    one = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((1, *jnp.shape(x)), jnp.result_type(x)), example
+    )
+    jax.eval_shape(taken_apart, jax.tree.leaves(params), one)
     leaves = []
-    for (path, leaf), way in zip(paths, _leaves.ways(program), strict=True):
+    for (path, leaf), way in zip(paths, ways, strict=True):
         size = math.prod(leaf.shape)
         held = {"factors": _held(way), "unused": 0}.get(way.name, size)
         name = jax.tree_util.keystr(path) or "params"

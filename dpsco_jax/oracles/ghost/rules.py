@@ -30,6 +30,10 @@ Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 Factors = Callable[[Sequence[Any], Any], tuple[jax.Array, jax.Array]]
 
 
+class RuleError(ValueError):
+    """A rule that gives other factors than it says."""
+
+
 class Rule(NamedTuple):
     """How the gradient in one operand of an equation is a sum of products.
 

@@ -37,7 +37,7 @@ from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Oracle
 from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
 from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
-from dpsco_jax.oracles.ghost import _adding, _backward, _terms
+from dpsco_jax.oracles.ghost import _adding, _backward, _parts, _terms
 from dpsco_jax.oracles.ghost._program import Program
 from dpsco_jax.oracles.gradients import Sampler, count_items
 from dpsco_jax.oracles.sampling import UserSample
@@ -192,13 +192,21 @@ def _clipped(loss: Loss, params: Any, examples: Any, counted: jax.Array, how: _H
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
     program = Program(loss, params, one)
     parts = _backward.taken_apart(program, leaves, examples)
+    # As ``taken_apart``: ranks of ours are no mistakes of the user's.
+    with jax.numpy_rank_promotion("allow"):
+        totals = _added(parts, counted, how)
+    return jax.tree.unflatten(structure, totals)
+
+
+def _added(parts: _parts.Parts, counted: jax.Array, how: _How) -> list[Any]:
+    """The sums of all leaves, each in two parts."""
     room = _adding.room(parts.plans, how.num_rows, how.chunk_size, how.roundings)
     groups = _groups([layer for _, layer in how.layers])
     norms = [parts.norm_bounds(group) for group in groups]
     # A bad number in one layer takes the example out of all of them.
     for norm in norms:
         counted = counted & jnp.isfinite(norm)
-    totals: list[Any] = [None] * len(leaves)
+    totals: list[Any] = [None] * sum(len(group) for group in groups)
     for (bound, _), group, norm in zip(how.layers, groups, norms, strict=True):
         limit = _HEAD_ROOM * room * jnp.asarray(bound, norm.dtype)
         factor = jnp.where(counted, _factors(limit, norm, how.normalize), 0)
@@ -207,7 +215,7 @@ def _clipped(loss: Loss, params: Any, examples: Any, counted: jax.Array, how: _H
         factor, longest = jax.lax.optimization_barrier((factor, limit))
         for leaf in group:
             totals[leaf] = parts.weighted_sum(leaf, factor, longest)
-    return jax.tree.unflatten(structure, totals)
+    return totals
 
 
 def _factors(limit: jax.Array, norm: jax.Array, normalize: ArrayLike | None) -> jax.Array:

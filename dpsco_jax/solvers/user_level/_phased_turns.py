@@ -33,7 +33,7 @@ from dpsco_jax.solvers.user_level._phased_plan import Plan, clipped_releases
 class Phase:
     """A phase, or the numbers of several. In a loop over phases ``num_users`` is of no account."""
 
-    num_users: int = static()
+    num_users: int = static(least=0)
     clipped: bool = static()
     reach: float = static()
     group_users: Number

@@ -1,11 +1,15 @@
 """Arrays as a user hands them over: what JAX takes for something else is refused, or counts as nothing.
 
+Rows of several tables go together by position. Where an index of pandas says that positions are those of
+other rows, labels and users would go to rows of somebody else.
+
 Two things change on the way from NumPy to JAX without a word. The mask of a masked array is dropped by
 ``numpy.asarray``, and what is under it counts. Integers of 64 bits keep their low 32 unless
 ``jax_enable_x64`` is set: 2^32 + 3 is 3. Both happen only while arrays are still NumPy's; a traced array has
 been converted.
 
-Formal guarantee: none by itself. ``require_held`` and ``plain`` raise on masked arrays by their type;
+Formal guarantee: none by itself. ``require_one_order`` raises on the order of rows, and shows no entry of an
+index. ``require_held`` and ``plain`` raise on masked arrays by their type;
 ``require_held`` raises on a value too, of which it shows nothing: whoever may not learn that there is one
 hands over arrays of 32 bits. ``inside`` and ``as_floats`` never raise.
 
@@ -19,7 +23,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
-from dpsco_jax._checks import require_undisclosed, require_unmasked
+from dpsco_jax._checks import require, require_undisclosed, require_unmasked
+from dpsco_jax._shown import Words
+
+
+def require_one_order(**aligned: Any) -> None:
+    """Raise ``ValueError`` unless all that have an index of pandas have the same one, in the same order.
+
+    Args:
+        **aligned: trees of what has an entry for each row, by the name of the argument; others are passed
+            over.
+    """
+    first: tuple[str, Any] | None = None
+    for name, tree in aligned.items():
+        for leaf in jax.tree.leaves(tree):
+            index: Any = getattr(leaf, "index", None)
+            if not hasattr(index, "equals"):
+                continue
+            first = first or (name, index)
+            require(
+                index.equals(first[1]),
+                name,
+                Words("another index (not shown: it may name users)"),
+                f"rows with the index of {first[0]}, in its order, or an array, as by to_numpy(), which is "
+                "taken by position",
+            )
 
 
 def plain(name: str, values: Any) -> np.ndarray:

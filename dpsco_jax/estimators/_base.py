@@ -31,6 +31,7 @@ from dpsco_jax._checks import (
     require_real,
     require_undisclosed,
 )
+from dpsco_jax._given import require_one_order
 from dpsco_jax.estimators import _declared, _files, _frames, _intervals, _keys, _reporting, _solving
 from dpsco_jax.estimators._declared import LABEL, USER
 from dpsco_jax.estimators.report import Report
@@ -90,7 +91,7 @@ class PrivateEstimator(BaseEstimator):
         """
         self._require_no_search()
         budget = self._budget()
-        _frames.require_one_order(X=X, y=y, groups=groups)
+        require_one_order(X=X, y=y, groups=groups)
         frame, named = _frames.frame_of(X)
         if y is None:
             raise ValueError(
@@ -223,7 +224,7 @@ class PrivateEstimator(BaseEstimator):
 
         As these measures would do it, rows with another index would be compared, and labels be shown.
         """
-        _frames.require_one_order(X=X, y=y, sample_weight=weights)
+        require_one_order(X=X, y=y, sample_weight=weights)
         found = self._predicted(X)
         labels = pd.Series(self._labels(y, len(found)), name=LABEL)
         truth, known = self._truth(labels)

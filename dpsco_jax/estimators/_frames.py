@@ -4,9 +4,8 @@ What it computes: ``frame_of`` gives a pandas frame with the same rows and colum
 sparse matrices are called 0 to d - 1. Nothing is learned: each value is taken as it is, and masked entries of
 NumPy's masked arrays are missing ones.
 
-Formal guarantee: the frame is made value by value. What raises looks at shapes, dtypes, names of columns and
-whether tables have one index; of an array of objects, at whether entries that have to be numbers are. No
-message shows an entry, of an index neither.
+Formal guarantee: the frame is made value by value. What raises looks at shapes, dtypes and names of columns;
+of an array of objects, at whether entries that have to be numbers are. No message shows an entry.
 
 Cost: a copy; a sparse matrix becomes dense, rows × columns numbers.
 """
@@ -83,28 +82,6 @@ def numbers_of(name: str, objects: np.ndarray) -> np.ndarray:
         good = False
     require_undisclosed(good, name, "real numbers")
     return found
-
-
-def require_one_order(**aligned: Any) -> None:
-    """Raise ``ValueError`` unless all that have an index of pandas have the same one, in the same order.
-
-    Rows are put together by position, as everywhere in scikit-learn. Where an index says that positions are
-    those of other rows, labels and users would go to rows of somebody else.
-
-    Args:
-        **aligned: what has an entry for each row, by the name of the argument; others are passed over.
-    """
-    found = {name: getattr(values, "index", None) for name, values in aligned.items()}
-    indexed = {name: index for name, index in found.items() if isinstance(index, pd.Index)}
-    for name, index in indexed.items():
-        first = next(iter(indexed))
-        require(
-            index.equals(indexed[first]),
-            name,
-            Words("another index (not shown: it may name users)"),
-            f"rows with the index of {first}, in its order, or an array, as by to_numpy(), which is taken by "
-            "position",
-        )
 
 
 def labels_of(values: Any) -> np.ndarray:

@@ -47,7 +47,7 @@ from sklearn.preprocessing import (
 )
 
 from dpsco_jax._checks import require_instance
-from dpsco_jax.estimators import _frames
+from dpsco_jax._given import require_one_order
 from dpsco_jax.estimators._base import PrivateEstimator
 
 __all__ = ["PrivatePipeline", "make_private_pipeline"]
@@ -103,7 +103,7 @@ class PrivatePipeline(Pipeline):
             ValueError: if a step is refused, or by the estimator.
         """
         _require_private(self.steps, self.memory)
-        _frames.require_one_order(X=X, y=y, groups=groups, **params)
+        require_one_order(X=X, y=y, groups=groups, **params)
         if groups is not None:
             routed = sklearn.get_config()["enable_metadata_routing"]
             params["groups" if routed else f"{self.steps[-1][0]}__groups"] = groups
@@ -122,7 +122,7 @@ class PrivatePipeline(Pipeline):
         Raises:
             ValueError: by the estimator, or if tables have different indexes of pandas.
         """
-        _frames.require_one_order(X=X, y=y, sample_weight=sample_weight)
+        require_one_order(X=X, y=y, sample_weight=sample_weight)
         return super().score(X, y, sample_weight, **params)
 
 

@@ -59,7 +59,7 @@ from dpsco_jax._checks import (
     require_mask,
     require_undisclosed,
 )
-from dpsco_jax._given import plain, require_held
+from dpsco_jax._given import plain, require_held, require_one_order
 from dpsco_jax._shown import described
 from dpsco_jax.problems import users as _users
 from dpsco_jax.problems._grouping import (
@@ -210,7 +210,7 @@ def from_rows(
         order: of users, ``"random"`` or ``"sorted"``; see ``tables.from_rows``.
 
     Raises:
-        ValueError: if lengths differ, rows are not numbers or not such as JAX holds (see
+        ValueError: if lengths or indexes of pandas differ, rows are not numbers or not such as JAX holds (see
             ``tables.from_rows``), an array is masked, a user is missing or no member, an element is out of
             range, a user has more elements than the bound (who is not said), or another argument is out of
             range.
@@ -223,6 +223,7 @@ def from_rows(
         elements_per_user = require_integer("elements_per_user", elements_per_user, 1, num_elements)
     require_choice("keep", keep, ("random", "first"))
     require_choice("order", order, ("random", "sorted"))
+    require_one_order(users=users, elements=elements, rows=rows, kept=kept)
     users = checked_users(users)
     rows = checked_rows(rows, users)
     element = _checked_elements(elements, users.shape, num_elements)

@@ -31,7 +31,7 @@ from dpsco_jax._checks import (
     require_mask,
     require_undisclosed,
 )
-from dpsco_jax._given import plain
+from dpsco_jax._given import plain, require_one_order
 from dpsco_jax.problems._columns import absent, require_columns
 from dpsco_jax.problems._grouping import checked_rows, checked_users, places
 from dpsco_jax.problems.encoding import Encoding
@@ -152,7 +152,8 @@ def from_rows(
     Args:
         key: decides which items are kept and the order of the users; used once.
         users: who each row belongs to, shape ``[rows]``; any sortable values without missing ones.
-        rows: pytree of NumPy arrays ``[rows, ...]`` of real numbers or booleans.
+        rows: pytree of NumPy arrays ``[rows, ...]`` of real numbers or booleans. They go with users by
+            position: what has an index of pandas must have the same one, in the same order.
         max_items_per_user: public bound on the items kept per user, and number of item slots. ``None``
             keeps all, and the number of slots is then a fact about the data.
         kept: which rows count; all if left out. A user without any stays, without items, so that the number
@@ -163,16 +164,17 @@ def from_rows(
             be public. ``"sorted"``: in the order of their identifiers, whose list is then taken as public.
 
     Raises:
-        ValueError: if lengths differ, rows are not numbers, a user is missing, an array is masked, or another
-            argument is out of range; and if an integer of 64 bits is beyond those of JAX, which has 32
-            without ``jax_enable_x64`` and would take 2^32 + 1 for 1. Clip to 32 bits where no such refusal
-            may be seen.
+        ValueError: if lengths or indexes of pandas differ, rows are not numbers, a user is missing, an array
+            is masked, or another argument is out of range; and if an integer of 64 bits is beyond those of
+            JAX, which has 32 without ``jax_enable_x64`` and would take 2^32 + 1 for 1. Clip to 32 bits where no
+            such refusal may be seen.
     """
     require_key(key)
     if max_items_per_user is not None:
         max_items_per_user = require_integer("max_items_per_user", max_items_per_user, 1)
     require_choice("keep", keep, ("random", "first"))
     require_choice("order", order, ("random", "sorted"))
+    require_one_order(users=users, rows=rows, kept=kept)
     users = checked_users(users)
     rows = checked_rows(rows, users)
     kept = np.ones(len(users), bool) if kept is None else plain("kept", kept)

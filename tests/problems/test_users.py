@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpsco_jax.problems import losses, tables, users
+from dpsco_jax.problems import elements, losses, tables, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 
@@ -267,6 +267,39 @@ def test_users_in_no_order_are_refused(who):
     with pytest.raises(ValueError, match="users must be values that can be sorted") as refusal:
         tables.from_rows(jax.random.key(0), users, np.zeros(3, np.float32), 1)
     assert refusal.value.__cause__ is None
+
+
+@pytest.mark.parametrize("door", ["users", "rows", "kept", "elements", "a leaf of rows"])
+def test_rows_of_another_order_are_refused(door):
+    """By position they would be other people's."""
+    index = [f"Rosebud {i}" for i in range(3)]
+    given = {
+        "users": pd.Series([1, 2, 1], index),
+        "rows": {"x": pd.Series([1.0, 2.0, 3.0], index), "y": np.zeros(3)},
+        "kept": pd.Series([True, True, True], index),
+    }
+    more = {"elements": pd.Series([0, 1, 0], index), "num_elements": 2, "items_per_element": 2}
+    key = jax.random.key(0)
+
+    def both(given, more):
+        tables.from_rows(jax.random.clone(key), **given, max_items_per_user=2)
+        elements.from_rows(jax.random.clone(key), **given, **more)
+
+    both(given, more)
+    both(given | {"rows": np.zeros(3), "kept": None}, more | {"elements": np.zeros(3, int)})
+    if door == "elements":
+        more["elements"] = more["elements"][::-1]
+    elif door == "a leaf of rows":
+        given["rows"]["y"] = pd.Series([1.0, 2.0, 3.0], index)[::-1]
+    else:
+        given[door] = jax.tree.map(lambda leaf: leaf[::-1], given[door])
+    name = r"(rows|elements|kept) must be rows with the index of users, in its order"
+    if door != "elements":
+        with pytest.raises(ValueError, match=f"^{name}") as refusal:
+            tables.from_rows(key, **given, max_items_per_user=2)
+        assert "Rosebud" not in str(refusal.value)
+    with pytest.raises(ValueError, match=f"^{name}"):
+        elements.from_rows(key, **given, **more)
 
 
 def test_how_many_items_are_kept_must_be_chosen():

@@ -8,10 +8,26 @@ from tests.mutation import Fault, rows
 _MIXTURES = ("tests/privacy/test_mixtures.py", "tests/privacy/test_mixture_pairs.py")
 _CORRECTED = ("tests/corrections/test_element_accounting.py",)
 _SUM = "privacy/curves/_mixture_sum.py"
+_NODES = "privacy/curves/_mixture_nodes.py"
+_QUADRATURE = ("tests/privacy/test_quadrature.py",)
 _PAIRS = "privacy/pld/mixture_pairs.py"
 _PRIVATIZE = ("tests/transforms/test_privatize.py",)
 
 FAULTS = (
+    Fault(
+        "mixtures: steps as if posteriors did not turn",
+        _NODES,
+        "share = xp.where(turns, turn / zero_of_p, 0.0)",
+        "share = xp.where(turns, 0.0 * turn, 0.0)",
+        _QUADRATURE,
+    ),
+    Fault(
+        "mixtures: whatever lies beyond the last node is nothing",
+        _SUM,
+        "return falls & (beyond + settings.decay <= excess)",
+        "return falls",
+        _QUADRATURE,
+    ),
     Fault(
         "mixtures: one orientation is composed",
         _PAIRS,

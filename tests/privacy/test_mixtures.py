@@ -84,6 +84,9 @@ SETTINGS = [
     (4.0, 0.9, 1.0),
     (6.0, 0.05, 1.2),
     (9.0, 0.02, 30.0),
+    # The posterior of Q turns within less than a standard deviation.
+    (14.06, 2.88e-8, 29.3),
+    (107.6, 1.2e-9, 100.0),
 ]
 
 
@@ -124,15 +127,16 @@ def test_the_curve_is_the_divergence_by_quadrature():
     narrow = _compiled()(jnp.asarray(padded))[: len(SETTINGS)]
     assert narrow.dtype == jnp.float32
     for (sigma, q, cap), single in zip(SETTINGS, np.asarray(narrow), strict=True):
-        places = _places([1.1, 1.5, 2.0, 3.3, 9.0, 33.0])
+        places = _places([1.1, 1.5, 2.0, 3.3, 9.0, 33.0, 141.0, 2897.0])
         places = [place for place in places if ORDERS[place] <= max(40 * sigma**2, 4)]
         orders = ORDERS[places]
         truth = _reference(sigma, q, cap, orders)
         rdp = privacy.user_sampled_gaussian(sigma, q, cap).rdp[places]
         np.testing.assert_allclose(rdp * (orders - 1), truth, rtol=3e-9, atol=1e-13)
         # The numbers themselves are rounded to float32 first.
-        assert np.all(single[places] >= rdp * (1 - 1e-5))
-        assert np.all(single[places] <= rdp * (1 + 5e-3))
+        assert np.all(single[places] >= rdp * (1 - 1e-5)), (sigma, q, cap)
+        # High orders multiply what a rounding does to the loss where posteriors turn.
+        assert np.all(single[places] <= rdp * np.where(orders < 100, 1 + 5e-3, 1 + 5e-2))
 
 
 def test_two_units_are_a_fixed_size_and_no_cap_is_the_gaussian_with_probability_q():

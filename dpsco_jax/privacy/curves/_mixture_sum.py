@@ -10,14 +10,15 @@ that is its own reverse. With π the posterior probability under Q of having bee
 
 every factor is positive and nothing cancels, however small the loss and however near to 1 the order.
 
-Source: the nodes are those of ``_profile_nodes``. Derivation, discretization and rounding:
+Source: the nodes are those of ``_mixture_nodes``. Derivation, discretization and rounding:
 docs/privacy/mixtures.md.
 
 Formal guarantee: none by itself. Results are rounded up, exponents included.
 
-Cost: about 30,000 exponentials for all orders, half of which have a companion.
+Cost: about 37,000 exponentials for all orders in float32, a quarter of which have a companion.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -25,12 +26,16 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax._numerics import Array
-from dpsco_jax.privacy.curves._profile import _log_one_plus, _product
-from dpsco_jax.privacy.curves._profile_nodes import CHUNK, Bank, Precision, banks, precision
+from dpsco_jax.privacy.curves._mixture_nodes import Node, Steps, nodes, steps
+from dpsco_jax.privacy.curves._profile import _log_one_plus
+from dpsco_jax.privacy.curves._profile_nodes import CHUNK, Group, Precision, banks, precision
 from dpsco_jax.privacy.orders import ORDERS
 
 _LEAST_SCALE = 1e-15  # its square is a float32
+_LEAST_RATIO = 0.25  # of σ to c
+# In float32 and in float64: nodes with every factor as it is, and how many nodes for each of the profile's
+# (steps are finer where posteriors turn).
+_NEAR, _MORE = (48, 176), (1.75, 1.35)
 
 
 def halves_of_sensitivity(cap: Any, relation: NeighboringRelation) -> Any:
@@ -62,50 +67,56 @@ def log_moments(xp: Any, sigma: Any, q: Any, centre: Any) -> tuple[Any, Any]:
     dtype = sigma.dtype
     settings = precision(dtype)
     logs, reached = [], []
+    # P first vanishes πσ/c from the real line.
+    held = sigma >= _LEAST_RATIO * centre
+    safe = xp.maximum(sigma, 0.5 * _LEAST_RATIO)
+    c = xp.minimum(centre, safe / _LEAST_RATIO)
+    pair = _Pair(*(x[..., None] for x in (1.0 / safe, c, xp.log(q), xp.log1p(-q) - xp.log(q))))
+    wide = np.dtype(dtype) == np.float64
+    near, more = _NEAR[wide], _MORE[wide]
     for bank in banks(np.dtype(dtype)):
-        least = bank.floors[-1]
-        # P first vanishes πσ/c from the real line.
-        held = sigma >= least * centre
-        safe = xp.maximum(sigma, 0.5 * least)
-        c = xp.minimum(centre, safe / least)
-        pair = _Pair(*(x[..., None] for x in (1.0 / safe, c, xp.log(q), xp.log1p(-q) - xp.log(q))))
-        place = (c / safe)[..., None] > 1.0 / np.asarray(bank.floors[:-1], dtype)
-        grid = (place.sum(-1)[..., None] == np.arange(len(bank.floors))).astype(dtype)
-        logs.append(_of_bank(xp, bank, grid, pair, settings))
-        ends = np.repeat(
-            [group.above - 1 for group in bank.groups],
-            [group.stop - group.start for group in bank.groups],
+        groups = tuple(
+            group._replace(above=_in_chunks(more * group.above), below=near)
+            for group in bank.groups
         )
-        last = _choose(xp, grid, bank.nodes.s[:, ends])
-        start, stop = bank.groups[0].start, bank.groups[-1].stop
-        reached.append(_reaches(xp, pair, ORDERS[start:stop], last, settings) & held[..., None])
+        start, stop = groups[0].start, groups[-1].stop
+        grid = steps(xp, pair.mu, pair.c, pair.log_odds, float(ORDERS[stop - 1]), settings)
+        value = _of_bank(xp, groups, grid, pair, settings)
+        logs.append(value)
+        ends = np.repeat(
+            [group.above - 1 for group in groups], [group.stop - group.start for group in groups]
+        )
+        last = nodes(xp, grid, ends.astype(dtype), settings).s
+        reaches = _reaches(xp, pair, ORDERS[start:stop], last, settings)
+        reaches |= _ends(xp, pair, ORDERS[start:stop], last, value, settings)
+        reached.append(reaches & held[..., None])
     return xp.concatenate(logs, axis=-1), xp.concatenate(reached, axis=-1)
 
 
-def _choose(xp: Any, grid: Any, table: Array) -> Any:
-    """The row of the grid in use."""
-    return table[0] if len(table) == 1 else _product(xp, grid, table)
+def _in_chunks(count: float) -> int:
+    return math.ceil(count / CHUNK) * CHUNK
 
 
 def _log_posterior(xp: Any, pair: _Pair, s: Any) -> tuple[Any, Any]:
     """-log π, and the sizes of what it is made of."""
     shift = 0.5 * (1.0 - pair.c) * pair.mu * (2.0 * s + pair.c * pair.mu)
-    sizes = xp.abs(pair.log_odds) - pair.log_q + xp.abs(shift)
-    return xp.logaddexp(0.0, pair.log_odds + shift), sizes
+    return xp.logaddexp(0.0, pair.log_odds + shift), xp.abs(pair.log_odds) + xp.abs(shift)
 
 
-def _loss_and_density(
-    xp: Any, pair: _Pair, s: Any, log_weight: Any, settings: Precision
-) -> tuple[Any, Any]:
+def _loss_and_density(xp: Any, pair: _Pair, node: Node, settings: Precision) -> tuple[Any, Any]:
     """L and the log of the weight of a node under Q, both rounded up."""
     eps = xp.finfo(pair.mu.dtype).eps
-    w = s * pair.mu
+    s, log_weight, ulps = node
+    w = (s + eps * ulps) * pair.mu
     rarity, sizes = _log_posterior(xp, pair, s)
-    x = w - rarity + 4.0 * eps * (w + sizes)  # log π exp(w)
+    slack = eps * (4.0 * (w + sizes) + xp.abs(pair.c - 1.0) * pair.mu * ulps)
+    x = w - rarity + slack  # log π exp(w)
     u = xp.exp(xp.minimum(x, settings.cap)) * -xp.expm1(-w)
     loss = (xp.log1p(u) + xp.maximum(x - settings.cap, 0.0)) * (1.0 + 6.0 * eps)
     square = 0.125 * pair.mu * pair.mu
-    slack = 4.0 * eps * (xp.abs(log_weight) + w + square + sizes)
+    slack = slack + eps * (
+        4.0 * (2.0 + xp.abs(log_weight) + square - pair.log_q) + (s + pair.mu) * ulps
+    )
     return loss, log_weight + pair.log_q - 0.5 * w - square + rarity + slack
 
 
@@ -123,19 +134,36 @@ def _reaches(xp: Any, pair: _Pair, orders: np.ndarray, last: Any, settings: Prec
     return centre * pair.mu + settings.reach <= last
 
 
-def _of_bank(xp: Any, bank: Bank, grid: Any, pair: _Pair, settings: Precision) -> Any:
-    groups, dtype = bank.groups, pair.mu.dtype
+def _ends(
+    xp: Any, pair: _Pair, orders: np.ndarray, last: Any, value: Any, settings: Precision
+) -> Any:
+    """Whether all that may lie beyond the last node is little of the sum, whose log A is given.
+
+    The log of P/Q is at most w = s/σ, and exp(αw) Q is a sum of two Gaussians.
+    """
+    own = orders.astype(pair.mu.dtype)
+    w = last * pair.mu
+    below = xp.square(last + 0.5 * pair.mu)
+    beyond = own * w + pair.log_q - 0.5 * below + _log_posterior(xp, pair, last)[0]
+    excess = value + xp.log(-xp.expm1(-value))
+    falls = last >= xp.maximum(own - pair.c + 0.5, own - 0.5) * pair.mu
+    return falls & (beyond + settings.decay <= excess)
+
+
+def _of_bank(
+    xp: Any, groups: tuple[Group, ...], grid: Steps, pair: _Pair, settings: Precision
+) -> Any:
+    dtype = pair.mu.dtype
     first = groups[0].start
     orders = ORDERS[first : groups[-1].stop]
     powers = orders.astype(dtype), (orders - 1.0).astype(dtype)
-    nodes = bank.nodes.s, bank.nodes.log_weight
+    count = np.arange(groups[-1].above, dtype=dtype)
 
-    def terms(tables: tuple[Any, Any]) -> tuple[Any, Any]:
-        s, log_weight = (_choose(xp, grid, table) for table in tables)
-        return _loss_and_density(xp, pair, s, log_weight, settings)
+    def terms(indices: Any) -> tuple[Any, Any]:
+        return _loss_and_density(xp, pair, nodes(xp, grid, indices, settings), settings)
 
     # Every fourth node will do for the peak: the second derivative in between is at least about -1.
-    loss, term = terms((nodes[0][:, 3::4], nodes[1][:, 3::4]))
+    loss, term = terms(count[3::4])
     peak = xp.concatenate(
         [
             (
@@ -147,20 +175,18 @@ def _of_bank(xp: Any, bank: Bank, grid: Any, pair: _Pair, settings: Precision) -
         axis=-1,
     )
     # Losses are counted in units of one of middling size, so that their squares are normal numbers.
-    middling, _ = _loss_and_density(xp, pair, xp.ones_like(pair.mu), 0.0, settings)
+    middling, _ = _loss_and_density(xp, pair, Node(xp.ones_like(pair.mu), 0.0, 0.0), settings)
     scale = xp.clip(-xp.expm1(-middling), _LEAST_SCALE, 1.0)
     near = groups[0].below
-    total = _accumulate(xp, terms, nodes, slice(None, near), True, powers, peak, scale, None)
+    total = _accumulate(xp, terms, count[:near], True, powers, peak, scale, None)
     # A segment of far nodes serves the orders that reach beyond it: all of the later groups.
     finished, done = [], 0
     for group in groups:
         begin = group.start - first
         rest = powers[0][begin:], powers[1][begin:]
-        which = slice(max(near, done), group.above)
-        if which.start < which.stop:
-            total = _accumulate(
-                xp, terms, nodes, which, False, rest, peak[..., begin:], scale, total
-            )
+        which = count[max(near, done) : group.above]
+        if len(which):
+            total = _accumulate(xp, terms, which, False, rest, peak[..., begin:], scale, total)
         finished.append(total[..., : group.stop - group.start])
         total, done = total[..., group.stop - group.start :], group.above
     total = xp.concatenate(finished, axis=-1)
@@ -178,8 +204,7 @@ def _lost(xp: Any, x: Any) -> Any:
 def _accumulate(
     xp: Any,
     terms: Any,
-    nodes: tuple[Array, Array],
-    which: slice,
+    which: np.ndarray,
     near: bool,
     powers: tuple[Any, Any],
     peak: Any,
@@ -206,23 +231,19 @@ def _accumulate(
         less = lost * inverse
         return grown * less * (less + (1.0 - lost) * (-xp.expm1(-loss) * inverse))
 
-    tables = tuple(table[:, which] for table in nodes)
     if xp is np:
-        loss, term = terms(tables)
+        loss, term = terms(which)
         order, above_one = order[:, None], above_one[:, None]
         added = summand(
             loss[..., None, :], term[..., None, :], peak[..., None], inverse[..., None]
         ).sum(-1)
         return added if total is None else total + added
 
-    def add(total: Any, chunk: tuple[Any, Any]) -> tuple[Any, None]:
+    def add(total: Any, chunk: Any) -> tuple[Any, None]:
         loss, term = terms(chunk)
         for i in range(CHUNK):
             total += summand(loss[..., i, None], term[..., i, None], peak, inverse)
         return total, None
 
-    chunks = jax.tree.map(
-        lambda table: np.moveaxis(table.reshape((table.shape[0], -1, CHUNK)), 1, 0), tables
-    )
     start = jnp.zeros_like(peak) if total is None else total
-    return jax.lax.scan(add, start, chunks)[0]
+    return jax.lax.scan(add, start, which.reshape(-1, CHUNK))[0]

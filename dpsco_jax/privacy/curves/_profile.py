@@ -177,7 +177,9 @@ def _accumulate(
         ratio, term = terms(nodes)
         added = [
             np.exp(
-                rate[:, None] * ratio[..., None, :] + term[..., None, :] + np.expand_dims(shift, -1)
+                rate[:, None] * ratio[..., None, :]
+                + term[..., None, :]
+                + np.asarray(shift, rate.dtype)[..., None]
             )
             for rate, shift in exponents
         ]

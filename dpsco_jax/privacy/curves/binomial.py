@@ -170,9 +170,9 @@ class _Draws:
         top = xp.minimum(x, cap)
         grown, chance = xp.exp(log_chance + top), xp.exp(log_chance)
         terms = xp.where(xp.abs(top) < 1.0, chance * xp.expm1(top), grown - chance)
-        lost = error * xp.abs(terms) + 4.0 * eps * (grown * sizes + xp.abs(terms))
+        lost = (error * xp.abs(terms) + 4.0 * eps * (grown * sizes + xp.abs(terms))).sum(-1)
         total = terms.sum(-1)
-        rise = total + xp.where(total < 0, -1.0, 1.0) * lost.sum(-1)
+        rise = total + xp.where(total < 0, -lost, lost)
         # No item may be drawn, so that f is at least the chance of that, however near to zero.
         least, floor = eps - 1.0, self.log_none * (1.0 + 4.0 * eps)
         small = xp.where(rise > least, xp.log1p(xp.maximum(rise, least)) * (1.0 + 4.0 * eps), floor)

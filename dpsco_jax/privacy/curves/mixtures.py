@@ -17,7 +17,7 @@ REPLACE_SPECIAL the sensitivity is ρ, and a user's sum clipped to κρ has a ca
 the sum does not reach (orders that no optimum uses, σ below max(κ, 1)/8) the curve is a looser proven bound:
 Minkowski's, or that of κ = ∞.
 
-Cost: about 30,000 exponentials for the whole curve.
+Cost: about 37,000 exponentials for the whole curve.
 
 Example:
     >>> import math

@@ -166,8 +166,8 @@ def from_rows(
     Raises:
         ValueError: if lengths or indexes of pandas differ, rows are not numbers, a user is missing, an array
             is masked, or another argument is out of range; and if an integer of 64 bits is beyond those of
-            JAX, which has 32 without ``jax_enable_x64`` and would take 2^32 + 1 for 1. Clip to 32 bits where no
-            such refusal may be seen.
+            JAX, which has 32 without ``jax_enable_x64`` and would take 2^32 + 1 for 1. Clip to 32 bits where
+            no such refusal may be seen.
     """
     require_key(key)
     if max_items_per_user is not None:

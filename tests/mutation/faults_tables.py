@@ -59,7 +59,7 @@ FAULTS = (
     Fault("tables: large integers are wrapped", "_given.py",
           "least <= leaf.min() and leaf.max() <= most", "least <= leaf.min()", _GIVEN),
     Fault("tables: what stands for nobody is wrapped", "_given.py",
-          "np.where(good, values, 0).astype(np.int64)", "np.where(good, values, 0)", _GIVEN),
+          "np.where(good, own, 0).astype(np.int64)", "np.where(good, own, 0)", _GIVEN),
     Fault("tables: integers are wrapped before they are floats", "_given.py",
           "return jnp.asarray(values, kind if floating else jnp.promote_types(kind, jnp.float32))",
           "return jnp.asarray(values).astype(kind if floating else jnp.promote_types(kind, jnp.float32))",

@@ -7,6 +7,7 @@ different users are independent.
 Cost: a sort of the rows.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -64,15 +65,16 @@ def identified(users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         users: of ``checked_users``.
 
     Raises:
-        ValueError: if one can stand for several places, as sets do, of which neither is the smaller one: the
-            rows of a user would be those of several.
+        ValueError: if two of them are not told apart by their order, as sets, of which neither is less, or
+            objects that equal nothing but themselves: the rows of a user would be those of several.
     """
     try:
         found, position = np.unique(users, return_inverse=True)
-        once = users.dtype.kind != "O" or len(set(found.tolist())) == len(found)
+        listed = found.tolist() if users.dtype.kind == "O" else []
+        ascending = all(one < other for one, other in itertools.pairwise(listed))
     except TypeError:
-        once = False
-    require_undisclosed(once, "users", "values that can be sorted, and that do not change")
+        ascending = False
+    require_undisclosed(ascending, "users", "values that can be sorted, each equal to itself alone")
     return found, position
 
 

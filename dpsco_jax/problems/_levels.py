@@ -3,8 +3,8 @@
 What it computes: the place of each value among the levels. Equal are values that Python calls so (1, 1.0 and
 True); a number and its text, as ``str`` writes it (1 and 1.0 are "1" and "1.0", True is "True", nothing is
 "01"); a text and its bytes in UTF-8; a date and its midnight, of the standard library, NumPy or pandas. A
-column of narrow floats is compared with the levels as that dtype rounds them. A value that equals a level as
-it stands belongs to it, whatever others it equals in another way.
+column of floats is compared with the levels as that dtype rounds them: 0.1 in float32, 2^53 + 1 in float64. A
+value that equals a level as it stands belongs to it, whatever others it equals in another way.
 
 Formal guarantee: a place is a function of one value and the declaration. What raises depends on the
 declaration and the dtype of the column alone: levels none of which that dtype can hold, such as texts in a
@@ -27,6 +27,7 @@ import numpy as np
 from dpsco_jax._checks import require
 
 _EXACT = 2**53  # up to which float64 holds every integer
+_LARGEST = 2**1023
 
 
 def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
@@ -47,9 +48,9 @@ def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
     kind = _kind(dtype)
     wanted = f"of the kind of column {column.name!r}, whose dtype is {column.dtype}"
     require(any(_fits(level, kind) for level in levels), name, levels, wanted)
-    size = getattr(dtype, "itemsize", 8)
-    if dtype.kind == "f" and size < 8:
-        rounded = [_rounded(level, np.dtype(f"f{size}")) for level in levels]
+    if dtype.kind == "f":
+        held = np.dtype(f"f{getattr(dtype, 'itemsize', 8)}")
+        rounded = [_rounded(level, held) for level in levels]
         require(len(set(rounded)) == len(levels), name, levels, f"different levels in {dtype}")
         levels = rounded
     places = {_plain(level): place for place, level in enumerate(levels)}
@@ -152,9 +153,10 @@ def _number(level: Any) -> Any:
 
 
 def _rounded(level: Any, dtype: np.dtype) -> Any:
-    """The level as a column of narrow floats holds it."""
-    number = _number(level)
-    if number is None:
+    """The level as a column of such floats holds it."""
+    number: Any = _plain(_number(level))
+    wide = dtype.itemsize >= 8 and not isinstance(number, numbers.Integral)
+    if number is None or wide or abs(number) > _LARGEST:
         return level
     with np.errstate(over="ignore"):
         found = float(np.asarray(float(number), dtype))

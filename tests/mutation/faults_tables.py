@@ -36,7 +36,7 @@ FAULTS = (
           "truth, known = self._truth(labels)",
           "truth, known = np.asarray(y), slice(None)", _CANARIES),
     Fault("tables: sets that are in no order are users", "problems/_grouping.py",
-          'users.dtype.kind != "O" or', "True or", _USERS),
+          "all(one < other for one", "all(one != other for one", _USERS),
     Fault("tables: a level is compared by its type", "problems/_levels.py",
           "for key in _keys(level):", "for key in ():", _LEVELS),
     Fault("tables: a value is compared by its type", "problems/_levels.py",

@@ -156,6 +156,17 @@ def test_whether_a_level_occurs_is_not_said(recwarn):
     assert not recwarn.list
 
 
+def test_integers_that_float64_does_not_hold_are_not_others():
+    """A column of integers becomes one of floats where one is missing."""
+    column = pd.Series([2**53, 2**53 + 1, None], name="c")
+    assert column.dtype == "float64"
+    with pytest.raises(ValueError, match="x must be different levels in float64"):
+        codes("x", column, [2**53, 2**53 + 1])
+    with pytest.raises(ValueError, match="x must be different levels in float64"):
+        codes("x", column, [str(2**53), str(2**53 + 1)])
+    np.testing.assert_array_equal(codes("x", column, [5, 2**53 + 1, 10**400])[:2], [1, 1])
+
+
 def test_levels_that_narrow_floats_do_not_tell_apart_are_refused():
     column = pd.Series([0.5], dtype="float32", name="c")
     with pytest.raises(ValueError, match="x must be different levels in float32"):

@@ -253,9 +253,20 @@ def test_bad_rows_are_refused_by_name(changes, said):
         tables.from_rows(**good | changes)
 
 
+class Person:
+    """Has an order, but is equal to nobody."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __lt__(self, other):
+        return self.number < other.number
+
+
 @pytest.mark.parametrize(
     "who",
     [
+        [Person(1), Person(2), Person(1)],
         [frozenset([1]), frozenset([2]), frozenset([1])],  # by np.unique these are three users
         [{1}, {2}, {1}],
         [("a", 1), (1, "a"), ("a", 1)],

@@ -74,20 +74,21 @@ def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
 
 
 def _kind(dtype: Any) -> str | None:
-    """``"number"``, ``"text"``, ``"date"``, ``"date of a zone"`` or ``"span"``; ``None`` for any objects."""
+    """What values of a dtype are, as ``_fits`` reads it; ``None`` for any objects."""
     if isinstance(dtype.type, type) and issubclass(dtype.type, str):
         return "text"
     if dtype.kind == "M":
         return "date of a zone" if "," in str(dtype) else "date"
-    return "number" if dtype.kind in "biuf" else "span" if dtype.kind == "m" else None
+    kinds = {"b": "truth", "i": "number", "u": "number", "f": "number", "m": "span"}
+    return kinds.get(dtype.kind)
 
 
 def _fits(level: Any, kind: str | None) -> bool:
     """Whether a column of this kind can hold the level."""
     if kind is None:
         return True
-    if kind == "number":
-        return _number(level) is not None
+    if kind in ("number", "truth"):
+        return _number(level) is not None or (kind == "truth" and level in ("False", "True"))
     keys = (level, *_keys(level))
     if kind == "text":
         return any(isinstance(key, str) for key in keys)
@@ -143,9 +144,9 @@ def _number(level: Any) -> Any:
         level = next(iter(_keys(level)), None)
     if not isinstance(level, str):
         number = isinstance(level, numbers.Real | decimal.Decimal | np.bool_)
-        return level if number else None
-    for read in (int, float, {"True": True, "False": False}.__getitem__):
-        with contextlib.suppress(ValueError, KeyError):
+        return level if number and not isinstance(level, np.timedelta64) else None
+    for read in (int, float):
+        with contextlib.suppress(ValueError):
             found = read(level)
             if level in _texts(found):
                 return found

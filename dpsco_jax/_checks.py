@@ -376,6 +376,18 @@ def require_given(check: Callable[[str, Any], Any], **values: Any) -> None:
             check(name, value)
 
 
+def require_absent(applies: bool, where: str, **values: Any) -> None:
+    """Raise ``ValueError`` for values that are given, not ``None``, although they do not apply.
+
+    Args:
+        applies: whether they do.
+        where: they do not, for the message, such as ``"with method='direct'"``.
+        **values: by the names of the arguments.
+    """
+    for name, value in values.items():
+        require(applies or value is None, name, value, f"left out {where}")
+
+
 def require_callable(name: str, value: Any) -> None:
     """Raise ``ValueError`` unless the value can be called."""
     require(callable(value), name, value, "a function")

@@ -40,6 +40,7 @@ from dpsco_jax._checks import (
     require_instance,
     require_nonnegative,
     require_positive,
+    require_whole,
 )
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
@@ -182,11 +183,12 @@ def balanced_smoothness(
         distance: public bound R on the distance from the start to a minimizer.
 
     Raises:
-        ValueError: a concrete ``smoothness`` or ``gradient_variance`` is not in [0, inf), or a concrete
-            ``num_steps`` or ``distance`` not in (0, inf).
+        ValueError: a concrete ``smoothness`` or ``gradient_variance`` is not in [0, inf), a concrete
+            ``distance`` not in (0, inf), or a concrete ``num_steps`` no whole number of at least 1.
     """
     require_each(require_nonnegative, smoothness=smoothness, gradient_variance=gradient_variance)
-    require_each(require_positive, num_steps=num_steps, distance=distance)
+    require_positive("distance", distance)
+    require_whole("num_steps", num_steps, 1)
     cube = num_steps * (num_steps + 1) * (2 * num_steps + 1)
     xp = np if not isinstance(cube * gradient_variance * smoothness, jax.Array) else jnp
     return xp.maximum(2 * smoothness, xp.sqrt(gradient_variance * cube / 12) / distance)

@@ -39,6 +39,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
     require_relation,
     require_tree,
+    require_whole,
 )
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.transforms import _states
@@ -212,11 +213,12 @@ def stable_centre_rate(
         relation: the one under which a user moves the sum by 2C (``REPLACE_ONE``), or by C.
 
     Raises:
-        ValueError: a number is not positive, or ``relation`` is no ``NeighboringRelation``.
+        ValueError: a number is not positive, ``dim`` is not whole, or ``relation`` is no
+            ``NeighboringRelation``.
     """
     require_positive("noise_multiplier", noise_multiplier)
     require_positive("num_users", num_users)
-    require_positive("dim", dim)
+    require_whole("dim", dim, 1)
     bound = _distance(relation)
     noise_square = (noise_multiplier * bound / num_users) ** 2 * dim
     return _INSIDE**2 / (_INSIDE**2 + noise_square)

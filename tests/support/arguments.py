@@ -205,6 +205,7 @@ ARGUMENTS: dict[str, Argument] = {
         monotone=False,
         smooth=True,
         exact=False,
+        allow_large_delta=False,
         lazy=False,
         static=False,
         on_blocks=False,

@@ -139,7 +139,8 @@ def plan(
         scale: c of λ_min; at 1e-6, say, λ_min hardly ever binds.
         window: of accepted distances, relative to r.
         num_iterations: cap on the iterations, in place of the proved number.
-        max_searches: cap on the calls of one search, in place of the proved number.
+        max_searches: cap on the calls of one search, in place of the proved number. To be left out where
+            nothing is searched for: ``"adaptive"``, ``"fixed"`` and ``"none"``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -194,7 +195,8 @@ def plan(
         iterations = math.ceil(ratio * math.log(4 / 3 * condition)) + 1
     if num_iterations is not None:
         iterations = _checks.require_integer("num_iterations", num_iterations, 1)
-    if max_searches is not None and searches > 0:
+    _checks.require_absent(searches > 0, f"with search={search!r}", max_searches=max_searches)
+    if max_searches is not None:
         searches = _checks.require_integer("max_searches", max_searches, 1 + reuse)
     return Plan(
         search=search,

@@ -178,7 +178,7 @@ def plan(
         reuse=prox == "reuse",
         log_power={"paper": 2.0, "tight": 1.0, "practical": 0.0}[constants],
         num_iterations=num_iterations,
-        max_searches=None if proved else 4,
+        max_searches=None if proved or search == "fixed" else 4,
     )
     if not proved:
         outer = dataclasses.replace(outer, step=1.0)  # as for exact oracles: twice the proved one

@@ -66,7 +66,8 @@ def plan(
         constants: ``"tight"`` or ``"paper"``, for restarts and for AC-SA.
         method: ``"restarts"`` (strongly convex only), ``"direct"``, ``"regularize"``, or ``"auto"``: of the
             first two the one that proves more. ``"paper"``: restarts, or regularization if only convex.
-        num_stages: of the restarts; the number that proves most if left out, or the paper's.
+        num_stages: of the restarts; the number that proves most if left out, or the paper's. To be left out
+            where nothing is restarted.
         chunk_size: users whose gradients are held at once.
 
     Raises:
@@ -75,6 +76,7 @@ def plan(
     problem, budget = _arguments.require_request(problem, budget)
     _checks.require_choice("constants", constants, ("tight", "paper"))
     _checks.require_choice("method", method, ("auto", *METHODS))
+    _checks.require_given(_checks.require_count, num_stages=num_stages)
     problem = dataclasses.replace(problem, distance=start_distance(problem))
     stage = functools.partial(
         _stages.plan, constants=constants, population=False, chunk_size=chunk_size
@@ -99,6 +101,8 @@ def plan(
         methods = ("restarts",) if curved else ("regularize",)
     else:
         methods = METHODS[:2] if curved else ("direct",)
+    nothing = "where nothing is restarted: method='direct', or 'auto' for what is convex only"
+    _checks.require_absent(methods != ("direct",), nothing, num_stages=num_stages)
     plans = {name: under(name) for name in methods}
     name, best = min(plans.items(), key=lambda item: item[1].excess_bound)
     return dataclasses.replace(best, title=f"private empirical risk, {constants}, {name}")

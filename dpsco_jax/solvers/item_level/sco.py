@@ -46,6 +46,7 @@ from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Plan", "plan", "solve"]
 
+_STAGES, _BLOCKS = 3, 2
 METHODS = ("localization", "restarts")
 
 
@@ -56,9 +57,9 @@ def plan(
     *,
     constants: str = "tight",
     method: str = "auto",
-    num_stages: int | None = 3,
+    num_stages: int | None = _STAGES,
     num_phases: int | None = None,
-    num_blocks: int | None = 2,
+    num_blocks: int | None = _BLOCKS,
     chunk_size: int = 64,
 ) -> Plan:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
@@ -70,15 +71,18 @@ def plan(
         constants: ``"tight"`` or ``"paper"``, for all parts: schedules, budgets and noise.
         method: ``"localization"``, ``"restarts"`` (strongly convex only), or ``"auto"``: of the two the one
             that proves more (``"paper"``: restarts, if strongly convex).
-        num_stages: of AC-SA in each phase; ``None`` for the number that proves most. ``"paper"`` has its own.
+        num_stages: of AC-SA in each phase; ``None`` for the number that proves most. ``"paper"`` has its own,
+            and refuses another one.
         num_phases: see ``combinators.localization``.
-        num_blocks: of the restarts around the localization; ``None``, or for ``"paper"`` the printed number.
+        num_blocks: of the restarts around the localization; ``None`` for the number that proves most. To be
+            left out for ``"paper"``, which has its own, and where there are none.
         chunk_size: users whose gradients are held at once.
 
     Raises:
         ValueError: an argument is out of range, R is not finite, or users are too few.
     """
-    _checks.require_given(_checks.require_count, num_blocks=num_blocks)
+    counts = {"num_stages": num_stages, "num_phases": num_phases, "num_blocks": num_blocks}
+    _checks.require_given(_checks.require_count, **counts)
     problem, budget = _arguments.require_request(problem, budget)
     paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
     _checks.require_choice("method", method, ("auto", *METHODS))
@@ -108,7 +112,17 @@ def plan(
     methods = METHODS if problem.objective.strong_convexity > 0 else METHODS[:1]
     if paper:
         methods = methods[-1:]
-    plans = {name: under(name) for name in (methods if method == "auto" else (method,))}
+    methods = methods if method == "auto" else (method,)
+    # What is as by default may be left out.
+    stages, blocks = (
+        None if found == usual else found
+        for found, usual in ((num_stages, _STAGES), (num_blocks, _BLOCKS))
+    )
+    own = "with constants='paper', which has its own"
+    _checks.require_absent(not paper, own, num_stages=stages, num_blocks=blocks)
+    restarted = "restarts" in methods
+    _checks.require_absent(restarted, "without restarts around phases", num_blocks=blocks)
+    plans = {name: under(name) for name in methods}
     name, best = min(plans.items(), key=lambda item: item[1].excess_bound)
     return dataclasses.replace(best, title=f"private population risk, {constants}, {name}")
 

@@ -80,7 +80,7 @@ _CALLS = {
     "max_searches": kinds.COUNT(2),
 }
 _BALL_ERM = {
-    **_asked(_LINEAR, 8000, epsilon=4.0, delta=1e-3),
+    **_asked(_LINEAR, 8000, epsilon=4.0, delta=1e-4),
     "condition": kinds.AT_LEAST_ONE(5.0),
     "calls": kinds.OBJECT(ball_accelerated_erm.Calls(num_queries=16)),
     "largest_error": kinds.POSITIVE_OR_INF(1e9),
@@ -268,7 +268,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.resque.resque_erm_high_probability.plan": {**_RESQUE, "num_runs": 2},
     "solvers.resque.resque_prox.plan": {
         **_RESQUE,
-        **_asked(_LINEAR, 2000, epsilon=2.0, delta=1e-3),
+        **_asked(_LINEAR, 2000, epsilon=2.0, delta=4e-4),
         "num_queries": _RESQUE["num_queries"].kind(64),
         "prox": kinds.CHOICE("mlmc_extended"),
         "levels_seed": kinds.COUNT_OR_ZERO(0),

@@ -94,6 +94,8 @@ def _cost(model: Any) -> tuple[Row, ...]:
     if model._asked["unaccounted_tuning"]:
         what = "allowed: the guarantee is that of one fit, not of what was chosen among several"
         rows.append(("unaccounted tuning", what))
+    if model._asked["allow_large_delta"]:
+        rows.append(("large delta", "allowed: at 1/N it is no protection to publish a user in full"))
     return tuple(rows)
 
 
@@ -135,7 +137,7 @@ def _numbers(values: Any) -> str:
 
 
 def _declared(model: Any) -> tuple[Row, ...]:
-    hidden = ("unaccounted_tuning", "epsilon", "delta")
+    hidden = ("unaccounted_tuning", "epsilon", "delta", "allow_large_delta")
     rows = []
     for name, value in model._asked.items():
         text = repr(value)

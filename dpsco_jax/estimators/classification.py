@@ -59,6 +59,7 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):
         standard_errors: bool = False,
         random_state: int | None = None,
         unaccounted_tuning: bool = False,
+        allow_large_delta: bool = False,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -76,6 +77,7 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.standard_errors = standard_errors
         self.random_state = random_state
         self.unaccounted_tuning = unaccounted_tuning
+        self.allow_large_delta = allow_large_delta
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row, ``[rows]``.
@@ -124,7 +126,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
     Args:
         epsilon: ε of the fit, positive.
-        delta: δ of the fit, in (0, 1), well below one over the number of users.
+        delta: δ of the fit, positive, well below one over the number of users (rows, if each is one).
         bounds: (low, high) by numeric column, or one pair for all columns without levels (columns of arrays
             are called 0, 1, ...). Public; values outside are clipped.
         categories: levels by other column. Public.
@@ -148,6 +150,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
             By default, and in all earnest use, the key comes from the operating system and is forgotten.
         unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
             not added up.
+        allow_large_delta: whether ``delta`` may be one over the number of users, or more. ``fit`` refuses it
+            otherwise: whoever publishes all rows of one user, chosen at random, keeps to such a budget.
 
     ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(1, columns)``: log odds
     for a column that goes from the middle of its bounds to the upper one, or for having a level.

@@ -45,7 +45,7 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
     Args:
         loss: ``"squared"`` for the mean, ``"huber"`` for one that large deviations move less, ``"quantile"``.
         epsilon: ε of the fit, positive.
-        delta: δ of the fit, in (0, 1), well below one over the number of users.
+        delta: δ of the fit, positive, well below one over the number of users (rows, if each is one).
         bounds: (low, high) by numeric column, or one pair for all columns without levels (columns of arrays
             are called 0, 1, ...). Public; values outside are clipped.
         categories: levels by other column. Public.
@@ -68,6 +68,8 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         random_state: as of ``PrivateLogisticRegression``: None, or an integer as secret as the data.
         unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
             not added up.
+        allow_large_delta: whether ``delta`` may be one over the number of users, or more. ``fit`` refuses it
+            otherwise: whoever publishes all rows of one user, chosen at random, keeps to such a budget.
 
     ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(columns,)``: units of
     the label for a column that goes from the middle of its bounds to the upper one, or for having a level.
@@ -95,6 +97,7 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         standard_errors: bool = False,
         random_state: int | None = None,
         unaccounted_tuning: bool = False,
+        allow_large_delta: bool = False,
     ):
         self.loss = loss
         self.epsilon = epsilon
@@ -115,6 +118,7 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         self.standard_errors = standard_errors
         self.random_state = random_state
         self.unaccounted_tuning = unaccounted_tuning
+        self.allow_large_delta = allow_large_delta
 
     def predict(self, X: Any) -> np.ndarray:
         """The prediction for each row in units of the label, ``[rows]``; it may lie outside of its bounds.

@@ -25,6 +25,9 @@ class Budget:
         epsilon: ε in (0, inf).
         delta: δ in [0, 1). Zero, pure differential privacy, is more than a mechanism with Gaussian noise can
             give: solvers that add it refuse zero.
+        allow_large_delta: whether plans may have a δ of at least one over the number of users. They refuse
+            it otherwise, for it says next to nothing: who publishes all that one user, chosen at random,
+            has, keeps to (0, 1/N), and to any ε.
 
     Raises:
         ValueError: an argument is out of range.
@@ -37,8 +40,23 @@ class Budget:
 
     epsilon: float
     delta: float = 0.0
+    allow_large_delta: bool = dataclasses.field(default=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", _checks.require_real("epsilon", self.epsilon, 0))
         delta = _checks.require_real("delta", self.delta, 0, 1, closed=True)
         object.__setattr__(self, "delta", delta)
+        _checks.require_flag("allow_large_delta", self.allow_large_delta)
+
+    def require_for(self, num_users: int) -> None:
+        """``ValueError`` where δ is one over the number of users or more, unless that is insisted on.
+
+        Args:
+            num_users: N, public.
+        """
+        if self.delta * num_users >= 1.0 and not self.allow_large_delta:
+            raise ValueError(
+                f"delta must be below one over the number of users, 1/{num_users} = {1 / num_users:.4g},"
+                f" got {self.delta!r}: a mechanism that publishes everything of one user, chosen at random, "
+                "keeps to such a budget. Take a much smaller one; allow_large_delta=True insists on this one"
+            )

@@ -36,7 +36,7 @@ def require_request(
     Args:
         problem: must be a ``Problem`` of fewer than 2^31 item slots: in 32 bits one step counts the items of
             its users, and finds them. Steps are counted together in 64.
-        budget: must be a ``Budget``.
+        budget: must be a ``Budget``, with a δ below one over the number of users unless it insists.
         least_users: the fewest users for which the solver is made.
         pure: whether δ = 0 will do.
     """
@@ -49,6 +49,7 @@ def require_request(
         raise Infeasible(f"problem.{what}")
     if not pure:
         _checks.require_real("budget.delta", budget.delta, 0, 1)
+    budget.require_for(problem.num_users)
     return problem, budget
 
 

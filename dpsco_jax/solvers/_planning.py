@@ -147,11 +147,12 @@ def says_enough_users(plan: _Plan) -> _Plan:
                 raise
             first, users = refusal, refusal.needed["num_users"]
         tried = problem.num_users
+        insisting = dataclasses.replace(budget, allow_large_delta=True)
         while tried < _MOST_USERS:
             # What a part asks for may be less than what all of them have.
             tried = int(users) if users > tried else 2 * tried
             try:
-                plan(dataclasses.replace(problem, num_users=tried), budget, **named)
+                plan(dataclasses.replace(problem, num_users=tried), insisting, **named)
             except Infeasible as refusal:
                 users = refusal.needed.get("num_users", 0)
             else:

@@ -40,6 +40,7 @@ def _plan():
         dim=1,
         epsilon=EPSILON,
         delta=DELTA,
+        allow_large_delta=True,
         distance=1.0,
         regularization=1.0,
         stage_length=3,

@@ -36,6 +36,7 @@ BUDGET = {
     "distance": 1.0,
 }
 FEW = {"num_users": 180, "items_per_user": 4, "dim": 3, "epsilon": 60.0, "delta": 1e-2}
+FEW["allow_large_delta"] = True
 QUADRATIC = Objective(
     loss=lambda w, z: 0.5 * jnp.sum(jnp.square(w - z)),
     lipschitz=20.0,

@@ -35,6 +35,7 @@ SIZES = {
     "dim": DIM,
     "epsilon": 60.0,
     "delta": 1e-2,
+    "allow_large_delta": True,
     "regularization": 0.2,
     "stage_length": 4,
     "num_stages": 2,

@@ -161,7 +161,7 @@ def _blocks(count, calls=None):
 
     def block(i):
         users = 64 * 2 ** (count - 1 - i)
-        sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-3, "condition": 2.0}
+        sizes = {"dim": 2, "epsilon": 1.0, "delta": 1e-5, "condition": 2.0}
         settings = ball_accelerated_sco.Calls(radius_ratio=4.0, num_queries=users // 5, **calls)
         made = planned(
             planner.draft, ABSOLUTE, num_users=users, calls=settings, distance=1 - 0.1 * i, **sizes

@@ -129,7 +129,7 @@ def test_the_average_of_the_points_after_the_steps_may_be_above_the_bound_of_tho
 
     objective = Objective(valley, lipschitz=1.0, smoothness=None, domain=domains.whole_space())
     problem = Problem(objective, num_users=1000, dim=2, distance=1.00001)
-    plan = sgd.plan(problem, Budget(100.0, 0.5), num_steps=1, sampling="full")
+    plan = sgd.plan(problem, Budget(100.0, 5e-4), num_steps=1, sampling="full")
     data, start = UserData(jnp.zeros((1000, 1))), jnp.array([0.0, 1e-4])
     found = sgd.solve(jax.random.key(0), plan, objective, data, start).params
     assert valley(jnp.array([1.0, 0.0]), 0.0) == 0.0

@@ -9,6 +9,7 @@ from dpsco_jax import Budget, Problem
 from dpsco_jax.solvers.item_level import ball_accelerated_erm
 
 SIZES = ("num_users", "dim", "items_per_user", "distance")
+BUDGET = ("epsilon", "delta", "allow_large_delta")
 
 
 def planned(plan: Callable[..., Any], *first: Any, **given: Any) -> Any:
@@ -23,7 +24,7 @@ def planned(plan: Callable[..., Any], *first: Any, **given: Any) -> Any:
     *inner, objective = first
     # Combinators, and solvers over a finite set, do not look at the dimension.
     sizes = {"dim": 1} | {name: given.pop(name) for name in SIZES if name in given}
-    cost = {name: given.pop(name) for name in ("epsilon", "delta") if name in given}
+    cost = {name: given.pop(name) for name in BUDGET if name in given}
     budget = (Budget(**cost),) if cost else ()
     if "calls" in inspect.signature(plan).parameters and "calls" not in given:
         names = [field.name for field in dataclasses.fields(ball_accelerated_erm.Calls)]

@@ -125,7 +125,9 @@ def plan(
         parts = [
             inner(
                 dataclasses.replace(problem, num_users=sizes[i], distance=reach[i]),
-                Budget(budget.epsilon * shares[i], budget.delta * shares[i]),
+                dataclasses.replace(
+                    budget, epsilon=budget.epsilon * shares[i], delta=budget.delta * shares[i]
+                ),
                 regularization=added[i] + regularization,
             )
             for i in reversed(range(count))  # the smallest first: it fails first

@@ -151,7 +151,7 @@ def plan(
     count = num_stages or len(best.parts)
 
     def spending(epsilon: float) -> Plan:
-        return chain(_shares_of(num_users, Budget(epsilon, budget.delta), count))
+        return chain(_shares_of(num_users, dataclasses.replace(budget, epsilon=epsilon), count))
 
     return _filled(spending, best)
 
@@ -165,7 +165,7 @@ def paper_stages(
     return [
         _Stage(
             num_users // (half if on_blocks else 1),
-            Budget(budget.epsilon / half, budget.delta / half),
+            dataclasses.replace(budget, epsilon=budget.epsilon / half, delta=budget.delta / half),
         )
         for half in halves
     ]
@@ -175,7 +175,7 @@ def _shares_of(num_users: int, budget: Budget, count: int) -> list[_Stage]:
     """Shares of the Rényi budget, which is about ε², in proportion to 4^-(J-j)."""
     total = math.sqrt(math.fsum(0.25**i for i in range(count)))
     shares = [0.5**i / total for i in reversed(range(count))]
-    budgets = [Budget(budget.epsilon * share, budget.delta) for share in shares]
+    budgets = [dataclasses.replace(budget, epsilon=budget.epsilon * share) for share in shares]
     return [_Stage(num_users, each) for each in budgets]
 
 

@@ -267,9 +267,7 @@ class PrivateEstimator(BaseEstimator):
         require_real("delta", self.delta, 1e-37, 1)  # below it is zero in float32
         require_positive("max_norm", self.max_norm)
         require_nonnegative("ridge", self.ridge)
-        return privacy.Budget(
-            self.epsilon, self.delta, allow_large_delta=self.allow_large_delta
-        )
+        return privacy.Budget(self.epsilon, self.delta, allow_large_delta=self.allow_large_delta)
 
     def _model(self, encoding: Encoding) -> _solving.Model:
         loss, number = self._loss()

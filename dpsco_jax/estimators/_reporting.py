@@ -95,7 +95,9 @@ def _cost(model: Any) -> tuple[Row, ...]:
         what = "allowed: the guarantee is that of one fit, not of what was chosen among several"
         rows.append(("unaccounted tuning", what))
     if model._asked["allow_large_delta"]:
-        rows.append(("large delta", "allowed: at 1/N it is no protection to publish a user in full"))
+        rows.append(
+            ("large delta", "allowed: at 1/N it is no protection to publish a user in full")
+        )
     return tuple(rows)
 
 

@@ -17,6 +17,7 @@ _MERGED = "oracles/ghost/_merged.py"
 _PROGRAM = "oracles/ghost/_program.py"
 _CONVOLUTIONS = "oracles/_convolutions.py"
 _EFFECTS = "_effects.py"
+_OF_MEMORY = ("tests/oracles/test_ghost_rematerialized.py",)
 _OF_STRANGERS = ("tests/oracles/test_ghost_foreign.py",)
 _OF_EFFECTS = ("tests/oracles/test_effects.py",)
 _OF_CONVOLUTIONS = ("tests/oracles/test_convolutions.py",)
@@ -333,7 +334,7 @@ FAULTS = (
     Fault(
         "ghost: gradients of kernels of grouped convolutions in batches",
         _BACKWARD,
-        "over = _convolutions.in_turn if use.mixes else jax.vmap",
+        "over = _convolutions.in_turn if use.mixes(one) else jax.vmap",
         "over = jax.vmap",
         _OF_CONVOLUTIONS,
     ),
@@ -485,6 +486,27 @@ FAULTS = (
         "        if asking:",
         "        if False:",
         _OF_STRANGERS,
+    ),
+    Fault(
+        "ghost: what is to be computed again is held",
+        _WALK,
+        "again = kind == Kind.DATA and eqn.primitive.name in _AGAIN",
+        "again = False",
+        _OF_MEMORY,
+    ),
+    Fault(
+        "ghost: of what is computed again, anything may be saved",
+        _PROGRAM,
+        'how = {name: eqn.params[name] for name in ("policy", "prevent_cse")}',
+        "how = {}",
+        _OF_MEMORY,
+    ),
+    Fault(
+        "ghost: of trips in turn the last one counts",
+        _BACKWARD,
+        "return [t + x for t, x in zip(totals, added, strict=True)], rest",
+        "return [0 * t + x for t, x in zip(totals, added, strict=True)], rest",
+        _OF_MEMORY,
     ),
     Fault(
         "ghost: whole gradients of grouped convolutions in batches",

@@ -27,6 +27,8 @@ from dpsco_jax.oracles.ghost._program import Program, Use, not_understood
 from dpsco_jax.oracles.ghost._terms import Terms
 from dpsco_jax.oracles.ghost.rules import RuleError
 
+_MOST_IN_TRIPS = 2**15  # numbers of an example that are held for all trips of a loop to be added up
+
 
 def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) -> Parts:
     """One forward and one backward pass over all examples, and what they say of every leaf.
@@ -45,7 +47,8 @@ def taken_apart(program: Program, leaves: Sequence[jax.Array], examples: Any) ->
         except RuleError:
             raise
         except Exception as error:
-            return _whole(program, leaves, examples, not_understood(error))
+            program.whole = not_understood(error)
+            return _whole(program, leaves, examples, program.whole)
 
 
 def _whole(program: Program, leaves: Sequence[jax.Array], examples: Any, why: str) -> Parts:
@@ -109,19 +112,68 @@ def _by_example(
     fixed: Sequence[Any],
     records: Sequence[Any],
     cotangents: Sequence[Any],
+    added: Sequence[int] = (),
 ) -> Any:
     """``function(operands, cotangents)`` for every example and trip: ``[examples, *trips, ...]``.
 
-    Operands are those of the equation, in its order.
+    Operands are those of the equation, in its order. Where the function gives the gradients in the operands
+    at the positions ``added``, they are added up over the trips that share the operand.
     """
     one = _of_operands(use, function)
     mapped = one
-    for loop in reversed(use.loops):
+    for loop, length in reversed(list(zip(use.loops, use.lengths, strict=True))):
         stacked = [0 if loop in operand.loops else None for operand in fixed]
-        mapped = jax.vmap(mapped, in_axes=(stacked, 0, 0))
+        shared = [loop not in use.held[i].loops for i in added]
+        numbers = sum(
+            math.prod(use.held[i].value.shape) for i, s in zip(added, shared, strict=True) if s
+        )
+        trips = _in_turn if length * numbers > _MOST_IN_TRIPS else _at_once
+        mapped = trips(mapped, stacked, shared)
     values = [operand.value for operand in fixed]
     over = _convolutions.in_turn if use.mixes(one) else jax.vmap
     return over(mapped, (None, 0, 0))(values, list(records), list(cotangents))
+
+
+def _at_once(function: Callable[..., Any], stacked: list[int | None], shared: list[bool]) -> Any:
+    """All trips of a loop; shared results are added up."""
+    mapped = jax.vmap(function, in_axes=(stacked, 0, 0))
+    if not any(shared):
+        return mapped
+
+    def all_trips(*arguments: Any) -> Any:
+        made = mapped(*arguments)
+        return [jnp.sum(x, axis=0) if s else x for x, s in zip(made, shared, strict=True)]
+
+    return all_trips
+
+
+def _in_turn(function: Callable[..., Any], stacked: list[int | None], shared: list[bool]) -> Any:
+    """The same with one trip after the other, so that no result is held for all of them."""
+
+    def all_trips(constants: Sequence[Any], given: Any, cotangents: Any) -> Any:
+        def gradients(slices: Any) -> list[list[Any]]:
+            own, *others = slices
+            here = iter(own)
+            pairs = zip(constants, stacked, strict=True)
+            made = function([c if axis is None else next(here) for c, axis in pairs], *others)
+            return [
+                [x for x, s in zip(made, shared, strict=True) if s == kind]
+                for kind in (True, False)
+            ]
+
+        def trip(totals: list[Any], slices: Any) -> tuple[list[Any], list[Any]]:
+            added, rest = gradients(slices)
+            return [t + x for t, x in zip(totals, added, strict=True)], rest
+
+        own = [c for c, axis in zip(constants, stacked, strict=True) if axis == 0]
+        slices = own, given, cotangents
+        shapes, _ = jax.eval_shape(gradients, jax.tree.map(lambda x: x[0], slices))
+        totals = [jnp.zeros(x.shape, x.dtype) for x in shapes]
+        totals, rest = jax.lax.scan(trip, totals, slices)
+        sums, stacks = iter(totals), iter(rest)
+        return [next(sums if s else stacks) for s in shared]
+
+    return all_trips
 
 
 def _of_operands(
@@ -217,10 +269,11 @@ def _built(
         ]
         if not mine:
             continue
-        made = _by_example(use, _derivative(use, mine), held[at], records[at], cotangents[at])
+        slope = _derivative(use, mine)
+        made = _by_example(use, slope, held[at], records[at], cotangents[at], mine)
         for i, gradient in zip(mine, made, strict=True):
             places.append((at, use.fixed.index(i)))
-            gradients.append(_over_trips(use, i, gradient))
+            gradients.append(gradient)
     wanted = sorted(by_rows)
 
     def at_places(moving: Sequence[Any]) -> list[Any]:
@@ -249,10 +302,3 @@ def _derivative(use: Use, positions: Sequence[int]) -> Callable[[Any, Any], Any]
         return pull(list(cotangents))[0]
 
     return one
-
-
-def _over_trips(use: Use, position: int, gradient: jax.Array) -> jax.Array:
-    """``[examples, *trips, ...]``, added up over the trips that share parameters."""
-    own = use.held[position].loops
-    shared = tuple(1 + i for i, loop in enumerate(use.loops) if loop not in own)
-    return jnp.sum(gradient, axis=shared) if shared else gradient

@@ -17,6 +17,7 @@ Cost: ``run`` is the loss, one addition more for each use.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ class Use:
         held: those of them, by position, that have derivatives in parameters: without their arrays.
         loops: numbers of the loops around the equation, from the outside.
         lengths: of these loops.
+        recomputed: whether it is inside of a ``jax.checkpoint``.
     """
 
     eqn: Any
@@ -65,6 +67,14 @@ class Use:
     held: dict[int, Fixed]
     loops: tuple[int, ...]
     lengths: tuple[int, ...]
+    recomputed: bool
+
+    @property
+    def numbers_held(self) -> int:
+        """What enters it of an example and, as cotangents, leaves it, over all trips."""
+        entering = [v.aval for i, v in enumerate(self.eqn.invars) if i not in self.fixed]
+        leaving = [self.eqn.outvars[i].aval for i in self.tapped]
+        return math.prod(self.lengths) * sum(math.prod(x.shape) for x in entering + leaving)
 
     @property
     def program(self) -> core.ClosedJaxpr:
@@ -206,7 +216,11 @@ class Program:
 
 @dataclasses.dataclass
 class _Holding:
-    """Computes what depends on no data; a loop is all its trips at once."""
+    """Computes what depends on no data; a loop is all its trips at once.
+
+    Calls of ``jax.checkpoint`` are numbered as loops are, and ``spans`` says of each number which uses are
+    inside, and the number that comes after.
+    """
 
     operands: list[list[Any]]
     loops: tuple[int, ...]
@@ -214,6 +228,7 @@ class _Holding:
     uses: list[Use]
     spans: dict[int, tuple[int, int, int]]
     num_loops: int = 0
+    recomputed: bool = False
 
     def leaf(self, number: int, value: Any) -> Fixed:
         axes = tuple(range(jnp.ndim(value)))
@@ -253,7 +268,7 @@ class _Holding:
             i: v._replace(value=jax.ShapeDtypeStruct(jnp.shape(v.value), jnp.result_type(v.value)))
             for i, v in held.items()
         }
-        self.uses.append(Use(eqn, fixed, shapes, self.loops, self.lengths))
+        self.uses.append(Use(eqn, fixed, shapes, self.loops, self.lengths, self.recomputed))
         self.operands.append([operands[i].known for i in fixed])
         return [None] * len(eqn.outvars)
 
@@ -271,6 +286,16 @@ class _Holding:
         self.loops, self.lengths = outside
         self.spans[number] = first, len(self.uses), self.num_loops
         return [None] * len(eqn.outvars)
+
+    def again(self, eqn: Any, body: core.ClosedJaxpr, operands: Sequence[Value]) -> list[Value]:
+        del eqn
+        number, first, outside = self.num_loops, len(self.uses), self.recomputed
+        self.num_loops += 1
+        self.recomputed = True
+        results = _walk.walk(body, operands, self)
+        self.recomputed = outside
+        self.spans[number] = first, len(self.uses), self.num_loops
+        return results
 
 
 def _sliced(operand: Fixed, loop: int) -> Fixed:
@@ -336,3 +361,26 @@ class _Running:
         self.records.extend(records)
         self.next_loop = next_loop
         return [*end, *given]
+
+    def again(self, eqn: Any, body: core.ClosedJaxpr, operands: Sequence[Value]) -> list[Value]:
+        """What meets parameters is held; all else is computed again on the way back."""
+        first, last, next_loop = self.spans[self.next_loop]
+        inner_loop, here = self.next_loop + 1, len(self.records)
+        kinds: list[Kind] = []
+
+        def once(given: Sequence[Any], taps: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            running = _Running(self.spans, taps, first, inner_loop)
+            data = iter(given)
+            arguments = [
+                v._replace(known=next(data)) if v.kind == Kind.DATA else v for v in operands
+            ]
+            results = _walk.walk(body, arguments, running)
+            kinds[:] = [value.kind for value in results]
+            return [value.known for value in results], running.records
+
+        how = {name: eqn.params[name] for name in ("policy", "prevent_cse")}
+        given = [v.known for v in operands if v.kind == Kind.DATA]
+        results, records = jax.checkpoint(once, **how)(given, self.taps[here : here + last - first])
+        self.records.extend(records)
+        self.next_loop = next_loop
+        return [Value(kind, known) for kind, known in zip(kinds, results, strict=True)]

@@ -2,7 +2,8 @@
 
 What it computes: a walk over the equations of a traced loss. Every value has a kind: ``CONSTANT``,
 ``HELD`` (a function of parameters alone) or ``DATA``. An equation that has operands of both of the last
-two kinds is a *use* of parameters. Calls are entered, and so are the bodies of ``scan``; other control
+two kinds is a *use* of parameters. Calls are entered, and so are the bodies of ``scan`` and of
+``jax.checkpoint``; other control
 flow that holds parameters is one use as a whole, and so is a function with a derivative of its own.
 
 Source: none; an interpreter of jaxprs.
@@ -56,8 +57,12 @@ class Domain(Protocol):
     def scan(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
         """Of a loop with both, whose body is to be walked."""
 
+    def again(self, eqn: Any, body: core.ClosedJaxpr, operands: Sequence[Value]) -> list[Value]:
+        """Of a call with both (``jax.checkpoint``) whose body, to be walked, is computed again backward."""
 
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "remat", "checkpoint")
+
+_AGAIN = ("remat2", "remat", "checkpoint")
+_CALLS = ("jit", "pjit", "closed_call", "core_call", *_AGAIN)
 
 
 def called(eqn: Any) -> core.ClosedJaxpr | None:
@@ -106,7 +111,8 @@ def _results(eqn: Any, operands: list[Value], domain: Domain) -> list[Value]:
     kind = max(present, default=Kind.CONSTANT)
     body = called(eqn)
     if Kind.HELD in present and body is not None:
-        return walk(body, operands, domain)
+        again = kind == Kind.DATA and eqn.primitive.name in _AGAIN
+        return domain.again(eqn, body, operands) if again else walk(body, operands, domain)
     everything = [value.known for value in operands]
     if eqn.primitive.name == "stop_gradient" and kind == Kind.HELD:
         # Nothing is carried back through it.
@@ -173,6 +179,10 @@ class _KindsAlone:
 
     def scan(self, eqn: Any, operands: Sequence[Value]) -> list[Any]:
         return [None] * len(eqn.outvars)
+
+    def again(self, eqn: Any, body: core.ClosedJaxpr, operands: Sequence[Value]) -> list[Value]:
+        del eqn
+        return walk(body, operands, self)
 
 
 def trace(loss: Callable[..., Any], params: Any, example: Any) -> core.ClosedJaxpr:

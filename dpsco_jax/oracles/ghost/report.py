@@ -46,9 +46,11 @@ class Report(NamedTuple):
 
     Attributes:
         leaves: in the order of the parameters.
+        not_kept: what the loss asks not to hold and is held all the same, in words: see ``explain``.
     """
 
     leaves: tuple[LeafReport, ...]
+    not_kept: tuple[str, ...] = ()
 
     @property
     def numbers_held(self) -> int:
@@ -62,7 +64,8 @@ class Report(NamedTuple):
             + f"  {row[3]}"
             for row in self._rows()
         ]
-        return "\n".join([*lines, f"{self.numbers_held:,} numbers held for an example"])
+        total = f"{self.numbers_held:,} numbers held for an example"
+        return "\n".join([*lines, total, *self.not_kept])
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         return [(x.path, str(list(x.shape)), x.way, x.why) for x in self.leaves]
@@ -80,6 +83,11 @@ def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Repor
       loss that cannot be taken apart goes this way as a whole, as by ``jax.vmap(jax.grad(loss))``; the reason
       names the rule for derivatives that asks what is differentiated, or the error.
     - ``"unused"``: the loss does not depend on the leaf.
+
+    ``jax.checkpoint`` is kept: what stands inside is computed again on the way back. So are loops (``scan``,
+    ``lax.map``), of which one trip is held at a time where the loss says so. But what enters a use of
+    parameters there, and the cotangent of what leaves it, is needed for norms and sums, and held for all
+    trips: ``not_kept`` says how many numbers these are for an example.
 
     Args:
         loss: ``loss(params, example)``.
@@ -111,7 +119,28 @@ def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Repor
         held = {"factors": _held(way), "unused": 0}.get(way.name, size)
         name = jax.tree_util.keystr(path) or "params"
         leaves.append(LeafReport(name, tuple(leaf.shape), way.name, way.why, held))
-    return Report(tuple(leaves))
+    return Report(tuple(leaves), _not_kept(program))
+
+
+def _not_kept(program: Program) -> tuple[str, ...]:
+    if program.whole is not None:
+        return ()
+    found = []
+    for where, uses in (
+        (
+            "jax.checkpoint: what is inside is computed again, but",
+            [u for u in program.uses if u.recomputed],
+        ),
+        (
+            "loops: one trip after the other, but for all of them",
+            [u for u in program.uses if u.loops],
+        ),
+    ):
+        if uses:
+            numbers = sum(use.numbers_held for use in uses)
+            what = "what enters and leaves the uses of parameters is held"
+            found.append(f"{where} {what}, {numbers:,} numbers for an example")
+    return tuple(found)
 
 
 def _held(way: _leaves.Way) -> int:

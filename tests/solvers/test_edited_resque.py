@@ -259,7 +259,11 @@ def static_edits(plan, path=()):
         else:
             changes = [2 * value, value // 2, value + 1, -1, value + 0.5]
         for change in changes:
-            yield (*where, change), dataclasses.replace(plan, **{field.name: change})
+            try:
+                edited = dataclasses.replace(plan, **{field.name: change})
+            except ValueError:
+                continue  # refused where it is edited
+            yield (*where, change), edited
 
 
 def others(name, value):

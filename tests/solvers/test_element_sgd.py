@@ -391,7 +391,10 @@ def test_signal_to_noise_is_that_of_the_paper_and_is_warned_of():
     problem = Problem(LINEAR, num_users=8000, dim=62_006)
     for slots, noise in ((30, 0.53), (5, 3.2), (1, 16.0)):
         plan = element_sgd.plan(
-            problem, BUDGET, **SIZES | {"num_steps": 1, "elements_per_user": slots}, batch_size=80
+            problem,
+            Budget(2.0, 1e-5),
+            **SIZES | {"num_steps": 1, "elements_per_user": slots},
+            batch_size=80,
         )
         plan = dataclasses.replace(plan, noise_multiplier=5.14 / 2)
         assert 1 / plan.signal_to_noise == pytest.approx(noise, rel=0.02)

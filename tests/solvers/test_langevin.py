@@ -186,7 +186,13 @@ def test_steps_cost_nothing_more_once_they_are_many():
 
 def test_in_float64_no_room_is_left_for_rounding():
     objective = OBJECTIVES["whole space"]
-    given = {"num_users": 10**6, "num_steps": 30, "regularization": 0.1, "distance": 5.0}
+    given = {
+        "num_users": 10**6,
+        "delta": 1e-7,
+        "num_steps": 30,
+        "regularization": 0.1,
+        "distance": 5.0,
+    }
     narrow, wide = (plan_of(objective, precision=p, **given) for p in ("float32", "float64"))
     exact = float(wide.step_size) * wide.proven_for.gap / 10**6
     assert exact < float(wide.sensitivity) < 1.002 * exact

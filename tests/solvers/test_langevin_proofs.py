@@ -262,7 +262,7 @@ def test_every_plan_keeps_its_budget_and_is_charged_for_it():
         given = {"num_steps": int(10 ** rng.uniform(0, 5))} if trial % 2 else {}
         plan = plan_of(
             objective, num_users=int(10 ** rng.uniform(0.4, 6)), dim=8, epsilon=epsilon, delta=delta,
-            distance=10.0 ** rng.uniform(-2, 3), **given,
+            allow_large_delta=True, distance=10.0 ** rng.uniform(-2, 3), **given,
         )  # fmt: skip
         assert epsilon * (1 - 1e-4) <= plan.certificate().epsilon <= epsilon
         assert 0 < float(plan.predicted_excess) <= float(plan.excess_bound) < math.inf

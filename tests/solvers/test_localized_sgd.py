@@ -62,6 +62,7 @@ def test_number_of_blocks_of_the_paper():
         block.num_users
         for block in _plan(
             num_users=8000,
+            delta=1e-4,
             num_blocks=None,
             items_per_user=8,
             constants="paper",

@@ -238,7 +238,7 @@ def test_break_even_is_where_both_means_have_the_same_noise():
     assert "more than" in str(_plan(radius=1.1 * float(plan.break_even_radius)))
     assert "less than" in str(_plan(radius=0.9 * float(plan.break_even_radius)))
     # No radius is useful beyond a quarter of the clip norm: the mean moves by more than 8 radii over n.
-    large = _plan(num_users=50_000, epsilon=8.0)
+    large = _plan(num_users=50_000, epsilon=8.0, allow_large_delta=True)
     assert 0.125 < large.break_even_radius < 0.25
 
 
@@ -270,6 +270,7 @@ def test_noise_is_never_more_than_that_of_a_simpler_proof():
 
 def test_excess_bound_pays_for_what_can_go_wrong():
     settings = {"num_users": 20_000, "items_per_user": 10_000, "dim": 20, "epsilon": 2.0}
+    settings["allow_large_delta"] = True
     plan = _plan(POINTS, radius=None, num_steps=None, **settings)
     assert not plan.clipped
     assert plan.concentration_failure <= 1e-8
@@ -290,6 +291,7 @@ def test_error_of_privacy_falls_with_users_and_items_but_not_with_steps():
 
     def error(**sizes):
         settings = {"num_users": 8000, "items_per_user": 10**4, "num_steps": 100, "failure": 1e-6}
+        settings["allow_large_delta"] = True
         plan = _plan(POINTS, epsilon=2.0, radius=None, **(settings | sizes))
         assert not plan.clipped
         return float(plan.noise_stddev) / np.sqrt(plan.num_steps)

@@ -63,7 +63,7 @@ class Plan(MadeFor):
     lipschitz: float = static()
     route: str = static(choices=ROUTES)
     ball: bool = static()
-    cells: int = static()
+    cells: int = static(least=0)
     chain: Chain | None = static()
     constant_time: bool = static()
     inverse_temperature: Number

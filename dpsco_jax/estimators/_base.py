@@ -76,7 +76,8 @@ class PrivateEstimator(BaseEstimator):
 
         Args:
             X: the table: a pandas or polars frame, a NumPy array or a scipy.sparse matrix (which becomes
-                dense), ``[rows, columns]``. Every column is a feature.
+                dense), ``[rows, columns]``. Every column is a feature. Masked entries of NumPy's masked
+                arrays are missing, here and in what follows.
             y: the label of each row, ``[rows]``.
             groups: which user each row belongs to, ``[rows]``; any values that can be sorted. Needed with
                 ``user_level=True``, refused else. Rows go together by position: of X, y and groups those

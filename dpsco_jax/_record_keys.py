@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from dpsco_jax import _keys
+from dpsco_jax import _effects, _keys
 
 # Calls of one program whose arguments and results are those of the equation, in order.
 _CALLS = (
@@ -72,10 +72,14 @@ def refuse(
         arguments: trees of arrays, or of their shapes.
         public: positions of those that depend on no record.
     """
-    program = jax.make_jaxpr(function)(*arguments)
     varies = []
     for place, argument in enumerate(arguments):
         varies += [place not in public] * len(jax.tree.leaves(argument))
+    refuse_in(jax.make_jaxpr(function)(*arguments), varies)
+
+
+def refuse_in(program: core.ClosedJaxpr, varies: Sequence[bool]) -> None:
+    """``refuse`` of a program at hand, by which of its arguments depend on a record."""
     _varying(program.jaxpr, varies)
 
 
@@ -89,9 +93,10 @@ def _varying(program: Any, varies: Sequence[bool]) -> list[bool]:
     for eqn in program.eqns:
         operands = [varying(atom) for atom in eqn.invars]
         if any(operands):
-            if not _programs(eqn.params):
+            programs = _programs(eqn)
+            if not programs:
                 _require_draws_apart(eqn, operands)
-            seen.update(zip(eqn.outvars, _through(eqn, operands), strict=True))
+            seen.update(zip(eqn.outvars, _through(eqn, programs, operands), strict=True))
     return [varying(atom) for atom in program.outvars]
 
 
@@ -111,10 +116,9 @@ def _require_draws_apart(eqn: Any, operands: Sequence[bool]) -> None:
         )
 
 
-def _through(eqn: Any, operands: Sequence[bool]) -> list[bool]:
+def _through(eqn: Any, programs: Sequence[Any], operands: Sequence[bool]) -> list[bool]:
     """Which results of an equation vary, some of whose operands do."""
     name, params = eqn.primitive.name, eqn.params
-    programs = _programs(params)
     if name == "scan":
         first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
         fixed, carry, slices = operands[:first], operands[first:last], operands[last:]
@@ -132,7 +136,7 @@ def _through(eqn: Any, operands: Sequence[bool]) -> list[bool]:
     if name == "cond":
         results = [_varying(branch, operands[1:]) for branch in programs]
         return [operands[0] or any(each) for each in zip(*results, strict=True)]
-    if name in _CALLS and len(programs) == 1:
+    if name in _CALLS and [len(program.invars) for program in programs] == [len(operands)]:
         return _varying(programs[0], operands)
     for program in programs:
         _varying(program, [True] * len(program.invars))
@@ -151,12 +155,7 @@ def _looped(
         carry = after
 
 
-def _programs(params: Any) -> list[Any]:
-    """The programs in the parameters of an equation, without constants."""
-    found = []
-    for leaf in jax.tree.leaves(list(params.values())):
-        if isinstance(leaf, core.ClosedJaxpr):
-            found.append(leaf.jaxpr)
-        elif isinstance(leaf, core.Jaxpr):
-            found.append(leaf)
-    return found
+def _programs(eqn: Any) -> list[Any]:
+    """The programs in the parameters of an equation."""
+    values = eqn.params.values()
+    return [body.jaxpr for value in values for body in _effects.programs_in(value)]

@@ -6,7 +6,13 @@ _RECORDS = "_record_keys.py"
 _OF_RECORDS = ("tests/oracles/test_record_keys.py",)
 _OF_KEYS = ("tests/test_keys.py",)
 _LEDGER = "privacy/ledger.py"
-_OF_BATCHES = ("tests/test_keys_in_batches.py",)
+_IN_BATCHES = "tests/test_keys_in_batches.py"
+_OF_BATCHES = (_IN_BATCHES,)
+_REFUSES = f"{_IN_BATCHES}::test_every_mechanism_and_sampler_refuses_them"
+_SAMPLERS = (f"{_IN_BATCHES}::test_every_sampler_refuses_them",)
+_COORDINATES = (f"{_IN_BATCHES}::test_coordinates_of_one_mean_are_drawn_each_by_its_own_key",)
+_OWN = (f"{_IN_BATCHES}::test_batches_of_our_own_are_taken_in_turn",)
+_CELLS = (f"{_IN_BATCHES}::test_cells_of_a_sweep_have_draws_of_their_own_whatever_the_default_is",)
 _OF_STATES = ("tests/transforms/test_privatize.py",)
 
 FAULTS = (
@@ -15,8 +21,7 @@ FAULTS = (
     Fault("keys of records: losses in batches of users are not looked at", _RECORDS,
           "        refuse(mapped, arguments, (*public, *whole))\n", "", _OF_RECORDS),
     Fault("keys of records: ghost sums do not look at their loss", "oracles/ghost/_program.py",
-          "_record_keys.refuse(core.jaxpr_as_fun(slope), given, public",
-          "dict(f=core.jaxpr_as_fun(slope), given=given, public", _OF_RECORDS),
+          "        _record_keys.refuse_in(slope, varies)\n", "", _OF_RECORDS),
     Fault("keys of records: a loop carries them unseen", _RECORDS,
           "        if after == list(carry):\n", "        if True:\n", _OF_RECORDS),
     Fault("keys of records: how often a loop runs is taken to be public", _RECORDS,
@@ -52,24 +57,26 @@ FAULTS = (
           "in_batched: list[bool], words: jax.Array) -> Any:\n",
           "in_batched: list[bool], words: jax.Array) -> Any:\n        return words, True\n", _OF_BATCHES),
     Fault("keys in batches: Poisson samples", "oracles/sampling.py",
-          "_poisson(_keys.alone(key)", "_poisson(key", _OF_BATCHES),
+          "_poisson(_keys.alone(key)", "_poisson(key",
+          (f"{_REFUSES}[oracles.sampling.poisson]",)),
     Fault("keys in batches: normal noise", "mechanisms/_draws.py",
           "jax.random.bits(_keys.alone(key), (3,", "jax.random.bits(key, (3,", _OF_BATCHES),
     Fault("keys in batches: random subsets of near users", "mechanisms/concentrated/concentrated_mean.py",
-          "jax.random.bernoulli(_keys.alone(key)", "jax.random.bernoulli(key", _OF_BATCHES),
+          "jax.random.bernoulli(_keys.alone(key)", "jax.random.bernoulli(key",
+          (f"{_REFUSES}[mechanisms.concentrated.concentrated_mean.select]",)),
     Fault("keys in batches: coordinates of one mean are drawn by one key",
           "mechanisms/winsorized/winsorized_mean.py",
-          "if block > 1 and _keys.draw_apart(of_run.dtype) else", "if block > 1 else", _OF_BATCHES),
+          "if block > 1 and _keys.draw_apart(of_run.dtype) else", "if block > 1 else", _COORDINATES),
     Fault("keys in batches: our own are mapped over at once", "_keys.py",
-          "if draw_apart(keys.dtype):", "if True:", _OF_BATCHES),
+          "if draw_apart(keys.dtype):", "if True:", _OWN),
     Fault("keys in batches: chains", "solvers/sampling/alternating_sampler.py",
-          "    key = _keys.alone(key)\n", "", _OF_BATCHES),
+          "    key = _keys.alone(key)\n", "", _SAMPLERS),
     Fault("keys in batches: attempts on a set", "solvers/sampling/restricted_gaussian.py",
-          "    key = _keys.alone(key)\n", "", _OF_BATCHES),
+          "    key = _keys.alone(key)\n", "", _SAMPLERS),
     Fault("keys in batches: attempts at a target", "solvers/sampling/target_rejection.py",
-          "    key = _keys.alone(key)\n", "", _OF_BATCHES),
+          "    key = _keys.alone(key)\n", "", _SAMPLERS),
     Fault("keys in batches: draws of powers", "geometry/log_laplace.py",
-          "_power_draw.draw(_keys.alone(key)", "_power_draw.draw(key", _OF_BATCHES),
+          "_power_draw.draw(_keys.alone(key)", "_power_draw.draw(key", _SAMPLERS),
     Fault("keys in batches: cells of sweeps have the kind of the default", "sweeps/compile.py",
-          'jax.random.key(0, impl="threefry2x32")', "jax.random.key(0)", _OF_BATCHES),
+          'jax.random.key(0, impl="threefry2x32")', "jax.random.key(0)", _CELLS),
 )  # fmt: skip

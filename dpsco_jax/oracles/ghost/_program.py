@@ -150,9 +150,8 @@ class Program:
         # The gradient, which has the rules of functions with derivatives of their own.
         slope = jax.make_jaxpr(self.gradient)(leaves, example)
         _effects.require_none("loss", slope)
-        given = [*leaves, *jax.tree.leaves(example)]
-        _record_keys.refuse(core.jaxpr_as_fun(slope), given, public=range(self.num_leaves))
         varies = [i >= self.num_leaves for i in range(len(self._program.in_avals))]
+        _record_keys.refuse_in(slope, varies)
         mixes = _convolutions.of_two(self._program, varies)
         grouped = _convolutions.grouped(slope)
         self.slope_mixes = mixes or grouped or _convolutions.grouped(self._program)

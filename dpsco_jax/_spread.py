@@ -17,6 +17,7 @@ Cost: no row of a user leaves its device; one exchange of sums of the size of a 
 (``dpsco_jax._device_sums``).
 """
 
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -28,7 +29,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dpsco_jax import _checks, _device_sums, _parts, _sums
+from dpsco_jax import _checks, _device_sums, _parts
 
 USERS = "users"
 
@@ -118,13 +119,13 @@ def placed(spread: Spread, tree: Any, spec: PartitionSpec) -> Any:
 
 
 def here(tree: Any) -> Any:
-    """Arrays that a function inside of ``summed`` or ``mapped`` closes over, as those of its device.
+    """Arrays over which a function inside of ``summed``, ``mapped`` or ``automatic`` closes, made its own.
 
     An array from outside has the type of its mesh there, so that ``jnp.zeros_like`` of it, for one, is
     refused. Anywhere else the tree is returned as it is.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or AxisType.Manual not in mesh.axis_types:
+    if mesh.empty or _explicit(mesh):
         return tree
     whole = NamedSharding(mesh, PartitionSpec())
 
@@ -132,7 +133,7 @@ def here(tree: Any) -> Any:
         if not isinstance(leaf, jax.Array):
             return leaf
         found = jax.typeof(leaf).sharding.mesh
-        outside = not found.empty and AxisType.Manual not in found.axis_types
+        outside = not found.empty and found.axis_types != mesh.axis_types
         return jax.sharding.reshard(leaf, whole) if outside else leaf
 
     return jax.tree.map(own, tree)
@@ -195,30 +196,53 @@ def automatic(
         whole = NamedSharding(mesh, PartitionSpec())
         rows = whole if spread is None else NamedSharding(mesh, PartitionSpec(spread.axis))
         inside = jax.sharding.auto_axes(of_arrays, axes=axes, out_sharding=out(rows, whole))
-        return inside(*(leaves[i] for i in places))
+        arrays = [leaves[i] for i in places]
+        with _devices_known(arrays):
+            return inside(*arrays)
 
     return cast(Function, wrapped)
 
 
-def like(tree: Any, others: Any) -> Any:
-    """The arrays, each cut as its fellow on a mesh with explicit axes is, where shapes are the same.
+def transformation(update: Function) -> Function:
+    """``automatic`` for the ``update`` of a transformation that takes users, ``[users, ...]``, or their sum.
 
-    Args:
-        tree: of arrays and of pairs of them; whole on every device.
-        others: a tree of arrays. Of another structure, or ``None``, it changes nothing.
+    What it returns lies on a mesh with explicit axes as the parameters and the state that it got do, where
+    these have its shapes; else it is whole on every device. There it is traced twice, for the shapes.
     """
-    found: Any = jax.tree.structure(tree, is_leaf=_sums.is_split)
-    if found != jax.tree.structure(others):
-        return tree
 
-    def cut(leaf: Any, other: Any) -> Any:
-        mesh = _mesh_of(other)
-        shape = jax.tree.leaves(leaf)[0].shape
-        if mesh is None or other.shape != shape or not any(jax.typeof(other).sharding.spec):
-            return leaf
-        return jax.tree.map(lambda x: jax.sharding.reshard(x, jax.typeof(other).sharding), leaf)
+    @functools.wraps(update)
+    def wrapped(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> Any:
+        def out(rows: Any, whole: Any) -> Any:
+            del rows
+            run = automatic(update, "updates")
+            shapes = jax.eval_shape(lambda: run(updates, state, params, **extra_args))
+            pairs = zip(shapes, (params, state), strict=True)
+            return tuple(_cut_alike(tree, others, whole) for tree, others in pairs)
 
-    return jax.tree.map(cut, tree, others, is_leaf=_sums.is_split)
+        return automatic(update, "updates", out)(updates, state, params, **extra_args)
+
+    return cast(Function, wrapped)
+
+
+def _devices_known(arrays: list[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Outside of ``jit``, where arrays say on which devices they are, a context of their mesh."""
+    traced = [jnp.zeros([]), *arrays]
+    if any(isinstance(array, jax.core.Tracer) for array in traced):
+        return contextlib.nullcontext()
+    on_mesh: Any = next(array for array in arrays if _mesh_of(array) is not None)
+    return jax.set_mesh(on_mesh.sharding.mesh)
+
+
+def _cut_alike(tree: Any, others: Any, whole: Any) -> Any:
+    """How the leaves of a tree are to be laid out: as those of the other, where they are of one shape."""
+    if jax.tree.structure(tree) != jax.tree.structure(others):
+        return jax.tree.map(lambda leaf: whole, tree)
+
+    def like(leaf: Any, other: Any) -> Any:
+        known = _mesh_of(other) is not None and other.shape == leaf.shape
+        return jax.typeof(other).sharding if known else whole
+
+    return jax.tree.map(like, tree, others)
 
 
 def _of_true_and_false(data: Any) -> Any:

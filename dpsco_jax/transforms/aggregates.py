@@ -44,7 +44,6 @@ from dpsco_jax._checks import (
     require_relation,
 )
 from dpsco_jax._numerics import at_least_float32
-from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.geometry import clipping
 from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms.aggregate import Aggregate
@@ -115,6 +114,7 @@ def clipped_mean(
     if microbatch_size is not None:
         require_integer("microbatch_size", microbatch_size, 1)
 
+    @_spread.transformation
     def update(
         updates: Any,
         state: optax.EmptyState,
@@ -127,8 +127,9 @@ def clipped_mean(
         del extra_args
         require_real_leaves("updates", updates)
         _require_user_axis(updates, params)
-        total = _sum_of_clipped(updates, clip_norm, user_mask, microbatch_size)
-        return _sums.divided(total, num_users, in_parts), state
+        bounds, divisor = _spread.here((clip_norm, num_users))
+        total = _sum_of_clipped(updates, bounds, user_mask, microbatch_size)
+        return _sums.divided(total, divisor, in_parts), state
 
     return Aggregate(_stateless, update, sensitivity, relation, within_half=True)
 
@@ -169,6 +170,7 @@ def summed_contributions(
     if require_flag("nonnegative", nonnegative) and relation is NeighboringRelation.REPLACE_ONE:
         sensitivity = sensitivity / 2.0**0.5
 
+    @_spread.transformation
     def update(
         updates: Any,
         state: optax.EmptyState,
@@ -180,7 +182,6 @@ def summed_contributions(
     ) -> tuple[Any, optax.EmptyState]:
         del params, extra_args
         require_real_leaves("updates", updates)
-        require_same_everywhere("updates", updates)
         clipping.layers(clip_norm, updates)
         for leaf in jax.tree.leaves(updates):
             if at_least_float32(leaf.dtype) != leaf.dtype:
@@ -190,7 +191,7 @@ def summed_contributions(
         else:
             lost = _agreement.shown_only(remainder, updates)
         total = jax.tree.map(_sums.Split, jax.tree.map(jnp.asarray, updates), lost)
-        return _sums.divided(total, num_users, in_parts), state
+        return _sums.divided(total, _spread.here(num_users), in_parts), state
 
     # Two nonnegative vectors are nearer to each other than twice the length of one.
     half, bound = not nonnegative, clipping.joint_bound(clip_norm)
@@ -260,7 +261,6 @@ def sum_in_chunks(
     Raises:
         ValueError: ``user_mask`` is no array of booleans of shape ``[users]``.
     """
-    require_same_everywhere("updates", updates)
     num_rows = jax.tree.leaves(updates)[0].shape[0]
     if user_mask is None:
         user_mask = jnp.ones(num_rows, bool)

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from dpsco_jax import privacy
+from dpsco_jax import _spread, privacy
 from dpsco_jax._checks import (
     require,
     require_instance,
@@ -39,7 +39,6 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import as_floats
-from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import additive, sparse_vector
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated._in_turn import InTurn
@@ -137,6 +136,7 @@ def outlier_removed_mean(
         noisy = additive.laplace(key, score, scale)
         return noisy >= jnp.asarray(releases.threshold, noisy.dtype), test
 
+    @_spread.transformation
     def update(
         updates: Any,
         state: OutlierRemovedState,
@@ -147,12 +147,11 @@ def outlier_removed_mean(
     ) -> tuple[Any, OutlierRemovedState]:
         del params
         _agreement.require_no_raw(extra_args)
+        length, cost = _spread.here((radius, loss))
         if isinstance(releases, ConcentratedReleases):
             # Sizes of such draws are static: what is not covered raises.
             _agreement.covered(releases.scheme, extra_args, releases.relation)
         require_real_leaves("updates", updates)
-        require_same_everywhere("updates", updates)
-        require_same_everywhere("state", state)
         if user_mask is not None:
             user_mask = require_mask("user_mask", user_mask, (rows,))
         for leaf in jax.tree.leaves(updates):
@@ -164,7 +163,7 @@ def outlier_removed_mean(
             near = jnp.asarray(releases.noise_stddev) * dim**0.5 <= 0.25 * reach
             centre = jax.tree.map(lambda last: jnp.where(near, last, 0), state.last)
         found = concentrated_mean.concentration(
-            updates, radius, anchor=centre, user_mask=user_mask, reach=reach, num_users=live
+            updates, length, anchor=centre, user_mask=user_mask, reach=reach, num_users=live
         )
         weights = concentrated_mean.inlier_weights(
             found.degrees, rows if live is None else live, releases.keep_level
@@ -173,7 +172,7 @@ def outlier_removed_mean(
             weights = concentrated_mean.select(select_key, weights)
         deviation = concentrated_mean.mean_deviation(updates, weights, centre, live)
         head = 1 + concentrated_mean.headroom(centre, reach)
-        stddev = jnp.asarray(releases.noise_stddev, float) * jnp.asarray(radius, float) * head
+        stddev = jnp.asarray(releases.noise_stddev, float) * jnp.asarray(length, float) * head
         # Noise on the difference to the anchor: adding a public point is post-processing.
         noised = additive.gaussian(noise_key, deviation, stddev)
         released = jax.tree.map(jnp.add, centre, noised)
@@ -187,7 +186,7 @@ def outlier_removed_mean(
         ledger = jax.tree.map(
             lambda old, new: jnp.where(first, new, old),
             state.ledger,
-            privacy.charge(state.ledger, loss),
+            privacy.charge(state.ledger, cost),
         )
         last = jax.tree.map(lambda old, new: jnp.where(halted, old, new), state.last, released)
         steps = jnp.minimum(state.steps + 1, releases.num_steps)

@@ -39,7 +39,6 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _spread, privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax._conditions import drawable
-from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
 from dpsco_jax.privacy._gaussian_turns import TurnScheme
@@ -143,37 +142,37 @@ def privatize(
         ledger = privacy.open_ledger(aggregate.relation, sampled, shareable)
         return PrivatizeState(jnp.copy(key), ledger, aggregate.init(params), stream)
 
+    @_spread.transformation
     def update(
         updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, PrivatizeState]:
-        require_same_everywhere("updates", updates)
-        require_same_everywhere("state", state)
-        agreed = _agreement.agreed(aggregate, sampling, updates, extra_args)
+        bounded, scheme, multiplier, cost = _spread.here(
+            (aggregate, sampling, noise_multiplier, loss)
+        )
+        agreed = _agreement.agreed(bounded, scheme, updates, extra_args)
         next_key, noise_key = jax.random.split(state.key)
         # In two parts where the aggregate has them: one float would be rounded before the noise is on it.
         extra_args["in_parts"] = True
-        statistic, inner = aggregate.update(updates, state.inner, params, **extra_args)
-        # Each device then draws the noise of the part that it keeps.
-        statistic = _spread.like(statistic, params)
+        statistic, inner = bounded.update(updates, state.inner, params, **extra_args)
         # In full precision even where a schedule hands over a bfloat16 multiplier: the product has
         # to be the standard deviation that the ledger is charged for.
-        sensitivity = jnp.asarray(aggregate.sensitivity, float)
+        sensitivity = jnp.asarray(bounded.sensitivity, float)
         # A sensitivity out of its range (traced) says nothing of the noise that it makes, nor does noise
         # that float32 cannot hold.
         valid = (sensitivity > 0) & jnp.isfinite(sensitivity)
-        valid &= drawable(jnp.asarray(noise_multiplier, float) * sensitivity)
-        valid &= aggregate.proven
+        valid &= drawable(jnp.asarray(multiplier, float) * sensitivity)
+        valid &= bounded.proven
         valid &= agreed
-        charged, stream = privacy.unbounded_unless(valid, loss), state.stream
+        charged, stream = privacy.unbounded_unless(valid, cost), state.stream
         if noise_correlation is None:
-            stddev = jnp.asarray(noise_multiplier, float) * sensitivity
+            stddev = jnp.asarray(multiplier, float) * sensitivity
             released = additive.gaussian(noise_key, statistic, stddev)
         else:
             charged = jax.tree.map(lambda x: jnp.where(stream.step == 0, x, 0), charged)
             released, stream = noise_correlation.add_noise(
-                noise_key, statistic, stream, noise_multiplier, sensitivity
+                noise_key, statistic, stream, multiplier, sensitivity
             )
-        released, inner = aggregate.finish(released, inner)
+        released, inner = bounded.finish(released, inner)
         # As JAX holds them: without x64 it would warn of float64, which NumPy updates have.
         released = jax.tree.map(lambda x, u: x.astype(jnp.result_type(u)), released, updates)
         ledger = privacy.charge(state.ledger, charged)

@@ -26,7 +26,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import privacy
+from dpsco_jax import _spread, privacy
 from dpsco_jax._checks import (
     require_instance,
     require_key,
@@ -34,7 +34,6 @@ from dpsco_jax._checks import (
     require_positive,
     require_real_leaves,
 )
-from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms.winsorized import winsorized_mean as mechanism
 from dpsco_jax.mechanisms.winsorized._in_turn import WinsorizedTurn
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
@@ -88,6 +87,7 @@ def winsorized_mean(
         ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE)
         return WinsorizedMeanState(jnp.copy(key), jnp.zeros([], jnp.int32), ledger)
 
+    @_spread.transformation
     def update(
         updates: Any,
         state: WinsorizedMeanState,
@@ -98,9 +98,8 @@ def winsorized_mean(
     ) -> tuple[Any, WinsorizedMeanState]:
         del params
         _agreement.require_no_raw(extra_args)
+        planned, cost, none = _spread.here((releases, loss, nothing))
         require_real_leaves("updates", updates)
-        require_same_everywhere("updates", updates)
-        require_same_everywhere("state", state)
         next_key, query_key = jax.random.split(state.key)
         wide = jax.tree.map(lambda u: u.astype(jnp.promote_types(u.dtype, jnp.float32)), updates)
         vectors = jax.vmap(lambda one: ravel_pytree(one)[0])(wide)
@@ -109,12 +108,12 @@ def winsorized_mean(
             # A selection, not a product: what is masked out may hold NaN.
             vectors = jnp.where(user_mask[:, None], vectors, 0)
         unravel = ravel_pytree(jax.tree.map(lambda u: u[0], wide))[1]
-        answer = mechanism.winsorized_mean(query_key, vectors, releases)
-        open_still = state.queries < releases.num_queries
+        answer = mechanism.winsorized_mean(query_key, vectors, planned)
+        open_still = state.queries < planned.num_queries
         released = unravel(jnp.where(open_still, answer, 0).astype(vectors.dtype))
         released = jax.tree.map(lambda x, u: x.astype(u.dtype), released, updates)
-        charged = jax.tree.map(lambda x, none: jnp.where(open_still, x, none), loss, nothing)
-        queries = jnp.minimum(optax.safe_increment(state.queries), releases.num_queries)
+        charged = jax.tree.map(lambda x, zero: jnp.where(open_still, x, zero), cost, none)
+        queries = jnp.minimum(optax.safe_increment(state.queries), planned.num_queries)
         return released, WinsorizedMeanState(
             next_key, queries.astype(jnp.int32), privacy.charge(state.ledger, charged)
         )

@@ -17,7 +17,7 @@ from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import winsorized_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
 from dpsco_jax.oracles import chunks, gradients, sampling
-from tests.devices import by_hand
+from tests.devices import aggregates, by_hand
 from tests.devices.entries import OBJECTIVE, user_data
 from tests.devices.table import GATHER, exchanged, spread
 
@@ -256,7 +256,7 @@ if __name__ == "__main__":
         functools.partial(claim, k) for k in KINDS for claim in (clipped, chunked, sampled, noise)
     ]
     own = (sums, *by_kind, scaled, private_step, winsorized, repeated)
-    for claim in (*own, *by_hand.CLAIMS):
+    for claim in (*own, *by_hand.CLAIMS, *aggregates.CLAIMS):
         try:
             claim()
         except Exception:

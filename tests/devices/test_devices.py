@@ -53,6 +53,8 @@ def _answers() -> tuple[dict[str, str], str]:
         "parts of parts are refused",
         "what is whole is released by hand too",
         "cells of a sweep are whole",
+        "all aggregates, on both kinds of meshes",
+        "aggregates alone, and steps outside of jit",
     ],
 )
 def test_on_four_devices(claim):

@@ -235,7 +235,8 @@ def _devices_known(arrays: list[Any]) -> contextlib.AbstractContextManager[Any]:
 
 def _cut_alike(tree: Any, others: Any, whole: Any) -> Any:
     """How the leaves of a tree are to be laid out: as those of the other, where they are of one shape."""
-    if jax.tree.structure(tree) != jax.tree.structure(others):
+    found: Any = jax.tree.structure(tree)
+    if found != jax.tree.structure(others):
         return jax.tree.map(lambda leaf: whole, tree)
 
     def like(leaf: Any, other: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Losses whose gradients must be taken one example at a time, since compiled batches of them mix.
+"""Losses whose gradients must be taken one example at a time, since batches of them mix.
 
 What it computes: whether a program holds convolutions whose gradients XLA computes together for all
-examples of a batch; and a map over examples that keeps them apart.
+examples of a batch, or equations that ask for all examples (``of_batches``); and a map over examples that
+keeps them apart.
 
 Source: none; found by search on a CPU, and done on every platform. A convolution with groups of a batch
 (``batch_group_count``) becomes one of everything with everything, in which what does not belong together is
@@ -26,6 +27,8 @@ from jax.extend import core
 
 from dpsco_jax import _effects
 
+_OF_BATCHES = ("custom_vmap_call", "unvmap_any", "unvmap_all", "unvmap_max")
+
 
 def grouped(program: Any) -> bool:
     """Whether there is a convolution with groups of channels or of images anywhere in a program.
@@ -49,6 +52,23 @@ def _groups_in_rule(eqn: Any) -> bool:
         return grouped(_derivative(eqn))
     except Exception:
         return True
+
+
+def of_batches(program: Any) -> bool:
+    """Whether there is an equation that, in a batch, asks for all examples: one that any of them may change.
+
+    So do functions with a rule of their own for batches (``jax.custom_batching.custom_vmap``) and the
+    ``unvmap_any`` of equinox, by which ``error_if(..., on_error="nan")`` makes all examples NaN where one
+    fails. What asks when a ``while`` ends is left out: whoever is done there stays as he is.
+    """
+    for eqn in program.jaxpr.eqns:
+        if eqn.primitive.name in _OF_BATCHES:
+            return True
+        params = {name: value for name, value in eqn.params.items() if name != "cond_jaxpr"}
+        bodies = [body for value in params.values() for body in _effects.programs_in(value)]
+        if any(map(of_batches, bodies)):
+            return True
+    return False
 
 
 def of_two(program: Any, varies: Sequence[bool]) -> bool:
@@ -128,7 +148,8 @@ def kept_apart(gradient: Callable[..., Any], loss: Callable[..., Any]) -> Callab
 
         first = len(jax.tree.leaves(params))
         varies = [i >= first for i in range(len(program.jaxpr.invars))]
-        if not grouped(program) and not grouped(slope) and not of_two(program, varies):
+        mixed = any(grouped(each) or of_batches(each) for each in (program, slope))
+        if not mixed and not of_two(program, varies):
             return evaluate(params, *data)
         return jax.custom_batching.sequential_vmap(evaluate)(params, *data)
 

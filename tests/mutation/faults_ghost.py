@@ -82,8 +82,8 @@ FAULTS = (
     Fault(
         "ghost: trips that share parameters are not added up",
         _BACKWARD,
-        "return jnp.sum(gradient, axis=shared) if shared else gradient",
-        "return jnp.max(gradient, axis=shared) if shared else gradient",
+        "return [jnp.sum(x, axis=0) if s else x",
+        "return [x[0] if s else x",
         _TESTS,
     ),
     Fault(
@@ -341,8 +341,8 @@ FAULTS = (
     Fault(
         "gradients: grouped convolutions in batches of users",
         _CONVOLUTIONS,
-        "if not grouped(program) and not grouped(slope) and not of_two(program, varies):",
-        "if not of_two(program, varies):",
+        "mixed = any(grouped(each) or of_batches(each) for each in (program, slope))",
+        "mixed = any(of_batches(each) for each in (program, slope))",
         _OF_CONVOLUTIONS,
     ),
     Fault(
@@ -507,6 +507,27 @@ FAULTS = (
         "return [t + x for t, x in zip(totals, added, strict=True)], rest",
         "return [0 * t + x for t, x in zip(totals, added, strict=True)], rest",
         _OF_MEMORY,
+    ),
+    Fault(
+        "gradients: who asks for a batch is asked in one",
+        _CONVOLUTIONS,
+        "mixed = any(grouped(each) or of_batches(each) for each in (program, slope))",
+        "mixed = any(grouped(each) for each in (program, slope))",
+        _OF_STRANGERS,
+    ),
+    Fault(
+        "ghost: who asks for a batch is asked in one",
+        _PROGRAM,
+        "mixes = mixes or any(map(_convolutions.of_batches, (self._program, slope)))",
+        "",
+        _OF_STRANGERS,
+    ),
+    Fault(
+        "ghost: who asks for a batch in a branch is not seen",
+        _CONVOLUTIONS,
+        "if any(map(of_batches, bodies)):",
+        "if False:",
+        _OF_STRANGERS,
     ),
     Fault(
         "ghost: whole gradients of grouped convolutions in batches",

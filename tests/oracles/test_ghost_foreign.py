@@ -13,7 +13,7 @@ from jax.experimental.ode import odeint
 
 from dpsco_jax import _effects
 from dpsco_jax.geometry import domains
-from dpsco_jax.oracles import ghost, gradients
+from dpsco_jax.oracles import _convolutions, ghost, gradients
 from dpsco_jax.oracles.ghost import _backward, _walk
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -127,6 +127,52 @@ def test_a_program_that_cannot_be_walked_is_taken_whole(monkeypatch):
         np.testing.assert_allclose(found, wanted, atol=4e-4)
         assert leaf.way == "rows"
         assert "KeyError: 'of nobody'" in leaf.why
+
+
+@jax.custom_batching.custom_vmap
+def _centred(x):
+    return x
+
+
+_centred.def_vmap(lambda size, batched, x: (x - jnp.mean(x, axis=0), True))
+
+
+def _all_fail_with_one(w, x):
+    return jnp.sum(jnp.tanh(w @ eqx.error_if(x, x[0] > 50, "too much", on_error="nan")))
+
+
+def _all_are_centred(w, x):
+    return jnp.sum(jnp.tanh(w @ jax.jit(_centred)(x)))
+
+
+def _parameters_fail_with_one(w, x):
+    return jnp.sum(jnp.tanh(eqx.error_if(w @ x, x[0] > 50, "too much", on_error="nan")))
+
+
+@pytest.mark.parametrize("loss", [_all_fail_with_one, _all_are_centred, _parameters_fail_with_one])
+def test_rules_for_batches_are_never_asked(loss):
+    """They would make of each example what another one says."""
+
+    @jax.jit
+    def both(x):
+        oracle = gradients.clipped_gradient_sum(
+            gradients.user_gradient(_objective(loss)), CLIP_NORM
+        )
+        by_user = oracle(jax.random.key(0), W, UserData(x[:, None])).gradient
+        return ghost.clipped_sum(loss, W, x, CLIP_NORM), by_user
+
+    bad = X.at[2, 0].set(99.0)
+    rows = lax.map(lambda e: jax.grad(loss)(W, e), bad)
+    wanted = _sum_of_clipped(rows[jnp.all(jnp.isfinite(rows), (1, 2))])
+    assert np.linalg.norm(wanted) > CLIP_NORM / 2
+    for found in both(bad):
+        np.testing.assert_allclose(found, wanted, atol=4e-4)
+
+
+def test_a_loop_that_waits_for_all_is_run_in_a_batch():
+    loop = jax.make_jaxpr(_loop_of_equinox)(W, X[0])
+    assert not _convolutions.of_batches(loop)
+    assert _convolutions.of_batches(jax.make_jaxpr(_all_fail_with_one)(W, X[0]))
 
 
 def test_bad_examples_of_such_a_loss_are_left_out_alone():

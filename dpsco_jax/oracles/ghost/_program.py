@@ -94,8 +94,9 @@ class Use:
         parts = [[avals[i] for i in self.fixed], [a for a, o in zip(avals, own, strict=True) if o]]
         taken = jax.make_jaxpr(function)(*parts, slopes)
         program = self.program
-        grouped = _convolutions.grouped(program) or _convolutions.grouped(taken)
-        return grouped or _convolutions.of_two(program, own)
+        both = program, taken
+        mixed = any(_convolutions.grouped(x) or _convolutions.of_batches(x) for x in both)
+        return mixed or _convolutions.of_two(program, own)
 
     @property
     def asks(self) -> bool:
@@ -153,6 +154,7 @@ class Program:
         varies = [i >= self.num_leaves for i in range(len(self._program.in_avals))]
         _record_keys.refuse_in(slope, varies)
         mixes = _convolutions.of_two(self._program, varies)
+        mixes = mixes or any(map(_convolutions.of_batches, (self._program, slope)))
         grouped = _convolutions.grouped(slope)
         self.slope_mixes = mixes or grouped or _convolutions.grouped(self._program)
         self.mixes = mixes or (grouped and _convolutions.grouped_in_rules(self._program))

@@ -15,9 +15,9 @@ of that example and of the parameters. The rounding of the sum is included: exam
 ``_adding`` says, and ``clip_norm`` is made smaller by what that may lose (docs/privacy/ghost.md). A loss
 that reduces over a named axis, as for statistics of a batch, is refused, as is one with side effects
 (``dpsco_jax._effects``); else it is given one example alone.
-What it closes over is taken to be public. (One that reaches for other examples by a batching rule of its own
-or a callback that asks for whole batches is not seen through.) Convolutions of which a compiled batch would
-mix examples that are not finite run one example after the other (``oracles._convolutions``).
+What it closes over is taken to be public. (A callback that asks for whole batches is not seen through.)
+Convolutions of which a compiled batch would mix examples that are not finite, and rules of its own for
+batches, run one example after the other (``oracles._convolutions``).
 
 Cost: one forward and one backward pass over the examples, and what the ways of the leaves cost
 (``explain``).

@@ -11,7 +11,7 @@ been converted.
 Formal guarantee: none by itself. ``require_one_order`` raises on the order of rows, and shows no entry of an
 index. ``require_held`` and ``plain`` raise on masked arrays by their type;
 ``require_held`` raises on a value too, of which it shows nothing: whoever may not learn that there is one
-hands over arrays of 32 bits. ``inside`` and ``as_floats`` never raise.
+hands over arrays of 32 bits. ``inside`` and ``floats_of`` never raise.
 
 Cost: a pass over integers of 64 bits.
 """
@@ -104,7 +104,7 @@ def inside(values: Any, size: int) -> Int[jax.Array, "*shape"]:
     return jnp.where((wide >= 0) & (wide < size), wide, size)
 
 
-def as_floats(values: ArrayLike) -> Float[jax.Array, "*shape"]:
+def floats_of(values: ArrayLike) -> Float[jax.Array, "*shape"]:
     """Integers as floats of 32 bits or more, rounded and never wrapped; floats as they are."""
     kind = jnp.result_type(values)
     floating = jnp.issubdtype(kind, jnp.floating)

@@ -224,7 +224,7 @@ def test_a_count_of_64_bits_is_that_count():
 def test_numbers_of_64_bits_are_rounded_to_floats_and_not_wrapped():
     far = np.array([2**32 + 3, 2**33, 5])
     wanted = far.astype(np.float32)
-    np.testing.assert_array_equal(_given.as_floats(far), wanted)
+    np.testing.assert_array_equal(_given.floats_of(far), wanted)
     np.testing.assert_array_equal(additive.gaussian(key(), far, 0.0), wanted)
     np.testing.assert_array_equal(robust_point.aggregate_points(far[:2, None]), wanted[:1])
     mean = winsorized_mean.winsorized_mean_1d(key(), np.full(50, 2**33), 1e6, 2.0**20, 2.0**34)

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Integer, Num
 
 from dpsco_jax._checks import require, require_integers, require_number
-from dpsco_jax._given import as_floats, as_wide, inside
+from dpsco_jax._given import as_wide, floats_of, inside
 from dpsco_jax._parts import require_same_everywhere
 
 
@@ -63,7 +63,7 @@ def entries(
     require(same, "counts", jnp.shape(counts), f"of the shape {jnp.shape(users)} of users")
     num_items = len(cluster_of_item)
     user, item = inside(users, num_users), inside(items, num_items)
-    count = as_floats(counts)
+    count = floats_of(counts)
     count = count.astype(jnp.promote_types(count.dtype, jnp.float32))
     good = (user < num_users) & (item < num_items) & jnp.isfinite(count)
     good &= signed | (count >= 0)

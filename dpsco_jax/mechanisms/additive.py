@@ -35,7 +35,7 @@ from dpsco_jax._checks import (
     require_tree,
     require_within,
 )
-from dpsco_jax._given import as_floats
+from dpsco_jax._given import floats_of
 from dpsco_jax._numerics import at_least_float32
 from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws, _own_draws
@@ -146,7 +146,7 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
         if _sums.is_split(leaf):
             return leaf.high + noised(leaf.low, leaf_key)
         # Integers that were wrapped would move by 2^32 where a user moves them by one.
-        leaf = as_floats(leaf)
+        leaf = floats_of(leaf)
         dtype = at_least_float32(leaf.dtype)
         noise = jnp.asarray(size, dtype) * _own_draws.like(leaf, draw, leaf_key, dtype)
         return (leaf.astype(dtype) + noise).astype(leaf.dtype)

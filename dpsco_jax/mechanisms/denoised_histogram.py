@@ -36,7 +36,7 @@ from jaxtyping import Array, Float
 
 from dpsco_jax._checks import require_instance
 from dpsco_jax._given import as_wide
-from dpsco_jax.mechanisms import denoising
+from dpsco_jax.mechanisms import _sparse_counts, denoising
 from dpsco_jax.mechanisms.two_stage_histogram import TwoStageHistogram, TwoStageReleases
 
 _SIGNIFICANT = 3.0

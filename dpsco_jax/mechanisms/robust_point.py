@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpsco_jax._checks import require_number, require_real
-from dpsco_jax._given import as_floats
+from dpsco_jax._given import floats_of
 
 MAJORITY = 0.51
 
@@ -36,7 +36,7 @@ def aggregate_points(points: Float[Array, "runs dim"]) -> Float[Array, "dim"]:
         One of the rows. Within Δ of any y that has ⌈0.51·k⌉ rows within Δ/3. With k = 1 the only row.
     """
     require_number("points", points, "an array of real numbers")
-    points = as_floats(points)
+    points = floats_of(points)
     runs = points.shape[0]
     distances = jnp.linalg.norm(points[:, None, :] - points[None, :, :], axis=-1)
     distances = jnp.where(jnp.isnan(distances), jnp.inf, distances)

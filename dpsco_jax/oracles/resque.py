@@ -43,7 +43,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.oracles import Estimate, Oracle, _convolutions, gradients
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.users import UserData, num_users, require_user_data, user_loss
+from dpsco_jax.problems.users import UserData, num_users, user_loss
 
 _BLOCK = 256
 
@@ -195,7 +195,7 @@ def sampled_user_gradient(objective: Objective, data: UserData) -> BatchGradient
     no queries, is not part of it.
     """
     require_instance("objective", objective, Objective)
-    require_user_data("data", data)
+    require_instance("data", data, UserData)
     loss = user_loss(objective)
     at_point = _convolutions.kept_apart(jax.grad(loss), loss)
     users = num_users(data)

@@ -27,8 +27,9 @@ from dpsco_jax._checks import (
     require_instance,
     require_positive,
 )
+from dpsco_jax._given import require_held
 from dpsco_jax.problems.objective import Objective, OneHot, bounded_row, row_values
-from dpsco_jax.problems.users import UserData, require_user_data
+from dpsco_jax.problems.users import UserData
 
 
 class Reference(NamedTuple):
@@ -62,7 +63,8 @@ def solve(
             minimizer over all of space lies outside the objective's domain.
     """
     require_instance("objective", objective, Objective)
-    require_user_data("data", data)
+    require_instance("data", data, UserData)
+    require_held("data", data)
     require_each(require_count, dim=dim, max_steps=max_steps)
     require_positive("tol", tol)
     model, ridge = objective.vector_model, objective.ridge
@@ -142,7 +144,8 @@ def sparse_rows(
         ValueError: if the objective is not a linear model.
     """
     require_instance("objective", objective, Objective)
-    require_user_data("data", data)
+    require_instance("data", data, UserData)
+    require_held("data", data)
     require_count("dim", dim)
     features, labels = data.items
     if objective.linear_model is None:

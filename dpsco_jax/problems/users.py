@@ -113,10 +113,10 @@ def _told_to_all(own: int, local: UserData) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(told))
 
 
-def require_user_data(name: str, data: Any) -> None:
+def _require_users(data: Any) -> None:
     """Raise ``ValueError`` unless these are ``UserData`` whose arrays JAX holds as they are."""
-    require_instance(name, data, UserData)
-    require_held(name, data)
+    require_instance("data", data, UserData)
+    require_held("data", data)
 
 
 def num_users(data: UserData) -> int:
@@ -126,7 +126,7 @@ def num_users(data: UserData) -> int:
         ValueError: ``data`` is no ``UserData``, or JAX does not hold its arrays as they are: a masked array
             of NumPy, or integers of 64 bits beyond 32 without ``jax_enable_x64``.
     """
-    require_user_data("data", data)
+    _require_users(data)
     return jax.tree.leaves(data.items)[0].shape[0]
 
 
@@ -138,7 +138,7 @@ def items_per_user(data: UserData) -> Int[Array, "users"]:
             items]``. Of other numbers a user could make a count that is not that of the items, and so a mean
             that is none.
     """
-    require_user_data("data", data)
+    _require_users(data)
     slots = jax.tree.leaves(data.items)[0].shape[:2]
     if data.mask is None:
         return jnp.full(*slots)
@@ -151,7 +151,7 @@ def padding_waste(data: UserData) -> float:
     Raises:
         ValueError: ``data`` is no ``UserData``.
     """
-    require_user_data("data", data)
+    _require_users(data)
     if data.mask is None:
         return 0.0
     return 1.0 - float(np.mean(np.asarray(of_true_and_false(data.mask))))
@@ -164,7 +164,7 @@ def subset(data: UserData, indices: Int[Array | np.ndarray, "chosen"]) -> UserDa
         ValueError: ``data`` is no ``UserData``, or ``indices`` no array of integers, or JAX does not hold
             them (see ``num_users``).
     """
-    require_user_data("data", data)
+    _require_users(data)
     require_integers("indices", indices)
     require_held("indices", indices)
     return jax.tree.map(lambda leaf: leaf[indices], data)
@@ -229,7 +229,7 @@ def mean_loss(objective: Objective) -> Callable[[PyTree, UserData], Any]:
     one_user = user_loss(objective)
 
     def loss(params: PyTree, data: UserData) -> Float[Array, ""]:
-        require_user_data("data", data)
+        _require_users(data)
         mask = None if data.mask is None else of_true_and_false(data.mask)
         axes = (None, 0, None if mask is None else 0)
         losses = jax.vmap(one_user, in_axes=axes)(params, data.items, mask)

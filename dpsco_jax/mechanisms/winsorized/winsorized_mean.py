@@ -43,7 +43,7 @@ from dpsco_jax._checks import (
     require_number,
     require_positive,
 )
-from dpsco_jax._given import as_floats
+from dpsco_jax._given import floats_of
 from dpsco_jax.geometry import clipping, norms, rotations
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import _by_coordinate
@@ -124,7 +124,7 @@ def winsorized_mean_1d(
     require_positive("epsilon", epsilon)
     range_key, noise_key = jax.random.split(key)
     interval = ranges.private_range(range_key, values, epsilon / 2, radius, bound, bin_width)
-    mean = _mean_in_interval(as_floats(values), interval)
+    mean = _mean_in_interval(floats_of(values), interval)
     scale = 4 * interval.half_width / (values.shape[0] * epsilon)
     return additive.laplace(noise_key, mean, scale)
 

@@ -274,7 +274,8 @@ class PrivateEstimator(BaseEstimator):
         loss, number = self._loss()
         width, bound = len(encoding.columns), encoding.feature_bound
         radius, ridge = float(self.max_norm), float(self.ridge)
-        return _solving.Model(loss, bound, width, radius, ridge, bool(encoding.intercept), number)
+        made = _solving.Model(loss, bound, width, radius, ridge, bool(encoding.intercept), number)
+        return _solving.simplified(made)
 
     def _keep(self, run: _solving.Run, encoding: Encoding, records: int, named: bool) -> None:
         """Keeps what was released, if all of it is covered."""

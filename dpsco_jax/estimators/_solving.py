@@ -68,6 +68,17 @@ class Model:
         return (self.num_columns, int(self.shape_number)) if matrix else (self.num_columns,)
 
 
+def simplified(model: Model) -> Model:
+    """The model, with the squared loss in place of a Huber loss whose threshold no deviation reaches.
+
+    On the ball of the parameters, with labels in [-1, 1], both are the same loss. As a Huber loss its slope
+    would be taken to be the threshold, whatever its size, and noise be as large.
+    """
+    if model.loss == "huber" and model.shape_number >= model.feature_bound * model.max_norm + 1.0:
+        return dataclasses.replace(model, loss="squared", shape_number=0.0)
+    return model
+
+
 class Run(NamedTuple):
     """What a fit leaves.
 

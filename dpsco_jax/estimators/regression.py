@@ -54,7 +54,8 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         user_level: whether all rows of a user are one record. If False each row is one, and the guarantee is
             for a row: it says little to a person who has several.
         huber_threshold: deviations beyond it count linearly; in units of the label, positive. ``None``: a
-            tenth of the width of ``label_bounds``. Used with ``loss="huber"``.
+            tenth of the width of ``label_bounds``. Beyond the largest deviation that there can be the loss is the
+            squared one. Used with ``loss="huber"``.
         quantile: the level in (0, 1); 0.5 is the median. Used with ``loss="quantile"``.
         missing: what a missing feature is: ``"indicator"``, a column of its own says so; ``"zero"``, the
             middle of the bounds, or no level; or an ``"error"``.

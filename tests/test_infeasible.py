@@ -27,7 +27,7 @@ from tests.support.planned import planned
 OBJECTIVE = losses.huber(1.0, domain=domains.ball(2.0))
 RIDGED = losses.huber(1.0, domain=domains.ball(2.0), ridge=0.2)
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}
-USERS = BUDGET | {"items_per_user": 2, "dim": 3}
+USERS = BUDGET | {"allow_large_delta": True, "items_per_user": 2, "dim": 3}
 
 
 def _concentrated(**sizes):

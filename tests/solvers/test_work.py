@@ -53,7 +53,7 @@ LOSS = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
 RIDGED = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.1)
 ABSOLUTE = losses.absolute(1.0, domains.ball(2.0))
 BUDGET = Budget(8.0, 1e-4)
-PLENTY = Budget(200.0, 1e-2)
+PLENTY = Budget(200.0, 1e-2, allow_large_delta=True)
 
 
 class Sizes(NamedTuple):
@@ -120,7 +120,7 @@ CASES = {
     "phased_sgd": Case(phased_sgd, lambda s: {"radius": 0.05}, "nmd", budget=PLENTY),
     "winsorized_erm": Case(
         winsorized_erm, lambda s: {"num_steps": s.steps, "radius": 0.05}, "nmT",
-        budget=Budget(100.0, 1e-2),
+        budget=Budget(100.0, 1e-2, allow_large_delta=True),
     ),
     "winsorized_erm, clipped": Case(
         winsorized_erm, lambda s: {"num_steps": s.steps, "form": "clipped"}

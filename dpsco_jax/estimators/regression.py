@@ -30,13 +30,15 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
-from dpsco_jax._checks import require_choice, require_inside, require_positive
+from dpsco_jax._checks import require, require_choice, require_inside, require_positive
 from dpsco_jax.estimators import _declared, _frames
 from dpsco_jax.estimators._base import PrivateEstimator
 from dpsco_jax.estimators._declared import LABEL
 from dpsco_jax.estimators._solving import LOSSES
 
 __all__ = ["PrivateRegression"]
+
+_THRESHOLDS = 100.0  # in the width of the label, at most: with ten times as many R² is .63 for .99
 
 
 class PrivateRegression(RegressorMixin, PrivateEstimator):
@@ -53,9 +55,10 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         max_items_per_user: how many rows of a user count at most; of more, a random choice. Public.
         user_level: whether all rows of a user are one record. If False each row is one, and the guarantee is
             for a row: it says little to a person who has several.
-        huber_threshold: deviations beyond it count linearly; in units of the label, positive. ``None``: a
-            tenth of the width of ``label_bounds``. Beyond the largest deviation that there can be the loss is the
-            squared one. Used with ``loss="huber"``.
+        huber_threshold: deviations beyond it count linearly; in units of the label. At least a hundredth of
+            the width of ``label_bounds``, a tenth of it if ``None``: the steps of a fit do not get to the end
+            with a smaller one, whose limit is the median. Above all deviations that there can be it is the
+            squared loss. Used with ``loss="huber"``.
         quantile: the level in (0, 1); 0.5 is the median. Used with ``loss="quantile"``.
         missing: what a missing feature is: ``"indicator"``, a column of its own says so; ``"zero"``, the
             middle of the bounds, or no level; or an ``"error"``.
@@ -172,6 +175,11 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         low, high = _declared.label_bounds(self.label_bounds)
         threshold = (high - low) / 10 if self.huber_threshold is None else self.huber_threshold
         require_positive("huber_threshold", threshold)
+        least = (high - low) / _THRESHOLDS
+        what = f"at least a hundredth of the width of label_bounds, {least:g} (loss='quantile' has none)"
+        require(
+            loss != "huber" or threshold >= least, "huber_threshold", self.huber_threshold, what
+        )
         scaled = 2.0 * float(threshold) / (high - low)
         return loss, {"squared": 0.0, "huber": scaled, "quantile": float(self.quantile)}[loss]
 

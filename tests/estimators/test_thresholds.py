@@ -24,7 +24,7 @@ def test_a_threshold_that_no_deviation_reaches_is_the_squared_loss(threshold):
 
 def test_the_slope_grows_with_the_threshold_up_to_the_largest_deviation():
     found = []
-    for threshold in np.geomspace(0.5, 1e9, 30):
+    for threshold in np.geomspace(1.0, 1e9, 30):
         model = _model(loss="huber", huber_threshold=float(threshold))
         slope = float(_solving.objective_of(model).lipschitz) / model.feature_bound
         largest = model.feature_bound * NORM + 1.0  # labels are in [-1, 1], parameters in the ball
@@ -32,6 +32,18 @@ def test_the_slope_grows_with_the_threshold_up_to_the_largest_deviation():
         found.append(model.loss)
     assert found == sorted(found)
     assert set(found) == {"huber", "squared"}
+
+
+@pytest.mark.parametrize("threshold", [0.99, 0.1, 1e-9])
+def test_a_threshold_that_a_fit_does_not_get_to_is_refused_with_the_range(threshold):
+    with pytest.raises(ValueError, match=r"huber_threshold must be .*label_bounds, 1 .*quantile"):
+        _model(loss="huber", huber_threshold=threshold)
+    # The range is that of the label, and of this loss alone.
+    _model(loss="quantile", huber_threshold=threshold)
+    narrow = PrivateRegression(
+        **DECLARED | {"label_bounds": (0, 100 * threshold)}, loss="huber", huber_threshold=threshold
+    )
+    assert narrow._loss() == ("huber", pytest.approx(0.02))
 
 
 def test_both_losses_are_the_same_there():

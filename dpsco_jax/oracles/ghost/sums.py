@@ -14,7 +14,8 @@ all others stay in their places, whatever the loss: an activation or a cotangent
 of that example and of the parameters. The rounding of the sum is included: examples are added up as
 ``_adding`` says, and ``clip_norm`` is made smaller by what that may lose (docs/privacy/ghost.md). A loss
 that reduces over a named axis, as for statistics of a batch, is refused, as is one with side effects
-(``dpsco_jax._effects``); else it is given one example alone.
+(``dpsco_jax._effects``), and one that draws by keys of the example by which JAX would draw for all examples
+(``dpsco_jax._record_keys``); else it is given one example alone.
 What it closes over is taken to be public. (A callback that asks for whole batches is not seen through.)
 Convolutions of which a compiled batch would mix examples that are not finite, and rules of its own for
 batches, run one example after the other (``oracles._convolutions``).
@@ -92,7 +93,7 @@ def clipped_sum(
         ValueError: a bound or the offset is not positive, leaves are not real floating, examples have
             different lengths or are not held by JAX as they are (see ``users.num_users``), there are so many
             of them that rounding takes half of the bound, or the loss returns no real scalar, does not
-            depend on the example, or has side effects.
+            depend on the example, has side effects, or draws by keys of the example that are not of threefry.
     """
     _checks.require_callable("loss", loss)
     _checks.require_real_leaves("params", params)

@@ -11,9 +11,9 @@ many bounds as there are users.
 Formal guarantee: if a program is not refused, no draw of a doubtful kind in it depends on what varies. What
 varies is followed through all equations; where it is not known how, everything behind is taken to vary. Keys
 that depend on no record draw alike, or anew, whatever the records hold: they are public, and work. (Draws of
-a callback are not seen.)
+a callback are not seen.) The program that is looked at is the one that runs.
 
-Cost: one trace of the function, and one walk over its equations.
+Cost: one walk over the equations, and putting them into the program around once more.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -56,31 +56,28 @@ def over_users(
     def checked(*arguments: Any) -> Any:
         axes = (in_axes,) * len(arguments) if isinstance(in_axes, int) else in_axes
         whole = [i for i, axis in enumerate(axes) if axis is None]
-        refuse(mapped, arguments, (*public, *whole))
-        return mapped(*arguments)
+        program, shapes = jax.make_jaxpr(mapped, return_shape=True)(*arguments)
+        refuse(program, _which_vary(arguments, (*public, *whole)))
+        results = core.jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return checked
 
 
-def refuse(
-    function: Callable[..., Any], arguments: Sequence[Any], public: Collection[int] = ()
-) -> None:
-    """``ValueError`` if a function draws by keys that depend on its arguments and do not draw apart.
+def refuse(program: core.ClosedJaxpr, varies: Sequence[bool]) -> None:
+    """``ValueError`` if a program draws by keys that depend on a record and do not draw apart.
 
     Args:
-        function: a loss, or its gradient, of a user or of several under ``jax.vmap``.
-        arguments: trees of arrays, or of their shapes.
-        public: positions of those that depend on no record.
+        program: of a loss, or of its gradient, of one user or of several under ``jax.vmap``.
+        varies: which of its arguments depend on a record.
     """
-    varies = []
-    for place, argument in enumerate(arguments):
-        varies += [place not in public] * len(jax.tree.leaves(argument))
-    refuse_in(jax.make_jaxpr(function)(*arguments), varies)
-
-
-def refuse_in(program: core.ClosedJaxpr, varies: Sequence[bool]) -> None:
-    """``refuse`` of a program at hand, by which of its arguments depend on a record."""
     _varying(program.jaxpr, varies)
+
+
+def _which_vary(arguments: Sequence[Any], public: Collection[int]) -> list[bool]:
+    """For each array of the arguments, whether it depends on a record."""
+    sizes = [len(jax.tree.leaves(argument)) for argument in arguments]
+    return [place not in public for place, size in enumerate(sizes) for _ in range(size)]
 
 
 def _varying(program: Any, varies: Sequence[bool]) -> list[bool]:

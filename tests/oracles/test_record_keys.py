@@ -256,11 +256,12 @@ DOUBTED = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_keys_that_are_public_or_draw_apart_work(name):
-    _record_keys.refuse(KEPT[name], (jnp.int32(3),))
+    _record_keys.refuse(jax.make_jaxpr(KEPT[name])(3), [True])
 
 
 @pytest.mark.parametrize("name", DOUBTED)
 def test_keys_that_depend_on_a_record_are_found_wherever_they_draw(name):
+    program = jax.make_jaxpr(DOUBTED[name])(3)
     with pytest.raises(ValueError, match=REFUSED):
-        _record_keys.refuse(DOUBTED[name], (jnp.int32(3),))
-    _record_keys.refuse(DOUBTED[name], (jnp.int32(3),), public=(0,))
+        _record_keys.refuse(program, [True])
+    _record_keys.refuse(program, [False])

@@ -152,7 +152,7 @@ class Program:
         slope = jax.make_jaxpr(self.gradient)(leaves, example)
         _effects.require_none("loss", slope)
         varies = [i >= self.num_leaves for i in range(len(self._program.in_avals))]
-        _record_keys.refuse_in(slope, varies)
+        _record_keys.refuse(slope, varies)
         mixes = _convolutions.of_two(self._program, varies)
         mixes = mixes or any(map(_convolutions.of_batches, (self._program, slope)))
         grouped = _convolutions.grouped(slope)

@@ -110,6 +110,8 @@ FAULTS = (
           "        everywhere = _told_to_all(own, local)",
           "        require(good, \"items\", found, \"of one number of users\")\n"
           "        everywhere = _told_to_all(own, local)", _TESTS),
+    Fault("devices: numbers of a schedule stay on another mesh", "_spread.py",
+          "outside = not found.empty and found.axis_types != mesh.axis_types", "outside = False", _TESTS),
     Fault("devices: noise of the whole on each", "_spread.py",
           "known = _mesh_of(other) is not None and other.shape == leaf.shape", "known = False", _TESTS),
 )  # fmt: skip

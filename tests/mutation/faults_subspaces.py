@@ -36,7 +36,7 @@ FAULTS = (
     Fault("projection: onto the complement", _FILE,
           "unravel(projected.astype(", "unravel((vector - projected).astype(", _PROJECTED),
     Fault("privatize: nothing proven is charged as proven", "transforms/privatize.py",
-          "valid &= aggregate.proven", "valid &= True", _PROJECTED),
+          "valid &= bounded.proven", "valid &= True", _PROJECTED),
     Fault("aggregate: a map forgets that nothing is proven", "transforms/aggregate.py",
           "return _assembled(*parts, *static)",
           "return _assembled(*parts, static[0], (True, *static[1][1:]))",

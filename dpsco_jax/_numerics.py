@@ -46,6 +46,18 @@ def at_least_float32(dtype: Any) -> Any:
     return dtype if jnp.dtype(dtype).itemsize >= 4 else jnp.dtype(jnp.float32)
 
 
+def wide_number(value: Any) -> Any:
+    """A number to compute with: one of NumPy in float64, an array of JAX in at least float32.
+
+    What is formed of a narrow one is rounded as it is, and a sensitivity may be below the true one by that:
+    2/115 by a third of a per cent in bfloat16. In uint8 twice 200 is 144.
+
+    Args:
+        value: an array of one number, which may be traced, or a number of Python, which stays what it is.
+    """
+    return as_floats(value)[1][0] if hasattr(value, "dtype") else value
+
+
 def known_zero(value: Any) -> np.ndarray:
     """Which numbers are zero for certain: none in JAX, which reads what is below its normal ones as zero."""
     return np.asarray(not isinstance(value, jax.Array) and np.equal(value, 0), bool)

@@ -20,13 +20,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import ArrayLike, Bool
 
 from dpsco_jax import _spread, _sums
 from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
-from dpsco_jax._numerics import at_least_float32
+from dpsco_jax._numerics import at_least_float32, wide_number
 from dpsco_jax.geometry import norms
 
 _BLOCK = 16
@@ -102,21 +101,13 @@ def joint_bound(clip_norm: Any) -> Any:
     """
     bounds = _require_bounds(clip_norm)
     if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
-        return _wide_number(clip_norm)
+        return wide_number(clip_norm)
     if not any(isinstance(bound, jax.Array) for bound in bounds):
         return math.hypot(*(float(bound) for bound in bounds)) * (1 + 1e-15)
     stacked = jnp.stack([jnp.asarray(bound, float) for bound in bounds])
     largest = jnp.max(stacked)  # so that no square overflows or vanishes
     root = largest * jnp.sqrt(jnp.sum((stacked / largest) ** 2))
     return root * (1 + (len(bounds) + 4) * jnp.finfo(root.dtype).eps)
-
-
-def _wide_number(bound: Any) -> Any:
-    """In float32 at least: what is computed from it must not be rounded in half precision, or wrap around."""
-    kind = getattr(bound, "dtype", None)
-    if kind is None or (jnp.issubdtype(kind, jnp.floating) and kind.itemsize >= 4):
-        return bound
-    return bound.astype(np.float32)
 
 
 def _require_bounds(clip_norm: Any) -> list[Any]:

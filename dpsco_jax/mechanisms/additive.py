@@ -36,7 +36,7 @@ from dpsco_jax._checks import (
     require_within,
 )
 from dpsco_jax._given import floats_of
-from dpsco_jax._numerics import at_least_float32
+from dpsco_jax._numerics import as_floats, at_least_float32
 from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws, _own_draws
 
@@ -123,10 +123,7 @@ def _of_ratio(
     curve: Callable[[Any], privacy.PrivacyLoss], size: Any, sensitivity: Any
 ) -> privacy.PrivacyLoss:
     """The curve at size / sensitivity, if both are what the checks demand of concrete numbers."""
-    traced = any(isinstance(number, jax.Array) for number in (size, sensitivity))
-    xp = jnp if traced else np
-    above: Any = xp.asarray(size)
-    below: Any = xp.asarray(sensitivity)
+    xp, (above, below) = as_floats(size, sensitivity)
     valid = (above >= 0) & (below > 0) & (below < xp.inf)
     # Two bad numbers may have a good ratio.
     ratio = xp.where(valid, above, 1.0) / xp.where(valid, below, 1.0)

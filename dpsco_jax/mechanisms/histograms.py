@@ -77,7 +77,7 @@ def frequency_radius(items_per_user: int, num_users: int, failure: float) -> flo
         ValueError: an argument is out of range.
     """
     require_each(require_count, items_per_user=items_per_user, num_users=num_users)
-    require_real("failure", failure, 0.0, 1.0)
+    failure = require_real("failure", failure, 0.0, 1.0)
     return (1 + math.sqrt(math.log(num_users / failure))) / math.sqrt(items_per_user)
 
 

@@ -39,6 +39,7 @@ from dpsco_jax._checks import (
     require_multiplier,
     require_number,
 )
+from dpsco_jax._numerics import wide_number
 from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws
 
@@ -117,4 +118,4 @@ def geometric_selection_loss(candidate_epsilon: ArrayLike) -> privacy.PrivacyLos
         ValueError: if a concrete ``candidate_epsilon`` is negative or not a number.
     """
     require_multiplier("candidate_epsilon", candidate_epsilon)
-    return privacy.pure_dp(3 * candidate_epsilon)
+    return privacy.pure_dp(3 * wide_number(candidate_epsilon))

@@ -54,5 +54,5 @@ def runs_for(failure: float) -> int:
     Raises:
         ValueError: if ``failure`` is not in (0, 1).
     """
-    require_real("failure", failure, 0.0, 1.0)
+    failure = require_real("failure", failure, 0.0, 1.0)
     return math.ceil(20 * math.log(1 / failure))

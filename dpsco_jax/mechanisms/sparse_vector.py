@@ -30,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require_finite, require_integer, require_key, require_positive
+from dpsco_jax._numerics import wide_number
 from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws
 
@@ -115,6 +116,7 @@ def _sparse_vector(
     require_positive("sensitivity", sensitivity)
     max_answers = require_integer("max_answers", max_answers, 1)
     require_finite("threshold", threshold)
+    epsilon, sensitivity = wide_number(epsilon), wide_number(sensitivity)
     query_scale = 4 * sensitivity * max_answers / epsilon
     threshold_scale = query_scale / 2
 

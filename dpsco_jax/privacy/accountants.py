@@ -30,7 +30,7 @@ _TINY = 1e-300  # the first step up from zero
 
 def closed_form(releases: Composition, delta: float) -> float | None:
     """ε of nothing or of one Gaussian, exact up to rounding up; None for anything else."""
-    require_real("delta", delta, 0.0, 1.0)
+    delta = require_real("delta", delta, 0.0, 1.0)
     if not releases:
         return 0.0
     if len(releases) > 1:
@@ -44,7 +44,7 @@ def privacy_loss_distribution(
     releases: Composition, delta: float, max_points: int = pld.MAX_POINTS
 ) -> float | None:
     """ε from dominating pairs, on a grid of at most ``max_points``; None if some release has no pair."""
-    require_real("delta", delta, 0.0, 1.0)
+    delta = require_real("delta", delta, 0.0, 1.0)
     require_integer("max_points", max_points, 1)
     if not all(release.dominated for release, _ in releases):
         return None
@@ -85,8 +85,8 @@ def renyi(releases: Composition, delta: float) -> float:
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """ε of one Gaussian release with the given σ over sensitivity, rounded up; exact otherwise."""
-    require_real("noise_multiplier", noise_multiplier, 0.0)
-    require_real("delta", delta, 0.0, 1.0)
+    noise_multiplier = require_real("noise_multiplier", noise_multiplier, 0.0)
+    delta = require_real("delta", delta, 0.0, 1.0)
     log_target = math.log(delta)
     if _log_gaussian_delta(0.0, noise_multiplier) <= log_target:
         return 0.0
@@ -101,8 +101,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """The noise multiplier of one Gaussian release with the given (ε, δ), not yet rounded."""
-    require_real("epsilon", epsilon, 0.0)
-    require_real("delta", delta, 0.0, 1.0)
+    epsilon = require_real("epsilon", epsilon, 0.0)
+    delta = require_real("delta", delta, 0.0, 1.0)
     log_target = math.log(delta)
 
     def excess(log_multiplier: float) -> float:

@@ -52,7 +52,7 @@ def support_vectors(
     """
     require_key(key)
     require_each(require_count, rows=rows, dim=dim, rank=rank)
-    require_real("flipped", flipped, 0.0, 0.5)
+    flipped = require_real("flipped", flipped, 0.0, 0.5)
     features, basis, target, noise_key = _features(key, rows, dim, rank)
     contradicts = np.asarray(jax.random.uniform(noise_key, (rows,))) < flipped
     labels = (features @ target > 0) ^ contradicts

@@ -84,8 +84,8 @@ def optimal_rank(coefficients: Any, num_users: int, epsilon: float, delta: float
     """
     known = require_coefficients("coefficients", coefficients)
     require_count("num_users", num_users)
-    require_real("epsilon", epsilon, 0)
-    require_real("delta", delta, 0, 1)
+    epsilon = require_real("epsilon", epsilon, 0)
+    delta = require_real("delta", delta, 0, 1)
     noise = known[0] * math.sqrt(math.log(1 / delta)) / (float(epsilon) * num_users)
     return min(ranks(len(known) - 1), key=lambda k: noise * math.sqrt(k) + tail(known, k))
 

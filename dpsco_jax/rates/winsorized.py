@@ -246,7 +246,7 @@ def fixed_users_lower_bound(
     """
     require_positive("num_users", num_users)
     require_nonnegative("epsilon", epsilon)
-    require_real("delta", delta, 0.0, 1.0, closed=True)
+    delta = require_real("delta", delta, 0.0, 1.0, closed=True)
     n = float(num_users)
     # In terms of e^(-nε), which cannot overflow.
     shrunk = math.exp(-n * float(epsilon))

@@ -96,7 +96,7 @@ class Here:
             ValueError: if ``experiment`` is none, or ``memory_gb`` not positive.
         """
         needs_x64(experiment)
-        require_real("memory_gb", memory_gb, 0.0)
+        memory_gb = require_real("memory_gb", memory_gb, 0.0)
         return _OneBench(Bench(experiment, memory_gb))
 
 

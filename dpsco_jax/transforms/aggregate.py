@@ -17,6 +17,7 @@ from dpsco_jax._checks import (
     require_positive,
     require_relation,
 )
+from dpsco_jax._numerics import wide_number
 
 
 def _as_released(released: Any, state: Any) -> tuple[Any, Any]:
@@ -83,6 +84,7 @@ class Aggregate(optax.GradientTransformationExtraArgs):
         flags = {"proven": proven, "within_half": within_half}
         static = tuple(require_flag(name, flag) for name, flag in flags.items())
         require_given(require_positive, clipped_to=clipped_to)
+        sensitivity = wide_number(sensitivity)
         return _assembled(init, update, sensitivity, finish, clipped_to, relation, static)
 
     def __reduce__(self) -> Any:

@@ -43,7 +43,7 @@ from dpsco_jax._checks import (
     require_real_leaves,
     require_relation,
 )
-from dpsco_jax._numerics import at_least_float32
+from dpsco_jax._numerics import at_least_float32, wide_number
 from dpsco_jax.geometry import clipping
 from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms.aggregate import Aggregate
@@ -223,7 +223,8 @@ def _sensitivity(
     require_relation("relation", relation)
     require_positive("num_users", num_users)
     bound = clipping.joint_bound(clip_norm)
-    return (2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0) * bound / num_users
+    factor = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
+    return factor * bound / wide_number(num_users)
 
 
 def _sum_of_clipped(

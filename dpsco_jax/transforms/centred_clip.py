@@ -41,6 +41,7 @@ from dpsco_jax._checks import (
     require_tree,
     require_whole,
 )
+from dpsco_jax._numerics import wide_number
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.transforms import _states
 from dpsco_jax.transforms.aggregate import Aggregate
@@ -127,7 +128,7 @@ def centred_clip(
         require_integer("microbatch_size", microbatch_size, 1)
     require_given(require_inside, quantile=quantile)
     require_given(require_tree, start=start)
-    bound = _distance(relation)
+    bound, num_users = _distance(relation), wide_number(num_users)
     weight = math.sqrt(bound**2 - (bound - 1 + _INSIDE) ** 2)
 
     def init(params: Any) -> CentredClipState:
@@ -220,7 +221,8 @@ def stable_centre_rate(
     require_positive("num_users", num_users)
     require_whole("dim", dim, 1)
     bound = _distance(relation)
-    noise_square = (noise_multiplier * bound / num_users) ** 2 * dim
+    multiplier, users, size = (wide_number(x) for x in (noise_multiplier, num_users, dim))
+    noise_square = (multiplier * bound / users) ** 2 * size
     return _INSIDE**2 / (_INSIDE**2 + noise_square)
 
 

@@ -36,6 +36,7 @@ from dpsco_jax._checks import (
     require_mask,
     require_positive,
     require_real_leaves,
+    require_wide_numbers,
 )
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import as_floats
@@ -101,6 +102,8 @@ def outlier_removed_mean(
             argument ``value``, ``grad``, ``value_fn`` or ``loss``, which stages behind would read.
     """
     require_instance("releases", releases, ConcentratedReleases | InTurn)
+    if isinstance(releases, ConcentratedReleases):
+        require_wide_numbers("releases", releases)
     live = releases.num_users if isinstance(releases, InTurn) else None
     rows = releases.capacity if isinstance(releases, InTurn) else releases.batch_size
     sampled = releases.sampled if isinstance(releases, InTurn) else releases.sampling_rate < 1

@@ -33,6 +33,7 @@ from dpsco_jax._checks import (
     require_mask,
     require_positive,
     require_real_leaves,
+    require_wide_numbers,
 )
 from dpsco_jax.mechanisms.winsorized import winsorized_mean as mechanism
 from dpsco_jax.mechanisms.winsorized._in_turn import WinsorizedTurn
@@ -75,6 +76,8 @@ def winsorized_mean(
             argument ``value``, ``grad``, ``value_fn`` or ``loss``, which stages behind a release would read.
     """
     require_instance("releases", releases, WinsorizedReleases | WinsorizedTurn)
+    if isinstance(releases, WinsorizedReleases):
+        require_wide_numbers("releases", releases)
     require_key(key)
     require_positive("noise_multiplier", releases.noise_multiplier)
     require_positive("bound", releases.bound)

@@ -12,6 +12,8 @@ _CHARGED = _CONTRACT + "the_plan_says_what_a_run_is_charged_whatever_number_was_
 _MORE = _CONTRACT + "a_size_that_lets_a_run_draw_more_costs_more"
 _KINDS = ("tests/privacy/test_kinds.py",)
 
+_NARROW = ("tests/test_narrow_numbers.py",)
+
 FAULTS = (
     Fault("privatize: a ledger of samples says everybody took part", "transforms/privatize.py",
           "privacy.open_ledger(aggregate.relation, sampled, shareable)",
@@ -98,7 +100,22 @@ FAULTS = (
           "return fits & xp.all(drawable(stddev))", "return np.True_",
           (f"{_CHARGED}[sgd, full]",)),
     Fault("sensitivities in the dtype of the clip norm", "geometry/clipping.py",
-          "return _wide_number(clip_norm)", "return clip_norm", ("tests/transforms/test_aggregates.py",)),
+          "return wide_number(clip_norm)", "return clip_norm", ("tests/transforms/test_aggregates.py",)),
+    Fault("sensitivities in the dtype of the number of users", "transforms/aggregates.py",
+          "bound / wide_number(num_users)", "bound / num_users", _NARROW),
+    Fault("shares inside: divided in the dtype of the number of users", "transforms/centred_clip.py",
+          "_distance(relation), wide_number(num_users)", "_distance(relation), num_users", _NARROW),
+    Fault("sensitivities of one's own stay narrow", "transforms/aggregate.py",
+          "sensitivity = wide_number(sensitivity)", "pass", _NARROW),
+    Fault("noise over sensitivity in their own dtype", "mechanisms/additive.py",
+          "xp, (above, below) = as_floats(size, sensitivity)",
+          "xp: Any = jnp\n    above, below = jnp.asarray(size), jnp.asarray(sensitivity)", _NARROW),
+    Fault("sparse vector: a third of ε in its own dtype", "mechanisms/sparse_vector.py",
+          "epsilon, sensitivity = wide_number(epsilon), wide_number(sensitivity)", "pass", _NARROW),
+    Fault("certificates in the dtype of the multiplier", "privacy/accountants.py",
+          'noise_multiplier = require_real("noise_multiplier", noise_multiplier, 0.0)', "pass", _NARROW),
+    Fault("narrow releases draw noise", "transforms/outlier_removed_mean.py",
+          'require_wide_numbers("releases", releases)', "pass", _NARROW),
     Fault("plans whose noise float32 cannot draw", "solvers/_made_for.py", "_require_affordable(made)",
           "pass", ("tests/solvers/test_plans.py",)),
     Fault("private ReSQue: edited numbers cost what was proven", "solvers/resque/_budget.py",

@@ -114,7 +114,7 @@ def headroom(vector: Any, reach: float = REACH) -> float:
     """
     require_positive("reach", reach)
     require_real_leaves("vector", vector)
-    return _pairwise.headroom(vector, reach)
+    return _pairwise.headroom(vector, float(reach))
 
 
 def inlier_weights(

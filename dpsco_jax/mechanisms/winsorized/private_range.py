@@ -41,6 +41,7 @@ from dpsco_jax._checks import (
     require_positive,
     require_real,
 )
+from dpsco_jax._numerics import wide_number
 from dpsco_jax._parts import require_same_everywhere
 from dpsco_jax.mechanisms import _draws
 
@@ -70,20 +71,20 @@ def half_width(radius: Any, bin_width: Any) -> Any:
     """h, before it is cut off at the bound."""
     require_positive("radius", radius)
     require_positive("bin_width", bin_width)
-    return 2 * radius + bin_width / 2
+    return 2 * wide_number(radius) + wide_number(bin_width) / 2
 
 
 def num_bins(bound: float, bin_width: float) -> int:
     """How many bins there are: an even number, as many to the left of zero as to the right."""
-    require_real("bound", bound, 0.0)
-    require_real("bin_width", bin_width, 0.0)
+    bound = require_real("bound", bound, 0.0)
+    bin_width = require_real("bin_width", bin_width, 0.0)
     return 2 * math.ceil(bound / bin_width)
 
 
 def miss_probability(num_values: int, epsilon: float, bound: float, bin_width: float) -> float:
     """Bound on the probability that the interval leaves out a value of a concentrated set."""
     require_integer("num_values", num_values, 1)
-    require_real("epsilon", epsilon, 0.0)
+    epsilon = require_real("epsilon", epsilon, 0.0)
     return min(1.0, num_bins(bound, bin_width) * math.exp(-epsilon * num_values / 4))
 
 

@@ -88,7 +88,7 @@ def calibrate_winsorized(
     require_choice("constants", constants, ("tight", "paper"))
     automatic = isinstance(range_share, str) and range_share == "auto"
     if not automatic:
-        require_real("range_share", range_share, 0.0, 1.0)
+        range_share = require_real("range_share", range_share, 0.0, 1.0)
     blank = WinsorizedReleases(
         num_users=num_users,
         dim=dim,

@@ -42,8 +42,10 @@ from dpsco_jax._checks import (
     require_key,
     require_number,
     require_positive,
+    require_wide_numbers,
 )
 from dpsco_jax._given import floats_of
+from dpsco_jax._numerics import as_floats, wide_number
 from dpsco_jax.geometry import clipping, norms, rotations
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import _by_coordinate
@@ -82,6 +84,8 @@ def winsorized_mean(
     if isinstance(releases, WinsorizedTurn):
         live = jnp.asarray(releases.num_users)
         planned = (releases.capacity, releases.dim)
+    else:
+        require_wide_numbers("releases", releases)
     require(vectors.shape == planned, "shape of vectors", vectors.shape, f"{planned}")
     rows = jax.vmap(lambda row: norms.clip_to_norm(row, releases.bound))(jnp.asarray(vectors))
     box_key, coarse_key, noise_key = jax.random.split(key, 3)
@@ -122,6 +126,7 @@ def winsorized_mean_1d(
     """
     require_key(key)
     require_positive("epsilon", epsilon)
+    epsilon = wide_number(epsilon)
     range_key, noise_key = jax.random.split(key)
     interval = ranges.private_range(range_key, values, epsilon / 2, radius, bound, bin_width)
     mean = _mean_in_interval(floats_of(values), interval)
@@ -138,8 +143,7 @@ def winsorized_mean_1d_loss(epsilon: ArrayLike) -> privacy.PrivacyLoss:
         ValueError: ``epsilon`` is not positive and finite.
     """
     require_positive("epsilon", epsilon)
-    xp = jnp if isinstance(epsilon, jax.Array) else np
-    given: Any = xp.asarray(epsilon)
+    xp, (given,) = as_floats(epsilon)
     valid = (given > 0) & (given < xp.inf)
     safe = xp.where(valid, given, 1.0)
     parts = privacy.bounded_range(safe / 2), privacy.laplace(2 / safe)

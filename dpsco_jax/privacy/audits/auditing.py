@@ -225,5 +225,5 @@ def _spread(values: np.ndarray, count: int) -> np.ndarray:
 
 def check_delta_and_confidence(delta: float, confidence: float) -> None:
     """Raises ValueError unless delta is in [0, 1) and confidence in (0, 1)."""
-    require_real("delta", delta, 0.0, 1.0, closed=True)
-    require_real("confidence", confidence, 0.0, 1.0)
+    delta = require_real("delta", delta, 0.0, 1.0, closed=True)
+    confidence = require_real("confidence", confidence, 0.0, 1.0)

@@ -87,7 +87,7 @@ def epsilon(loss: TruncatedCdp, delta: float) -> float:
         ValueError: if δ is not in (0, 1).
     """
     require_instance("loss", loss, TruncatedCdp)
-    require_real("delta", delta, 0.0, 1.0)
+    delta = require_real("delta", delta, 0.0, 1.0)
     if math.isnan(loss.rho) or math.isnan(loss.omega):
         return math.inf
     log_delta = math.log(1 / delta)

@@ -36,7 +36,7 @@ def second_opinion(
     Returns:
         "RDP" and "PLD", each absent where that accountant does not know a release.
     """
-    require_real("delta", delta, 0.0, 1.0)
+    delta = require_real("delta", delta, 0.0, 1.0)
     opinions: dict[str, float] = {}
     for name in ("RDP", "PLD"):
         worst = 0.0

@@ -233,8 +233,8 @@ def approximate_dp(epsilon: float, delta: float) -> Pair:
     Raises:
         ValueError: unless ε is in [0, inf) and δ in [0, 1).
     """
-    require_real("epsilon", epsilon, 0.0, closed=True)
-    require_real("delta", delta, 0.0, 1.0, closed=True)
+    epsilon = require_real("epsilon", epsilon, 0.0, closed=True)
+    delta = require_real("delta", delta, 0.0, 1.0, closed=True)
     likely = (1.0 - delta) / (1.0 + math.exp(-epsilon))
     unlikely = likely * math.exp(-epsilon)
 

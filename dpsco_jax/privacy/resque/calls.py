@@ -154,7 +154,7 @@ def calls_epsilon(
         max_points: limit on the size of the grid of losses.
     """
     counts = _merged(calls)
-    _checks.require_real("delta", delta, 0.0, 1.0)
+    delta = _checks.require_real("delta", delta, 0.0, 1.0)
     _checks.require_integer("max_points", max_points, 1)
     failure = _FAILURE_SHARE * delta / max(sum(counts.values()), 1)
     laws = [(_law(call, failure), count) for call, count in counts.items()]
@@ -185,8 +185,8 @@ def calibrate_beta(
         ValueError: if an argument is out of range, or not even 1e-7 meets the budget.
     """
     _checks.require_callable("calls_at", calls_at)
-    _checks.require_real("epsilon", epsilon, 0.0)
-    _checks.require_real("delta", delta, 0.0, 1.0)
+    epsilon = _checks.require_real("epsilon", epsilon, 0.0)
+    delta = _checks.require_real("delta", delta, 0.0, 1.0)
     _checks.require_choice("constants", constants, ("tight", "triple"))
     if near is not None:
         near = _checks.require_real("near", near, *_BETA_RANGE)
@@ -223,7 +223,7 @@ def calibrate_beta(
 def violated_preconditions(call: ResqueCall, failure: float) -> list[str]:
     """Which preconditions of the printed Lemma 2.4.10, with its proof's constants, a call violates."""
     _checks.require_instance("call", call, ResqueCall)
-    _checks.require_real("failure", failure, 0.0, 1.0)
+    failure = _checks.require_real("failure", failure, 0.0, 1.0)
     queries, users = call.num_queries, call.population
     log_term = math.log(max(math.log(queries), 1.0) / failure)
     tau = _paper_tau(call, failure)

@@ -238,7 +238,7 @@ def _require_form(problem: Problem, columns_per_row: Any, intercept: Any, entry_
     if intercept is not None:
         _checks.require_integer("intercept", intercept, 0, problem.dim - 1)
     if entry_bound is not None:
-        _checks.require_real("entry_bound", entry_bound, 0)
+        entry_bound = _checks.require_real("entry_bound", entry_bound, 0)
 
 
 def _checked(candidates: Any) -> Sequence[Candidate]:

@@ -202,7 +202,7 @@ def plan(
         balanced = schedule.balanced_radius(setting, num_steps)
         smoothing_radius = balanced if printed is None else printed.smoothing_radius
     else:
-        _checks.require_real("smoothing_radius", smoothing_radius, 0)
+        smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0)
     step = schedule.steps(
         setting,
         num_steps,

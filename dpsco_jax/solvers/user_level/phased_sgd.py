@@ -114,7 +114,7 @@ def plan(
     for name, ratio in {"step_ratio": step_ratio, "size_ratio": size_ratio}.items():
         _checks.require_real(name, ratio, 0, 1 + 1e-12)
     if step_size is not None:
-        _checks.require_real("step_size", step_size, 0)
+        step_size = _checks.require_real("step_size", step_size, 0)
     if num_groups is not None:
         _checks.require_integer("num_groups", num_groups, 1, num_users)
     if num_phases is None and isinstance(radius, tuple | list):

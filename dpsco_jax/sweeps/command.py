@@ -4,6 +4,7 @@
     dpsco-sweep run mine.py:Mine --seeds 5                   what is missing of them; every field is an option
     dpsco-sweep report mine.py:Mine                          tables, CSV files, figures
     dpsco-sweep report mine.py:Mine --html                   and all of it as one page
+    dpsco-sweep run mine.py:Mine --rerun-changed             and what an earlier code of the file has computed
     dpsco-sweep run mine.py:Mine --ray [ADDRESS]             by the workers of a Ray cluster
     dpsco-sweep run mine.py:Mine --share 3/8                 the third of eight parts of its cells
     dpsco-sweep merge A B ... --into C                       several stores become one
@@ -23,6 +24,7 @@ import dataclasses
 import os
 import sqlite3
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -33,6 +35,7 @@ import jax
 
 from dpsco_jax._checks import require, require_instance
 from dpsco_jax._extra import needs
+from dpsco_jax.sweeps import _code
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.engine import Options, Tally, run
 from dpsco_jax.sweeps.executors import Executor, NoWorkersError
@@ -201,12 +204,16 @@ def _run_command(kind: type[Experiment]) -> Callable[..., int]:
         options: Options,
         places: _Places,
         results: Path = Path("results"),
+        rerun_changed: bool = False,
     ) -> int:
         _found(lambda: cells_of(experiment))
         share, executor = _found(places.part), _found(places.executor)
         console = output()
         try:
-            tally = _sweep(experiment, options, results / experiment.name, share, executor)
+            folder = results / experiment.name
+            with warnings.catch_warnings():  # the verdict says it
+                warnings.filterwarnings("ignore", ".*are by another code", UserWarning)
+                tally, codes = _sweep(experiment, options, folder, share, executor, rerun_changed)
         except KeyboardInterrupt:
             console.print("interrupted: finished cells are stored, run again to go on")
             return 130
@@ -214,7 +221,7 @@ def _run_command(kind: type[Experiment]) -> Callable[..., int]:
             raise _RefusedError(str(error)) from error
         except (sqlite3.Error, OSError) as error:
             raise _RefusedError(_of_the_store(results / experiment.name, error)) from error
-        console.print(_verdict(tally), highlight=False)
+        console.print(_verdict(tally, codes, _code.own(type(experiment))), highlight=False)
         return 0 if tally.failed == tally.missing == 0 else 1
 
     return _with_options(command, kind)
@@ -226,8 +233,13 @@ def _sweep(
     folder: Path,
     share: Share | None,
     executor: Executor | None,
-) -> Tally:
-    """Runs an experiment in its folder; a share of it in a folder there, but for what the folder has."""
+    rerun_changed: bool,
+) -> tuple[Tally, dict[str, str | None]]:
+    """Runs an experiment in its folder; a share of it in a folder there, but for what the folder has.
+
+    Returns:
+        How the cells stand, and by which codes the results are that are stored there.
+    """
     name, known = experiment.name, None
     with ExitStack() as stack:
         if share is not None:
@@ -237,9 +249,14 @@ def _sweep(
             name += f" {share.number}/{share.total}"
         store = stack.enter_context(Store(folder))
         progress = stack.enter_context(Progress(output(), name))
-        return run(
-            experiment, store, options, progress, executor=executor, share=share, known=known
+        tally = run(
+            *(experiment, store, options, progress),
+            executor=executor,
+            share=share,
+            known=known,
+            rerun_changed=rerun_changed,
         )
+        return tally, store.codes(cells_of(experiment))
 
 
 def _report_command(kind: type[Experiment]) -> Callable[..., int]:
@@ -287,12 +304,17 @@ def _usage(program: str, table: Mapping[str, type[Experiment]]) -> str:
     )
 
 
-def _verdict(tally: Tally) -> str:
+def _verdict(tally: Tally, codes: Mapping[str, str | None], code: str | None) -> str:
     text = f"{tally.done} cells have a result"
     if tally.nonfinite:
         text += f" ({tally.nonfinite} not finite)"
     if tally.failed:
         text += f", {tally.failed} failed: see the report; run again to try them again"
+    if changed := _code.changed(codes, code):
+        text += f"; WARNING: {len(changed)} are by another code of the experiment, see the report; "
+        text += "--rerun-changed computes them again"
+    if unknown := sum(of is None for of in codes.values() if code is not None):
+        text += f"; {unknown} are by a code that is unknown"
     if tally.missing:
         text += f", {tally.missing} are being computed by another run"
     return text

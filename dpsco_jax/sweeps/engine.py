@@ -15,6 +15,7 @@ Cost: beside the programs themselves, a few milliseconds for each chunk.
 """
 
 import dataclasses
+import warnings
 from collections import Counter
 from collections.abc import Container, Sequence
 from typing import NamedTuple
@@ -24,10 +25,12 @@ import jax
 from dpsco_jax._checks import (
     require,
     require_count,
+    require_flag,
     require_instance,
     require_instances,
     require_real,
 )
+from dpsco_jax.sweeps import _code
 from dpsco_jax.sweeps._schedule import Listener, Schedule
 from dpsco_jax.sweeps.cells import (
     Cell,
@@ -40,7 +43,7 @@ from dpsco_jax.sweeps.cells import (
     static_settings,
 )
 from dpsco_jax.sweeps.executors import Executor, Here
-from dpsco_jax.sweeps.experiment import Experiment, check_names
+from dpsco_jax.sweeps.experiment import CODE, Experiment, check_names
 from dpsco_jax.sweeps.shares import Share
 from dpsco_jax.sweeps.store import Store
 from dpsco_jax.sweeps.versions import versions
@@ -103,6 +106,7 @@ def run(
     executor: Executor | None = None,
     share: Share | None = None,
     known: Store | None = None,
+    rerun_changed: bool = False,
 ) -> Tally:
     """Computes and stores the cells of an experiment that have no result yet.
 
@@ -117,9 +121,15 @@ def run(
         share: which part of the cells counts as the experiment's; all by default.
         known: another store of the experiment, which is only read. Cells that have a result there do not
             count either.
+        rerun_changed: whether cells are computed again whose results in ``store`` are by another code of the
+            experiment (its file, or one beside it that it imports). Their old results are dropped at once.
+            Results of runs that noted no code stay.
 
     Returns:
         How the cells of the experiment stand now, those of earlier runs included.
+
+    Warns:
+        UserWarning: results of several codes of the experiment stand beside each other.
 
     Raises:
         ValueError: before anything is computed or stored, if the experiment has no cells, the same cell
@@ -150,6 +160,10 @@ def run(
             "jax_enable_x64 must be False for an experiment that does not declare x64: ClassVar[bool] = "
             f"True, as {experiment.name}, got True: its cells would be of two precisions"
         )
+    require_flag("rerun_changed", rerun_changed)
+    code = _code.own(type(experiment))
+    if rerun_changed:
+        store.reopen(_code.changed(store.codes(cells), code))
     tried = store.pending(cells)
     progress.start(total=len(cells), done=len(cells) - len(tried))
     if tried:
@@ -163,14 +177,24 @@ def run(
         groups = _groups(experiment, cells, tried)
         crew = executor.start(experiment, options.memory_gb)
         try:
-            store.open_run(config, versions(), crew.device)
+            noted = {} if code is None else {CODE: code}
+            store.open_run(config, versions() | noted, crew.device)
             schedule = Schedule(
                 store, config_hash(experiment), tried, groups, options.cells_per_chunk, progress
             )
             schedule.run(crew)
         finally:
             crew.close()
-    return tally(store, cells)
+    found = tally(store, cells)
+    if changed := _code.changed(store.codes(cells), code):
+        warnings.warn(
+            f"{len(changed)} of {found.done} results of {experiment.name} are by another code: its file, "
+            "or one beside it that it imports, has changed since. If that matters, compute them again with "
+            "rerun_changed=True (--rerun-changed), or raise the version of the experiment",
+            UserWarning,
+            stacklevel=2,
+        )
+    return found
 
 
 def tally(store: Store, cells: Sequence[Cell]) -> Tally:

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 BOOKKEEPING = ("status", "seconds", "device", "traceback", "id")
 """Columns that every frame of a report has."""
-RESERVED = (*BOOKKEEPING, "attempts", "started", "finished", "configuration")
+CODE = "experiment code"
+"""Under which of its versions a run notes the hash of the experiment's file and of those that it imports."""
+RESERVED = (*BOOKKEEPING, "attempts", "started", "finished", "configuration", CODE)
 """Columns that ``results`` has besides; no setting and no result may be called like one of them."""
 
 

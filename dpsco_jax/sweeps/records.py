@@ -5,14 +5,18 @@ Cost: reads the whole store once.
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from dpsco_jax._checks import require, require_instance
 from dpsco_jax._extra import needs
-from dpsco_jax.sweeps.experiment import RESERVED
+from dpsco_jax.sweeps.experiment import CODE, RESERVED
 from dpsco_jax.sweeps.store import FILE_NAME, Store
 
 with needs("sweeps"):
     import pandas as pd
+
+
+_COLUMNS = {"configuration": "config_hash"}
 
 
 def results(path: str | Path) -> pd.DataFrame:
@@ -26,8 +30,9 @@ def results(path: str | Path) -> pd.DataFrame:
         axes), the results, the constants of the run as ``constant.NAME``, then ``status`` (``"ok"``,
         ``"nonfinite"`` or ``"failed"``), ``seconds`` (wall time of its chunk over its cells), ``device``,
         ``traceback`` (of a failed cell), ``id``, ``attempts``, ``started`` (its run, UTC), ``finished``
-        (the cell, UTC) and ``configuration``, which cells share that have name, version and constants in
-        common. What a cell does not have is missing in its row (NaN).
+        (the cell, UTC), ``configuration``, which cells share that have name, version and constants in
+        common, and ``experiment code``, a hash of the experiment's file and of what it imports from beside
+        it (missing where the run has noted none). What a cell does not have is missing in its row (NaN).
 
     Raises:
         ValueError: if ``path`` is neither a folder with a ``cells.sqlite`` nor such a file.
@@ -50,7 +55,11 @@ def results(path: str | Path) -> pd.DataFrame:
                 f"constant.{name}": value
                 for name, value in row["config"].get("constants", {}).items()
             }
-            | {name: row["config_hash" if name == "configuration" else name] for name in RESERVED}
+            | {name: _of(row, name) for name in RESERVED}
             for row in rows
         ]
     )
+
+
+def _of(row: dict[str, Any], name: str) -> Any:
+    return row["versions"].get(CODE) if name == CODE else row[_COLUMNS.get(name, name)]

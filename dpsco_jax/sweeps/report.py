@@ -21,10 +21,10 @@ from dpsco_jax._checks import (
     require_instances,
 )
 from dpsco_jax._extra import needs
-from dpsco_jax.sweeps import page
+from dpsco_jax.sweeps import _code, page
 from dpsco_jax.sweeps._collect import Shown, collecting, note
 from dpsco_jax.sweeps.cells import cells_of
-from dpsco_jax.sweeps.experiment import BOOKKEEPING, Experiment
+from dpsco_jax.sweeps.experiment import BOOKKEEPING, CODE, Experiment
 from dpsco_jax.sweeps.store import Store
 
 with needs("sweeps"):
@@ -152,16 +152,46 @@ def report(
     )
     for text, cells in failed.groupby("traceback"):
         console.print(f"{len(cells)} cells: {str(text).strip().splitlines()[-1]}", markup=False)
-    software = {tuple(sorted(row["versions"].items())) for row in store.rows(cells_of(experiment))}
+    rows = store.rows(cells_of(experiment))
+    software = {
+        tuple(sorted((name, of) for name, of in row["versions"].items() if name != CODE))
+        for row in rows
+    }
     if len(software) > 1:
         console.print(f"the cells come from {len(software)} different sets of library versions")
     finished = table[table["status"] != "failed"].drop(columns=[*BOOKKEEPING])
     with collecting() as collected:
+        _show_codes(experiment, rows, console)
         if not finished.empty:
             experiment.report(finished.reset_index(drop=True), folder)
     if html:
         page.write(experiment, store, folder, collected)
     console.print(f"written to {folder}", highlight=False)
+
+
+def _show_codes(
+    experiment: Experiment, rows: Sequence[Mapping[str, Any]], console: Console
+) -> None:
+    """Which codes of the experiment the results are by, unless all are by that of now."""
+    now = _code.own(type(experiment))
+    runs: dict[str | None, list[str]] = {}
+    for row in rows:
+        if row["status"] != "failed":
+            runs.setdefault(row["versions"].get(CODE), []).append(row["started"])
+    if now is None or {*runs} <= {now}:
+        return
+    names = {now: f"{now}, that of now", None: "unknown: noted by no run"}
+    show(
+        "WARNING: results are not all by the code of the experiment as it is now",
+        {
+            "code": [names.get(code, code) for code in runs],
+            "results": [str(len(started)) for started in runs.values()],
+            "from runs started": [f"{min(of)} to {max(of)}" for of in runs.values()],
+        },
+        console,
+    )
+    if any(code not in names for code in runs):
+        console.print("run with --rerun-changed computes those of other codes again")
 
 
 def output() -> Console:

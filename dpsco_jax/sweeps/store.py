@@ -28,9 +28,12 @@ from typing import Any, NamedTuple
 from dpsco_jax._checks import require_instance
 from dpsco_jax.sweeps import _database
 from dpsco_jax.sweeps.cells import Cell
+from dpsco_jax.sweeps.experiment import CODE
 
 FILE_NAME = "cells.sqlite"
 """What the database is called in the folder of its experiment."""
+
+_REOPENED = "The code of the experiment has changed since: to be computed again."
 
 
 class Outcome(NamedTuple):
@@ -102,6 +105,33 @@ class Store:
         """How the stored ones among these cells ended: ``ok``, ``nonfinite`` or ``failed``."""
         found = _database.look_up(self._db, "id, status", [cell.id for cell in cells])
         return [row["status"] for _, row in found if row]
+
+    def codes(self, cells: Iterable[Cell]) -> dict[str, str | None]:
+        """By which code of the experiment those of the cells that have a result were computed.
+
+        Returns:
+            By identity the hash that their run has noted, or ``None``: none did before there were hashes.
+        """
+        runs: dict[int, str | None] = {}
+        found = {}
+        for cell, row in _database.look_up(self._db, "id, status, run", [c.id for c in cells]):
+            if row is None or row["status"] == "failed":
+                continue
+            if row["run"] not in runs:
+                runs[row["run"]] = self._run_of(row["run"])["versions"].get(CODE)
+            found[cell] = runs[row["run"]]
+        return found
+
+    def reopen(self, ids: Iterable[str]) -> None:
+        """Takes the results of these cells away: they have failed, for another code, and are pending.
+
+        Should the run that computes them again be killed, nobody takes the old results for new ones.
+        """
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE cells SET status = 'failed', results = NULL, traceback = ? WHERE id = ?",
+                [(_REOPENED, cell) for cell in ids],
+            )
 
     def free(
         self, cells: Iterable[Cell], attempts: Mapping[str, int], limit: int | None = None

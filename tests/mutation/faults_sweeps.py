@@ -9,6 +9,7 @@ _ENGINE = ("tests/sweeps/test_engine.py",)
 _STORED = ("tests/sweeps/test_store.py",)
 _CREW = ("tests/sweeps/test_ray_crew.py",)
 _NAMES = ("tests/sweeps/test_code.py",)
+_CHANGED = ("tests/sweeps/test_changed_code.py",)
 
 FAULTS = (
     Fault("sweeps: chunks of a restart are cut anew", _SCHEDULE,
@@ -39,6 +40,14 @@ FAULTS = (
           "found = _comparable(versions())", _CREW),
     Fault("sweeps: a module that is missing is no difference", _CODE,
           'else "missing"', 'else _hash(Path(__file__))', _NAMES),
+    Fault("sweeps: what imported files import is no code", _CODE,
+          "                left.append(path)\n", "", _CHANGED),
+    Fault("sweeps: runs note no code", "sweeps/engine.py",
+          "versions() | noted", "versions()", _CHANGED),
+    Fault("sweeps: unknown codes are taken for changed", _CODE,
+          "of not in (None, now)", "of != now", _CHANGED),
+    Fault("sweeps: dropped results are results until they are computed again", _STORE,
+          "SET status = 'failed', results = NULL", "SET status = 'ok'", _CHANGED),
     Fault("sweeps: the cluster is shut down under those who wait", _WORKERS,
           "self._lock.wait_for(lambda: self._inside == 0, _SECONDS_TO_END)", "pass", _CREW),
     Fault("sweeps: whoever comes late still asks", _WORKERS,

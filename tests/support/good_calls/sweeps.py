@@ -97,6 +97,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "executor": kinds.OBJECT(None),
         "share": kinds.OBJECT(None),
         "known": kinds.OBJECT(None),
+        "rerun_changed": kinds.FLAG(False),
     },
     "sweeps.engine.tally": {
         **_STORE,

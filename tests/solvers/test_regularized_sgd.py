@@ -266,7 +266,7 @@ def test_the_theorem_s_number_of_steps_is_planned_where_it_can_be_counted():
     assert regularized_sgd.plan(problem, BUDGET).num_steps == 200
     with pytest.raises(ValueError, match="num_steps must be"):
         regularized_sgd.plan(
-            dataclasses.replace(problem, num_users=10**5), BUDGET, sampling="single"
+            dataclasses.replace(problem, num_users=10**5), Budget(2.0, 1e-6), sampling="single"
         )
     with pytest.raises(ValueError, match="distance must be"):
         regularized_sgd.plan(dataclasses.replace(problem, distance=None), BUDGET)

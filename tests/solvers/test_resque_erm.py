@@ -121,7 +121,7 @@ def test_the_levels_of_a_prox_are_those_of_their_seed(monkeypatch):
     # Without noise, which takes no time and is no plan.
     monkeypatch.setattr(resque_prox.shared, "calibrated", lambda drafted, calls_at: drafted)
     monkeypatch.setattr(_made_for, "_require_affordable", lambda plan: None)
-    settings = SIZES | {"num_users": 4096, "regularization": 5.0, "num_queries": 4}
+    settings = SIZES | {"num_users": 4096, "delta": 1e-4, "regularization": 5.0, "num_queries": 4}
     first, same, other = (
         planned(resque_prox.plan, ABSOLUTE, **settings, levels_seed=seed) for seed in (1, 1, 2)
     )

@@ -29,7 +29,8 @@ def _parts(batches=None):
         return ROW.plan().parts
     return planned(
         accelerated_phased_erm.plan, OBJECTIVE, num_users=180, items_per_user=ROW.items, dim=DIM,
-        num_phases=2, radius=0.5, epsilon=40.0, delta=1e-2, batch_size=list(batches),
+        num_phases=2, radius=0.5, epsilon=40.0, delta=1e-2,
+        allow_large_delta=True, batch_size=list(batches),
     ).parts  # fmt: skip
 
 

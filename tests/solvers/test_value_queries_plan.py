@@ -183,12 +183,14 @@ def test_printed_constants_are_refused_with_their_true_epsilon(asked, mode, epsi
 
 def test_printed_constants_that_happen_to_be_private_are_taken():
     asked = problem(num_users=400, dim=1)
-    plan = value_queries.plan(asked, Budget(0.5, 1e-2), constants="paper", risk="population")
+    budget = Budget(0.5, 1e-2, allow_large_delta=True)
+    plan = value_queries.plan(asked, budget, constants="paper", risk="population")
     assert plan.certificate().epsilon <= 0.5
     # √(2d/n) of T Theorem 3.6.9, and G_Δ is twice what it takes it for.
     assert float(plan.gdp) == pytest.approx(2 * math.sqrt(2 / 400), rel=1e-6)
     with pytest.raises(ValueError, match="delta"):
-        value_queries.plan(asked, Budget(0.5, 0.6), constants="paper", regularization=0.1)
+        budget = Budget(0.5, 0.6, allow_large_delta=True)
+        value_queries.plan(asked, budget, constants="paper", regularization=0.1)
 
 
 def test_parameters_are_those_of_the_theorems():

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from dpsco_jax import _keys, privacy, transforms
 from dpsco_jax.geometry import log_laplace
@@ -23,7 +22,6 @@ from tests.support import public
 SHARED = ("rbg", "unsafe_rbg")
 REFUSED = r"key must be one of threefry2x32 under jax.vmap, got \d+ of (unsafe_)?rbg"
 X = jnp.arange(3.0)
-ONE = PartitionSpec("lanes")
 
 
 def _noise(key):
@@ -46,15 +44,6 @@ def _slope(key):
     return jax.grad(lambda x: jnp.vdot(x, additive.gaussian(key, x, 2.0)))(X)
 
 
-def _on_a_device(function):
-    def run(keys):
-        mesh = jax.make_mesh((1,), ("lanes",))
-        placed = jax.device_put(keys, NamedSharding(mesh, ONE))
-        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=ONE, out_specs=ONE))(placed)
-
-    return run
-
-
 BATCHES = {
     "vmap": jax.vmap(_noise),
     "jit of vmap": jax.jit(jax.vmap(_noise)),
@@ -65,7 +54,6 @@ BATCHES = {
     "scan of vmap": lambda keys: jax.lax.map(jax.vmap(_noise), keys.reshape(2, 2)),
     "map of some at once": lambda keys: jax.lax.map(_noise, keys, batch_size=2),
     "vmap of grad": jax.vmap(_slope),
-    "vmap inside of shard_map": _on_a_device(jax.vmap(_noise)),
 }
 
 
@@ -110,8 +98,6 @@ def test_by_a_key_alone_everything_is_drawn_as_ever(impl):
             jax.jit(_noise)(keys[0]),
             jax.lax.map(_noise, keys)[0],
             _slope(keys[0]) - X,
-            jax.pmap(_noise)(keys)[0],
-            _on_a_device(lambda key: _noise(key[0])[None])(keys)[0],
             common[0],
             common[1] - 1,
             jax.jit(lambda key: jax.hessian(lambda x: _noise(key) @ x * x[0])(X)[0])(keys[0])

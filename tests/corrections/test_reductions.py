@@ -20,7 +20,7 @@ from tests.support import exact_solver
 from tests.support.planned import planned
 
 BALL = exact_solver.quadratic(domain=domains.ball(3.0))
-BUDGET = {"epsilon": 1.0, "delta": 1e-5, "distance": 2.0}
+BUDGET = {"epsilon": 1.0, "delta": 1e-5, "allow_large_delta": True, "distance": 2.0}
 
 
 def _certified(event):
@@ -166,6 +166,7 @@ def test_p6_how_far_out_gradients_are_taken():
         dim=dim,
         epsilon=epsilon,
         delta=delta,
+        allow_large_delta=True,
         distance=distance,
         constants="paper",
         num_steps=steps,

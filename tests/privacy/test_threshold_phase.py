@@ -460,10 +460,10 @@ def test_a_sweep_over_noise_is_compiled_once_and_right_in_every_lane():
         ({"batch_size": 3000}, r"batch_size must be an integer in \[2, 1500\], got 3000"),
         ({"num_steps": 0}, "num_steps must be an integer at least 1, got 0"),
         ({"population_size": 1499}, "batch_size must be an integer"),
-        ({"relation": "REPLACE_SPECIAL"}, "relation must be one of"),
+        ({"relation": "REPLACE_SPECIAL"}, "relation must be of type NeighboringRelation"),
         ({"relation": NeighboringRelation.ADD_OR_REMOVE_ONE}, "relation must be one of"),
         ({"test": "none"}, "test must be one of stream, fresh, got 'none'"),
-        ({"selection": None}, "selection must be one of weighted, bernoulli, got None"),
+        ({"selection": None}, "selection must be of type str, got None"),
     ],
 )
 def test_sizes_and_words_out_of_range_are_refused(change, message):

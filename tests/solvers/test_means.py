@@ -176,8 +176,8 @@ def test_the_stated_noise_of_clipped_sums_is_that_of_the_release(sampling, relat
         items = Example(jnp.zeros((USERS, ITEMS, dim)), jnp.zeros((USERS, ITEMS)))
         data = UserData(items, None)
         oracle, rows, release, _ = mean.open(jax.random.key(0), OBJECTIVE, data, start)
-        gradient = oracle(jax.random.key(1), start, rows).gradient
-        return release.update(gradient, release.init(start), start)[0]
+        found = oracle(jax.random.key(1), start, rows)
+        return release.update(found.gradient, release.init(start), start, **found.extra_args)[0]
 
     found = np.std(released(np.zeros(dim, np.float32)))
     np.testing.assert_allclose(found, mean.noise_stddev(dim), rtol=0.05)

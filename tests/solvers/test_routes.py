@@ -48,7 +48,7 @@ def test_expectations_are_in_order_and_bounds_come_last():
         by_name = {
             route.name: route.predicted_excess
             for route in routes.compare(
-                dataclasses.replace(SMOOTH, num_users=users), Budget(2.0, 1e-5)
+                dataclasses.replace(SMOOTH, num_users=users), Budget(2.0, 1e-6)
             ).routes
         }
         ratios.append(by_name["regularized"] / by_name["langevin"])

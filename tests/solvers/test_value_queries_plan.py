@@ -360,7 +360,7 @@ def test_softmax_is_rounded_by_no_more_than_is_said():
 
 
 def test_bad_requests_are_refused_by_name():
-    budget = Budget(1.0, 1e-2)
+    budget = Budget(1.0, 1e-2, allow_large_delta=True)
     ball = domains.ball(1.0)
     for match, asked, mode in (
         ("row_bound", problem(losses.geometric_median()), {"norm": 1.0}),

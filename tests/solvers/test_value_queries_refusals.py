@@ -124,7 +124,7 @@ def test_edits_of_what_is_static_cost_infinity():
     plan, on_ball = planned(losses.hinge(1.0)), planned(losses.hinge(1.0, domains.ball(1.0)))
     loss = jax.jit(lambda plan: plan.loss())
     for edited in (
-        dataclasses.replace(plan, sizes=plan.sizes._replace(label_bound=-1.0)),
+        dataclasses.replace(plan, sizes=plan.sizes._replace(label_bound=math.inf)),
         dataclasses.replace(on_ball, ball_bounds=None),
     ):
         assert edited.certificate().epsilon == math.inf

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import _effects, privacy, transforms
 from dpsco_jax.mechanisms import (
     additive,
     correlated_noise,
@@ -244,6 +244,11 @@ def _unchanged(tape: Tape, right: Any) -> Any:
     return lambda *args: True if tape.freeze else right(*args)
 
 
+def _effects_allowed(tape: Tape, right: Any) -> Any:
+    """Losses may not call back, and a tape does."""
+    return lambda name, program: None
+
+
 def _with_user(sample: Any, name: str, population: int, user: Any) -> Any:
     """The sample with the user in it: in the place of another, or one more where its size is random."""
     indices, size = sample.indices, sample.size
@@ -338,6 +343,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (alternating_sampler, "run", _sampler_run),
     (privacy, "charge", _charge),
     (_agreement, "_unchanged", _unchanged),
+    (_effects, "require_none", _effects_allowed),
     (sampling, "poisson", _sampler),
     (sampling, "without_replacement", _sampler),
     (sampling, "with_replacement", _sampler),

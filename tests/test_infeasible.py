@@ -67,7 +67,8 @@ def _accelerated(num_users=20):
 
 def _printed(epsilon=0.4):
     return planned(private_ac_sa.plan,
-        OBJECTIVE, num_users=100, dim=3, epsilon=epsilon, delta=1e-3, constants="paper", allow_large_delta=True,
+        OBJECTIVE, num_users=100, dim=3, epsilon=epsilon, delta=1e-3, constants="paper",
+        allow_large_delta=True,
         num_steps=20, batch_size=10, policy="direct",
     )  # fmt: skip
 

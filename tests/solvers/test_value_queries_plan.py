@@ -188,8 +188,8 @@ def test_printed_constants_that_happen_to_be_private_are_taken():
     assert plan.certificate().epsilon <= 0.5
     # √(2d/n) of T Theorem 3.6.9, and G_Δ is twice what it takes it for.
     assert float(plan.gdp) == pytest.approx(2 * math.sqrt(2 / 400), rel=1e-6)
+    budget = Budget(0.5, 0.6, allow_large_delta=True)
     with pytest.raises(ValueError, match="delta"):
-        budget = Budget(0.5, 0.6, allow_large_delta=True)
         value_queries.plan(asked, budget, constants="paper", regularization=0.1)
 
 

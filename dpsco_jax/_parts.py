@@ -40,10 +40,12 @@ def require_same_everywhere(name: str, tree: Any) -> None:
     traced = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.core.Tracer)]
     if not traced:
         return
-    varying = axes & frozenset().union(*map(_varies_over, traced))
-    # The number of a device varies if anything does. With several axes the values may have come from a
-    # ``shard_map`` around this one, and nothing here says whether that one kept track of its axis.
-    tracked = len(axes) == 1 and axes <= _varies_over(lax.axis_index(*axes))
+    varying = axes & frozenset().union(*(_varies_over(jax.typeof(leaf)) for leaf in traced))
+    # The number of a device varies if anything does: asked beside the program, which is not to hold it. With
+    # several axes the values may have come from a ``shard_map`` around this one, and nothing here says
+    # whether that one kept track of its axis.
+    number = jax.eval_shape(lambda: lax.axis_index(min(axes, key=str)))
+    tracked = len(axes) == 1 and axes <= _varies_over(number)
     if varying or not tracked:
         over = f"{'' if varying else 'may '}vary over the mesh axes {sorted(map(str, varying or axes))}"
         raise ValueError(
@@ -74,9 +76,10 @@ def _divided_by_hand() -> frozenset[Any]:
     return frozenset(name for name, kind in kinds if kind == AxisType.Manual) - own
 
 
-def _varies_over(value: Any) -> frozenset[Any]:
-    """The axes over which the type of a value says that it varies, or that it is a sum yet to be made."""
-    kind = jax.typeof(value)
+def _varies_over(kind: Any) -> frozenset[Any]:
+    """The axes over which a type says that values vary, or that they are sums yet to be made."""
     # Of later versions of JAX; before, the type had the axes as ``vma``.
     axes = getattr(kind, "manual_axis_type", None)
-    return getattr(kind, "vma", frozenset()) if axes is None else axes.varying | axes.unreduced
+    if axes is None:
+        return getattr(kind, "vma", None) or frozenset()
+    return axes.varying | axes.unreduced

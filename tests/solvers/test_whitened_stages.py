@@ -223,10 +223,14 @@ def test_a_step_ends_at_the_nearest_point_of_the_ball_in_the_coordinates(share, 
 )
 def test_sizes_that_a_run_cannot_have_are_refused_by_name(name, value):
     data = UserData(Example(jnp.zeros((FEW, 1, 1)), jnp.zeros((FEW, 1))), None)
-    # What no run of any plan could have is refused when it is edited.
-    with pytest.raises(ValueError, match=rf"{name} must be .*, got {value}"):
+
+    def run():
+        # What no run of any plan could have is refused here.
         edited = dataclasses.replace(_far_plan(), **{name: value})
         whitened_sgd.solve(jax.random.key(0), edited, FAR, data, jnp.zeros(1))
+
+    with pytest.raises(ValueError, match=rf"{name} must be .*, got {value}"):
+        run()
 
 
 def test_a_covariance_of_a_matrix_is_refused_in_an_edited_plan():

@@ -129,8 +129,8 @@ def test_edits_of_what_is_static_cost_infinity():
     ):
         assert edited.certificate().epsilon == math.inf
         assert float(privacy.epsilon(loss(edited), 1e-2)) == math.inf
-        # However short: nothing at all is proven.
-        assert dataclasses.replace(edited, num_steps=1.0).chain.cap == 1.0
+    # However short: nothing at all is proven.
+    assert dataclasses.replace(edited, num_steps=1.0).chain.cap == 1.0
 
 
 def test_sizes_that_float64_cannot_hold_are_named():

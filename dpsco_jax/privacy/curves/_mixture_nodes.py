@@ -77,8 +77,7 @@ def steps(
     # For c < 1 and q small Q has turned by then wherever it does so more than P.
     order_gone = (2.0 * centre - 1.0) * log_order < log_odds + 0.5 * turn * zero_of_p
     turns = (centre >= 1.0) | ~order_gone
-    # Where μ is zero or infinite there is nothing to turn.
-    share = xp.where(turns, turn / xp.where(turn > 0, zero_of_p, 1.0), 0.0)
+    share = xp.where(turns, turn / xp.where(zero_of_p > 0, zero_of_p, 1.0), 0.0)
     decay = settings.decay - _LOG_ROOM
     bent = 1.0 + share * excess
     height = xp.minimum(_HIGHEST, _ZERO_OF_P / zero_of_p)

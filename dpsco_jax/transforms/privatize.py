@@ -157,18 +157,24 @@ def privatize(
         # In full precision even where a schedule hands over a bfloat16 multiplier: the product has
         # to be the standard deviation that the ledger is charged for.
         sensitivity = jnp.asarray(bounded.sensitivity, float)
+        used: Any = jnp.asarray(multiplier, float)
+        paid: Any = False
+        if noise_correlation is not None:
+            # A later step of a stream is paid for, and has the noise for which its first one has paid.
+            paid = state.stream.step != 0
+            used = jnp.where(paid, state.stream.multiplier, used)
         # A sensitivity out of its range (traced) says nothing of the noise that it makes, nor does noise
         # that float32 cannot hold.
         valid = (sensitivity > 0) & jnp.isfinite(sensitivity)
-        valid &= drawable(jnp.asarray(multiplier, float) * sensitivity)
+        valid &= drawable(used * sensitivity)
         valid &= bounded.proven
         valid &= agreed
         charged, stream = privacy.unbounded_unless(valid, cost), state.stream
         if noise_correlation is None:
-            stddev = jnp.asarray(multiplier, float) * sensitivity
-            released = additive.gaussian(noise_key, statistic, stddev)
+            released = additive.gaussian(noise_key, statistic, used * sensitivity)
         else:
-            charged = jax.tree.map(lambda x: jnp.where(stream.step == 0, x, 0), charged)
+            # Only what is valid has been paid for: any other step costs infinity, the first or a later one.
+            charged = jax.tree.map(lambda x: jnp.where(paid & valid, 0, x), charged)
             released, stream = noise_correlation.add_noise(
                 noise_key, statistic, stream, multiplier, sensitivity
             )

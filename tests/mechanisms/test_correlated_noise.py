@@ -11,7 +11,7 @@ import optax
 import pytest
 import scipy.linalg
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import _sums, privacy, transforms
 from dpsco_jax.mechanisms import correlated_noise
 
 make = correlated_noise.banded_square_root
@@ -138,6 +138,60 @@ def test_the_multiplier_of_a_stream_is_that_of_its_beginning():
     np.testing.assert_allclose(spreads, [1, 1, 3, 3], rtol=0.03)
     rdp = privacy.privacy_spent(state).rdp
     np.testing.assert_allclose(rdp, privacy.ORDERS * (1 / 2 + 1 / (2 * 9)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrong_at", [None, 0, 1, 2])
+@pytest.mark.parametrize("wrong", ["bound", "checksum", "sensitivity"])
+def test_a_later_step_that_is_not_valid_costs_infinity(wrong, wrong_at):
+    """What is paid at the first step of a stream is the loss of the steps that keep to it."""
+
+    @jax.jit
+    def spent(steps):
+        def make(bound):
+            return transforms.privatize(
+                transforms.summed_contributions(bound, 5),
+                jax.random.key(0),
+                2.0,
+                noise_correlation=make_one,
+            )
+
+        state = make(1.0).init(jnp.zeros(2))
+        for step in steps:
+            chain = make(step["sensitivity"])
+            given = {"clipped_to": step["bound"], "checksum": step["checksum"]}
+            state = chain.update(total, state, **given)[1]
+        return privacy.privacy_spent(state).rdp
+
+    make_one, total = make(10, 10, 1), jnp.array([0.3, 0.4])
+    good = {"bound": 1.0, "sensitivity": 1.0, "checksum": _sums.checksum(total)}
+    bad = {"bound": 2.0, "sensitivity": 0.0, "checksum": good["checksum"] + 1}
+    steps = [dict(good) for _ in range(3)]
+    if wrong_at is None:
+        np.testing.assert_allclose(spent(steps), privacy.ORDERS / (2 * 2.0**2), rtol=1e-5)
+    else:
+        steps[wrong_at][wrong] = bad[wrong]
+        assert np.all(np.isinf(spent(steps)))
+
+
+def test_a_later_step_has_the_noise_of_the_first_whatever_the_schedule_says():
+    @jax.jit
+    def spent(first, second):
+        state, update = (), None
+        for multiplier in (first, second):
+            chain = transforms.privatize(
+                transforms.clipped_sum(1.0),
+                jax.random.key(0),
+                multiplier,
+                noise_correlation=make(4, 1),
+            )
+            state = state or chain.init(jnp.zeros(2))
+            update, state = chain.update(jnp.zeros((2, 2)), state)
+        return update, privacy.privacy_spent(state).rdp
+
+    noise, rdp = spent(2.0, 0.0)
+    np.testing.assert_array_equal(noise, spent(2.0, 2.0)[0])
+    np.testing.assert_allclose(rdp, privacy.ORDERS / (2 * 2.0**2), rtol=1e-5)
+    assert np.all(np.isinf(spent(0.0, 2.0)[1]))
 
 
 def test_one_pass_of_sgd_ends_nearer():

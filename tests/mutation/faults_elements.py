@@ -17,7 +17,7 @@ FAULTS = (
     Fault(
         "mixtures: steps as if posteriors did not turn",
         _NODES,
-        "share = xp.where(turns, turn / xp.where(zero_of_p > 0, zero_of_p, 1.0), 0.0)",
+        "share = xp.where(turns, turn / distance, 0.0)",
         "share = xp.where(turns, 0.0 * turn, 0.0)",
         _QUADRATURE,
     ),

@@ -77,10 +77,12 @@ def steps(
     # For c < 1 and q small Q has turned by then wherever it does so more than P.
     order_gone = (2.0 * centre - 1.0) * log_order < log_odds + 0.5 * turn * zero_of_p
     turns = (centre >= 1.0) | ~order_gone
-    share = xp.where(turns, turn / xp.where(zero_of_p > 0, zero_of_p, 1.0), 0.0)
+    # Zero where noise is so large that nothing turns.
+    distance = xp.where(zero_of_p > 0, zero_of_p, 1.0)
+    share = xp.where(turns, turn / distance, 0.0)
     decay = settings.decay - _LOG_ROOM
     bent = 1.0 + share * excess
-    height = xp.minimum(_HIGHEST, _ZERO_OF_P / zero_of_p)
+    height = xp.minimum(_HIGHEST, _ZERO_OF_P / distance)
     height = xp.minimum(height, xp.sqrt(2.0 * decay / bent))
     height = xp.where(turns, xp.minimum(height, _TURN / xp.maximum(turn, 1e-3)), height)
     half_square = 0.5 * height * height

@@ -105,9 +105,11 @@ class Plan(MadeFor):
         )
         k, mu, eta, steps, trials, escape = numbers
         good = self._runs(xp, numbers)
+        bounded = all(math.isfinite(size) for size in self.sizes)
+        sizes = self.sizes if bounded else _user_losses.Sizes(0.0, 0.0)
         found = certificate.certified(
             target(
-                *(self.setting, self.sizes, xp.where(good, k, 1.0), xp.where(good, mu, 1.0)),
+                *(self.setting, sizes, xp.where(good, k, 1.0), xp.where(good, mu, 1.0)),
                 self.ball_bounds or (1.0, 1.0),
             ),
             xp.where(good, eta, 1.0),
@@ -124,7 +126,7 @@ class Plan(MadeFor):
         convexity = self.setting.convexity(mu)
         good = (steps >= 1) & (steps == xp.floor(steps)) & (escape > 0) & (escape < 1) & (mu >= 0)
         good = good & (self.setting.set_name != "ball" or self.ball_bounds is not None)
-        good = good & (self.sizes.start_norm >= 0.0) & (self.sizes.label_bound >= 0.0)
+        good = good & all(0.0 <= size < math.inf for size in self.sizes)
         good = good & (trials >= steps) & (trials == xp.floor(trials)) & (trials <= _MOST)
         for value in (k, eta, convexity, k * convexity, eta * k * convexity):
             good = good & (value > 1e-30) & (value < 1e30)

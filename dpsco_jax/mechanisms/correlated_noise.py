@@ -21,6 +21,7 @@ whole run, since a stream that has been halted begins no other.
 Cost: one Gaussian draw a number and step; memory of b - 1 copies of the statistic.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _sums
-from dpsco_jax._checks import require, require_integer
+from dpsco_jax._checks import require, require_integer, require_real
 from dpsco_jax.mechanisms import additive
 
 
@@ -49,8 +50,12 @@ class NoiseStream(NamedTuple):
 class NoiseCorrelation(NamedTuple):
     """How the noise of a stream is correlated, and what a user can do to it. Made by ``banded_square_root``.
 
+    Coefficients of your own are looked at by ``stretch`` and whatever reads it, ``transforms.privatize`` too.
+
     Attributes:
-        taken_back: (1, d_1, ..., d_{b-1}): the noise of a step in terms of fresh noise.
+        taken_back: (1, d_1, ..., d_{b-1}): the noise of a step in terms of fresh noise. No d_j is
+            positive, and the first b coefficients of 1/(1 + d_1 x + ...) never rise: what ``stretch`` is
+            proven for.
         num_steps: T.
         max_participations: in how many steps of a stream a user takes part, at most.
         min_separation: how many steps two of them are apart, at least.
@@ -62,7 +67,12 @@ class NoiseCorrelation(NamedTuple):
     min_separation: int
 
     def stretch(self) -> float:
-        """S: how far C moves the stream, at most, for one user who moves each own step by one."""
+        """S: how far C moves the stream, at most, for one user who moves each own step by one.
+
+        Raises:
+            ValueError: an attribute is out of its range, so that another pattern could move it further.
+        """
+        self._require_proven()
         columns = np.zeros(self.num_steps)
         response = _inverse(self.taken_back, self.num_steps)
         last = min(self.max_participations * self.min_separation, self.num_steps)
@@ -70,11 +80,33 @@ class NoiseCorrelation(NamedTuple):
             columns[first:] += response[: self.num_steps - first]
         return float(np.linalg.norm(columns) * (1 + 1e-15 * self.num_steps))
 
+    def _require_proven(self) -> None:
+        """``ValueError`` unless the worst pattern of participations is the one that ``stretch`` adds up."""
+        steps = require_integer("num_steps", self.num_steps, 1)
+        require_integer("max_participations", self.max_participations, 1, steps)
+        require_integer("min_separation", self.min_separation, 1, steps)
+        wanted = "a tuple of 1 and of finite numbers of at most 0"
+        require(isinstance(self.taken_back, tuple), "taken_back", self.taken_back, wanted)
+        for number in self.taken_back:
+            require_real("taken_back", number, -math.inf)
+        first, *others = self.taken_back or (0.0,)
+        good = first == 1 and all(number <= 0 for number in others)
+        require(good, "taken_back", self.taken_back, wanted)
+        # As far as they are given: those after them fall if these do.
+        response = _inverse(self.taken_back, len(self.taken_back))
+        wanted = "such that the coefficients of 1/(1 + d_1 x + ...) never rise"
+        require(np.all(np.diff(response) <= 0), "taken_back", self.taken_back, wanted)
+
     def prefix_stddev(self) -> np.ndarray:
-        """Standard deviation of the noise in the sums of the first 1, 2, ... steps, in units of σΔ."""
+        """Standard deviation of the noise in the sums of the first 1, 2, ... steps, in units of σΔ.
+
+        Raises:
+            ValueError: as for ``stretch``.
+        """
+        stretch = self.stretch()
         padded = np.zeros(self.num_steps)
         padded[: len(self.taken_back)] = self.taken_back[: self.num_steps]
-        return self.stretch() * np.sqrt(np.cumsum(np.cumsum(padded) ** 2))
+        return stretch * np.sqrt(np.cumsum(np.cumsum(padded) ** 2))
 
     def init(self, like: Any) -> NoiseStream:
         """The beginning of a stream of statistics with the shapes of ``like``."""
@@ -102,6 +134,9 @@ class NoiseCorrelation(NamedTuple):
             stream: where the stream stands.
             noise_multiplier: σ of the stream; read at its first step.
             sensitivity: Δ of this step.
+
+        Raises:
+            ValueError: as for ``stretch``, or the statistic has other shapes.
         """
         first = stream.step == 0
         multiplier = jnp.where(first, jnp.asarray(noise_multiplier, float), stream.multiplier)

@@ -109,7 +109,8 @@ def privatize(
 
     Raises:
         ValueError: ``aggregate`` is no ``Aggregate``, ``noise_multiplier`` is not positive, ``key`` is
-            not a typed key, ``noise_correlation`` is no ``NoiseCorrelation``, ``sampling`` is no scheme, has
+            not a typed key, ``noise_correlation`` is no ``NoiseCorrelation`` or one without a proof (its
+            ``stretch``), ``sampling`` is no scheme, has
             no curve under ``aggregate.relation``, needs of the aggregate what is not proven of it, or is
             random although noise is correlated.
     """
@@ -119,6 +120,7 @@ def privatize(
     require(isinstance(sampling, _SCHEMES), "sampling", sampling, "a sampling scheme of privacy")
     if noise_correlation is not None:
         require_instance("noise_correlation", noise_correlation, NoiseCorrelation)
+        noise_correlation.stretch()  # One that is not proven is refused here, not at the first update.
         require(
             isinstance(sampling, FullBatch),
             "sampling",

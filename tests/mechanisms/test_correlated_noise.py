@@ -73,6 +73,65 @@ def test_no_participation_stretches_more(bands, times, apart):
     assert correlation.stretch() == pytest.approx(worst, rel=1e-9)
 
 
+@pytest.mark.parametrize("taken_back", [(1.0, -1.0), (1.0, -0.3, -0.2), (1.0, 0.0, -0.5), (1,)])
+def test_coefficients_of_ones_own_are_stretched_as_their_matrix_says(taken_back):
+    for times, apart in [(1, 7), (2, 3), (7, 1)]:
+        correlation = correlated_noise.NoiseCorrelation(taken_back, 7, times, apart)
+        stretched = matrices(correlation)[1]
+        worst = max(
+            np.linalg.norm(stretched[:, steps].sum(axis=1))
+            for count in range(1, times + 1)
+            for steps in itertools.combinations(range(7), count)
+            if np.all(np.diff(steps) >= apart)
+        )
+        if np.all(np.diff(stretched[:, 0]) <= 0):
+            assert correlation.stretch() == pytest.approx(worst, rel=1e-9)
+        else:
+            with pytest.raises(ValueError, match="taken_back must be such that"):
+                correlation.stretch()
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        # Moves of alternating signs are stretched to 14.28, where the sum of the columns has length 2.
+        ({"taken_back": (1.0, 1.0)}, "taken_back must be a tuple of 1 and"),
+        ({"taken_back": (1.0, -0.5, 1e-9)}, "taken_back"),
+        ({"taken_back": (1.0, -1.5)}, "taken_back must be such that"),
+        ({"taken_back": (1.0, -0.5, -0.8)}, "taken_back must be such that"),
+        ({"taken_back": (2.0, -0.5)}, "taken_back"),
+        ({"taken_back": (-1.0,)}, "taken_back"),
+        ({"taken_back": (1.0, math.nan)}, "taken_back"),
+        ({"taken_back": (1.0, -math.inf)}, "taken_back"),
+        ({"taken_back": ()}, "taken_back"),
+        ({"taken_back": 1.0}, "taken_back"),
+        ({"taken_back": ("1",)}, "taken_back"),
+        ({"num_steps": 0}, "num_steps"),
+        ({"num_steps": 8.0}, "num_steps"),
+        ({"max_participations": 0}, "max_participations"),
+        ({"max_participations": 9}, "max_participations"),
+        ({"min_separation": 0}, "min_separation"),
+        ({"min_separation": -1}, "min_separation"),
+        ({"min_separation": None}, "min_separation"),
+    ],
+)
+def test_a_correlation_without_a_proof_is_refused(changed, named):
+    bad = make(8, 2, 1)._replace(**changed)
+    uses = [
+        bad.stretch,
+        bad.prefix_stddev,
+        lambda: transforms.privatize(
+            transforms.clipped_sum(1.0), jax.random.key(0), 1.0, noise_correlation=bad
+        ),
+        lambda: bad.add_noise(
+            jax.random.key(0), jnp.zeros(2), make(8, 2, 1).init(jnp.zeros(2)), 1, 1
+        ),
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match=named):
+            use()
+
+
 @pytest.mark.parametrize("bands", [1, 2, 5, 20])
 def test_everybody_in_every_step_is_served_best_by_independent_noise(bands):
     """On the sum of all steps: S·‖D'1‖ ≥ T, with equality for independent noise."""

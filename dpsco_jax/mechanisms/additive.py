@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _sums, privacy
+from dpsco_jax import _released, _sums, privacy
 from dpsco_jax._checks import (
     require,
     require_key,
@@ -149,4 +149,4 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
         return (leaf.astype(dtype) + noise).astype(leaf.dtype)
 
     noised_leaves = [noised(leaf, k) for leaf, k in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(treedef, noised_leaves)
+    return _released.without_derivatives(jax.tree.unflatten(treedef, noised_leaves))

@@ -14,8 +14,29 @@ _COORDINATES = (f"{_IN_BATCHES}::test_coordinates_of_one_mean_are_drawn_each_by_
 _OWN = (f"{_IN_BATCHES}::test_batches_of_our_own_are_taken_in_turn",)
 _CELLS = (f"{_IN_BATCHES}::test_cells_of_a_sweep_have_draws_of_their_own_whatever_the_default_is",)
 _OF_STATES = ("tests/transforms/test_privatize.py",)
+_DERIVATIVES = "tests/test_released.py"
+_OF_DERIVATIVES = (_DERIVATIVES,)
+_OF_DRAWS = (f"{_DERIVATIVES}::test_a_draw_that_is_released_has_no_derivatives",)
+_SAMPLING = "solvers/sampling/"
 
 FAULTS = (
+    Fault("derivatives of releases: none is refused", "_released.py",
+          "return jax.tree.map(_as_it_is, tree)", "return tree", _OF_DERIVATIVES),
+    Fault("derivatives of releases: additive noise has them", "mechanisms/additive.py",
+          "return _released.without_derivatives(jax.tree.unflatten(treedef, noised_leaves))",
+          "return jax.tree.unflatten(treedef, noised_leaves)", _OF_DERIVATIVES),
+    Fault("derivatives of releases: a chain that alternates has them", f"{_SAMPLING}alternating_sampler.py",
+          "state = _released.without_derivatives(state)", "pass", _OF_DRAWS),
+    Fault("derivatives of releases: attempts at a Gaussian have them", f"{_SAMPLING}restricted_gaussian.py",
+          "return _released.without_derivatives(Drawn(*jax.lax.while_loop(pending, once, none)))",
+          "return Drawn(*jax.lax.while_loop(pending, once, none))", _OF_DRAWS),
+    Fault("derivatives of releases: rejection from the target has them", f"{_SAMPLING}target_rejection.py",
+          "Drawn(_released.without_derivatives(drawn)", "Drawn(drawn", _OF_DRAWS),
+    Fault("derivatives of releases: a draw of the dual has them", f"{_SAMPLING}llt_sampler.py",
+          'return _released.without_derivatives(psi.draw(key, float64_vector("point", point)))',
+          'return psi.draw(key, float64_vector("point", point))', _OF_DRAWS),
+    Fault("derivatives of releases: a draw of the primal has them", f"{_SAMPLING}llt_sampler.py",
+          "return _released.without_derivatives(found)", "return found", _OF_DRAWS),
     Fault("keys in batches: those of XLA's generator are taken to draw apart", "_keys.py",
           '_EACH_ITS_OWN = ("threefry2x32"', '_EACH_ITS_OWN = ("rbg", "threefry2x32"', _OF_KEYS),
     Fault("keys of records: losses in batches of users are not looked at", _RECORDS,

@@ -42,7 +42,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from dpsco_jax import _checks, _keys
+from dpsco_jax import _checks, _keys, _released
 from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
 
 __all__ = ["Draw", "Oracle", "run"]
@@ -143,6 +143,7 @@ def run(
     else:
         end = jax.lax.while_loop(pending, lambda carry: trip(carry[2], carry), start)
     state, accepted, trips = end
+    state = _released.without_derivatives(state)
     return Draw(oracle.point(state), accepted, trips, state)
 
 

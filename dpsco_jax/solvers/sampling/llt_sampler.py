@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _checks, _keys
+from dpsco_jax import _checks, _keys, _released
 from dpsco_jax.geometry import _powers
 from dpsco_jax.solvers.sampling import alternating_sampler, rejection_oracle
 from dpsco_jax.solvers.sampling._llt_families import family as family_of
@@ -85,7 +85,7 @@ def dual_draw(key: jax.Array, psi: Transform, point: Float[Array, " dim"]) -> Fl
     key = _keys.alone(key)
     _checks.require_instance("psi", psi, Transform)
     require_x64("llt_sampler")
-    return psi.draw(key, float64_vector("point", point))
+    return _released.without_derivatives(psi.draw(key, float64_vector("point", point)))
 
 
 def primal_draw(
@@ -115,7 +115,8 @@ def primal_draw(
     num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     tilt = float64_vector("tilt", tilt)
     family = family_of(psi, power, radius, num_attempts, NEWTON_STEPS, False)
-    return family.attempts(key, family.prepare(tilt, jnp.zeros_like(tilt)))
+    found = family.attempts(key, family.prepare(tilt, jnp.zeros_like(tilt)))
+    return _released.without_derivatives(found)
 
 
 def start_draw(

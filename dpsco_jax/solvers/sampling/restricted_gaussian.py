@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from dpsco_jax import _checks, _keys
+from dpsco_jax import _checks, _keys, _released
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._truncated_normal import tail_depth, truncated_normal
@@ -271,7 +271,7 @@ def draw(
         return x, counts, carry[2] + 1
 
     none = (y, jnp.array(False), jnp.zeros((), jnp.int32))
-    return Drawn(*jax.lax.while_loop(pending, once, none))
+    return _released.without_derivatives(Drawn(*jax.lax.while_loop(pending, once, none)))
 
 
 def _quadratic(step_size: ArrayLike, convexity: ArrayLike, center: Any) -> tuple[Any, Any, Any]:

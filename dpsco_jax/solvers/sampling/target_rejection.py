@@ -43,7 +43,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _checks, _keys
+from dpsco_jax import _checks, _keys, _released
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._rows import on_grid, power_below
@@ -203,4 +203,5 @@ def draw(
     offset, accepted, trials = jax.lax.while_loop(pending, once, none)
     # The last digits of the sum would be those of the offset, and tell of the anchor.
     base = on_grid(anchor, unit)
-    return Drawn(center + (base + on_grid((anchor - base) + offset, unit)), accepted, trials)
+    drawn = center + (base + on_grid((anchor - base) + offset, unit))
+    return Drawn(_released.without_derivatives(drawn), accepted, trials)

@@ -145,7 +145,8 @@ def _ends(
     w = last * pair.mu
     below = xp.square(last + 0.5 * pair.mu)
     beyond = own * w + pair.log_q - 0.5 * below + _log_posterior(xp, pair, last)[0]
-    excess = value + xp.log(-xp.expm1(-value))
+    grown = -xp.expm1(-value)
+    excess = xp.where(grown > 0, value + xp.log(xp.where(grown > 0, grown, 1.0)), -xp.inf)
     falls = last >= xp.maximum(own - pair.c + 0.5, own - 0.5) * pair.mu
     return falls & (beyond + settings.decay <= excess)
 

@@ -33,7 +33,13 @@ _RAW = ("value", "grad", "value_fn", "loss")
 _ROUNDED = np.float32(1.0 + 2.0**-23)
 
 
-def agreed(aggregate: Aggregate, sampling: Any, updates: Any, extra_args: dict[str, Any]) -> Any:
+def agreed(
+    aggregate: Aggregate,
+    sampling: Any,
+    updates: Any,
+    extra_args: dict[str, Any],
+    participations: bool = False,
+) -> Any:
     """Whether the updates are what the loss of a release was formed for, as far as anybody has said.
 
     Args:
@@ -43,6 +49,8 @@ def agreed(aggregate: Aggregate, sampling: Any, updates: Any, extra_args: dict[s
         extra_args: of its ``update``. Read are ``clipped_to`` (the norm to which every user's share of a sum
             was clipped), ``draw`` (how users were drawn) and ``checksum`` (of the sum); the last two only
             where they are given.
+        participations: whether the loss counts in how many steps a user takes part, known beforehand, so that
+            it bounds no draw.
 
     Returns:
         Booleans, for what is traced.
@@ -55,6 +63,9 @@ def agreed(aggregate: Aggregate, sampling: Any, updates: Any, extra_args: dict[s
     good: Any = True
     if aggregate.clipped_to is not None:
         good = _within_bound(aggregate.clipped_to, extra_args.get("clipped_to"))
+    if participations:
+        wanted = "absent with noise_correlation: whoever is drawn may take part in more steps than it says"
+        require(extra_args.get("draw") is None, "draw", described(extra_args.get("draw")), wanted)
     good &= covered(sampling, extra_args, aggregate.relation)
     if aggregate.clipped_to is not None and extra_args.get("checksum") is not None:
         good &= _unchanged(updates, extra_args["checksum"])

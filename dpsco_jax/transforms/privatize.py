@@ -105,7 +105,8 @@ def privatize(
             ``banded_square_root(...)`` of ``mechanisms.correlated_noise``. One release of
             ``noise_multiplier`` then pays for the whole stream of ``num_steps`` updates, at the first
             of them, and the noise of each is larger; a new stream begins after them. A schedule of
-            the multiplier is read at the beginning of a stream.
+            the multiplier is read at the beginning of a stream. An update with a ``draw`` of an oracle is
+            refused: who takes part in which step may not be drawn.
 
     Raises:
         ValueError: ``aggregate`` is no ``Aggregate``, ``noise_multiplier`` is not positive, ``key`` is
@@ -151,7 +152,8 @@ def privatize(
         bounded, scheme, multiplier, cost = _spread.here(
             (aggregate, sampling, noise_multiplier, loss)
         )
-        agreed = _agreement.agreed(bounded, scheme, updates, extra_args)
+        counted = noise_correlation is not None
+        agreed = _agreement.agreed(bounded, scheme, updates, extra_args, counted)
         next_key, noise_key = jax.random.split(state.key)
         # In two parts where the aggregate has them: one float would be rounded before the noise is on it.
         extra_args["in_parts"] = True

@@ -59,6 +59,8 @@ FAULTS = (
           _COMPARED),
     Fault("compared: a release does not ask", "transforms/privatize.py",
           "        valid &= agreed\n", "", _COMPARED),
+    Fault("compared: correlated noise covers draws", "transforms/privatize.py",
+          "counted = noise_correlation is not None", "counted = False", _COMPARED),
     Fault("compared: raw losses reach the stages behind", _AGREEMENT,
           '_RAW = ("value", "grad", "value_fn", "loss")', "_RAW = ()", (*_COMPARED, *_CHAIN)),
     Fault("private chain: a stage sees all users", _PRIVATE,

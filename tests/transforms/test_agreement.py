@@ -11,6 +11,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _sums, privacy, transforms
 from dpsco_jax.geometry import domains
+from dpsco_jax.mechanisms import correlated_noise
 from dpsco_jax.oracles import ghost, gradients, sampling
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -110,6 +111,23 @@ def test_what_does_not_agree_is_refused(oracle, chain, name):
 )
 def test_draws_that_are_covered(draw, scheme, relation):
     assert np.isfinite(_spent(_oracle(draw=draw), _chain(scheme=scheme, relation=relation)))
+
+
+@pytest.mark.parametrize("draw", ["poisson", "fixed", "again", "everybody"])
+@pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE])
+def test_correlated_noise_counts_participations_and_covers_no_draw(draw, relation):
+    """A user with one participation in a hundred steps was drawn in fifty of them."""
+    release = transforms.privatize(
+        transforms.summed_contributions(1.0, 5, relation),
+        jax.random.key(1),
+        2.0,
+        noise_correlation=correlated_noise.banded_square_root(100, 1),
+    )
+    if draw == "everybody":
+        assert np.isfinite(_spent(_oracle(draw=draw), release))
+    else:
+        with pytest.raises(ValueError, match="draw must be absent with noise_correlation"):
+            _spent(_oracle(draw=draw), release)
 
 
 def test_rows_say_how_they_were_drawn():

@@ -9,7 +9,7 @@ Two things change on the way from NumPy to JAX without a word. The mask of a mas
 been converted.
 
 Formal guarantee: none by itself. ``require_one_order`` raises on the order of rows, and shows no entry of an
-index. ``require_held`` and ``plain`` raise on masked arrays by their type;
+index. ``require_held``, ``plain`` and ``listed`` raise on masked arrays by their type;
 ``require_held`` raises on a value too, of which it shows nothing: whoever may not learn that there is one
 hands over arrays of 32 bits. ``inside`` and ``floats_of`` never raise.
 
@@ -66,6 +66,35 @@ def plain(name: str, values: Any) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         require_undisclosed(False, name, "an array")
         raise
+
+
+def listed(name: str, values: Any) -> np.ndarray:
+    """As ``plain``, but of a list each entry stays what it is, in an array of objects.
+
+    NumPy looks for a type that all entries have: next to a text NaN becomes "nan" and 1 becomes "1", next to
+    a float, or one beyond 2^63 next to a negative one, integers are rounded to 53 bits, and texts lose zeros
+    at their ends. What one person's entry is would depend on other people's, and two could become one.
+
+    Args:
+        name: of the argument.
+        values: an array, or what NumPy makes one of.
+
+    Raises:
+        ValueError: if the array is masked, or one in a list is, or rows have different lengths.
+    """
+    if not isinstance(values, list | tuple):
+        return plain(name, values)
+    require_unmasked(name, values)
+    try:
+        found = np.array(values, object)
+        deep = any(isinstance(x, list | tuple) or getattr(x, "ndim", 0) for x in found.flat)
+    except ValueError:  # arrays of different shapes
+        deep = True
+    require_undisclosed(not deep, name, "of rows of one length")
+    for place, entry in enumerate(found.flat):
+        if not isinstance(entry, np.generic) and hasattr(entry, "ndim"):  # a number of JAX
+            found.flat[place] = np.asarray(entry)[()]
+    return found
 
 
 def require_held(name: str, tree: Any) -> None:

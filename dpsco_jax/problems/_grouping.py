@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from dpsco_jax._checks import require, require_undisclosed
-from dpsco_jax._given import plain, require_held
+from dpsco_jax._given import listed, require_held
 from dpsco_jax._shown import described
 from dpsco_jax.problems._columns import is_missing
 
@@ -44,11 +44,15 @@ def checked_users(users: Any) -> np.ndarray:
     Raises:
         ValueError: if they are not in one dimension, cannot be sorted, are masked, or one is missing.
     """
-    users = plain("users", users)
+    users = listed("users", users)
+    if users.dtype.kind == "T":  # of NumPy's texts of any length not even NaN differs from itself
+        users = users.astype(object)
     require(users.ndim == 1, "users", users.shape, "an array of one dimension, [rows]")
     if users.dtype.kind == "O":
         absent = np.fromiter(map(_is_absent, users), bool, len(users))
         sortable = len({_family(user) for user in users[~absent]}) <= 1
+        # Numbers of NumPy are rounded to a common type before they are compared.
+        users = np.array([*map(_plain, users), None], object)[:-1]
         require_undisclosed(
             sortable, "users", "all numbers, or all of one other type that can be sorted"
         )
@@ -178,4 +182,14 @@ def shuffled(seed: Sequence[int], num_users: int) -> np.ndarray:
 
 
 def _family(user: Any) -> Any:
-    return "number" if isinstance(user, int | float | np.number) else type(user)
+    """What identifiers have to have in common: nothing tells 1 from True, or spans of two units apart."""
+    if isinstance(user, np.datetime64 | np.timedelta64):
+        return user.dtype
+    if isinstance(user, bool | np.bool_):
+        return bool
+    kinds = (int | float | np.number, str, bytes)
+    return next((kind for kind in kinds if isinstance(user, kind)), type(user))
+
+
+def _plain(user: Any) -> Any:
+    return user.item() if isinstance(user, np.generic) else user

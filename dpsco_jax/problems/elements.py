@@ -292,6 +292,8 @@ def _members(users: np.ndarray, members: Any) -> tuple[int, np.ndarray]:
     listed = checked_users(members)
     everyone = identified(listed)[0]
     require(len(everyone) == len(listed), "members", described(listed), "different users")
-    known = set(identifiers.tolist()) <= set(everyone.tolist())
-    require_undisclosed(known, "users", "among members")
-    return len(everyone), np.searchsorted(everyone, identifiers)[position]
+    # By Python's numbers: NumPy's of two integer types may meet in float64, where several are one.
+    places = {member: place for place, member in enumerate(everyone.tolist())}
+    among = np.array([places.get(user, -1) for user in identifiers.tolist()], np.int64)
+    require_undisclosed(among >= 0, "users", "among members")
+    return len(everyone), among[position]

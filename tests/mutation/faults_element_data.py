@@ -17,7 +17,7 @@ FAULTS = (
     Fault(
         "elements: members without rows are lost",
         "problems/elements.py",
-        "    return len(everyone), np.searchsorted(everyone, identifiers)[position]",
+        "    return len(everyone), among[position]",
         "    return len(identifiers), position",
         _ELEMENTS,
     ),

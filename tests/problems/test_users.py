@@ -323,3 +323,63 @@ def test_rows_of_any_real_dtype(kind):
     rows = np.asarray([1, 0, 1]).astype(kind)
     data = tables.from_rows(jax.random.key(0), [0, 0, 1], rows, 2, order="sorted")
     np.testing.assert_array_equal(np.asarray(data.items, np.float32), [[1, 0], [1, 0]])
+
+
+APART = {
+    "a text and a missing number": ["nan", float("nan")],
+    "numbers beyond 2^63 and below 0": [2**63 + 1, 2**63 + 2, -1],
+    "numbers beyond 2^53 and a float": [2**53 + 1, 2**53, 0.5],
+    "numbers of NumPy": [np.int64(2**53 + 1), np.float64(2**53)],
+    "texts that end in zeros": ["a", "a\0"],
+}
+
+
+@pytest.mark.parametrize("who", APART.values(), ids=APART)
+@pytest.mark.parametrize("door", [tables, elements], ids=["tables", "elements"])
+def test_people_in_a_list_are_no_one_elses_for_the_company_they_are_in(door, who):
+    def users(who):
+        rows = np.ones(len(who), np.float32)
+        if door is tables:
+            return tables.from_rows(jax.random.key(0), who, rows, 1).mask.shape[0]
+        given = [np.zeros(len(who), int), rows, 1, 1]
+        listed = elements.from_rows(jax.random.key(0), who, *given, members=who).mask.shape[0]
+        assert listed == elements.from_rows(jax.random.key(0), who, *given).mask.shape[0]
+        return listed
+
+    if any(user != user for user in who):
+        with pytest.raises(ValueError, match="users must be present"):
+            users(who)
+    else:
+        assert users(who) == len(who)
+
+
+@pytest.mark.parametrize(
+    "who", [[1, "1"], ["True", True], [1, True], [np.datetime64(1, "ns"), np.datetime64(1, "us")]]
+)
+def test_people_of_several_kinds_are_refused(who):
+    with pytest.raises(ValueError, match=r"users must be .*not shown"):
+        tables.from_rows(jax.random.key(0), who, np.ones(2, np.float32), 1)
+
+
+@pytest.mark.parametrize("missing", [float("nan"), None])
+def test_missing_texts_of_any_length_are_missing_users(missing):
+    who = np.array(["a", missing], np.dtypes.StringDType(na_object=missing))
+    with pytest.raises(ValueError, match="users must be present"):
+        tables.from_rows(jax.random.key(0), who, np.ones(2, np.float32), 1)
+    whole = np.array(["a", "b", "a"], np.dtypes.StringDType(na_object=missing))
+    data = tables.from_rows(jax.random.key(0), whole, np.ones(3, np.float32), 2, order="sorted")
+    np.testing.assert_array_equal(data.mask, [[True, True], [True, False]])
+
+
+def test_missing_members_are_refused():
+    rows = np.ones(1, np.float32)
+    with pytest.raises(ValueError, match="users must be present"):
+        elements.from_rows(jax.random.key(0), ["a"], [0], rows, 1, 1, members=["a", float("nan")])
+
+
+def test_members_are_compared_with_users_by_value_whatever_integers_hold_them():
+    who, many = np.array([2**53 + 1, 2**53 + 1]), np.array([2**53, 2**53 + 1], np.uint64)
+    rows = np.ones(2, np.float32)
+    given = [jax.random.key(0), who, np.zeros(2, int), rows, 1, 2]
+    data = elements.from_rows(*given, members=many, order="sorted")
+    np.testing.assert_array_equal(data.mask, [[[False, False]], [[True, True]]])

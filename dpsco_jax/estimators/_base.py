@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-import pandas as pd
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -31,7 +30,7 @@ from dpsco_jax._checks import (
     require_real,
     require_undisclosed,
 )
-from dpsco_jax._given import require_one_order
+from dpsco_jax._given import plain, require_one_order
 from dpsco_jax.estimators import _declared, _files, _frames, _intervals, _keys, _reporting, _solving
 from dpsco_jax.estimators._declared import LABEL, USER
 from dpsco_jax.estimators.report import Report
@@ -113,7 +112,8 @@ class PrivateEstimator(BaseEstimator):
 
         rows_key, run_key = jax.random.split(key)
         table = frame.copy(deep=False)
-        table[LABEL], table[USER] = labels, users
+        for name, values in ((LABEL, labels), (USER, users)):
+            table[name] = _frames.series_of(values).set_axis(table.index)
         made = tables.from_frame(rows_key, table, USER, columns, LABEL, slots, **declaration)
         records = jax.tree.leaves(made.data.items)[0].shape[0]
         if records < 2:
@@ -227,9 +227,11 @@ class PrivateEstimator(BaseEstimator):
         """
         require_one_order(X=X, y=y, sample_weight=weights)
         found = self._predicted(X)
-        labels = pd.Series(self._labels(y, len(found)), name=LABEL)
+        labels = _frames.series_of(self._labels(y, len(found)), LABEL)
         truth, known = self._truth(labels)
         if weights is not None:
+            masked = isinstance(weights, np.ma.MaskedArray)
+            weights = weights if masked else plain("sample_weight", weights)
             weights = _frames.column_of("sample_weight", weights, len(found))
             require(weights.dtype.kind in "biuf", "sample_weight", weights.dtype, "real numbers")
             good = np.isfinite(weights) & (weights >= 0)

@@ -18,7 +18,9 @@ import pandas as pd
 from sklearn.utils.validation import column_or_1d
 
 from dpsco_jax._checks import require, require_undisclosed, require_unmasked
+from dpsco_jax._given import listed
 from dpsco_jax._shown import Words
+from dpsco_jax.problems._columns import is_missing
 
 
 def frame_of(X: Any) -> tuple[pd.DataFrame, bool]:
@@ -37,9 +39,9 @@ def frame_of(X: Any) -> tuple[pd.DataFrame, bool]:
     elif _is_polars(X, "LazyFrame"):
         require(False, "X", Words("a LazyFrame"), "a frame that is there: collect it first")
     elif hasattr(X, "tocsr"):
-        frame, named = pd.DataFrame(_table(X.toarray())), False
+        frame, named = _framed(_table(X.toarray())), False
     else:
-        frame, named = pd.DataFrame(_table(X)), False
+        frame, named = _framed(_table(X)), False
     levels = frame.columns.nlevels
     require(levels == 1, "X", Words(f"columns of {levels} levels"), "a frame with plain names")
     for size, what in zip(frame.shape, ("sample", "feature"), strict=True):
@@ -75,9 +77,10 @@ def numbers_of(name: str, objects: np.ndarray) -> np.ndarray:
         ValueError: if an entry is a text that is no number, or is complex or too large.
         TypeError: if it is another object.
     """
-    good = not any(isinstance(entry, np.complexfloating) for entry in objects)
+    good = not any(isinstance(entry, complex | np.complexfloating) for entry in objects)
+    missing = np.fromiter(map(is_missing, objects), bool, len(objects))
     try:
-        found = np.where(pd.isna(objects), np.nan, objects).astype(np.float64) if good else objects
+        found = np.where(missing, np.nan, objects).astype(np.float64) if good else objects
     except (ValueError, OverflowError):
         good = False
     require_undisclosed(good, name, "real numbers")
@@ -93,6 +96,11 @@ def labels_of(values: Any) -> np.ndarray:
     found = _array("y", values, "an array [rows]")
     require(found.dtype.kind != "c", "y", found.dtype, "real: Complex data not supported")
     return np.asarray(column_or_1d(found, warn=True))
+
+
+def series_of(values: Any, name: Hashable = None) -> pd.Series:
+    """An array as a column of a frame; objects stay objects, whatever they are."""
+    return pd.Series(values, name=name, dtype=object if values.dtype == object else None)
 
 
 def column_of(name: str, values: Any, length: int) -> np.ndarray:
@@ -118,13 +126,33 @@ def _array(name: str, values: Any, wanted: str) -> np.ndarray:
         found[np.ma.getmaskarray(values)] = None
         return found
     require_unmasked(name, values)
+    arrow = hasattr(values, "to_pylist")  # whose integers with nulls become floats
+    require(
+        not arrow, name, Words(type(values).__name__), f"{wanted}, as by to_pandas or to_pylist"
+    )
     values = _of_series(values) if _is_polars(values, "Series") else values
     try:
-        return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
-    except (TypeError, ValueError, OverflowError):
+        return listed(name, _plain_of(values))
+    except ValueError:
         raise ValueError(
             f"{name} must be {wanted}, got rows of different lengths or no array at all"
         ) from None
+
+
+def _plain_of(values: Any) -> Any:
+    """Of a pandas frame, series or index its array; objects where NumPy has no such dtype.
+
+    Then it is a matter of dtypes: with a missing value NumPy's array of these would be one of floats, which
+    do not hold all integers, and of true and false one of objects.
+    """
+    if not isinstance(
+        values, pd.DataFrame | pd.Series | pd.Index | pd.api.extensions.ExtensionArray
+    ):
+        return values
+    if isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
+        values = values.astype(object)
+    known = isinstance(getattr(values, "dtype", None), np.dtype)
+    return values.to_numpy() if known else values.to_numpy(dtype=object)
 
 
 def _table(X: Any) -> np.ndarray:
@@ -138,6 +166,11 @@ def _table(X: Any) -> np.ndarray:
     return array
 
 
+def _framed(array: np.ndarray) -> pd.DataFrame:
+    """Objects stay objects: pandas would look for a type that all have, and one person's decides of it."""
+    return pd.DataFrame(array, dtype=object if array.dtype == object else None)
+
+
 def _is_polars(X: Any, kind: str) -> bool:
     """Known by its name: polars is never imported here."""
     cls = type(X)
@@ -145,20 +178,21 @@ def _is_polars(X: Any, kind: str) -> bool:
 
 
 def _of_polars(frame: Any) -> pd.DataFrame:
-    return pd.DataFrame({series.name: _of_series(series) for series in frame.get_columns()})
+    return pd.DataFrame(
+        {series.name: series_of(_of_series(series)) for series in frame.get_columns()}
+    )
 
 
 def _of_series(series: Any) -> Any:
     """Numbers, dates and spans as arrays, text as text, all else as objects with None for null.
 
-    Which of these is a matter of the dtype; where null is missing, integers stay integers.
+    Which of these is a matter of the dtype, whether or not there is a null; integers stay integers.
     """
     kind, name = series.dtype, type(series.dtype).__name__
-    whole = kind.is_integer() and "128" not in name  # which pandas does not hold
-    if whole and series.null_count():
-        return pd.array(series.to_list(), "UInt64" if kind.is_unsigned_integer() else "Int64")
+    if kind.is_integer() and "128" not in name:  # which pandas does not hold
+        return pd.arrays.IntegerArray(series.fill_null(0).to_numpy(), series.is_null().to_numpy())
     dates = name in ("Date", "Datetime", "Duration") and getattr(kind, "time_zone", None) is None
-    if whole or kind.is_float() or dates:
+    if kind.is_float() or dates:
         return series.to_numpy()
     if name in ("String", "Categorical", "Enum"):
         return pd.array(series.to_list(), "str")

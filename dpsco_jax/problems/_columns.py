@@ -24,17 +24,19 @@ def is_missing(value: Any) -> bool:
     """Whether the value is ``None``, NaN, NaT or ``pandas.NA``, which does not equal itself, or masked."""
     try:
         return value is None or value is np.ma.masked or bool(value != value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError):  # of Decimal's signalling NaN
         return getattr(value, "ndim", 0) == 0
 
 
 def absent(column: Any) -> np.ndarray:
     """Which values of a column of a frame are missing, ``[rows]``."""
+    dtype: Any = column.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind == "O":
+        return np.fromiter(map(is_missing, column), bool, len(column))
     missing = column.isna().to_numpy(bool)
-    if column.dtype == object:  # among objects a masked entry of NumPy is one more
-        missing = missing | np.fromiter(
-            (value is np.ma.masked for value in column), bool, len(column)
-        )
+    if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "") == "f":
+        # To Arrow, and to pandas' own floats, a NaN that was computed is there.
+        missing = missing | np.isnan(column.to_numpy(np.float64, na_value=np.nan))
     return missing
 
 

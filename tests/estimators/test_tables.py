@@ -1,12 +1,15 @@
 """Frames of pandas and polars, arrays and sparse matrices hold one table: bit for bit the same fit."""
 
 import datetime
+import decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
 
+from dpsco_jax.estimators import _frames
+from dpsco_jax.problems.encoding import Encoding
 from tests.estimators.support import (
     COMMON,
     LEVELS,
@@ -244,3 +247,59 @@ def test_labels_of_a_regression_are_clipped_and_come_back_in_units(monkeypatch):
     flat = fitted("squared", fit_intercept=False)
     assert flat.intercept_ == 20.0
     assert len(model.coef_) == len(flat.coef_) == 6
+
+
+def encoded(table, levels):
+    """Rows of an array or a list with one column of levels, as an estimator encodes them."""
+    declared = {"feature_columns": [0], "label_column": "y", "labels": (0, 1), "unknown": "other"}
+    made = Encoding(**declared, categories={0: levels}, intercept=False)
+    return made.apply(_frames.frame_of(table)[0], labelled=False).features
+
+
+IN_COMPANY = {
+    "numbers": ([[1.0], [float("nan")], [2.0]], [1, 2], [[1, 0, 0, 0], [0, 0, 0, 1]]),
+    "truths": ([[True], [False], [True]], [1, 0], [[1, 0, 0, 0], [0, 1, 0, 0]]),
+    "texts": ([["a"], ["b"], ["a"]], ["a", "b"], [[1, 0, 0, 0], [0, 1, 0, 0]]),
+    "times": ([[datetime.datetime(2020, 1, day)] for day in (1, 2, 3)], [1], [[0, 1, 0]] * 2),
+}
+
+
+@pytest.mark.parametrize("kind", IN_COMPANY)
+@pytest.mark.parametrize("last", [None, float("nan"), "x", 0.5, 2**70, decimal.Decimal("sNaN")])
+def test_a_row_of_a_list_or_of_objects_is_what_it_is_in_any_company(kind, last):
+    table, levels, expected = IN_COMPANY[kind]
+    for rows in (table, [*table[:2], [last]]):
+        np.testing.assert_array_equal(encoded(rows, levels)[:2], expected)
+        objects = np.array(rows, object)
+        np.testing.assert_array_equal(encoded(objects, levels)[:2], expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda values: pd.Series(values, dtype="Int64"),
+        lambda values: pd.Series(values, dtype="Int64").astype("category"),
+        lambda values: pytest.importorskip("polars").Series(values),
+        list,
+    ],
+)
+def test_a_missing_label_or_user_changes_no_other(make):
+    values = [2**53 + 1, 2**53, None]
+    for found in (
+        _frames.labels_of(make(values)),
+        _frames.column_of("groups", make(values), 3),
+    ):
+        assert found[:2].tolist() == values[:2]
+        assert pd.isna(found[2])
+        assert found.dtype == _frames.labels_of(make([1, 2, 3])).dtype
+
+
+def test_polars_columns_have_the_dtype_that_nulls_would_need():
+    polars = pytest.importorskip("polars")
+    zoned = polars.Datetime("us", "UTC")
+    for kind in (polars.Int64, polars.UInt8, polars.Boolean, polars.String, zoned):
+        there, gone = (
+            _frames._of_polars(polars.DataFrame({"a": polars.Series(values, dtype=kind)}))["a"]
+            for values in ([], [None])
+        )
+        assert there.dtype == gone.dtype

@@ -463,3 +463,23 @@ def test_errors_on_values_are_a_choice_and_show_none(column, values, choice):
     if choice:
         quiet = {"missing": "zero", "unknown": "other", "unlabelled": "drop_row"}
         from_frame(frame, **quiet)
+
+
+@pytest.mark.parametrize("choice", ["zero", "error"])
+def test_a_number_that_was_computed_as_nan_is_missing(choice):
+    holder = pd.arrays.FloatingArray(np.array([np.nan, 1.0, 0.0]), np.array([False, False, True]))
+    frame = pd.DataFrame({"x": holder, "y": ["yes", "no", "no"]})
+    declared = {"feature_columns": ["x"], "categories": {}, "bounds": {"x": (0, 1)}}
+    made = encoding(**declared, label_column="y", missing=choice, intercept=False)
+    if choice == "error":
+        with pytest.raises(ValueError, match="column 'x' must be present"):
+            made.apply(frame.iloc[:2])
+    else:
+        np.testing.assert_array_equal(made.apply(frame).features, [[0.0], [1.0], [0.0]])
+    labelled = encoding(
+        **declared | {"feature_columns": ["z"], "bounds": {"x": (0, 1), "z": (0, 1)}},
+        label_column="x",
+        labels=None,
+        unlabelled="drop_row",
+    )
+    np.testing.assert_array_equal(labelled.label(frame["x"])[1], [False, True, False])

@@ -293,6 +293,18 @@ def require_real_leaves(name: str, tree: Any) -> None:
         require(bool(real), name, dtype, "a tree of real floating-point leaves")
 
 
+def require_same_rows(name: str, tree: Any) -> int:
+    """The length of the first axis of all leaves; ``ValueError`` unless they have one, and the same.
+
+    A slice, or a row, beyond the end of a leaf is the last of it without a word: of a leaf that is shorter
+    than others the last row would be that of many users.
+    """
+    found = sorted({tuple(np.shape(leaf)[:1]) for leaf in jax.tree.leaves(tree)})
+    same = len(found) == 1 and len(found[0]) == 1
+    require(same, name, found, "arrays with one leading axis, of the same length")
+    return int(found[0][0])
+
+
 def require_wide_numbers(name: str, tree: Any) -> None:
     """Raise ``ValueError`` unless arrays in the tree are float32 or wider: 2·200 is 144 in uint8."""
     for leaf in jax.tree.leaves(tree):

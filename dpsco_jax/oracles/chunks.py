@@ -5,9 +5,10 @@ the values of such a function, one row for each user of the sample.
 
 Source: none; microbatching as everybody does it, with contiguous chunks.
 
-Formal guarantee: every user of the sample is counted once, nobody else is. Chunks are added up without
-error but for a bounded rest (``dpsco_jax._sums``): where one user is another, the sum moves by what that
-user's chunk moves by. The number of trips follows the size of the sample and is as secret as that size
+Formal guarantee: every user of the sample is counted once, nobody else is; a number that is no user's of
+these data counts as nobody, and a sampler of more users than there are is refused. Chunks are added up
+without error but for a bounded rest (``dpsco_jax._sums``): where one user is another, the sum moves by what
+that user's chunk moves by. The number of trips follows the size of the sample and is as secret as that size
 (timing is not covered by any guarantee here).
 
 Cost: memory of one chunk, whatever the number of users. Time follows the sample: a Poisson sample of b
@@ -22,9 +23,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpsco_jax import _effects, _spread, _sums
-from dpsco_jax._checks import require_callable, require_count, require_instance
+from dpsco_jax._checks import (
+    require,
+    require_callable,
+    require_count,
+    require_instance,
+    require_same_rows,
+)
 from dpsco_jax._device_sums import LEAST_USERS
-from dpsco_jax._given import require_held
+from dpsco_jax._given import inside, require_held
 from dpsco_jax.oracles.sampling import UserSample
 
 _NAME = "what is computed of users"
@@ -47,7 +54,8 @@ def sum_over_users(
         chunk_size: how many users at a time.
 
     Raises:
-        ValueError: an argument is not of its kind, or JAX does not hold the data as they are.
+        ValueError: an argument is not of its kind, JAX does not hold the data as they are, these have leaves
+            of different numbers of users, or the sample is of more users than they have.
 
     Returns:
         The sum, with the structure of what ``chunk_sum`` returns; in two parts as one float.
@@ -65,10 +73,9 @@ def split_sum_over_users(
 
     What ``chunk_sum`` returns may hold leaves in two parts too.
     """
-    if sample is not None:
-        require_instance("sample", sample, UserSample)
     require_callable("chunk_sum", chunk_sum)
     require_held("data", data)
+    sample = _of_these(data, sample)
     require_count("chunk_size", chunk_size)
     chunk_sum = _effects.checked(_NAME, chunk_sum)
     spread = _spread.found(data)
@@ -101,8 +108,10 @@ def _sum(
     start_at = first
     if isinstance(count, int) and count <= chunk_size:
         position = start_at + jnp.arange(count, dtype=jnp.int32)
-        rows = data if sample is None else _take(data, sample.indices[:count])
-        terms = chunk_sum(rows, jnp.ones(count, bool), position)
+        rows, there = data, jnp.ones(count, bool)
+        if sample is not None:
+            rows, there = _take(data, sample.indices[:count])
+        terms = chunk_sum(rows, there, position)
         return _sums.add(_sums.zeros(terms), terms)
 
     if sample is None:
@@ -122,7 +131,8 @@ def _sum(
             return chunk_sum(rows, first + offsets >= start, start_at + (first + offsets))
         entry = jnp.minimum(position, len(sample.indices) - 1)
         place = position if places is None else places[entry]
-        return chunk_sum(_take(data, sample.indices[entry]), position < count, place)
+        rows, there = _take(data, sample.indices[entry])
+        return chunk_sum(rows, there & (position < count), place)
 
     trips = -(-count // chunk_size)
     nothing = _sums.zeros(jax.eval_shape(trip, 0))
@@ -181,9 +191,35 @@ def add_chunks(
 def most_rows(data: Any, sample: UserSample | None) -> int:
     """How many rows are added up at most, whoever is drawn; of draws with replacement there may be many."""
     if sample is None:
-        return jax.tree.leaves(data)[0].shape[0]
-    require_instance("sample", sample, UserSample)
+        return require_same_rows("data", data)
+    _require_fitting(data, sample)
     return len(sample.indices)
+
+
+def _require_fitting(data: Any, sample: UserSample) -> None:
+    """``ValueError`` unless the data have all users that the sample is drawn from; traced sizes pass."""
+    users = require_same_rows("data", data)
+    require_instance("sample", sample, UserSample)
+    if sample.draw is not None:
+        population = sample.draw.population
+        wanted = f"a draw of {users} users, as many as the data have, or fewer"
+        require(population <= users, "sampler", population, wanted)
+    if isinstance(sample.size, int):
+        capacity = len(sample.indices)
+        require(
+            sample.size <= capacity, "sample.size", sample.size, f"at most {capacity}, its places"
+        )
+
+
+def _of_these(data: Any, sample: UserSample | None) -> UserSample | None:
+    """The sample with the numbers of users, and with that of the data wherever a number is nobody's."""
+    if sample is None:
+        require_same_rows("data", data)
+        return None
+    _require_fitting(data, sample)
+    users, size = jax.tree.leaves(data)[0].shape[0], sample.size
+    size = size if isinstance(size, int) else jnp.minimum(size, len(sample.indices))
+    return UserSample(inside(sample.indices, users), size)
 
 
 def map_over_users(
@@ -195,19 +231,21 @@ def map_over_users(
     """Stacks what ``chunk_rows`` returns for every user of a sample, in the order of the sample.
 
     Args:
-        chunk_rows: as ``chunk_sum`` of ``sum_over_users``, but returns leaves ``[chunk, ...]``, of which
-            the rows that are not counted are dropped or stand for nobody.
+        chunk_rows: as ``chunk_sum`` of ``sum_over_users``, but returns leaves ``[chunk, ...]``.
         data: a pytree with a leading user axis on every leaf.
         sample: the users; everybody if ``None``.
         chunk_size: how many users at a time.
 
     Returns:
-        Leaves ``[users, ...]``, or ``[capacity, ...]`` of the sample; memory of that and of one chunk.
+        Leaves ``[users, ...]``, or ``[capacity, ...]`` of the sample, with zeros where nobody counts; memory
+        of that and of one chunk.
+
+    Raises:
+        ValueError: as ``sum_over_users``.
     """
-    if sample is not None:
-        require_instance("sample", sample, UserSample)
     require_callable("chunk_rows", chunk_rows)
     require_held("data", data)
+    sample = _of_these(data, sample)
     require_count("chunk_size", chunk_size)
     chunk_rows = _effects.checked(_NAME, chunk_rows)
     spread = _spread.found(data)
@@ -227,8 +265,9 @@ def map_over_users(
         def trip(index: jax.Array | int) -> tuple[Any, jax.Array]:
             number = index * at_once + offsets
             entry = jnp.minimum(number, capacity - 1)
-            there = number < own.size
-            found = chunk_rows(_take(rows, own.indices[entry]), there, places[entry])
+            chosen, there = _take(rows, own.indices[entry])
+            there &= number < own.size
+            found = chunk_rows(chosen, there, places[entry])
             return found, jnp.where(there, places[entry], capacity)
 
         def put(index: jax.Array, whole: Any) -> Any:
@@ -254,14 +293,19 @@ def _map(
     size = rows if sample is None else sample.size
     position = jnp.arange(rows, dtype=jnp.int32)
     if rows <= chunk_size:
-        chosen = data if sample is None else _take(data, sample.indices)
-        return chunk_rows(chosen, position < size, first + position)
+        if sample is None:
+            return chunk_rows(data, position < size, first + position)
+        chosen, there = _take(data, sample.indices)
+        there &= position < size
+        return _zeros_unless(there, chunk_rows(chosen, there, first + position))
     indices = position if sample is None else sample.indices
 
     def trip(start: jax.Array) -> Any:
         place = start + jnp.arange(chunk_size, dtype=jnp.int32)
-        chosen = _take(data, indices[jnp.minimum(place, rows - 1)])
-        return chunk_rows(chosen, place < size, first + place)
+        chosen, there = _take(data, indices[jnp.minimum(place, rows - 1)])
+        there &= place < size
+        found = chunk_rows(chosen, there, first + place)
+        return found if sample is None else _zeros_unless(there, found)
 
     if isinstance(size, int):
         stacked = lax.map(trip, jnp.arange(0, rows, chunk_size, dtype=jnp.int32))
@@ -281,5 +325,20 @@ def _map(
     return jax.tree.map(lambda x: x[:rows], whole)
 
 
-def _take(data: Any, indices: jax.Array) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x).at[indices].get(mode="promise_in_bounds"), data)
+def _take(data: Any, indices: jax.Array) -> tuple[Any, jax.Array]:
+    """The rows of these numbers, those of a user of the data or one more; and which of them are a user's."""
+    users = jax.tree.leaves(data)[0].shape[0]
+    there = indices < users
+    # A gather would take the last user for a number beyond it.
+    known = jnp.where(there, indices, 0)
+    rows = jax.tree.map(lambda x: jnp.asarray(x).at[known].get(mode="promise_in_bounds"), data)
+    return rows, there
+
+
+def _zeros_unless(there: jax.Array, rows: Any) -> Any:
+    """A selection, not a product: of whoever does not count a row may hold NaN."""
+
+    def of_leaf(x: jax.Array) -> jax.Array:
+        return jnp.where(there.reshape(-1, *(1,) * (x.ndim - 1)), x, 0).astype(x.dtype)
+
+    return jax.tree.map(of_leaf, rows)

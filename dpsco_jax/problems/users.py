@@ -31,6 +31,8 @@ from dpsco_jax._checks import (
     require_key,
     require_mask,
     require_probability,
+    require_same_rows,
+    require_undisclosed,
 )
 from dpsco_jax._given import require_held
 from dpsco_jax.problems.objective import Objective
@@ -113,21 +115,22 @@ def _told_to_all(own: int, local: UserData) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(told))
 
 
-def _require_users(data: Any) -> None:
-    """Raise ``ValueError`` unless these are ``UserData`` whose arrays JAX holds as they are."""
+def _require_users(data: Any) -> int:
+    """The number of users; ``ValueError`` unless it is that of all arrays, which JAX holds as they are."""
     require_instance("data", data, UserData)
     require_held("data", data)
+    return require_same_rows("data", data)
 
 
 def num_users(data: UserData) -> int:
     """Number of users: the length of the leading axis, a static and public number.
 
     Raises:
-        ValueError: ``data`` is no ``UserData``, or JAX does not hold its arrays as they are: a masked array
-            of NumPy, or integers of 64 bits beyond 32 without ``jax_enable_x64``.
+        ValueError: ``data`` is no ``UserData``, its arrays have different numbers of users, or JAX does not
+            hold them as they are: a masked array of NumPy, or integers of 64 bits beyond 32 without
+            ``jax_enable_x64``.
     """
-    _require_users(data)
-    return jax.tree.leaves(data.items)[0].shape[0]
+    return _require_users(data)
 
 
 def items_per_user(data: UserData) -> Int[Array, "users"]:
@@ -162,11 +165,14 @@ def subset(data: UserData, indices: Int[Array | np.ndarray, "chosen"]) -> UserDa
 
     Raises:
         ValueError: ``data`` is no ``UserData``, or ``indices`` no array of integers, or JAX does not hold
-            them (see ``num_users``).
+            them (see ``num_users``), or one is not in [0, users); of traced indices one beyond is clamped.
     """
-    _require_users(data)
+    users = _require_users(data)
     require_integers("indices", indices)
     require_held("indices", indices)
+    if not isinstance(indices, jax.core.Tracer):
+        found = np.asarray(indices)
+        require_undisclosed((found >= 0) & (found < users), "indices", f"in [0, {users})")
     return jax.tree.map(lambda leaf: leaf[indices], data)
 
 

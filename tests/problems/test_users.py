@@ -93,6 +93,27 @@ def test_split_is_a_partition_of_the_users():
             users.split_users(key, data, 0.5)
 
 
+def test_arrays_of_different_users_are_refused():
+    """Rows and gathers beyond the end of the shorter one would be the last of it."""
+    data = UserData(jnp.zeros((4, 2)), jnp.ones((3, 2), bool))
+    pairs = UserData((jnp.zeros((4, 2)), jnp.zeros((3, 2))))
+    for bad in (data, pairs):
+        for asked in (
+            users.num_users,
+            users.items_per_user,
+            lambda d: users.subset(d, jnp.arange(2)),
+        ):
+            with pytest.raises(ValueError, match="data must be arrays with one leading axis"):
+                asked(bad)
+
+
+def test_subsets_are_of_these_users():
+    data = UserData(jnp.zeros((4, 2)))
+    for place in (-1, 4, 2**31 - 1):
+        with pytest.raises(ValueError, match=r"indices must be in \[0, 4\)"):
+            users.subset(data, jnp.asarray([0, place]))
+
+
 def test_subset_repeats_and_orders():
     data = grouped(frame_of(COUNTS))
     chosen = users.subset(data, np.asarray([2, 0, 2]))

@@ -38,6 +38,7 @@ from dpsco_jax._checks import (
     require_number,
     require_positive,
     require_real_leaves,
+    require_same_rows,
     require_tree,
 )
 from dpsco_jax._parts import require_same_everywhere
@@ -281,9 +282,7 @@ def _arrays(vectors: Any, anchor: Any) -> tuple[Any, Any]:
 
 
 def _num_users(vectors: Any) -> int:
-    counts = {leaf.shape[0] for leaf in jax.tree.leaves(vectors)}
-    require(len(counts) == 1, "vectors", counts, "a pytree whose leaves share one axis of users")
-    (num_users,) = counts
+    num_users = require_same_rows("vectors", vectors)
     good = 0 < num_users <= MOST_USERS
     require(good, "users", num_users, f"between 1 and {MOST_USERS}")
     return num_users

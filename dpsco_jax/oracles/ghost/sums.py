@@ -97,7 +97,7 @@ def clipped_sum(
     """
     _checks.require_callable("loss", loss)
     _checks.require_real_leaves("params", params)
-    number = _common_length(examples)
+    number = _checks.require_same_rows("examples", examples)
     require_held("examples", examples)
     params, examples = jax.tree.map(jnp.asarray, (params, examples))
     layers = clipping.layers(clip_norm, params)
@@ -224,14 +224,6 @@ def _factors(limit: jax.Array, norm: jax.Array, normalize: ArrayLike | None) -> 
         return jnp.minimum(1, limit / norm)
     offset = jnp.asarray(normalize, norm.dtype)
     return jnp.where(offset > 0, limit / (norm + offset), 0)
-
-
-def _common_length(examples: Any) -> int:
-    leaves = jax.tree.leaves(examples)
-    found = sorted({tuple(jnp.shape(leaf)[:1]) for leaf in leaves})
-    one = len(found) == 1 and len(found[0]) == 1
-    _checks.require(one, "examples", found, "arrays with one leading axis of examples")
-    return int(found[0][0])
 
 
 def _groups(layers: list[Any]) -> list[list[int]]:

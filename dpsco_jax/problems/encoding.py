@@ -64,8 +64,10 @@ class Rows(NamedTuple):
 class Encoding:
     """What is declared of a table, and the map that follows from it. All of it is taken as public.
 
+    Lists, arrays and mappings are copied: they can be changed afterwards without a change here.
+
     Attributes:
-        feature_columns: of the frame, in the order of the features.
+        feature_columns: of the frame, in the order of the features; no set, which has none.
         label_column: of the frame.
         bounds: (low, high) of every numeric column, and of a numeric label; values outside are clipped.
         categories: the levels of every categorical column, in the order of their columns.
@@ -98,10 +100,11 @@ class Encoding:
         require_choice("unknown", self.unknown, UNKNOWN)
         require_choice("unlabelled", self.unlabelled, UNLABELLED)
         require_flag("intercept", self.intercept)
+        # A set has another order in another process.
         many = isinstance(self.feature_columns, Iterable) and not isinstance(
-            self.feature_columns, str
+            self.feature_columns, str | set | frozenset
         )
-        listed = list(self.feature_columns) if many else []
+        listed = tuple(self.feature_columns) if many else ()
         once = all(isinstance(c, Hashable) for c in listed) and len(set(listed)) == len(listed) > 0
         require(once, "feature_columns", self.feature_columns, "a list of different columns")
         among = self.label_column not in listed
@@ -130,6 +133,15 @@ class Encoding:
             require(column in listed, "categories", column, "for feature columns")
         if self.labels is not None:
             require_levels("labels", self.labels, 2)
+        # Of their own: who sorts a list of levels after a fit would change what its coefficients mean.
+        kept = {
+            "feature_columns": listed,
+            "bounds": {column: tuple(pair) for column, pair in self.bounds.items()},
+            "categories": {column: tuple(levels) for column, levels in self.categories.items()},
+            "labels": None if self.labels is None else tuple(self.labels),
+        }
+        for name, value in kept.items():
+            object.__setattr__(self, name, value)
         names = self.columns
         text = "such that the names of the columns they make differ"
         require(len(set(names)) == len(names), "feature_columns and categories", names, text)

@@ -483,3 +483,29 @@ def test_a_number_that_was_computed_as_nan_is_missing(choice):
         unlabelled="drop_row",
     )
     np.testing.assert_array_equal(labelled.label(frame["x"])[1], [False, True, False])
+
+
+def test_what_is_changed_after_a_declaration_changes_nothing():
+    columns, levels, labels = ["age", "job", "wage"], LEVELS[:], ["no", "yes"]
+    ages, holder = np.array([0.0, 100.0]), np.array(LEVELS, object)
+    bounds, categories = BOUNDS | {"age": ages}, {"job": levels}
+    declared = {"feature_columns": columns, "bounds": bounds, "labels": labels}
+    made = encoding(**declared, categories=categories)
+    other = encoding(**declared, categories={"job": holder})
+    before = made.apply(FRAME.iloc[:3])
+    for changed in (columns, levels, labels, holder):
+        changed[:] = changed[::-1]
+    ages *= 2
+    bounds["wage"] = (0.0, 1.0)
+    categories["job"] = ["pilot"]
+    for after in (made.apply(FRAME.iloc[:3]), other.apply(FRAME.iloc[:3])):
+        np.testing.assert_array_equal(before.features, after.features)
+        np.testing.assert_array_equal(before.label, after.label)
+    assert made.columns == other.columns == encoding().columns
+
+
+def test_columns_come_in_an_order():
+    assert encoding(feature_columns=(c for c in ["age", "job", "wage"])) == encoding()
+    for unordered in ({"age", "job", "wage"}, frozenset(["age", "job", "wage"])):
+        with pytest.raises(ValueError, match="feature_columns must be a list"):
+            encoding(feature_columns=unordered)

@@ -6,12 +6,11 @@ user vouches for it by name.
 """
 
 import collections
+import collections.abc
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 import optax.contrib
 
@@ -28,6 +27,15 @@ _KNOWN = (
     optax.InjectStatefulHyperparamsState,
     optax.contrib.ScheduleFreeState,
 )
+
+
+# Containers of the states of a chain: JAX sorts the keys of the last two, so that anything in them may stand
+# in front of anything else.
+_IN_ORDER = (tuple, list, collections.OrderedDict)
+_IN_NO_ORDER = (dict, collections.defaultdict)
+
+# States of stages that do not look at updates: a count of them, or that and a key.
+_COUNTING = (optax.ScaleByScheduleState, optax.AddNoiseState)
 
 
 class Found(NamedTuple):
@@ -80,13 +88,16 @@ def ledgers(tree: Any, kind: type, trust: tuple[type, ...]) -> Iterator[Found]:
     doubts = () if type(tree) in trust else _doubts_about(tree, [bool(found) for found in inside])
     joins = isinstance(tree, optax.MultiStepsState)
     passes = getattr(tree, "passes_updates_through", False)
+    raw = [not any(one.releases for one in found) for found in inside]
     for place, found in enumerate(inside):
-        earlier = zip(children[:place], inside, strict=False)
-        stages = [stage for stage, spent in earlier if not spent and type(stage) not in trust]
+        stages = [stage for stage, bare in zip(children, raw, strict=True) if bare]
+        if type(tree) in _IN_ORDER:
+            stages = [stage for stage, bare in zip(children[:place], raw, strict=False) if bare]
         # Whoever keeps a ledger of its own charges what it releases itself, and is no wrapper of it.
         around = () if isinstance(children[place], kind) else doubts
         for one in found:
-            before = _remembering(stages) if type(tree) is tuple and one.releases else ()
+            asked = one.releases and type(tree) in (*_IN_ORDER, *_IN_NO_ORDER)
+            before = _remembering(stages, kind, trust) if asked else ()
             yield Found(
                 one.ledger,
                 one.doubts + around + before,
@@ -117,16 +128,35 @@ def _doubts_about(node: Any, spends: list[bool]) -> tuple[str, ...]:
     return (f"{name_of(type(node))} {doubt}",)
 
 
-def _remembering(stages: list[Any]) -> tuple[str, ...]:
+def _remembering(stages: list[Any], kind: type, trust: tuple[type, ...]) -> tuple[str, ...]:
     """Doubts about the stages of a chain in front of a release: a memory there holds raw numbers."""
     doubt = "stands before a release and remembers what is not private yet"
-    return tuple(
-        f"{name_of(type(stage))} {doubt}"
-        for stage in stages
-        if hasattr(stage, "_fields") and _holds_floats(stage)
-    )
+    found = [memory for stage in stages for memory in _memories(stage, kind, trust)]
+    return tuple(f"{name_of(memory)} {doubt}" for memory in found)
 
 
-def _holds_floats(tree: Any) -> bool:
-    kinds = (getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(tree))
-    return any(kind is not None and jnp.issubdtype(kind, np.floating) for kind in kinds)
+def _memories(node: Any, kind: type, trust: tuple[type, ...]) -> Iterator[type]:
+    """The types of all states in a tree that hold anything but a count of updates, at any depth.
+
+    What only containers hold has no type of its own, and may be the parameters of a checkpoint.
+    """
+    if isinstance(node, kind) or type(node) in trust:
+        return
+    children = _children(node)
+    counts = _is_container(node) or type(node) in _COUNTING
+    if not counts and any(map(_holds_leaves, children)):
+        yield type(node)
+    for child in children:
+        yield from _memories(child, kind, trust)
+
+
+def _holds_leaves(node: Any) -> bool:
+    """Whether it is a leaf, or a container of some: what the state around it holds itself."""
+    if jax.tree_util.default_registry.flatten_one_level(node) is None:
+        return True
+    return _is_container(node) and any(map(_holds_leaves, _children(node)))
+
+
+def _is_container(node: Any) -> bool:
+    sequence = isinstance(node, (tuple, list)) and not hasattr(node, "_fields")
+    return sequence or isinstance(node, collections.abc.Mapping)

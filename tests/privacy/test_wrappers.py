@@ -42,6 +42,7 @@ def _own_wrapper(inner):
 
 
 CHAIN = optax.chain(_release(), optax.sgd(0.1))
+ACCOUNT = transforms.account(privacy.pure_dp(0.1), ADD_REMOVE)
 ONCE = float(privacy.epsilon(privacy.gaussian(2.0), 1e-5))
 
 
@@ -69,12 +70,24 @@ ONCE = float(privacy.epsilon(privacy.gaussian(2.0), 1e-5))
         (optax.chain(optax.trace(0.9), CHAIN), optax.TraceState),
         (optax.chain(optax.scale_by_adam(), CHAIN), optax.ScaleByAdamState),
         (optax.chain(optax.snapshot("norm", optax.tree.norm), CHAIN), None),
+        (optax.chain(optax.sgd(1.0, momentum=0.9), CHAIN), optax.TraceState),
+        (optax.chain(optax.chain(optax.chain(optax.trace(0.9))), optax.chain(CHAIN)), optax.TraceState),
+        (optax.chain(optax.named_chain(("a", optax.trace(0.9))), CHAIN), optax.TraceState),
+        (optax.named_chain(("z", optax.trace(0.9)), ("a", CHAIN)), optax.TraceState),
+        (optax.named_chain(("a", optax.trace(0.9)), ("z", CHAIN)), optax.TraceState),
+        (optax.chain(optax.masked(optax.trace(0.9), FIRST), CHAIN), optax.TraceState),
+        (optax.chain(optax.apply_if_finite(optax.identity(), 5), CHAIN), optax.ApplyIfFiniteState),
+        (optax.chain(optax.zero_nans(), CHAIN), None),
+        (optax.chain(transforms.halt_when(optax.identity(), lambda *_: False), CHAIN), transforms.HaltState),
+        (optax.chain(optax.chain(optax.trace(0.9), ACCOUNT), CHAIN), optax.TraceState),
     ],
     ids=[
         "MultiSteps skips", "MultiSteps skips without a trace", "conditionally_mask",
         "conditionally_transform", "apply_if_finite", "masked", "mechanize", "split", "own",
         "own in a chain",
-        "partition", "trace before", "Adam before", "snapshot before",
+        "partition", "trace before", "Adam before", "snapshot before", "sgd before", "nested before",
+        "names before", "named last", "named first", "masked before", "finite before", "NaN before",
+        "halt before", "trace and account before",
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_doubted_until_it_is_trusted(wrapped, trust):
@@ -94,14 +107,17 @@ def test_what_is_not_known_is_doubted_until_it_is_trusted(wrapped, trust):
         optax.inject_hyperparams(lambda rate: optax.chain(_release(), optax.sgd(rate)))(0.1),
         optax.contrib.schedule_free(CHAIN, 0.1),
         optax.partition({True: CHAIN, False: optax.chain(_release(1), optax.adam(0.1))}, FIRST),
-        optax.named_chain(("release", _release()), ("rest", optax.adam(0.1))),
+        optax.named_chain(("release", _release()), ("rest", optax.sgd(lambda count: 0.1))),
         optax.chain(optax.scale_by_schedule(lambda count: 1.0), CHAIN),
+        optax.chain(optax.chain(optax.sgd(lambda count: 0.1), optax.clip(1.0)), CHAIN),
+        optax.chain(optax.masked(optax.scale(2.0), FIRST), ACCOUNT, CHAIN),
         optax.chain(_release(), optax.adam(0.1), transforms.account(privacy.pure_dp(0.1), ADD_REMOVE)),
         transforms.halt_when(CHAIN, lambda state, updates: False),
         transforms.private_chain(None, _release(), optax.adam(0.1), FIRST),
     ],
     ids=[
         "chain", "beside", "hyperparameters", "schedule_free", "partition", "named", "schedule",
+        "nested schedule", "mask without a memory",
         "account", "halt", "private_chain",
     ],
 )  # fmt: skip
@@ -112,6 +128,16 @@ def test_what_hands_everything_on_is_free_of_friction(wrapped):
     # So is a checkpoint with other things beside the state.
     assert _spent({"step": 3, "params": PARAMS, "state": state}) == 0
     assert _spent((PARAMS, state)) == 0
+
+
+def test_states_restored_as_lists_keep_their_order():
+    before = optax.chain(optax.trace(0.9), CHAIN).init(PARAMS)
+    behind = optax.chain(CHAIN, optax.trace(0.9)).init(PARAMS)
+    assert _spent(list(before)) == _spent([list(before[:1]), [before[1]]]) == np.inf
+    assert _spent(list(behind)) == _spent([list(behind[:1]), [behind[1]]]) == 0
+    # Two optimizers in one call, each with its memory behind its release.
+    second = optax.chain(_release(1), optax.adam(0.1)).init(PARAMS)
+    assert _spent((behind, second)) == 0
 
 
 def test_the_certificate_says_who_was_vouched_for():

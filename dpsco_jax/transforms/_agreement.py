@@ -27,8 +27,8 @@ from dpsco_jax.privacy.sampling import (
 )
 from dpsco_jax.transforms.aggregate import Aggregate
 
-# Under these names optax's line searches, plateau schedules and Polyak steps are handed numbers of a loss.
-_RAW = ("value", "grad", "value_fn", "loss")
+# Under these names optax's line searches, plateau schedules, Polyak steps and Sophia are handed a loss.
+_RAW = ("value", "grad", "value_fn", "loss", "obj_fn", "grad_fn")
 
 _ROUNDED = np.float32(1.0 + 2.0**-23)
 
@@ -80,6 +80,9 @@ def require_no_raw(extra_args: dict[str, Any]) -> None:
     wanted += " needs public or released numbers by itself, with an update of its own"
     for name in _RAW:
         require(name not in extra_args, name, described(extra_args.get(name)), wanted)
+    for name, value in extra_args.items():
+        # Whoever is handed a function can call it, at points and as often as nobody has accounted for.
+        require(not any(map(callable, jax.tree.leaves(value))), name, described(value), wanted)
 
 
 def shown_only(tree: Any, updates: Any) -> Any:

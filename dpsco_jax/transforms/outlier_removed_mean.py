@@ -151,9 +151,9 @@ def outlier_removed_mean(
         del params
         _agreement.require_no_raw(extra_args)
         length, cost = _spread.here((radius, loss))
+        covered: Any = True
         if isinstance(releases, ConcentratedReleases):
-            # Sizes of such draws are static: what is not covered raises.
-            _agreement.covered(releases.scheme, extra_args, releases.relation)
+            covered = _agreement.covered(releases.scheme, extra_args, releases.relation)
         require_real_leaves("updates", updates)
         if user_mask is not None:
             user_mask = require_mask("user_mask", user_mask, (rows,))
@@ -185,11 +185,12 @@ def outlier_removed_mean(
         halted = state.halted | over | ~passed
         # Beyond the last step nothing may depend on the data.
         test = jax.tree.map(lambda old, new: jnp.where(over, old, new), state.test, test)
-        first = state.steps == 0
+        # The first step pays for the phase, as far as later ones keep to it.
+        pays = (state.steps == 0) | ~jnp.asarray(covered, bool)
         ledger = jax.tree.map(
-            lambda old, new: jnp.where(first, new, old),
+            lambda old, new: jnp.where(pays, new, old),
             state.ledger,
-            privacy.charge(state.ledger, cost),
+            privacy.charge(state.ledger, privacy.unbounded_unless(covered, cost)),
         )
         last = jax.tree.map(lambda old, new: jnp.where(halted, old, new), state.last, released)
         steps = jnp.minimum(state.steps + 1, releases.num_steps)

@@ -72,8 +72,9 @@ def winsorized_mean(
     Raises:
         ValueError: ``releases`` is no ``WinsorizedReleases``, ``key`` is not a typed key, bound or noise is
             not positive; or (on use) the number of users or of parameters is not the planned one, an update
-            is not real floating, ``user_mask`` is no array of booleans of shape ``[users]``, or there is an
-            argument ``value``, ``grad``, ``value_fn`` or ``loss``, which stages behind a release would read.
+            is not real floating, ``user_mask`` is no array of booleans of shape ``[users]``, an oracle's
+            ``draw`` takes a user several times, or there is an argument ``value``, ``grad``, ``value_fn`` or
+            ``loss``, which stages behind a release would read.
     """
     require_instance("releases", releases, WinsorizedReleases | WinsorizedTurn)
     if isinstance(releases, WinsorizedReleases):
@@ -101,6 +102,7 @@ def winsorized_mean(
     ) -> tuple[Any, WinsorizedMeanState]:
         del params
         _agreement.require_no_raw(extra_args)
+        _agreement.covered(privacy.FullBatch(), extra_args, NeighboringRelation.REPLACE_ONE)
         planned, cost, none = _spread.here((releases, loss, nothing))
         require_real_leaves("updates", updates)
         next_key, query_key = jax.random.split(state.key)

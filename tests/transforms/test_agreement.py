@@ -1,5 +1,6 @@
 """What an oracle says of its sum is compared with what the release accounts for."""
 
+import dataclasses
 import functools
 
 import jax
@@ -231,6 +232,23 @@ def test_whoever_reads_a_loss_behind_a_release_is_refused(optimizer):
         chain.update(PARAMS, state, PARAMS, **raw)
 
 
+@pytest.mark.parametrize("name", ["obj_fn", "grad_fn", "value_fn", "closure", "anything"])
+def test_no_function_of_a_loss_goes_behind_a_release(name):
+    """Sophia estimates a Hessian of the objective that it is given as ``obj_fn``."""
+    release = transforms.privatize(
+        transforms.summed_contributions(1.0, 5, ADD_REMOVE), jax.random.key(1), 2.0
+    )
+    chain = optax.chain(release, optax.contrib.sophia(0.1))
+    given = {"clipped_to": 1.0, name: lambda w: jnp.sum(w)}
+    with pytest.raises(ValueError, match=f"{name} must be absent: what is behind a release"):
+        chain.update(PARAMS, chain.init(PARAMS), PARAMS, **given)
+    with pytest.raises(ValueError, match=f"{name} must be absent"):
+        chain.update(PARAMS, chain.init(PARAMS), PARAMS, **{**given, name: {"f": jnp.sum}})
+    if name in ("obj_fn", "grad_fn"):
+        with pytest.raises(ValueError, match=f"{name} must be absent"):
+            release.update(PARAMS, release.init(PARAMS), PARAMS, **{"clipped_to": 1.0, name: 2.0})
+
+
 @pytest.mark.parametrize("release", ["account", "winsorized", "outliers"])
 def test_other_releases_refuse_raw_losses_too(release):
     if release == "account":
@@ -247,6 +265,28 @@ def test_a_phase_of_outlier_removed_means_compares_its_draws():
     chain = transforms.outlier_removed_mean(phase(5, 3), 1.0, jax.random.key(0))
     rows, state = jnp.ones((5, 3)), chain.init(PARAMS)
     chain.update(rows, state, PARAMS, draw=sampling.Draw("without_replacement", 5, 5))
+    with pytest.raises(ValueError, match="draw must be poisson, or without replacement"):
+        chain.update(rows, state, PARAMS, draw=sampling.Draw("with_replacement", 5, 5))
+    sampled = dataclasses.replace(phase(6, 3), batch_size=5)
+    chain = transforms.outlier_removed_mean(sampled, 1.0, jax.random.key(0))
+
+    @jax.jit
+    def spent(first, second):
+        state = chain.init(PARAMS)
+        for number in (first, second):
+            draw = sampling.Draw("without_replacement", 6, number)
+            state = chain.update(rows, state, PARAMS, draw=draw)[1]
+        return privacy.privacy_spent(state).rdp
+
+    assert np.all(np.isfinite(spent(5.0, 5.0)))
+    # The first step pays for the phase, and not for a later one that draws more.
+    for taken in [(6.0, 5.0), (5.0, 6.0), (5.0, np.nan)]:
+        assert np.all(np.isinf(spent(*taken)))
+
+
+def test_a_winsorized_mean_takes_no_user_twice():
+    chain = transforms.winsorized_mean(mechanisms.RELEASES.good(), jax.random.key(0))
+    state, rows = chain.init(PARAMS), jnp.ones((5, 3))
     with pytest.raises(ValueError, match="draw must be poisson, or without replacement"):
         chain.update(rows, state, PARAMS, draw=sampling.Draw("with_replacement", 5, 5))
 

@@ -63,6 +63,7 @@ class Column:
             raise ValueError(f"path must be a Parquet file, got {path!r}: {broken}") from None
         _checks.require(name in known, "name", name, f"one of {known}")
         self.shape = (users, *shape)
+        self._lengths: list[list[int]] | None = None
         self.dtype = self._decoded(0, 1).dtype
 
     def take(self, numbers: np.ndarray) -> np.ndarray:
@@ -80,15 +81,20 @@ class Column:
         count = min(count, self.shape[0] - first)
         self.require_same()
         some = self._table.select(self._name).slice(first, count).collect()[self._name]
-        missing = some.null_count()
+        missing, lengths = some.null_count(), []
         while some.dtype.is_nested():
+            if type(some.dtype).__name__ == "List":
+                lengths.append(some.list.len().drop_nulls().unique().to_list())
             some = some.explode()
             missing += some.null_count()
         _checks.require_undisclosed(missing == 0, f"column {self._name!r}", "without nulls")
         values = some.to_numpy()
+        # Of each row, as of the first: numbers of a longer one would go to the next, if that is shorter.
+        self._lengths = lengths if self._lengths is None else self._lengths
+        alike = lengths == self._lengths and all(len(each) <= 1 for each in lengths)
         wanted = count * math.prod(self.shape[1:])
         each = f"that of {wanted} numbers in {count} rows, not {self.shape[1:]}"
-        _checks.require_undisclosed(values.size == wanted, "shape", each)
+        _checks.require_undisclosed(alike and values.size == wanted, "shape", each)
         return np.array(values).reshape(count, *self.shape[1:])
 
     def require_same(self) -> None:

@@ -189,3 +189,29 @@ def test_columns_of_parquet_are_the_arrays(tmp_path):
     for wrong in (7, __file__, tmp_path):
         with pytest.raises(ValueError, match="path must"):
             parquet.column(wrong, "x", shape=(1,))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1.0, 2.0], [3.0, 4.0, 5.0], [6.0]],
+        [[1.0, 2.0], [], [5.0, 6.0, 7.0, 8.0]],
+        [[1.0, 2.0], [3.0, 4.0], [5.0]],
+        [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0], [6.0]]],
+        [[[1.0], [2.0]], [[3.0], [4.0]], [[5.0, 6.0], []]],
+        [[[1.0], [2.0]], [[3.0, 4.0]], [[5.0], [6.0]]],
+        [[1.0, 2.0], None, [3.0, 4.0]],
+    ],
+)
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_numbers_of_a_column_stay_with_their_user_or_are_refused(tmp_path, rows, group):
+    path = str(tmp_path / "rows.parquet")
+    polars.DataFrame({"x": rows}).cast(_floats(rows[0])).write_parquet(path)
+    column = parquet.column(path, "x", shape=(1, 2), group_rows=group)
+    with pytest.raises(ValueError, match=r"(column 'x'|shape) must be .*not shown"):
+        column.take(np.arange(3))
+
+
+def _floats(row):
+    inner = polars.List(polars.Float32)
+    return {"x": polars.List(inner) if isinstance(row[0], list) else inner}

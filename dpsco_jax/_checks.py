@@ -17,7 +17,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._parts import require_same_everywhere
-from dpsco_jax._shown import Words, described
+from dpsco_jax._shown import Words, described, may_be_data
 
 
 def require(condition: Any, name: str, value: Any, working_range: str) -> None:
@@ -26,7 +26,7 @@ def require(condition: Any, name: str, value: Any, working_range: str) -> None:
         return
     if not isinstance(condition, jax.core.Tracer) and not np.all(condition):
         # An array may be users' data that were passed as another argument: its shape says enough.
-        shown = described(value) if getattr(value, "ndim", 0) else value
+        shown = described(value) if may_be_data(value) else value
         raise ValueError(f"{name} must be {working_range}, got {shown!r}")
 
 
@@ -139,7 +139,7 @@ def require_integer(name: str, value: Any, lower: int, upper: int | None = None)
         whole = value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.integer)
     else:
         whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    require(bool(whole), name, value, working_range)
+    require(bool(whole), name, described(value), working_range)
     require(value >= lower and (upper is None or value <= upper), name, value, working_range)
     return int(value)
 
@@ -187,7 +187,9 @@ def require_finite(name: str, value: Any) -> None:
 def require_integers(name: str, value: Any) -> None:
     """Raise ``ValueError`` unless the value is an integer or an array of integers; it may be traced."""
     require_number(name, value, "an array of integers")
-    whole = jnp.issubdtype(jnp.result_type(value), jnp.integer)
+    # A list, or a column of pandas, may hold integers that JAX does not.
+    known = isinstance(value, int | np.ndarray | np.generic | jax.Array)
+    whole = known and jnp.issubdtype(jnp.result_type(value), jnp.integer)
     require(bool(whole), name, described(value), "an array of integers")
 
 

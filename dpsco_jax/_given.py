@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
 from dpsco_jax._checks import require, require_undisclosed, require_unmasked
-from dpsco_jax._shown import Words
+from dpsco_jax._shown import Words, described
 
 
 def require_one_order(**aligned: Any) -> None:
@@ -100,8 +100,8 @@ def listed(name: str, values: Any) -> np.ndarray:
 def require_held(name: str, tree: Any) -> None:
     """Raise ``ValueError`` unless JAX holds all arrays of the tree as they are.
 
-    Refused are masked arrays, and NumPy integers beyond the widest that JAX has. Other leaves pass, traced
-    ones among them, and so do floats, which are rounded.
+    Refused are masked arrays, columns of pandas and polars, and NumPy integers beyond the widest that JAX
+    has. Other leaves pass, traced ones among them, and so do floats, which are rounded.
 
     Args:
         name: of the argument.
@@ -109,6 +109,8 @@ def require_held(name: str, tree: Any) -> None:
     """
     require_unmasked(name, tree)
     for leaf in jax.tree.leaves(tree):
+        array = not hasattr(leaf, "to_numpy")
+        require(array, name, described(leaf), "of arrays of NumPy or JAX, as by to_numpy()")
         if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "iu":
             held = jax.dtypes.canonicalize_dtype(leaf.dtype)
             if held.itemsize < leaf.dtype.itemsize and leaf.size:

@@ -6,10 +6,12 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
+from dpsco_jax._shown import described
 
 NAN, INF = math.nan, math.inf
 NO_NUMBERS = ("1", b"1", None, True, np.True_, 1j, np.array(1j), [True], ["1"], object())
@@ -197,3 +199,38 @@ def test_sequences_of_one_class_are_no_texts_and_hold_nothing_else():
     for bad in ("ab", b"ab", ("a", 1), {"a"}, 7, None):
         with pytest.raises(ValueError, match="x must be a sequence of type str, got"):
             _checks.require_instances("x", bad, str)
+
+
+def test_tables_columns_sets_and_objects_are_not_shown():
+    polars = pytest.importorskip("polars")
+    secret = 7654321
+
+    class Holder:
+        def __repr__(self):
+            return str(secret)
+
+    frames = [pd.DataFrame({"a": [secret]}), polars.DataFrame({"a": [secret]})]
+    values = [
+        *frames,
+        *(frame["a"] for frame in frames),
+        {secret},
+        Holder(),
+        [secret],
+        {"a": secret},
+    ]
+    values.append(np.array({secret}))
+    for value in values:
+        assert str(secret) not in repr(described(value))
+        for check in (
+            lambda value: _checks.require_integers("count", value),
+            lambda value: _checks.require_integer("count", value, 1),
+            lambda value: _checks.require_instance("count", value, str),
+            lambda value: _checks.require_mask("count", value),
+        ):
+            with pytest.raises(ValueError, match="count must be ") as raised:
+                check(value)
+            assert str(secret) not in str(raised.value)
+    for value in [*frames, {secret}, np.array({secret})]:
+        with pytest.raises(ValueError, match="count must be positive, got ") as raised:
+            _checks.require(False, "count", value, "positive")
+        assert str(secret) not in str(raised.value)

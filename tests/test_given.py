@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 
 from dpsco_jax import _given
@@ -249,3 +250,43 @@ def test_what_jax_holds_passes():
     for listed in ([np.ma.array([1.0], mask=[True])], [1.0, np.ma.masked]):
         with pytest.raises(ValueError, match="x must be without a mask"):
             _given.plain("x", listed)
+
+
+@pytest.mark.parametrize("make", [pd.Series, lambda x: pd.DataFrame({"a": x}), np.asarray])
+def test_integers_of_columns_are_not_wrapped(make):
+    wide = make(np.array([2**32 + 1, 2, 3]))
+    for door in ("rows of tables", "a leaf of rows of tables", "rows of elements"):
+        with pytest.raises(ValueError, match="rows must be integers in"):
+            READ[door](wide)
+    held = tables.from_rows(key(), np.arange(3), make(np.array([2**24 + 1, 2, 3])), 1)
+    assert sorted(np.ravel(held.items).tolist()) == [2, 3, 2**24 + 1]
+
+
+@pytest.mark.parametrize("values", [[2**24 + 1, 3, 4], [2**24 + 1, 3, None]])
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_that_could_have_nulls_are_refused_as_rows_by_their_dtype(library, values):
+    polars = pytest.importorskip("polars")
+    column = pd.Series(values, dtype="Int64") if library == "pandas" else polars.Series(values)
+    tables_of = [column, column.to_frame()] if library == "pandas" else [column]
+    for rows in tables_of:
+        with pytest.raises(ValueError, match="rows must be of NumPy's dtypes"):
+            tables.from_rows(key(), np.arange(3), rows, 1)
+
+
+COUNTED = {
+    "users": lambda x: heavy_hitters.heavy_hitter_counts(key(), x, np.arange(2), 2, 2, 1.0),
+    "items": lambda x: heavy_hitters.heavy_hitter_counts(key(), np.arange(2), x, 2, 2, 1.0),
+    "categories": lambda x: histograms.frequencies(x, 2),
+    "data": lambda x: users.mean_loss(LOSS)(jnp.zeros((2, 3)), UserData(pd.Series(list(x)))),
+}
+
+
+@pytest.mark.parametrize("door", COUNTED)
+def test_columns_and_lists_are_no_arrays_and_are_not_shown(door):
+    polars = pytest.importorskip("polars")
+    ids = [7654321, 1]
+    many = [ids, set(ids), tuple(ids), pd.Series(ids), polars.Series(ids), pd.DataFrame({"a": ids})]
+    for values in many:
+        with pytest.raises(ValueError, match=f"{door}.* must be ") as raised:
+            COUNTED[door](values)
+        assert "7654321" not in str(raised.value)

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from dpsco_jax._checks import require, require_real, require_unmasked
+from dpsco_jax._shown import described, may_be_data
 
 
 def require_columns(frame: Any, needed: Sequence[Hashable]) -> None:
     """Raise ``ValueError`` unless the frame has each of the columns once."""
     found = list(getattr(frame, "columns", []))
     for column in needed:
+        one = isinstance(column, Hashable) and not may_be_data(column)
+        require(one, "column", described(column), "the name of one")
         require(found.count(column) == 1, f"column {column!r}", found, "once among those of frame")
 
 

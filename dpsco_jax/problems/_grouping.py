@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from dpsco_jax._checks import require, require_undisclosed
+from dpsco_jax._checks import require, require_undisclosed, require_unmasked
 from dpsco_jax._given import listed, require_held
 from dpsco_jax._shown import described
 from dpsco_jax.problems._columns import is_missing
@@ -87,10 +87,10 @@ def checked_rows(rows: PyTree, users: np.ndarray) -> PyTree:
 
     Raises:
         ValueError: if there are none, they are not as many as users, no real numbers or booleans, or not such
-            as JAX holds.
+            as JAX holds; or if they are in columns that can have nulls, which make floats of all integers.
     """
+    rows = jax.tree.map(_array, rows)
     require_held("rows", rows)
-    rows = jax.tree.map(np.asarray, rows)
     leaves = jax.tree.leaves(rows)
     require(bool(leaves), "rows", described(rows), "a tree of arrays [rows, ...]")
     for leaf in leaves:
@@ -100,6 +100,18 @@ def checked_rows(rows: PyTree, users: np.ndarray) -> PyTree:
         real = leaf.dtype.kind in "biuf" or jnp.issubdtype(leaf.dtype, jnp.floating)
         require(real, "rows", leaf.dtype, "arrays of real numbers or booleans")
     return rows
+
+
+def _array(leaf: Any) -> np.ndarray:
+    require_unmasked("rows", leaf)
+    if hasattr(leaf, "to_numpy"):
+        dtypes = np.atleast_1d(
+            np.array(getattr(leaf, "dtypes", getattr(leaf, "dtype", None)), object)
+        ).flat
+        known = all(isinstance(dtype, np.dtype) for dtype in dtypes)
+        wanted = "of NumPy's dtypes, without a null, as by to_numpy()"
+        require(known, "rows", described(leaf), wanted)
+    return np.asarray(leaf)
 
 
 def _is_absent(user: Any) -> bool:

@@ -157,7 +157,8 @@ def opened(leaf: Any, name: str = "items") -> Rows:
         return InMemory(leaf)
     own = all(hasattr(leaf, name) for name in ("shape", "dtype", "take", "state", "require_same"))
     good = own and not isinstance(leaf, jax.Array)
-    _checks.require(good, name, leaf, "of paths of .npy files, NumPy arrays or columns")
+    shown = Words(type(leaf).__name__)  # which may be a number of somebody's
+    _checks.require(good, name, shown, "of paths of .npy files, NumPy arrays or columns")
     return leaf  # type: ignore[no-any-return]
 
 

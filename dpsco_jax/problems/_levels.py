@@ -45,11 +45,15 @@ def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
     dtype = column.dtype
     while hasattr(dtype, "categories"):
         dtype = dtype.categories.dtype
+    own = getattr(
+        dtype, "type", None
+    )  # Interval, Period, ...: what such a column holds, and nothing else
     kind = _kind(dtype)
     wanted = f"of the kind of column {column.name!r}, whose dtype is {column.dtype}"
-    require(any(_fits(level, kind) for level in levels), name, levels, wanted)
-    if dtype.kind == "f":
-        held = np.dtype(f"f{getattr(dtype, 'itemsize', 8)}")
+    fits = any(_fits(level, kind) or (kind == "own" and isinstance(level, own)) for level in levels)
+    require(fits, name, levels, wanted)
+    if kind == "number":
+        held = np.dtype(f"f{getattr(dtype, 'itemsize', 8)}") if dtype.kind == "f" else None
         rounded = [_rounded(level, held) for level in levels]
         require(len(set(rounded)) == len(levels), name, levels, f"different levels in {dtype}")
         levels = rounded
@@ -74,13 +78,17 @@ def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
 
 
 def _kind(dtype: Any) -> str | None:
-    """What values of a dtype are, as ``_fits`` reads it; ``None`` for any objects."""
+    """What values of a dtype are, as ``_fits`` reads it; ``None`` for any objects, "own" for its own type."""
     if isinstance(dtype.type, type) and issubclass(dtype.type, str):
         return "text"
     if dtype.kind == "M":
         return "date of a zone" if "," in str(dtype) else "date"
     kinds = {"b": "truth", "i": "number", "u": "number", "f": "number", "m": "span"}
-    return kinds.get(dtype.kind)
+    if dtype.kind in kinds:
+        return kinds[dtype.kind]
+    # Decimals, bytes and dictionaries of Arrow are read as objects are.
+    any_objects = dtype.type in (np.object_, np.bytes_, bytes, decimal.Decimal)
+    return None if any_objects or "dictionary" in str(dtype) else "own"
 
 
 def _fits(level: Any, kind: str | None) -> bool:
@@ -153,12 +161,13 @@ def _number(level: Any) -> Any:
     return None
 
 
-def _rounded(level: Any, dtype: np.dtype) -> Any:
-    """The level as a column of such floats holds it."""
+def _rounded(level: Any, dtype: np.dtype | None) -> Any:
+    """The level as a column of such floats holds it, or of integers (``None``): a number, if it is one."""
     number: Any = _plain(_number(level))
-    wide = dtype.itemsize >= 8 and not isinstance(number, numbers.Integral)
-    if number is None or wide or abs(number) > _LARGEST:
+    if number is None or abs(number) > _LARGEST:
         return level
+    if dtype is None:
+        return number
     with np.errstate(over="ignore"):
         found = float(np.asarray(float(number), dtype))
     return found if math.isfinite(found) else level

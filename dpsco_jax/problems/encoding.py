@@ -249,11 +249,12 @@ class Encoding:
         """``[rows, 1]`` in [-1, 1]; NaN where the value is missing."""
         require_numeric(column)
         low, high = map(float, self.bounds[column.name])
-        if missing.any():
-            value = np.full(len(column), np.nan)
-            value[~missing] = column[~missing].to_numpy(np.float64)
-        else:  # which copies nothing
-            value = column.to_numpy(np.float64)
+        with np.errstate(over="ignore"):  # of wider floats, whose infinities become bounds too
+            if missing.any():
+                value = np.full(len(column), np.nan)
+                value[~missing] = column[~missing].to_numpy(np.float64)
+            else:  # which copies nothing
+                value = column.to_numpy(np.float64)
         # Clipped first: nothing can overflow then, and infinities become bounds.
         unit = (np.clip(value, low, high) - low) / (high - low)
         return np.clip(2.0 * unit - 1.0, -1.0, 1.0).astype(np.float32)[:, None]

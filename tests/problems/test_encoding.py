@@ -509,3 +509,11 @@ def test_columns_come_in_an_order():
     for unordered in ({"age", "job", "wage"}, frozenset(["age", "job", "wage"])):
         with pytest.raises(ValueError, match="feature_columns must be a list"):
             encoding(feature_columns=unordered)
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float64_are_clipped_without_a_warning():
+    wide = np.array([0.0, np.longdouble(10) ** 4000], np.longdouble)
+    frame = pd.DataFrame({"age": wide, "union": ["yes", "no"]})
+    made = encoding(feature_columns=["age"], bounds={"age": (0, 1)}, categories={})
+    np.testing.assert_array_equal(made.apply(frame).features[:, 1], [-1.0, 1.0])

@@ -82,6 +82,7 @@ def test_a_level_as_it_stands_comes_first():
     np.testing.assert_array_equal(codes("x", values, ["True", "1"]), [1, 1, 1, -1, 0, 0, -1])
 
 
+MONTHS = list(pd.period_range("2020-01", periods=2, freq="M"))
 COLUMNS = [
     (["1", "2"], [1, 2], "int64"),
     (["1", "2"], [1, 2], "Int64"),
@@ -100,6 +101,9 @@ COLUMNS = [
     ([0.1, 1 / 3], [0.1, 1 / 3], "float32"),
     ([0.1, 1 / 3], [0.1, 1 / 3], "Float32"),
     (["0.1", D("2.5")], [0.1, 2.5], "float16"),
+    ([D("0.1"), "0.3"], [0.1, 0.3], "float64"),
+    (MONTHS, MONTHS, "period[M]"),
+    (["a", b"b"], [b"a", b"b"], "S1"),
     ([16777217, 2], [16777217, 2], "float32"),
     ([DAY.date(), datetime.date(2021, 1, 1)], [DAY, "2021-01-01"], "datetime64[ns]"),
     ([np.datetime64(DAY), np.datetime64("2021")], [DAY, "2021-01-01"], "datetime64[s]"),
@@ -137,6 +141,10 @@ NEVER = [
     ([pd.Timestamp(DAY)], ["2020-01-02", "2021-01-01"], "datetime64[ns, UTC]"),
     ([1, 2], [1, 2], "timedelta64[ns]"),
     ([DAY], [1, 2], "int64"),
+    (["(0, 1]"], pd.IntervalIndex.from_breaks([0, 1, 2]), "interval[int64, right]"),
+    (["2020-01"], pd.period_range("2020-01", periods=2, freq="M"), "period[M]"),
+    (["(0, 1]", 1], pd.IntervalIndex.from_breaks([0, 1, 2]), "category"),
+    (["1", "2"], [1, 2], "complex128"),
 ]
 
 
@@ -176,3 +184,16 @@ def test_levels_that_narrow_floats_do_not_tell_apart_are_refused():
     with pytest.raises(ValueError, match="x must be different levels in float32"):
         codes("x", column, [0.1, 0.1 + 1e-12])
     np.testing.assert_array_equal(codes("x", column, [1e300, 0.5, -1e300]), [1])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "Int8", "float64", "category"])
+@pytest.mark.parametrize("levels", [["1", "1.0"], [1, "1"], [2, D(1), 1.0 + 2**-60, "1"]])
+def test_levels_that_are_one_number_are_refused_in_columns_of_numbers(dtype, levels):
+    with pytest.raises(ValueError, match="x must be different levels in"):
+        codes("x", pd.Series([1, 2], name="c").astype(dtype), levels)
+
+
+def test_levels_that_float64_does_not_tell_apart_are_refused():
+    near = [D("0.1"), D("0.1") + D(10) ** -30]
+    with pytest.raises(ValueError, match="x must be different levels in float64"):
+        codes("x", pd.Series([0.1], name="c"), near)

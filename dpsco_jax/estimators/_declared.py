@@ -112,6 +112,13 @@ def labels(classes: Any, least: int, most: int | None, instead: str) -> np.ndarr
     plain = array.ndim == 1 and array.dtype.kind in "biufU"
     same = plain and len({isinstance(level, str | np.str_) for level in classes}) == 1
     require(same, "classes", classes, "a list of numbers, or of texts")
+    held = all(one == other for one, other in zip(array.tolist(), classes, strict=True))
+    require(
+        held,
+        "classes",
+        classes,
+        f"such as NumPy holds as they are, which in {array.dtype} it does not",
+    )
     found = np.unique(array)
     require(len(found) == len(array), "classes", classes, "different from each other")
     fits = least <= len(found) and (most is None or len(found) <= most)

@@ -122,6 +122,8 @@ def _array(name: str, values: Any, wanted: str) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
         if values.dtype.kind in "fc":
             return np.asarray(values.filled(np.nan))
+        if values.dtype.kind in "mM":  # of which objects may be plain integers
+            return np.asarray(values.filled(values.dtype.type("NaT")))
         found = np.array(values.data, object)
         found[np.ma.getmaskarray(values)] = None
         return found

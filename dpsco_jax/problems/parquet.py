@@ -66,6 +66,10 @@ class Column:
         self._lengths: list[list[int]] | None = None
         self.dtype = self._decoded(0, 1).dtype
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the group that was read last: a copy on disk holds no user's numbers."""
+        return self.__dict__ | {"_kept": (-1, None)}
+
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The rows of these numbers, which ascend; a copy."""
         found = np.empty((len(numbers), *self.shape[1:]), self.dtype)

@@ -303,3 +303,17 @@ def test_polars_columns_have_the_dtype_that_nulls_would_need():
             for values in ([], [None])
         )
         assert there.dtype == gone.dtype
+
+
+@pytest.mark.parametrize("kind", ["datetime64[ns]", "datetime64[s]", "timedelta64[ns]"])
+def test_masked_times_are_times(kind):
+    values = np.array([1, 2], kind)
+    found = _frames.labels_of(np.ma.array(values, mask=[False, True]))
+    assert found[0] == values[0]
+    assert np.isnat(found[1])
+
+
+@pytest.mark.parametrize("classes", [[2**63 + 1, -1], [2**53 + 1, 0.5], ["a", "b\0"]])
+def test_classes_that_numpy_makes_others_of_are_refused(classes):
+    with pytest.raises(ValueError, match="classes must be such as NumPy holds"):
+        made(classes=classes).fit(TABLE, UNION, groups=WHO)

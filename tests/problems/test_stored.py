@@ -215,3 +215,13 @@ def test_numbers_of_a_column_stay_with_their_user_or_are_refused(tmp_path, rows,
 def _floats(row):
     inner = polars.List(polars.Float32)
     return {"x": polars.List(inner) if isinstance(row[0], list) else inner}
+
+
+def test_a_copy_of_a_column_holds_no_numbers(tmp_path):
+    path, secret = str(tmp_path / "rows.parquet"), np.float32(7654.321)
+    polars.DataFrame({"x": [secret, 1.0]}, {"x": polars.Float32}).write_parquet(path)
+    column = parquet.column(path, "x", shape=(1,))
+    rows = column.take(np.arange(2))
+    written = pickle.dumps(column)
+    assert secret.tobytes() not in written
+    np.testing.assert_array_equal(pickle.loads(written).take(np.arange(2)), rows)

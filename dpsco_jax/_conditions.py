@@ -16,6 +16,9 @@ from dpsco_jax._numerics import as_floats
 LEAST_NOISE = 2.0**-100
 """The least scale of noise of which anything is proven: below 2^-126 float32 noise is zero."""
 
+MOST_LENGTH = 2.0**100
+"""The longest contribution of which sums are proven: of 2^24 users they are below 2^127, in float32."""
+
 
 def positive_and_finite(*values: Any) -> Any:
     """Whether all the values are positive and finite; elementwise, if they are arrays.

@@ -24,7 +24,13 @@ from jax import lax
 from jaxtyping import ArrayLike, Bool
 
 from dpsco_jax import _spread, _sums
-from dpsco_jax._checks import require, require_mask, require_positive, require_real_leaves
+from dpsco_jax._checks import (
+    require,
+    require_mask,
+    require_positive,
+    require_real_leaves,
+    require_same_rows,
+)
 from dpsco_jax._numerics import at_least_float32, wide_number
 from dpsco_jax.geometry import norms
 
@@ -44,16 +50,19 @@ def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"])
         A pytree of leaves ``[...]``, in at least float32.
 
     Raises:
-        ValueError: a leaf is not real floating, a concrete bound is not in (0, inf), or ``clip_norm`` is no
-            prefix of the rows.
+        ValueError: a leaf is not real floating, leaves have different numbers of users, ``counted`` is not
+            of one boolean for each, a concrete bound is not in (0, inf), or ``clip_norm`` is no prefix of the
+            rows.
     """
     return _sums.rounded(split_sum_of_clipped(rows, clip_norm, counted))
 
 
 def split_sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
     """``sum_of_clipped`` in two parts: every leaf is a ``_sums.Split``."""
-    counted = require_mask("counted", counted)
     require_real_leaves("rows", rows)
+    if not jax.tree.leaves(rows):
+        return rows
+    counted = require_mask("counted", counted, (require_same_rows("rows", rows),))
     spread = _spread.found(rows)
     if spread is None:
         return _of_layers(rows, clip_norm, counted)

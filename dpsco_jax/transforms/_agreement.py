@@ -14,7 +14,7 @@ from dp_accounting import NeighboringRelation
 from jaxtyping import ArrayLike
 
 from dpsco_jax import _sums
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require, require_mask, require_same_rows
 from dpsco_jax._shown import described
 from dpsco_jax.oracles.sampling import Draw
 from dpsco_jax.privacy.item_sampling import PoissonItems
@@ -48,7 +48,8 @@ def agreed(
         updates: as they come to the release.
         extra_args: of its ``update``. Read are ``clipped_to`` (the norm to which every user's share of a sum
             was clipped), ``draw`` (how users were drawn) and ``checksum`` (of the sum); the last two only
-            where they are given.
+            where they are given. Where users come as rows, ``user_mask``: those who count are no more than
+            the scheme takes.
         participations: whether the loss counts in how many steps a user takes part, known beforehand, so that
             it bounds no draw.
 
@@ -67,7 +68,9 @@ def agreed(
         wanted = "absent with noise_correlation: whoever is drawn may take part in more steps than it says"
         require(extra_args.get("draw") is None, "draw", described(extra_args.get("draw")), wanted)
     good &= covered(sampling, extra_args, aggregate.relation)
-    if aggregate.clipped_to is not None and extra_args.get("checksum") is not None:
+    if aggregate.clipped_to is None:
+        good &= _few_enough(sampling, updates, extra_args.get("user_mask"))
+    elif extra_args.get("checksum") is not None:
         good &= _unchanged(updates, extra_args["checksum"])
     return good
 
@@ -98,6 +101,27 @@ def _within_bound(bound: ArrayLike, clipped_to: ArrayLike | None) -> Any:
     wanted += " your own, the norm to which each user's share was clipped"
     require(clipped_to is not None, "clipped_to", clipped_to, wanted)
     return _required(_at_most(clipped_to, bound), "clipped_to", clipped_to, f"at most {bound}")
+
+
+def _few_enough(sampling: Any, rows: Any, user_mask: Any) -> Any:
+    """Whether the rows that count are no more than the users whom a scheme of a fixed number takes.
+
+    A Poisson sample may be of any size, and with all users in every step there may be more of them than the
+    public divisor of a mean says: both are covered.
+    """
+    match sampling:
+        case WithoutReplacement(_, most) | WithReplacement(_, most):
+            pass
+        case _:
+            return True
+    if not jax.tree.leaves(rows):
+        return True
+    found = require_same_rows("updates", rows)
+    wanted = f"of at most {most} users, whom {type(sampling).__name__} of sampling accounts for"
+    if user_mask is None:
+        return _required(found <= most, "updates", f"{found} rows", wanted)
+    counted = jnp.sum(require_mask("user_mask", user_mask, (found,)), dtype=jnp.int32)
+    return _required(counted <= most, "user_mask", f"more of {found} rows", wanted)
 
 
 def _unchanged(updates: Any, checksum: Any) -> Any:

@@ -42,7 +42,9 @@ from dpsco_jax._checks import (
     require_positive,
     require_real_leaves,
     require_relation,
+    require_same_rows,
 )
+from dpsco_jax._conditions import MOST_LENGTH
 from dpsco_jax._numerics import at_least_float32, wide_number
 from dpsco_jax.geometry import clipping
 from dpsco_jax.transforms import _agreement
@@ -224,7 +226,31 @@ def _sensitivity(
     require_positive("num_users", num_users)
     bound = clipping.joint_bound(clip_norm)
     factor = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
-    return factor * bound / wide_number(num_users)
+    sensitivity = factor * bound / wide_number(num_users)
+    return within_floats("clip_norm", clip_norm, sensitivity, bound, sensitivity)
+
+
+def within_floats(name: str, value: Any, sensitivity: Any, *lengths: Any) -> Any:
+    """The sensitivity, or infinity where sums of users of a traced length might overflow.
+
+    Args:
+        name: of the argument that is too long.
+        value: of it.
+        sensitivity: of the statistic.
+        *lengths: of what one user adds, wherever it is added up or divided; may be traced.
+
+    Raises:
+        ValueError: a concrete length is above 2^100.
+    """
+    for length in lengths:
+        good = length <= MOST_LENGTH
+        wanted = (
+            "so small that it is at most 2^100, over num_users too: sums have to fit in float32"
+        )
+        require(good, name, value, wanted)
+        if isinstance(good, jax.core.Tracer):
+            sensitivity = jnp.where(good, sensitivity, jnp.inf)
+    return sensitivity
 
 
 def _sum_of_clipped(
@@ -260,9 +286,10 @@ def sum_in_chunks(
         microbatch_size: users in a chunk; one chunk if None.
 
     Raises:
-        ValueError: ``user_mask`` is no array of booleans of shape ``[users]``.
+        ValueError: leaves have different numbers of users, or ``user_mask`` is no array of booleans of shape
+            ``[users]``.
     """
-    num_rows = jax.tree.leaves(updates)[0].shape[0]
+    num_rows = require_same_rows("updates", updates)
     if user_mask is None:
         user_mask = jnp.ones(num_rows, bool)
     user_mask = require_mask("user_mask", user_mask, (num_rows,))

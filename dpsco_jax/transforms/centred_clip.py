@@ -45,7 +45,7 @@ from dpsco_jax._numerics import wide_number
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.transforms import _states
 from dpsco_jax.transforms.aggregate import Aggregate
-from dpsco_jax.transforms.aggregates import sum_in_chunks
+from dpsco_jax.transforms.aggregates import sum_in_chunks, within_floats
 
 _INSIDE = 0.9  # in units of the radius: who is closer counts towards the quantile
 _RANGE = 1e6  # the radius stays within this factor of where it started
@@ -189,10 +189,10 @@ def centred_clip(
             ).astype(state.radius.dtype)
         return mean, CentredClipState(centre, reach)
 
+    longest = _RANGE * wide_number(radius)
+    sensitivity = within_floats("radius", radius, bound / num_users, longest)
     # With the bit of the quantile a vector may be √(0.9² + w²) > 1 long.
-    return Aggregate(
-        init, update, bound / num_users, relation, finish, within_half=quantile is None
-    )
+    return Aggregate(init, update, sensitivity, relation, finish, within_half=quantile is None)
 
 
 def stable_centre_rate(

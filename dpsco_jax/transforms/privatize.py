@@ -15,11 +15,11 @@ the aggregate has clipped each user's sum to the cap; with ``PoissonItems`` the 
 item, and no user has more items than it says), the key is secret and starts one state only, and
 no state is used for two different updates. Where the updates are a sum that somebody else has clipped,
 ``update`` is told to what (``clipped_to``, among the ``extra_args`` of our oracles), and what these say of
-bound, draw and sum is compared with what is charged here: ``ValueError`` if it is concrete and does not
-agree, an infinite loss if it is traced. A step with several releases from one random draw is not
-covered by the sum of their losses, and ``privacy_spent`` is unbounded then: clip layers by norms of their
-own in one aggregate (``clipped_mean``). Wrappers that throw away the state of an update
-(``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation.
+bound, draw and sum is compared with what is charged here, as are rows with a batch of a fixed number:
+``ValueError`` if it is concrete and does not agree, an infinite loss if it is traced. A step with several
+releases from one random draw is not covered by the sum of their losses, and ``privacy_spent`` is unbounded
+then: clip layers by norms of their own in one aggregate (``clipped_mean``). Wrappers that throw away the
+state of an update (``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation.
 ``optax.MultiSteps`` around it averages batches before the noise, which only ``FullBatch`` accounts for.
 In both cases the ledger is unbounded (docs/privacy/ledger.md), as it is for an aggregate of which
 nothing is ``proven``.

@@ -4,6 +4,7 @@ from tests.mutation import Fault
 
 _CHUNKS, _CHECKS = "oracles/chunks.py", "_checks.py"
 _FOREIGN = ("tests/oracles/test_foreign_samples.py",)
+_MANY = ("tests/transforms/test_too_many_rows.py",)
 
 FAULTS = (
     Fault("rows: samplers of more users are taken", _CHUNKS,
@@ -31,4 +32,27 @@ FAULTS = (
     Fault("rows: leaves may have different users", _CHECKS,
           "same = len(found) == 1 and len(found[0]) == 1\n    require(same, name, found, \"arrays with one",
           "same = len(found) >= 1\n    require(same, name, found, \"arrays with one", _FOREIGN),
+    Fault("rows: microbatches of leaves of other lengths", "transforms/aggregates.py",
+          'num_rows = require_same_rows("updates", updates)',
+          "num_rows = jax.tree.leaves(updates)[0].shape[0]", _MANY),
+    Fault("rows: one mask for all", "geometry/clipping.py",
+          'counted = require_mask("counted", counted, (require_same_rows("rows", rows),))',
+          'counted = require_mask("counted", counted)', _MANY),
+    Fault("rows: a batch of everybody", "transforms/_agreement.py",
+          'return _required(found <= most, "updates"', 'return _required(True, "updates"', _MANY),
+    Fault("rows: everybody of a mask", "transforms/_agreement.py",
+          'return _required(counted <= most, "user_mask"', 'return _required(True, "user_mask"', _MANY),
+    Fault("rows: draws with replacement are not counted", "transforms/_agreement.py",
+          "case WithoutReplacement(_, most) | WithReplacement(_, most):",
+          "case WithoutReplacement(_, most):", _MANY),
+    Fault("rows: sums may overflow", "_conditions.py",
+          "MOST_LENGTH = 2.0**100", "MOST_LENGTH = 2.0**127", _MANY),
+    Fault("rows: a traced length may overflow", "transforms/aggregates.py",
+          "sensitivity = jnp.where(good, sensitivity, jnp.inf)", "pass", _MANY),
+    Fault("rows: a mean over a small number may overflow", "transforms/aggregates.py",
+          'within_floats("clip_norm", clip_norm, sensitivity, bound, sensitivity)',
+          'within_floats("clip_norm", clip_norm, sensitivity, bound)', _MANY),
+    Fault("rows: a radius of which sums overflow", "transforms/centred_clip.py",
+          'sensitivity = within_floats("radius", radius, bound / num_users, longest)',
+          "sensitivity, longest = bound / num_users, within_floats", _MANY),
 )  # fmt: skip

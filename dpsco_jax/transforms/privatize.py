@@ -19,7 +19,8 @@ bound, draw and sum is compared with what is charged here, as are rows with a ba
 ``ValueError`` if it is concrete and does not agree, an infinite loss if it is traced. A step with several
 releases from one random draw is not covered by the sum of their losses, and ``privacy_spent`` is unbounded
 then: clip layers by norms of their own in one aggregate (``clipped_mean``). Wrappers that throw away the
-state of an update (``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this transformation.
+state of an update (``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this
+transformation.
 ``optax.MultiSteps`` around it averages batches before the noise, which only ``FullBatch`` accounts for.
 In both cases the ledger is unbounded (docs/privacy/ledger.md), as it is for an aggregate of which
 nothing is ``proven``.

@@ -7,10 +7,13 @@ user vouches for it by name.
 
 import collections
 import collections.abc
+import numbers
+import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 import optax.contrib
 
@@ -33,6 +36,23 @@ _KNOWN = (
 # in front of anything else.
 _IN_ORDER = (tuple, list, collections.OrderedDict)
 _IN_NO_ORDER = (dict, collections.defaultdict)
+
+# Leaves in which no ledger can be.
+_LEAVES = (
+    jax.Array,
+    jax.ShapeDtypeStruct,
+    np.ndarray,
+    np.generic,
+    numbers.Number,
+    str,
+    bytes,
+    np.ufunc,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    type(jax.jit(abs)),
+    jax.custom_jvp,
+    jax.custom_vjp,
+)
 
 # States of stages that do not look at updates: a count of them, or that and a key.
 _COUNTING = (optax.ScaleByScheduleState, optax.AddNoiseState)
@@ -60,6 +80,24 @@ def require_types(name: str, value: Any) -> tuple[type, ...]:
     good = all(isinstance(kind, type) for kind in types)
     require(good, name, value, "a type of optimizer states, such as optax.MaskedState, or several")
     return tuple(types)
+
+
+def require_seen_through(name: str, tree: Any) -> None:
+    """``ValueError`` if a tree holds what cannot be looked into, in which a ledger would be left out.
+
+    Leaves are arrays, numbers, texts and functions. An object of a class that is no pytree is none of these,
+    nor is the dictionary that a ledger becomes in a file.
+    """
+    is_written = lambda node: (  # noqa: E731
+        isinstance(node, collections.abc.Mapping) and {"total", "residue"} <= set(node)
+    )
+    for leaf in jax.tree.leaves(tree, is_leaf=is_written):
+        wanted = "restored into the state of an optimizer, without ledgers as they are in files"
+        require(not is_written(leaf), name, "one with total and residue in a dictionary", wanted)
+        objects = isinstance(leaf, np.ndarray) and leaf.dtype.hasobject
+        held = f"{name_of(type(leaf))} in it"
+        wanted = "of pytrees: register the class with JAX, or give what is inside"
+        require(isinstance(leaf, _LEAVES) and not objects, name, held, wanted)
 
 
 def name_of(kind: type) -> str:

@@ -152,7 +152,9 @@ def privacy_spent(
       wrapper of your own. Name the types for which you vouch in ``trust``. Known are tuples, lists,
       dictionaries, ``inject_hyperparams``, ``optax.contrib.schedule_free``, ``optax.partition`` if all of its
       labels have a release, and all transformations of this library;
-    - a stage in front of a release in a chain has floating numbers in its state: it remembers raw updates;
+    - a stage in front of a release in a chain, at any depth, has anything but a count of updates in its
+      state: it remembers raw updates. In a dictionary, as of ``optax.named_chain``, nothing is in front or
+      behind, and whatever remembers is doubted;
     - a ledger is negative or NaN anywhere, so that it is no sum of charges. Of one that was scaled by a
       factor in [0, 1) this cannot be noticed: do no arithmetic on an optimizer state;
     - two keys in the state are equal, so that two transformations draw the same noise, and the difference of
@@ -185,9 +187,10 @@ def privacy_spent(
         devices costs what one of the copies costs.
 
     Raises:
-        ValueError: ``opt_state`` holds no ledger (so that nothing is known of it), or ledgers of different
-            neighbouring relations; ``independent_draws`` is no boolean; or ``trust`` holds something else
-            than types.
+        ValueError: ``opt_state`` holds no ledger (so that nothing is known of it), ledgers of different
+            neighbouring relations, an object of a class that is no pytree (in which a ledger would be left
+            out), or a ledger as files keep it, which is a dictionary; ``independent_draws`` is no boolean; or
+            ``trust`` holds something else than types.
     """
     opt_state = _plain(opt_state)
     reasons = doubts(opt_state, independent_draws=independent_draws, trust=trust)
@@ -246,6 +249,7 @@ def relation_of(opt_state: Any) -> NeighboringRelation:
 def _found(opt_state: Any, trust: Any) -> list[_wrappers.Found]:
     """All ledgers, which are there, and of one relation."""
     types = _wrappers.require_types("trust", trust)
+    _wrappers.require_seen_through("opt_state", _plain(opt_state))
     found = list(_wrappers.ledgers(opt_state, Ledger, types))
     held = f"{type(opt_state).__name__} of {jax.tree.structure(opt_state)}"
     wanted = "a tree that holds a ledger of a private transformation"

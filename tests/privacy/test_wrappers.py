@@ -1,5 +1,6 @@
 """What stands around and before a release: unknown wrappers are doubted until somebody vouches for them."""
 
+import dataclasses
 import io
 from typing import Any, NamedTuple
 
@@ -183,6 +184,45 @@ def test_the_state_of_an_nnx_optimizer_is_read():
     gradients = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
     optimizer.update(model, gradients, clipped_to=1.0)
     assert _spent(optimizer.opt_state) == pytest.approx(ONCE, rel=1e-5)
+
+
+@dataclasses.dataclass
+class _TrainState:
+    params: Any
+    opt_state: Any
+
+
+class _Called(_TrainState):
+    def __call__(self):
+        return self.params
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        lambda state: _TrainState(PARAMS, state),
+        lambda state: _Called(PARAMS, state),
+        lambda state: np.array([state[0].ledger, None], object),
+        flax.serialization.to_state_dict,
+        lambda state: [flax.serialization.to_state_dict(state[0].ledger)],
+        lambda state: dataclasses.asdict(state[0].ledger),
+    ],
+    ids=["dataclass", "called", "objects", "flax", "ledger in flax", "dictionary"],
+)
+def test_a_ledger_that_cannot_be_seen_is_refused(hidden):
+    """Beside one that is seen it would be left out."""
+    state = _charged()
+    live = optax.chain(_release(1), optax.sgd(0.1)).init(PARAMS)
+    for look in (privacy.privacy_spent, privacy.doubts):
+        for tree in ((live, hidden(state)), {"a": live, "b": [hidden(state)]}):
+            with pytest.raises(ValueError, match="opt_state must be"):
+                look(tree)
+
+
+def test_other_leaves_of_a_checkpoint_are_seen_through():
+    beside = {"step": 3, "rate": 0.1, "name": "run", "fn": jax.nn.relu, "jit": jax.jit(abs)}
+    beside |= {"none": None, "numpy": np.zeros(2), "scalar": np.float32(1), "f": lambda x: x}
+    assert _spent((_charged(), beside, PARAMS)) == pytest.approx(ONCE, rel=1e-5)
 
 
 def _with_words(state):

@@ -95,6 +95,38 @@ def _of_one_lane(impl: Any) -> Callable[[jax.Array], jax.Array]:
     return words_alone
 
 
+def noise_is_own(key: jax.Array, released: Any) -> jax.Array:
+    """Whether no two lanes of a batch have released different things with the noise of one key, a boolean.
+
+    Under ``jax.vmap`` it is false where what is released is in the batch and the key is not: the lanes then
+    differ by data, or by the size of one noise, without noise. A key that is in the batch may be that of
+    another lane, which is not seen.
+
+    Args:
+        key: a typed key, by which the noise was drawn; not used up.
+        released: the statistic with its noise, a pytree of arrays.
+    """
+    return _apart(jax.random.key_data(key), jnp.array(True), jax.tree.leaves(released))
+
+
+@jax.custom_batching.custom_vmap
+def _apart(words: jax.Array, so_far: jax.Array, released: list[jax.Array]) -> jax.Array:
+    del words, released
+    return so_far
+
+
+@_apart.def_vmap
+def _apart_in_lanes(
+    axis_size: int, in_batched: Any, words: jax.Array, so_far: jax.Array, released: list[jax.Array]
+) -> tuple[jax.Array, bool]:
+    words_are, so_far_is, released_are = in_batched
+    if any(released_are) and not words_are:
+        shape = jnp.shape(so_far)  # of a constant too
+        return jnp.zeros(shape if so_far_is else (axis_size, *shape), bool), True
+    # Asked once more, of a batch that may be around this one.
+    return _apart(words, so_far, released), so_far_is
+
+
 def over(function: Callable[..., Any]) -> Callable[..., Any]:
     """As ``jax.vmap`` of a function of a key and other arguments; in turn, if keys do not draw apart.
 

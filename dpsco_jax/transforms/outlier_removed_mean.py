@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _spread, privacy
+from dpsco_jax import _keys, _spread, privacy
 from dpsco_jax._checks import (
     require,
     require_instance,
@@ -185,12 +185,13 @@ def outlier_removed_mean(
         halted = state.halted | over | ~passed
         # Beyond the last step nothing may depend on the data.
         test = jax.tree.map(lambda old, new: jnp.where(over, old, new), state.test, test)
-        # The first step pays for the phase, as far as later ones keep to it.
-        pays = (state.steps == 0) | ~jnp.asarray(covered, bool)
+        # The first step pays for the phase, as far as later ones keep to it, and lanes have noise of their own.
+        kept = jnp.asarray(covered, bool) & _keys.noise_is_own(noise_key, (noised, passed))
+        pays = (state.steps == 0) | ~kept
         ledger = jax.tree.map(
             lambda old, new: jnp.where(pays, new, old),
             state.ledger,
-            privacy.charge(state.ledger, privacy.unbounded_unless(covered, cost)),
+            privacy.charge(state.ledger, privacy.unbounded_unless(kept, cost)),
         )
         last = jax.tree.map(lambda old, new: jnp.where(halted, old, new), state.last, released)
         steps = jnp.minimum(state.steps + 1, releases.num_steps)

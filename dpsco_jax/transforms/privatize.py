@@ -37,7 +37,7 @@ import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _spread, privacy
+from dpsco_jax import _keys, _spread, privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
@@ -174,15 +174,18 @@ def privatize(
         valid &= drawable(used * sensitivity)
         valid &= bounded.proven
         valid &= agreed
-        charged, stream = privacy.unbounded_unless(valid, cost), state.stream
+        stream = state.stream
         if noise_correlation is None:
             released = additive.gaussian(noise_key, statistic, used * sensitivity)
         else:
-            # Only what is valid has been paid for: any other step costs infinity, the first or a later one.
-            charged = jax.tree.map(lambda x: jnp.where(paid & valid, 0, x), charged)
             released, stream = noise_correlation.add_noise(
                 noise_key, statistic, stream, multiplier, sensitivity
             )
+        valid &= _keys.noise_is_own(noise_key, released)
+        charged = privacy.unbounded_unless(valid, cost)
+        if noise_correlation is not None:
+            # Only what is valid has been paid for: any other step costs infinity, the first or a later one.
+            charged = jax.tree.map(lambda x: jnp.where(paid & valid, 0, x), charged)
         released, inner = bounded.finish(released, inner)
         # As JAX holds them: without x64 it would warn of float64, which NumPy updates have.
         released = jax.tree.map(lambda x, u: x.astype(jnp.result_type(u)), released, updates)

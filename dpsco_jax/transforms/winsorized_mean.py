@@ -26,7 +26,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import _spread, privacy
+from dpsco_jax import _keys, _spread, privacy
 from dpsco_jax._checks import (
     require_instance,
     require_key,
@@ -118,6 +118,7 @@ def winsorized_mean(
         released = unravel(jnp.where(open_still, answer, 0).astype(vectors.dtype))
         released = jax.tree.map(lambda x, u: x.astype(u.dtype), released, updates)
         charged = jax.tree.map(lambda x, zero: jnp.where(open_still, x, zero), cost, none)
+        charged = privacy.unbounded_unless(_keys.noise_is_own(query_key, released), charged)
         queries = jnp.minimum(optax.safe_increment(state.queries), planned.num_queries)
         return released, WinsorizedMeanState(
             next_key, queries.astype(jnp.int32), privacy.charge(state.ledger, charged)

@@ -304,7 +304,9 @@ def test_bad_arguments_are_refused():
     for size in (0, 4096):
         with pytest.raises(ValueError, match=r"block_size must be an integer in \[1, 2048\]"):
             concentrated_mean.concentration(rows, 1.0, block_size=size)
-    with pytest.raises(ValueError, match="vectors must be arrays with one leading axis, of the same"):
+    with pytest.raises(
+        ValueError, match="vectors must be arrays with one leading axis, of the same"
+    ):
         concentrated_mean.concentration({"a": rows, "b": rows[:2]}, 1.0)
     many = jax.ShapeDtypeStruct((2**24, 1), np.float32)
     with pytest.raises(ValueError, match="users must be between 1 and 16777215"):

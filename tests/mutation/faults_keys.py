@@ -15,11 +15,18 @@ _OWN = (f"{_IN_BATCHES}::test_batches_of_our_own_are_taken_in_turn",)
 _CELLS = (f"{_IN_BATCHES}::test_cells_of_a_sweep_have_draws_of_their_own_whatever_the_default_is",)
 _OF_STATES = ("tests/transforms/test_privatize.py",)
 _DERIVATIVES = "tests/test_released.py"
+_OF_LANES = ("tests/test_lanes_of_one_key.py",)
 _OF_DERIVATIVES = (_DERIVATIVES,)
 _OF_DRAWS = (f"{_DERIVATIVES}::test_a_draw_that_is_released_has_no_derivatives",)
 _SAMPLING = "solvers/sampling/"
 
 FAULTS = (
+    Fault("lanes of one key: nothing is seen", "_keys.py",
+          "if any(released_are) and not words_are:", "if False:", _OF_LANES),
+    Fault("lanes of one key: a batch around another is not asked", "_keys.py",
+          "return _apart(words, so_far, released), so_far_is", "return so_far, so_far_is", _OF_LANES),
+    Fault("lanes of one key: privatize does not ask", "transforms/privatize.py",
+          "valid &= _keys.noise_is_own(noise_key, released)", "pass", _OF_LANES),
     Fault("derivatives of releases: none is refused", "_released.py",
           "return jax.tree.map(_as_it_is, tree)", "return tree", _OF_DERIVATIVES),
     Fault("derivatives of releases: additive noise has them", "mechanisms/additive.py",

@@ -20,6 +20,7 @@ import functools
 import math
 import operator
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -35,6 +36,7 @@ from dpsco_jax.privacy.loss import PrivacyLoss, compose, unbounded_unless
 from dpsco_jax.privacy.orders import ORDERS
 
 _ROUNDING_ULPS = 8.0
+_FIXED = "fixed"
 _WORDS_OF_KEYS = (2, 4)  # of threefry and philox, and of XLA's generator
 
 
@@ -260,14 +262,28 @@ def _found(opt_state: Any, trust: Any) -> list[_wrappers.Found]:
     return found
 
 
+def _fixed(ledger: Ledger) -> np.ndarray:
+    """The attributes that are no leaves, as a file of arrays can hold them."""
+    fixed = (ledger.relation.value, ledger.sampled, ledger.shareable)
+    return np.asarray(fixed, np.int32)
+
+
 @functools.cache
 def _register_with(serialization: Any) -> None:
     def to_state(ledger: Ledger) -> Any:
-        return serialization.to_state_dict({"total": ledger.total, "residue": ledger.residue})
+        kept = {"total": ledger.total, "residue": ledger.residue, _FIXED: _fixed(ledger)}
+        return serialization.to_state_dict(kept)
 
     def from_state(ledger: Ledger, state: Any) -> Ledger:
+        # The losses are of the checkpoint; what they are losses under may not be that of another ledger.
+        wanted, found = _fixed(ledger).tolist(), None
+        if isinstance(state, Mapping) and _FIXED in state:
+            found = np.asarray(state[_FIXED]).tolist()
+        what = f"{wanted}: relation {ledger.relation.name} as its number, sampled, shareable"
+        require(found == wanted, f"{_FIXED} of the ledger of a checkpoint", found, what)
         kept = {"total": ledger.total, "residue": ledger.residue}
-        return dataclasses.replace(ledger, **serialization.from_state_dict(kept, state))
+        charged = {name: state[name] for name in kept if name in state}
+        return dataclasses.replace(ledger, **serialization.from_state_dict(kept, charged))
 
     serialization.register_serialization_state(Ledger, to_state, from_state)
 

@@ -15,12 +15,20 @@ _OWN = (f"{_IN_BATCHES}::test_batches_of_our_own_are_taken_in_turn",)
 _CELLS = (f"{_IN_BATCHES}::test_cells_of_a_sweep_have_draws_of_their_own_whatever_the_default_is",)
 _OF_STATES = ("tests/transforms/test_privatize.py",)
 _DERIVATIVES = "tests/test_released.py"
+_OF_CHECKPOINTS = (
+    "tests/privacy/test_wrappers.py::test_a_checkpoint_is_restored_under_its_own_relation_alone",
+)
 _OF_LANES = ("tests/test_lanes_of_one_key.py",)
 _OF_DERIVATIVES = (_DERIVATIVES,)
 _OF_DRAWS = (f"{_DERIVATIVES}::test_a_draw_that_is_released_has_no_derivatives",)
 _SAMPLING = "solvers/sampling/"
 
 FAULTS = (
+    Fault("checkpoints: any ledger takes them", _LEDGER,
+          "require(found == wanted, f", "require(True, f", _OF_CHECKPOINTS),
+    Fault("checkpoints: whether draws are secret is not written", _LEDGER,
+          "(ledger.relation.value, ledger.sampled, ledger.shareable)",
+          "(ledger.relation.value, True, ledger.shareable)", _OF_CHECKPOINTS),
     Fault("lanes of one key: nothing is seen", "_keys.py",
           "if any(released_are) and not words_are:", "if False:", _OF_LANES),
     Fault("lanes of one key: a batch around another is not asked", "_keys.py",

@@ -244,6 +244,27 @@ def test_a_ledger_goes_through_flax_and_equinox():
     np.testing.assert_array_equal(again.total.rdp, ledger.total.rdp)
 
 
+def test_a_checkpoint_is_restored_under_its_own_relation_alone():
+    """What is written of a ledger says under what it was charged; the ledger that it goes to has to agree."""
+    given = {"relation": ADD_REMOVE, "sampled": True, "shareable": True}
+    ledger = privacy.charge(privacy.open_ledger(**given), privacy.gaussian(2.0))
+    written = flax.serialization.to_bytes(ledger)
+    back = flax.serialization.from_bytes(privacy.open_ledger(**given), written)
+    np.testing.assert_array_equal(back.total.rdp, ledger.total.rdp)
+    assert (back.relation, back.sampled, back.shareable) == tuple(given.values())
+    for other in (
+        {"relation": NeighboringRelation.REPLACE_ONE},
+        {"sampled": False},
+        {"shareable": False},
+    ):
+        with pytest.raises(ValueError, match="fixed of the ledger of a checkpoint must be"):
+            flax.serialization.from_bytes(privacy.open_ledger(**given | other), written)
+    untold = flax.serialization.to_state_dict(ledger)
+    del untold["fixed"]
+    with pytest.raises(ValueError, match=r"fixed of the ledger of a checkpoint must be .* got None"):
+        flax.serialization.from_state_dict(privacy.open_ledger(**given), untold)
+
+
 def test_a_state_of_32_bits_goes_on_under_64():
     update = jax.jit(CHAIN.update)
     state = update(PARAMS, CHAIN.init(PARAMS), PARAMS, clipped_to=1.0)[1]

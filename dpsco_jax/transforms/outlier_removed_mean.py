@@ -185,7 +185,7 @@ def outlier_removed_mean(
         halted = state.halted | over | ~passed
         # Beyond the last step nothing may depend on the data.
         test = jax.tree.map(lambda old, new: jnp.where(over, old, new), state.test, test)
-        # The first step pays for the phase, as far as later ones keep to it, and lanes have noise of their own.
+        # The first step pays for the phase, as far as later ones keep to it and lanes have their own noise.
         kept = jnp.asarray(covered, bool) & _keys.noise_is_own(noise_key, (noised, passed))
         pays = (state.steps == 0) | ~kept
         ledger = jax.tree.map(

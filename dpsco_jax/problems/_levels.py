@@ -45,9 +45,8 @@ def codes(name: str, column: Any, levels: list[Hashable]) -> np.ndarray:
     dtype = column.dtype
     while hasattr(dtype, "categories"):
         dtype = dtype.categories.dtype
-    own = getattr(
-        dtype, "type", None
-    )  # Interval, Period, ...: what such a column holds, and nothing else
+    # Interval, Period, ...: what such a column holds, and nothing else.
+    own: Any = getattr(dtype, "type", None)
     kind = _kind(dtype)
     wanted = f"of the kind of column {column.name!r}, whose dtype is {column.dtype}"
     fits = any(_fits(level, kind) or (kind == "own" and isinstance(level, own)) for level in levels)

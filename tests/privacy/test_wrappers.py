@@ -261,7 +261,9 @@ def test_a_checkpoint_is_restored_under_its_own_relation_alone():
             flax.serialization.from_bytes(privacy.open_ledger(**given | other), written)
     untold = flax.serialization.to_state_dict(ledger)
     del untold["fixed"]
-    with pytest.raises(ValueError, match=r"fixed of the ledger of a checkpoint must be .* got None"):
+    with pytest.raises(
+        ValueError, match=r"fixed of the ledger of a checkpoint must be .* got None"
+    ):
         flax.serialization.from_state_dict(privacy.open_ledger(**given), untold)
 
 

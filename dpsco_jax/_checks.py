@@ -301,7 +301,10 @@ def require_same_rows(name: str, tree: Any) -> int:
     A slice, or a row, beyond the end of a leaf is the last of it without a word: of a leaf that is shorter
     than others the last row would be that of many users.
     """
-    found = sorted({tuple(np.shape(leaf)[:1]) for leaf in jax.tree.leaves(tree)})
+    axes = {tuple(np.shape(leaf)[:1]) for leaf in jax.tree.leaves(tree)}
+    known = all(isinstance(length, int) for axis in axes for length in axis)
+    require(known, name, Words("a symbolic size"), "of a number of rows that is an integer")
+    found = sorted(axes)
     same = len(found) == 1 and len(found[0]) == 1
     require(same, name, found, "arrays with one leading axis, of the same length")
     return int(found[0][0])

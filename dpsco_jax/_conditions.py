@@ -11,6 +11,10 @@ Cost: none.
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax._checks import require
 from dpsco_jax._numerics import as_floats
 
 LEAST_NOISE = 2.0**-100
@@ -44,3 +48,26 @@ def drawable(*scales: Any) -> Any:
     for scale in found[1:]:
         good = good & (scale >= LEAST_NOISE)
     return good
+
+
+def within_floats(name: str, value: Any, sensitivity: Any, *lengths: Any) -> Any:
+    """The sensitivity, or infinity where sums of users of a traced length might overflow.
+
+    Args:
+        name: of the argument that is too long.
+        value: of it.
+        sensitivity: of the statistic.
+        *lengths: of what one user adds, wherever it is added up or divided; may be traced.
+
+    Raises:
+        ValueError: a concrete length is above 2^100.
+    """
+    for length in lengths:
+        good = length <= MOST_LENGTH
+        wanted = (
+            "so small that it is at most 2^100, over num_users too: sums have to fit in float32"
+        )
+        require(good, name, value, wanted)
+        if isinstance(good, jax.core.Tracer):
+            sensitivity = jnp.where(good, sensitivity, jnp.inf)
+    return sensitivity

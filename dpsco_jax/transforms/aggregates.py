@@ -44,7 +44,7 @@ from dpsco_jax._checks import (
     require_relation,
     require_same_rows,
 )
-from dpsco_jax._conditions import MOST_LENGTH
+from dpsco_jax._conditions import within_floats
 from dpsco_jax._numerics import at_least_float32, wide_number
 from dpsco_jax.geometry import clipping
 from dpsco_jax.transforms import _agreement
@@ -228,29 +228,6 @@ def _sensitivity(
     factor = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0
     sensitivity = factor * bound / wide_number(num_users)
     return within_floats("clip_norm", clip_norm, sensitivity, bound, sensitivity)
-
-
-def within_floats(name: str, value: Any, sensitivity: Any, *lengths: Any) -> Any:
-    """The sensitivity, or infinity where sums of users of a traced length might overflow.
-
-    Args:
-        name: of the argument that is too long.
-        value: of it.
-        sensitivity: of the statistic.
-        *lengths: of what one user adds, wherever it is added up or divided; may be traced.
-
-    Raises:
-        ValueError: a concrete length is above 2^100.
-    """
-    for length in lengths:
-        good = length <= MOST_LENGTH
-        wanted = (
-            "so small that it is at most 2^100, over num_users too: sums have to fit in float32"
-        )
-        require(good, name, value, wanted)
-        if isinstance(good, jax.core.Tracer):
-            sensitivity = jnp.where(good, sensitivity, jnp.inf)
-    return sensitivity
 
 
 def _sum_of_clipped(

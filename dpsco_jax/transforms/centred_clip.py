@@ -41,11 +41,12 @@ from dpsco_jax._checks import (
     require_tree,
     require_whole,
 )
+from dpsco_jax._conditions import within_floats
 from dpsco_jax._numerics import wide_number
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.transforms import _states
 from dpsco_jax.transforms.aggregate import Aggregate
-from dpsco_jax.transforms.aggregates import sum_in_chunks, within_floats
+from dpsco_jax.transforms.aggregates import sum_in_chunks
 
 _INSIDE = 0.9  # in units of the radius: who is closer counts towards the quantile
 _RANGE = 1e6  # the radius stays within this factor of where it started

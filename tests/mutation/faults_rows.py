@@ -47,7 +47,7 @@ FAULTS = (
           "case WithoutReplacement(_, most):", _MANY),
     Fault("rows: sums may overflow", "_conditions.py",
           "MOST_LENGTH = 2.0**100", "MOST_LENGTH = 2.0**127", _MANY),
-    Fault("rows: a traced length may overflow", "transforms/aggregates.py",
+    Fault("rows: a traced length may overflow", "_conditions.py",
           "sensitivity = jnp.where(good, sensitivity, jnp.inf)", "pass", _MANY),
     Fault("rows: a mean over a small number may overflow", "transforms/aggregates.py",
           'within_floats("clip_norm", clip_norm, sensitivity, bound, sensitivity)',

@@ -224,3 +224,30 @@ def test_constants_of_an_open_program_are_its_operands():
     (closed,) = _effects.programs_in(program)
     assert len(closed.jaxpr.invars) == constants + 1
     assert not closed.consts
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, x: jnp.sum(jnp.real(jnp.fft.fft(x) @ w.T) ** 2),
+        lambda w, x: jnp.sum(jnp.abs(w @ (x + 1j * x[::-1])) ** 2),
+        lambda w, x: jnp.sum(jnp.abs(lax.dot_general(w, x * (1 + 2j), (((1,), (0,)), ((), ())))) ** 2),
+    ],
+)  # fmt: skip
+def test_products_with_complex_numbers_go_by_whole_gradients(loss):
+    wanted = _sum_of_clipped(jax.vmap(jax.grad(loss), (None, 0))(W, X))
+    np.testing.assert_allclose(
+        ghost.clipped_sum(loss, W, X, CLIP_NORM), wanted, rtol=2e-3, atol=1e-4
+    )
+    said = str(ghost.explain(loss, W, X[0]))
+    assert "complex" in said or "no rearrangement" in said
+
+
+def test_a_number_of_examples_that_is_a_symbol_is_refused_by_name():
+    (rows,) = jax.export.symbolic_shape("rows")
+    examples = jax.ShapeDtypeStruct((rows, *X.shape[1:]), X.dtype)
+    loss = lambda w, x: jnp.sum((w @ x) ** 2)  # noqa: E731
+    with pytest.raises(ValueError, match="examples must be of a number of rows that is an integer"):
+        jax.export.export(jax.jit(lambda w, x: ghost.clipped_sum(loss, w, x, CLIP_NORM)))(
+            W, examples
+        )

@@ -20,6 +20,8 @@ Cost: none; a function of shapes.
 import math
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from dpsco_jax.oracles.ghost._program import Program, Use
 from dpsco_jax.oracles.ghost.rules import RULES, Rule
 
@@ -176,6 +178,9 @@ def _ruled(number: int, use: Use) -> Ruled | str:
     ((position, held),) = use.held.items()
     if held.view is None:
         return f"{name} of a function of parameters that is no rearrangement"
+    kinds = [v.aval.dtype for v in (*use.eqn.invars, *use.eqn.outvars)]
+    if any(jnp.issubdtype(kind, jnp.complexfloating) for kind in kinds):
+        return f"{name} of complex numbers"
     make = RULES.get(name)
     rule = None if make is None else make(use.eqn, position)
     if rule is None:

@@ -17,7 +17,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._parts import require_same_everywhere
-from dpsco_jax._shown import Words, described, may_be_data
+from dpsco_jax._redact import Words, described, may_be_data
 
 
 def require(condition: Any, name: str, value: Any, working_range: str) -> None:

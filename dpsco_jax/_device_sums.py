@@ -1,15 +1,15 @@
 """Sums over devices that lose no more than those over users, the same to the last bit on every device.
 
-What it computes: of a tree of numbers in two parts (``dpsco_jax._sums``), one on each device of a mesh axis,
-the sum in the order of the devices, by additions without error. Other leaves, such as counts, are added up
-as they are.
+What it computes: of a tree of numbers in two parts (``dpsco_jax._compensated``), one on each device of a mesh
+axis, the sum in the order of the devices, by additions without error. Other leaves, such as counts, are added
+up as they are.
 
-Source: ``dpsco_jax._sums``; cut, exchanged and joined as an all-reduce is (Thakur, Rabenseifner and Gropp
-2005).
+Source: ``dpsco_jax._compensated``; cut, exchanged and joined as an all-reduce is (Thakur, Rabenseifner and
+Gropp 2005).
 
 Formal guarantee: what ``lax.psum`` would round, and in an order of its own, is kept; docs/privacy/sums.md,
-section 6, has the bound, which ``_sums.room`` pays for as it is. Assumed there: at most 256 devices, or at
-least 64 users on each, which ``require_devices`` asks for.
+section 6, has the bound, which ``_compensated.room`` pays for as it is. Assumed there: at most 256 devices,
+or at least 64 users on each, which ``require_devices`` asks for.
 
 Cost: a large tree is sent as often as by two all-reduces, with memory of twice its size; a small one goes
 whole to every device.
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpsco_jax import _sums
+from dpsco_jax import _compensated
 from dpsco_jax._checks import require
 
 MOST_DEVICES = 256
@@ -41,18 +41,20 @@ def require_devices(num_devices: int, users_each: int) -> None:
 
 
 def total(terms: Any, axis: Any) -> Any:
-    """The sum over a mesh axis of trees whose leaves are ``_sums.Split`` or arrays; inside ``shard_map``.
+    """The sum over a mesh axis, inside ``shard_map``, of trees of arrays and of numbers in two parts.
 
     Args:
         terms: this device's.
         axis: name of the mesh axis, or several names.
     """
-    leaves, structure = jax.tree.flatten(terms, is_leaf=_sums.is_split)
-    whole = [None if _sums.is_split(leaf) else lax.psum(leaf, axis) for leaf in leaves]
-    kinds = sorted({leaf.high.dtype.name for leaf in leaves if _sums.is_split(leaf)})
+    leaves, structure = jax.tree.flatten(terms, is_leaf=_compensated.is_split)
+    whole = [None if _compensated.is_split(leaf) else lax.psum(leaf, axis) for leaf in leaves]
+    kinds = sorted({leaf.high.dtype.name for leaf in leaves if _compensated.is_split(leaf)})
     for kind in kinds:
         chosen = [
-            i for i, x in enumerate(leaves) if _sums.is_split(x) and x.high.dtype.name == kind
+            i
+            for i, x in enumerate(leaves)
+            if _compensated.is_split(x) and x.high.dtype.name == kind
         ]
         flat = [jnp.concatenate([jnp.ravel(leaves[i][part]) for i in chosen]) for part in (0, 1)]
         summed = _of_vectors(jnp.stack(flat), axis)
@@ -60,7 +62,7 @@ def total(terms: Any, axis: Any) -> Any:
         for i in chosen:
             shape, size = leaves[i].high.shape, leaves[i].high.size
             parts = summed[:, first : first + size]
-            whole[i] = _sums.Split(*(part.reshape(shape) for part in parts))
+            whole[i] = _compensated.Split(*(part.reshape(shape) for part in parts))
             first += size
     return jax.tree.unflatten(structure, whole)
 
@@ -78,7 +80,7 @@ def _of_vectors(parts: Float[Array, "2 size"], axis: Any) -> Float[Array, "2 siz
 
 
 def _in_order(parts: Float[Array, "devices 2 size"]) -> Float[Array, "2 size"]:
-    def with_next(device: jax.Array, sum_so_far: _sums.Split) -> _sums.Split:
-        return _sums.add(sum_so_far, _sums.Split(*parts[device]))
+    def with_next(device: jax.Array, sum_so_far: _compensated.Split) -> _compensated.Split:
+        return _compensated.add(sum_so_far, _compensated.Split(*parts[device]))
 
-    return jnp.stack(lax.fori_loop(1, len(parts), with_next, _sums.Split(*parts[0])))
+    return jnp.stack(lax.fori_loop(1, len(parts), with_next, _compensated.Split(*parts[0])))

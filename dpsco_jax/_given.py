@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
 from dpsco_jax._checks import require, require_undisclosed, require_unmasked
-from dpsco_jax._shown import Words, described
+from dpsco_jax._redact import Words, described
 
 
 def require_one_order(**aligned: Any) -> None:

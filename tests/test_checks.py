@@ -11,7 +11,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 
 NAN, INF = math.nan, math.inf
 NO_NUMBERS = ("1", b"1", None, True, np.True_, 1j, np.array(1j), [True], ["1"], object())

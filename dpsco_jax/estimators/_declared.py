@@ -19,7 +19,7 @@ from dpsco_jax._checks import (
     require_flag,
     require_unmasked,
 )
-from dpsco_jax._shown import Words
+from dpsco_jax._redact import Words
 from dpsco_jax.problems._columns import require_bounds
 from dpsco_jax.problems.encoding import UNKNOWN, UNLABELLED
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import column_or_1d
 
 from dpsco_jax._checks import require, require_undisclosed, require_unmasked
 from dpsco_jax._given import listed
-from dpsco_jax._shown import Words
+from dpsco_jax._redact import Words
 from dpsco_jax.problems._columns import is_missing
 
 

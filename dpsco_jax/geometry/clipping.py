@@ -8,9 +8,9 @@ Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD).
 Formal guarantee: every term is a function of its own row, has joint l2 norm at most ``clip_norm`` (each
 layer at most its own), and is zero if the row is not finite in any place or does not count; see
 ``geometry.norms``. Sixteen terms are added in pairs, with four roundings in a row, and groups of them
-without error (``dpsco_jax._sums``): ``split_sum_of_clipped`` returns the sum in two parts,
+without error (``dpsco_jax._compensated``): ``split_sum_of_clipped`` returns the sum in two parts,
 ``sum_of_clipped`` the float next to it. What the rounding of the sixteen does to a sensitivity,
-``_sums.room`` pays for, which callers multiply bounds by.
+``_compensated.room`` pays for, which callers multiply bounds by.
 
 Cost: two passes over the rows for the factors and one for the sum; no temporary of their size on a CPU.
 """
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import ArrayLike, Bool
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _compensated, _sharding
 from dpsco_jax._checks import (
     require,
     require_mask,
@@ -54,19 +54,19 @@ def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"])
             of one boolean for each, a concrete bound is not in (0, inf), or ``clip_norm`` is no prefix of the
             rows.
     """
-    return _sums.rounded(split_sum_of_clipped(rows, clip_norm, counted))
+    return _compensated.rounded(split_sum_of_clipped(rows, clip_norm, counted))
 
 
 def split_sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
-    """``sum_of_clipped`` in two parts: every leaf is a ``_sums.Split``."""
+    """``sum_of_clipped`` in two parts: every leaf is a ``_compensated.Split``."""
     require_real_leaves("rows", rows)
     if not jax.tree.leaves(rows):
         return rows
     counted = require_mask("counted", counted, (require_same_rows("rows", rows),))
-    spread = _spread.found(rows)
+    spread = _sharding.found(rows)
     if spread is None:
         return _of_layers(rows, clip_norm, counted)
-    return _spread.summed(
+    return _sharding.summed(
         spread, lambda own, first: _of_layers(own[0], clip_norm, own[1]), (rows, counted)
     )
 
@@ -143,27 +143,27 @@ def _sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "u
         blocks, weights = jax.tree.map(
             lambda x: x[: whole * _BLOCK].reshape(whole, _BLOCK, *x.shape[1:]), (rows, factors)
         )
-        return _sums.over_rows(jax.vmap(_unrolled)(blocks, weights))
+        return _compensated.over_rows(jax.vmap(_unrolled)(blocks, weights))
 
     def in_blocks(rows: Any, factors: jax.Array) -> Any:
         def add_block(index: jax.Array, total: Any) -> Any:
             block, weights = jax.tree.map(
                 lambda x: lax.dynamic_slice_in_dim(x, index * _BLOCK, _BLOCK), (rows, factors)
             )
-            return _sums.add(total, _unrolled(block, weights))
+            return _compensated.add(total, _unrolled(block, weights))
 
         return lax.fori_loop(0, whole, add_block, _nothing(rows))
 
     if num_rows <= _BLOCK:
-        return _sums.add(_nothing(rows), _unrolled(rows, factors))
+        return _compensated.add(_nothing(rows), _unrolled(rows, factors))
     # A CPU sums along a leading axis many times slower than it adds whole rows.
     total = lax.platform_dependent(rows, factors, cpu=in_blocks, default=at_once)
-    return _sums.add(total, _unrolled(rest, last)) if num_rows % _BLOCK else total
+    return _compensated.add(total, _unrolled(rest, last)) if num_rows % _BLOCK else total
 
 
 def _nothing(rows: Any) -> Any:
     return jax.tree.map(
-        lambda leaf: _sums.Split(*2 * (jnp.zeros(leaf.shape[1:], _wide(leaf)),)), rows
+        lambda leaf: _compensated.Split(*2 * (jnp.zeros(leaf.shape[1:], _wide(leaf)),)), rows
     )
 
 

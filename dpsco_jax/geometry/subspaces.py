@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpsco_jax._checks import require, require_integer, require_key, require_number
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 
 _PRECISION = jax.lax.Precision.HIGHEST  # an accelerator's default has three digits
 

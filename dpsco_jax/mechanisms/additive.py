@@ -2,8 +2,8 @@
 
 What it computes: every entry plus independent noise. The statistic and the noise meet in at least float32;
 a narrower leaf is rounded after the noise is on it, which is post-processing. A number in two parts
-(``dpsco_jax._sums.Split``) has the noise added to the smaller one first, so that their exact sum is rounded
-after.
+(``dpsco_jax._compensated.Split``) has the noise added to the smaller one first, so that their exact sum is
+rounded after.
 
 Source: Dwork, McSherry, Nissim and Smith 2006 (Laplace); Dwork et al. 2006 and Mironov 2017
 (Gaussian).
@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _released, _sums, privacy
+from dpsco_jax import _compensated, _released, privacy
 from dpsco_jax._checks import (
     require,
     require_key,
@@ -136,11 +136,11 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
     require_tree("tree", tree)
     require_same_everywhere("tree", tree)
     require_same_everywhere("the size of the noise", size)
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=_sums.is_split)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=_compensated.is_split)
     keys = jax.random.split(key, len(leaves))
 
     def noised(leaf: Any, leaf_key: jax.Array) -> jax.Array:
-        if _sums.is_split(leaf):
+        if _compensated.is_split(leaf):
             return leaf.high + noised(leaf.low, leaf_key)
         # Integers that were wrapped would move by 2^32 where a user moves them by one.
         leaf = floats_of(leaf)

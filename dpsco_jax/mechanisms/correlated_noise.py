@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _sums
+from dpsco_jax import _compensated
 from dpsco_jax._checks import require, require_integer, require_real
 from dpsco_jax.mechanisms import additive
 
@@ -145,16 +145,16 @@ class NoiseCorrelation(NamedTuple):
         weights = np.asarray(self.taken_back[1:])
 
         def with_past(leaf: Any, past: jax.Array) -> Any:
-            if _sums.is_split(leaf):
+            if _compensated.is_split(leaf):
                 return leaf._replace(low=with_past(leaf.low, past))
             back = jnp.tensordot(jnp.asarray(weights, past.dtype), past, 1, precision="highest")
             return leaf + jnp.where(first, 0, scale.astype(leaf.dtype) * back.astype(leaf.dtype))
 
         expected = jax.tree.map(lambda leaf: leaf.shape[1:], stream.past)
-        whole = _sums.rounded(statistic)
+        whole = _compensated.rounded(statistic)
         shapes = jax.tree.map(jnp.shape, whole)
         require(shapes == expected, "statistic", shapes, f"of the shapes of the params, {expected}")
-        kept = jax.tree.map(with_past, statistic, stream.past, is_leaf=_sums.is_split)
+        kept = jax.tree.map(with_past, statistic, stream.past, is_leaf=_compensated.is_split)
         released = additive.gaussian(key, kept, scale)
         # The same draw once more, in units of one: the compiler makes it only once.
         fresh = additive.gaussian(jax.random.clone(key), jax.tree.map(jnp.zeros_like, whole), 1.0)

@@ -17,7 +17,8 @@ and returns
 
 Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``ghost`` (the
 same sums without the gradients), ``clipped_sums`` (which of the two), ``linear`` (linear
-models, in closed form), ``linear_users`` (the same, one row for each user), ``smoothed`` (randomized
+models, in closed form), ``linear_users`` (the same, one row for each user), ``user_gradients`` (whichever of
+these suits an objective), ``smoothed`` (randomized
 smoothing), ``resque`` (reweighted queries around a centre, whose pools are data too), ``unclipped`` (the
 mean over users at once, for methods that are not private), ``chunks`` (the loops that keep memory flat),
 ``streamed`` (the same sums over users who stay on disk).

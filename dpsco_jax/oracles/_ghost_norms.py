@@ -14,8 +14,8 @@ Where a user's items cancel each other that is an overestimate, of at most √γ
 
 What is clipped by such a bound to norm C has Σ_j ‖x_j‖‖c_j‖ ≤ 16·C. One product of G users of m items is, in
 whatever order, off by at most G·m·u times the sum of these over the users: by G²·m·16·u·C. ``group`` takes G
-so small that this, four times, is at most 2^-8·C (up to 1,024 items), and ``_sums.room`` pays for it. Users
-whose items cancel all but less than a 16th get shorter than C if they are clipped; of items in random
+so small that this, four times, is at most 2^-8·C (up to 1,024 items), and ``_compensated.room`` pays for it.
+Users whose items cancel all but less than a 16th get shorter than C if they are clipped; of items in random
 directions, 256 of them do that.
 
 Numbers must not leave the range of float32: coefficients are relative to a user's largest, norms of rows

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax import _sums
+from dpsco_jax import _compensated
 
 _WORTH_IT = 16  # columns a place: measured; below it the whole vector is as fast
 
@@ -70,10 +70,10 @@ def row_sums(
 
 def total(
     weights: Float[Array, "users"], numbers: Array, local: LocalColumns, dim: int, bound: ArrayLike
-) -> _sums.Split:
+) -> _compensated.Split:
     """Σ_u weights[u]·(the vector with ``numbers[u]`` at the columns of user u): ``[dim, *outputs]``.
 
     No product is larger than the bound.
     """
     weighted = jnp.expand_dims(weights, tuple(range(1, numbers.ndim))) * numbers
-    return _sums.scattered(weighted, local.columns, dim, bound)
+    return _compensated.scattered(weighted, local.columns, dim, bound)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _compensated, _sharding
 from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Estimate
 from dpsco_jax.oracles.chunks import split_sum_over_users
@@ -42,7 +42,7 @@ class SumOracle:
         clip_norm: to which each user's share is clipped; a number, or a tree of them.
         keys: of the key of a step, that of the sample and that of whatever else is drawn.
         parts: ``parts(key, params, data, sample)``, with the second of these keys. It looks at the shapes of
-            data and sample only, of all users: ``_sums.room`` pays for them.
+            data and sample only, of all users: ``_compensated.room`` pays for them.
     """
 
     sampler: Callable[[jax.Array], UserSample] | None
@@ -55,7 +55,7 @@ class SumOracle:
         return _of_all(self, key, params, data)
 
 
-@functools.partial(_spread.automatic, data="data")
+@functools.partial(_sharding.automatic, data="data")
 def _of_all(oracle: SumOracle, key: jax.Array, params: Any, data: Any) -> Estimate:
     sample_key, other_key = oracle.keys(key)
     sample = None if oracle.sampler is None else oracle.sampler(sample_key)
@@ -82,11 +82,11 @@ def summed(
         sample: of the users; ``None`` for all of those who were handed over.
     """
     # Behind the barrier there is one array: computed twice it could differ in a bit from its own checksum.
-    gradient = jax.lax.optimization_barrier(_sums.rounded(total))
+    gradient = jax.lax.optimization_barrier(_compensated.rounded(total))
     extra_args = {
-        "remainder": _sums.remainder(total),
+        "remainder": _compensated.remainder(total),
         "clipped_to": clipping.joint_bound(clip_norm),
-        "checksum": _sums.checksum(gradient),
+        "checksum": _compensated.checksum(gradient),
     }
     return Estimate(gradient, extra_args | drawn_by(sample), num_gradients)
 

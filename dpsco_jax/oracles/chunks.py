@@ -7,9 +7,9 @@ Source: none; microbatching as everybody does it, with contiguous chunks.
 
 Formal guarantee: every user of the sample is counted once, nobody else is; a number that is no user's of
 these data counts as nobody, and a sampler of more users than there are is refused. Chunks are added up
-without error but for a bounded rest (``dpsco_jax._sums``): where one user is another, the sum moves by what
-that user's chunk moves by. The number of trips follows the size of the sample and is as secret as that size
-(timing is not covered by any guarantee here).
+without error but for a bounded rest (``dpsco_jax._compensated``): where one user is another, the sum moves by
+what that user's chunk moves by. The number of trips follows the size of the sample and is as secret as that
+size (timing is not covered by any guarantee here).
 
 Cost: memory of one chunk, whatever the number of users. Time follows the sample: a Poisson sample of b
 users takes ⌈b / chunk_size⌉ trips. All users together are cut in contiguous slices, a sample is gathered.
@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpsco_jax import _effects, _spread, _sums
+from dpsco_jax import _compensated, _effects, _sharding
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -60,7 +60,7 @@ def sum_over_users(
     Returns:
         The sum, with the structure of what ``chunk_sum`` returns; in two parts as one float.
     """
-    return _sums.rounded(split_sum_over_users(chunk_sum, data, sample, chunk_size))
+    return _compensated.rounded(split_sum_over_users(chunk_sum, data, sample, chunk_size))
 
 
 def split_sum_over_users(
@@ -69,7 +69,7 @@ def split_sum_over_users(
     sample: UserSample | None,
     chunk_size: int,
 ) -> Any:
-    """``sum_over_users`` in two parts: leaves of float32 or wider are ``_sums.Split``, others are arrays.
+    """``sum_over_users`` with leaves of float32 or wider in two parts; other leaves are arrays.
 
     What ``chunk_sum`` returns may hold leaves in two parts too.
     """
@@ -78,11 +78,11 @@ def split_sum_over_users(
     sample = _of_these(data, sample)
     require_count("chunk_size", chunk_size)
     chunk_sum = _effects.checked(_NAME, chunk_sum)
-    spread = _spread.found(data)
+    spread = _sharding.found(data)
     if spread is None:
         return _sum(chunk_sum, data, sample, chunk_size)
     if sample is None:
-        return _spread.summed(
+        return _sharding.summed(
             spread, lambda rows, first: _sum(chunk_sum, rows, None, chunk_size, first), data
         )
     at_once = _at_once(sample, chunk_size, spread.devices)
@@ -91,7 +91,7 @@ def split_sum_over_users(
         own, places = _held(sample, first, spread.each)
         return _sum(chunk_sum, rows, own, at_once, places=places)
 
-    return _spread.summed(spread, own_sum, data)
+    return _sharding.summed(spread, own_sum, data)
 
 
 def _sum(
@@ -112,7 +112,7 @@ def _sum(
         if sample is not None:
             rows, there = _take(data, sample.indices[:count])
         terms = chunk_sum(rows, there, position)
-        return _sums.add(_sums.zeros(terms), terms)
+        return _compensated.add(_compensated.zeros(terms), terms)
 
     if sample is None:
         chunk_size = min(chunk_size, num_users)
@@ -135,8 +135,8 @@ def _sum(
         return chunk_sum(rows, there & (position < count), place)
 
     trips = -(-count // chunk_size)
-    nothing = _sums.zeros(jax.eval_shape(trip, 0))
-    return lax.fori_loop(0, trips, lambda i, total: _sums.add(total, trip(i)), nothing)
+    nothing = _compensated.zeros(jax.eval_shape(trip, 0))
+    return lax.fori_loop(0, trips, lambda i, total: _compensated.add(total, trip(i)), nothing)
 
 
 def _at_once(sample: UserSample, chunk_size: int, devices: int) -> int:
@@ -168,7 +168,7 @@ def add_chunks(
     """The sum so far, and the chunks of one block of users more, one after the other.
 
     Args:
-        total: of the blocks before, as ``split_sum_over_users`` has it; ``_sums.zeros`` at first.
+        total: of the blocks before, as ``split_sum_over_users`` has it; ``_compensated.zeros`` at first.
         chunk_sum: as there.
         rows: of the block, a pytree of arrays ``[block, ...]``, ``block`` a multiple of ``at_once``.
         counted: bool ``[block]``.
@@ -183,7 +183,7 @@ def add_chunks(
             lambda x: lax.dynamic_slice_in_dim(x, index * at_once, at_once),
             (rows, counted, position),
         )
-        return _sums.add(so_far, chunk_sum(*chunk))
+        return _compensated.add(so_far, chunk_sum(*chunk))
 
     return lax.fori_loop(0, trips, with_next, total)
 
@@ -248,11 +248,11 @@ def map_over_users(
     sample = _of_these(data, sample)
     require_count("chunk_size", chunk_size)
     chunk_rows = _effects.checked(_NAME, chunk_rows)
-    spread = _spread.found(data)
+    spread = _sharding.found(data)
     if spread is None:
         return _map(chunk_rows, data, sample, chunk_size)
     if sample is None:
-        return _spread.mapped(
+        return _sharding.mapped(
             spread, lambda rows, first: _map(chunk_rows, rows, None, chunk_size, first), data
         )
     at_once = _at_once(sample, chunk_size, spread.devices)
@@ -279,7 +279,7 @@ def map_over_users(
         return lax.fori_loop(0, -(-own.size // at_once), put, nothing)
 
     # Of every place in the sample one device has a row, all others zeros.
-    return _spread.summed(spread, own_rows, data)
+    return _sharding.summed(spread, own_rows, data)
 
 
 def _map(

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _record_keys, _spread, _sums
+from dpsco_jax import _compensated, _record_keys, _sharding
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -95,7 +95,7 @@ def per_user_gradients(
 
         def one_user(row: UserData, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(gradient_key, position)
-            return gradient(user_key, _spread.here(params), row.items, row.mask)
+            return gradient(user_key, _sharding.here(params), row.items, row.mask)
 
         def chunk_rows(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             contributions = _record_keys.over_users(one_user, public=(1,))(rows, position)
@@ -115,8 +115,8 @@ def per_user_gradients(
         return Estimate(rows, drawn_by(sample), jnp.sum(items, dtype=jnp.int32))
 
     if sampler is not None:
-        return _spread.automatic(oracle, "data")
-    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, whole, whole))
+        return _sharding.automatic(oracle, "data")
+    return _sharding.automatic(oracle, "data", lambda rows, whole: Estimate(rows, whole, whole))
 
 
 def clipped_gradient_sum(
@@ -146,7 +146,7 @@ def clipped_gradient_sum(
     ) -> Parts:
         def one_user(row: UserData, position: jax.Array) -> Any:
             user_key = jax.random.fold_in(gradient_key, position)
-            return gradient(user_key, _spread.here(params), row.items, row.mask)
+            return gradient(user_key, _sharding.here(params), row.items, row.mask)
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             # Without the barrier the compiler fuses the gradients into every pass of the clip, and
@@ -156,7 +156,7 @@ def clipped_gradient_sum(
             total = clipping.split_sum_of_clipped(unclipped, room * clip_norm, counted)
             return total, count_items(rows, counted)
 
-        room = _sums.room(most_rows(data.items, sample), chunk_size)
+        room = _compensated.room(most_rows(data.items, sample), chunk_size)
         return Parts(chunk_sum, chunk_size)
 
     return SumOracle(sampler, clip_norm, two_keys, parts)

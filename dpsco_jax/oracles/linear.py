@@ -19,7 +19,7 @@ Formal guarantee: as for ``gradients.clipped_gradient_sum``: each user's term is
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
 intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users
-at a time, and added up in two parts; one-hot rows are scattered as integers (``dpsco_jax._sums``): the
+at a time, and added up in two parts; one-hot rows are scattered as integers (``dpsco_jax._compensated``): the
 bound survives the summation, as docs/privacy/sums.md proves.
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax import _sums
+from dpsco_jax import _compensated
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -182,7 +182,7 @@ def clipped_gradient_sum(
                 factor = jnp.minimum(1.0, limit / lengths)
                 scales = jnp.expand_dims(unit * factor, (1, 2)) * relative
                 # Of a user whose items cancel the products are longer than their sum, and rounded as such.
-                total = _sums.over_groups(
+                total = _compensated.over_groups(
                     _outer_products, scales, rows.features, group=_ghost_norms.group(items)
                 )
             elif rows.local is not None:
@@ -192,36 +192,38 @@ def clipped_gradient_sum(
             else:
                 gradients = _linear_rows.row_sums(relative, rows, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = _sums.weighted(unit * factor, gradients[:, :dim])
+                total = _compensated.weighted(unit * factor, gradients[:, :dim])
             return total, jnp.sum(jnp.where(counted, rows.num_items, 0), dtype=jnp.int32)
 
-        def _weighted_rows(scales: Array, rows: LinearData) -> _sums.Split:
+        def _weighted_rows(scales: Array, rows: LinearData) -> _compensated.Split:
             if not _linear_rows.is_sparse(rows):
                 if axes:
-                    return _sums.over_groups(
+                    return _compensated.over_groups(
                         _outer_products, scales, rows.features, group=MATRIX_GROUP
                     )
-                return _sums.weighted(scales, rows.features[:, 0])
+                return _compensated.weighted(scales, rows.features[:, 0])
             columns = rows.features[:, 0]
             values = jnp.broadcast_to(scales[:, None], (*columns.shape, *scales.shape[1:]))
-            return _sums.scattered(values, columns, dim, most)
+            return _compensated.scattered(values, columns, dim, most)
 
         whole = users if sample is None and items == 1 else chunk_size
         if _linear_rows.is_sparse(data):
-            whole = min(whole, _sums.MOST_SCATTERED)
+            whole = min(whole, _compensated.MOST_SCATTERED)
         rows_added = most_rows(data, sample)
         if items > 1 and _ghost_norms.pays(model, data):
             product = min(_ghost_norms.group(items), whole)
             rounding = _ghost_norms.rounding(product, items)
-            room = _sums.room(rows_added, product, group_rounding=rounding)
+            room = _compensated.room(rows_added, product, group_rounding=rounding)
         elif axes and items == 1 and not _linear_rows.is_sparse(data):
-            product = max(_sums.GROUP, min(MATRIX_GROUP, rows_added, whole))
-            room = _sums.room(rows_added, whole, group=product)
+            product = max(_compensated.GROUP, min(MATRIX_GROUP, rows_added, whole))
+            room = _compensated.room(rows_added, whole, group=product)
         else:
-            room = _sums.room(rows_added, whole)
+            room = _compensated.room(rows_added, whole)
         most = clip_norm / entry
         return Parts(
-            chunk_sum, whole, lambda total: total if entry == 1.0 else _sums.times(total, entry)
+            chunk_sum,
+            whole,
+            lambda total: total if entry == 1.0 else _compensated.times(total, entry),
         )
 
     return SumOracle(sampler, clip_norm, keys, parts)

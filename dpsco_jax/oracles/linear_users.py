@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _spread
+from dpsco_jax import _sharding
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -91,5 +91,5 @@ def per_user_gradients(
         return Estimate(rows, drawn_by(sample), jnp.sum(items, dtype=jnp.int32))
 
     if sampler is not None:
-        return _spread.automatic(oracle, "data")
-    return _spread.automatic(oracle, "data", lambda rows, whole: Estimate(rows, whole, whole))
+        return _sharding.automatic(oracle, "data")
+    return _sharding.automatic(oracle, "data", lambda rows, whole: Estimate(rows, whole, whole))

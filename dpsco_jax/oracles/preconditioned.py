@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _compensated, _sharding
 from dpsco_jax._checks import (
     require,
     require_callable,
@@ -144,7 +144,7 @@ def scaled_sums(
         weight_of_row = jnp.expand_dims(scales, tuple(range(1, len(shape))))
         entry = _linear_rows.entry(model, data)
         radius = jnp.exp(params.log_radius)
-        room = HEAD_ROOM * _sums.room(most_rows(data, sample), chunk_size)
+        room = HEAD_ROOM * _compensated.room(most_rows(data, sample), chunk_size)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
             del position
@@ -164,7 +164,7 @@ def scaled_sums(
             rest = jnp.where(held[:, None], rest, 0.0)
             factor = jax.vmap(norms.clip_factor)(rest, limit)
             weights = jnp.where(held, ratio * factor, 0.0)
-            total = _sums.weighted(weights, rest)
+            total = _compensated.weighted(weights, rest)
             share = jnp.where(held, jnp.clip(size * along / component.bound, -1.0, 1.0), 0.0)
             nearer = factor
             if inside_fraction is not None:
@@ -173,8 +173,8 @@ def scaled_sums(
             return (
                 ScaledSums(
                     rest=jax.tree.map(lambda part: part.reshape(shape), total),
-                    component=_sums.over_rows(room * jnp.asarray(component.weight) * share),
-                    inside=_sums.over_rows(
+                    component=_compensated.over_rows(room * jnp.asarray(component.weight) * share),
+                    inside=_compensated.over_rows(
                         jnp.asarray(inside_weight) * jnp.where(counted, inside, 0.0)
                     ),
                 ),
@@ -185,7 +185,7 @@ def scaled_sums(
         bound = joint_bound(component.weight, inside_weight)
         return summed(total, num_gradients, bound, sample)
 
-    return _spread.automatic(oracle, "data")
+    return _sharding.automatic(oracle, "data")
 
 
 def second_moment_bound(feature_bound: float, columns_per_row: int | None) -> float:
@@ -215,7 +215,7 @@ def second_moments(
             model.feature_bound, data.features.shape[-1] if sparse else None
         )
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _compensated.Split:
             del position
             if sparse:
                 means = _linear_rows.row_sums(rows.weights, rows, dim)[:, :dim]
@@ -225,9 +225,9 @@ def second_moments(
                 )
             factor = jax.vmap(norms.clip_factor, (0, None))(means, room * bound / square)
             factor = jnp.where(counted, square * factor, 0.0)
-            return _sums.weighted(factor, means)
+            return _compensated.weighted(factor, means)
 
-        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = _compensated.room(data.labels.shape[0], chunk_size, roundings=1)
 
         return sum_over_users(chunk_sum, data, None, chunk_size)
 

@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _sums
+from dpsco_jax import _compensated
 from dpsco_jax._checks import (
     require,
     require_count,
@@ -86,14 +86,14 @@ def _of_entries(bound: ArrayLike, chunk_size: int, entrywise: Callable[[Array], 
     def evaluate(data: LinearData) -> Array:
         _require_dense(data)
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _compensated.Split:
             del position
             terms = jnp.einsum(
                 "um,umd->ud", rows.weights, entrywise(rows.features), precision=_linear_rows.FULL
             )
             return _clipped_total(terms, counted, room * bound)
 
-        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = _compensated.room(data.labels.shape[0], chunk_size, roundings=1)
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
@@ -125,7 +125,7 @@ def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
         most = "of so few item slots that (items + 4)·√min(items, dim) is at most 65536"
         require(rounding_covered(items, dim), "data", f"{items} item slots of {dim} columns", most)
 
-        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _sums.Split:
+        def chunk_sum(rows: LinearData, counted: Array, position: Array) -> _compensated.Split:
             del position
             weighted = rows.weights[..., None] * rows.features
             matrices = jnp.einsum(
@@ -133,17 +133,17 @@ def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
             )
             return _clipped_total(jax.vmap(triangle)(matrices), counted, _ROOM * room * bound)
 
-        room = _sums.room(data.labels.shape[0], chunk_size, roundings=1)
+        room = _compensated.room(data.labels.shape[0], chunk_size, roundings=1)
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
     return evaluate
 
 
-def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> _sums.Split:
+def _clipped_total(terms: Array, counted: Array, bound: ArrayLike) -> _compensated.Split:
     factor = jax.vmap(norms.clip_factor, (0, None))(terms, bound)
     factor = jnp.where(counted & jnp.all(jnp.isfinite(terms), axis=1), factor, 0.0)
     terms = jnp.where(factor[:, None] > 0, terms, 0.0)
-    return _sums.weighted(factor, terms)
+    return _compensated.weighted(factor, terms)
 
 
 def triangle(matrix: Float[Array, "dim dim"]) -> Float[Array, "size"]:

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _compensated, _sharding
 from dpsco_jax._checks import require, require_count, require_instance, require_positive
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import _linear_rows
@@ -78,8 +78,8 @@ def sandwich_sums(
         dim = len(at.point)
         # A product adds up the items of its users too.
         users, items = data.labels.shape
-        rounding = items * _sums.GROUP**2
-        room = _sums.room(users, chunk_size, roundings=1, group_rounding=rounding)
+        rounding = items * _compensated.GROUP**2
+        room = _compensated.room(users, chunk_size, roundings=1, group_rounding=rounding)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Sandwich:
             del position
@@ -99,14 +99,14 @@ def sandwich_sums(
                 roots
             )
             products: list[Any] = [
-                _sums.over_groups(_outer_products, rows)
+                _compensated.over_groups(_outer_products, rows)
                 for rows in (roots, unit_gradients[:, None])
             ]
             return Sandwich(*products)
 
         return sum_over_users(chunk_sum, data, None, chunk_size)
 
-    return _spread.automatic(evaluate, "data")
+    return _sharding.automatic(evaluate, "data")
 
 
 def _outer_products(rows: Float[Array, "users items dim"]) -> Array:

@@ -9,8 +9,9 @@ Source: none; microbatching, with blocks of whole chunks.
 
 Formal guarantee: every user of the sample is counted once, nobody else is. Chunks hold the same users in the
 same places as in memory and are added to the same sum in the same order, so that the sum is that of
-``chunks.split_sum_over_users`` (docs/privacy/sums.md, section 7), and ``_sums.room`` is that of all users. An
-oracle that takes all users as one chunk, as linear models with one item a user do, takes a block as a chunk
+``chunks.split_sum_over_users`` (docs/privacy/sums.md, section 7), and ``_compensated.room`` is that of all
+users. An oracle that takes all users as one chunk, as linear models with one item a user do, takes a block as
+a chunk
 here: the section has why the room is enough. Rows that fill up a block are masked.
 
 Cost: one read of every user of the sample, while the blocks before are added up; memory of the blocks and one
@@ -37,8 +38,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, _sums
-from dpsco_jax._shown import Words
+from dpsco_jax import _checks, _compensated
+from dpsco_jax._redact import Words
 from dpsco_jax.oracles import Estimate, chunks
 from dpsco_jax.oracles._prefetch import prefetched
 from dpsco_jax.oracles._summed import Parts, SumOracle, summed
@@ -277,7 +278,7 @@ class Sums:
         rows = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((at_once, *x.shape[1:]), x.dtype), self.data.shapes
         )
-        return _sums.zeros(jax.eval_shape(one_chunk, jax.random.key(0), params, rows))
+        return _compensated.zeros(jax.eval_shape(one_chunk, jax.random.key(0), params, rows))
 
 
 def _are_same(key: jax.Array, other: jax.Array) -> bool:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _spread
+from dpsco_jax import _sharding
 from dpsco_jax._checks import (
     require_callable,
     require_count,
@@ -87,10 +87,10 @@ def mean_gradient(
                     losses = jax.vmap(one_user, (0, 0, masked))(points, rows.items, rows.mask)
                 return jnp.sum(jnp.where(counted, losses, 0.0))
 
-            return jax.grad(total)(_spread.here(params)), count_items(rows, counted)
+            return jax.grad(total)(_sharding.here(params)), count_items(rows, counted)
 
         total, num_gradients = sum_over_users(chunk_sum, data, sample, chunk_size)
         mean = jax.tree.map(lambda leaf: leaf / count, total)
         return Estimate(mean, {}, num_gradients)
 
-    return _spread.automatic(oracle, "data")
+    return _sharding.automatic(oracle, "data")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpsco_jax._checks import require, require_real, require_unmasked
-from dpsco_jax._shown import described, may_be_data
+from dpsco_jax._redact import described, may_be_data
 
 
 def require_columns(frame: Any, needed: Sequence[Hashable]) -> None:

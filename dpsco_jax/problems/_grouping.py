@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from dpsco_jax._checks import require, require_undisclosed, require_unmasked
 from dpsco_jax._given import listed, require_held
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 from dpsco_jax.problems._columns import is_missing
 
 

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks
-from dpsco_jax._shown import Words
+from dpsco_jax._redact import Words
 
 _PIECES, _PIECE = 64, 4096  # of a file, and bytes of each, that tell it from another
 

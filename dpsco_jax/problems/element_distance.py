@@ -27,7 +27,7 @@ import numpy as np
 import scipy.optimize
 
 from dpsco_jax._checks import require, require_instance
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 from dpsco_jax.problems.elements import ElementData, num_slots, num_users
 
 __all__ = ["are_element_neighbours", "element_distance"]

@@ -60,7 +60,7 @@ from dpsco_jax._checks import (
     require_undisclosed,
 )
 from dpsco_jax._given import plain, require_held, require_one_order
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 from dpsco_jax.problems import users as _users
 from dpsco_jax.problems._grouping import (
     checked_rows,

@@ -25,7 +25,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpsco_jax import _checks
-from dpsco_jax._shown import Words
+from dpsco_jax._redact import Words
 from dpsco_jax.problems import _links, _proofs, _remainders
 from dpsco_jax.problems.labels import ANY_NUMBER
 from dpsco_jax.problems.objective import Objective

@@ -38,7 +38,7 @@ from dpsco_jax._checks import (
     require_number,
 )
 from dpsco_jax._given import plain
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 from dpsco_jax.problems.partition import Partition
 
 __all__ = ["Clusters", "kmeans_pp", "lloyd"]

@@ -21,7 +21,7 @@ import numpy as np
 
 from dpsco_jax._checks import require, require_callable, require_mask, require_undisclosed
 from dpsco_jax._given import plain
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 
 
 class LabelRange(NamedTuple):

@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 
 from dpsco_jax._checks import require, require_instance, require_integer, require_number
 from dpsco_jax._given import plain
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 
 __all__ = ["Partition", "assign_elements"]
 

@@ -18,12 +18,12 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._given import require_held
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number
-from dpsco_jax._shown import Words
+from dpsco_jax._redact import Words
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _made_for, _planning
+from dpsco_jax.solvers import _plan_base, _planning
 
 _MOST_SLOTS = 2**31 - 1
 
@@ -100,7 +100,7 @@ def require_problem(
     """
     require_plan(made, plan)
     _checks.require_instance("objective", objective, Objective)
-    _made_for.require_same(plan, objective)
+    _plan_base.require_same(plan, objective)
     if not (stored and isinstance(data, StoredUsers)):
         _checks.require_instance("data", data, UserData)
     _require_data(data)

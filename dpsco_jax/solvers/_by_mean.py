@@ -13,7 +13,7 @@ from typing import Any
 from dpsco_jax import privacy
 from dpsco_jax._pytrees import pytree
 from dpsco_jax.solvers import _costs
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.work import Work
 
 

@@ -23,11 +23,11 @@ import numpy as np
 
 from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.oracles import Estimate, Oracle, _sampling_in_turn
+from dpsco_jax.oracles import Estimate, Oracle, _sampling_in_turn, user_gradients
 from dpsco_jax.privacy import _gaussian_turns
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _clipped_form, _together, _user_rows, means
+from dpsco_jax.solvers import _together, means
 
 
 @pytree
@@ -77,13 +77,15 @@ class Clipped:
         batch = self.releases.batch_size
         users = _sampling_in_turn.sampler(self.first, batch, self.capacity, self.draws)
         if self._by_item:
-            rows = _user_rows.oracle(objective, self.clip_norm, users, chunk, radius)
+            rows, _ = user_gradients.rows_form(
+                objective, start, self.clip_norm, users, chunk, radius
+            )
             return self._of_this_turn(rows)
         single = jax.tree.leaves(shapes.items)[0].shape[1] == 1
         if single and not self.shifted and self.draws is None:
             # As many as nobody's rows are read for: where users have one item no gradient is held.
             chunk = max(chunk, self.least)
-        return _clipped_form.clipped_sum_form(
+        return user_gradients.clipped_sum_form(
             objective, shapes, start, self.clip_norm, users, chunk, radius
         )[0]
 
@@ -124,8 +126,9 @@ def prepared(mean: means.Clipped, objective: Objective, data: UserData, params: 
     shapes = jax.eval_shape(lambda: data)
     radius = None if mean.smoothing_radius is None else 1.0
     if radius is not None and mean.shift == "item":
-        return Prepared(_user_rows.prepared(objective, data, params, radius), shapes)
-    _, form = _clipped_form.clipped_sum_form(
+        _, form = user_gradients.rows_form(objective, params, 1.0, None, mean.chunk_size, radius)
+        return Prepared(form(data), shapes)
+    _, form = user_gradients.clipped_sum_form(
         objective, shapes, params, 1.0, None, mean.chunk_size, radius
     )
     return Prepared(form(data), shapes)

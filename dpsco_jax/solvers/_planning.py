@@ -18,7 +18,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import array_namespace, float32_above
-from dpsco_jax._shown import Words
+from dpsco_jax._redact import Words
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy import Budget
 from dpsco_jax.privacy.releases import (

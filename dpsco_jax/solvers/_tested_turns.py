@@ -23,12 +23,12 @@ import numpy as np
 
 from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.oracles import _sampling_in_turn
+from dpsco_jax.oracles import _sampling_in_turn, user_gradients
 from dpsco_jax.privacy.concentrated import _in_turn
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _together, _user_rows, means
+from dpsco_jax.solvers import _together, means
 
 
 @pytree
@@ -64,7 +64,9 @@ class OutlierRemoved:
             self.first, self.releases.num_users, self.releases.capacity, self.draws
         )
         radius = self.smoothing_radius if self.shifted else None
-        oracle = _user_rows.oracle(objective, self.clip_norm, sampler, self.chunk_size, radius)
+        oracle, _ = user_gradients.rows_form(
+            objective, start, self.clip_norm, sampler, self.chunk_size, radius
+        )
         release = transforms.outlier_removed_mean(
             self.releases, self.score_radius, key, anchor=None, reach=self.reach
         )
@@ -84,7 +86,8 @@ def kind(mean: means.OutlierRemoved) -> Hashable | None:
 def prepared(mean: means.OutlierRemoved, objective: Objective, data: UserData, params: Any) -> Any:
     """The data of all users, for the turns of means of the ``kind`` of this one."""
     radius = None if mean.smoothing_radius is None else 1.0
-    return _user_rows.prepared(objective, data, params, radius)
+    _, form = user_gradients.rows_form(objective, params, 1.0, None, mean.chunk_size, radius)
+    return form(data)
 
 
 def stacked(of_parts: Sequence[means.OutlierRemoved]) -> OutlierRemoved:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _counts, _keys, _spread
+from dpsco_jax import _counts, _keys, _sharding
 from dpsco_jax._numerics import array_namespace
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -101,7 +101,7 @@ def offered(solver: Callable[..., Solution]) -> InnerTurns | None:
 
 def groups(parts: Sequence[Any], turns: Turns | None, data: UserData) -> list[list[Any]]:
     """The parts in order, neighbours of one kind together; one by one where users lie on several devices."""
-    alone = turns is None or _spread.found(data) is not None
+    alone = turns is None or _sharding.found(data) is not None
     found: list[list[Any]] = []
     last: Hashable | None = None
     for part in parts:

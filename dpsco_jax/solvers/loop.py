@@ -24,11 +24,9 @@ from jaxtyping import Array
 
 from dpsco_jax import _checks, _counts
 from dpsco_jax._counts import Count
-from dpsco_jax.oracles import ByStep, Estimate, Oracle, gradients
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax.oracles import ByStep, Estimate, Oracle
 from dpsco_jax.problems.stored import StoredUsers
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _clipped_form, _stored_loop, _user_rows
+from dpsco_jax.solvers import _stored_loop
 
 
 class Run(NamedTuple):
@@ -97,69 +95,3 @@ def run(
         return Run(params, opt_state, count, None)
     (params, opt_state, count), seen = jax.lax.scan(step, start, jnp.arange(num_steps))
     return Run(params, opt_state, count, seen)
-
-
-def clipped_sum_oracle(
-    objective: Objective,
-    data: UserData | StoredUsers,
-    params: Any,
-    clip_norm: Any,
-    sampler: gradients.Sampler | None,
-    chunk_size: int,
-    smoothing_radius: Any = None,
-    unaltered: bool = False,
-) -> tuple[Oracle, Any]:
-    """The fastest oracle for Σ_u clip(g_u) of an objective, and the data in the form that it takes.
-
-    The closed form where the objective is a linear model, ghost sums or chunks of user gradients elsewhere
-    (``oracles.clipped_sums``), or what ``objective.clipped_sums`` asks for. Smoothing (``smoothing_radius``
-    not ``None``) with several items a user, a shift for each user then, or of a model whose parameters are a
-    matrix, is by chunks: users have no point in common.
-
-    Args:
-        objective: static.
-        data: of all users; they may be on disk.
-        params: a point, for its shapes.
-        clip_norm: bound on a user's gradient.
-        sampler: draws the users of a step; all if ``None``.
-        chunk_size: users who are held at once.
-        smoothing_radius: of the shifts; ``None`` for none.
-        unaltered: whether a gradient that is not longer than the clip norm must be summed as it is, for a
-            proof that is about gradients: no ghost sum, whose clip is to an upper bound of the norm.
-
-    Raises:
-        ValueError: if ``objective.clipped_sums`` is unknown, or asks for ghost sums where they cannot be.
-    """
-    oracle, prepare = _clipped_form.clipped_sum_form(
-        objective,
-        _shapes(data),
-        params,
-        clip_norm,
-        sampler,
-        chunk_size,
-        smoothing_radius,
-        unaltered,
-    )
-    return oracle, data.mapped(prepare) if isinstance(data, StoredUsers) else prepare(data)
-
-
-def _shapes(data: UserData | StoredUsers) -> UserData:
-    return data.shapes if isinstance(data, StoredUsers) else data
-
-
-def user_rows_oracle(
-    objective: Objective,
-    data: UserData,
-    params: Any,
-    clip_norm: Any,
-    sampler: gradients.Sampler | None,
-    chunk_size: int,
-    smoothing_radius: Any = None,
-) -> tuple[Oracle, Any]:
-    """As ``clipped_sum_oracle``, but the oracle returns the rows clip(g_u), ``[users, ...]``, unsummed.
-
-    Under smoothing the point is shifted for each item independently, so that a user's gradient is as near to
-    its mean as without; linear models keep their closed form, but those whose parameters are a matrix.
-    """
-    oracle = _user_rows.oracle(objective, clip_norm, sampler, chunk_size, smoothing_radius)
-    return oracle, _user_rows.prepared(objective, data, params, smoothing_radius)

@@ -30,14 +30,14 @@ from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
-from dpsco_jax.oracles import ByStep, Oracle, sampling, smoothed
+from dpsco_jax.oracles import ByStep, Oracle, sampling, smoothed, user_gradients
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _costs, _planning, loop
+from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers.work import Work
 
 __all__ = [
@@ -134,7 +134,9 @@ class Clipped:
         scheme, relation, _ = self.releases.steps
         by_item = self.shift == "item" and self.smoothing_radius is not None
         # Shifts are drawn for every item by the oracle of rows only.
-        make: Any = loop.user_rows_oracle if by_item else loop.clipped_sum_oracle
+        make: Any = (
+            user_gradients.user_rows_oracle if by_item else user_gradients.clipped_sum_oracle
+        )
         combine = transforms.clipped_mean if by_item else transforms.summed_contributions
         sampler = _planning.sampler(scheme, self.releases.population_size)
         oracle, rows = make(
@@ -184,7 +186,7 @@ class ClippedItems:
         # Every slot is a user with one item, so each item's gradient is clipped by itself.
         items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)
         sampler = None if draws is None else lambda k: sampling.with_replacement(k, total, draws)
-        oracle, rows = loop.clipped_sum_oracle(
+        oracle, rows = user_gradients.clipped_sum_oracle(
             objective, items, start, self.clip_norm, sampler, self.chunk_size
         )
         largest, divisor = (
@@ -247,7 +249,7 @@ class OutlierRemoved:
         """
         _planning.require_accounted(self.releases.population_size, data)
         sampler = _planning.sampler(self.releases.scheme, self.releases.population_size)
-        oracle, rows = loop.user_rows_oracle(
+        oracle, rows = user_gradients.user_rows_oracle(
             objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
         )
         # Around the origin all clipped gradients are in reach, wherever the last release was.
@@ -282,7 +284,7 @@ class Winsorized:
             ValueError: if the data have not the number of users that the releases are for.
         """
         _planning.require_accounted(self.releases.num_users, data)
-        oracle, rows = loop.user_rows_oracle(
+        oracle, rows = user_gradients.user_rows_oracle(
             objective, data, start, self.releases.bound, None, self.chunk_size
         )
         return Opened(oracle, rows, transforms.winsorized_mean(self.releases, key))

@@ -35,7 +35,7 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.stored import StoredUsers
-from dpsco_jax.solvers import _made_for
+from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers._stored_loop import WATCH, Watch
 from dpsco_jax.solvers.solution import Solution
 
@@ -95,7 +95,7 @@ def _known_by(solver: Any, key: Any, plan: Any, objective: Any, data: Any, param
     """A digest of what a run is a function of, but for the code of its loss."""
     digest = hashlib.sha256()
     leaves, structure = jax.tree.flatten((plan, params))
-    kind = (jax.random.key_impl(key), structure, data.shapes, _made_for._constants(objective))
+    kind = (jax.random.key_impl(key), structure, data.shapes, _plan_base._constants(objective))
     words = (getattr(solver, "__name__", solver), *kind, data.state(), data.block_users)
     digest.update("\n".join(map(str, words)).encode())
     for leaf in (jax.random.key_data(key), *leaves):

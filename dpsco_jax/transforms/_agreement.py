@@ -13,9 +13,9 @@ import optax
 from dp_accounting import NeighboringRelation
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _sums
+from dpsco_jax import _compensated
 from dpsco_jax._checks import require, require_mask, require_same_rows
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 from dpsco_jax.oracles.sampling import Draw
 from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.sampling import (
@@ -125,7 +125,7 @@ def _few_enough(sampling: Any, rows: Any, user_mask: Any) -> Any:
 
 
 def _unchanged(updates: Any, checksum: Any) -> Any:
-    found, expected = _sums.checksum(updates), shown_only(checksum, updates)
+    found, expected = _compensated.checksum(updates), shown_only(checksum, updates)
     same = jax.tree.map(jnp.equal, found, expected)
     every = jax.tree.reduce(jnp.logical_and, same, jnp.asarray(True))
     wanted = (

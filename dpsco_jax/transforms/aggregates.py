@@ -17,8 +17,9 @@ Division by a number that does not depend on the data divides both. A user whose
 an infinity contributes zero, and so does a user masked out; both are functions of that user alone, so the
 argument is unchanged. The contribution may depend on the data of its own user, on public values and on
 earlier releases, not on other users. The bounds hold for the sums as they are computed, in two floats
-(``dpsco_jax._sums``), of contributions clipped to C·``_sums.room(n)``, n the rows; ``privatize`` adds the
-noise to both. What is returned to others is rounded, to about n·C·2^-24 (docs/privacy/sums.md).
+(``dpsco_jax._compensated``), of contributions clipped to C·``_compensated.room(n)``, n the rows;
+``privatize`` adds the noise to both. What is returned to others is rounded, to about n·C·2^-24
+(docs/privacy/sums.md).
 
 Cost: three passes over the contributions, one from memory if a chunk of ``microbatch_size`` users
 fits in cache; temporaries of one chunk.
@@ -33,7 +34,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax import lax
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _compensated, _sharding
 from dpsco_jax._checks import (
     require,
     require_flag,
@@ -116,7 +117,7 @@ def clipped_mean(
     if microbatch_size is not None:
         require_integer("microbatch_size", microbatch_size, 1)
 
-    @_spread.transformation
+    @_sharding.transformation
     def update(
         updates: Any,
         state: optax.EmptyState,
@@ -129,9 +130,9 @@ def clipped_mean(
         del extra_args
         require_real_leaves("updates", updates)
         _require_user_axis(updates, params)
-        bounds, divisor = _spread.here((clip_norm, num_users))
+        bounds, divisor = _sharding.here((clip_norm, num_users))
         total = _sum_of_clipped(updates, bounds, user_mask, microbatch_size)
-        return _sums.divided(total, divisor, in_parts), state
+        return _compensated.divided(total, divisor, in_parts), state
 
     return Aggregate(_stateless, update, sensitivity, relation, within_half=True)
 
@@ -148,7 +149,7 @@ def summed_contributions(
     ``clip_norm``, in at least float32. That the bound holds is the oracle's part of the proof: ``privatize``
     compares what the oracle says of it in its ``extra_args``, and refuses updates that come without
     ``clipped_to``. ``update`` takes ``remainder``, of the structure of the updates, as an extra argument:
-    what rounding has taken from them (``dpsco_jax._sums``).
+    what rounding has taken from them (``dpsco_jax._compensated``).
 
     Args:
         clip_norm: the bound C to which the oracle clips each user's contribution; or a pytree of bounds C_i
@@ -172,7 +173,7 @@ def summed_contributions(
     if require_flag("nonnegative", nonnegative) and relation is NeighboringRelation.REPLACE_ONE:
         sensitivity = sensitivity / 2.0**0.5
 
-    @_spread.transformation
+    @_sharding.transformation
     def update(
         updates: Any,
         state: optax.EmptyState,
@@ -192,8 +193,8 @@ def summed_contributions(
             lost = jax.tree.map(jnp.zeros_like, updates)
         else:
             lost = _agreement.shown_only(remainder, updates)
-        total = jax.tree.map(_sums.Split, jax.tree.map(jnp.asarray, updates), lost)
-        return _sums.divided(total, _spread.here(num_users), in_parts), state
+        total = jax.tree.map(_compensated.Split, jax.tree.map(jnp.asarray, updates), lost)
+        return _compensated.divided(total, _sharding.here(num_users), in_parts), state
 
     # Two nonnegative vectors are nearer to each other than twice the length of one.
     half, bound = not nonnegative, clipping.joint_bound(clip_norm)
@@ -238,7 +239,9 @@ def _sum_of_clipped(
 ) -> Any:
     if not jax.tree.leaves(updates):
         return updates
-    room = _sums.room(jax.tree.leaves(updates)[0].shape[0], microbatch_size or _sums.GROUP)
+    room = _compensated.room(
+        jax.tree.leaves(updates)[0].shape[0], microbatch_size or _compensated.GROUP
+    )
     shorter = jax.tree.map(lambda bound: room * bound, clip_norm)
     return sum_in_chunks(
         lambda rows, counted: clipping.split_sum_of_clipped(rows, shorter, counted),
@@ -273,10 +276,10 @@ def sum_in_chunks(
     # Without the barrier XLA fuses whatever made the contributions into both passes over them, and
     # computes every gradient twice.
     updates = lax.optimization_barrier(updates)
-    spread = _spread.found(updates)
+    spread = _sharding.found(updates)
     if spread is None:
         return _in_chunks(chunk_sum, updates, user_mask, microbatch_size)
-    return _spread.summed(
+    return _sharding.summed(
         spread,
         lambda own, first: _in_chunks(chunk_sum, own[0], own[1], microbatch_size),
         (updates, user_mask),
@@ -292,7 +295,7 @@ def _in_chunks(
     num_rows = len(user_mask)
     if microbatch_size is None or microbatch_size >= num_rows:
         terms = chunk_sum(updates, user_mask)
-        return _sums.add(_sums.zeros(terms), terms)
+        return _compensated.add(_compensated.zeros(terms), terms)
 
     def chunk(index: jax.Array | int) -> Any:
         # The last chunk starts early enough to be whole; its rows already counted are masked out.
@@ -304,5 +307,5 @@ def _in_chunks(
         return chunk_sum(rows, counted)
 
     trips = -(-num_rows // microbatch_size)
-    nothing = _sums.zeros(jax.eval_shape(chunk, 0))
-    return lax.fori_loop(0, trips, lambda i, total: _sums.add(total, chunk(i)), nothing)
+    nothing = _compensated.zeros(jax.eval_shape(chunk, 0))
+    return lax.fori_loop(0, trips, lambda i, total: _compensated.add(total, chunk(i)), nothing)

@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _spread, _sums
+from dpsco_jax import _compensated, _sharding
 from dpsco_jax._checks import (
     require_given,
     require_inside,
@@ -139,9 +139,9 @@ def centred_clip(
         return CentredClipState(zeros, jnp.array(radius, float))
 
     def current(state: CentredClipState) -> jax.Array:
-        return jnp.asarray(_spread.here(radius), float) if quantile is None else state.radius
+        return jnp.asarray(_sharding.here(radius), float) if quantile is None else state.radius
 
-    @_spread.transformation
+    @_sharding.transformation
     def update(
         updates: Any,
         state: CentredClipState,
@@ -153,8 +153,10 @@ def centred_clip(
     ) -> tuple[_Statistic, CentredClipState]:
         del params, extra_args
         require_real_leaves("updates", updates)
-        reach, divisor = current(state), _spread.here(num_users)
-        room = _sums.room(jax.tree.leaves(updates)[0].shape[0], microbatch_size or _sums.GROUP)
+        reach, divisor = current(state), _sharding.here(num_users)
+        room = _compensated.room(
+            jax.tree.leaves(updates)[0].shape[0], microbatch_size or _compensated.GROUP
+        )
 
         def chunk_sum(rows: Any, counted: jax.Array) -> _Statistic:
             away = jax.tree.map(lambda v, c: v.astype(c.dtype) - c[None], rows, state.centre)
@@ -166,20 +168,20 @@ def centred_clip(
             return _Statistic(total, jnp.sum(counted & (factors == 1), dtype=jnp.int32))
 
         total = sum_in_chunks(chunk_sum, updates, user_mask, microbatch_size)
-        mean = _sums.divided(total.mean, divisor * reach, in_parts)
+        mean = _compensated.divided(total.mean, divisor * reach, in_parts)
         if quantile is None:
             return _Statistic(mean, ()), state
         count = total.inside.astype(float)
-        inside = _sums.Split(count, (total.inside - count.astype(jnp.int32)).astype(float))
-        return _Statistic(mean, _sums.divided(inside, divisor / weight, in_parts)), state
+        inside = _compensated.Split(count, (total.inside - count.astype(jnp.int32)).astype(float))
+        return _Statistic(mean, _compensated.divided(inside, divisor / weight, in_parts)), state
 
     def finish(released: _Statistic, state: CentredClipState) -> tuple[Any, CentredClipState]:
-        reach, rate = current(state), _spread.here(centre_rate)
+        reach, rate = current(state), _sharding.here(centre_rate)
         moved = jax.tree.map(lambda x: x * reach.astype(x.dtype), released.mean)
         mean = jax.tree.map(jnp.add, state.centre, moved)
         centre = jax.tree.map(lambda c, m: c + jnp.asarray(rate, c.dtype) * m, state.centre, moved)
         if quantile is not None:
-            start_at, share, speed = _spread.here((radius, quantile, quantile_rate))
+            start_at, share, speed = _sharding.here((radius, quantile, quantile_rate))
             error = released.inside / weight - share
             first = jnp.asarray(start_at, float)
             # Within bounds, where a float can divide by it.

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _keys, _spread, privacy
+from dpsco_jax import _keys, _sharding, privacy
 from dpsco_jax._checks import (
     require,
     require_instance,
@@ -139,7 +139,7 @@ def outlier_removed_mean(
         noisy = additive.laplace(key, score, scale)
         return noisy >= jnp.asarray(releases.threshold, noisy.dtype), test
 
-    @_spread.transformation
+    @_sharding.transformation
     def update(
         updates: Any,
         state: OutlierRemovedState,
@@ -150,7 +150,7 @@ def outlier_removed_mean(
     ) -> tuple[Any, OutlierRemovedState]:
         del params
         _agreement.require_no_raw(extra_args)
-        length, cost = _spread.here((radius, loss))
+        length, cost = _sharding.here((radius, loss))
         covered: Any = True
         if isinstance(releases, ConcentratedReleases):
             covered = _agreement.covered(releases.scheme, extra_args, releases.relation)

@@ -37,7 +37,7 @@ import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _keys, _spread, privacy
+from dpsco_jax import _keys, _sharding, privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
@@ -146,11 +146,11 @@ def privatize(
         ledger = privacy.open_ledger(aggregate.relation, sampled, shareable)
         return PrivatizeState(jnp.copy(key), ledger, aggregate.init(params), stream)
 
-    @_spread.transformation
+    @_sharding.transformation
     def update(
         updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, PrivatizeState]:
-        bounded, scheme, multiplier, cost = _spread.here(
+        bounded, scheme, multiplier, cost = _sharding.here(
             (aggregate, sampling, noise_multiplier, loss)
         )
         counted = noise_correlation is not None

@@ -64,7 +64,7 @@ from dpsco_jax._checks import (
     require_integer,
     require_integers,
 )
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 from dpsco_jax.geometry import subspaces
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.transforms.aggregate import Aggregate

@@ -26,7 +26,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import _keys, _spread, privacy
+from dpsco_jax import _keys, _sharding, privacy
 from dpsco_jax._checks import (
     require_instance,
     require_key,
@@ -91,7 +91,7 @@ def winsorized_mean(
         ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE)
         return WinsorizedMeanState(jnp.copy(key), jnp.zeros([], jnp.int32), ledger)
 
-    @_spread.transformation
+    @_sharding.transformation
     def update(
         updates: Any,
         state: WinsorizedMeanState,
@@ -103,7 +103,7 @@ def winsorized_mean(
         del params
         _agreement.require_no_raw(extra_args)
         _agreement.covered(privacy.FullBatch(), extra_args, NeighboringRelation.REPLACE_ONE)
-        planned, cost, none = _spread.here((releases, loss, nothing))
+        planned, cost, none = _sharding.here((releases, loss, nothing))
         require_real_leaves("updates", updates)
         next_key, query_key = jax.random.split(state.key)
         wide = jax.tree.map(lambda u: u.astype(jnp.promote_types(u.dtype, jnp.float32)), updates)

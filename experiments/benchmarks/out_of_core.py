@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import Budget, Problem
-from dpsco_jax.oracles import streamed
+from dpsco_jax.oracles import streamed, user_gradients
 from dpsco_jax.problems import StoredUsers, losses
 from dpsco_jax.problems.objective import Example
-from dpsco_jax.solvers import loop, out_of_core
+from dpsco_jax.solvers import out_of_core
 from dpsco_jax.solvers.user_level import sgd
 from experiments.benchmarks.timing import Row
 
@@ -90,11 +90,11 @@ def measured(folder: Path) -> dict[str, float]:
     objective, start = losses.logistic(1.0), jnp.zeros(dim)
     problem = Problem(objective, num_users=users, dim=dim, items_per_user=1, distance=5.0)
     oracle: Any
-    oracle, rows = loop.clipped_sum_oracle(objective, data, start, 1.0, None, 64)
+    oracle, rows = user_gradients.clipped_sum_oracle(objective, data, start, 1.0, None, 64)
     sums = streamed.Sums(oracle, rows)
     few = StoredUsers(jax.tree.map(lambda x: np.zeros((BLOCK, *x.shape[1:]), x.dtype), data.items))
     first: Any
-    first, own = loop.clipped_sum_oracle(objective, few, start, 1.0, None, 64)
+    first, own = user_gradients.clipped_sum_oracle(objective, few, start, 1.0, None, 64)
     streamed.Sums(first, own).estimate(jax.random.key(0), start)
     before = anonymous()
     found: dict[str, float] = {}

@@ -37,10 +37,10 @@ import pandas as pd
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem, transforms
-from dpsco_jax.oracles import Estimate, Oracle
+from dpsco_jax.oracles import Estimate, Oracle, user_gradients
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, first_order, loop
+from dpsco_jax.solvers import _planning, first_order
 from dpsco_jax.solvers.element_level import _unit_updates, sgd
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.means import Opened
@@ -223,7 +223,7 @@ class AdaptiveUpdates(NamedTuple):
         releases, steps = self.releases, self.releases.steps
         drawn = _planning.sampler(steps.scheme, releases.num_units)
         longest = 2 * float(objective.lipschitz)
-        oracle, rows = loop.user_rows_oracle(
+        oracle, rows = user_gradients.user_rows_oracle(
             objective, data, start, longest, drawn, self.chunk_size
         )
         units = releases.batch_size * releases.elements_per_user

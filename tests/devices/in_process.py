@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dpsco_jax import _device_sums, _sums, transforms
+from dpsco_jax import _compensated, _device_sums, transforms
 from dpsco_jax.geometry import clipping
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import winsorized_mean
@@ -39,7 +39,7 @@ def sums() -> None:
         cut, whole = PartitionSpec("users"), PartitionSpec()
 
         def total(high: Any, low: Any) -> Any:
-            return _device_sums.total((_sums.Split(high[0], low[0]), jnp.int32(1)), "users")
+            return _device_sums.total((_compensated.Split(high[0], low[0]), jnp.int32(1)), "users")
 
         run = jax.jit(
             jax.shard_map(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import _device_sums, _spread, _sums, transforms
+from dpsco_jax import _compensated, _device_sums, _sharding, transforms
 from dpsco_jax.mechanisms import _own_draws
 from dpsco_jax.problems import users
 from tests.devices.table import environment
@@ -70,8 +70,8 @@ def test_too_many_devices_for_few_users_are_refused():
 
 
 def test_nothing_is_spread_without_a_mesh():
-    assert _spread.found(jnp.ones((8, 2))) is None
-    assert _spread.found(np.ones((8, 2))) is None
+    assert _sharding.found(jnp.ones((8, 2))) is None
+    assert _sharding.found(np.ones((8, 2))) is None
 
 
 def test_words_of_an_entry_are_those_of_the_whole_draw():
@@ -102,7 +102,7 @@ def test_clipped_sums_of_spread_users_are_lowered_for_accelerators(platform):
 
 def test_split_sums_over_one_device_are_unchanged():
     mesh = jax.make_mesh((1,), ("users",))
-    parts = _sums.Split(jnp.float32([1.0, 2.0]), jnp.float32([1e-9, -1e-9]))
+    parts = _compensated.Split(jnp.float32([1.0, 2.0]), jnp.float32([1e-9, -1e-9]))
 
     def total(parts):
         return _device_sums.total(parts, "users")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import _sums, transforms
+from dpsco_jax import _compensated, transforms
 from dpsco_jax.geometry import clipping
 from dpsco_jax.mechanisms import additive, correlated_noise
 from dpsco_jax.oracles import chunks, gradients, linear, sampling
@@ -46,7 +46,7 @@ def test_the_neighbours_move_a_plain_sum_by_more_than_one_user_may(plain):
 
 @pytest.mark.parametrize("block", [1, 16, 64])
 def test_no_user_moves_a_sum_of_clipped_rows_by_more(block):
-    room = _sums.room(USERS)
+    room = _compensated.room(USERS)
     run = jax.jit(lambda rows: clipping.split_sum_of_clipped(rows[:, None], room, EVERYBODY))
     assert 0.999 < _moves(run, block) <= 1
 
@@ -58,7 +58,7 @@ def test_no_user_moves_the_sum_of_an_oracle_by_more(block):
     def total(rows):
         data = UserData(rows[:, None, None], None)
         found = oracle(jax.random.key(0), jnp.zeros(1), data)
-        return _sums.Split(found.gradient, found.extra_args["remainder"])
+        return _compensated.Split(found.gradient, found.extra_args["remainder"])
 
     assert 0.999 < _moves(jax.jit(total), block) <= 1
 
@@ -83,9 +83,9 @@ def test_chunks_are_added_without_error_and_counts_as_they_are():
 
 def test_no_user_moves_a_weighted_sum_by_more():
     """As the linear oracle adds: at 64 columns at once, the order of a matrix product."""
-    run = jax.jit(lambda rows: _sums.weighted(jnp.ones(USERS), rows[:, None] * jnp.ones(64)))
+    run = jax.jit(lambda rows: _compensated.weighted(jnp.ones(USERS), rows[:, None] * jnp.ones(64)))
     for block in (1, 8, 64):
-        assert _moves(run, block) <= 1 / _sums.room(USERS)
+        assert _moves(run, block) <= 1 / _compensated.room(USERS)
 
 
 def _linear_sum(features, dim):
@@ -99,7 +99,9 @@ def _linear_sum(features, dim):
 
 def test_the_linear_oracle_bounds_the_move_of_dense_rows():
     """Slopes of one half, features twice what drifts, clipped or not."""
-    run = jax.jit(lambda rows: _sums.Split(*_linear_sum(rows[:, None, None] * jnp.ones(2), 2)))
+    run = jax.jit(
+        lambda rows: _compensated.Split(*_linear_sum(rows[:, None, None] * jnp.ones(2), 2))
+    )
     for block in (1, 8):
         first, second = (run(rows) for rows in drifting(USERS, block))
         move = [float(_exact(first, j) - _exact(second, j)) for j in range(2)]
@@ -119,30 +121,30 @@ def test_scattered_values_are_cut_and_never_rounded_away_from_zero():
     rng = np.random.default_rng(1)
     values = rng.uniform(-2, 2, (4096, 2)).astype(np.float32)
     places = np.stack([np.arange(4096) % 7, 7 + np.arange(4096) % 5], 1).astype(np.int32)
-    found = jax.jit(lambda v: _sums.scattered(v, jnp.asarray(places), 12, 2.0))(values)
+    found = jax.jit(lambda v: _compensated.scattered(v, jnp.asarray(places), 12, 2.0))(values)
     for place in range(12):
         mine = values[places == place]
         expected = sum(Fraction(int(float(v) * 2**33), 2**33) for v in mine)  # int cuts
         assert abs(_exact(found, place) - expected) < Fraction(1, 2**44)
     with pytest.raises(ValueError, match="at most 4096 rows"):
-        _sums.scattered(jnp.ones((4097, 1)), jnp.zeros((4097, 1), int), 3, 1.0)
+        _compensated.scattered(jnp.ones((4097, 1)), jnp.zeros((4097, 1), int), 3, 1.0)
 
 
-@pytest.mark.parametrize("operation", [_sums.over, _sums.times])
+@pytest.mark.parametrize("operation", [_compensated.over, _compensated.times])
 def test_quotients_and_products_have_no_error_of_one_float(operation):
     rng = np.random.default_rng(2)
     high = (1e3 * rng.standard_normal(200)).astype(np.float32)
     low = (high * rng.uniform(-1, 1, 200) * 2.0**-25).astype(np.float32)
     by = rng.uniform(1, 1e6, 200).astype(np.float32)
-    found = jax.jit(lambda *x: operation(_sums.Split(*x[:2]), x[2]))(high, low, by)
+    found = jax.jit(lambda *x: operation(_compensated.Split(*x[:2]), x[2]))(high, low, by)
     for i in range(200):
         number, factor = Fraction(float(high[i])) + Fraction(float(low[i])), Fraction(float(by[i]))
-        exact = number / factor if operation is _sums.over else number * factor
+        exact = number / factor if operation is _compensated.over else number * factor
         assert abs(_exact(found, i) - exact) <= abs(exact) * Fraction(1, 2**33)
 
 
 @pytest.mark.parametrize("level", [0, 3])
-@pytest.mark.parametrize("operation", [_sums.over, _sums.times])
+@pytest.mark.parametrize("operation", [_compensated.over, _compensated.times])
 @pytest.mark.parametrize("by", [np.float32(1.1547), np.float32(1.6518123e-06)])
 def test_products_with_a_constant_keep_their_rest_however_they_are_compiled(level, operation, by):
     """Fused multiplication took the product for its float, and the rest for nothing."""
@@ -154,11 +156,11 @@ def test_products_with_a_constant_keep_their_rest_however_they_are_compiled(leve
     rng = np.random.default_rng(3)
     high = rng.uniform(1, 1e6, 40).astype(np.float32)
     low = (high * rng.uniform(-1, 1, 40) * 2.0**-25).astype(np.float32)
-    run = jax.jit(lambda *x: operation(_sums.Split(*x), by), compiler_options=options)
+    run = jax.jit(lambda *x: operation(_compensated.Split(*x), by), compiler_options=options)
     found = run(high, low)
     for i in range(40):
         number, factor = Fraction(float(high[i])) + Fraction(float(low[i])), Fraction(float(by))
-        exact = number / factor if operation is _sums.over else number * factor
+        exact = number / factor if operation is _compensated.over else number * factor
         assert abs(_exact(found, i) - exact) <= abs(exact) * Fraction(1, 2**33)
 
 
@@ -166,8 +168,8 @@ def test_a_long_sum_keeps_its_rest_small_enough():
     """Of 2^17 terms: without moving the rest up it would itself be rounded like a plain sum."""
     rows = np.where(np.arange(2**17) % 2, 1.0, np.float32(1 / 3)).astype(np.float32)
     exact = sum(map(Fraction, (2**16, Fraction(float(rows[0])) * 2**16)))
-    for total in (_sums.over_rows, jax.vmap(_sums.over_rows, in_axes=1)):
-        shaped = rows[:, None] if total is not _sums.over_rows else rows
+    for total in (_compensated.over_rows, jax.vmap(_compensated.over_rows, in_axes=1)):
+        shaped = rows[:, None] if total is not _compensated.over_rows else rows
         found = jax.jit(total)(shaped)
         at = (0,) if shaped.ndim > 1 else ()
         assert abs(_exact(found, at) - exact) < Fraction(1, 2**14)
@@ -178,7 +180,7 @@ def test_noise_meets_the_exact_sum_and_not_a_rounded_one():
     """At 2^24 floats are even: a rest of 0.75 is lost unless the noise is added to it first."""
     key, whole = jax.random.key(3), jnp.full(1000, 2.0**24)
     noise = additive.gaussian(jax.random.clone(key), jnp.zeros(1000), 4.0)
-    found = additive.gaussian(key, _sums.Split(whole, jnp.full(1000, 0.75)), 4.0)
+    found = additive.gaussian(key, _compensated.Split(whole, jnp.full(1000, 0.75)), 4.0)
     np.testing.assert_array_equal(found, whole + (jnp.full(1000, 0.75) + noise))
     assert np.mean(np.asarray(found - whole, np.float64)) > 0.6
 
@@ -209,7 +211,7 @@ def test_what_is_privatized_moves_by_at_most_its_sensitivity(aggregate, correlat
         release = transforms.privatize(
             made._replace(update=update), jax.random.key(0), 1.0, noise_correlation=correlation
         )
-        total = clipping.split_sum_of_clipped(rows[:, None], _sums.room(USERS), EVERYBODY)
+        total = clipping.split_sum_of_clipped(rows[:, None], _compensated.room(USERS), EVERYBODY)
         updates = total.high if aggregate == "summed" else rows[:, None]
         extra = {"remainder": total.low, "clipped_to": 1.0} if aggregate == "summed" else {}
         released, _ = release.update(updates, release.init(jnp.zeros(1)), jnp.zeros(1), **extra)
@@ -233,7 +235,7 @@ def _samples_sum(order, size):
     sampler = lambda _: sampling.UserSample(order, size)  # noqa: E731
     oracle = gradients.clipped_gradient_sum(lambda _, w, items, mask: items[0], 1.0, sampler)
     found = jax.jit(oracle)(jax.random.key(0), jnp.zeros(1), data)
-    return _sums.Split(found.gradient, found.extra_args["remainder"])
+    return _compensated.Split(found.gradient, found.extra_args["remainder"])
 
 
 PLACES = 2048
@@ -293,30 +295,32 @@ def test_draws_with_replacement_count_as_rows():
     user = lambda _, w, items, mask: items[0]  # noqa: E731
     oracle = gradients.clipped_gradient_sum(user, 1.0, sampler, chunk_size=1)
     found = jax.jit(oracle)(jax.random.key(0), jnp.zeros(1), few).gradient[0]
-    assert found == pytest.approx(draws * _sums.room(draws, 1), rel=1e-5)
-    assert 1 - _sums.room(draws, 1) > 10 * (1 - _sums.room(4, 1))
+    assert found == pytest.approx(draws * _compensated.room(draws, 1), rel=1e-5)
+    assert 1 - _compensated.room(draws, 1) > 10 * (1 - _compensated.room(4, 1))
     model = losses.logistic(2.0).linear_model
     data = UserData(Example(jnp.full((4, 1, 2), 2.0), jnp.zeros((4, 1))), None)
     linear_sum = linear.clipped_gradient_sum(model, 0.25, sampler, 1)
     rows = linear.prepare(model, data, 2)
     found = jax.jit(linear_sum)(jax.random.key(0), jnp.zeros(2), rows).gradient
-    assert np.hypot(*found) == pytest.approx(0.25 * draws * _sums.room(draws, 1), rel=1e-5)
+    assert np.hypot(*found) == pytest.approx(0.25 * draws * _compensated.room(draws, 1), rel=1e-5)
 
 
 def test_the_room_is_what_the_proof_says():
     unit = 2.0**-24
     for n, k in ((10, 64), (10**6, 64), (10**6, 1)):
         lost = 272 * unit + n * 2.0**-32 + 4 * (n * unit) ** 2 / min(k, 8)
-        np.testing.assert_allclose(1 - _sums.room(n, k), lost + unit, rtol=1e-6)
+        np.testing.assert_allclose(1 - _compensated.room(n, k), lost + unit, rtol=1e-6)
     lost = (4 * 100 + 16 + 1) * unit + 2 * 2.0**-32 + 4 * (2 * unit) ** 2
-    np.testing.assert_allclose(1 - _sums.room(2, 1, group_rounding=100), lost, rtol=1e-6)
+    np.testing.assert_allclose(1 - _compensated.room(2, 1, group_rounding=100), lost, rtol=1e-6)
     with pytest.raises(ValueError, match="group_rounding must be"):
-        _sums.room(2, group_rounding=-1)
-    assert _sums.room(1000) > 1 - 2e-5
-    assert _sums.room(10**6) > 0.997
-    assert _sums.room(8 * 10**4, roundings=1) > 0.99 > _sums.room(2 * 10**5, roundings=1)
+        _compensated.room(2, group_rounding=-1)
+    assert _compensated.room(1000) > 1 - 2e-5
+    assert _compensated.room(10**6) > 0.997
+    assert (
+        _compensated.room(8 * 10**4, roundings=1) > 0.99 > _compensated.room(2 * 10**5, roundings=1)
+    )
     with pytest.raises(ValueError, match="num_rows must be so few"):
-        _sums.room(10**8)
+        _compensated.room(10**8)
 
 
 def test_the_larger_of_two_numbers_may_come_second():
@@ -326,17 +330,20 @@ def test_the_larger_of_two_numbers_may_come_second():
 
 
 def _one_by_one(terms):
-    total = _sums.zeros(terms[0])
+    total = _compensated.zeros(terms[0])
     for term in terms:
-        total = _sums.add(total, term)
+        total = _compensated.add(total, term)
     return total
 
 
 def test_narrow_floats_and_integers_are_added_as_they_are():
     like = {"half": jnp.ones(2, jnp.bfloat16), "count": jnp.int32(3), "wide": jnp.ones(2)}
-    total = _sums.add(_sums.zeros(like), like)
+    total = _compensated.add(_compensated.zeros(like), like)
     assert total["half"].dtype == jnp.bfloat16
     assert total["count"] == 3
-    assert _sums.is_split(total["wide"])
-    assert jax.tree.structure(_sums.remainder(total)) == jax.tree.structure(like)
-    assert jax.tree.structure(_sums.over_groups(lambda x: x.sum(0), jnp.ones((17, 3)))) is not None
+    assert _compensated.is_split(total["wide"])
+    assert jax.tree.structure(_compensated.remainder(total)) == jax.tree.structure(like)
+    assert (
+        jax.tree.structure(_compensated.over_groups(lambda x: x.sum(0), jnp.ones((17, 3))))
+        is not None
+    )

@@ -11,7 +11,7 @@ import optax
 import pytest
 import scipy.linalg
 
-from dpsco_jax import _sums, privacy, transforms
+from dpsco_jax import _compensated, privacy, transforms
 from dpsco_jax.mechanisms import correlated_noise
 
 make = correlated_noise.banded_square_root
@@ -222,7 +222,7 @@ def test_a_later_step_that_is_not_valid_costs_infinity(wrong, wrong_at):
         return privacy.privacy_spent(state).rdp
 
     make_one, total = make(10, 10, 1), jnp.array([0.3, 0.4])
-    good = {"bound": 1.0, "sensitivity": 1.0, "checksum": _sums.checksum(total)}
+    good = {"bound": 1.0, "sensitivity": 1.0, "checksum": _compensated.checksum(total)}
     bad = {"bound": 2.0, "sensitivity": 0.0, "checksum": good["checksum"] + 1}
     steps = [dict(good) for _ in range(3)]
     if wrong_at is None:

@@ -57,7 +57,7 @@ FAULTS = (
           "return _at_most(draw.taken, taken)", _COMPARED),
     Fault("compared: no checksum", _AGREEMENT,
           "good &= _unchanged(updates,", "good |= _unchanged(updates,", _COMPARED),
-    Fault("compared: a checksum of bits as they are", "_sums.py",
+    Fault("compared: a checksum of bits as they are", "_compensated.py",
           "words = (words ^ (words >> 16)) * np.uint32(0x7FEB352D)\n",
           "return jnp.sum(words, dtype=jnp.uint32)\n",
           _COMPARED),

@@ -6,7 +6,7 @@ _ORACLES = ("tests/oracles/test_clipped_sums.py",)
 _SOLVERS = ("tests/solvers/test_ghost_sums.py",)
 _SUMS = "oracles/clipped_sums.py"
 _GHOST = "oracles/ghost/sums.py"
-_FORM = "solvers/_clipped_form.py"
+_FORM = "oracles/user_gradients.py"
 
 FAULTS = (
     Fault(

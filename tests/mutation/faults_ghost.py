@@ -159,7 +159,7 @@ FAULTS = (
     Fault(
         "ghost: products are added up in one float",
         _ADDING,
-        "_sums.add(total, several(index * (strip * group), strip))",
+        "_compensated.add(total, several(index * (strip * group), strip))",
         "jax.tree.map(jnp.add, total, several(index * (strip * group), strip))",
         _OF_BOUNDS,
     ),
@@ -257,8 +257,8 @@ FAULTS = (
     Fault(
         "ghost: the remainder is the sum",
         _SUMS,
-        "(whole, _sums.remainder(total)) if",
-        "(whole, _sums.rounded(total)) if",
+        "(whole, _compensated.remainder(total)) if",
+        "(whole, _compensated.rounded(total)) if",
         _OF_BOUNDS,
     ),
     Fault(

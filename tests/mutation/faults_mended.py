@@ -116,7 +116,7 @@ FAULTS = (
           'noise_multiplier = require_real("noise_multiplier", noise_multiplier, 0.0)', "pass", _NARROW),
     Fault("narrow releases draw noise", "transforms/outlier_removed_mean.py",
           'require_wide_numbers("releases", releases)', "pass", _NARROW),
-    Fault("plans whose noise float32 cannot draw", "solvers/_made_for.py", "_require_affordable(made)",
+    Fault("plans whose noise float32 cannot draw", "solvers/_plan_base.py", "_require_affordable(made)",
           "pass", ("tests/solvers/test_plans.py",)),
     Fault("private ReSQue: edited numbers cost what was proven", "solvers/resque/_budget.py",
           "return accounting.carried(self.calls_at, self.proven, self.numbers)",

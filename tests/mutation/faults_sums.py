@@ -3,7 +3,7 @@
 from tests.mutation import Fault
 
 _TESTS = ("tests/geometry/test_sums.py",)
-_SUMS = "_sums.py"
+_SUMS = "_compensated.py"
 _STREAMS, _ORDER = "oracles/_streams.py", "oracles/_random_order.py"
 _SAMPLING, _GHOST = "oracles/sampling.py", "oracles/_ghost_norms.py"
 _LAWS, _GHOSTS = ("tests/oracles/test_sampling.py",), ("tests/oracles/test_ghost_norms.py",)
@@ -29,14 +29,15 @@ FAULTS = (
     Fault("sums: the rest of a quotient is dropped", _SUMS,
           "(rest + total.low) / divisor", "total.low / divisor", _TESTS),
     Fault("sums: chunks are rounded one by one", "oracles/chunks.py",
-          "lambda i, total: _sums.add(total, trip(i)), nothing)",
-          "lambda i, total: jax.tree.map(lambda s: _sums.Split(s.high + s.low, 0 * s.low) "
-          "if _sums.is_split(s) else s, _sums.add(total, trip(i)), is_leaf=_sums.is_split), nothing)",
+          "lambda i, total: _compensated.add(total, trip(i)), nothing)",
+          "lambda i, total: jax.tree.map(lambda s: _compensated.Split(s.high + s.low, 0 * s.low) "
+          "if _compensated.is_split(s) else s, _compensated.add(total, trip(i)), "
+          "is_leaf=_compensated.is_split), nothing)",
           _TESTS),
     Fault("sums: blocks are rounded one by one", "geometry/clipping.py",
-          "return _sums.add(total, _unrolled(block, weights))",
-          "return jax.tree.map(lambda s: _sums.Split(s.high + s.low, 0 * s.low), "
-          "_sums.add(total, _unrolled(block, weights)), is_leaf=_sums.is_split)", _TESTS),
+          "return _compensated.add(total, _unrolled(block, weights))",
+          "return jax.tree.map(lambda s: _compensated.Split(s.high + s.low, 0 * s.low), "
+          "_compensated.add(total, _unrolled(block, weights)), is_leaf=_compensated.is_split)", _TESTS),
     Fault("sums: the remainder of an oracle is ignored", "transforms/aggregates.py",
           "if remainder is None:", "if True:", _TESTS),
     Fault("sums: rounded before the noise", "transforms/privatize.py",
@@ -76,8 +77,8 @@ FAULTS = (
     Fault("ghost norms: a product of 16 users, whatever their items", _GHOST,
           "_MOST_ROUNDINGS = 1024", "_MOST_ROUNDINGS = 10**9", _GHOSTS),
     Fault("ghost norms: no room for their products", "oracles/linear.py",
-          "room = _sums.room(rows_added, product, group_rounding=rounding)",
-          "room = _sums.room(rows_added, product)", _GHOSTS),
+          "room = _compensated.room(rows_added, product, group_rounding=rounding)",
+          "room = _compensated.room(rows_added, product)", _GHOSTS),
     Fault("ghost norms: products of more users than is paid for", "oracles/linear.py",
           "group=_ghost_norms.group(items)", "group=MATRIX_GROUP",
           ("tests/oracles/test_ghost_norms.py",)),

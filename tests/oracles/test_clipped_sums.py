@@ -7,11 +7,10 @@ import pytest
 
 from dpsco_jax import Problem
 from dpsco_jax.geometry import domains
-from dpsco_jax.oracles import clipped_sums, sampling
+from dpsco_jax.oracles import clipped_sums, sampling, user_gradients
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import loop
 
 RNG = np.random.default_rng(0)
 USERS, SLOTS, DIM = 12, 3, 5
@@ -82,19 +81,19 @@ def test_unknown_ways_are_refused_wherever_an_objective_comes_in():
         with pytest.raises(ValueError, match=r"objective\.clipped_sums must be one of auto, ghost"):
             Problem(objective, num_users=USERS, dim=28)
         with pytest.raises(ValueError, match=r"objective\.clipped_sums must be one of auto, ghost"):
-            loop.clipped_sum_oracle(objective, DATA, PARAMS, 1.0, None, 4)
+            user_gradients.clipped_sum_oracle(objective, DATA, PARAMS, 1.0, None, 4)
 
 
 def test_where_users_are_shifted_or_proofs_need_gradients_there_is_no_ghost_sum():
     for special in ({"smoothing_radius": 0.1}, {"unaltered": True}):
         asked = NETWORK._replace(clipped_sums="ghost")
         with pytest.raises(ValueError, match="must be one of auto, chunks"):
-            loop.clipped_sum_oracle(asked, DATA, PARAMS, 1.0, None, 4, **special)
+            user_gradients.clipped_sum_oracle(asked, DATA, PARAMS, 1.0, None, 4, **special)
     # One user, whose gradient the chunked oracle sums as it is, bit for bit.
     one = jax.tree.map(lambda x: x[1:2], DATA)
     sums = {}
     for way in ("auto", "chunks"):
-        oracle, data = loop.clipped_sum_oracle(
+        oracle, data = user_gradients.clipped_sum_oracle(
             NETWORK._replace(clipped_sums=way), one, PARAMS, 1e3, None, 4, unaltered=True
         )
         text = jax.jit(oracle).lower(jax.random.key(0), PARAMS, data).as_text()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import _sums, transforms
+from dpsco_jax import _compensated, transforms
 from dpsco_jax.oracles import ghost, gradients, linear, sampling, smoothed, streamed
 from dpsco_jax.oracles._prefetch import prefetched
 from dpsco_jax.problems import StoredUsers, losses
@@ -126,7 +126,10 @@ def test_users_at_their_bound_have_the_room_of_all_users():
     disk = streamed.Sums(oracle, StoredUsers(one, block_users=80)).estimate(jax.random.key(0), ())
     _same(memory(jax.random.key(0), UserData(one)), disk)
     # One float tells the room of all users from that of a block.
-    assert disk.gradient[0] * np.float32(_sums.room(80) / _sums.room(users)) > disk.gradient[0]
+    assert (
+        disk.gradient[0] * np.float32(_compensated.room(80) / _compensated.room(users))
+        > disk.gradient[0]
+    )
 
 
 def test_a_private_histogram_of_users_on_disk():

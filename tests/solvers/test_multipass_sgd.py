@@ -10,6 +10,7 @@ import pytest
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
+from dpsco_jax.oracles import user_gradients
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
@@ -112,7 +113,7 @@ def test_the_solver_is_its_chain():
             transforms.average(),
         ),
     )
-    oracle, rows = loop.user_rows_oracle(LOGISTIC, data, start, 1.0, None, 64)
+    oracle, rows = user_gradients.user_rows_oracle(LOGISTIC, data, start, 1.0, None, 64)
     end = jax.jit(lambda rows: loop.run(oracle_key, oracle, chain, start, rows, STEPS))(rows)
     solution = _run(jax.random.key(3), plan, data, start)
     average = transforms.average_eval_params(end.opt_state, end.params)

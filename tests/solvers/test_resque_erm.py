@@ -15,7 +15,7 @@ from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _made_for
+from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.resque import (
     _calls,
     _resque_plan,
@@ -120,7 +120,7 @@ def test_a_prox_without_room_for_levels_is_refused():
 def test_the_levels_of_a_prox_are_those_of_their_seed(monkeypatch):
     # Without noise, which takes no time and is no plan.
     monkeypatch.setattr(resque_prox.shared, "calibrated", lambda drafted, calls_at: drafted)
-    monkeypatch.setattr(_made_for, "_require_affordable", lambda plan: None)
+    monkeypatch.setattr(_plan_base, "_require_affordable", lambda plan: None)
     settings = SIZES | {"num_users": 4096, "delta": 1e-4, "regularization": 5.0, "num_queries": 4}
     first, same, other = (
         planned(resque_prox.plan, ABSOLUTE, **settings, levels_seed=seed) for seed in (1, 1, 2)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import _sums, privacy
+from dpsco_jax import _compensated, privacy
 from dpsco_jax.privacy._gaussian_turns import TurnScheme
 from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 
@@ -144,7 +144,7 @@ class Tape:
                 )
             )
 
-        arrays = jax.tree.map(jnp.asarray, _sums.rounded(statistic))
+        arrays = jax.tree.map(jnp.asarray, _compensated.rounded(statistic))
         wide = jax.tree.map(
             lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), arrays
         )

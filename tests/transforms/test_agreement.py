@@ -10,7 +10,7 @@ import optax
 import pytest
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _sums, privacy, transforms
+from dpsco_jax import _compensated, privacy, transforms
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms import correlated_noise
 from dpsco_jax.oracles import ghost, gradients, sampling
@@ -179,7 +179,7 @@ def test_a_stage_that_changes_a_sum_is_seen(stage):
     """512 entries and a factor of 2: the bits themselves would add up to the same word."""
     params = {"a": jnp.ones(512), "b": jnp.ones(2)}
     total = jax.tree.map(lambda x: 0.3 * x, params)
-    known = {"clipped_to": 10.0, "checksum": _sums.checksum(total)}
+    known = {"clipped_to": 10.0, "checksum": _compensated.checksum(total)}
 
     def step(before, total):
         aggregate = transforms.summed_contributions(10.0, 5, ADD_REMOVE)
@@ -301,9 +301,9 @@ def test_words_of_a_checksum():
 
     values = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
     expected = sum(scrambled(int(word)) for word in values.view(np.uint32).ravel()) % 2**32
-    assert int(_sums.checksum(jnp.asarray(values))) == expected
-    assert int(_sums.checksum(jnp.asarray(values[::-1]))) == expected
+    assert int(_compensated.checksum(jnp.asarray(values))) == expected
+    assert int(_compensated.checksum(jnp.asarray(values[::-1]))) == expected
     with jax.enable_x64(True):
         wide = values.astype(np.float64) / 3
         expected = sum(scrambled(int(word)) for word in wide.view(np.uint32).ravel()) % 2**32
-        assert int(_sums.checksum(jnp.asarray(wide))) == expected
+        assert int(_compensated.checksum(jnp.asarray(wide))) == expected

@@ -7,7 +7,7 @@ import optax
 import pytest
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _sums, privacy, transforms
+from dpsco_jax import _compensated, privacy, transforms
 
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 PARAMS = {"a": jnp.ones(3), "b": jnp.ones(2)}
@@ -107,7 +107,7 @@ def test_what_is_not_trained_stays(summed):
     if summed:
         aggregate = transforms.summed_contributions(0.01, 20, ADD_REMOVE)
         given, known = PARAMS, {"clipped_to": 0.01, "remainder": PARAMS}
-        known["checksum"] = _sums.checksum(PARAMS)
+        known["checksum"] = _compensated.checksum(PARAMS)
     else:
         aggregate, given, known = None, ROWS, {}
     chain = transforms.private_chain(None, _release(aggregate, 1.0), optax.adam(0.1), FIRST)

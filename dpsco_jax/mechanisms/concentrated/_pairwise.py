@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Int
 
-from dpsco_jax import _spread
+from dpsco_jax import _sharding
 from dpsco_jax.mechanisms.concentrated import _blocks, _ring
 from dpsco_jax.mechanisms.concentrated._blocks import Blocks, Leaf
 
@@ -106,7 +106,7 @@ def degrees(
 
     @jax.custom_batching.sequential_vmap
     def found(rows: Any, centres: Any, radius: Any, *live: Any) -> jax.Array:
-        spread = _spread.found(rows)
+        spread = _sharding.found(rows)
         if spread is None:
             return alone(rows, centres, radius, *live)[1]
         # Rows that are no users are not counted; how many there are is not known of one device.

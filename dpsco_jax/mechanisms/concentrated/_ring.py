@@ -3,7 +3,7 @@
 What it computes: ``met`` gives every user's tally of all pairs that the user is in. Each device keeps its
 rows. A copy of them travels from device to device, half way round, with what was tallied of them on the
 way, and the tallies go home. Every pair of devices meets once, on one of the two; where a meeting is half
-way round for both, each does a part of it. Meshes are those that ``dpsco_jax._spread`` finds.
+way round for both, each does a part of it. Meshes are those that ``dpsco_jax._sharding`` finds.
 
 Formal guarantee: every pair of users is handed to ``pairs`` once, or is one device's own. Tallies are
 integers: they are the same whatever the number of devices, as far as verdicts on pairs are.
@@ -20,11 +20,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from dpsco_jax import _parts, _spread
+from dpsco_jax import _parts, _sharding
 
 
 def met(
-    spread: _spread.Spread,
+    spread: _sharding.Spread,
     alone: Callable[..., tuple[Any, jax.Array]],
     pairs: Callable[..., tuple[jax.Array, jax.Array]],
     rows: Any,
@@ -33,7 +33,7 @@ def met(
     """Tallies ``[k, users]``, spread as the users are.
 
     Args:
-        spread: of ``_spread.found``.
+        spread: of ``_sharding.found``.
         alone: ``alone(rows, *others)`` returns what travels, and the tally ``[k, own users]`` of the pairs
             of these rows with each other.
         pairs: ``pairs(tally, of_guest, own, guest, part, *others)`` returns both tallies with the pairs of
@@ -68,8 +68,8 @@ def met(
     split, whole = PartitionSpec(spread.axis), PartitionSpec()
     specs, out = (split, *(whole for _ in others)), PartitionSpec(None, spread.axis)
     return _parts.shard_map(on_device, spread.mesh, specs, out)(
-        _spread.placed(spread, rows, split),
-        *(_spread.placed(spread, other, whole) for other in others),
+        _sharding.placed(spread, rows, split),
+        *(_sharding.placed(spread, other, whole) for other in others),
     )
 
 

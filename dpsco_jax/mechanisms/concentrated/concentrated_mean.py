@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from dpsco_jax import _counts, _keys, _spread, _sums
+from dpsco_jax import _compensated, _counts, _keys, _sharding
 from dpsco_jax._checks import (
     require,
     require_first_rows,
@@ -188,7 +188,7 @@ def mean_deviation(
     require_number("weights", weights, "an array of real numbers")
     require_first_rows("num_users", num_users, _num_users(vectors))
     counted = jnp.asarray(weights)
-    spread = _spread.found(vectors)
+    spread = _sharding.found(vectors)
     # The first rows of all are not the first of each device, which reads its own: others have no weight.
     live = num_users if spread is None else None
 
@@ -205,17 +205,19 @@ def mean_deviation(
         total, weighted = sums(vectors, counted, anchor)
     else:
         # What compensation holds back goes to the sum over devices.
-        total, weighted = _spread.summed(
+        total, weighted = _sharding.summed(
             spread, lambda own, first, at: sums(own[0], own[1], at), (vectors, counted), anchor
         )
     total, weighted = jax.tree.map(
-        lambda parts: parts.high, (total, weighted), is_leaf=_sums.is_split
+        lambda parts: parts.high, (total, weighted), is_leaf=_compensated.is_split
     )
     total = jnp.where(total > 0, total, 1)
     return jax.tree.map(lambda leaf: leaf / total.astype(leaf.dtype), weighted)
 
 
-def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array, live: Any) -> _sums.Split:
+def _weighted_sum(
+    leaf: jax.Array, weights: jax.Array, centre: jax.Array, live: Any
+) -> _compensated.Split:
     """Σ of weight · (row - centre), over the rows of positive weight, and what it lacks.
 
     If ``live`` is given, rows from there on have no weight.
@@ -241,7 +243,7 @@ def _weighted_sum(leaf: jax.Array, weights: jax.Array, centre: jax.Array, live: 
     blocks = -(-(num_users if live is None else live) // rows)
     sums = lax.fori_loop(0, blocks, add_block, (zero, zero))
     total, lost = (x.reshape(leaf.shape[1:]) for x in sums)
-    return _sums.Split(total, -lost)
+    return _compensated.Split(total, -lost)
 
 
 def _mean_on_grid(

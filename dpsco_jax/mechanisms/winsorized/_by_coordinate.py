@@ -3,7 +3,7 @@
 What it computes: ``of_columns(numbers, columns)`` where ``columns`` are, for some coordinates, the values of
 all users. Each device makes the columns of its own users and sends to every other device those coordinates
 which that one takes: one exchange, by which nobody holds more numbers than before it. Results, one number a
-coordinate, are then told to all. Meshes are those that ``dpsco_jax._spread`` finds.
+coordinate, are then told to all. Meshes are those that ``dpsco_jax._sharding`` finds.
 
 Source: none; the transposition of a matrix that is cut by rows.
 
@@ -23,11 +23,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from dpsco_jax import _parts, _spread
+from dpsco_jax import _parts, _sharding
 
 
 def found(
-    spread: _spread.Spread,
+    spread: _sharding.Spread,
     columns_of: Callable[..., jax.Array],
     of_columns: Callable[..., jax.Array],
     num_columns: int,
@@ -37,7 +37,7 @@ def found(
     """Results ``[num_columns]``, on every device.
 
     Args:
-        spread: of ``_spread.found``.
+        spread: of ``_sharding.found``.
         columns_of: ``columns_of(rows, *others)`` of some users returns ``[num_columns, users]``; what it
             makes of a user depends on nobody else.
         of_columns: ``of_columns(numbers, columns, *others)`` returns a result for each of the columns of
@@ -62,6 +62,6 @@ def found(
     split, whole = PartitionSpec(spread.axis), PartitionSpec()
     specs = (split, *(whole for _ in others))
     return _parts.shard_map(on_device, spread.mesh, specs, whole)(
-        _spread.placed(spread, rows, split),
-        *(_spread.placed(spread, other, whole) for other in others),
+        _sharding.placed(spread, rows, split),
+        *(_sharding.placed(spread, other, whole) for other in others),
     )

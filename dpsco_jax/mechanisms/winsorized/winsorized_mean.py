@@ -35,7 +35,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax import _keys, _spread, privacy
+from dpsco_jax import _keys, _sharding, privacy
 from dpsco_jax._checks import (
     require,
     require_instance,
@@ -222,7 +222,7 @@ def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, 
     @jax.custom_batching.sequential_vmap
     def found(words: Array, signs: Array, rows: Array, numbers: tuple[Any, ...]) -> Array:
         others = (words, signs, numbers)
-        spread = _spread.found(rows)
+        spread = _sharding.found(rows)
         if spread is None:
             return of_columns(jnp.arange(len(signs)), columns_of(rows, *others), *others)
         return _by_coordinate.found(spread, columns_of, of_columns, len(signs), rows, *others)

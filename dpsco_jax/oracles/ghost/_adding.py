@@ -1,8 +1,8 @@
 """How the examples of one leaf are added up: how many by one product, and what rounding may take.
 
 What it computes: for each leaf, from shapes alone, its ``Adding``; from those of all leaves the ``room``
-that bounds are multiplied by; and the sum over examples in two floats (``dpsco_jax._sums``): of products of
-so many examples each, or of integers for look-ups.
+that bounds are multiplied by; and the sum over examples in two floats (``dpsco_jax._compensated``): of
+products of so many examples each, or of integers for look-ups.
 
 Source: Higham 2002, section 3.1 (inner products in any order).
 
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpsco_jax import _sums
+from dpsco_jax import _compensated
 from dpsco_jax.oracles.ghost._leaves import Way
 
 LEAST_SHARE = 1 / 30
@@ -120,19 +120,19 @@ def room(found: Sequence[Adding], num_rows: int, chunk_size: int, roundings: int
     at_once = max(1, min(smallest, chunk_size) // 2)
     apart = max((a.apart for a in found), default=1.0)
     lost += (apart - 1.0) * 4.0 * (num_rows * _UNIT) ** 2 / at_once
-    # Of one group in both data sets; of a random sample two groups are others, which ``_sums`` counts.
-    return _sums.room(
+    # Of one group in both data sets; of a random sample two groups are others, which ``_compensated`` counts.
+    return _compensated.room(
         num_rows,
         at_once,
         roundings=roundings,
         group=_MOST_AT_ONCE,
-        group_rounding=max(lost / (2 * _UNIT), _sums.GROUP**2),
+        group_rounding=max(lost / (2 * _UNIT), _compensated.GROUP**2),
     )
 
 
 def over_examples(
     product: Callable[..., jax.Array], arrays: Sequence[jax.Array], group: int
-) -> _sums.Split:
+) -> _compensated.Split:
     """The sum of ``product`` over the rows of the arrays, of which ``group`` are added up as one float."""
     count = len(arrays[0])
 
@@ -144,39 +144,43 @@ def over_examples(
 
     if count <= group:
         total = in_halves(*arrays)
-        return _sums.Split(total, jnp.zeros_like(total))
+        return _compensated.Split(total, jnp.zeros_like(total))
     shape = jax.eval_shape(product, *(x[:group] for x in arrays))
     number = count // group
     strip = min(number, max(1, _MOST_NUMBERS // max(1, math.prod(shape.shape))))
 
-    def several(first: Any, strip: int) -> _sums.Split:
+    def several(first: Any, strip: int) -> _compensated.Split:
         rows = [lax.dynamic_slice_in_dim(x, first, strip * group) for x in arrays]
         if strip == 1:
             total = in_halves(*rows)
-            return _sums.Split(total, jnp.zeros_like(total))
-        return _sums.over_rows(
+            return _compensated.Split(total, jnp.zeros_like(total))
+        return _compensated.over_rows(
             jax.vmap(in_halves)(*(x.reshape(strip, group, *x.shape[1:]) for x in rows))
         )
 
     def in_strips(strip: int) -> Callable[..., Any]:
         def trip(index: jax.Array, total: Any) -> Any:
-            return _sums.add(total, several(index * (strip * group), strip))
+            return _compensated.add(total, several(index * (strip * group), strip))
 
         def whole(*_: Any) -> Any:
-            total = lax.fori_loop(0, number // strip, trip, _sums.zeros(shape))
+            total = lax.fori_loop(0, number // strip, trip, _compensated.zeros(shape))
             left = number % strip
-            return _sums.add(total, several((number - left) * group, left)) if left else total
+            return (
+                _compensated.add(total, several((number - left) * group, left)) if left else total
+            )
 
         return whole
 
     # A CPU keeps the sum of one product after the other in its cache.
     total = lax.platform_dependent(cpu=in_strips(1), default=in_strips(strip))
     if count % group:
-        total = _sums.add(total, in_halves(*(x[number * group :] for x in arrays)))
+        total = _compensated.add(total, in_halves(*(x[number * group :] for x in arrays)))
     return total
 
 
-def scattered(values: jax.Array, places: jax.Array, rows: int, bound: jax.Array) -> _sums.Split:
+def scattered(
+    values: jax.Array, places: jax.Array, rows: int, bound: jax.Array
+) -> _compensated.Split:
     """Σ over examples and t of the matrix whose row ``places[., s, t]`` is ``values[., s, t]``, for all s.
 
     A value becomes two or three integers, rounded towards zero; sums of integers have no rounding.
@@ -200,13 +204,13 @@ def scattered(values: jax.Array, places: jax.Array, rows: int, bound: jax.Array)
     ]
     total = parts[0]
     for part in parts[1:]:
-        total = _sums.add(total, part)
-    return _sums.Split(*(part.reshape(stack, rows, columns) for part in total))
+        total = _compensated.add(total, part)
+    return _compensated.Split(*(part.reshape(stack, rows, columns) for part in total))
 
 
 def _in_integers(
     values: jax.Array, at: jax.Array, size: int, products: int, bound: jax.Array
-) -> _sums.Split:
+) -> _compensated.Split:
     bits, levels = _bits(len(values) * products)
     columns, at, values = values.shape[-1], at.ravel(), values.reshape(-1, values.shape[-1])
     few = 2 * len(at) < size
@@ -228,10 +232,12 @@ def _in_integers(
     if not few:
         return found
     nothing = jnp.zeros((size, columns), values.dtype)
-    return _sums.Split(*(nothing.at[at].set(part[place]) for part in found))
+    return _compensated.Split(*(nothing.at[at].set(part[place]) for part in found))
 
 
-def _as_floats(sums: list[jax.Array], bits: int, bound: jax.Array, kind: jnp.dtype) -> _sums.Split:
+def _as_floats(
+    sums: list[jax.Array], bits: int, bound: jax.Array, kind: jnp.dtype
+) -> _compensated.Split:
     """Σ_i sums[i]·bound·2^(-bits·(i + 1))."""
     low = jnp.zeros(sums[0].shape, kind)
     for i in range(len(sums) - 1, 0, -1):
@@ -240,7 +246,7 @@ def _as_floats(sums: list[jax.Array], bits: int, bound: jax.Array, kind: jnp.dty
         low = (low + left.astype(kind)) * 2.0**-bits
     high = sums[0].astype(kind)
     missing = (sums[0] - high.astype(jnp.int32)).astype(kind)
-    return _sums.times(_sums.added(high, missing + low), bound * 2.0**-bits)
+    return _compensated.times(_compensated.added(high, missing + low), bound * 2.0**-bits)
 
 
 def _bits(terms: int) -> tuple[int, int]:

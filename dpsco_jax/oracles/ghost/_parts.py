@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _sums
+from dpsco_jax import _compensated
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles.ghost import _adding, _merged, _terms
 from dpsco_jax.oracles.ghost._leaves import Ruled, Way
@@ -72,7 +72,7 @@ class Parts(NamedTuple):
         joint = scale * jnp.sqrt(jnp.sum(jnp.square(stacked / scale), axis=0))
         return joint * (1 + (len(lengths) + 8) * 2.0**-23)
 
-    def weighted_sum(self, leaf: int, weights: jax.Array, longest: jax.Array) -> _sums.Split:
+    def weighted_sum(self, leaf: int, weights: jax.Array, longest: jax.Array) -> _compensated.Split:
         """Σ over the examples of weight·gradient in a leaf; whoever has weight zero may hold anything.
 
         Args:
@@ -94,10 +94,10 @@ class Parts(NamedTuple):
                     given = terms.left, terms.right, weights
                     summed = _adding.over_examples(_terms.weighted_product, given, plan.group)
                 parts = [as_leaf(self.program, ruled, part) for part in summed]
-                totals.append(_sums.Split(*parts))
-            return functools.reduce(_sums.add, totals)
+                totals.append(_compensated.Split(*parts))
+            return functools.reduce(_compensated.add, totals)
         if rows is None:
-            return _sums.zeros(shape)
+            return _compensated.zeros(shape)
         return _adding.over_examples(
             _weighted_rows, (rows.astype(shape.dtype), weights), plan.group
         )

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from dpsco_jax import _checks, _spread, _sums
+from dpsco_jax import _checks, _compensated, _sharding
 from dpsco_jax._given import require_held
 from dpsco_jax.geometry import clipping
 from dpsco_jax.oracles import Oracle
@@ -52,7 +52,7 @@ Loss = Callable[[Any, Any], Any]
 _HEAD_ROOM = 1.0 - 2.0**-20
 
 
-@functools.partial(_spread.automatic, data="examples")
+@functools.partial(_sharding.automatic, data="examples")
 def clipped_sum(
     loss: Loss,
     params: Any,
@@ -115,14 +115,14 @@ def clipped_sum(
     def chunk_sum(rows: Any, there: jax.Array, position: jax.Array) -> Any:
         del position
         given, mask = rows
-        return _clipped(loss, _spread.here(params), given, there & mask, how)
+        return _clipped(loss, _sharding.here(params), given, there & mask, how)
 
     if number <= size:
         total = chunk_sum((examples, counted), jnp.ones(number, bool), jnp.arange(number))
     else:
         total = split_sum_over_users(chunk_sum, (examples, counted), None, size)
-    whole = _sums.rounded(total)
-    return (whole, _sums.remainder(total)) if in_parts else whole
+    whole = _compensated.rounded(total)
+    return (whole, _compensated.remainder(total)) if in_parts else whole
 
 
 def clipped_gradient_sum(
@@ -162,7 +162,7 @@ def clipped_gradient_sum(
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:
             del position
-            total = _clipped(of_user, _spread.here(params), rows, counted, how)
+            total = _clipped(of_user, _sharding.here(params), rows, counted, how)
             return total, count_items(rows, counted)
 
         return Parts(chunk_sum, chunk_size)

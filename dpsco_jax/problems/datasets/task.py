@@ -29,7 +29,7 @@ from dpsco_jax._checks import (
     require_number,
     require_positive,
 )
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems.losses import logistic
 from dpsco_jax.problems.objective import Example, Objective, OneHot

@@ -46,7 +46,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import _arguments
@@ -137,7 +137,7 @@ def run(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     plan: Plan,
     objective: Objective,

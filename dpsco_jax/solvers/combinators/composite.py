@@ -45,7 +45,7 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import pld
 from dpsco_jax.privacy.dp_accounting import events
@@ -53,7 +53,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _costs, _planning, _sequence, _together, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.combinators import _composite_turns
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.work import Work
@@ -187,7 +187,7 @@ class _Part(NamedTuple):
     inside: tuple[Any, ...] = ()
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     inner: Callable[..., Solution],
     key: jax.Array,

@@ -49,7 +49,7 @@ from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _made_for, _sequence
+from dpsco_jax.solvers import _arguments, _plan_base, _sequence
 from dpsco_jax.solvers.combinators.composite import Plan, slope, start_distance
 
 _FEWEST_USERS = 20  # with fewer, noise and batches of a phase leave nothing to gain
@@ -65,7 +65,7 @@ class _Phases(NamedTuple):
     distances: tuple[float, ...]
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     inner: Callable[..., Any],
     problem: Problem,

@@ -36,13 +36,13 @@ from typing import Any
 from dpsco_jax import _checks
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers.combinators.composite import Plan, farthest, start_distance
 
 _ROUNDS = 2
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     inner: Callable[..., Any],
     problem: Problem,

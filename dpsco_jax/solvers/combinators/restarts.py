@@ -45,7 +45,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import Budget
 from dpsco_jax.privacy.accountants import FEW_POINTS
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _made_for, _sequence
+from dpsco_jax.solvers import _arguments, _plan_base, _sequence
 from dpsco_jax.solvers.combinators.composite import Plan, farthest, start_distance
 
 _MOST_STAGES = 6
@@ -62,7 +62,7 @@ class _Stage(NamedTuple):
     budget: Budget
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     inner: Callable[..., Any],
     problem: Problem,

@@ -42,16 +42,16 @@ import jax.numpy as jnp
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _spread, privacy, transforms
+from dpsco_jax import _checks, _sharding, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.prox import Term
-from dpsco_jax.oracles import Oracle, sampling, unclipped
+from dpsco_jax.oracles import Oracle, sampling, unclipped, user_gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _made_for, loop, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, loop, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.convex import _ac_sa_choice
 from dpsco_jax.solvers.convex.ac_sa_stages import POLICIES, Stages
 from dpsco_jax.solvers.solution import Solution, finished
@@ -105,7 +105,7 @@ class Plan(MadeFor):
         return plans.describe("AC-SA (not private)", self, [("assumes", near)])
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     *,
@@ -194,7 +194,7 @@ def optimizer(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,
@@ -256,6 +256,6 @@ def _oracle(
     if smoothed and single and objective.vector_model is not None:
         # One number for a shift in d dimensions. No gradient is longer than half of this clip.
         settings = (2 * objective.lipschitz, sampler, plan.chunk_size, radius)
-        return *loop.clipped_sum_oracle(objective, data, params, *settings), batch
+        return *user_gradients.clipped_sum_oracle(objective, data, params, *settings), batch
     oracle = unclipped.mean_gradient(objective, batch, sampler, radius, plan.chunk_size)
     return oracle, data, 1

@@ -15,7 +15,7 @@ from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _costs, _planning
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.element_level import _releases, _user_level
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.work import Work

@@ -17,16 +17,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _record_keys, _spread, _sums, transforms
+from dpsco_jax import _checks, _compensated, _record_keys, _sharding, transforms
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
-from dpsco_jax.oracles import ByStep, Estimate, Oracle, _convolutions, gradients, sampling
+from dpsco_jax.oracles import (
+    ByStep,
+    Estimate,
+    Oracle,
+    _convolutions,
+    gradients,
+    sampling,
+    user_gradients,
+)
 from dpsco_jax.oracles._summed import summed
 from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
 from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
-from dpsco_jax.solvers import _planning, loop
+from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.means import Opened
 
@@ -66,7 +74,7 @@ class UnitUpdates(NamedTuple):
             return Opened(ByStep(lambda t: _user_sums(self, update, t)), data, release)
         drawn = _planning.sampler(steps.scheme, releases.num_units)
         if self.update is None:
-            oracle, rows = loop.clipped_sum_oracle(
+            oracle, rows = user_gradients.clipped_sum_oracle(
                 objective, data, start, self.clip_norm, drawn, self.chunk_size
             )
             return Opened(oracle, rows, release)
@@ -160,7 +168,7 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
         def chunk_sum(rows: Any, counted: jax.Array, position: jax.Array) -> Any:
             del position
             units = chosen(rows)
-            per_unit = _record_keys.over_users(lambda unit: one_unit(_spread.here(params), unit))
+            per_unit = _record_keys.over_users(lambda unit: one_unit(_sharding.here(params), unit))
             made = jax.lax.optimization_barrier(per_unit(units))
             clipped = jax.vmap(lambda g: norms.clip_to_norm(g, room * clip_norm))(made)
             of_users = jax.tree.map(
@@ -172,12 +180,12 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
 
         # By their numbers: units that are reshaped by user would be copied as a whole. A device that holds
         # some users only reads no others.
-        spread = _spread.found(data)
+        spread = _sharding.found(data)
         everyone: Any = jnp.arange(users, dtype=jnp.int32)
         if spread is not None:
             everyone = jax.tree.map(lambda x: x.reshape(users, slots, *x.shape[1:]), data)
         at_once = max(1, mean.chunk_size // slots)
-        room = _sums.room(most_rows(everyone, drawn), at_once, slots)
+        room = _compensated.room(most_rows(everyone, drawn), at_once, slots)
         total, count = split_sum_over_users(chunk_sum, everyone, drawn, at_once)
         # Of one unit, which is what is protected.
         return summed(total, count, releases.bound * clip_norm, drawn)

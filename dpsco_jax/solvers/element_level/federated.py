@@ -43,13 +43,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, _spread, privacy, transforms
+from dpsco_jax import _checks, _sharding, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _made_for, first_order, plans
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, first_order, plans
 from dpsco_jax.solvers.element_level import _unit_updates, sgd
 from dpsco_jax.solvers.element_level._plan import UnitPlan
 from dpsco_jax.solvers.first_order import Method
@@ -79,7 +79,7 @@ class Plan(UnitPlan):
         return plans.describe("element-level private federated learning", self, self.remarks())
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -139,7 +139,7 @@ def plan(
     return Plan(**given, local_steps=local_steps, local_step_size=local_step_size)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -50,14 +50,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, _spread, privacy, transforms
+from dpsco_jax import _checks, _sharding, privacy, transforms
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _averaged_steps, _made_for, first_order, plans
+from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, first_order, plans
 from dpsco_jax.solvers.element_level import _releases, _unit_updates
 from dpsco_jax.solvers.element_level._plan import UnitPlan, default_step_size
 from dpsco_jax.solvers.element_level._releases import ElementReleases
@@ -85,7 +85,7 @@ class Plan(UnitPlan):
         return plans.describe("element-level DP-SGD", self, self.remarks())
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -180,7 +180,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -36,7 +36,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.solvers import _costs, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules import langevin as schedule
 from dpsco_jax.solvers.work import Work
 

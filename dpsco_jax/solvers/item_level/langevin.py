@@ -49,15 +49,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.mechanisms import noisy_iteration
+from dpsco_jax.oracles import user_gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.problems.users import items_per_user as items_of_each
-from dpsco_jax.solvers import _arguments, _made_for, loop
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers._schedules import langevin as schedule
 from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers.item_level._langevin_plan import (
@@ -75,7 +76,7 @@ __all__ = ["Plan", "plan", "solve"]
 _PASSES = 1000
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -173,7 +174,7 @@ def plan(
     return dataclasses.replace(chosen, predicted_excess=predicted, excess_bound=bound)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:
@@ -200,7 +201,7 @@ def solve(
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
     clip = plan.proven_for.lipschitz * CLIP_ROOM
-    oracle, oracle_data = loop.clipped_sum_oracle(
+    oracle, oracle_data = user_gradients.clipped_sum_oracle(
         objective, data, start, clip, None, plan.chunk_size, unaltered=True
     )
     # Once and here, or all rows are converted in every step.

@@ -44,12 +44,12 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, _together, first_order
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, _together, first_order
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
 from dpsco_jax.solvers.item_level import _private_ac_sa_turns
 from dpsco_jax.solvers.item_level._private_ac_sa_plan import Plan
@@ -58,7 +58,7 @@ from dpsco_jax.solvers.solution import Solution
 __all__ = ["Plan", "plan", "solve"]
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -169,7 +169,7 @@ def plan(
     return best if clip >= lipschitz else dataclasses.replace(best, excess_bound=math.inf)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -47,14 +47,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import dimension_free
-from dpsco_jax.solvers import _arguments, _made_for, first_order, means, plans
+from dpsco_jax.solvers import _arguments, _plan_base, first_order, means, plans
 from dpsco_jax.solvers._by_mean import ByMean
 from dpsco_jax.solvers._schedules import regularized_sgd as schedule
 from dpsco_jax.solvers.solution import Solution
@@ -133,7 +133,7 @@ class Plan(ByMean):
         return plans.describe("DP-SGD pulled to its start", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -240,7 +240,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -33,12 +33,12 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, _spread
+from dpsco_jax import _checks, _sharding
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers.combinators import composite, localization, restarts
 from dpsco_jax.solvers.combinators.composite import Plan, start_distance
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
@@ -50,7 +50,7 @@ _STAGES, _BLOCKS = 3, 2
 METHODS = ("localization", "restarts")
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: Budget,
@@ -127,7 +127,7 @@ def plan(
     return dataclasses.replace(best, title=f"private population risk, {constants}, {name}")
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

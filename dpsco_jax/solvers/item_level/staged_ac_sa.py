@@ -41,14 +41,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means, plans
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, means, plans
 from dpsco_jax.solvers._by_mean import ByMean
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.transforms import balanced_smoothness
@@ -107,7 +107,7 @@ class Plan(ByMean):
         return plans.describe("private AC-SA in stages", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -185,7 +185,7 @@ def _stages(problem: Problem, variance: float, lengths: list[int]) -> tuple[list
     return parameters, bound
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -28,7 +28,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers.ball import ball_acceleration
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _call_settings
@@ -79,7 +79,7 @@ def plan(
     )
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def planned(
     problem: Problem,
     budget: Budget,

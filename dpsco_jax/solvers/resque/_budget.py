@@ -16,7 +16,7 @@ from dpsco_jax import privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.solvers import _costs, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque._levels import levels
 from dpsco_jax.solvers.work import Work

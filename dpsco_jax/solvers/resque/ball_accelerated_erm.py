@@ -43,7 +43,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from jaxtyping import Array, ArrayLike, Float, Key
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
@@ -60,7 +60,7 @@ from dpsco_jax.solvers.solution import Solution, finished
 __all__ = ["Calls", "Plan", "plan", "solve"]
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: Key[Array, ""],
     plan: Plan,

@@ -46,14 +46,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _made_for, _sequence, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, _sequence, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import _call_settings, ball_accelerated_erm
@@ -127,7 +127,7 @@ class Plan(MadeFor):
         return plans.describe("private regularized ERM by ball acceleration", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -238,7 +238,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: Key[Array, ""],
     plan: Plan,

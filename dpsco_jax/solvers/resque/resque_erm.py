@@ -40,11 +40,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from dpsco_jax import _spread, privacy
+from dpsco_jax import _sharding, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls as subsolvers
 from dpsco_jax.solvers.resque import _resque_plan as shared
@@ -55,7 +55,7 @@ from dpsco_jax.solvers.solution import Solution
 __all__ = ["Plan", "plan", "solve"]
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -105,7 +105,7 @@ def plan(
     return made
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

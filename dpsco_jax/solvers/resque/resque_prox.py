@@ -42,14 +42,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Key
 
-from dpsco_jax import _checks, _keys, _spread, privacy
+from dpsco_jax import _checks, _keys, _sharding, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _made_for, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls as subsolvers
 from dpsco_jax.solvers.resque import _resque_plan as shared
@@ -140,7 +140,7 @@ class Plan(MadeFor):
         return plans.describe("private proximal point", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -206,7 +206,7 @@ def plan(
     return dataclasses.replace(made, base=shared.calibrated(base, made.calls_at))
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: Key[jax.Array, ""],
     plan: Plan,

@@ -22,7 +22,7 @@ from dpsco_jax import privacy
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.solvers import _costs, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.sampling import _cells
 from dpsco_jax.solvers.sampling._exponential_chain import TOLERANCE, Chain, variation_of
 from dpsco_jax.solvers.work import Work

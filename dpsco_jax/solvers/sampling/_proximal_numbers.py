@@ -23,7 +23,7 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import as_floats
-from dpsco_jax._shown import described
+from dpsco_jax._redact import described
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.users import UserData

@@ -27,7 +27,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.privacy.variation import gdp_within
 from dpsco_jax.solvers import _costs, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules.nominal_model import Nominal
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
 from dpsco_jax.solvers.sampling._proximal_numbers import Numbers, Setting

@@ -27,7 +27,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.rates import sampling as rates
 from dpsco_jax.solvers import _costs, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
 from dpsco_jax.solvers.sampling import _user_losses, attempt_bounds
 from dpsco_jax.solvers.sampling._rejection_certificate import Chain

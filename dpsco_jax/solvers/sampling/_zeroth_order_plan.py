@@ -26,7 +26,7 @@ from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.solvers import _costs, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.sampling import _llt_numbers as llt
 from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
 from dpsco_jax.solvers.sampling._llt_numbers import Numbers, Setting

@@ -45,12 +45,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax.geometry.domains import Domain, ball, proven_maker
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers.sampling import _cells, _exponential_chain
 from dpsco_jax.solvers.sampling._exponential_plan import ROUTES, Plan
 from dpsco_jax.solvers.sampling._precision import require_x64
@@ -64,7 +64,7 @@ _LINEAR_CELLS = 2**10
 _DOWN = 1.0 - 2.0**-30
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -155,7 +155,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: jax.Array
 ) -> Solution:

@@ -42,13 +42,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems import envelopes
 from dpsco_jax.problems.objective import Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
 from dpsco_jax.solvers.sampling import _regularized_search, _rows, alternating_sampler
@@ -63,7 +63,7 @@ _SIZES = (1e-100, 1e100)
 _HIDDEN = 0.3  # by an envelope, of what is lost anyway
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -165,7 +165,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -46,13 +46,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax.geometry import domains, lp
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates.norms import require_exponent
-from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers.sampling import (
     _rows,
     _user_losses,
@@ -78,7 +78,7 @@ _RELEASED = 32.0  # units of the grid of the released point in a deviation of a 
 _NEAR = 2.0**-20  # of a ball's radius: where a start in float32 may be for its centre
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -154,7 +154,7 @@ def plan(
     return _value_queries_search.tight(asked, budget)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

@@ -47,13 +47,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import norms, sampling
-from dpsco_jax.solvers import _arguments, _made_for
+from dpsco_jax.solvers import _arguments, _plan_base
 from dpsco_jax.solvers.sampling import _user_losses, alternating_sampler, llt_sampler
 from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
 from dpsco_jax.solvers.sampling._llt_numbers import MOST_PARAMETERS, Setting
@@ -69,7 +69,7 @@ _HALVINGS = 40
 _START_NORMS = 16.0
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -173,7 +173,7 @@ def plan(
     return _shortened(under, float(made.gdp), max_steps)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

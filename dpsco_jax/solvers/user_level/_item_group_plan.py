@@ -21,7 +21,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.solvers import _costs, _planning, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.work import Work
 
 _REPLACE = NeighboringRelation.REPLACE_ONE

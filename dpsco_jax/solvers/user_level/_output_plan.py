@@ -35,7 +35,7 @@ from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _costs, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.work import Work
 
 REPLACE = NeighboringRelation.REPLACE_ONE

@@ -19,7 +19,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
 from dpsco_jax.solvers import _costs, _planning, _sequence, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.work import Work
 

@@ -25,8 +25,8 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _costs, _made_for, _planning, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.work import Work
 
 COMPONENT_WEIGHT = 0.3  # 4 % more noise for the rest
@@ -141,7 +141,7 @@ class Plan(MadeFor):
         return plans.describe("user-level preconditioned DP-SGD", self, remarks)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

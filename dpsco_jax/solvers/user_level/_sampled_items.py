@@ -21,12 +21,12 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.oracles import sampling
+from dpsco_jax.oracles import sampling, user_gradients
 from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.releases import GaussianSteps
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _costs, _planning, loop
+from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers.means import Opened
 from dpsco_jax.solvers.work import Work
 
@@ -140,7 +140,7 @@ class SampledItems:
         # Every slot is a user with one item: drawn, and clipped, by itself.
         items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)
         rate = float(np.asarray(scheme.probability))  # type: ignore[union-attr]
-        oracle, rows = loop.clipped_sum_oracle(
+        oracle, rows = user_gradients.clipped_sum_oracle(
             objective,
             items,
             start,

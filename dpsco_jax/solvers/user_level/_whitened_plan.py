@@ -22,8 +22,8 @@ from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _costs, _made_for, _planning, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.user_level import _typical_link, _whitened_budget, _whitened_sizes
 from dpsco_jax.solvers.user_level._preconditioned_plan import smooth_linear_model
 from dpsco_jax.solvers.work import Work
@@ -191,7 +191,7 @@ class Plan(MadeFor):
         return plans.describe("user-level whitened SGD", self, remarks)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,

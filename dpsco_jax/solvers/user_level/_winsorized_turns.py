@@ -26,10 +26,10 @@ from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized import _in_turn, private_range
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED
-from dpsco_jax.oracles import _sampling_in_turn
+from dpsco_jax.oracles import _sampling_in_turn, user_gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, _together, _user_rows, first_order, means
+from dpsco_jax.solvers import _planning, _together, first_order, means
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._winsorized_plan import Phase, require_steps
 
@@ -49,7 +49,9 @@ class _Mean:
         del start
         releases = self.releases
         sampler = _sampling_in_turn.sampler(self.first, releases.num_users, releases.capacity)
-        oracle = _user_rows.oracle(objective, releases.bound, sampler, self.chunk_size)
+        oracle, _ = user_gradients.rows_form(
+            objective, start, releases.bound, sampler, self.chunk_size
+        )
         return means.Opened(oracle, data, transforms.winsorized_mean(releases, key))
 
 
@@ -118,7 +120,8 @@ def _solve(
 
 def _prepared(phase: Phase, objective: Objective, data: UserData, params: Any) -> Any:
     del phase
-    return _user_rows.prepared(objective, data, params, None)
+    _, form = user_gradients.rows_form(objective, params, 1.0, None, 1)
+    return form(data)
 
 
 def _gradients(phase: Phase, data: UserData) -> int:

@@ -39,13 +39,13 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, means, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
@@ -93,7 +93,7 @@ class Plan(_sequence.OnBlocks, MadeFor):
         return plans.describe("accelerated phased ERM", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,
@@ -210,7 +210,7 @@ def plan(
     return Plan(num_users, constants, phases, budget.epsilon, budget.delta, distance, risk)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -36,11 +36,11 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, means
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, means
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers.solution import Solution
@@ -48,7 +48,7 @@ from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 from dpsco_jax.solvers.user_level._accelerated_plan import Plan
 
 
-@_made_for.remembers
+@_plan_base.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,
@@ -174,7 +174,7 @@ def of_size(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

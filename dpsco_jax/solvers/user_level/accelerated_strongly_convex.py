@@ -34,14 +34,14 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence, means, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, means, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
 
@@ -78,7 +78,7 @@ class Plan(_sequence.OnBlocks, MadeFor):
         return plans.describe("accelerated phased ERM, strongly convex", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,
@@ -154,7 +154,7 @@ def plan(
     return of(counts[-1])
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

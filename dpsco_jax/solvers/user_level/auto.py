@@ -43,7 +43,7 @@ from typing import Any
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -199,7 +199,7 @@ def plan(
     return Plan(rows[best].name, found[best][1], rows, title)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

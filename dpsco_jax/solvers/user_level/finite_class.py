@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _counts, _record_keys, _spread, privacy
+from dpsco_jax import _checks, _counts, _record_keys, _sharding, privacy
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -53,8 +53,8 @@ from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData, user_loss
-from dpsco_jax.solvers import _arguments, _costs, _made_for, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.solution import Solution, Status
 from dpsco_jax.solvers.work import Work
 
@@ -161,7 +161,7 @@ class Plan(MadeFor):
         return plans.describe("private choice from a finite class", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -243,7 +243,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

@@ -41,11 +41,11 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _averaged_steps, _made_for, _planning, first_order, means
+from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, _planning, first_order, means
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._item_group_plan import (
     Plan,
@@ -57,7 +57,7 @@ from dpsco_jax.solvers.user_level._item_group_plan import (
 __all__ = ["Plan", "item_budget", "plan", "solve"]
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -131,7 +131,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

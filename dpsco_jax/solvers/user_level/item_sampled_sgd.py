@@ -43,13 +43,13 @@ from typing import Any
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _averaged_steps, _made_for, first_order, plans
+from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, first_order, plans
 from dpsco_jax.solvers._by_mean import ByMean
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _sampled_items
@@ -121,7 +121,7 @@ class Plan(ByMean):
         return plans.describe("item-sampled DP-SGD, for users", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -194,7 +194,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

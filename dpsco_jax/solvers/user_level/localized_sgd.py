@@ -36,14 +36,14 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _multipass_turns, multipass_sgd
 
@@ -87,7 +87,7 @@ class Plan(_sequence.OnBlocks, MadeFor):
         return plans.describe("localized SGD for strongly convex losses", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,
@@ -200,7 +200,7 @@ def printed_num_blocks(num_users: int, items_per_user: int) -> int:
     return max(1, math.ceil(math.log2(math.log2(items)) - 1e-12))
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

@@ -37,14 +37,14 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _made_for, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import finite_class
 from dpsco_jax.solvers.work import Work
@@ -111,7 +111,7 @@ class Plan(MadeFor):
         return plans.describe("private choice from a grid", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -181,7 +181,7 @@ def plan(
     return min(plans, key=lambda candidate: candidate.excess_bound)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

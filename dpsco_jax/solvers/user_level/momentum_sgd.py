@@ -38,13 +38,13 @@ from typing import Any
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order, plans
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import sgd
 
@@ -69,7 +69,7 @@ class Plan(sgd.Plan):
         return plans.describe("user-level DP-SGD with momentum", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -132,7 +132,7 @@ def plan(
     return Plan(**given, step_decay=step_decay, momentum=float(momentum))
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

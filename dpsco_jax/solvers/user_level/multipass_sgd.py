@@ -41,7 +41,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
@@ -49,7 +49,7 @@ from dpsco_jax.problems import concentration
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, first_order
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order
 from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._multipass_plan import SMOOTHING, Plan
@@ -57,7 +57,7 @@ from dpsco_jax.solvers.user_level._multipass_plan import SMOOTHING, Plan
 __all__ = ["Plan", "plan", "solve"]
 
 
-@_made_for.remembers
+@_plan_base.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,
@@ -242,7 +242,7 @@ def plan(
     )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

@@ -48,13 +48,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, _spread, privacy, transforms
+from dpsco_jax import _checks, _sharding, privacy, transforms
 from dpsco_jax.geometry.norms import global_norm
+from dpsco_jax.oracles import user_gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.problems.users import items_per_user as items_of_each
-from dpsco_jax.solvers import _arguments, _made_for, _planning, loop
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, loop
 from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.user_level._item_group_plan import item_budget
 from dpsco_jax.solvers.user_level._output_plan import REPLACE, Plan, bare, proven_constants
@@ -64,7 +65,7 @@ __all__ = ["Plan", "plan", "solve"]
 _SOLVED_TO = 0.01  # optimization error as a share of the noise
 
 
-@_made_for.remembers
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: privacy.Budget,
@@ -133,7 +134,7 @@ def plan(
     return min(map(under, choices), key=lambda candidate: candidate.excess_bound)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:
@@ -161,7 +162,7 @@ def solve(
         raise ValueError(f"objective must have plan.proven_for = {plan.proven_for}, got {found}")
     oracle_key, noise_key = jax.random.split(key)
     start = objective.domain.project(params)
-    oracle, oracle_data = loop.clipped_sum_oracle(
+    oracle, oracle_data = user_gradients.clipped_sum_oracle(
         objective, data, start, plan.clip_norm, None, plan.chunk_size, unaltered=True
     )
 

@@ -40,14 +40,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax import _checks, _counts, _spread, privacy
+from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _made_for, _planning, _sequence
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _phased_search as search
@@ -64,7 +64,7 @@ __all__ = ["Plan", "group_averages", "plan", "solve"]
 _MOST_PHASES = 8
 
 
-@_made_for.remembers
+@_plan_base.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,
@@ -169,7 +169,7 @@ def plan(
     return search.best(request, calibrate, num_groups, counts)
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

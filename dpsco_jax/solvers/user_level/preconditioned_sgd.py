@@ -44,7 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpsco_jax import _checks, _spread, privacy, transforms
+from dpsco_jax import _checks, _sharding, privacy, transforms
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax.mechanisms import denoising
 from dpsco_jax.oracles import linear, preconditioned
@@ -69,7 +69,7 @@ _RADIUS_VARIANCE = (
 )
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

@@ -56,7 +56,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, _counts, _spread, privacy, transforms
+from dpsco_jax import _checks, _counts, _sharding, privacy, transforms
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._counts import Count
 from dpsco_jax.oracles import Estimate, linear, preconditioned
@@ -86,7 +86,7 @@ from dpsco_jax.solvers.user_level._whitened_plan import (
 __all__ = ["Plan", "plan", "solve"]
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
 ) -> Solution:

@@ -35,15 +35,15 @@ from typing import Any
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _spread, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized import winsorized_calibration
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _made_for, _planning, plans
-from dpsco_jax.solvers._made_for import MadeFor
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, plans
+from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _winsorized_plan
@@ -141,7 +141,7 @@ class Plan(MadeFor):
         return plans.describe("winsorized ERM", self)
 
 
-@_made_for.remembers
+@_plan_base.remembers
 @_planning.says_enough_users
 def plan(
     problem: Problem,
@@ -249,7 +249,7 @@ def plan(
     return next(p for p, b in zip(found, bounds, strict=True) if b <= _NEAR * min(bounds))
 
 
-@_spread.solver
+@_sharding.solver
 def solve(
     key: jax.Array,
     plan: Plan,

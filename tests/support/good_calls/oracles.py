@@ -114,7 +114,15 @@ GOOD: dict[str, dict[str, Any]] = {
 EXEMPT: dict[tuple[str, str], str] = {
     **{
         (f"oracles.{name}", "*"): "a part of an oracle, called for every chunk behind its checks"
-        for name in ("linear.shifts", "gradients.count_items", "chunks.add_chunks")
+        for name in (
+            "linear.shifts",
+            "gradients.count_items",
+            "chunks.add_chunks",
+            "user_gradients.clipped_sum_form",
+            "user_gradients.clipped_sum_oracle",
+            "user_gradients.rows_form",
+            "user_gradients.user_rows_oracle",
+        )
     },
     ("oracles.chunks.map_over_users", "data"): "any pytree with an axis of users",
     ("oracles.chunks.most_rows", "data"): "any pytree with an axis of users",

@@ -90,8 +90,8 @@ def summed(spread: Spread, work: Callable[..., Any], rows: Any, *others: Any) ->
 
     Args:
         spread: of ``found``.
-        work: returns a pytree of ``_sums.Split`` and of arrays; may close over arrays of no mesh, or of one
-            with automatic axes.
+        work: returns a pytree of ``_compensated.Split`` and of arrays; may close over arrays of no mesh, or
+            of one with automatic axes.
         rows: a pytree of arrays with the leading axis of users.
         others: pytrees of arrays, whole on every device; on whatever mesh.
     """

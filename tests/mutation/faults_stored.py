@@ -41,7 +41,8 @@ FAULTS = (
     Fault("stored: chunks are rounded one by one", _CHUNKS,
           "        return _compensated.add(so_far, chunk_sum(*chunk))\n",
           "        return jax.tree.map(lambda s: _compensated.Split(s.high + s.low, 0 * s.low) "
-          "if _compensated.is_split(s) else s, _compensated.add(so_far, chunk_sum(*chunk)), is_leaf=_compensated.is_split)\n", _SUMS),
+          "if _compensated.is_split(s) else s, _compensated.add(so_far, chunk_sum(*chunk)), "
+          "is_leaf=_compensated.is_split)\n", _SUMS),
     Fault("stored: shifts have the key of the sample", _STREAMED,
           "other_key = self.oracle.keys(key)[1]", "other_key = self.oracle.keys(key)[0]", _SUMS),
     Fault("stored: all steps have the sample of the first", _LOOP,

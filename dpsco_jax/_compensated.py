@@ -7,7 +7,7 @@ are scattered as integers.
 Source: Knuth 1998, section 4.2.2 (the error of a sum is a float); Dekker 1971;
 Joldes, Muller and Popescu 2017.
 
-Formal guarantee: docs/privacy/sums.md. Of n rows of norm at most C·``room(n, k)``, of which one is replaced
+Formal guarantee: docs/theory/sums.md. Of n rows of norm at most C·``room(n, k)``, of which one is replaced
 or taken away while all others but one stay in their places, the sum moves by at most 2C or C, whatever the
 others are: k rows or more are added up to one term at a time. (One other moves where a random sample gets one
 more user, whose place in random order another had.) Floats that are added one after the other have no

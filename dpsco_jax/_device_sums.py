@@ -7,7 +7,7 @@ up as they are.
 Source: ``dpsco_jax._compensated``; cut, exchanged and joined as an all-reduce is (Thakur, Rabenseifner and
 Gropp 2005).
 
-Formal guarantee: what ``lax.psum`` would round, and in an order of its own, is kept; docs/privacy/sums.md,
+Formal guarantee: what ``lax.psum`` would round, and in an order of its own, is kept; docs/theory/sums.md,
 section 6, has the bound, which ``_compensated.room`` pays for as it is. Assumed there: at most 256 devices,
 or at least 64 users on each, which ``require_devices`` asks for.
 

@@ -12,7 +12,7 @@ the power series of √(1 - x), the square root of the differences.
 Source: Denisov et al. 2022 (matrix mechanism on adaptive streams); Fichtenberger, Henzinger and Upadhyay
 2023 (the square root); Kalinin and Lampert 2024 (a banded inverse; participation patterns).
 
-Formal guarantee: derived in docs/privacy/correlated_noise.md. The T releases together are one Gaussian
+Formal guarantee: derived in docs/theory/correlated_noise.md. The T releases together are one Gaussian
 release of multiplier σ, if a user takes part in at most ``max_participations`` of them, any two at least
 ``min_separation`` apart, and who takes part when does not depend on the data. Nothing is amplified by
 sampling. The past noise in the state is secret. A chain that ``halt_when`` may stop needs one stream for the

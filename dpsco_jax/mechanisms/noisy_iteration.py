@@ -6,7 +6,7 @@ Source: Altschuler and Talwar 2022; Bok, Su and Altschuler 2024.
 
 Formal guarantee: with φ(x) = x + move(t, x) c-Lipschitz for every t on every data set, c ≤ 1, moves of
 neighbours nowhere more than Δ apart, Π bringing no two points farther apart and a start that knows no data,
-the last point costs ``privacy.last_iterate_loss(T, 1 - c, ν/Δ)`` (docs/privacy/iteration.md). Nothing here
+the last point costs ``privacy.last_iterate_loss(T, 1 - c, ν/Δ)`` (docs/theory/iteration.md). Nothing here
 checks the move. An error of E in computing it is one of 2E in Δ; that noised points are rounded to the grid
 of their dtype is outside of the guarantee, as for all noise of this room. The points on the way, and averages
 of them, are not covered: they do not leave.

@@ -8,7 +8,7 @@ is the likelihood ratio order (Shaked and Shanthikumar 2007, section 1.C).
 Formal guarantee: with b the binomial law of n coins of probability q, and f the one drawn from,
 f_(k+1)·b_k ≤ f_k·b_(k+1) for all k, exactly, in integers. A uniform subset of a size drawn from f then has
 every user, given who else is in it, with probability at most q, which is all that accounts of Poisson
-samples use (docs/privacy/subsampling.md, section 7): nothing is added to δ. The total variation of the two
+samples use (docs/theory/subsampling.md, section 7): nothing is added to δ. The total variation of the two
 laws is below 2^-90, for any number of users, and is nothing that privacy rests on.
 
 Cost: one integer of 160 bits for each count within some 13 standard deviations of the mean: made once on the

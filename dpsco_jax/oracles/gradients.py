@@ -8,7 +8,7 @@ Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD); line 4 of Algor
 Formal guarantee: ``clipped_gradient_sum`` returns Σ_u h_u where h_u depends on user u's items, the point,
 and randomness that does not look at data, has ‖h_u‖ ≤ ``clip_norm`` (``geometry.norms``), and is zero if
 g_u is not finite. So the sum moves by at most ``clip_norm`` when a user is added or removed and twice that
-when one is replaced, rounding included (docs/privacy/sums.md), for any objective whatever: no property of
+when one is replaced, rounding included (docs/theory/sums.md), for any objective whatever: no property of
 the loss is assumed. It comes in two parts: the gradient and, for ``summed_contributions``, the
 ``remainder``. The regularizer of an objective knows no data and is not part of it. A gradient that draws by
 keys of its user by which JAX would draw for all users of a batch is refused (``dpsco_jax._record_keys``).

@@ -20,7 +20,7 @@ items and the point, has norm at most ``clip_norm``, and is zero where the user'
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
 intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users
 at a time, and added up in two parts; one-hot rows are scattered as integers (``dpsco_jax._compensated``): the
-bound survives the summation, as docs/privacy/sums.md proves.
+bound survives the summation, as docs/theory/sums.md proves.
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
 number per user and one row for eight of them where users have one item. ``prepare`` copies dense features

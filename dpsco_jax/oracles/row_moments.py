@@ -11,7 +11,7 @@ Source: own. The vector of a symmetric matrix is standard ("svec").
 
 Formal guarantee: every sum is over users, of terms that depend on one user's rows alone and have ℓ2 norm at
 most the bound given, by ``geometry.norms``, and a little less, which pays for the rounding of the sum
-(docs/privacy/sums.md). The product of two terms of ``mean_squares`` is not negative,
+(docs/theory/sums.md). The product of two terms of ``mean_squares`` is not negative,
 for their entries are not; nor is that of two terms of ``second_moments``, which are positive multiples of
 positive semi-definite matrices: tr(A·B) = ‖A^½·B^½‖_F² ≥ 0. So for both
 ``transforms.summed_contributions(..., nonnegative=True)`` states the sensitivity under REPLACE_ONE, √2 times

@@ -16,11 +16,11 @@ includes each user independently with probability ⌊q·2^32⌋/2^32: never more
 float32 uniforms would allow. Of few of many it draws the number of users, from a law in units of 2^-160, and
 as many different users, each of them by equally many words (those left over are skipped). A user is in that
 sample, given who else is, with probability at most q, which is what accounts use: nothing is added to δ
-(docs/privacy/subsampling.md, section 7). The sample must stay secret.
+(docs/theory/subsampling.md, section 7). The sample must stay secret.
 
 Samples are in random order, all orders of the same users equally likely, whoever they are: in the order of
 the users one more of them would move all who follow by one place, and so into other groups of a float sum
-(docs/privacy/sums.md, section 3). The first different users of a stream are in such an order. Others are
+(docs/theory/sums.md, section 3). The first different users of a stream are in such an order. Others are
 sorted by 64 random bits each; where two of them have the same bits, or a sample is longer than what is
 sorted, it is shuffled instead.
 

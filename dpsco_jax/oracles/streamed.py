@@ -9,7 +9,7 @@ Source: none; microbatching, with blocks of whole chunks.
 
 Formal guarantee: every user of the sample is counted once, nobody else is. Chunks hold the same users in the
 same places as in memory and are added to the same sum in the same order, so that the sum is that of
-``chunks.split_sum_over_users`` (docs/privacy/sums.md, section 7), and ``_compensated.room`` is that of all
+``chunks.split_sum_over_users`` (docs/theory/sums.md, section 7), and ``_compensated.room`` is that of all
 users. An oracle that takes all users as one chunk, as linear models with one item a user do, takes a block as
 a chunk
 here: the section has why the room is enough. Rows that fill up a block are masked.

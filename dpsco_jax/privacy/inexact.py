@@ -4,7 +4,7 @@ What it computes: for one release that is μ-Gaussian DP up to a total variation
 its certificate at a δ, exactly, and a ``PrivacyLoss`` for plans, in numbers that may be traced. There are two
 such losses. The Rényi curve of the ideal mechanism, enlarged as ``with_variation`` says, composes well and is
 taken where τ is so small that its ε at δ is at most 1.24 times that of the other; the other, of an (ε, δ)-DP
-release, needs no more than the certificate does (docs/privacy/variation.md, section 3).
+release, needs no more than the certificate does (docs/theory/variation.md, section 3).
 
 Source: as for ``variation``.
 

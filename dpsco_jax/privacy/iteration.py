@@ -15,7 +15,7 @@ m-strongly convex sum) μ stays below (Δ/ν)·√(2/(ηm)) however long the run
 attained.
 
 Source: Altschuler and Talwar 2022; Bok, Su and Altschuler 2024 (shifted interpolation). The proof is in
-docs/privacy/iteration.md.
+docs/theory/iteration.md.
 
 Formal guarantee: as above, in both directions of a pair of neighbours, under the relation for which Δ was
 shown. The points in between, their average, and whatever was computed from them may not be released. φ must

@@ -9,7 +9,7 @@ draw of users.
 Formal guarantee: the loss returned bounds everything that the transformations of the state have released
 so far, under the neighbouring relation of their ledgers, which is the same for all. A charge that is
 amplified by a draw of users supposes that nothing else looks at that draw; what else may is proven in
-docs/privacy/ledger.md, and where nothing is proven the loss is unbounded. Assumed: each update is made with a
+docs/theory/ledger.md, and where nothing is proven the loss is unbounded. Assumed: each update is made with a
 draw of its own, independent of all others: a state cannot know whether it was updated twice on one draw. And
 what is charged, and after which update the ledger is read, does not depend on what was released, but for
 stopping at a budget that was fixed beforehand (section 7 there).
@@ -75,7 +75,7 @@ def open_ledger(
         relation: the neighbouring relation under which every charge holds.
         sampled: whether a charge counts on a secret draw of users, so that it is less than what the release
             would cost if the draw were known.
-        shareable: whether docs/privacy/ledger.md proves that releases charged without amplification may look
+        shareable: whether docs/theory/ledger.md proves that releases charged without amplification may look
             at the same draws as well: so for Gaussian releases on Poisson samples. Of no effect unless
             ``sampled``.
 

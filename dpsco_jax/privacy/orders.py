@@ -1,6 +1,6 @@
 """The grid of Rényi orders on which every privacy loss is held.
 
-Chosen by measurement (docs/privacy/orders.md): ε on the grid is compared with ε at the best real order.
+Chosen by measurement (docs/theory/orders.md): ε on the grid is compared with ε at the best real order.
 Where the curve is smooth, a coarse grid loses nothing. A subsampled release has a cliff, an order beyond
 which its curve explodes, and an optimum just below the cliff loses up to one step of the grid: hence 16
 orders an octave of α - 1 where ε between 0.1 and 10 has its optimum, and fewer outside.

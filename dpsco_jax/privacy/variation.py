@@ -10,7 +10,7 @@ is false: a set of mass τ under one neighbour may have the mass e^ε·τ under 
 the same reason ``PrivacyLoss(rdp, delta=τ)`` is no bound; ``with_variation`` gives one that composes.
 
 Source: T (3.9), Lemma 3.6.3, Fact 4.2.4, Theorems 3.6.4 and 3.6.9, corrected (docs/corrections.md); the
-proofs are in docs/privacy/variation.md.
+proofs are in docs/theory/variation.md.
 
 Formal guarantee: the bounds hold in both directions of a pair of neighbours, under the relation of the
 ideal mechanism. That τ bounds the distance on every data set, whatever the sampler was given, is for the
@@ -163,7 +163,7 @@ def with_variation(
 
     δ(h) what the ideal loss proves at a horizon ε = h, and δ_0 its own failure probability. η is chosen so
     that this mass is the δ that is asked for: small if τ is far below δ/(1 + e^h). How to choose h is said in
-    docs/privacy/variation.md.
+    docs/theory/variation.md.
 
     Args:
         loss: of the ideal mechanism.

@@ -15,7 +15,7 @@ of L and U that are too small are corrected.
 - Gradients along a trajectory that is computed from all users' data: what holds at a fresh point with
   probability 1 - γ' holds along it but for nT·Φ(Φ⁻¹(γ') + 2ρ√T/(nσ)), as the trajectory is private itself.
 
-Proofs: docs/proofs/concentration.md.
+Proofs: docs/theory/concentration.md.
 
 Formal guarantee: none of privacy, and none is needed: what is private with a radius is so for any radius
 chosen without looking at data. The assumption about users serves utility alone.

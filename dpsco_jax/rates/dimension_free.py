@@ -17,7 +17,7 @@ x_T, while the proof needs that of x_0, ..., x_{T-1}: the terms that do not shri
 1/T.
 
 Formal guarantee: for convex losses on the whole space, any x* within D of x_0 with F(x*) ≤ F(x_0), and η·α ≤
-1/2; ``inf`` where nothing is proven. Proof: docs/proofs/dimension_free.md.
+1/2; ``inf`` where nothing is proven. Proof: docs/theory/dimension_free.md.
 
 Cost: none; float64 on the host.
 """

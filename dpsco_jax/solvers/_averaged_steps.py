@@ -4,7 +4,7 @@ What it computes: the step size R/√(T·V) of projected subgradient descent, an
 excess risk of the average of the points after the steps, (1 + 1/(2T))·R·√(V/T), where V bounds the mean
 square of a noisy gradient.
 
-Source: Bassily, Smith and Thakurta 2014; the factor is that of docs/proofs/average.md.
+Source: Bassily, Smith and Thakurta 2014; the factor is that of docs/theory/average.md.
 
 Formal guarantee: none of privacy. V = slope² + (1 - rate)·C²/B + dim·σ²: the squared norm of the mean of
 clipped gradients and the regularizer's, the variance of a random number of them under Poisson sampling,

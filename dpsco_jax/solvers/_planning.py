@@ -205,6 +205,6 @@ def require_accounted_length(name: str, bound: Any, stddev: Any) -> None:
 def after_steps(num_steps: int) -> float:
     """1 + 1/(2T): what R·√(V/T), proven of the points before T steps, is of those after them.
 
-    The steps are those of projected subgradient descent, R/√(T·V) long: docs/proofs/average.md.
+    The steps are those of projected subgradient descent, R/√(T·V) long: docs/theory/average.md.
     """
     return 1 + 1 / (2 * num_steps)

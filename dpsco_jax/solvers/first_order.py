@@ -152,7 +152,7 @@ def linear_decay(step_size: Any, num_steps: int, domain: Domain, coefficient: An
     """Projected steps of lengths that fall linearly to nothing; the last point is reported.
 
     Step t = 0, ..., T - 1 has the length η·(T - t)/(T + 1), which for the last point proves what the average
-    of steps of the length η has (docs/proofs/linear_decay.md). Later steps have none.
+    of steps of the length η has (docs/theory/linear_decay.md). Later steps have none.
 
     Args:
         step_size: η.

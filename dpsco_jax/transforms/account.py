@@ -8,7 +8,7 @@ Source: composition of approximate Rényi differential privacy (``privacy.compos
 Formal guarantee: the ledger holds the stated loss times the number of updates. That the loss is
 that of what is released at each update, under the stated relation, is the caller's part of the proof.
 Where the rest of the chain counts on a secret draw of users, a release that looks at the same draw is to
-be charged what it costs when the draw is known (docs/privacy/ledger.md).
+be charged what it costs when the draw is known (docs/theory/ledger.md).
 
 Cost: one addition of a curve.
 """

@@ -19,7 +19,7 @@ argument is unchanged. The contribution may depend on the data of its own user, 
 earlier releases, not on other users. The bounds hold for the sums as they are computed, in two floats
 (``dpsco_jax._compensated``), of contributions clipped to C·``_compensated.room(n)``, n the rows;
 ``privatize`` adds the noise to both. What is returned to others is rounded, to about n·C·2^-24
-(docs/privacy/sums.md).
+(docs/theory/sums.md).
 
 Cost: three passes over the contributions, one from memory if a chunk of ``microbatch_size`` users
 fits in cache; temporaries of one chunk.

@@ -9,7 +9,7 @@ share of users within 0.9 r of c, and r ← r exp(-quantile_rate (share - γ)).
 
 Source: clipping around the last aggregate is Karimireddy, He and Jaggi 2021 (for robustness); the
 geometric update is Andrew, Thakkar, Ramaswamy and McMahan 2021. The joint release without a price for
-the quantile is derived in docs/privacy/centred_clipping.md.
+the quantile is derived in docs/theory/centred_clipping.md.
 
 Formal guarantee: of ``privatize``, for any vectors. Given the earlier releases, c and r are constants, the
 statistic is the sum over users of x_u = (h_u/r, w·1[‖v_u - c‖ ≤ 0.9 r]), and x_u is a function of user u
@@ -208,7 +208,7 @@ def stable_centre_rate(
 
     With k the norm of a release's noise in radii, y = 0.81/k²: rates below min(1, 2y/(1 + y)) are
     stable, and this is y/(1 + y): near 1 where k is small, 0.81/k² where it is large
-    (docs/privacy/centred_clipping.md, section 3). Public numbers only; for a centre near the mean.
+    (docs/theory/centred_clipping.md, section 3). Public numbers only; for a centre near the mean.
 
     Args:
         noise_multiplier: of ``privatize``.

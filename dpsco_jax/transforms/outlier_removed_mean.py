@@ -9,7 +9,7 @@ the test goes on while the score is high, with one noisy threshold for the whole
 
 Formal guarantee: (ε, δ)-DP as stated by ``releases``, under ``releases.relation``, for the
 transcript of the whole phase: which tests passed, and all means released. It holds for any vectors:
-neither bounded, nor independent, nor close. Derivation in docs/privacy/concentrated_mean.md; the
+neither bounded, nor independent, nor close. Derivation in docs/theory/concentrated_mean.md; the
 sensitivity there is in units of the radius, here of radius · (1 + ``concentrated_mean.headroom``),
 which is what comparisons in floating point guarantee. The ledger holds the loss of all
 ``num_steps`` steps from the first update on, whenever the phase halts: when it halts depends on the

@@ -5,7 +5,7 @@ What it computes: the aggregate's statistic plus Gaussian noise of standard devi
 released. With ``noise_correlation`` the noise of later steps takes back part of earlier noise.
 
 Source: the Gaussian mechanism; the loss of one step is the curve of the sampling scheme; noise
-correlated over steps is Kairouz et al. 2021 and Denisov et al. 2022, see docs/privacy/correlated_noise.md.
+correlated over steps is Kairouz et al. 2021 and Denisov et al. 2022, see docs/theory/correlated_noise.md.
 
 Formal guarantee: with the ledger's loss, under ``aggregate.relation``, for everything that
 ``update`` has returned, however it is used (adaptive composition). Assumed: the users in each step
@@ -22,7 +22,7 @@ then: clip layers by norms of their own in one aggregate (``clipped_mean``). Wra
 state of an update (``optax.apply_if_finite``) forget a charge: put them inside of the chain, after this
 transformation.
 ``optax.MultiSteps`` around it averages batches before the noise, which only ``FullBatch`` accounts for.
-In both cases the ledger is unbounded (docs/privacy/ledger.md), as it is for an aggregate of which
+In both cases the ledger is unbounded (docs/theory/ledger.md), as it is for an aggregate of which
 nothing is ``proven``.
 
 Cost: one Gaussian draw per parameter; the curve of a step is computed once, when the

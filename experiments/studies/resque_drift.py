@@ -5,7 +5,7 @@ which is opposite in the two; the distance of their averages over twice the step
 the values that the accountant proves for them. Losses |<a, x>| with kinks at the center, start at the edge of
 the ball.
 
-Source: thesis, Lemma 2.4.7; docs/privacy/resque.md, Lemma 2.
+Source: thesis, Lemma 2.4.7; docs/theory/resque.md, Lemma 2.
 
 Formal guarantee: none needed: nothing is released.
 

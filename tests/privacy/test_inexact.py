@@ -84,7 +84,7 @@ def _of_whole(epsilon, failure):
 
 
 def _enlarged(mu, tau, horizon, failure):
-    """The theorem of docs/privacy/variation.md; None where it says nothing."""
+    """The theorem of docs/theory/variation.md; None where it says nothing."""
     beyond = min(
         mpmath.exp((a - 1) * (a * mpmath.mpf(mu) ** 2 / 2 - horizon)) / a * (1 - 1 / a) ** (a - 1)
         for a in map(mpmath.mpf, privacy.ORDERS)

@@ -163,7 +163,7 @@ def _finite(state, **options):
     ids=lambda part: str(len(part)) if isinstance(part, tuple) else None,
 )
 def test_amplified_charges_compose_where_it_is_proven(parts, adds):
-    """The cases of docs/privacy/ledger.md; whoever vouches for independent draws gets the sum."""
+    """The cases of docs/theory/ledger.md; whoever vouches for independent draws gets the sum."""
     state = _state_after_one_update(*parts)
     assert _finite(state) == adds
     alone = [privacy.privacy_spent(_state_after_one_update(part)).rdp for part in parts]

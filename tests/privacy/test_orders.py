@@ -1,4 +1,4 @@
-"""How much ε loses to the grid of orders: the measurement behind docs/privacy/orders.md."""
+"""How much ε loses to the grid of orders: the measurement behind docs/theory/orders.md."""
 
 import numpy as np
 import pytest

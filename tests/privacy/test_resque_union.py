@@ -1,7 +1,7 @@
 """A record that is used several times: the law of shifts against one derived anew from the lemmas.
 
 The reference (``tests/support/resque.py``) shares no line with the package: moments, tails, shares and the
-event that one of several phases drifts too far are written again from docs/privacy/resque.md.
+event that one of several phases drifts too far are written again from docs/theory/resque.md.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Several releases on one secret draw: the sums that docs/privacy/ledger.md proves, and those it refuses.
+"""Several releases on one secret draw: the sums that docs/theory/ledger.md proves, and those it refuses.
 
 Laws of two releases are integrated on a grid in float64; nothing here comes from the library.
 """

@@ -146,7 +146,7 @@ def test_how_much_the_closed_form_loses():
 
 
 def _exact_rdp(rdp, tau, horizon, delta, failure=0.0):
-    """The theorem of docs/privacy/variation.md, nothing but failures being beyond the horizon."""
+    """The theorem of docs/theory/variation.md, nothing but failures being beyond the horizon."""
     with mpmath.workdps(60):
         tau, horizon, delta, failure = map(mpmath.mpf, map(float, (tau, horizon, delta, failure)))
         eta = 2 * tau * (1 + mpmath.exp(horizon)) / (delta - tau - 3 * failure)

@@ -82,7 +82,7 @@ def test_without_a_distance_there_is_no_default():
 
 
 def test_averages_of_quadratic_descent_are_below_the_bound_and_come_near_it():
-    """docs/proofs/smooth_average.md, of curvatures between 0 and β = 1: exact means and covariances."""
+    """docs/theory/smooth_average.md, of curvatures between 0 and β = 1: exact means and covariances."""
     num_steps, distance, curvatures = 40, 1.0, np.geomspace(1e-4, 1.0, 60)
     times = np.arange(1, num_steps + 1)
     nearest = []

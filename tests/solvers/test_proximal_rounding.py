@@ -1,6 +1,6 @@
 """What float64 does to a step of the proximal sampler, against 60 digits.
 
-The bounds are those of docs/privacy/proximal_sampler.md, of which each line is checked by itself: gradients,
+The bounds are those of docs/theory/proximal_sampler.md, of which each line is checked by itself: gradients,
 means of proposals, and the test of acceptance, on data where plain sums lose most.
 """
 

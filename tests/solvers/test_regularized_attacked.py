@@ -45,7 +45,7 @@ SIZES = {
 
 
 def documented(setting, k, mu, c, num_steps):
-    """Sections 2 to 4 of docs/privacy/proximal_sampler.md, line by line, in plain floats."""
+    """Sections 2 to 4 of docs/theory/proximal_sampler.md, line by line, in plain floats."""
     n, slots, d, big_l, big_h, _ = setting
     m, eta = k * mu, c / (k * big_h)
     p_ = m + 1 / eta

@@ -73,7 +73,7 @@ def ternary_divergence(points, rate, order, span=14.0, step=0.04):
 
 
 def drift_tail(num_queries, ratio):
-    """S of docs/privacy/resque.md, Lemma 2, in plain NumPy: a function x -> bound on P(X > x) in one phase.
+    """S of docs/theory/resque.md, Lemma 2, in plain NumPy: a function x -> bound on P(X > x) in one phase.
 
     Written from the lemma, term by term; nothing of it is shared with the package.
     """

@@ -14,7 +14,7 @@ bin of width 2·radius is up to 3·radius away from them. The sampler over gaps 
 
 Formal guarantee: pure ε-DP, and a privacy loss of range ε (cost ``privacy.bounded_range(epsilon)``), under
 REPLACE_ONE. Replacing one value changes each of the two counts by at most 1, hence every c(t) by at most 1;
-see ``docs/privacy/winsorized_mean.md``. Nothing is assumed of the values: what is not finite counts as
+see ``docs/theory/winsorized_mean.md``. Nothing is assumed of the values: what is not finite counts as
 zero, what lies outside is clipped. Utility: for values in a window of half-width ``radius``, a bin that
 does not serve has c = n while the best has c <= n/2, so P(some value is left out) <= bins·exp(-εn/4).
 

@@ -17,7 +17,7 @@ intervals of bounded range η (d the padded size) where there is a box, and one 
 sensitivity, or two.
 The intervals and c are released before, hence fixed: a mean of n rows clipped to a box of sides 2h moves by
 at most 2h√d/n, one of rows clipped to a ball of radius r by at most 2r/n. Proofs:
-``docs/privacy/winsorized_mean.md``. A row that is not finite counts as zero. If rows lie within ``radius``
+``docs/theory/winsorized_mean.md``. A row that is not finite counts as zero. If rows lie within ``radius``
 of some point, the noise is unbiased with probability 1 - ``releases.failure_probability()`` at least.
 
 Cost: a sort of users × d numbers. Memory: two copies of the rows; in forms with intervals a third one and

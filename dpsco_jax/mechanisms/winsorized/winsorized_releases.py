@@ -6,7 +6,7 @@ from the numbers that ``winsorized_calibration`` chooses.
 Source: L Algorithm 2, Theorems 2 and 3; the forms in two steps are ours.
 
 Formal guarantee: ``query_loss`` bounds one answer of ``winsorized_mean`` under REPLACE_ONE, for any vectors;
-the proofs are in ``docs/privacy/winsorized_mean.md``. Sensitivities, loss and certificate are functions of
+the proofs are in ``docs/theory/winsorized_mean.md``. Sensitivities, loss and certificate are functions of
 the numbers that ``winsorized_mean`` runs, whatever they were before; where one of them is out of its range,
 loss and certificate are infinite.
 

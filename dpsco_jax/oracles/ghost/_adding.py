@@ -6,7 +6,7 @@ products of so many examples each, or of integers for look-ups.
 
 Source: Higham 2002, section 3.1 (inner products in any order).
 
-Formal guarantee: docs/privacy/ghost.md, section 3. Of examples whose weighted norms are at most
+Formal guarantee: docs/theory/ghost.md, section 3. Of examples whose weighted norms are at most
 C·``room``, one moves the sum by at most C, or 2C if it is exchanged, whatever the others are.
 
 Cost: a sum in two floats takes 20 operations on each number of a leaf for every product; integers of a

@@ -7,7 +7,7 @@ holds the sum of the last 2^j vectors of its number, and the last place of a num
 Source: a segmented scan (Hillis and Steele 1986).
 
 Formal guarantee: ``norm_bound`` is at least the norm of G for the numbers as stored, with γ_{T+3}·L more, L =
-Σ_t ‖r_t‖, and at least ``share``·L (docs/privacy/ghost.md, section 1). The order of additions depends on the
+Σ_t ‖r_t‖, and at least ``share``·L (docs/theory/ghost.md, section 1). The order of additions depends on the
 example's numbers alone, on every device: no scatter of floats, whose order an accelerator may change from
 run to run. An example whose squared norms leave the range of float32 has an infinite bound; so has one with
 NaN.

@@ -13,7 +13,7 @@ With u the unit roundoff of float32 and γ_n = n·u/(1 - n·u), an inner product
 by γ_n·‖a‖‖b‖ (Higham 2002, section 3.1). So the sum over pairs, which is added up along one axis and then
 along the other, is off by γ·L² with n = K + N + 2T, and an entry of the sum of products by γ of the sum of
 its terms' sizes, which makes γ·L in norm. Both are added, what is flushed to zero below 2^-126, too, and
-terms of second order: docs/privacy/ghost.md, section 1, has the proof. Weights below ``LEAST_WEIGHT`` have
+terms of second order: docs/theory/ghost.md, section 1, has the proof. Weights below ``LEAST_WEIGHT`` have
 to be zero. An example whose squared norms leave the range of float32 has an infinite bound; so has one with
 NaN.
 

@@ -12,7 +12,7 @@ it adds zero where a norm is not finite, above 1e19 or so, or above 2^43 times i
 moves by at most ``clip_norm`` when an example is taken away and by twice that when one is replaced while
 all others stay in their places, whatever the loss: an activation or a cotangent of an example is a function
 of that example and of the parameters. The rounding of the sum is included: examples are added up as
-``_adding`` says, and ``clip_norm`` is made smaller by what that may lose (docs/privacy/ghost.md). A loss
+``_adding`` says, and ``clip_norm`` is made smaller by what that may lose (docs/theory/ghost.md). A loss
 that reduces over a named axis, as for statistics of a batch, is refused, as is one with side effects
 (``dpsco_jax._effects``), and one that draws by keys of the example by which JAX would draw for all examples
 (``dpsco_jax._record_keys``); else it is given one example alone.

@@ -5,7 +5,7 @@ test in each step ("fresh"), ε at δ and δ at ε, from the distance μ of the 
 
 Source: replaces U Theorem 3.2 and Lemma 3.6, T Theorem 10.8.1 and Lemma 10.7.2.
 
-Formal guarantee: docs/privacy/concentrated_mean.md: section 4 (fresh, one step), 5 (stream, everybody), 6
+Formal guarantee: docs/theory/concentrated_mean.md: section 4 (fresh, one step), 5 (stream, everybody), 6
 (stream, random batches), 7 (fresh). The process stops at the first test that fails; batches are uniform, of
 fixed size, without replacement, and secret. Rounding is upwards.
 

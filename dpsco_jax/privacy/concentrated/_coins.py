@@ -8,7 +8,7 @@ Bin(n, p) shown.
 Source: replaces U Lemmas 3.4, 3.5 and T Lemmas 9.3.4, 9.3.5.
 
 Formal guarantee: as stated, but for the probability that k exceeds ``most``, which is accounted for apart.
-Proof: docs/privacy/concentrated_mean.md, section 8.
+Proof: docs/theory/concentrated_mean.md, section 8.
 
 Cost: one Gaussian pair or curve for each k, some ten to thirty.
 """

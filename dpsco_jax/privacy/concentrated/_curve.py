@@ -7,7 +7,7 @@ With H the curve q δ(log(1 + (e^ε - 1)/q)) of ``_threshold_pairs.sampled``, v 
 H falls and is convex in v. On a cell, the integral is at most that of the weight times the larger H; where
 the weight grows (α ≥ 2, first term), at most times the mean of the two ends (Chebyshev).
 
-Source: Sason and Verdú 2016 (the integral); docs/privacy/subsampling.md, sections 1 and 3.
+Source: Sason and Verdú 2016 (the integral); docs/theory/subsampling.md, sections 1 and 3.
 
 Formal guarantee: never below the bound; what lies beyond the last cell is bounded by a moment, and the curve
 never exceeds that of a fixed batch.

@@ -8,7 +8,7 @@ Source: replaces U Lemmas 3.3 to 3.5 and T Lemmas 9.3.3 to 9.3.5, 10.7.2, 10.8.2
 
 Formal guarantee: if at least ``level`` of the n - 1 vectors that two neighbours share lie within one score
 radius of some point, and level >= θ n, the two means are at most the returned multiple of the radius apart.
-Proof: docs/privacy/concentrated_mean.md, sections 1 to 3. Relations: REPLACE_ONE; REPLACE_SPECIAL, where the
+Proof: docs/theory/concentrated_mean.md, sections 1 to 3. Relations: REPLACE_ONE; REPLACE_SPECIAL, where the
 special value is close to nothing and has weight zero.
 
 Cost: microseconds.

@@ -3,7 +3,7 @@
 What it computes: the masses that a pair puts on cells of loss values, as ``pairs.Pair`` holds them.
 
 Source: Kairouz, Oh and Viswanath 2015 (randomized response dominates a pure test); Balle, Barthe and Gaboardi
-2018 (amplification). docs/privacy/concentrated_mean.md, sections 5 and 6.
+2018 (amplification). docs/theory/concentrated_mean.md, sections 5 and 6.
 
 Formal guarantee: ``response_gaussian`` dominates an ε₁-DP release with a Gaussian under the relation of
 both; ``sampled`` dominates a release on a uniform batch of fixed size, given that the pair dominates the

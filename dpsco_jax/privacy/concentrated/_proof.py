@@ -4,7 +4,7 @@ What it computes: from threshold, kept level, test and noise of ``ConcentratedRe
 moves (κ), how likely a batch passes that is not concentrated, how likely coins differ more than allowed.
 Nobody holds these: ledger and certificate call ``as_run``, on the host or inside of ``jit``.
 
-Source: docs/privacy/concentrated_mean.md, sections 1 to 8.
+Source: docs/theory/concentrated_mean.md, sections 1 to 8.
 
 Formal guarantee: the phase's numbers are bounds where ``holds`` is true; nothing is proven elsewhere. The
 core c and ``coin_failure`` are choices of the proof and run nowhere: for whatever values they have, the rest

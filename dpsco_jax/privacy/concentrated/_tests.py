@@ -5,7 +5,7 @@ their inverses, and the probability that perfectly concentrated data fail one of
 
 Source: Dwork and Roth 2014, Algorithm 1, with scales 2Δ/ε (threshold) and 4Δ/ε (queries); the integrals.
 
-Formal guarantee: ``wrong_pass`` bounds what the privacy proof needs (docs/privacy/concentrated_mean.md,
+Formal guarantee: ``wrong_pass`` bounds what the privacy proof needs (docs/theory/concentrated_mean.md,
 sections 4 to 6); the false halts are of utility only.
 
 Cost: microseconds; an integral over 4000 points for a stream's false halts.

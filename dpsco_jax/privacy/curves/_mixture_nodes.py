@@ -10,7 +10,7 @@ are far narrower than the normal density. With R = c/σ, r = |c-1|/σ and τ = l
 and what that costs is counted into the step.
 
 Source: Trefethen and Weideman 2014 (exponential convergence of equal steps). Derivation:
-docs/privacy/mixtures.md, section 4.
+docs/theory/mixtures.md, section 4.
 
 Formal guarantee: none by itself.
 

@@ -11,7 +11,7 @@ that is its own reverse. With π the posterior probability under Q of having bee
 every factor is positive and nothing cancels, however small the loss and however near to 1 the order.
 
 Source: the nodes are those of ``_mixture_nodes``. Derivation, discretization and rounding:
-docs/privacy/mixtures.md.
+docs/theory/mixtures.md.
 
 Formal guarantee: none by itself. Results are rounded up, exponents included.
 

@@ -10,7 +10,7 @@ t = wσ + 1/(2σ) and R = (1 - Φ)/φ is Mills' ratio: everything is positive an
 small the loss and however near to 1 the order.
 
 Source: the integral representation is that of Sason and Verdú 2016. Derivation, discretization and
-rounding: docs/privacy/subsampling.md.
+rounding: docs/theory/subsampling.md.
 
 Formal guarantee: none by itself. Results are rounded up, exponents included.
 

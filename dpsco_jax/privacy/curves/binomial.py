@@ -11,7 +11,7 @@ inequality, which is tight where the curve is steep.
 
 Source: Charles et al. 2024, "Fine-tuning large language models with user-level differential privacy"
 (example-level sampling); Choquette-Choo et al. 2024 (mixtures of Gaussians in several dimensions). Proofs,
-and that this direction of the divergence is the larger one: docs/privacy/mixtures.md, section 8.
+and that this direction of the divergence is the larger one: docs/theory/mixtures.md, section 8.
 
 Formal guarantee: ADD_OR_REMOVE_ONE and REPLACE_SPECIAL of a user with at most k items, wherever these point
 to; who was drawn is never revealed. Orders whose bumps lie beyond the last step have a looser proven bound.

@@ -9,7 +9,7 @@ Source: Dwork, Rothblum and Vadhan 2010 (advanced; T Lemma 10.6.7); Kairouz, Oh 
 Balle and Wang 2018 (Gaussian curve); Dwork and Roth 2014, Theorem 2.2 (groups; E Corollary 2.2).
 
 Formal guarantee: each δ and ε is an upper bound under the relation of the guarantees that are composed, for
-adaptively chosen releases; rounding errors are added. Proofs: docs/privacy/concentrated_mean.md.
+adaptively chosen releases; rounding errors are added. Proofs: docs/theory/concentrated_mean.md.
 
 Cost: microseconds; the optimal composition is linear in the number of releases.
 """

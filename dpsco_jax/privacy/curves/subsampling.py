@@ -8,7 +8,7 @@ subsampling bounds, in both directions, every hockey-stick divergence with ε �
 
 where H(ε) is that bound (``_profile``). Under ADD_OR_REMOVE_ONE a batch of fixed size changes by
 a replacement, twice the sensitivity, with probability q: the Poisson curve at half the multiplier. With
-replacement, both are averaged over how often the user was drawn. Proofs: docs/privacy/subsampling.md.
+replacement, both are averaged over how often the user was drawn. Proofs: docs/theory/subsampling.md.
 
 Source: Balle, Barthe and Gaboardi 2018 (amplification by subsampling); Sason and Verdú 2016 (the integral
 representation); Lebeda, Regehr, Kamath and Steinke 2024 (fixed-size batches under add/remove). Smaller at

@@ -121,7 +121,7 @@ def _mixture(event: MixtureOfGaussiansDpEvent, relation: NeighboringRelation) ->
 def _rate(event: MixtureOfGaussiansDpEvent, chances: np.ndarray) -> float:
     """The q of a binomial number of items; of chances that were computed in another way, one that is enough.
 
-    Mass may be moved to greater counts (docs/privacy/mixtures.md, section 5): it is enough if no count is
+    Mass may be moved to greater counts (docs/theory/mixtures.md, section 5): it is enough if no count is
     passed with a smaller probability.
     """
     k = len(chances) - 1

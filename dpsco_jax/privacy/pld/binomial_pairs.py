@@ -6,7 +6,7 @@ one unit, which is 2ρ under replacement and ρ where units are replaced by noth
     replaced:  P = Σ_j p_j N(j/2, s²)  against  Q = Σ_j p_j N(-j/2, s²),
     removed:   P = Σ_j p_j N(j, s²)    against  Q = N(0, s²).
 
-Source: E Corollary 2.2 asks for k units; that these pairs dominate is proven in docs/privacy/mixtures.md,
+Source: E Corollary 2.2 asks for k units; that these pairs dominate is proven in docs/theory/mixtures.md,
 section 5.
 
 Formal guarantee: at every ε, the first in both directions and as its own reverse; the second, with its

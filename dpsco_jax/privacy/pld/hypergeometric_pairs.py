@@ -10,7 +10,7 @@ lines H is convex, and what P and Q give to losses above ε is read from the lin
 p_0 Φ(x) + Σ p_j Φ(y_j), and the same with y_j - d_j.
 
 Source: Balle, Barthe and Gaboardi 2018 for a single unit, of which this is the pair; that it dominates for k
-is proven in docs/privacy/mixtures.md, section 7.
+is proven in docs/theory/mixtures.md, section 7.
 
 Formal guarantee: under REPLACE_ONE of each of k units, clipped to one norm, at every ε, in both directions
 and as its own reverse. Counts that are all but impossible are taken for greater ones, which the proof allows.

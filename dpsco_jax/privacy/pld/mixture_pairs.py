@@ -6,7 +6,7 @@ and positive for z > c - 1/2. At c = 1/2 it is odd, and its inverse is
 
     z = 2s² (x/2 + asinh((1-q)/q exp(1/(8s²)) sinh(x/2))).
 
-Source: E Corollary 2.5; that these pairs dominate is proven in docs/privacy/mixtures.md.
+Source: E Corollary 2.5; that these pairs dominate is proven in docs/theory/mixtures.md.
 
 Formal guarantee: each pair dominates under REPLACE_ONE, at every ε and in both directions, and is its own
 reverse. A noise multiplier s is σ over the sensitivity 2ρ. That of users sampled with all their units

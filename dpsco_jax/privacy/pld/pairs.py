@@ -6,7 +6,7 @@ distribution (the law of log dP/dQ under P) of a product gives a tight ε. A pai
 discretization needs: the masses that P and Q give to cells of loss values.
 
 Source: Zhu, Dong and Wang 2022 (domination and composition); Balle, Barthe and Gaboardi 2018 (advanced
-joint convexity). The pair of fixed-size sampling is derived in ``docs/privacy/certificates.md``.
+joint convexity). The pair of fixed-size sampling is derived in ``docs/theory/certificates.md``.
 
 Formal guarantee: each pair names the neighbouring relations under which it dominates. A noise multiplier
 is σ over the ℓ2 sensitivity under the relation at hand.

@@ -10,7 +10,7 @@ apart if the record was used b times. Then, for integer α,
 with V_j(b) a bound on ∫ |P - Q|^j R^{1-j}.
 
 Source: thesis, Proposition 2.4.8 and Lemma 2.4.10, whose closed form 13 s² α τ this replaces (5 to 13 times
-smaller at the same numbers). Proof: docs/privacy/resque.md, Lemma 5.
+smaller at the same numbers). Proof: docs/theory/resque.md, Lemma 5.
 
 Formal guarantee: an upper bound for every triple as described; the linear term vanishes because P and Q
 have the same mass.

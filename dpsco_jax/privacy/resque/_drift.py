@@ -5,7 +5,7 @@ radius r, but one of their records differs. The distance of their averages, divi
 times the Lipschitz constant, is a random number X; in units of it is the sensitivity of the phase.
 
 Source: thesis, Lemma 2.4.7, which asks for ρ/r >= 1728 log²(...) and bounds X² by 750. Here its moments are
-bounded one by one, with exact constants, and the best is chosen. Proof: docs/privacy/resque.md, Lemma 2.
+bounded one by one, with exact constants, and the best is chosen. Proof: docs/theory/resque.md, Lemma 2.
 
 Formal guarantee: upper bounds on P(X > x) for convex losses that are Lipschitz on the whole space, steps of
 at most 2r / (4^i L √T̂) in phase i, which has T̂ / 2^i steps, projection of every iterate and of the start

@@ -5,7 +5,7 @@ w(v, ξ) = exp(⟨v, ξ⟩/ρ² - |v|²/(2ρ²)). All lengths here are in units 
 
 Source: thesis, Definition 2.2.2 and Lemma 2.2.4. Its constants (2 for weights, 24 p for differences, within
 |v| <= 1/p) are replaced by what a change of measure gives, without a condition on the radius. Proofs:
-docs/privacy/resque.md, Lemma 1.
+docs/theory/resque.md, Lemma 1.
 
 Formal guarantee: upper bounds on Lp norms over ξ; no privacy by itself.
 

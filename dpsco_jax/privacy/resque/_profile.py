@@ -6,7 +6,7 @@ Gaussians; this is the profile of a mixture of known dominating pairs, rounded t
 hockey-stick divergence decreases. Losses beyond the grid count as failure.
 
 Source: Balle, Barthe and Gaboardi 2018 (amplification); Zhu, Dong and Wang 2022 (domination); Doroshenko,
-Ghazi, Kamath, Kumar and Manurangsi 2022 (rounding). Proof: docs/privacy/resque.md, Lemma 4.
+Ghazi, Kamath, Kumar and Manurangsi 2022 (rounding). Proof: docs/theory/resque.md, Lemma 4.
 
 Formal guarantee: an upper bound at every real order, under REPLACE_ONE.
 

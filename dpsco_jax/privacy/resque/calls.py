@@ -12,7 +12,7 @@ user's loss is convex and L-Lipschitz on the WHOLE space (queries are unbounded;
 convexity), iterates and the start of every phase are projected onto the ball, averages are over the points
 where gradients were used, perturbations, records, their order and noise are fresh in every call and stay
 secret, and center, start, λ, and step sizes depend on the data only through what was released before.
-Proofs: docs/privacy/resque.md.
+Proofs: docs/theory/resque.md.
 
 Cost: on the host, about 20 ms for each kind of call; a calibration takes one to three seconds.
 """

@@ -15,7 +15,7 @@ averages the points queried, its theorem those after the steps, which we take. I
 schedule open ("a fixed step size, then a restart"); this one is ours.
 
 Formal guarantee: none of privacy. The bounds need noise that is independent with mean zero: of winsorized
-means, true while no row is clipped. Proofs: docs/proofs/gradient_descent.md.
+means, true while no row is clipped. Proofs: docs/theory/gradient_descent.md.
 
 Cost: microseconds; NumPy on the host.
 """
@@ -76,7 +76,7 @@ def strongly_convex(
 def strongly_convex_bound(
     smoothness: Any, strong_convexity: Any, distance: Any, variance: Any, num_steps: Any, start: Any
 ) -> Any:
-    """What is proven for t₀ = ``start``, elementwise on the host: docs/proofs/gradient_descent.md."""
+    """What is proven for t₀ = ``start``, elementwise on the host: docs/theory/gradient_descent.md."""
     rate = strong_convexity / smoothness
     log_keep = np.log1p(-np.minimum(rate, 1 - 1e-16))
     kept = np.exp(log_keep * start)

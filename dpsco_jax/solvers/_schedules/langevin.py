@@ -14,7 +14,7 @@ errors are those of the nominal problem (``nominal_model``).
 Source: own; elementary.
 
 Formal guarantee: ``expected`` is a model, exact for quadratics without constraints. ``bound`` is proven
-(docs/proofs/langevin.md). Neither reads data.
+(docs/theory/langevin.md). Neither reads data.
 
 Cost: some ten thousand candidates, half a second at most.
 """

@@ -14,7 +14,7 @@ diameter of the domain (or its largest norm), and s_t = 2G²/((λ_t + μ)n_t·m)
 
     E F(x_k) - F* <= Σ_t (λ_t·a_{t-1}²/2 + s_t) + (G + ridge·D)·a_k.
 
-With μ > 0 the phases may be repeated in rounds on further users. Proof: docs/proofs/phased_erm.md.
+With μ > 0 the phases may be repeated in rounds on further users. Proof: docs/theory/phased_erm.md.
 
 Formal guarantee: none of privacy.
 

@@ -13,7 +13,7 @@ What it computes: the least of the ε at one δ that are proven:
   norms apart, and each at most min(K, cap) long, for the elements that do not change show the coin too: users
   sampled with all their units, in units of min(k, cap).
 
-Source: E Corollary 2.2 (group privacy, with the exact factor) and section 10; docs/privacy/mixtures.md,
+Source: E Corollary 2.2 (group privacy, with the exact factor) and section 10; docs/theory/mixtures.md,
 sections 5 and 7.
 
 Formal guarantee: (ε, δ)-DP for neighbours that differ in at most k elements of one user: each of them

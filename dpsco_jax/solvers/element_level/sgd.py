@@ -21,7 +21,7 @@ of a user's summed gradient, Σ_m = Σ_el under ``"user"`` and E Σ_k g_k·g_k�
 standard deviation of the noise on the sum. Default steps, η = min(1/β, R/√(T·V)), are those of descent on a
 smooth loss: for steps η ≤ 1/β, convex losses over all of space, a clip norm that never clips and users with
 ``typical_elements`` elements in the mean at most, E F(average) - F* ≤ a_T·(R²/(2η) + T·η·V·(1 + βη)/2), a_T =
-1/T, or 4T/(T + 1)² for ``"polynomial"`` (docs/proofs/smooth_average.md; under ``"element"`` and ``"full"``).
+1/T, or 4T/(T + 1)² for ``"polynomial"`` (docs/theory/smooth_average.md; under ``"element"`` and ``"full"``).
 
 Cost: num_steps·batch_size·elements_per_user unit gradients; memory of one chunk of units, and
 for linear models whose units are drawn of a second copy of the data, prepared once.

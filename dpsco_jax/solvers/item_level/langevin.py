@@ -20,7 +20,7 @@ which gains on composition, (Δ/ν)·√T, once T > 2/(ηm). Only losses that ar
 the whole space by construction are taken: gradients that are clipped are those of no convex function. Here
 they are clipped a little above L, which does nothing but drop users with NaN. Points on the way do not leave,
 so there is no trace, no average, no stopping; η, u and T come from the plan alone.
-Utility, if a minimizer lies within R of the start (docs/proofs/langevin.md): with V = c^{2T}·R² + dim·ν²·(1 -
+Utility, if a minimizer lies within R of the start (docs/theory/langevin.md): with V = c^{2T}·R² + dim·ν²·(1 -
 c^{2T})/(1 - c²), E F - F* ≤ uR²/2 plus the least of slope·√V; (M + m)·V/2 in the whole space; and for steps η
 ≤ 1/(M + m), R²/(2ηT) + (1 + log T)·dim·ν²/η. The plan is not chosen by a bound but by ``predicted_excess``,
 what a quadratic with nominal curvatures would reach.

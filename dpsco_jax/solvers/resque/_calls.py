@@ -16,7 +16,7 @@ reach. It needs each loss convex and L-Lipschitz on all of space, ρ/r as accoun
 returned point secret: which users, which shifts, which weights. A user's step is a mean over items of terms
 with shifts of their own; the moments of the weights carry over to it by Minkowski's inequality. Rounding is
 outside of the guarantee, but kept small against the steps: iterates are held, and projected, relative to the
-phase's start (docs/privacy/resque.md, Rounding).
+phase's start (docs/theory/resque.md, Rounding).
 
 Cost: at most T user gradients, made at once; T steps of two products of length ``dim`` one after another.
 Memory of the features of T users.

@@ -12,7 +12,7 @@ user moves log-weights by a function that ranges over (k/n)·4L·r at most, r th
 from c: the cell has bounded range, and pure privacy, of that ε, for any losses at all. The point in the cell
 is drawn from the cell alone. Roundings of log-weights are in ``range_of``; that random numbers are finite is
 treated as in ``mechanisms.selection``. What a regularizer adds to k·F is public and cancels: the law keeps
-this ε, but is not known to be Gaussian DP (docs/privacy/exact_draws.md, section 2).
+this ε, but is not known to be Gaussian DP (docs/theory/exact_draws.md, section 2).
 
 Cost: n·p^d loss values; or one gradient a user and p·d numbers.
 """

@@ -5,7 +5,7 @@ attempt counts, and the probability that it is not so; and a step for which tang
 
 Source: ``attempt_bounds`` for balls, ``_tangent_numbers`` for tangents.
 
-Formal guarantee: docs/privacy/rejection_oracle.md, sections 2, 5 and 6. On a ball the bound falls with the
+Formal guarantee: docs/theory/rejection_oracle.md, sections 2, 5 and 6. On a ball the bound falls with the
 deviation of a proposal, since a ball that touches from inside holds less; so one that is known for the widest
 deviation holds for all others.
 

@@ -4,7 +4,7 @@ Formal guarantee: on the routes "grid" and "linear" what ``_cells`` draws has th
 pure privacy. On the route "chain" replacing a user changes k·F by a (k·2L/n)-Lipschitz function, which
 ranges over at most k·2L·D/n on a set of diameter D, whatever public r is added to it: the target has bounded
 range, hence is ε-DP, and the last point of the chain is within τ of it, hence (ε, (1 + e^ε)·τ)-DP
-(docs/privacy/exact_draws.md, section 4). τ is computed from the numbers that the chain runs with; a plan
+(docs/theory/exact_draws.md, section 4). τ is computed from the numbers that the chain runs with; a plan
 whose k, μ or set is another one than the one it was certified for costs infinity.
 
 Cost: none, but for the certificate of a chain, a second.

@@ -4,7 +4,7 @@ What it computes: what T steps leave, the least error of an estimated exponentia
 found, how far dual variables go, and how high a chain starts above the mode for a y. Lengths are in the
 units of ``_llt_numbers``.
 
-Source: docs/privacy/llt_sampler.md, sections 2, 4 and 5.
+Source: docs/theory/llt_sampler.md, sections 2, 4 and 5.
 
 Formal guarantee: upper bounds, but ``start_acceptance``, which is a lower one.
 

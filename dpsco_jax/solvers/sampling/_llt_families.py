@@ -2,7 +2,7 @@
 
 What it computes: for one ψ, b and ball what is prepared for a y, and attempts at points.
 
-Source: docs/privacy/llt_sampler.md, section 4.
+Source: docs/theory/llt_sampler.md, section 4.
 
 Formal guarantee: exact, if an attempt counts.
 

@@ -5,7 +5,7 @@ probability with which a trial succeeds at least, and the parts of the distance 
 ideal law. Lengths are in units of √a, a = η(p-1)/2, in which ψ is that of exp(-‖y‖_q²) and 1/h-strongly
 convex in ℓp, h = 2/(p-1).
 
-Source: T, Theorem 5.4.12 and Proposition 5.4.7 with constants; docs/privacy/llt_sampler.md derives every
+Source: T, Theorem 5.4.12 and Proposition 5.4.7 with constants; docs/theory/llt_sampler.md derives every
 line, and names it as the comments here do.
 
 Formal guarantee: the parts hold on every data set of the planned sizes, for float64 that is rounded to

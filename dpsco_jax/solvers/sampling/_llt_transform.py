@@ -7,7 +7,7 @@ What it computes: for φ(y) = ‖y‖_q², 1/p + 1/q = 1, the transform ψ with 
 Source: T, section 5.5.3; corrected: λ has the law that x gives it, not μ (docs/corrections.md).
 
 Formal guarantee: the draw is within ``errors.draw`` of D_x in total variation for ‖x‖_p at most the reach,
-and values within ``errors.value`` of ψ there. docs/privacy/llt_sampler.md, section 3.
+and values within ``errors.value`` of ψ there. docs/theory/llt_sampler.md, section 3.
 
 Cost: of a draw one evaluation of ψ, and d coordinates by rejection. Tables take some seconds, once.
 """

@@ -4,7 +4,7 @@ What it computes: from sizes, constants and k, μ, c, T, N alone: the step size,
 the probability with which one is accepted at least, the gradients that an anchor costs at most, the units of
 the grids, and the four parts of the distance of the last point from its ideal law.
 
-Source: none; docs/privacy/proximal_sampler.md derives every line, and names it as the comments here do.
+Source: none; docs/theory/proximal_sampler.md derives every line, and names it as the comments here do.
 
 Formal guarantee: the parts hold on every data set of the planned sizes, for float64 that is rounded to
 nearest and elementary functions exact to four of its units, with ideal random numbers. ``valid`` is false

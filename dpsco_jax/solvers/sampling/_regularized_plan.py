@@ -4,7 +4,7 @@ What it computes: what the ideal mechanism costs, how far the sampler is from it
 temperature, and the numbers of steps and trials for a budget.
 
 Source: T, Theorems 3.2.1 and 3.6.2, with the sensitivity of a mean of losses each of which is L-Lipschitz
-(docs/corrections.md), and docs/privacy/proximal_sampler.md for the sampler.
+(docs/corrections.md), and docs/theory/proximal_sampler.md for the sampler.
 
 Formal guarantee: replacing a user changes k·F by a (2kL/n)-Lipschitz function, and the potential k·(F +
 (μ/2)‖x - centre‖²) is kμ-strongly convex on every data set; an exact draw is s-Gaussian DP with s =

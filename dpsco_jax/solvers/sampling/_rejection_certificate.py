@@ -8,7 +8,7 @@ or the other way round: step size, terms, steps and trials for a τ.
 
 Source: T, Algorithms 13 and 14, Theorem 3.5.2, with constants of our own (docs/corrections.md).
 
-Formal guarantee: docs/privacy/rejection_oracle.md derives each part. For every data set of n records whose
+Formal guarantee: docs/theory/rejection_oracle.md derives each part. For every data set of n records whose
 losses are convex and G-Lipschitz the law of the last point is within total variation τ of the target. Normal
 numbers are taken for exact, and points for the real numbers that they are; whatever tests them is charged.
 

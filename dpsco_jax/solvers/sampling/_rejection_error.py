@@ -6,7 +6,7 @@ so with c = η(kG)² a difference X of its values has Pr[|X| ≥ t] ≤ 2·exp(-
 largest |X|; what comes after term A is at most Σ_{b > A} E|X|^b/b!. δ(c, A) is the sum of both expectations.
 
 Source: replaces T, Lemmas 3.5.5, 5.4.5 and 5.4.6 (docs/corrections.md); proof in
-docs/privacy/rejection_oracle.md.
+docs/theory/rejection_oracle.md.
 
 Formal guarantee: upper bounds, rounded up; no quadrature, all integrals are incomplete gamma functions. δ
 rises in c. In A it falls as long as what is cut off matters, and rises a little after that, as more terms

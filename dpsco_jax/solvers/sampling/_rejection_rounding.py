@@ -5,7 +5,7 @@ that adds to the total variation of T steps; and how far from its start a chain 
 
 Source: ours; papers compute with real numbers.
 
-Formal guarantee: derived in docs/privacy/rejection_oracle.md, section 4. Normal numbers are taken for exact,
+Formal guarantee: derived in docs/theory/rejection_oracle.md, section 4. Normal numbers are taken for exact,
 and points for the real numbers that they are. If the computed loss is one function of point and record
 (``consistent``), its roundings change the target, once; otherwise they change every step.
 

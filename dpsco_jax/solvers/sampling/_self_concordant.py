@@ -16,7 +16,7 @@ that the log-Laplace transform of a convex function is self-concordant is T Lemm
 2019).
 
 Formal guarantee: exact, in real arithmetic. If the points with r < 1 lie in the set, an attempt counts with
-probability at least ``acceptance(d)``, which knows neither ψ nor y (docs/privacy/llt_sampler.md, section 4).
+probability at least ``acceptance(d)``, which knows neither ψ nor y (docs/theory/llt_sampler.md, section 4).
 Newton's method gets from w₀ to λ ≤ ε in at most ``newton_steps(V(w₀) - min V)`` steps.
 
 Cost: a Hessian for each step of Newton's method, one value for each attempt.

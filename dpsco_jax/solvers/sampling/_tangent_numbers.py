@@ -9,7 +9,7 @@ Formal guarantee: with N = ‖y‖_q and D(h) what ψ/a exceeds its tangent by a
 
     D(h) ≤ c₁·N^{2-q}·‖h‖_q^q + c₂·‖h‖_q²,    c₁ = 2^{2-q}/q,    c₂ = max(5/2, (2/q - 1)·(q² + 2^{4-2q})),
 
-so E e^{-aD} ≥ e^{-a·E D} bounds the probability for all y within r (docs/privacy/rejection_oracle.md,
+so E e^{-aD} ≥ e^{-a·E D} bounds the probability for all y within r (docs/theory/rejection_oracle.md,
 section 5, which has the proofs). Where roundings could make a computed aD negative beyond the slack of
 ``tangent``, the bound is zero: nothing is claimed.
 

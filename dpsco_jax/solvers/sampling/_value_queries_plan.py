@@ -3,7 +3,7 @@
 What it computes: from (k, μ, η, T, N) and constants alone: s of an exact draw, the parts of the total
 variation τ, and the privacy of what runs; or, the other way round, a chain for k, μ and τ.
 
-Source: T, Theorems 3.2.1 and 4.1.3; docs/privacy/rejection_oracle.md for the chain.
+Source: T, Theorems 3.2.1 and 4.1.3; docs/theory/rejection_oracle.md for the chain.
 
 Formal guarantee: replacing a user changes k·F by a (k·G_Δ/n)-Lipschitz function in ℓ_q, and the potential
 k·(F + ridge + μr) is k·(σμ + ridge)-strongly convex in ℓ_q on every data set, so an exact draw is s-Gaussian

@@ -5,7 +5,7 @@ an (ε, δ).
 
 Source: T, Proposition 5.5.6, Theorem 5.5.8 and Corollary 5.5.9 for vectors, with the sensitivity 2G of a
 mean of G-Lipschitz losses, the factor 2 that the printed μ of SCO lacks, and constants for its Θ(·)
-(docs/corrections.md); docs/privacy/llt_sampler.md for the sampler.
+(docs/corrections.md); docs/theory/llt_sampler.md for the sampler.
 
 Formal guarantee: replacing a user changes k·F by a (2kG/n)-Lipschitz function in ℓp, and the potential k·(F
 + μ·ηψ) is kμ-strongly convex in ℓp on every data set: an exact draw is s-Gaussian DP with s = 2G·√k/(n·√μ).

@@ -3,7 +3,7 @@
 What it computes: the largest s with which the draw keeps to (ε, δ), its sampler included; k and μ for it,
 with the range Θ of the transform; the step size that errors of estimates allow; T and N.
 
-Source: T, Theorem 5.5.8, its proof step by step; Θ and the constants as docs/privacy/llt_sampler.md proves
+Source: T, Theorem 5.5.8, its proof step by step; Θ and the constants as docs/theory/llt_sampler.md proves
 them.
 
 Formal guarantee: none of its own: what a plan costs follows from its numbers alone (``_zeroth_order_plan``).

@@ -13,7 +13,7 @@ With exact draws the law of x_T is within total variation
 
     (1 + ηm)^{-(T-1)}·W/(2√η)
 
-of π (docs/privacy/proximal_sampler.md). If each trial succeeds with probability at least p, whatever came
+of π (docs/theory/proximal_sampler.md). If each trial succeeds with probability at least p, whatever came
 before, fewer than T of N succeed with probability at most Pr[Binomial(N, p) < T]; the loop then returns the
 last point that it has, and never says so. Privacy rests on these two numbers, not on the data. What the
 guarantee does not cover: how many trials were made (``Draw.num_trials``), and how long that took.

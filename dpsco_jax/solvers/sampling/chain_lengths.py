@@ -6,7 +6,7 @@ hold.
 
 Source: T, Theorem 3.5.2, with constants; Chernoff's bound.
 
-Formal guarantee: both hold on every data set on which the constants do (docs/privacy/proximal_sampler.md).
+Formal guarantee: both hold on every data set on which the constants do (docs/theory/proximal_sampler.md).
 They are rounded up.
 
 Cost: none. The bounds may be traced.

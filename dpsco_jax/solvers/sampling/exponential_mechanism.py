@@ -264,7 +264,7 @@ def _require_size(sides: np.ndarray) -> None:
 
 
 def _excess(k: float, dim: int, slope: float, diagonal: float, count: int, is_ball: bool) -> float:
-    """docs/privacy/exact_draws.md, section 3."""
+    """docs/theory/exact_draws.md, section 3."""
     cell = slope * diagonal / count  # what F moves by along the diagonal of a cell, at most
     finite = dim * math.log(count) / k + (1.5 if is_ball else 1.0) * cell
     if is_ball:

@@ -17,7 +17,7 @@ Source: T, Algorithms 15 and 16, Theorem 5.4.12, Proposition 5.4.7, section 5.5.
 law of the estimate's length; its constants. The draw from γ_y is ours: T leaves it to general samplers of
 unknown cost.
 
-Formal guarantee: docs/privacy/llt_sampler.md. Exact steps leave ½·(1 + β)^{-T}·√χ² of total variation, χ²
+Formal guarantee: docs/theory/llt_sampler.md. Exact steps leave ½·(1 + β)^{-T}·√χ² of total variation, χ²
 at most exp(min(kG·diam X, (kG)²·h/β)) - 1 for the start above, G the Lipschitz constant of f in ℓp and h =
 2/(p-1). The primal draw is exact for any y and the dual draw up to ``Transform.error``. How likely an
 attempt and a trial succeed at least is known beforehand, so trials are capped. How many were made depends

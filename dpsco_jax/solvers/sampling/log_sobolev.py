@@ -10,7 +10,7 @@ m-strongly log-concave law on a convex set has α = m (Bakry and Émery).
 Source: T, Theorem 6.6.1 (Chen, Chewi, Salim and Wibisono 2022), here with its start; Holley and Stroock
 1987. The constant of a Lipschitz perturbation is derived here.
 
-Formal guarantee: docs/privacy/log_sobolev.md has the proofs. They hold on every data set on which the
+Formal guarantee: docs/theory/log_sobolev.md has the proofs. They hold on every data set on which the
 constants do, in any dimension, and are rounded away from what would be unsafe.
 
 Cost: none. The bounds may be traced.

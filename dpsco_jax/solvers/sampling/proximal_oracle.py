@@ -10,7 +10,7 @@ This is exact for convex F and any w. Points are kept as the anchor and an offse
 rows on grids of powers of two, on which margins and the leading parts of all sums are exact.
 
 Source: the rejection is T, Proposition 4.4.8, there for the regularizer, here for the loss itself; step size,
-acceptance and rounding are derived in docs/privacy/proximal_sampler.md.
+acceptance and rounding are derived in docs/theory/proximal_sampler.md.
 
 Formal guarantee: for a loss that is H-smooth, η = c/(kH) and ‖q - w‖·√P ≤ ½, q the mean of the proposal and P
 = m + 1/η its precision, a trial succeeds with probability at least exp(-⅝·c), whatever n, d and the data. By

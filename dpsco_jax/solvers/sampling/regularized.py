@@ -11,7 +11,7 @@ dimension.
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With L the Lipschitz constant of every
 user's loss an exact draw is s-Gaussian DP, s = 2L·√k/(n·√(μ + ridge)). The law of the draw is within τ of
 that in total variation, on every data set: T steps mix to a share of τ, trials are capped at N, and the
-rounding of float64 is bounded and counted; docs/privacy/proximal_sampler.md has the proofs. What they need of
+rounding of float64 is bounded and counted; docs/theory/proximal_sampler.md has the proofs. What they need of
 the loss is never taken from the caller: losses, with their constants, are those that ``problems.losses``
 made. One draw is all that is released: not the points before it, no average, and not how many trials were
 made, which ``Solution.unprivate`` tells, and the time that a run takes, unless ``constant_time``.

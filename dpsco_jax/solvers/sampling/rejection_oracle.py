@@ -11,7 +11,7 @@ of a, and the constants (docs/corrections.md).
 
 Formal guarantee: let every f(·; s) be convex and G-Lipschitz. For c = η(kG)² the law of x given that it
 counts is within total variation ``inner_variation(c, A)`` of the target, for every y, and x counts with
-probability at least (1 - that)/2 (docs/privacy/rejection_oracle.md). x and z must both lie in K, and both
+probability at least (1 - that)/2 (docs/theory/rejection_oracle.md). x and z must both lie in K, and both
 are drawn anew in every trial; with either relaxed the law is another one. Privacy rests on this distance: a
 step size that is larger than the certified one, or a loss that is not what was declared, voids it, and no
 test of a run can tell. How many trials were made, and how many records were read, depends on the data and is

@@ -4,7 +4,7 @@ What it computes: from x₀ some gradient steps lead to an anchor w near the min
 The tangent of F at w in place of F makes a Gaussian of the target; what it proposes is accepted with
 probability exp(-k·D(x)), D(x) = F(x) - F(w) - ⟨∇F(w), x - w⟩. This is exact for convex F and any w.
 
-Source: T, Proposition 4.4.8 for a regularizer; the bound is derived in docs/privacy/exact_draws.md.
+Source: T, Proposition 4.4.8 for a regularizer; the bound is derived in docs/theory/exact_draws.md.
 
 Formal guarantee: let F be convex and L-Lipschitz with an H-Lipschitz gradient, on every data set. After the
 planned gradients a trial succeeds with probability at least

@@ -13,7 +13,7 @@ differences of losses are 2G-Lipschitz, τ costs 1 + e^ε times itself, and all 
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. An exact draw is s-Gaussian DP, s =
 G_Δ·√k/(n·√(σμ + ridge)) (``_value_queries_plan``); the law of the draw is within τ of that on every data set
-(docs/privacy/rejection_oracle.md): T steps, the clip of the estimate, the cap on trials and the rounding of
+(docs/theory/rejection_oracle.md): T steps, the clip of the estimate, the cap on trials and the rounding of
 float64 have their parts. The loss is one of ``problems.losses``; rows, labels and points are put within
 public bounds, each by itself. One draw is released, on a public grid; not the points before it, and not how
 many trials were made, nor, unless ``constant_time``, how long that took. The start may not depend on data.

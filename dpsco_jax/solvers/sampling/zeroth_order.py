@@ -15,7 +15,7 @@ transform has no known efficient evaluation (T (5.30), an open question).
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With G the Lipschitz constant of
 every user's loss in ℓp an exact draw is s-Gaussian DP, s = 2G·√k/(n·√μ). The law of the draw is within τ of
 that in total variation on every data set: steps, estimates, trials that run out, errors of ψ and roundings
-are bounded and counted; docs/privacy/llt_sampler.md has the proofs. The domain of the draw is a ball in ℓp
+are bounded and counted; docs/theory/llt_sampler.md has the proofs. The domain of the draw is a ball in ℓp
 around the start that is so large that the chain hardly sees its end. What the proofs need of the loss is
 never taken from the caller: losses, with their constants, are those that ``problems.losses`` made. One draw
 is all that is released; how many trials were made is in ``Solution.unprivate``, and the time that a run

@@ -6,7 +6,7 @@ its gradient is clipped; the sum over B, a public number, is covered with Gaussi
 Source: Charles et al. 2024 (DP-SGD with example-level sampling).
 
 Formal guarantee: ADD_OR_REMOVE_ONE and REPLACE_SPECIAL, for users with at most k items: of j items drawn of
-one user the sum moves by at most j·C, in whatever directions, and j is binomial (docs/privacy/mixtures.md,
+one user the sum moves by at most j·C, in whatever directions, and j is binomial (docs/theory/mixtures.md,
 section 8). Data are taken only with exactly k slots a user, and with N users. A slot without an item adds
 nothing, and so does an item whose gradient is not finite.
 

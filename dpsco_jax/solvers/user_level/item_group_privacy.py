@@ -12,7 +12,7 @@ at most m items, the public number of item slots; replacing a user replaces what
 - All items in every step: the sum moves by at most 2mC. A Gaussian for that sensitivity is accounted
   exactly; group privacy of Gaussians loses nothing.
 - B draws from the N·m slots: a user's slots are drawn k ~ Bin(B, 1/N) times, which moves the sum by at
-  most 2kC. This is sampling of users with replacement (docs/privacy/subsampling.md, section 5).
+  most 2kC. This is sampling of users with replacement (docs/theory/subsampling.md, section 5).
 That is ``constants="tight"``. ``"paper"`` takes the noise from the black box: an (ε₀, δ₀) guarantee for
 one item is (m·ε₀, δ₀·(e^(mε₀) - 1)/(e^ε₀ - 1)) for m. Its certificate and ledger are still computed as
 above, so they show how much the black box gives away. Assumed: the key and the draws stay secret.

@@ -10,7 +10,7 @@ Source: Charles et al. 2024, "Fine-tuning large language models with user-level 
 Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under ADD_OR_REMOVE_ONE or
 REPLACE_SPECIAL. A user has at most k items, the public number of slots, which is enforced by the shape of
 the data; how many are drawn is binomial, and j of them move the sum by at most j·C in whatever directions
-(docs/privacy/mixtures.md, section 8). The noise multiplier is over C, for ONE item. Nothing is assumed of
+(docs/theory/mixtures.md, section 8). The noise multiplier is over C, for ONE item. Nothing is assumed of
 the loss: gradients are clipped. Nothing is proven here for a user who is replaced by another. Assumed: the
 key and the samples stay secret; which of a user's items are kept, where there are more than k, was decided
 by a rule that looks at that user alone (``tables.from_rows``).

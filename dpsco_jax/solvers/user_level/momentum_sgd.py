@@ -4,7 +4,7 @@ What it computes: the noisy mean of clipped user gradients of ``sgd`` drives v �
 w ← Π(w - η_t·v), with η_t = η·(T - t)/(T + 1) or constant; the last point is returned.
 
 Source: Polyak 1964 (heavy ball); Abadi et al. 2016 (DP-SGD); Zamani and Glineur 2023 (linearly decaying steps
-are optimal for the last point), with the proof for stochastic gradients in docs/proofs/linear_decay.md.
+are optimal for the last point), with the proof for stochastic gradients in docs/theory/linear_decay.md.
 
 Formal guarantee: that of ``sgd``, with the same releases: (ε, δ)-DP for a user's whole data, at every point
 of the run, under the relation asked for with ``sampling="poisson"``, under REPLACE_ONE else. Velocity and

@@ -15,7 +15,7 @@ regularizer's gradient is exact and added outside. Assumed: the key and the samp
 Utility, for uniform averaging, no ridge, a convex loss and clip_norm ≥ its Lipschitz constant:
 E F(average) - F* ≤ (1 + 1/(2T))·R·√(V/T), V = clip_norm²·(1 + v) + dim·σ²/batch_size², where v = (1 -
 rate)/batch_size under Poisson sampling, for the number of users who take part is random and the divisor is
-not, and 0 else. The average is of the points after the steps: docs/proofs/average.md.
+not, and 0 else. The average is of the points after the steps: docs/theory/average.md.
 
 Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients;
 a linear model's data are held

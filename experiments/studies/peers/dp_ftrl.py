@@ -11,7 +11,7 @@ Henzinger and Upadhyay 2023.
 
 Formal guarantee: (ε, δ)-DP under REPLACE_ONE with the certified multiplier of one Gaussian release: a user is
 in one batch, takes part E times, S steps apart, and moves the mean of the batch by at most 2·C·S/n each time
-(docs/privacy/correlated_noise.md). Where users have few rows norms are those of ``table_dp_sgd``, from inner
+(docs/theory/correlated_noise.md). Where users have few rows norms are those of ``table_dp_sgd``, from inner
 products in float32, which cancel where a user's rows do; nobody's model comes from here.
 
 Cost: E passes over the rows; memory of 31 copies of the parameters.

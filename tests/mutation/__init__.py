@@ -1,8 +1,13 @@
 """Planted faults in privacy-bearing lines, and the tests that must notice: ``python -m tests.mutation``.
 
-The list (``faults_*``) was written down and committed before it was run for the first time. A fault is a
+The lists (``faults_*``) were written down and committed before they were run for the first time. A fault is a
 piece of text of one file of the package and what replaces it; the tests named for it are run on a copy of the
 tree with the fault in it, and one of them has to fail.
+
+Each list is a table with one line a fault, however long the line is: what is wrong, the file, the text that
+is there, the text that takes its place, and the tests. So two people who move different faults of a list
+change different lines, and ``git grep`` for a line of the package finds all faults in it. Files and tests
+that are named often have short names at the top of the list. A new file ``faults_*.py`` is found by its name.
 """
 
 from typing import NamedTuple

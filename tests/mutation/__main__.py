@@ -16,6 +16,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import hashlib
+import importlib
 import pathlib
 import queue
 import random
@@ -26,48 +27,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
-from tests.mutation.faults_attacked import FAULTS as ATTACKED
-from tests.mutation.faults_chains import FAULTS as CHAINS
-from tests.mutation.faults_clipped_sums import FAULTS as CLIPPED_SUMS
-from tests.mutation.faults_devices import FAULTS as DEVICES
-from tests.mutation.faults_element_data import FAULTS as ELEMENT_DATA
-from tests.mutation.faults_element_sgd import FAULTS as ELEMENT_SGD
-from tests.mutation.faults_elements import FAULTS as ELEMENTS
-from tests.mutation.faults_exact import FAULTS as EXACT
-from tests.mutation.faults_geometry import FAULTS as GEOMETRY
-from tests.mutation.faults_ghost import FAULTS as GHOST
-from tests.mutation.faults_histograms import FAULTS as HISTOGRAMS
-from tests.mutation.faults_inexact import FAULTS as INEXACT
-from tests.mutation.faults_items import FAULTS as ITEMS
-from tests.mutation.faults_iteration import FAULTS as ITERATION
-from tests.mutation.faults_keys import FAULTS as KEYS
-from tests.mutation.faults_llt import FAULTS as LLT
-from tests.mutation.faults_mended import FAULTS as MENDED
-from tests.mutation.faults_nearby import FAULTS as NEARBY
-from tests.mutation.faults_privacy import FAULTS as PRIVACY
-from tests.mutation.faults_proximal import FAULTS as PROXIMAL
-from tests.mutation.faults_releases import FAULTS as RELEASES
-from tests.mutation.faults_solvers import FAULTS as SOLVERS
-from tests.mutation.faults_stored import FAULTS as STORED
-from tests.mutation.faults_streams import FAULTS as STREAMS
-from tests.mutation.faults_subspaces import FAULTS as SUBSPACES
-from tests.mutation.faults_sums import FAULTS as SUMS
-from tests.mutation.faults_sweeps import FAULTS as SWEEPS
-from tests.mutation.faults_tables import FAULTS as TABLES
-from tests.mutation.faults_turns import FAULTS as TURNS
-from tests.mutation.faults_values import FAULTS as VALUES
-from tests.mutation.faults_whitened import FAULTS as WHITENED
 from tests.mutation.fork_server import FAILED, PASSED, Run, Server
 from tests.mutation.results import Book, Row, table
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAULTS: tuple[Fault, ...] = (
-    *SOLVERS, *PRIVACY, *RELEASES, *MENDED, *NEARBY, *WHITENED, *PROXIMAL, *ATTACKED, *INEXACT,
-    *ITERATION,
-    *KEYS, *ITEMS, *EXACT, *VALUES, *LLT, *ELEMENTS, *ELEMENT_DATA, *ELEMENT_SGD, *GEOMETRY,
-    *STORED, *GHOST, *HISTOGRAMS, *SUBSPACES, *SUMS, *CLIPPED_SUMS, *DEVICES, *STREAMS, *SWEEPS,
-    *TURNS, *CHAINS, *TABLES,
-)  # fmt: skip
+LISTS = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("faults_*.py"))
+FAULTS: tuple[Fault, ...] = tuple(
+    fault for name in LISTS for fault in importlib.import_module(f"tests.mutation.{name}").FAULTS
+)
 Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
 
 

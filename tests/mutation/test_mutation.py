@@ -49,6 +49,11 @@ def test_every_fault_has_its_text_once_and_tests_that_there_are():
             assert all(f"def {name}(" in text for name in names), (fault.name, test)
 
 
+def test_every_fault_is_one_line():
+    texts = [path.read_text() for path in (ROOT / "tests/mutation").glob("faults_*.py")]
+    assert sum(text.count("\n    Fault(") for text in texts) == len(FAULTS)
+
+
 @pytest.mark.parametrize("text", ["a + c", "a", "a - b"])
 def test_a_text_that_is_not_there_once_is_refused(tree, text):
     with pytest.raises(ValueError, match="must hold the text once"):

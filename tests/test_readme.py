@@ -9,11 +9,13 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_there_are_three_examples():
-    assert len(EXAMPLES) == 3
+def test_there_are_four_doors():
+    assert len(EXAMPLES) == 4
 
 
-@pytest.mark.parametrize("index", range(3), ids=["network", "plan and solve", "sweep"])
+@pytest.mark.parametrize(
+    "index", range(4), ids=["table", "network", "plan and solve", "accounting"]
+)
 def test_example_runs(index, capsys):
     exec(compile(EXAMPLES[index], f"README.md, example {index + 1}", "exec"), {})
     assert capsys.readouterr().out.strip()

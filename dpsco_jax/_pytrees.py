@@ -37,6 +37,7 @@ def static(
     kw_only: bool = False,
     choices: tuple[str, ...] = (),
     least: int = 1,
+    joined: Callable[[list[Any]], Any] | None = None,
 ) -> Any:
     """A field of a dataclass that belongs to the structure of the pytree; its value must be hashable.
 
@@ -45,8 +46,10 @@ def static(
         kw_only: whether the field is given by name only, as fields with defaults that others inherit must be.
         choices: the words that work, of a field of text; any if there are none.
         least: the smallest integer that works, of a field of integers.
+        joined: what ``_stacking.stacked`` takes where values differ in this field: ``max`` for a room, in
+            which the largest of them has place; if left out, they must not differ.
     """
-    metadata = {"static": True, "choices": choices, "least": least}
+    metadata = {"static": True, "choices": choices, "least": least, "joined": joined}
     return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
 
 

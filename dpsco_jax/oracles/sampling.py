@@ -35,15 +35,18 @@ the sample (of everybody, if the probability is traced).
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Int
 
 from dpsco_jax import _keys
 from dpsco_jax._checks import require_integer, require_key, require_probability
-from dpsco_jax.oracles import _binomial_counts, _random_order, _streams
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.oracles import _binomial_counts, _streams
 
 MOST_USERS = 2**31 - 1
 """Users of a population: their numbers are int32."""
@@ -89,6 +92,108 @@ class UserSample(NamedTuple):
     draw: Draw | None = None
 
 
+@pytree
+class Batch:
+    """How many users are drawn of how many, for runs of several sizes in one program.
+
+    Attributes:
+        most_users: users of the largest population of these runs.
+        most_drawn: users of the largest batch.
+        most_few: the largest ``few``.
+        longest: of all streams.
+        some_by_complement: whether of some population more than half are drawn.
+        num_users: of the population.
+        batch_size: how many of them are drawn.
+        few: the batch or, if that is more than half, those left out.
+        length: of the stream.
+    """
+
+    most_users: int = static(joined=max)
+    most_drawn: int = static(joined=max)
+    most_few: int = static(joined=max)
+    longest: int = static(joined=max)
+    some_by_complement: bool = static(joined=max)
+    num_users: Number
+    batch_size: Number
+    few: Number
+    length: Number
+
+
+@pytree
+class Block:
+    """Users at consecutive positions, and how many of them take part in a step.
+
+    Of a run on all users it holds Python integers. Blocks of several sizes in one program hold arrays, or
+    numbers that are traced, and have the room of the largest.
+
+    Attributes:
+        capacity: places of a step: users of the largest step of these blocks.
+        least: users of the smallest step of these blocks.
+        first: position of the first user.
+        count: users of a step.
+        batch: how they are drawn; ``None`` where everybody takes part.
+    """
+
+    capacity: int = static(joined=max)
+    least: int = static(joined=min)
+    first: Number
+    count: Number
+    batch: Batch | None
+
+    @property
+    def alone(self) -> bool:
+        """Whether sizes are those of one run: all places are of users, and all rows at hand are its own."""
+        return isinstance(self.count, int)
+
+    def sampler(self) -> Callable[[jax.Array], "UserSample"] | None:
+        """Who takes part in a step, by position among all users; ``None`` for everybody there is."""
+        if self.batch is not None:
+            batch = self.batch
+
+            def drawn(key: jax.Array) -> UserSample:
+                sample = draw_batch(key, batch)
+                return sample._replace(indices=self.first + sample.indices)
+
+            return drawn
+        if self.alone:
+            return None
+
+        def everybody(key: jax.Array) -> UserSample:
+            del key
+            # Places beyond the users of this block have no meaning, but hold valid numbers.
+            places = jnp.minimum(jnp.arange(self.capacity, dtype=jnp.int32), self.count - 1)
+            return UserSample(self.first + places, self.count)
+
+        return everybody
+
+
+def block(num_users: int, batch_size: int) -> Block:
+    """The block of a run on all users, of whom ``batch_size`` are drawn in a step.
+
+    Raises:
+        ValueError: if a size is out of range.
+    """
+    num_users = require_integer("num_users", num_users, 1, MOST_USERS)
+    batch_size = require_integer("batch_size", batch_size, 1, num_users)
+    some = batch_of(num_users, batch_size) if batch_size < num_users else None
+    return Block(batch_size, batch_size, 0, batch_size, some)
+
+
+def batch_of(num_users: int, batch_size: int) -> Batch:
+    """The sizes of a draw of some of the users, not of everybody.
+
+    Raises:
+        ValueError: if a size is out of its range, which is 1 ≤ batch_size < num_users.
+    """
+    num_users = require_integer("num_users", num_users, 2, MOST_USERS)
+    batch_size = require_integer("batch_size", batch_size, 1, num_users - 1)
+    by_complement = batch_size > num_users // 2
+    few = num_users - batch_size if by_complement else batch_size
+    length = _streams.stream_length(num_users, few)
+    sizes = num_users, batch_size, few, length
+    return Batch(*sizes, by_complement, *sizes)
+
+
 def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> UserSample:
     """A uniformly random subset of exactly ``batch_size`` users.
 
@@ -106,28 +211,69 @@ def without_replacement(key: jax.Array, num_users: int, batch_size: int) -> User
     require_key(key)
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     batch_size = require_integer("batch_size", batch_size, 1, num_users)
-    sample = _without_replacement(_keys.alone(key), num_users, batch_size)
-    return sample._replace(draw=Draw("without_replacement", num_users, batch_size))
+    if batch_size < num_users:
+        return draw_batch(key, batch_of(num_users, batch_size))
+    _keys.alone(key)
+    everybody = jnp.arange(num_users, dtype=jnp.int32)
+    return UserSample(everybody, num_users, Draw("without_replacement", num_users, num_users))
 
 
-def _without_replacement(key: jax.Array, num_users: int, batch_size: int) -> UserSample:
-    if batch_size == num_users:
-        return UserSample(jnp.arange(num_users, dtype=jnp.int32), batch_size)
-    if batch_size > num_users // 2:
-        draw_key, order_key = jax.random.split(key)
-        left_out = _without_replacement(draw_key, num_users, num_users - batch_size).indices
-        kept = jnp.ones(num_users, bool).at[left_out].set(False)
-        packed = UserSample(_streams.pack(kept, batch_size), batch_size)
-        return _in_random_order(order_key, packed, batch_size)
+def draw_batch(key: jax.Array, batch: Batch) -> UserSample:
+    """As ``without_replacement``, of sizes that may be traced: the first ``size`` of ``most_drawn`` places.
 
-    length = _streams.stream_length(num_users, batch_size)
+    Whatever the largest sizes are, the users are those of a draw with these sizes alone, in the same order
+    (with the keys that JAX makes by default; with others, of the same law).
+    """
+    require_key(key)
+    key = _keys.alone(key)
+    law = Draw("without_replacement", batch.num_users, batch.batch_size)
+    size = batch.batch_size
+    size = size if isinstance(size, int) else jnp.asarray(size, jnp.int32)
+    if not batch.some_by_complement:
+        return UserSample(_different(key, batch), size, law)
+    most = batch.most_drawn
+    by_complement = batch.few < batch.batch_size
+    # Of a batch of less than half the whole key is that of the stream.
+    draw_key, order_key = _either(
+        by_complement,
+        lambda whole: tuple(jax.random.split(whole)),
+        lambda whole: (whole, jax.random.clone(whole)),
+        key,
+    )
+    found = _different(draw_key, batch)
+
+    def others(found: jax.Array, order_key: jax.Array) -> jax.Array:
+        places = jnp.arange(batch.most_users, dtype=jnp.int32)
+        left_out = jnp.where(
+            jnp.arange(batch.most_few) < batch.few, found, jnp.int32(batch.most_users)
+        )
+        kept = (places < batch.num_users).at[left_out].set(False, mode="drop")
+        return _in_random_order(order_key, _streams.pack(kept, most), size, most, size)
+
+    def same(found: jax.Array, order_key: jax.Array) -> jax.Array:
+        return jnp.pad(found, (0, most - batch.most_few))
+
+    return UserSample(_either(by_complement, others, same, found, order_key), size, law)
+
+
+def _either(condition: Any, yes: Callable[..., Any], no: Callable[..., Any], *given: Any) -> Any:
+    """``jax.lax.cond``; where sizes are those of one run only one of both is in the program."""
+    if isinstance(condition, bool):
+        return yes(*given) if condition else no(*given)
+    return lax.cond(condition, yes, no, *given)
+
+
+def _different(key: jax.Array, batch: Batch) -> Int[jax.Array, "users"]:
+    """The first ``few`` different users of a stream at the front of ``most_few`` places."""
+    # Who comes after the end of the stream of this batch is not looked at, and is met before by nobody.
+    counted = jnp.arange(batch.longest, dtype=jnp.int32) < batch.length
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        stream = jax.random.randint(key, (length,), 0, num_users, jnp.int32)
-        return stream, _streams.first_of_equals(stream, num_users)
+        stream = jax.random.randint(key, (batch.longest,), 0, batch.num_users, jnp.int32)
+        return stream, _streams.first_of_equals(stream, batch.most_users) & counted
 
-    stream, is_new = _streams.long_enough(key, draw, length, batch_size)
-    return UserSample(stream[_streams.pack(is_new, batch_size)], batch_size)
+    stream, is_new = _streams.long_enough(key, draw, batch.longest, batch.few)
+    return stream[_streams.pack(is_new, batch.most_few)]
 
 
 def poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> UserSample:
@@ -172,10 +318,14 @@ def _poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> 
     def drawn(key: jax.Array, count: int) -> jax.Array:
         return (jax.random.bits(key, (count,), jnp.uint32) < threshold) | certain
 
+    def in_order(packed: UserSample) -> UserSample:
+        sizes = packed.size, sorted_users, sorted_users
+        return UserSample(_in_random_order(order_key, packed.indices, *sizes), packed.size)
+
     if num_users <= _BLOCK:
         chosen = drawn(draw_key, num_users)
         packed = UserSample(_streams.pack(chosen, num_users), jnp.sum(chosen, dtype=jnp.int32))
-        return _in_random_order(order_key, packed, sorted_users)
+        return in_order(packed)
 
     def with_block(number: jax.Array, sample: UserSample) -> UserSample:
         users = number * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
@@ -187,7 +337,7 @@ def _poisson(key: jax.Array, num_users: int, probability: float | jax.Array) -> 
 
     nobody = UserSample(jnp.zeros(num_users, jnp.int32), jnp.zeros((), jnp.int32))
     packed = jax.lax.fori_loop(0, -(-num_users // _BLOCK), with_block, nobody)
-    return _in_random_order(order_key, packed, sorted_users)
+    return in_order(packed)
 
 
 def _few_of_many(num_users: int, probability: float) -> _binomial_counts.Counts | None:
@@ -237,17 +387,40 @@ def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSamp
     return UserSample(indices, num_draws, Draw("with_replacement", num_users, num_draws))
 
 
-def _in_random_order(key: jax.Array, sample: UserSample, length: int) -> UserSample:
-    """The users of the sample, every order of them equally likely.
+def _in_random_order(
+    key: jax.Array, indices: jax.Array, size: Any, length: int, second: Any
+) -> jax.Array:
+    """The first ``size`` users in an order of which all are equally likely, whatever order they come in.
 
     They are sorted by random bits. That order is uniform as long as no two have the same bits; otherwise, and
-    where the sample has more than ``length`` users, a shuffle, which is uniform from whatever order it
-    starts, takes a loop as long as the sample.
+    where there are more users than ``length``, a shuffle, which is uniform from whatever order it starts,
+    takes a loop as long as the sample.
+
+    Args:
+        key: used once.
+        indices: of users, ``[capacity]``.
+        size: how many of them count.
+        length: how many are sorted, static.
+        second: where the second words of users begin among the random words, at most ``length``: as many are
+            first words, so that runs of several sizes in one program have those that each has by itself.
     """
-    indices, size = sample.indices, sample.size
     sort_key, swap_key = jax.random.split(key)
-    bits = jax.random.bits(sort_key, (2, length), jnp.uint32)
-    return UserSample(_random_order.shuffled_where_undecided(swap_key, bits, indices, size), size)
+    words = jax.random.bits(sort_key, (2 * length,), jnp.uint32)
+    low = lax.dynamic_slice_in_dim(words, second, length)
+    places = jnp.arange(length, dtype=jnp.int32)
+    # Who does not count comes last: the sort is stable, and in the sample they are last already.
+    bits = jnp.where(places < size, jnp.stack([words[:length], low]), jnp.uint32(2**32 - 1))
+    high, low, first = lax.sort((bits[0], bits[1], indices[:length]), num_keys=2)
+    equal = (high[1:] == high[:-1]) & (low[1:] == low[:-1]) & (places[1:] < size)
+    undecided = jnp.any(equal) | (size > length)
+
+    def swap(place: jax.Array, indices: jax.Array) -> jax.Array:
+        other = jax.random.randint(jax.random.fold_in(swap_key, place), (), 0, place + 1)
+        here, there = indices[place], indices[other]
+        return indices.at[place].set(there).at[other].set(here)
+
+    indices = indices.at[:length].set(first)
+    return lax.fori_loop(0, jnp.where(undecided, size, 0), swap, indices)
 
 
 def _seldom_exceeded(num_users: int, probability: float) -> int:

@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import _checks, _stacking, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.oracles import Estimate, Oracle, _sampling_in_turn, user_gradients
+from dpsco_jax.oracles import Estimate, Oracle, sampling, user_gradients
 from dpsco_jax.privacy import _gaussian_turns
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -75,7 +75,7 @@ class Clipped:
     def _oracle(self, objective: Objective, shapes: UserData, start: Any) -> Oracle:
         chunk, radius = self.chunk_size, self.smoothing_radius if self.shifted else None
         batch = self.releases.batch_size
-        users = _sampling_in_turn.sampler(self.first, batch, self.capacity, self.draws)
+        users = sampling.Block(self.capacity, self.least, self.first, batch, self.draws).sampler()
         if self._by_item:
             rows, _ = user_gradients.rows_form(
                 objective, start, self.clip_norm, users, chunk, radius
@@ -158,7 +158,9 @@ def stacked(of_parts: Sequence[means.Clipped]) -> Clipped:
         shift=first.shift,
         shifted=shifted,
         releases=releases,
-        draws=_sampling_in_turn.stacked(sizes) if releases.sampled else None,
+        draws=_stacking.stacked([sampling.batch_of(*size) for size in sizes])
+        if releases.sampled
+        else None,
         # A turn fills it in.
         first=np.zeros(len(of_parts), np.int32),
         clip_norm=_together.column([mean.clip_norm for mean in of_parts]),

@@ -21,9 +21,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import _checks, _stacking, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.oracles import _sampling_in_turn, user_gradients
+from dpsco_jax.oracles import sampling, user_gradients
 from dpsco_jax.privacy.concentrated import _in_turn
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems.objective import Objective
@@ -59,10 +59,9 @@ class OutlierRemoved:
 
     def open(self, key: jax.Array, objective: Objective, data: Any, start: Any) -> means.Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise."""
-        del start
-        sampler = _sampling_in_turn.sampler(
-            self.first, self.releases.num_users, self.releases.capacity, self.draws
-        )
+        sampler = sampling.Block(
+            self.releases.capacity, 1, self.first, self.releases.num_users, self.draws
+        ).sampler()
         radius = self.smoothing_radius if self.shifted else None
         oracle, _ = user_gradients.rows_form(
             objective, start, self.clip_norm, sampler, self.chunk_size, radius
@@ -111,7 +110,9 @@ def stacked(of_parts: Sequence[means.OutlierRemoved]) -> OutlierRemoved:
         reach=first.reach,
         shifted=shifted,
         releases=releases,
-        draws=_sampling_in_turn.stacked(sizes) if releases.sampled else None,
+        draws=_stacking.stacked([sampling.batch_of(*size) for size in sizes])
+        if releases.sampled
+        else None,
         # A turn fills it in.
         first=np.zeros(len(of_parts), np.int32),
         score_radius=all_of("score_radius"),

@@ -47,7 +47,7 @@ FAULTS = (
     Fault("no room for the rounding of norms", "geometry/norms.py", "return 1.0 - (additions / 2 + _OTHER_ROUNDINGS) * unit_roundoff", "return 1.0", _NORMS),
     Fault("masked rows are summed", "geometry/clipping.py", "lax.optimization_barrier(jnp.where(counted, factors, 0))", "lax.optimization_barrier(factors)", (*_AGGREGATES, *_NORMS)),
     Fault("Poisson: everybody half as often again", "oracles/sampling.py", "jnp.uint32) < threshold) | certain", "jnp.uint32) // 2 < threshold // 3 * 2) | certain", _SAMPLING),
-    Fault("without replacement: users twice", "oracles/sampling.py", "return UserSample(stream[_streams.pack(is_new, batch_size)], batch_size)", "return UserSample(stream[:batch_size], batch_size)", _SAMPLING),
+    Fault("without replacement: users twice", "oracles/sampling.py", "return stream[_streams.pack(is_new, batch.most_few)]", "return stream[: batch.most_few]", _SAMPLING),
     Fault("local columns: a repeated column counts once", "oracles/_local_columns.py", "numbers.at[row, local.place].add(", "numbers.at[row, local.place].set(", ("tests/oracles/test_local_columns.py",)),
     Fault("local columns: a user's repeated column has several places", "oracles/_local_columns.py", "place.reshape(features.shape)", "jnp.broadcast_to(jnp.arange(items * nnz).reshape(items, nnz), features.shape)", ("tests/oracles/test_local_columns.py",)),
     Fault("linear gradients are not clipped", "oracles/linear.py", "limit = HEAD_ROOM * room * clip_norm / unit", "limit = 10 * HEAD_ROOM * clip_norm / unit", ("tests/oracles/test_linear.py",)),

@@ -4,8 +4,8 @@ from tests.mutation import Fault
 
 _TESTS = ("tests/geometry/test_sums.py",)
 _SUMS = "_compensated.py"
-_STREAMS, _ORDER = "oracles/_streams.py", "oracles/_random_order.py"
-_SAMPLING, _GHOST = "oracles/sampling.py", "oracles/_ghost_norms.py"
+_STREAMS, _GHOST = "oracles/_streams.py", "oracles/_ghost_norms.py"
+_SAMPLING = "oracles/sampling.py"
 _LAWS, _GHOSTS = ("tests/oracles/test_sampling.py",), ("tests/oracles/test_ghost_norms.py",)
 
 FAULTS = (
@@ -23,16 +23,16 @@ FAULTS = (
     Fault("sums: rounded before the noise", "transforms/privatize.py", 'extra_args["in_parts"] = True', 'extra_args["in_parts"] = False', _TESTS),
     Fault("sums: the rest of a product is that of the product itself", _SUMS, "high = lax.reduce_precision(total.high * factor, kind.nexp, kind.nmant - 1)", "high = total.high * factor", _TESTS),
     Fault("sums: noise meets the large part first", "mechanisms/additive.py", "return leaf.high + noised(leaf.low, leaf_key)", "return noised(leaf.high + leaf.low, leaf_key)", _TESTS),
-    Fault("samples: in the order of the users", _ORDER, "    indices = indices.at[:length].set(first)\n", "", _LAWS),
-    Fault("samples: Poisson's in the order of the users, as sums see them", _ORDER, "    indices = indices.at[:length].set(first)\n", "", ("tests/geometry/test_sums.py::test_errors_of_users_chosen_for_their_places_do_not_add_up",)),
+    Fault("samples: in the order of the users", _SAMPLING, "    indices = indices.at[:length].set(first)\n", "", _LAWS),
+    Fault("samples: Poisson's in the order of the users, as sums see them", _SAMPLING, "    indices = indices.at[:length].set(first)\n", "", ("tests/geometry/test_sums.py::test_errors_of_users_chosen_for_their_places_do_not_add_up",)),
     Fault("samples: of few of many a user may be drawn twice", _STREAMS, "numbers[1:] != numbers[:-1]", "numbers[1:] >= numbers[:-1]", _LAWS),
     Fault("samples: of few of many the last of equal draws counts", _STREAMS, "at[places].set(new)", "at[places].set(jnp.roll(new, -1))", _LAWS),
-    Fault("samples: of more than half in the order of the users", _SAMPLING, "return _in_random_order(order_key, packed, batch_size)", "return packed", _LAWS),
-    Fault("samples: users with the same bits stay in their order", _ORDER, "undecided = jnp.any(equal) | (size > length)", "undecided = size > length", _LAWS),
-    Fault("samples: what is longer is sorted in part", _ORDER, "undecided = jnp.any(equal) | (size > length)", "undecided = jnp.any(equal)", _LAWS),
-    Fault("samples: nobody keeps a place in a shuffle", _ORDER, "(), 0, place + 1)", "(), 0, jnp.maximum(place, 1))", _LAWS),
-    Fault("samples: who does not count is sorted too", _ORDER, "    bits = jnp.where(places < size, bits, jnp.uint32(2**32 - 1))\n", "", _LAWS),
-    Fault("samples: ties of who does not count, and no others", _ORDER, "& (places[1:] < size)", "& (places[1:] >= size)", _LAWS),
+    Fault("samples: of more than half in the order of the users", _SAMPLING, "return _in_random_order(order_key, _streams.pack(kept, most), size, most, size)", "return _streams.pack(kept, most)", _LAWS),
+    Fault("samples: users with the same bits stay in their order", _SAMPLING, "undecided = jnp.any(equal) | (size > length)", "undecided = size > length", _LAWS),
+    Fault("samples: what is longer is sorted in part", _SAMPLING, "undecided = jnp.any(equal) | (size > length)", "undecided = jnp.any(equal)", _LAWS),
+    Fault("samples: nobody keeps a place in a shuffle", _SAMPLING, "(), 0, place + 1)", "(), 0, jnp.maximum(place, 1))", _LAWS),
+    Fault("samples: who does not count is sorted too", _SAMPLING, "jnp.where(places < size, jnp.stack([words[:length], low]), jnp.uint32(2**32 - 1))", "jnp.stack([words[:length], low])", _LAWS),
+    Fault("samples: ties of who does not count, and no others", _SAMPLING, "& (places[1:] < size)", "& (places[1:] >= size)", _LAWS),
     Fault("sums: draws with replacement count as users", "oracles/chunks.py", "    return len(sample.indices)\n", "    return jax.tree.leaves(data)[0].shape[0]\n", _TESTS),
     Fault("sums: room for one group", _SUMS, "own = (4 * own_group", "own = (2 * own_group", _TESTS),
     Fault("ghost norms: items may cancel all but nothing", _GHOST, "return jnp.maximum(root, longest / _LONGEST)", "return root", _GHOSTS),

@@ -3,7 +3,7 @@
 from tests.mutation import Fault, rows
 
 _MEANS = "solvers/_clipped_turns.py"
-_DRAWS = "oracles/_sampling_in_turn.py"
+_DRAWS = "oracles/sampling.py"
 _TURNS = "tests/solvers/test_clipped_turns.py::test_turns_are_the_phases_one_by_one"
 _USERS = (
     "tests/solvers/test_clipped_turns.py::test_users_of_a_turn_are_those_of_a_draw_of_its_own_sizes"
@@ -77,9 +77,9 @@ FAULTS = (
     Fault("localized turns: steps of the first length for all", _BLOCKS_OF_SGD, "[part.step_size for part in parts]", "[parts[0].step_size for part in parts]", (_LOCALIZED,)),
     Fault("localized turns: sampled blocks are not refused", _BLOCKS_OF_SGD, "_planning.require_everybody(part.releases)", "pass", (f"{_MULTIPASS}::test_what_a_block_alone_refuses_is_refused_of_a_later_turn",)),
     Fault("turns: later ones move after a halt", "solvers/_together.py", "over = stopped | (status != int(Status.OK))", "over = status != int(Status.OK)", ("tests/solvers/test_together.py::test_whatever_comes_after_a_halt_is_of_no_account",)),
-    Fault("tested turns: users of a batch are those of the first turn", _TESTED, "self.first, self.releases.num_users", "0 * self.first, self.releases.num_users", (_BATCH_ROWS, _TOGETHER)),
+    Fault("tested turns: users of a batch are those of the first turn", _TESTED, "1, self.first, self.releases.num_users", "1, 0 * self.first, self.releases.num_users", (_BATCH_ROWS, _TOGETHER)),
     Fault("tested turns: the radius of the first turn for all", _TESTED, 'score_radius=all_of("score_radius")', "score_radius=_together.column([first.score_radius for _ in of_parts])", (_BATCHES,)),
-    Fault("tested turns: draws of the first turn for all", _TESTED, "_sampling_in_turn.stacked(sizes)", "_sampling_in_turn.stacked([sizes[-1] for _ in sizes])", (_BATCH_ROWS,)),
+    Fault("tested turns: draws of the first turn for all", _TESTED, "[sampling.batch_of(*size) for size in sizes]", "[sampling.batch_of(*sizes[-1]) for size in sizes]", (_BATCH_ROWS,)),
     Fault("tested turns: scores and weights of the whole population", "privacy/concentrated/_in_turn.py", "num_users=np.asarray(sizes, np.int32)", "num_users=np.asarray([phase.population_size for phase in phases], np.int32)", (_BATCHES,)),
     Fault("tested turns: the ledger does not know of draws", "transforms/outlier_removed_mean.py", "sampled=sampled)", "sampled=False)", (_BATCHES,)),
     Fault("tested turns: the threshold of the first phase for all", "privacy/concentrated/_in_turn.py", "threshold=column(*(phase.threshold for phase in phases))", "threshold=column(*(phases[0].threshold for phase in phases))", (_LOCALIZED, _BATCHES)),
@@ -92,17 +92,17 @@ FAULTS = (
     Fault("blocks as turns: shifts of the first block for all", _BLOCKS, "        smoothing_radius=turn.smoothing_radius,\n", "", (_BALLS,)),
     Fault("blocks as turns: the loss of the first for all", _BLOCKS, "*map(_loss, blocks)", "*[_loss(blocks[0]) for _ in blocks]", ("tests/solvers/test_ball_accelerated_sco.py::test_a_turn_is_charged_what_its_own_block_proves",)),
     Fault("clipped turns: a row beyond the users of a turn is counted", _MEANS, "dtype=jnp.int32) < self.releases.batch_size", "dtype=jnp.int32) <= self.releases.batch_size", (f"{_TURNS}[shifted rows]",)),
-    Fault("clipped turns: as many take part as in the largest turn", _DRAWS, "UserSample(first + places, num_users)", "UserSample(first + places, capacity)", (f"{_TURNS}[everybody]",)),
-    Fault("clipped turns: users of all turns are those of the first", _DRAWS, "UserSample(first + sample.indices, sample.size)", "UserSample(sample.indices, sample.size)", (f"{_TURNS}[batches]",)),
-    Fault("clipped turns: everybody is who is in the first turn", _DRAWS, "UserSample(first + places", "UserSample(0 * first + places", (*_PHASES, _TURNS)),
+    Fault("clipped turns: as many take part as in the largest turn", _DRAWS, "UserSample(self.first + places, self.count)", "UserSample(self.first + places, self.capacity)", (f"{_TURNS}[everybody]",)),
+    Fault("clipped turns: users of all turns are those of the first", _DRAWS, "indices=self.first + sample.indices", "indices=sample.indices", (f"{_TURNS}[batches]",)),
+    Fault("clipped turns: everybody is who is in the first turn", _DRAWS, "UserSample(self.first + places", "UserSample(0 * self.first + places", (*_PHASES, _TURNS)),
     Fault("clipped turns: a sum is divided by the largest batch", _MEANS, "combine(self.clip_norm, batch, ", "combine(self.clip_norm, self.capacity, ", (*_PHASES, f"{_TURNS}[everybody]")),
     Fault("clipped turns: the clip norm of the first turn for all", _MEANS, "[mean.clip_norm for mean in of_parts]", "[of_parts[0].clip_norm for mean in of_parts]", (f"{_TURNS}[everybody]",)),
     Fault("clipped turns: the shifts of the first turn for all", _MEANS, "radii = [mean.smoothing_radius for mean in of_parts]", "radii = [first.smoothing_radius for mean in of_parts]", (f"{_TURNS}[shifted rows]",)),
     Fault("clipped turns: the noise of the first turn for all", "privacy/_gaussian_turns.py", "noise_multiplier=multipliers,", "noise_multiplier=column(*(phases[0].noise_multiplier for _ in phases)),", (*_PHASES, "tests/solvers/test_clipped_turns.py")),
     Fault("clipped turns: the loss of the first turn for all", "privacy/_gaussian_turns.py", "[phase.scheme.gaussian_loss(phase.noise_multiplier, relation) for", "[phases[0].scheme.gaussian_loss(phases[0].noise_multiplier, relation) for", (*_PHASES, "tests/solvers/test_clipped_turns.py")),
-    Fault("draws of turns: from the population of the largest", _DRAWS, "(draws.longest,), 0, draws.num_users", "(draws.longest,), 0, draws.most_users", (_USERS,)),
-    Fault("draws of turns: those left out are of the largest population", _DRAWS, "(places < draws.num_users).at", "(places < draws.most_users).at", (_USERS,)),
-    Fault("draws of turns: more than half in the order of the users", _DRAWS, "return _in_random_order(order_key, pack(kept, most), batch)", "return pack(kept, most)", (_USERS,)),
+    Fault("draws of turns: from the population of the largest", _DRAWS, "(batch.longest,), 0, batch.num_users", "(batch.longest,), 0, batch.most_users", (_USERS,)),
+    Fault("draws of turns: those left out are of the largest population", _DRAWS, "(places < batch.num_users).at", "(places < batch.most_users).at", (_USERS,)),
+    Fault("draws of turns: more than half in the order of the users", _DRAWS, "return _in_random_order(order_key, _streams.pack(kept, most), size, most, size)", "return _streams.pack(kept, most)", (_USERS,)),
     Fault("turns inside of turns: users of the first outer turn", "solvers/combinators/_composite_turns.py", "firsts=first + turn.inside.firsts", "firsts=turn.inside.firsts", (*_SCO, _INSIDE)),
     Fault("turns inside of turns: numbers of another part", "solvers/combinators/_composite_turns.py", "lambda x: x.reshape(len(parts), count, *x.shape[1:])", "lambda x: x.reshape(count, len(parts), *x.shape[1:]).swapaxes(0, 1)", (_INSIDE,)),
     Fault("turns inside of turns: for other users than planned", "solvers/combinators/_composite_turns.py", "inner.check(part.plan, objective, data, params)\n        return", "return", (_REFUSED,)),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax.oracles import _sampling_in_turn, sampling
+from dpsco_jax import _stacking
+from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy import _gaussian_turns
 from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.privacy.releases import GaussianReleases
@@ -30,8 +31,8 @@ SIZES = [(40, 3), (12, 6), (9, 7), (7, 6), (30, 20)]
 
 
 def test_users_of_a_turn_are_those_of_a_draw_of_its_own_sizes():
-    draws = _sampling_in_turn.stacked(SIZES)
-    each = jax.jit(jax.vmap(_sampling_in_turn.without_replacement, in_axes=(0, None)))
+    draws = _stacking.stacked([sampling.batch_of(*size) for size in SIZES])
+    each = jax.jit(jax.vmap(sampling.draw_batch, in_axes=(0, None)))
 
     def keys():
         return jax.random.split(jax.random.key(0), 20)
@@ -45,10 +46,10 @@ def test_users_of_a_turn_are_those_of_a_draw_of_its_own_sizes():
         np.testing.assert_array_equal(found.indices[:, :batch], alone(keys()))
         # Nor is anybody else's number ever looked at.
         assert np.all((found.indices >= 0) & (found.indices < users))
-    only_streams = _sampling_in_turn.stacked(SIZES[:2])
+    only_streams = _stacking.stacked([sampling.batch_of(*size) for size in SIZES[:2]])
     assert not only_streams.some_by_complement
     with pytest.raises(ValueError, match=r"batch_size must be an integer in \[1, 8\], got 9"):
-        _sampling_in_turn.stacked([(9, 9)])
+        sampling.batch_of(9, 9)
 
 
 ROW = next(row for row in ROWS if row.name == "accelerated_phased_erm")

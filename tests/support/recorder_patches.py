@@ -23,7 +23,7 @@ from dpsco_jax.mechanisms import (
 )
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
-from dpsco_jax.oracles import _sampling_in_turn, sampling
+from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from dpsco_jax.problems.users import mean_loss
 from dpsco_jax.solvers.sampling import (
@@ -282,24 +282,23 @@ def _sampler(tape: Tape, right: Any) -> Any:
     return sampler
 
 
-def _stacked_draws(tape: Tape, right: Any) -> Any:
-    def stacked(sizes: Any) -> Any:
-        for size in sizes:
-            tape.draws.add(Draw("without_replacement", tuple(map(float, size))))
-        return right(sizes)
+def _batch_of(tape: Tape, right: Any) -> Any:
+    def batch_of(num_users: int, batch_size: int) -> Any:
+        tape.draws.add(Draw("without_replacement", (float(num_users), float(batch_size))))
+        return right(num_users, batch_size)
 
-    return stacked
+    return batch_of
 
 
-def _sampler_of_turn(tape: Tape, right: Any) -> Any:
-    def sampler(key: Any, draws: Any) -> Any:
+def _draw_batch(tape: Tape, right: Any) -> Any:
+    def draw_batch(key: Any, batch: Any) -> Any:
         tape.keep("samples", key)
-        sample = right(key, draws)
+        sample = right(key, batch)
         if tape.forced is None:
             return sample
-        return _with_user(sample, "without_replacement", draws.num_users, tape.forced)
+        return _with_user(sample, "without_replacement", batch.num_users, tape.forced)
 
-    return sampler
+    return draw_batch
 
 
 def _of_key(kind: str) -> Callable[[Tape, Any], Any]:
@@ -345,10 +344,9 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (_agreement, "_unchanged", _unchanged),
     (_effects, "require_none", _effects_allowed),
     (sampling, "poisson", _sampler),
-    (sampling, "without_replacement", _sampler),
     (sampling, "with_replacement", _sampler),
-    (_sampling_in_turn, "stacked", _stacked_draws),
-    (_sampling_in_turn, "without_replacement", _sampler_of_turn),
+    (sampling, "batch_of", _batch_of),
+    (sampling, "draw_batch", _draw_batch),
     *((jax.random, name, _of_key("used")) for name in DRAWN_BY),
     *((jax.random, name, _of_key("parents")) for name in ("split", "fold_in")),
 )

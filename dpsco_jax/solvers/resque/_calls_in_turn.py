@@ -25,11 +25,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike
 
-from dpsco_jax import _keys
+from dpsco_jax import _keys, _stacking
 from dpsco_jax._checks import require
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import _draws
-from dpsco_jax.oracles import _sampling_in_turn
+from dpsco_jax.oracles import sampling
 from dpsco_jax.solvers.resque import _calls, _queries
 from dpsco_jax.solvers.resque._levels import Level, levels, reaches
 
@@ -119,7 +119,9 @@ def stacked(calls: Sequence[tuple[int, int]], replacement: bool) -> Sizes:
     sizes = [(users, _most_drawn(queries)) for users, queries in calls]
     return Sizes(
         most_queries=max(map(sum, needed)),
-        draws=None if replacement else _sampling_in_turn.stacked(sizes),
+        draws=None
+        if replacement
+        else _stacking.stacked([sampling.batch_of(*size) for size in sizes]),
         num_users=np.asarray([users for users, _ in calls], np.int32),
         num_drawn=np.asarray([sum(row) for row in needed], np.int32),
         num_phases=np.asarray([len(table) for table in tables], np.int32),
@@ -198,7 +200,7 @@ def _draw_users(key: Array, sizes: Sizes, replacement: bool) -> Array:
     count, width = sizes.starts.shape[0], sizes.draws.most_drawn
     # The other half of a level's key is for an order that more than half of the users would need.
     keys = jax.vmap(jax.random.split)(jax.random.split(key, count))[:, 0]
-    draw = _keys.over(lambda key: _sampling_in_turn.without_replacement(key, sizes.draws))
+    draw = _keys.over(lambda key: sampling.draw_batch(key, sizes.draws))
     samples = draw(keys).indices
     places = jnp.arange(most, dtype=jnp.int32)
     # Levels beyond those of the turn start where there is no place that is looked at.

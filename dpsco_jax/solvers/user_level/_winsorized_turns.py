@@ -26,7 +26,7 @@ from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.winsorized import _in_turn, private_range
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED
-from dpsco_jax.oracles import _sampling_in_turn, user_gradients
+from dpsco_jax.oracles import sampling, user_gradients
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, _together, first_order, means
@@ -46,9 +46,10 @@ class _Mean:
 
     def open(self, key: jax.Array, objective: Objective, data: Any, start: Any) -> means.Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise."""
-        del start
         releases = self.releases
-        sampler = _sampling_in_turn.sampler(self.first, releases.num_users, releases.capacity)
+        sampler = sampling.Block(
+            releases.capacity, 1, self.first, releases.num_users, None
+        ).sampler()
         oracle, _ = user_gradients.rows_form(
             objective, start, releases.bound, sampler, self.chunk_size
         )

@@ -4,7 +4,7 @@ What it computes: for each name the data, the objective, the minimizer, and what
 budget, the form of the rows. Synthetic ones differ in sizes, noise, loss and in how unlike columns and users
 are; four are the tables to design with. Some were looked at while the predictions were made (``"fit"``), some
 were kept to report, of which three were looked at in the end; nine are ``"fresh"``, written down when the
-predictions were nearly done, or, with a rare class, after what was done for these (docs/experiments.md).
+predictions were nearly done, or, with a rare class, after what was done for these (``auto_choice.md``).
 
 Source: own; ``problems.synthetic`` and ``table_tasks``.
 

@@ -17,7 +17,7 @@ gets the plan's noise multiplier, over twice the clip norm as well, so that both
 and clip norms are chosen by the accuracy on the images for choosing, in runs with other noise than those that
 are reported, at no charge to ε, for both alike: tuned non-privately.
 
-Cost: see docs/experiments.md. Needs the extra ``bench`` for jax_privacy.
+Cost: see ``digits_network.md``. Needs the extra ``bench`` for jax_privacy.
 """
 
 import dataclasses

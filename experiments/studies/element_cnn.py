@@ -17,7 +17,7 @@ Formal guarantee: (ε, δ)-DP of each run for the record under REPLACE_ONE by th
 a user has at most k elements is public. Clips are at 1. The better of two rates of Adam for each method and
 cell is chosen by test accuracy, at no charge: tuned non-privately, both methods alike.
 
-Cost: see docs/experiments.md.
+Cost: see ``element_cnn.md``.
 """
 
 import dataclasses

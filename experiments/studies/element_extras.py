@@ -20,7 +20,7 @@ plan: with "radius" two parts of length at most 1 are at most 2 apart, and one t
 nothing. The best step of a grid and the best clip norm, in units of the plan's, are chosen by the excess
 itself, at no charge: tuned non-privately, every method alike. Excesses are measurements of a study.
 
-Cost: see docs/experiments.md.
+Cost: see ``element_extras.md``.
 """
 
 import dataclasses

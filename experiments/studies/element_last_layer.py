@@ -20,7 +20,7 @@ Formal guarantee: (ε, δ)-DP of each run for the record under REPLACE_ONE by th
 a user has at most k elements is public. The best step of a few for each method and cell is chosen by test
 accuracy, at no charge: tuned non-privately, every method alike.
 
-Cost: see docs/experiments.md.
+Cost: see ``element_last_layer.md``.
 """
 
 import dataclasses

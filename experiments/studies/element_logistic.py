@@ -24,7 +24,7 @@ that a user has at most k elements is public. The best α₀ of four for each me
 the error itself, at no charge: tuned non-privately, every method alike. Errors are measurements of a
 study.
 
-Cost: see docs/experiments.md.
+Cost: see ``element_logistic.md``.
 """
 
 import dataclasses

@@ -18,7 +18,7 @@ Formal guarantee: (ε, δ)-DP of each run for its record under REPLACE_ONE by th
 of runs of element level also what follows for a user with all elements, and with the typical number. The
 distance R is ½·√(dim·columns of a row). Measurements are functions of the data without noise.
 
-Cost: see docs/experiments.md.
+Cost: see ``element_tables.md``.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ Formal guarantee: (ε, δ)-DP for a rater with all ratings under ADD_OR_REMOVE_O
 settings; the number of raters is public. Rate, clip norm, batch size and last point or average are chosen by
 the error on 105 other raters, at no charge to ε, for all methods alike: tuned non-privately.
 
-Cost: see docs/experiments.md. Needs the extras ``bench`` (jax_privacy) and ``data`` (the ratings).
+Cost: see ``movielens_factors.md``. Needs the extras ``bench`` (jax_privacy) and ``data`` (the ratings).
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 What it computes: dense rows from public bounds and levels, a fixed split of the users, and the objective of
 each task; the minimum of the training objective (Newton, no privacy) and what is measured of a model.
 
-Source: ``docs/experiments.md``, "Tables to design with and tables to report", which was written before the
+Source: ``table_solvers.md``, "Tables to design with and tables to report", which was written before the
 first run on any of them; ``tables_to_design``, ``tables_to_report`` and ``tables_held_back`` say what is
 public.
 

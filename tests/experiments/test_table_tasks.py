@@ -11,7 +11,7 @@ from dpsco_jax.problems.users import mean_loss
 from experiments.studies import table_tasks
 from experiments.studies.table_tasks import DECLARATIONS
 
-# Users and most rows of one, as docs/experiments.md has them.
+# Users and most rows of one, as experiments/studies/table_solvers.md has them.
 SIZES = {
     "randhie": (5912, 5),
     "countymurders": (2197, 17),

@@ -3,7 +3,7 @@
 What it computes: the noise multiplier of each kind of release, from the shares of those that are made and how
 often each is; and whether second-moment matrices can show anything at the sizes of a problem.
 
-Source: own. The shares were chosen on the tables of ``docs/experiments.md`` that are to design with.
+Source: own. The shares were chosen on the tables to design with of ``experiments/studies/table_solvers.md``.
 
 Formal guarantee: Gaussian releases compose to one, 1/σ² adds up: whatever the shares, as long as they sum to
 one all releases together are as private as one of the multiplier that is divided.

@@ -13,10 +13,12 @@ Cost: that of the encoding and of the solver.
 
 import copy
 import os
+import secrets
 import warnings
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -25,13 +27,14 @@ from dpsco_jax import privacy
 from dpsco_jax._checks import (
     require,
     require_flag,
+    require_integer,
     require_nonnegative,
     require_positive,
     require_real,
     require_undisclosed,
 )
 from dpsco_jax._given import plain, require_one_order
-from dpsco_jax.estimators import _declared, _files, _frames, _intervals, _keys, _reporting, _solving
+from dpsco_jax.estimators import _declared, _files, _frames, _reporting, _solving
 from dpsco_jax.estimators._declared import LABEL, USER
 from dpsco_jax.estimators.report import Report
 from dpsco_jax.problems import tables
@@ -107,7 +110,7 @@ class PrivateEstimator(BaseEstimator):
         columns = list(frame.columns)
         declaration = self._declaration(columns)
         frame = frame if named else _frames.with_numbers(frame, declaration["bounds"])
-        key = _keys.fresh(self.random_state)
+        key = _fresh_key(self.random_state)
         validate_data(self, X, reset=True, skip_check_array=True)
 
         rows_key, run_key = jax.random.split(key)
@@ -161,7 +164,7 @@ class PrivateEstimator(BaseEstimator):
             ValueError: if the fit was without ``standard_errors``, or ``level`` is not in (0, 1).
         """
         check_is_fitted(self, "coef_")
-        return _intervals.around(self, level)
+        return _reporting.around(self, level)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes what was declared and released to a file: NumPy's npz with a text in JSON, no pickle.
@@ -302,7 +305,7 @@ class PrivateEstimator(BaseEstimator):
         first = int(encoding.intercept)
         constant = weights[0, ...] if first else np.zeros(weights.shape[1:])
         self.coef_, self.intercept_ = self._in_units(weights[first:], constant)
-        _intervals.keep(self, run.solution.released)
+        _reporting.keep(self, run.solution.released)
 
     def _remember(self, encoding: Encoding, named: bool) -> None:
         self.encoding_, self._named = encoding, named
@@ -337,3 +340,22 @@ class PrivateEstimator(BaseEstimator):
         tags.input_tags.allow_nan = self.missing != "error"
         tags.target_tags.required = True
         return tags
+
+
+def _fresh_key(random_state: Any) -> jax.Array:
+    """A typed key.
+
+    Args:
+        random_state: ``None`` for 64 bits from the operating system, as many as a key has; or an integer of
+            at least 0, of any length, for a fit that can be repeated.
+
+    Raises:
+        ValueError: if it is no such number. A ``RandomState`` is none: its state can be read by others.
+    """
+    if random_state is None:
+        words = [secrets.randbits(32) for _ in range(2)]
+    else:
+        # `jax.random.key` reads 32 bits of an integer unless x64 is enabled.
+        seed = require_integer("random_state", random_state, 0)
+        words = np.random.SeedSequence(seed).generate_state(2, np.uint32).tolist()
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl="threefry2x32")

@@ -9,8 +9,8 @@ import numpy as np
 from scipy import stats
 
 from dpsco_jax import privacy
+from dpsco_jax._checks import require_inside
 from dpsco_jax._extra import needs
-from dpsco_jax.estimators import _intervals
 from dpsco_jax.estimators.report import Report, Row
 
 _MOST = 20
@@ -38,7 +38,7 @@ def plot(model: Any, ax: Any) -> Any:
     values = np.atleast_2d(model.coef_)
     names = list(getattr(model, "classes_", [])) if len(values) > 1 else [None]
     height = 0.8 / len(values)
-    errors = _intervals.standard_errors(model)
+    errors = standard_errors(model)
     reach = None if errors is None else stats.norm.ppf(0.95) * errors
     places = np.arange(len(model.columns_))
     for index, (row, name) in enumerate(zip(values, names, strict=True)):
@@ -118,7 +118,7 @@ def _coefficients(model: Any) -> tuple[Row, ...]:
     """The largest by absolute value, in the order of the columns."""
     values = np.atleast_2d(model.coef_).T
     order = np.argsort(-np.abs(values).max(axis=1), kind="stable")[:_MOST]
-    errors = _intervals.standard_errors(model)
+    errors = standard_errors(model)
     after = [""] * len(values) if errors is None else [f" ± {error:.2g}" for error in errors]
     rows = [(str(model.columns_[i]), _numbers(values[i]) + after[i]) for i in sorted(order)]
     if hasattr(model, "classes_"):
@@ -146,3 +146,36 @@ def _declared(model: Any) -> tuple[Row, ...]:
         if name not in hidden and value is not None:
             rows.append((name, text if len(text) <= _WIDTH else f"{text[:_WIDTH]} ..."))
     return tuple(rows)
+
+
+FITTED = ("covariance_", "prediction_error_")
+
+
+def keep(model: Any, released: dict[str, Any] | None) -> None:
+    """Sets ``covariance_`` and ``prediction_error_``, or takes away those of an earlier fit."""
+    for name in FITTED:
+        vars(model).pop(name, None)
+    if released is not None:
+        unit = float(np.ravel(model._in_units(np.ones(1), np.zeros(()))[0])[0])
+        covariance = np.asarray(released["covariance"], np.float64)
+        model.covariance_ = unit**2 * (covariance + covariance.T) / 2.0
+        model.prediction_error_ = unit * float(np.sqrt(released["margin_variance"]))
+
+
+def standard_errors(model: Any) -> np.ndarray | None:
+    """Of the coefficients, ``[columns]``; ``None`` if the fit was without."""
+    if not hasattr(model, "covariance_"):
+        return None
+    found = np.sqrt(np.diagonal(model.covariance_))
+    return found[len(found) - len(model.columns_) :]
+
+
+def around(model: Any, level: float) -> np.ndarray:
+    """Intervals of a level, ``[columns, 2]``."""
+    require_inside("level", level)
+    errors = standard_errors(model)
+    if errors is None:
+        raise ValueError("standard_errors must be True in the fit for intervals, got False")
+    reach = stats.norm.ppf(0.5 + level / 2.0) * errors
+    middle = np.ravel(model.coef_)
+    return np.stack([middle - reach, middle + reach], axis=1)

@@ -36,7 +36,6 @@ from jaxtyping import Array, ArrayLike, Float, Int, Integer, Num
 from dpsco_jax._checks import require, require_flag, require_instance, require_integers
 from dpsco_jax.geometry import block_norms
 from dpsco_jax.mechanisms import _sparse_counts, additive
-from dpsco_jax.mechanisms._exact_sums import Sums, exact_sums
 from dpsco_jax.mechanisms._units import MOST_USERS, require_clusters, require_radius
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases
 
@@ -53,6 +52,21 @@ class Counts(NamedTuple):
     users: Int[Array, "entries"]
     items: Int[Array, "entries"]
     counts: Float[Array, "entries"]
+
+
+_COARSE = 16
+
+
+class _Sums(NamedTuple):
+    """Sums by place: ``coarse`` plus ``rest``.
+
+    Attributes:
+        coarse: multiples of 16.
+        rest: from 0 to 17, to which noise is added.
+    """
+
+    coarse: Float[Array, "places"]
+    rest: Float[Array, "places"]
 
 
 def project_clusters(
@@ -147,7 +161,7 @@ def _sum_over_scale(
     items: Integer[Array | np.ndarray, "entries"],
     counts: Num[Array | np.ndarray, "entries"],
     releases: ClusteredReleases,
-) -> Sums:
+) -> _Sums:
     require_instance("releases", releases, ClusteredReleases)
     require_integers("cluster_of_item", releases.cluster_of_item)
     if not isinstance(releases.cluster_of_item, jax.core.Tracer):
@@ -161,10 +175,47 @@ def _sum_over_scale(
     # Divided by the sensitivity of its cluster, one unit moves the sum by at most 1.
     scale = jnp.append(_scale(releases), 1.0)[projected.items]
     values = projected.counts.astype(scale.dtype) / scale
-    return exact_sums(values, projected.items, releases.num_items, releases.num_users)
+    return _exact_sums(values, projected.items, releases.num_items, releases.num_users)
 
 
 def _projected(found: _sparse_counts.Entries, radius_of_item: ArrayLike) -> Counts:
     radius = jnp.append(jnp.asarray(radius_of_item, found.counts.dtype), 1.0)[found.items]
     inside = block_norms.clip_blocks(found.counts, found.new_unit, radius)
     return Counts(found.users, found.items, inside)
+
+
+
+
+
+
+def _exact_sums(
+    values: Float[Array, "entries"], places: Int[Array, "entries"], size: int, most: int
+) -> _Sums:
+    """The sums of the values by place, of which those in [0, ``size``) are returned.
+
+    Floats that are added one after the other make a sum whose rounding depends on all of them: where it
+    passes a power of two, one number that is there or not moves it by up to twice itself, and more with every
+    further power. Integers have no such rounding. A number x becomes (a + b·2^-k)·2^-k, rounded towards zero,
+    which is a function of x alone of no larger magnitude, and the sums of a and b are exact as long as at
+    most ``most`` numbers share a place, since ``most``·2^k < 2^31. Noise must be added to the rest, before
+    the two are added up and the sum is rounded (Mironov 2012; Casacuberta et al. 2022).
+
+    Args:
+        values: in [-1, 1]; others, and NaN, have no meaning.
+        places: of every value.
+        size: number of places.
+        most: at most as many values share a place.
+    """
+    bits = min(26, 30 - min(most, len(values)).bit_length())
+    scaled = values * 2.0**bits
+    high = jnp.trunc(scaled)
+    low = jnp.trunc((scaled - high) * 2.0**bits)
+    highs, lows = (
+        jax.ops.segment_sum(part.astype(jnp.int32), places, size) for part in (high, low)
+    )
+    # Whole units of the low part go up, so that the rest is small.
+    highs, lows = highs + (lows >> bits), lows & (2**bits - 1)
+    rest = highs & (_COARSE * 2**bits - 1)
+    coarse = (highs - rest).astype(values.dtype) * 2.0**-bits
+    small = rest.astype(values.dtype) + lows.astype(values.dtype) * 2.0**-bits
+    return _Sums(coarse, small * 2.0**-bits)

@@ -10,7 +10,7 @@ gradient is link'(<w, x>, label)·x. No automatic differentiation, and no gradie
   items, Σ_ij ⟨c_i, c_j⟩·⟨x_i, x_j⟩, and one product for the sum (``_ghost_norms``): no matrix is formed for a
   user;
 - one-hot items: margins are gathered, and the c_j scattered into the user gradients of a chunk; of users who
-  have few of the columns only the numbers at these (``_local_columns``).
+  have few of the columns only the numbers at these (``_LocalColumns``).
 
 Source: the closed form of per-example norms of generalized linear models (Goodfellow 2015, for one layer; Li
 et al. 2022 for several items, "ghost clipping").
@@ -47,9 +47,8 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax.geometry import norms
 from dpsco_jax.geometry.smoothing import ball_coordinate
-from dpsco_jax.oracles import Oracle, _ghost_norms, _linear_rows, _local_columns
+from dpsco_jax.oracles import Oracle, _ghost_norms, _linear_rows
 from dpsco_jax.oracles._linear_rows import FULL
-from dpsco_jax.oracles._local_columns import LocalColumns
 from dpsco_jax.oracles._summed import Parts, SumOracle, two_keys
 from dpsco_jax.oracles.chunks import most_rows
 from dpsco_jax.oracles.gradients import Sampler
@@ -61,6 +60,19 @@ from dpsco_jax.problems.users import UserData, items_per_user
 HEAD_ROOM = 1.0 - 2.0**-20
 # Users whose matrices one product adds up: to add matrices without error costs more than to build them.
 MATRIX_GROUP = 64
+
+
+class _LocalColumns(NamedTuple):
+    """The columns that a user of one-hot rows has; every other number of the user's sum of rows is zero.
+
+    Attributes:
+        columns: the different columns of each user's entries, ascending; ``dim`` for places that are not
+            used, and for entries that do not count. ``[users, items * nnz]``.
+        place: where among them an entry stands, ``[users, items, nnz]``.
+    """
+
+    columns: Int[Array, "users places"]
+    place: Int[Array, "users items nnz"]
 
 
 class LinearData(NamedTuple):
@@ -81,7 +93,7 @@ class LinearData(NamedTuple):
     weights: Float[Array, "users items"]
     row_norms: Float[Array, "users items"]
     num_items: Int[Array, "users"]
-    local: LocalColumns | None = None
+    local: _LocalColumns | None = None
 
 
 def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
@@ -114,7 +126,7 @@ def prepare(model: LinearModel, data: UserData, dim: int) -> LinearData:
         norm = _linear_rows.one_hot_value(model, features.columns.shape[-1]) * jnp.sqrt(
             jnp.sum(rows < dim, -1, dtype=float)
         )
-        local = _local_columns.found(rows, dim) if items > 1 else None
+        local = _find_columns(rows, dim) if items > 1 else None
         return LinearData(rows, labels, weights, norm / HEAD_ROOM, count, local)
     if features.shape[-1] != dim:
         raise ValueError(f"features must have length dim = {dim}, got shape {features.shape}")
@@ -186,9 +198,9 @@ def clipped_gradient_sum(
                     _outer_products, scales, rows.features, group=_ghost_norms.group(items)
                 )
             elif rows.local is not None:
-                gradients = _local_columns.row_sums(relative, rows.local, dim)
+                gradients = _row_sums(relative, rows.local, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
-                total = _local_columns.total(unit * factor, gradients, rows.local, dim, most)
+                total = _column_total(unit * factor, gradients, rows.local, dim, most)
             else:
                 gradients = _linear_rows.row_sums(relative, rows, dim)
                 factor = jax.vmap(norms.clip_factor)(gradients, limit / entry)
@@ -268,3 +280,48 @@ def _norm_bounds(rows: Float[Array, "rows dim"], typical: float) -> Array:
     limit = 1e-6 * typical
     factor = jax.vmap(lambda row: norms.clip_factor(row, limit))(rows)
     return limit / factor / HEAD_ROOM
+
+
+_WORTH_IT = 16  # columns a place: measured; below it the whole vector is as fast
+
+
+def _find_columns(features: Int[Array, "users items nnz"], dim: int) -> _LocalColumns | None:
+    """The columns of each user; ``None`` where the whole vector is not much longer.
+
+    Args:
+        features: columns, ``dim`` for entries that do not count.
+        dim: length of a row.
+    """
+    users, items, nnz = features.shape
+    if _WORTH_IT * items * nnz > dim:
+        return None
+
+    def of_user(entries: Array) -> tuple[Array, Array]:
+        columns, place = jnp.unique(entries, size=items * nnz, fill_value=dim, return_inverse=True)
+        return columns, place
+
+    columns, place = jax.vmap(of_user)(features.reshape(users, items * nnz))
+    return _LocalColumns(columns, place.reshape(features.shape))
+
+
+def _row_sums(
+    coefficients: Float[Array, "users items *outputs"], local: _LocalColumns, dim: int
+) -> Array:
+    """Σ_j c_j·x_j at each user's columns, over the value of an entry: ``[users, places, *outputs]``."""
+    users, places = local.columns.shape
+    row = jnp.arange(users)[:, None, None]
+    numbers = jnp.zeros((users, places, *coefficients.shape[2:]), coefficients.dtype)
+    numbers = numbers.at[row, local.place].add(coefficients[:, :, None], mode="promise_in_bounds")
+    used = jnp.expand_dims(local.columns < dim, tuple(range(2, numbers.ndim)))
+    return jnp.where(used, numbers, 0.0)
+
+
+def _column_total(
+    weights: Float[Array, "users"], numbers: Array, local: _LocalColumns, dim: int, bound: ArrayLike
+) -> _compensated.Split:
+    """Σ_u weights[u]·(the vector with ``numbers[u]`` at the columns of user u): ``[dim, *outputs]``.
+
+    No product is larger than the bound.
+    """
+    weighted = jnp.expand_dims(weights, tuple(range(1, numbers.ndim))) * numbers
+    return _compensated.scattered(weighted, local.columns, dim, bound)

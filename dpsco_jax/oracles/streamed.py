@@ -31,7 +31,9 @@ Example:
 import collections
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -41,7 +43,6 @@ import numpy as np
 from dpsco_jax import _checks, _compensated
 from dpsco_jax._redact import Words
 from dpsco_jax.oracles import Estimate, chunks
-from dpsco_jax.oracles._prefetch import prefetched
 from dpsco_jax.oracles._summed import Parts, SumOracle, summed
 from dpsco_jax.oracles.sampling import UserSample
 from dpsco_jax.problems.stored import StoredUsers
@@ -142,7 +143,7 @@ class Sums:
         def read(block: Block) -> Any:
             return self.data.read(block.users)
 
-        with prefetched(read, requests(), self.data.prefetch) as blocks:
+        with _prefetched(read, requests(), self.data.prefetch) as blocks:
 
             def total(key: jax.Array, params: Any) -> Any:
                 nonlocal is_whole
@@ -284,3 +285,43 @@ class Sums:
 def _are_same(key: jax.Array, other: jax.Array) -> bool:
     first, second = (np.asarray(jax.random.key_data(x)) for x in (key, other))
     return jax.random.key_impl(key) == jax.random.key_impl(other) and np.array_equal(first, second)
+
+
+@contextlib.contextmanager
+def _prefetched(
+    work: Callable[[Any], Any], requests: Iterable[Any], ahead: int
+) -> Iterator[Iterator[tuple[Any, Any]]]:
+    """Pairs of a request and ``work(request)``, in order.
+
+    An error in the thread is raised where its pair is asked for. At the end, whatever it is, what has not
+    begun is dropped and what has begun is waited for.
+
+    Args:
+        work: done in the thread.
+        requests: asked for in the thread that uses the pairs, ``ahead`` before they are needed.
+        ahead: how many are worked on, or wait, while one is used.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="dpsco-jax-reader")
+    try:
+        yield _in_order(pool, work, iter(requests), ahead)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, work: Callable[[Any], Any], requests: Iterator[Any], ahead: int
+) -> Iterator[tuple[Any, Any]]:
+    waiting: collections.deque[tuple[Any, Future[Any]]] = collections.deque()
+
+    def begin(count: int) -> None:
+        for request in itertools.islice(requests, count):
+            waiting.append((request, pool.submit(work, request)))
+
+    begin(ahead)
+    while waiting:
+        request, future = waiting.popleft()
+        found = future.result()
+        del future
+        begin(1)
+        yield request, found
+        del request, found

@@ -10,7 +10,7 @@ import pytest
 from scipy import integrate
 
 from dpsco_jax.oracles import resque
-from dpsco_jax.privacy.resque import _moments as moments
+from dpsco_jax.privacy.resque import _drift as moments
 from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.solvers.ball import _pools, ball_ac_sa, epoch_sgd

@@ -9,8 +9,7 @@ from dpsco_jax import privacy
 from dpsco_jax.privacy import ORDERS, resque
 from dpsco_jax.privacy.resque import ResqueCall, call_loss, calls_epsilon, calls_loss
 from dpsco_jax.privacy.resque._amplification import subsampled_rdp
-from dpsco_jax.privacy.resque._drift import drift_factor
-from dpsco_jax.privacy.resque._moments import log_difference_norm, log_weight_norm
+from dpsco_jax.privacy.resque._drift import drift_factor, log_difference_norm, log_weight_norm
 from tests.support import resque as reference
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import Budget
-from dpsco_jax.estimators import _keys, _solving
+from dpsco_jax.estimators import _base, _solving
 from dpsco_jax.problems import tables
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers.user_level import whitened_sgd
@@ -131,7 +131,7 @@ def test_one_key_for_the_rows_and_another_for_the_noise(monkeypatch):
     monkeypatch.setattr(_solving, "_solve", run)
     monkeypatch.setattr(tables, "from_frame", encode)
     model = fitted()
-    used = {tuple(jax.random.key_data(key).tolist()) for key in (*keys, _keys.fresh(7))}
+    used = {tuple(jax.random.key_data(key).tolist()) for key in (*keys, _base._fresh_key(7))}
     assert len(used) == 3
     assert model.random_state == 7
 

@@ -10,7 +10,8 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import clustered_histogram, denoising
-from dpsco_jax.mechanisms._exact_sums import Sums, exact_sums
+from dpsco_jax.mechanisms.clustered_histogram import _exact_sums as exact_sums
+from dpsco_jax.mechanisms.clustered_histogram import _Sums as Sums
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases, calibrate_histogram
 
 

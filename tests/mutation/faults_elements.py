@@ -8,7 +8,7 @@ from tests.mutation import Fault, rows
 _MIXTURES = ("tests/privacy/test_mixtures.py", "tests/privacy/test_mixture_pairs.py")
 _CORRECTED = ("tests/corrections/test_element_accounting.py",)
 _SUM = "privacy/curves/_mixture_sum.py"
-_NODES = "privacy/curves/_mixture_nodes.py"
+_NODES = "privacy/curves/_mixture_sum.py"
 _QUADRATURE = ("tests/privacy/test_quadrature.py",)
 _PAIRS = "privacy/pld/mixture_pairs.py"
 _PRIVATIZE = ("tests/transforms/test_privatize.py",)

@@ -37,7 +37,7 @@ FAULTS = (
     Fault("elements: a sum is rounded before noise", _CLUSTERED, "noisy = additive.gaussian(key, total.rest, releases.noise_multiplier)", "total = Sums(0 * total.coarse, total.coarse + total.rest); noisy = additive.gaussian(key, total.rest, releases.noise_multiplier)", _HISTOGRAM),
     Fault("elements: a number of units is rounded before noise", _STAGES, "low = counted & _LOW_BITS", "low = counted", _TWO),
     Fault("elements: counts of a pair add up in any order", _SPARSE, "arrays, num_keys=4, is_stable=False", "arrays, num_keys=3, is_stable=False", _HISTOGRAM),
-    Fault("elements: a low part is lost", "mechanisms/_exact_sums.py", "highs + (lows >> bits), lows &", "highs, lows &", _HISTOGRAM),
+    Fault("elements: a low part is lost", "mechanisms/clustered_histogram.py", "highs + (lows >> bits), lows &", "highs, lows &", _HISTOGRAM),
     Fault("elements: edited clusters are merged", _CLUSTERED, "require_clusters(releases.cluster_of_item)", "pass", _HISTOGRAM),
     Fault("elements: a plan shares the caller's clusters", _RELEASES, "clusters = np.array(cluster_of_item)", "clusters = np.asarray(cluster_of_item)", _HISTOGRAM),
     Fault("elements: one key for both stages", _STAGES, "fine_key, users, items, counts, fine", "coarse_key, users, items, counts, fine", _TWO),

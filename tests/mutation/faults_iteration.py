@@ -19,7 +19,7 @@ _AVERAGE = (
 
 FAULTS = (
     Fault("last point: G for 2G", "problems/_proofs.py", "twice = 2.0 * self.lipschitz", "twice = self.lipschitz", (*_SOLVER, *_ROW)),
-    Fault("last point: gradients are near each other farther out too", "problems/_gaps.py", "np.exp(-radius * np.maximum", "np.exp(-0.5 * radius * np.maximum", ("tests/problems/test_gaps.py",)),
+    Fault("last point: gradients are near each other farther out too", "problems/losses.py", "np.exp(-radius * np.maximum", "np.exp(-0.5 * radius * np.maximum", ("tests/problems/test_gaps.py",)),
     Fault("last point: the start counts as the origin", _PLAN, "own.gap + 2.0 * own.smoothness * far", "own.gap + 0.0 * far", _SOLVER),
     Fault("last point: points go farther than the sensitivity knows", _RUN, "near.project(objective.domain.project(point))", "objective.domain.project(point)", _SOLVER),
     Fault("last point: points leave the domain", _RUN, "near.project(objective.domain.project(point))", "near.project(point)", (*_ROW, *_SOLVER)),

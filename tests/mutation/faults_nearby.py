@@ -34,6 +34,6 @@ FAULTS = (
     Fault("parallel losses: the first counts", "privacy/loss.py", "PrivacyLoss(xp.maximum(total.rdp, loss.rdp), xp.maximum(total.delta, loss.delta))", "total", _LOSS),
     Fault("exact account of tested means: tests are free", "privacy/concentrated/_accounting.py", "return [(pairs.approximate_dp(e1, 0.0), responses), (step, steps)]", "return [(step, steps)]", _PHASE),
     Fault("exact account of tested means: fresh tests cost one", "privacy/concentrated/_accounting.py", 'responses = 1 if phase.test == "stream" else steps', "responses = 1", _PHASE),
-    Fault("exact account of tested means: sampled tests are free", "privacy/concentrated/_accounting.py", 'tested = step if phase.test == "stream" else _pairs.with_response(step, e1)', "tested = step", _PHASE),
+    Fault("exact account of tested means: sampled tests are free", "privacy/concentrated/_accounting.py", 'tested = step if phase.test == "stream" else with_response(step, e1)', "tested = step", _PHASE),
     Fault("linear models: rows of users are clipped to twice the norm", "oracles/linear_users.py", "HEAD_ROOM * clip_norm / (entry * unit)", "2 * HEAD_ROOM * clip_norm / (entry * unit)", ("tests/oracles/test_linear_users.py",)),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from tests.mutation import Fault
 
 _SCHEDULE, _WORK, _STORE = "sweeps/_schedule.py", "sweeps/_work.py", "sweeps/store.py"
-_RAY, _WORKERS = "sweeps/ray_cluster.py", "sweeps/_ray_crew.py"
+_RAY, _WORKERS = "sweeps/ray_cluster.py", "sweeps/ray_cluster.py"
 _CODE, _VERSIONS = "sweeps/_code.py", "sweeps/versions.py"
 _ENGINE = ("tests/sweeps/test_engine.py",)
 _STORED = ("tests/sweeps/test_store.py",)

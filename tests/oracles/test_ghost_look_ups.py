@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from dpsco_jax.oracles import ghost
-from dpsco_jax.oracles.ghost import _adding, _merged
+from dpsco_jax.oracles.ghost import _adding, _parts
 from dpsco_jax.oracles.ghost._terms import Terms
 
 LOOK_UPS, COLUMNS, ROWS, STACK = 33, 5, 40, 2
-BOUND = jax.jit(lambda at, r: _merged.norm_bound(Terms(at, r), ROWS))
+BOUND = jax.jit(lambda at, r: _parts.norm_bound(Terms(at, r), ROWS))
 # Numbers of rows that do not fit into one integer with their places.
-OF_A_LARGE_TABLE = jax.jit(lambda at, r: _merged.norm_bound(Terms(at, r), 2**30))
+OF_A_LARGE_TABLE = jax.jit(lambda at, r: _parts.norm_bound(Terms(at, r), 2**30))
 
 
 def _norms(at, r):
@@ -78,7 +78,7 @@ def test_what_cancels_in_float32_is_bounded():
 def test_a_bound_is_at_least_its_share_of_lengths():
     at, r = CASES["one row that cancels"]
     r = np.float32(r)
-    bound = jax.jit(lambda at, r: _merged.norm_bound(Terms(at, r), ROWS, _adding.LEAST_SHARE))
+    bound = jax.jit(lambda at, r: _parts.norm_bound(Terms(at, r), ROWS, _adding.LEAST_SHARE))
     lengths = np.sqrt(np.sum(np.linalg.norm(r.astype(float), axis=-1).sum(2) ** 2, 1))
     assert np.all(np.asarray(bound(at, r)) >= _adding.LEAST_SHARE * lengths)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax.oracles import _local_columns, linear, sampling
+from dpsco_jax.oracles import linear, sampling
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
@@ -110,14 +110,14 @@ def test_one_user_moves_the_sum_by_the_clip_norm_at_most():
 
 def test_columns_that_are_many_of_all_are_not_kept():
     features = jnp.zeros((2, 4, 4), jnp.int32)
-    assert _local_columns.found(features, 16 * 16) is not None
-    assert _local_columns.found(features, 16 * 16 - 1) is None
+    assert linear._find_columns(features, 16 * 16) is not None
+    assert linear._find_columns(features, 16 * 16 - 1) is None
 
 
 def test_every_entry_stands_at_its_column():
     data = _data(5)
     features = np.where(data.mask[..., None], data.items.features.columns, DIM) % (DIM + 1)
-    local = _local_columns.found(jnp.asarray(features), DIM)
+    local = linear._find_columns(jnp.asarray(features), DIM)
     for user in range(USERS):
         columns = np.asarray(local.columns[user])
         np.testing.assert_array_equal(columns[np.asarray(local.place[user])], features[user])

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from dpsco_jax.oracles import gradients, resque
-from dpsco_jax.privacy.resque import _moments as moments
+from dpsco_jax.privacy.resque import _drift as moments
 from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData

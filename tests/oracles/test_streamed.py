@@ -10,7 +10,7 @@ import pytest
 
 from dpsco_jax import _compensated, transforms
 from dpsco_jax.oracles import ghost, gradients, linear, sampling, smoothed, streamed
-from dpsco_jax.oracles._prefetch import prefetched
+from dpsco_jax.oracles.streamed import _prefetched as prefetched
 from dpsco_jax.problems import StoredUsers, losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData

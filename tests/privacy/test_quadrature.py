@@ -12,7 +12,7 @@ from scipy import special, stats
 
 from dpsco_jax._numerics import round_up
 from dpsco_jax.privacy import ORDERS
-from dpsco_jax.privacy.curves import _mixture_nodes, binomial, mixtures, poisson, subsampling
+from dpsco_jax.privacy.curves import _mixture_sum, binomial, mixtures, poisson, subsampling
 from dpsco_jax.privacy.curves._profile_nodes import precision
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(8)
@@ -261,7 +261,7 @@ def test_steps_are_short_enough_for_the_growth_along_their_contour(dtype):
         centre = max(0.5 * cap, 0.5)
         eligible = ORDERS[ORDERS * max(1.0, centre) ** 2 <= settings.coverage * sigma**2 + 2]
         log_odds = math.log1p(-q) - math.log(q)
-        grid = _mixture_nodes.steps(
+        grid = _mixture_sum.steps(
             np, np.float64(1 / sigma), np.float64(centre), log_odds, ORDERS[-1], settings
         )
         height, step = 0.5 * math.pi * grid.scale, grid.ratio * grid.scale

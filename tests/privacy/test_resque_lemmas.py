@@ -9,8 +9,15 @@ from scipy import special, stats
 from dpsco_jax.privacy import ORDERS
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.privacy.resque._amplification import LARGEST_ORDER, subsampled_rdp
-from dpsco_jax.privacy.resque._drift import drift_factor, log_drift_norms, log_tail, shift_law
-from dpsco_jax.privacy.resque._moments import log_difference_norm, log_weight_norm, normal_norm
+from dpsco_jax.privacy.resque._drift import (
+    drift_factor,
+    log_difference_norm,
+    log_drift_norms,
+    log_tail,
+    log_weight_norm,
+    normal_norm,
+    shift_law,
+)
 from dpsco_jax.privacy.resque.calls import _uses
 from tests.support import resque as reference
 

@@ -14,7 +14,7 @@ from scipy import integrate, special, stats
 from dpsco_jax import privacy
 from dpsco_jax.privacy import loss, pld
 from dpsco_jax.privacy.concentrated import _accounting as accounting
-from dpsco_jax.privacy.concentrated import _coins, _curve, _pairs
+from dpsco_jax.privacy.concentrated import _coins, _loss
 from dpsco_jax.privacy.concentrated import _proof as proof
 from dpsco_jax.privacy.concentrated import _tests as noise
 from dpsco_jax.privacy.concentrated._mean_sensitivity import selection_coins
@@ -94,8 +94,8 @@ def curve(pair, epsilons):
 def test_sampled_pairs_have_the_curve_that_amplification_gives():
     epsilons = np.array([-1.0, -0.2, 0.0, 0.1, 0.5, 1.5])
     for q in (0.03, 0.4):
-        whole = _pairs.response_gaussian(1.7, 0.6)
-        found = curve(_pairs.sampled(whole, q), epsilons)
+        whole = accounting.with_response(pairs.gaussian(1.7), 0.6)
+        found = curve(accounting.sampled_pair(whole, q), epsilons)
 
         def amplified(e, q=q):
             u = math.log1p(math.expm1(e) / q)
@@ -106,7 +106,7 @@ def test_sampled_pairs_have_the_curve_that_amplification_gives():
             for e in epsilons
         ]
         np.testing.assert_allclose(found, exact, rtol=2e-3, atol=1e-9)
-        gaussian = _pairs.sampled(pairs.gaussian(1.7), q)
+        gaussian = accounting.sampled_pair(pairs.gaussian(1.7), q)
         known = pairs.gaussian_without_replacement(1.7, q)
         np.testing.assert_allclose(curve(gaussian, epsilons), curve(known, epsilons), rtol=1e-9)
 
@@ -115,16 +115,16 @@ def test_sampled_pairs_have_the_curve_that_amplification_gives():
     ("sigma", "response", "q", "steps"), [(3.0, 0.1, 0.1, 200), (1.0, 0.2, 0.01, 2000)]
 )
 def test_the_renyi_curve_of_sampled_tests_is_above_the_pairs_and_close(sigma, response, q, steps):
-    step = _curve.sampled_response_gaussian(sigma, response, q)
-    pair = _pairs.sampled(_pairs.response_gaussian(sigma, response), q)
+    step = _loss.sampled_response_gaussian(sigma, response, q)
+    pair = accounting.sampled_pair(accounting.with_response(pairs.gaussian(sigma), response), q)
     tight = pld.epsilon([(pair, steps)], 1e-6)
     ours = loss.epsilon(loss.scale(step, steps), 1e-6)
     assert tight < ours < 1.12 * tight
-    traced = jax.jit(lambda s, e: _curve.sampled_response_gaussian(s, e, q).rdp)
+    traced = jax.jit(lambda s, e: _loss.sampled_response_gaussian(s, e, q).rdp)
     narrow = privacy.PrivacyLoss(np.asarray(traced(sigma, response), float), np.zeros(()))
     assert ours * (1 - 1e-5) < loss.epsilon(loss.scale(narrow, steps), 1e-6) < 1.01 * ours
     # Without a test it is the Gaussian's.
-    alone = _curve.sampled_response_gaussian(sigma, 1e-9, q).rdp
+    alone = _loss.sampled_response_gaussian(sigma, 1e-9, q).rdp
     known = subsampling.subsampled_gaussian_of_fraction(sigma, q).rdp
     low = privacy.ORDERS < 10
     np.testing.assert_array_less(known[low] * (1 - 1e-6), alone[low])

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dpsco_jax import sweeps
-from dpsco_jax.sweeps._svg import inline
+from dpsco_jax.sweeps.page import _inline as inline
 from dpsco_jax.sweeps.report import report
 from dpsco_jax.sweeps.store import Store
 

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from dpsco_jax.sweeps import _code, _ray_crew
+from dpsco_jax.sweeps import _code, ray_cluster
 from dpsco_jax.sweeps.executors import NoWorkersError, WorkerLostError
 from dpsco_jax.sweeps.ray_cluster import Ray
 from tests.sweeps.fake_ray import FakeRay
@@ -30,14 +30,14 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _no_bench(monkeypatch):
-    monkeypatch.setattr(_ray_crew, "Bench", Bench)
-    monkeypatch.setattr(_ray_crew.jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(ray_cluster, "Bench", Bench)
+    monkeypatch.setattr(ray_cluster.jax.config, "update", lambda *_: None)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def crew_of(ray, cpus=1, gpus=0, patience=120.0):
-    place = _ray_crew.Place(cpus, gpus, None, patience)
-    crew = _ray_crew.RayCrew(place, ray, EXPERIMENT, 1.0, connected=True)
+    place = ray_cluster._Place(cpus, gpus, None, patience)
+    crew = ray_cluster._RayCrew(place, ray, EXPERIMENT, 1.0, connected=True)
     crew.begin()
     return crew
 
@@ -90,15 +90,15 @@ def test_whoever_waits_for_ray_is_out_before_it_is_shut_down():
     ],
 )
 def test_a_worker_with_other_code_or_flags_is_refused(monkeypatch, change, message):
-    real = _ray_crew.versions
-    begin = _ray_crew._Remote.begin
+    real = ray_cluster.versions
+    begin = ray_cluster._Remote.begin
 
     def elsewhere(self, *arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(_ray_crew, "versions", lambda: real() | change)
+            patch.setattr(ray_cluster, "versions", lambda: real() | change)
             return begin(self, *arguments)
 
-    monkeypatch.setattr(_ray_crew._Remote, "begin", elsewhere)
+    monkeypatch.setattr(ray_cluster._Remote, "begin", elsewhere)
     with pytest.raises(
         NoWorkersError, match=f"workers must have what the driver has, got {message}"
     ):

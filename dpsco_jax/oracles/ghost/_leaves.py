@@ -4,7 +4,7 @@ What it computes: for each use of parameters the rule of its equation, and for e
 
 - ``"factors"``: all its uses have rules and are the leaf rearranged, so that norm and weighted sum come from
   factors (``_terms``), and this takes fewer products than building the gradient of every example.
-  Where a table is looked up many times, equal rows are added up first (``_merged``), if that is cheaper
+  Where a table is looked up many times, equal rows are added up first (``_parts``), if that is cheaper
   than all pairs of look-ups;
 - ``"products"``: as before, but the gradients are built, from the factors;
 - ``"rows"``: gradients are built by differentiating its uses, whatever they are.
@@ -56,7 +56,7 @@ class Way(NamedTuple):
         uses: by rule; empty for rows.
         swapped: of which of them K and N are those of the others, exchanged.
         why: in words.
-        merged: whether the norm is that of sums of equal rows (``_merged``), not of pairs of products.
+        merged: whether the norm is that of sums of equal rows (``_parts``), not of pairs of products.
     """
 
     name: str

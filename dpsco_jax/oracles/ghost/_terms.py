@@ -18,7 +18,7 @@ to be zero. An example whose squared norms leave the range of float32 has an inf
 NaN.
 
 Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held for an example; look-ups take
-T²·N, and ``_merged`` is for many of them.
+T²·N, and ``_parts.norm_bound`` is for many of them.
 """
 
 from typing import NamedTuple

@@ -19,11 +19,12 @@ from scipy import optimize
 
 from dpsco_jax.privacy import accountants, pld
 from dpsco_jax.privacy.certified_noise import decreasing_root
-from dpsco_jax.privacy.concentrated import _coins, _pairs
+from dpsco_jax.privacy.concentrated import _coins
 from dpsco_jax.privacy.concentrated._proof import Phase
 from dpsco_jax.privacy.curves.composition import log_response_gaussian_delta
 from dpsco_jax.privacy.pld import pairs
 from dpsco_jax.privacy.pld._chernoff import chernoff_epsilon
+from dpsco_jax.privacy.pld.pairs import Pair
 from dpsco_jax.privacy.pld.pld_window import discretize, log_moments
 
 FEW_POINTS = accountants.FEW_POINTS
@@ -43,8 +44,8 @@ def components(phase: Phase) -> list[pld.Component]:
     coins = phase.coins
     step = pairs.gaussian(1.0 / phase.mu) if coins is None else _coins.pair(coins, phase.mu)
     if q < 1.0:
-        tested = step if phase.test == "stream" else _pairs.with_response(step, e1)
-        return [(_pairs.sampled(tested, q), steps)]
+        tested = step if phase.test == "stream" else with_response(step, e1)
+        return [(sampled_pair(tested, q), steps)]
     responses = 1 if phase.test == "stream" else steps
     if phase.coins is None:
         step, steps = pairs.gaussian(1.0 / (phase.mu * math.sqrt(steps))), 1
@@ -149,3 +150,65 @@ def as_numbers(*values: object) -> list[float]:
         TypeError: for a tracer; accounting of this kind is on the host.
     """
     return [float(np.asarray(value)) for value in values]
+
+
+def with_response(pair: Pair, response_epsilon: float) -> Pair:
+    """Randomized response of ε₁ times a pair: the loss is that of the pair, plus or minus ε₁.
+
+    It dominates a pure ε₁-DP test next to a release that the pair dominates (Kairouz, Oh and Viswanath 2015).
+    """
+    likely = 1.0 / (1.0 + math.exp(-response_epsilon))
+    unlikely = likely * math.exp(-response_epsilon)
+
+    def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        up_p, up_q = pair.cells(edges - response_epsilon)
+        down_p, down_q = pair.cells(edges + response_epsilon)
+        return likely * up_p + unlikely * down_p, unlikely * up_q + likely * down_q
+
+    def support(tail: float) -> tuple[float, float]:
+        low, high = pair.support(tail)
+        return low - response_epsilon, high + response_epsilon
+
+    return Pair(cells, support)
+
+
+def sampled_pair(pair: Pair, sampling_fraction: float) -> Pair:
+    """The pair whose curve is q δ(log(1 + (e^ε - 1)/q)) for ε >= 0, and which is its own reverse.
+
+    It dominates a release on a uniform batch of fixed size, given that ``pair`` dominates the replacement of
+    one of the batch's vectors by any other, whatever the relation (Balle, Barthe and Gaboardi 2018).
+
+    Args:
+        pair: of continuous losses and its own reverse, with the curve δ.
+        sampling_fraction: q in (0, 1].
+    """
+    q = sampling_fraction
+
+    def unsampled(losses: np.ndarray) -> np.ndarray:
+        """U with e^x = 1 + q (e^u - 1), for x >= 0."""
+        return losses - math.log(q) + np.log1p((q - 1.0) * np.exp(-losses))
+
+    def positive_half(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        upper, lower = (masses[1:] for masses in pair.cells(unsampled(edges)))
+        return q * upper + (1.0 - q) * lower, lower
+
+    # P and Q lose the same mass to losses of zero.
+    above, below = (masses[0] for masses in positive_half(np.zeros(1)))
+    at_zero = max(1.0 - above - below, 0.0)
+
+    def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        zero = int(np.searchsorted(edges, 0.0))
+        upper, lower = positive_half(edges[zero:])
+        mirrored_upper, mirrored_lower = positive_half(-edges[zero::-1])
+        p = np.concatenate([mirrored_lower[::-1], upper])
+        q_masses = np.concatenate([mirrored_upper[::-1], lower])
+        p[zero] += at_zero
+        q_masses[zero] += at_zero
+        return p, q_masses
+
+    def support(tail: float) -> tuple[float, float]:
+        _, high = pair.support(tail)
+        reach = float(np.logaddexp(math.log1p(-q), math.log(q) + high)) if q < 1.0 else high
+        return -reach, reach
+
+    return Pair(cells, support)

@@ -184,10 +184,6 @@ def _projected(found: _sparse_counts.Entries, radius_of_item: ArrayLike) -> Coun
     return Counts(found.users, found.items, inside)
 
 
-
-
-
-
 def _exact_sums(
     values: Float[Array, "entries"], places: Int[Array, "entries"], size: int, most: int
 ) -> _Sums:

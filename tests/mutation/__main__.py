@@ -4,6 +4,7 @@
     python -m tests.mutation --only "blocks"   those whose name contains the text, again if they had one
     python -m tests.mutation --names FILE      those whose names are the lines of the file, likewise
     python -m tests.mutation --report          the table of the results so far
+    python -m tests.mutation --cover rates     the fewest tests that notice all faults in a room's files
 
 Results go to a file of JSON lines, one a fault, so that a run that was stopped goes on where it was. The tree
 is copied to a temporary folder first: the checkout is not touched, and may change meanwhile. The tests named
@@ -15,6 +16,7 @@ errors of the list, no kills.
 import argparse
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import importlib
 import pathlib
@@ -27,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tests.mutation import Fault
+from tests.mutation.cover import Answers, noticed, of_room, report
 from tests.mutation.fork_server import FAILED, PASSED, Run, Server
 from tests.mutation.results import Book, Row, table
 
@@ -35,7 +38,7 @@ LISTS = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("faults_
 FAULTS: tuple[Fault, ...] = tuple(
     fault for name in LISTS for fault in importlib.import_module(f"tests.mutation.{name}").FAULTS
 )
-Runs = Callable[[pathlib.Path, str], Run]  # a tree and a test
+Runs = Callable[..., Run]  # of a tree, a test, and whether to go on after a failure
 
 
 def text_with(fault: Fault, root: pathlib.Path) -> str:
@@ -123,10 +126,10 @@ def servers(count: int, cache: pathlib.Path, seconds: float) -> Iterator[Runs]:
     for server in found:
         free.put(server)
 
-    def run(tree: pathlib.Path, test: str) -> Run:
+    def run(tree: pathlib.Path, test: str, every: bool = False) -> Run:
         server = free.get()
         try:
-            return server.run(tree, test, seconds)
+            return server.run(tree, test, seconds, every)
         finally:
             free.put(server)
 
@@ -135,6 +138,39 @@ def servers(count: int, cache: pathlib.Path, seconds: float) -> Iterator[Runs]:
     finally:
         for server in found:
             server.close()
+
+
+def covered(room: str, options: argparse.Namespace) -> int:
+    """Runs every fault of a room against all of its tests, and prints the fewest that notice them all."""
+    path = options.results.resolve().parent / f"cover_{room}.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        clean = pathlib.Path(folder).resolve() / "tree"
+        tree = copied(ROOT, clean)
+        faults, tests = of_room(FAULTS, room, ROOT)
+        answers = Answers(path, tree, tests)
+        left = [fault for fault in faults if fault.name not in answers.rows]
+        with (
+            servers(options.jobs, path.parent / "compiled", options.timeout) as run,
+            concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+        ):
+            every = functools.partial(run, every=True)
+            if answers.clean is None:
+                found = every(clean, "\n".join(tests))
+                if found.status != PASSED:
+                    print(f"fails without a fault: {found.failures or found.said}")
+                    return 1
+                answers.add({"clean": found.cost})
+            pending = [
+                pool.submit(noticed, fault, text_with(fault, clean), clean, tests, every)
+                for fault in left
+            ]
+            for done, future in enumerate(concurrent.futures.as_completed(pending), 1):
+                row = future.result()
+                answers.add(row)
+                said = f"{len(row['failures'])} tests notice: {row['name']}"
+                print(f"[{done}/{len(left)}] {said}", flush=True)
+    print(report([answers.rows[fault.name] for fault in faults], answers.clean))
+    return 0
 
 
 def main() -> int:
@@ -146,7 +182,10 @@ def main() -> int:
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "results/mutation.jsonl")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one test file")
     parser.add_argument("--report", action="store_true", help="print the table, run nothing")
+    parser.add_argument("--cover", metavar="ROOM", help="the fewest tests of a room, as geometry")
     options = parser.parse_args()
+    if options.cover:
+        return covered(options.cover, options)
 
     with tempfile.TemporaryDirectory() as folder:
         clean = pathlib.Path(folder).resolve() / "tree"

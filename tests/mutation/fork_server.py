@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 _IMPORTED = (
@@ -33,11 +35,15 @@ class Run(NamedTuple):
             signal's number, when it crashed.
         failed: the first test that failed, as an argument of pytest, or nothing.
         said: the end of what it printed, or why the named test failed.
+        cost: of each test that ran, its seconds of processor time.
+        failures: all tests that failed; one, where the run ended with it.
     """
 
     status: int | None
     failed: str
     said: str
+    cost: Mapping[str, float] = {}
+    failures: Sequence[str] = ()
 
 
 class Server:
@@ -61,11 +67,11 @@ class Server:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def run(self, tree: pathlib.Path, test: str, seconds: float) -> Run:
-        """Runs a test, or a file of tests until one fails, in a tree."""
+    def run(self, tree: pathlib.Path, test: str, seconds: float, every: bool = False) -> Run:
+        """Runs tests, one a line, in a tree until one fails; or ``every`` one that is not slow."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        asked = {"tree": str(tree), "test": test, "seconds": seconds}
+        asked = {"tree": str(tree), "test": test, "seconds": seconds, "every": every}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         return Run(*json.loads(self._process.stdout.readline()))
@@ -76,18 +82,27 @@ class Server:
 
 
 class _Failures:
-    """A plugin of pytest that keeps the first failure."""
+    """A plugin of pytest that keeps what failed, why the first did, and what each test cost."""
 
-    failed, said = "", ""
+    def __init__(self):
+        self.failed, self.said, self.failures, self.cost = "", "", [], {}
+
+    def pytest_runtest_logstart(self, nodeid, location):
+        self.cost[nodeid] = -time.process_time()
+
+    def pytest_runtest_logfinish(self, nodeid, location):
+        self.cost[nodeid] += time.process_time()
 
     def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.failures.append(report.nodeid)
         if report.failed and not self.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             self.failed = report.nodeid
             self.said = (crash.message if crash else report.longreprtext)[:300]
 
 
-def _child(tree: str, test: str, seconds: float, output: int) -> Run:
+def _child(tree: str, test: str, seconds: float, output: int, every: bool) -> Run:
     os.setpgid(0, 0)
     signal.setitimer(signal.ITIMER_REAL, seconds)  # ends it, in the midst of compiled code as well
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -101,9 +116,10 @@ def _child(tree: str, test: str, seconds: float, output: int) -> Run:
     failures = _Failures()
     # Plugins that the parent has imported cannot have their assertions rewritten; none of them is on trial.
     known = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", known, test]
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", known, *test.split("\n")]
+    arguments += [] if every else ["-x"]
     status = int(pytest.main(arguments, plugins=[failures]))
-    if status in (PASSED, NONE_FOUND):
+    if not every and status in (PASSED, NONE_FOUND):
         # What the quick tests do not notice, the slow ones of the name may.
         slow = int(pytest.main([*arguments, "-m", "slow"], plugins=[failures]))
         status = status if slow == NONE_FOUND else slow
@@ -111,15 +127,15 @@ def _child(tree: str, test: str, seconds: float, output: int) -> Run:
         where = getattr(sys.modules.get(package), "__file__", None)
         if where is not None and not where.startswith(tree + os.sep):
             raise RuntimeError(f"{package} was taken from {where} and not from {tree}")
-    return Run(status, failures.failed, failures.said)
+    return Run(status, failures.failed, failures.said, failures.cost, failures.failures)
 
 
-def _forked(tree: str, test: str, seconds: float) -> Run:
+def _forked(tree: str, test: str, seconds: float, every: bool) -> Run:
     with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as output:
         child = os.fork()
         if not child:
             try:
-                json.dump(_child(tree, test, seconds, output.fileno()), answer)
+                json.dump(_child(tree, test, seconds, output.fileno(), every), answer)
                 answer.flush()
             except BaseException:
                 os.write(2, traceback.format_exc().encode())

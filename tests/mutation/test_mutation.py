@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutation import Fault
 from tests.mutation.__main__ import FAULTS, ROOT, outcome, text_with
+from tests.mutation.cover import cover, of_room, report
 from tests.mutation.fork_server import Run, Server
 from tests.mutation.results import Book, table
 
@@ -120,6 +121,28 @@ def test_table():
     assert found[-1] == "Not run yet (1): a third."
 
 
+def test_a_cover_takes_the_cheapest_tests_that_notice_all_faults():
+    seen = {"a": ["t::x[1]", "t::x[2]", "t::y"], "b": ["t::x[2]"], "c": ["t::y", "t::z"], "d": []}
+    found = cover(seen, {"t::x": 1.0, "t::y": 5.0, "t::z": 0.1})
+    assert found.chosen == {"t::z": ["c"], "t::x": ["a", "b"]}
+    assert found.alone == {"t::x": ["b"]}
+    assert found.unseen == ["d"]
+    rows = [{"name": name, "status": 1, "failures": tests} for name, tests in seen.items()]
+    rows.append({"name": "e", "status": None, "failures": []})
+    said = report(rows, {"t::x[1]": 0.5, "t::x[2]": 0.5, "t::y": 5.0, "t::z": 0.1})
+    assert "2 of 3 tests notice all 3 faults" in said
+    assert "Outside of the cover: 1 tests, 5 seconds.\n- t::y (5.0 s)" in said
+    assert said.endswith("of the room: d.\nRuns that did not come to an end: e (None).")
+
+
+def test_faults_and_tests_of_a_room():
+    faults, tests = of_room(FAULTS, "rates", ROOT)
+    assert {fault.file.split("/")[0] for fault in faults} == {"rates"}
+    assert tests[0] == "tests/rates"
+    with pytest.raises(ValueError, match=r"no fault in room 'attic', only in .*_keys, .*geometry"):
+        of_room(FAULTS, "attic", ROOT)
+
+
 @pytest.mark.slow
 def test_a_fork_runs_the_tests_of_the_tree_that_it_is_given(tree, tmp_path):
     server = Server(tmp_path / "compiled")
@@ -131,6 +154,9 @@ def test_a_fork_runs_the_tests_of_the_tree_that_it_is_given(tree, tmp_path):
     assert found[:2] == (1, _FOUND)
     assert "assert -1 == 3" in found.said
     assert server.run(faulty, f"{_SUM}::test_zero", 60.0).status == 0
+    found = server.run(faulty, f"{_SUM}\ntests/test_slow.py", 60.0, every=True)
+    assert found.failures == [_FOUND]
+    assert set(found.cost) == {f"{_SUM}::test_zero", _FOUND, "tests/test_slow.py::test_zero"}
     # Slow tests of a file are asked last; those of a name, where there are no others.
     assert server.run(tree, "tests/test_slow.py", 60.0).status == 0
     for asked in ("tests/test_slow.py", "tests/test_slow.py::test_sum"):

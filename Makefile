@@ -5,14 +5,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: help environment run test test-types test-slow mutants lint format bench bench-gpu clean
+.PHONY: help environment run test test-all test-types test-slow mutants lint format bench bench-gpu clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make environment what tests and lint need, installed at once'
 	@echo 'make run        the main experiment: user-level privacy against utility on real data'
-	@echo 'make test       the test suite (WORKERS=n processes)'
-	@echo 'make test-types the same with shapes and types of all annotations checked at run time'
+	@echo 'make test       the quick tests, in minutes (WORKERS=n processes)'
+	@echo 'make test-all   these, and then all others that are not slow (tests/tiers.py names them)'
+	@echo 'make test-types all of these with shapes and types of all annotations checked at run time'
 	@echo 'make test-slow  statistical audits and other long tests'
 	@echo 'make mutants    plants faults in privacy-bearing lines; the tests must notice (most of an hour)'
 	@echo 'make lint       ruff, mypy, the import contract'
@@ -54,12 +55,19 @@ CACHED := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/$(COMPILED)" JAX_PERSISTENT_CACHE
 
 # Every worker imports every test: to rewrite their assertions, which only says more of those that fail,
 # takes half as long as to import them. What fails runs again with them rewritten.
+PYTEST = $(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest
+TESTED = $(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 --assert=plain -m $(1) \
+	|| { $(PYTEST) --last-failed --last-failed-no-failures=none --maxfail=25; exit 1; }
+
 test: $(VENV)/.installed-test
-	$(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 --assert=plain \
-		|| { $(CACHED) XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --maxfail=25; exit 1; }
+	$(call TESTED,'not slow and not full')
+
+# After the quick tests, so that none is run twice.
+test-all: test
+	$(call TESTED,'full and not slow')
 
 test-types: $(VENV)/.installed-test
-	$(CACHED) CHECK_TYPES=1 XLA_FLAGS="$(CHEAP_COMPILATION)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25
+	CHECK_TYPES=1 $(PYTEST) -n $(WORKERS) --dist worksteal --durations=25
 
 test-slow: $(VENV)/.installed-test
 	$(CACHED) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow

@@ -21,7 +21,9 @@ if os.environ.get("CHECK_TYPES"):
     skip_refused_by_checker()
 
 import jax
+import pytest
 
+from tests import tiers
 from tests.support.lowered import share_contexts
 
 jax.config.update("jax_debug_key_reuse", True)
@@ -29,6 +31,13 @@ jax.config.update("jax_enable_x64", False)
 # Programs need not say which line made each of their operations: that is a twentieth of the time.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 share_contexts()
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are asked for
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if tiers.is_full(item.nodeid):
+            item.add_marker(pytest.mark.full)
 
 
 def pytest_collection_finish() -> None:

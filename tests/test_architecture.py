@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests import tiers
+
 ROOT = pathlib.Path(__file__).parents[1]
 SYSTEMS = (ROOT / "docs" / "systems.md").read_text().splitlines()
 ROWS = [line for line in SYSTEMS if line.startswith("| ") and "`" in line]
@@ -75,6 +77,17 @@ def test_every_solver_is_imported_from_a_room_and_has_a_row_of_systems():
         assert any(f"`{file.as_posix()}`" in row for row in ROWS), (
             f"docs/systems.md: no row has {file}"
         )
+
+
+def test_the_tests_that_are_not_quick_are_there():
+    for table in (tiers.FULL, tiers.BY_FAMILY):
+        for path, names in table.items():
+            text = (ROOT / path).read_text() if (ROOT / path).exists() else ""
+            gone = [name for name in names if f"def {name}(" not in text]
+            assert not gone, f"tests/tiers.py: {path} has no {gone}"
+    size = "tests/solvers/test_contract.py::test_a_size_that_lets_a_run_draw_more_costs_more"
+    assert [tiers.is_full(f"{size}[{row}]") for row in ("sgd, full", "sgd, fixed")] == [False, True]
+    assert not tiers.is_full("tests/test_architecture.py::test_systems_are_counted")
 
 
 def test_systems_are_counted():

@@ -22,7 +22,6 @@ import pandas as pd
 from dpsco_jax import Budget, Problem
 from dpsco_jax.privacy import resque
 from dpsco_jax.problems import losses
-from dpsco_jax.solvers.resque import _ball_accelerated_budget as budget
 from dpsco_jax.solvers.resque import ball_accelerated_erm
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
@@ -90,14 +89,18 @@ def _predicted(cell: Settings, delta: float) -> dict[str, float]:
         condition=float(cell["condition"]),
         largest_error=math.inf,
     )
-    triple = resque.calibrate_beta(made.calls_at, float(cell["epsilon"]), delta, "triple")
+
+    def calls_at(beta: float) -> Any:
+        return made.calls_at(beta, made.radius_ratio)
+
+    triple = resque.calibrate_beta(calls_at, float(cell["epsilon"]), delta, "triple")
     return {
         "calls": float(sum(made.budgeted)),
         "passes": made.user_gradients / made.num_users,
         "beta": float(made.beta),
         "error": made.predicted_error,
         "beta_triple": triple,
-        "error_triple": budget.predicted_error(made, triple),
+        "error_triple": dataclasses.replace(made, beta=triple).predicted_error,
     }
 
 

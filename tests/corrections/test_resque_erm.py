@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpsco_jax.problems import losses
-from dpsco_jax.solvers.resque import _levels, _resque_plan, resque_erm, resque_prox
+from dpsco_jax.solvers.resque import _calls, _one_ball, resque_erm, resque_prox
 from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
@@ -17,7 +17,7 @@ SIZES = {"num_users": 4096, "dim": 5, "epsilon": 1.0, "delta": 1e-6, "ball_radiu
 def test_y1_rounding_up_takes_more_gradients_than_there_are():
     for budget in (5, 9, 100, 1000):
         printed = 1 << math.ceil(math.log2(budget))
-        ours = _resque_plan.power_of_two(4096, budget, "without_replacement", least=2)
+        ours = _calls.power_of_two(4096, budget, "without_replacement", least=2, most=4097)
         assert sum(printed >> i for i in range(1, printed.bit_length())) > budget
         assert sum(ours >> i for i in range(1, ours.bit_length())) <= budget <= 2 * ours
 
@@ -32,7 +32,7 @@ def test_y2_the_printed_result_leaves_the_ball():
 def test_y3_there_is_no_point_after_the_last_level():
     for queries in (16, 256, 4096):
         count = math.ceil(math.log2(math.log2(queries)))
-        sizes = _levels.levels(queries)
+        sizes = _calls.levels(queries)
         assert len(sizes) == count
         # The point x_{k+1} would need a level k of T queries, on top of those that were spent.
         assert sizes[-1].num_queries * 2 == queries
@@ -40,7 +40,7 @@ def test_y3_there_is_no_point_after_the_last_level():
 
 
 def test_y4_the_bias_is_that_of_the_last_level():
-    base = planned(_resque_plan.draft, ABSOLUTE, **SIZES, regularization=10.0, num_queries=64)
+    base = planned(_one_ball.draft, ABSOLUTE, **SIZES, regularization=10.0, num_queries=64)
     users, beta, levels = SIZES["num_users"], 0.1, 6
     last = resque_prox._level(_with(base, beta), levels)
     assert last.num_queries == users
@@ -68,9 +68,9 @@ def test_y5_noise_costs_the_slope_of_the_regularizer_too():
 def test_y6_without_strong_convexity_there_is_no_first_distance():
     with pytest.raises(ValueError, match="regularization"):
         planned(resque_erm.plan, ABSOLUTE, **SIZES, method="strongly_convex", regularization=0.0)
-    sizes = _levels.levels(256)
+    sizes = _calls.levels(256)
     gaps = [
-        _levels.level_errors(sizes, 5, 0.1, 1.0, weight, 1.0)[-1][1]
+        _calls.level_errors(sizes, 5, 0.1, 1.0, weight, 1.0)[-1][1]
         for weight in (1e-2, 1e-6, 1e-10)
     ]
     assert gaps[0] < 1e-3 * gaps[1] < 1e-6 * gaps[2]

@@ -16,7 +16,6 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _calls as calls
-from dpsco_jax.solvers.resque import _queries
 
 QUERIES, RATIO, RADIUS, DIM = 16_384, 12.0, 1 / 60, 20
 ABSOLUTE = losses.absolute(1.0)
@@ -65,7 +64,7 @@ def drifts(name, phase, count, push, wide):
                 ABSOLUTE.linear_model, data, RADIUS, RATIO * RADIUS, 1.0, domain=domain
             )
             fresh = jax.random.clone(shifts_key)
-            queries = _queries.query(fresh, setting, jnp.arange(steps), center)
+            queries = calls.query(fresh, setting, jnp.arange(steps), center)
             begin = calls.inside(setting, center, offset)
             return calls._mean_move(setting, queries, center, begin, 0, steps, size, 0.0, 0.0)
 

@@ -16,8 +16,8 @@ from dpsco_jax.privacy.resque.calls import _law, _uses
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.resque import _calls, _resque_plan, resque_erm
-from dpsco_jax.solvers.resque._levels import Level
+from dpsco_jax.solvers.resque import _calls, _one_ball, resque_erm
+from dpsco_jax.solvers.resque._calls import Level
 from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
@@ -132,7 +132,7 @@ def test_steps_near_the_resolution_of_float32_drift_no_further():
 
 def bare_plan():
     return planned(
-        _resque_plan.draft, ABSOLUTE, num_users=20, dim=3, epsilon=1.0, delta=1e-3, ball_radius=0.1
+        _one_ball.draft, ABSOLUTE, num_users=20, dim=3, epsilon=1.0, delta=1e-3, ball_radius=0.1
     )
 
 
@@ -158,9 +158,9 @@ def test_the_loss_that_is_run_is_the_one_that_counts():
         resque_erm.solve(
             jax.random.key(0), plan, losses.squared(1.0, 1.0, 1.0), NOTHING, jnp.zeros(3)
         )
-    steep = _resque_plan.make_setting(losses.absolute(3.0), NOTHING, plan)
+    steep = _calls.make_setting(losses.absolute(3.0), NOTHING, plan)
     assert steep.lipschitz == 3.0
-    assert _resque_plan.make_setting(losses.absolute(0.5), NOTHING, plan).lipschitz == 1.0
+    assert _calls.make_setting(losses.absolute(0.5), NOTHING, plan).lipschitz == 1.0
 
 
 # Whole calls of the solver.

@@ -77,7 +77,7 @@ def test_levels_of_the_prox_are_drawn_and_counted(simple, prox, levels, monkeypa
     assert made.kinds[2] == (2048, 0.5, False)
     replacement = [replaced for size, _, replaced in made.kinds if size > 4000]
     assert all(replacement)
-    total = sum(count for _, count in made.calls_at(0.1))
+    total = sum(count for _, count in made.calls_at(0.1, made.radius_ratio))
     assert total == sum(
         count
         * len(planner.accounting.strongly_convex_calls(resque.ResqueCall(size, 0.1, 12.0, 10**6)))

@@ -18,8 +18,8 @@ from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import (
     _ball_accelerated_turns,
+    _calls,
     _calls_in_turn,
-    _queries,
     ball_accelerated_sco,
 )
 from tests.support.planned import planned
@@ -74,7 +74,7 @@ def _numbered(changed=None):
 def test_every_user_enters_one_block_and_no_other():
     """The users that the draws of each block ask for, by the labels of the rows that are then read."""
     entered = []
-    right, query = _calls_in_turn._draw_users, _queries.query
+    right, query = _calls_in_turn._draw_users, _calls.query
 
     def all_of_them(key, sizes, replacement):
         """In place of the draws: in turn as many places as there are, those of this turn all around."""
@@ -90,7 +90,7 @@ def test_every_user_enters_one_block_and_no_other():
 
     with (
         mock.patch.object(_calls_in_turn, "_draw_users", all_of_them),
-        mock.patch.object(_queries, "query", listen),
+        mock.patch.object(_calls, "query", listen),
     ):
         solve = jax.jit(
             lambda data: (
@@ -218,7 +218,7 @@ def test_a_turn_is_charged_what_its_own_block_proves():
 
     blocks = []
     for part in _blocks(4).parts:
-        proven = accounting.Proven(float(part.beta), part.ratio, 1e-3)
+        proven = accounting.Proven(float(part.beta), part.radius_ratio, 1e-3)
         part = dataclasses.replace(part, proven=proven)
         blocks.append(_ball_accelerated_turns.Block(part.num_users, part, 1.0))
     louder = dataclasses.replace(blocks[2].plan, beta=1.01 * blocks[2].plan.beta)

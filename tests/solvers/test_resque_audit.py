@@ -27,7 +27,7 @@ from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import Example, LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.resque import _calls, _resque_plan, ball_accelerated_erm, resque_erm
+from dpsco_jax.solvers.resque import _calls, _one_ball, ball_accelerated_erm, resque_erm
 from tests.support.planned import planned
 
 RUNS, DELTA, QUERIES, RATIO = 100_000, 1e-2, 16, 32.0
@@ -50,7 +50,7 @@ def _data(sign, num_users=QUERIES - 1):
 
 def _plan(beta, num_users=QUERIES - 1):
     draft = planned(
-        _resque_plan.draft,
+        _one_ball.draft,
         LINEAR,
         num_users=num_users,
         dim=1,

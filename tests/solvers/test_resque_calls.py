@@ -16,7 +16,6 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, LinearModel, OneHot
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _calls as calls
-from dpsco_jax.solvers.resque import _levels, _queries
 
 DIM, USERS, ITEMS, RHO = 4, 600, 2, 0.1
 RADIUS = RHO / 8
@@ -60,9 +59,9 @@ def _minimizer(regularization):
 @functools.partial(jax.jit, static_argnums=0)
 def _gradients(model, data, key, users, offset):
     setting = SETTING._replace(model=model, data=data)
-    queries = _queries.query(key, setting, users, jnp.zeros(DIM))
+    queries = calls.query(key, setting, users, jnp.zeros(DIM))
     rows = jnp.arange(len(users))
-    return jax.vmap(lambda j: _queries.gradient(setting, queries, j, offset))(rows)
+    return jax.vmap(lambda j: calls.gradient(setting, queries, j, offset))(rows)
 
 
 def test_two_numbers_in_place_of_a_shift_are_unbiased_far_from_the_center():
@@ -120,8 +119,8 @@ def test_a_call_is_the_printed_recursion():
         key
     )
     users = jax.jit(lambda k: calls._draw_users(k, SETTING, (calls.Level(size, 1.0),)))(users_key)
-    queries = jax.jit(lambda k: _queries.query(k, SETTING, users, center))(shifts_key)
-    gradient = jax.jit(lambda j, v: _queries.gradient(SETTING, queries, j, v))
+    queries = jax.jit(lambda k: calls.query(k, SETTING, users, center))(shifts_key)
+    gradient = jax.jit(lambda j, v: calls.gradient(SETTING, queries, j, v))
 
     def inside(v):
         return v * min(1.0, RADIUS / max(np.linalg.norm(v), 1e-30))
@@ -156,23 +155,23 @@ def test_users_of_a_call_are_different_and_fresh():
 
 def test_levels_share_the_budget_and_the_gap():
     for queries in (4, 64, 1024, 4096):
-        sizes = _levels.levels(queries)
+        sizes = calls.levels(queries)
         assert sum(level.num_queries for level in sizes) < queries
         spent = sum((level.beta_factor * level.num_queries) ** 2 for level in sizes)
         assert spent < queries**2
-        pairs = _levels.level_errors(sizes, 10, 0.3, 2.0, 40.0, 16.0)
+        pairs = calls.level_errors(sizes, 10, 0.3, 2.0, 40.0, 16.0)
         for (error, gap), (next_error, next_gap) in itertools.pairwise(pairs):
             assert next_error == pytest.approx(error / 2)
             assert next_gap == pytest.approx(math.sqrt(error * gap))
         assert pairs[0][1] == pytest.approx(2.0**2 / (2 * 40.0))
     with pytest.raises(ValueError, match="num_queries must be a power of two"):
-        _levels.levels(12)
+        calls.levels(12)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _runs(queries, count, beta, regularization):
     """Points of independent strongly convex calls around the origin."""
-    sizes = _levels.levels(queries)
+    sizes = calls.levels(queries)
 
     def one(key):
         return calls.strongly_convex(key, SETTING, sizes, jnp.zeros(DIM), beta, regularization)

@@ -18,7 +18,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.resque import (
     _calls,
-    _resque_plan,
+    _one_ball,
     resque_erm,
     resque_erm_high_probability,
     resque_prox,
@@ -38,7 +38,7 @@ def _data(seed=0):
 
 def _base(**changes):
     """A plan whose noise was not calibrated, which takes no time."""
-    draft = planned(_resque_plan.draft, ABSOLUTE, **SIZES | {"regularization": 5.0} | changes)
+    draft = planned(_one_ball.draft, ABSOLUTE, **SIZES | {"regularization": 5.0} | changes)
     return dataclasses.replace(draft, beta=0.3)
 
 
@@ -119,7 +119,7 @@ def test_a_prox_without_room_for_levels_is_refused():
 
 def test_the_levels_of_a_prox_are_those_of_their_seed(monkeypatch):
     # Without noise, which takes no time and is no plan.
-    monkeypatch.setattr(resque_prox.shared, "calibrated", lambda drafted, calls_at: drafted)
+    monkeypatch.setattr(resque_prox.accounting, "calibrated", lambda drafted, calls_at: drafted)
     monkeypatch.setattr(_plan_base, "_require_affordable", lambda plan: None)
     settings = SIZES | {"num_users": 4096, "delta": 1e-4, "regularization": 5.0, "num_queries": 4}
     first, same, other = (

@@ -1,6 +1,7 @@
-"""One stage of private AC-SA inside of restarts: steps and batch for its distance and its budget.
+"""What ``erm`` and ``sco`` share: a stage of private AC-SA, the choice among sequences of stages, their run.
 
-What it computes: the plan of an inner solver in the form that ``solvers.combinators.composite`` asks for.
+What it computes: steps and batch of one stage for its distance and its budget, in the form that
+``solvers.combinators.composite`` asks of an inner solver; and of several sequences the one that proves most.
 
 Source: T, Theorem 1.4.9 (empirical risk) and Lemma 1.5.4 (population risk, where an error of G²/(μN) is
 allowed, so fewer steps do), with B = ⌈N/T + N√(ε/T)⌉ for the latter.
@@ -11,22 +12,69 @@ allowed, so fewer steps do), with B = ⌈N/T + N√(ε/T)⌉ for the latter.
   2√2·√c_d·GR/n steps with smoothing, or R√(2L/n) without where that is less. It is cut at 8·d^(1/4)/a and,
   for population risk, 8·√N·d^(1/4), which a restart from nearer makes up for. B keeps the noise near its
   limit for large batches and the sampling error below n.
-
-Formal guarantee: that of ``private_ac_sa``; sizes are public.
-
-Cost: none.
 """
 
+import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
+from dpsco_jax import _checks, _sharding
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.privacy import Budget
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers.combinators import composite
+from dpsco_jax.solvers.combinators.composite import Plan, start_distance
 from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.solution import Solution
 
 _TYPICAL_NOISE = 2.5  # sets step counts only, never the noise
 _FEWEST_STEPS = 20
+
+
+def requested(
+    problem: Any, budget: Any, constants: str, method: str, methods: Sequence[str]
+) -> tuple[Problem, Budget]:
+    """The checked request, with the distance that domain and strong convexity say where none is given.
+
+    Raises:
+        ValueError: an argument is out of range, or R is not finite.
+    """
+    problem, budget = _arguments.require_request(problem, budget)
+    _checks.require_choice("constants", constants, ("tight", "paper"))
+    _checks.require_choice("method", method, ("auto", *methods))
+    return dataclasses.replace(problem, distance=start_distance(problem)), budget
+
+
+def best(under: Callable[[str], Plan], methods: Sequence[str], title: str) -> Plan:
+    """Of the plans by these methods the one that proves the least excess risk."""
+    plans = {name: under(name) for name in methods}
+    name, found = min(plans.items(), key=lambda item: item[1].excess_bound)
+    return dataclasses.replace(found, title=f"{title}, {name}")
+
+
+@_sharding.solver
+def solve(
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``erm.plan`` or ``sco.plan``.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
+        params: the starting point, public; projected onto the domain.
+
+    Raises:
+        ValueError: if the number of users is not the planned one.
+    """
+    return composite.solve(private_ac_sa.solve, key, plan, objective, data, params)
 
 
 def plan(

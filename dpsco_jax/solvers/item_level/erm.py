@@ -25,22 +25,16 @@ Example:
     ((3,), 0, True)
 """
 
-import dataclasses
 import functools
-from typing import Any
 
-import jax
-
-from dpsco_jax import _checks, _sharding
+from dpsco_jax import _checks
 from dpsco_jax.privacy import Budget
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base
-from dpsco_jax.solvers.combinators import composite, regularization, restarts
-from dpsco_jax.solvers.combinators.composite import Plan, start_distance
+from dpsco_jax.solvers import _plan_base
+from dpsco_jax.solvers.combinators import regularization, restarts
+from dpsco_jax.solvers.combinators.composite import Plan
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.item_level._stages import solve
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -73,11 +67,8 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or R is not finite; the message says which.
     """
-    problem, budget = _arguments.require_request(problem, budget)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
-    _checks.require_choice("method", method, ("auto", *METHODS))
     _checks.require_given(_checks.require_count, num_stages=num_stages)
-    problem = dataclasses.replace(problem, distance=start_distance(problem))
+    problem, budget = _stages.requested(problem, budget, constants, method, METHODS)
     stage = functools.partial(
         _stages.plan, constants=constants, population=False, chunk_size=chunk_size
     )
@@ -103,25 +94,4 @@ def plan(
         methods = METHODS[:2] if curved else ("direct",)
     nothing = "where nothing is restarted: method='direct', or 'auto' for what is convex only"
     _checks.require_absent(methods != ("direct",), nothing, num_stages=num_stages)
-    plans = {name: under(name) for name in methods}
-    name, best = min(plans.items(), key=lambda item: item[1].excess_bound)
-    return dataclasses.replace(best, title=f"private empirical risk, {constants}, {name}")
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
-        params: the starting point, public; projected onto the domain.
-
-    Raises:
-        ValueError: if the number of users is not the planned one.
-    """
-    return composite.solve(private_ac_sa.solve, key, plan, objective, data, params)
+    return _stages.best(under, methods, f"private empirical risk, {constants}")

@@ -27,22 +27,16 @@ Example:
     ((3,), 0, True)
 """
 
-import dataclasses
 import functools
-from typing import Any
 
-import jax
-
-from dpsco_jax import _checks, _sharding
+from dpsco_jax import _checks
 from dpsco_jax.privacy import Budget
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base
-from dpsco_jax.solvers.combinators import composite, localization, restarts
-from dpsco_jax.solvers.combinators.composite import Plan, start_distance
-from dpsco_jax.solvers.item_level import _stages, private_ac_sa
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers import _plan_base
+from dpsco_jax.solvers.combinators import localization, restarts
+from dpsco_jax.solvers.combinators.composite import Plan
+from dpsco_jax.solvers.item_level import _stages
+from dpsco_jax.solvers.item_level._stages import solve
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -83,10 +77,8 @@ def plan(
     """
     counts = {"num_stages": num_stages, "num_phases": num_phases, "num_blocks": num_blocks}
     _checks.require_given(_checks.require_count, **counts)
-    problem, budget = _arguments.require_request(problem, budget)
-    paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
-    _checks.require_choice("method", method, ("auto", *METHODS))
-    problem = dataclasses.replace(problem, distance=start_distance(problem))
+    problem, budget = _stages.requested(problem, budget, constants, method, METHODS)
+    paper = constants == "paper"
     stage = functools.partial(
         _stages.plan, constants=constants, population=True, chunk_size=chunk_size
     )
@@ -122,25 +114,4 @@ def plan(
     _checks.require_absent(not paper, own, num_stages=stages, num_blocks=blocks)
     restarted = "restarts" in methods
     _checks.require_absent(restarted, "without restarts around phases", num_blocks=blocks)
-    plans = {name: under(name) for name in methods}
-    name, best = min(plans.items(), key=lambda item: item[1].excess_bound)
-    return dataclasses.replace(best, title=f"private population risk, {constants}, {name}")
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
-        params: the starting point, public; projected onto the domain.
-
-    Raises:
-        ValueError: if the number of users is not the planned one.
-    """
-    return composite.solve(private_ac_sa.solve, key, plan, objective, data, params)
+    return _stages.best(under, methods, f"private population risk, {constants}")

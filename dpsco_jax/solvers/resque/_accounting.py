@@ -1,7 +1,7 @@
-"""What private ReSQue solvers share around their accountant: which losses it covers, the calls, the loss.
+"""What private ReSQue solvers share around their accountant: lists of calls, their loss, and what plans say.
 
-What it computes: the list of localized calls of a run, the largest β within a budget, and the loss of the run
-in float32, rounded up, for programs to carry.
+What it computes: the list of localized calls of a run, the largest β within a budget, the loss of the run in
+float32, rounded up, for programs to carry; and, of every plan that makes calls, loss, certificate and work.
 
 The accountant works on the host, where a program's numbers are not known. A plan therefore holds, static, the
 numbers that its loss is for (``Proven``); the loss is a function of these and of the static sizes, formed
@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -30,17 +30,21 @@ from dpsco_jax._numerics import array_namespace
 from dpsco_jax.privacy import resque
 from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.privacy.resque import ResqueCall
-from dpsco_jax.problems import _proofs
-from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers.resque._levels import Level, levels
+from dpsco_jax.solvers import _costs
+from dpsco_jax.solvers._plan_base import MadeFor
+from dpsco_jax.solvers.resque._calls import levels
+from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers.work import Work
+
+_Plan = TypeVar("_Plan", bound=Any)
 
 Calls = Sequence[tuple[ResqueCall, int]]
 
 # Of δ, for events outside of the Rényi curves; as ``resque.calibrate_beta`` takes it.
-FAILURE_SHARE = 0.25
+_FAILURE_SHARE = 0.25
 _LEAST_LOSS = 1e-30  # float32 programs flush smaller numbers to zero
 
-ROUNDED_RATIO = 1.0 - 1e-6  # the program divides radii in float32
+_ROUNDED_RATIO = 1.0 - 1e-6  # the program divides radii in float32
 _PLANNED_RATIO = 1.0 - 5e-7  # what the rounding of two radii and of their comparison leaves of ρ/r
 _LENGTHS = (1e-12, 1e12)  # float32 squares these
 
@@ -80,40 +84,13 @@ class Numbers(NamedTuple):
     quadratics: Mapping[str, Any]
 
 
-def require_linear(objective: Objective) -> None:
-    """Refuses losses that the privacy proof does not cover.
-
-    Raises:
-        ValueError: unless the loss is a linear model, convex and Lipschitz on the whole space with the
-            constants that ``problems.losses`` gave it: no declaration of the caller's is taken for a proof.
-    """
-    _checks.require_instance("objective", objective, Objective)
-    known = objective.globally_convex_lipschitz
-    if known and objective.vector_model is not None:
-        known = _proofs.require_proven(objective).everywhere
-        if known:
-            return
-    what = (
-        "not known to be convex and Lipschitz on the whole space"
-        if not known
-        else "not a linear model with a vector of parameters"
-    )
-    raise ValueError(
-        "objective must be a linear model whose loss is convex and Lipschitz on the whole space, by"
-        f" construction, got one that is {what}. Gradients are queried at Gaussian shifts, which are"
-        " unbounded, and privacy rests on convexity at every one of them: clipping gradients would break"
-        " it. Use losses.absolute, hinge, quantile, huber or logistic, or a solver that clips."
-    )
-
-
 def strongly_convex_calls(call: ResqueCall) -> list[tuple[ResqueCall, int]]:
     """The localized calls of one strongly convex call of that size and β, each with its own β."""
-
-    def of(level: Level) -> ResqueCall:
+    made = []
+    for level in levels(call.num_queries):
         beta = call.beta * level.beta_factor
-        return dataclasses.replace(call, num_queries=level.num_queries, beta=beta)
-
-    return [(of(level), 1) for level in levels(call.num_queries)]
+        made.append((dataclasses.replace(call, num_queries=level.num_queries, beta=beta), 1))
+    return made
 
 
 def repeated(calls: Calls, count: int) -> list[tuple[ResqueCall, int]]:
@@ -136,33 +113,21 @@ def calibrated_beta(
     return float(np.float32(beta * (1 - 3 * 2.0**-23)))
 
 
-@functools.lru_cache(maxsize=1024)
-def _loss(calls: tuple[tuple[ResqueCall, int], ...], delta: float) -> privacy.PrivacyLoss:
-    found = resque.calls_loss(calls, FAILURE_SHARE * delta)
-    for part in found:
-        np.asarray(part).setflags(write=False)
-    return found
-
-
 def loss(calls: Calls, delta: float) -> privacy.PrivacyLoss:
     """The loss of all calls, float64, read-only; computed once for each list of calls."""
     return _loss(tuple(calls), float(delta))
 
 
-def float32_loss(loss: privacy.PrivacyLoss) -> privacy.PrivacyLoss:
-    """A loss that is not smaller, in float32."""
-
-    def above(value: Any) -> np.ndarray:
-        wide = np.maximum(np.asarray(value, np.float64), _LEAST_LOSS) * (1 + 2.0**-22)
-        return wide.astype(np.float32)
-
-    return privacy.PrivacyLoss(above(loss.rdp), above(loss.delta))
+@functools.lru_cache(maxsize=1024)
+def _loss(calls: tuple[tuple[ResqueCall, int], ...], delta: float) -> privacy.PrivacyLoss:
+    found = resque.calls_loss(calls, _FAILURE_SHARE * delta)
+    for part in found:
+        np.asarray(part).setflags(write=False)
+    return found
 
 
-def proven_loss(
-    calls_at: Callable[[float, float], Calls], proven: Proven | None
-) -> privacy.PrivacyLoss:
-    """The loss, float32, of the calls at the proven numbers; unbounded where there are none.
+def proven_loss(calls_at: Callable[[float, float], Calls], proven: Proven) -> privacy.PrivacyLoss:
+    """A loss in float32 that is not smaller than that of the calls at the proven numbers.
 
     Args:
         calls_at: the calls that could be made as a function of β and ρ/r.
@@ -171,9 +136,13 @@ def proven_loss(
     Raises:
         ValueError: if there is no such call: a size or a number is out of range.
     """
-    if proven is None:
-        return privacy.unbounded()
-    return float32_loss(loss(calls_at(proven.beta, proven.radius_ratio), proven.delta))
+
+    def above(value: Any) -> np.ndarray:
+        wide = np.maximum(np.asarray(value, np.float64), _LEAST_LOSS) * (1 + 2.0**-22)
+        return wide.astype(np.float32)
+
+    found = loss(calls_at(proven.beta, proven.radius_ratio), proven.delta)
+    return privacy.PrivacyLoss(above(found.rdp), above(found.delta))
 
 
 def require_numbers(numbers: Numbers) -> None:
@@ -252,3 +221,96 @@ def certificate(calls: Calls, delta: float, assumes: Sequence[str]) -> privacy.C
 @functools.lru_cache(maxsize=1024)
 def _epsilon(calls: tuple[tuple[ResqueCall, int], ...], delta: float) -> float:
     return resque.calls_epsilon(calls, delta)
+
+
+class OfCalls(MadeFor):
+    """What every plan of private calls says of its privacy, from the list of calls that it could make.
+
+    A plan that inherits has the fields ``num_users``, ``proven``, ``smoothing_radius``, ``beta``, ``epsilon``
+    and ``delta``, says ``ball_radius``, ``lipschitz``, ``quadratics`` and ``user_gradients``, and lists its
+    calls in ``calls_at``.
+    """
+
+    @property
+    def single(self) -> Any:
+        """The plan that holds the numbers."""
+        return self
+
+    @property
+    def radius_ratio(self: Any) -> float:
+        """ρ/r."""
+        return float(self.smoothing_radius) / float(self.ball_radius)
+
+    @property
+    def numbers(self: Any) -> Numbers:
+        """What privacy asks of the leaves."""
+        return Numbers(
+            self.beta, self.ball_radius, self.smoothing_radius, self.lipschitz, self.quadratics
+        )
+
+    def call_of(
+        self: Any, num_queries: int, beta: float, radius_ratio: float, replacement: bool
+    ) -> ResqueCall:
+        """A call of that size, for the accountant."""
+        ratio = radius_ratio * _ROUNDED_RATIO
+        return ResqueCall(num_queries, beta, ratio, self.num_users, replacement)
+
+    @property
+    def calls(self: Any) -> Calls:
+        """The localized calls that could be made, for the accountant."""
+        return self.calls_at(float(self.single.beta), self.single.radius_ratio)
+
+    def loss(self: Any) -> privacy.PrivacyLoss:
+        """The privacy loss that a run is charged, float32, rounded up; infinite beyond what was proven."""
+        return carried(self.calls_at, self.single.proven, self.single.numbers)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What privacy assumes."""
+        slope = float(self.single.lipschitz)
+        return f"every user's loss is convex and {slope:.4g}-Lipschitz on the whole space", SECRET
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of all calls that could be made, with the numbers that the plan holds now.
+
+        Raises:
+            ValueError: if one is out of the range in which there is a proof.
+        """
+        require_numbers(self.single.numbers)
+        return certificate(self.calls, float(self.single.delta), self.single.assumes)
+
+    @property
+    def smoothing_bias(self: Any) -> float:
+        """How much smoothing adds to the risk at most: a linear model is smoothed along its row only."""
+        bias = math.sqrt(2 / math.pi) * float(self.lipschitz)  # E|N(0, 1)| = √(2/π)
+        return bias * float(self.smoothing_radius)
+
+    def work_for(self: Any, item: _costs.Item) -> Work:
+        """What a run costs, at most where fewer calls may be made."""
+        once = _costs.prepared(self.num_users, item)
+        return _costs.reweighted(self.user_gradients, item) + once
+
+
+def proved(
+    plan: _Plan, calls_at: Callable[[float, float], Calls], beta: float, delta: float
+) -> _Plan:
+    """The plan with that β, whose loss for these calls is formed now, not when a program is traced."""
+    proven = Proven(beta, plan.radius_ratio, delta)
+    proven_loss(calls_at, proven)
+    return dataclasses.replace(plan, beta=beta, proven=proven)
+
+
+def calibrated(plan: _Plan, calls_at: Callable[[float, float], Calls]) -> _Plan:
+    """The plan with the largest β at which the calls stay within its budget."""
+    require_numbers(plan.numbers)
+    ratio, delta = plan.radius_ratio, float(plan.delta)
+    beta = calibrated_beta(lambda beta: calls_at(beta, ratio), float(plan.epsilon), delta)
+    return proved(plan, calls_at, beta, delta)
+
+
+def spent(
+    point: Any, loss: privacy.PrivacyLoss, budgeted: int, made: Any, trace: Any = None
+) -> Solution:
+    """The solution of a run that is charged this loss; ``budgeted`` and ``made`` count item gradients."""
+    ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
+    return finished(point, privacy.charge(ledger, loss), budgeted, made, trace)

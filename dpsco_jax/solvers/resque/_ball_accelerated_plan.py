@@ -17,7 +17,9 @@ Cost: seconds; a refusal searches for what would do and takes ten times as long.
 """
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -25,32 +27,259 @@ import numpy as np
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base
+from dpsco_jax.solvers import _arguments, _plan_base, plans
 from dpsco_jax.solvers.ball import ball_acceleration
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque import _call_settings
-from dpsco_jax.solvers.resque._ball_accelerated_budget import Plan, predicted_error
-from dpsco_jax.solvers.resque._call_settings import Calls
+from dpsco_jax.solvers.resque import _calls
+from dpsco_jax.solvers.resque._accounting import OfCalls
+from dpsco_jax.solvers.resque._calls import SAMPLINGS
 
-SHARES = {"without_replacement": 0.2, "with_replacement": 0.05}
-"""Of the users, in one call."""
+SEARCHES = ("doubling", "bisection", "fixed")
+PROXES = ("plain", "mlmc", "mlmc_extended")
 
 GOOD_ERROR, WORST_ERROR = 0.2, 0.5
 """Of a call's answer, relative to the ball: harmless below the first, useless above the second."""
 
+_OBSERVED = 5.0  # C_sc of Algorithm 10; 8192 is proved
 _ITERATIONS = 2.5  # over K; 3.5 certify the target if all answers are exact
 
 
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """How a run makes its private calls. What is left out depends on ``constants`` and the problem.
+
+    Attributes:
+        radius_ratio: ρ/r ≥ 2.001, the radius of smoothing over that of the balls; 10 to 16 is best.
+        sampling: of the users of a call, ``"without_replacement"`` or ``"with_replacement"``; the first for
+            ``constants="tight"`` if left out, the second for ``"paper"``.
+        num_queries: T ≥ 4 of a call, rounded down to a power of two; a fifth of the users (1/20 with
+            replacement) if left out.
+        search: ``"doubling"`` (tight if left out), ``"bisection"`` (paper) or ``"fixed"`` (none: λ = L/r).
+        prox: ``"plain"``: one call (tight if left out). ``"mlmc"``: Algorithm 11, with levels up to n
+            queries. ``"mlmc_extended"``: with levels up to n²/T queries, without which its bias is not what
+            Theorem 2.4.19 asks for (paper).
+        reuse: whether the accepted answer of the search serves as ball and prox point (tight if left out);
+            a heuristic, not a matter of privacy.
+        search_runs: calls that a line search aggregates, best an odd number; 1 (tight) or the theorem's
+            (paper) if left out.
+        num_iterations: outer iterations at most; 2.5 K, K = (R/r)^(2/3), if left out (3.5 K certify the
+            target if all answers are exact).
+        max_searches: line searches in an iteration; 2 if left out.
+        levels_seed: of the public coins of ``prox="mlmc"``.
+        constants: ``"tight"`` or ``"paper"``. The printed constants themselves ask for 10^9 users or more.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> from dpsco_jax.solvers.item_level import ball_accelerated_erm
+        >>> ball_accelerated_erm.Calls(num_queries=64, search="fixed").radius_ratio
+        12.0
+    """
+
+    radius_ratio: float = 12.0
+    sampling: str | None = None
+    num_queries: int | None = None
+    search: str | None = None
+    prox: str | None = None
+    reuse: bool | None = None
+    search_runs: int | None = None
+    num_iterations: int | None = None
+    max_searches: int | None = None
+    levels_seed: int = 0
+    constants: str = "tight"
+
+    def __post_init__(self) -> None:
+        _checks.require_real("radius_ratio", self.radius_ratio, 2.001, closed=True)
+        for name, choices in (("sampling", SAMPLINGS), ("search", SEARCHES), ("prox", PROXES)):
+            if getattr(self, name) is not None:
+                _checks.require_choice(name, getattr(self, name), choices)
+        if self.num_queries is not None:
+            _checks.require_integer("num_queries", self.num_queries, 4)
+        _checks.require_given(_checks.require_flag, reuse=self.reuse)
+        _checks.require_given(
+            _checks.require_count,
+            search_runs=self.search_runs,
+            num_iterations=self.num_iterations,
+            max_searches=self.max_searches,
+        )
+        _checks.require_integer("levels_seed", self.levels_seed, 0)
+        _checks.require_choice("constants", self.constants, ("tight", "paper"))
+
+
+DEFAULT = Calls()
+
+
+@pytree
+class Plan(OfCalls):
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree.
+
+    Attributes:
+        num_users: n.
+        dim: number of parameters.
+        num_queries: T of a strongly convex call, a power of two.
+        sampling: ``"without_replacement"`` or ``"with_replacement"``, of the users of a call.
+        prox: ``"plain"``, ``"mlmc"`` or ``"mlmc_extended"``.
+        search_runs: independent calls that a line search aggregates.
+        max_level: the highest level of the prox oracle; level j makes 2^j T queries with β 2^(-j/2).
+        prox_levels: of every prox estimate of the run, one tuple of ``copies`` levels for each iteration,
+            static; drawn beforehand, of public coins. 0: no correction. Empty where ``max_level`` is 0.
+        proven: the β, ρ/r and δ that the loss is for, static; ``None`` before calibration. A plan whose
+            numbers are changed beyond them is charged an unbounded loss.
+        outer: of ``ball_acceleration.plan``.
+        smoothing_radius: ρ.
+        beta: of a call at level 0.
+        epsilon: ε of the budget.
+        delta: δ of the budget.
+    """
+
+    num_users: int = static()
+    dim: int = static()
+    num_queries: int = static()
+    sampling: str = static(choices=SAMPLINGS)
+    prox: str = static(choices=PROXES)
+    search_runs: int = static()
+    max_level: int = static(least=0)
+    prox_levels: tuple[tuple[int, ...], ...] = static()
+    proven: accounting.Proven | None = static()
+    outer: Any
+    smoothing_radius: Number
+    beta: Number
+    epsilon: Number
+    delta: Number
+
+    @property
+    def lipschitz(self) -> Any:
+        """Lipschitz constant L of every user's loss."""
+        return self.outer.lipschitz
+
+    @property
+    def ball_radius(self) -> Any:
+        """Radius r of the balls."""
+        return self.outer.ball_radius
+
+    @property
+    def quadratics(self) -> Mapping[str, Any]:
+        """By name the weights of all quadratic terms; λ stays between two numbers of the outer plan."""
+        outer = self.outer
+        return {"outer.regularization": outer.regularization, "outer.largest": outer.largest}
+
+    @property
+    def copies(self) -> int:
+        """Multilevel estimates that a prox oracle averages; 0 where answers are reused."""
+        if self.outer.reuse:
+            return 0
+        return max(map(len, self.prox_levels), default=0) if self.max_level else 1
+
+    @property
+    def kinds(self) -> tuple[tuple[int, float, bool], ...]:
+        """(queries, β over that of level 0, with replacement) of a strongly convex call at each level."""
+        queries = _checks.require_integer("num_queries", self.num_queries, 4)
+        return tuple(
+            (
+                queries << j,
+                2.0 ** (-j / 2),
+                self.sampling == "with_replacement" or queries << j > self.num_users,
+            )
+            for j in range(self.max_level + 1)
+        )
+
+    @property
+    def level_counts(self) -> tuple[int, ...]:
+        """Calls of each level for all prox estimates: one of level 0, and J and J - 1 where J > 0.
+
+        Raises:
+            ValueError: if there is not one row of levels up to ``max_level`` for each iteration.
+        """
+        iterations, counts = self.outer.num_iterations, [0] * (self.max_level + 1)
+        if self.outer.reuse:
+            return tuple(counts)
+        if self.max_level == 0:
+            return (iterations,)
+        shape = {len(row) for row in self.prox_levels}
+        if len(self.prox_levels) != iterations or len(shape) != 1 or 0 in shape:
+            raise ValueError(
+                "prox_levels must have a row, all of one length, for each of outer.num_iterations ="
+                f" {iterations} iterations, got {len(self.prox_levels)} rows of lengths {sorted(shape)}"
+            )
+        for level in itertools.chain(*self.prox_levels):
+            _checks.require_integer("prox_levels", level, 0, self.max_level)
+            for made in {0: (0,)}.get(level, (0, level, level - 1)):
+                counts[made] += 1
+        return tuple(counts)
+
+    @property
+    def budgeted(self) -> tuple[int, ...]:
+        """How many strongly convex calls of each kind could be made.
+
+        Raises:
+            ValueError: if a size is out of range, or the sizes do not belong together.
+        """
+        outer = self.outer
+        search = _checks.require_choice("outer.search", outer.search, SEARCHES)
+        iterations = _checks.require_integer("outer.num_iterations", outer.num_iterations, 1)
+        runs = _checks.require_integer("search_runs", self.search_runs, 1)
+        counts = list(self.level_counts)
+        if search != "fixed":
+            most = _checks.require_integer("outer.max_searches", outer.max_searches, 1)
+            counts[0] += iterations * most * runs
+        if search == "fixed" or not outer.reuse:
+            counts[0] += iterations
+        return tuple(counts)
+
+    def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
+        """The localized calls that could be made with another β of level 0 and ρ/r."""
+        made: list[Any] = []
+        for (queries, factor, replacement), count in zip(self.kinds, self.budgeted, strict=True):
+            if count:
+                call = self.call_of(queries, beta * factor, radius_ratio, replacement)
+                made += accounting.repeated(accounting.strongly_convex_calls(call), count)
+        return made
+
+    @property
+    def user_gradients(self) -> int:
+        """Bound on the user gradients of a run."""
+        sizes = (queries for queries, _, _ in self.kinds)
+        return sum(count * size for count, size in zip(self.budgeted, sizes, strict=True))
+
+    @property
+    def predicted_error(self) -> float:
+        """Root mean square distance of a call's answer from its target over r, as observed, at λ_min.
+
+        It is (L/λ)·√(2 C_sc (dim/(βT)² + 1/T))/r with C_sc = 5, as observed, at the least λ of the run.
+        """
+        beta, outer = float(self.beta), self.outer
+        noise = self.dim / (beta * self.num_queries) ** 2 + 1.0 / self.num_queries
+        scale = float(outer.lipschitz) / float(outer.regularization)
+        return scale * math.sqrt(2.0 * _OBSERVED * noise) / float(outer.ball_radius)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What privacy and accuracy assume."""
+        near = f"a minimizer lies within {float(self.outer.distance):.4g} of the start"
+        return (*super().assumes, near)
+
+    def __str__(self) -> str:
+        remarks = [
+            ("smoothing_adds_at_most", f"{self.smoothing_bias:.5g}"),
+            ("private_calls_budgeted", sum(self.budgeted)),
+            ("passes at most", f"{self.user_gradients / self.num_users:.4g}"),
+        ]
+        return plans.describe("private ERM by ball acceleration", self, remarks)
+
+
+@_plan_base.remembers
 def plan(
     problem: Problem,
     budget: Budget,
     *,
     condition: float = 5.0,
     smoothing_radius: float | None = None,
-    calls: Calls = _call_settings.DEFAULT,
+    calls: Calls = DEFAULT,
     largest_error: float = WORST_ERROR,
 ) -> Plan:
     """Checks all arguments, lists the calls, calibrates their noise. All arguments are public.
@@ -69,50 +298,36 @@ def plan(
         ValueError: an argument is out of range, or the loss has no proof.
         Infeasible: the plan would return noise; ``needed`` has values that would do.
     """
-    return planned(
+    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
+    drafted = draft(
         problem,
         budget,
         condition=condition,
         smoothing_radius=smoothing_radius,
         calls=calls,
-        largest_error=largest_error,
     )
+    return calibrated(drafted, largest_error)
 
 
-@_plan_base.remembers
-def planned(
-    problem: Problem,
-    budget: Budget,
-    *,
-    condition: float,
-    smoothing_radius: float | None,
-    calls: Calls,
-    largest_error: float,
-    near: float | None = None,
-) -> Plan:
-    """``plan``, with the search for β starting from one of a similar plan, if there is one.
+def calibrated(drafted: Plan, largest_error: float, near: float | None = None) -> Plan:
+    """The plan with the largest β that its budget allows; ``near`` is one of a similar plan, if there is one.
 
     Raises:
-        ValueError: as ``plan``.
-        Infeasible: as ``plan``.
+        ValueError: a number is out of the range in which there is a proof.
+        Infeasible: the predicted error is above the largest.
     """
-    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
-    made = draft(
-        problem,
-        budget,
-        condition=condition,
-        smoothing_radius=smoothing_radius,
-        calls=calls,
-    )
-    accounting.require_numbers(made.numbers)
-    epsilon, delta = float(made.epsilon), float(made.delta)
-    beta = accounting.calibrated_beta(made.calls_at, epsilon, delta, near)
-    made = dataclasses.replace(made, beta=beta)
+    accounting.require_numbers(drafted.numbers)
+    beta = largest_beta(drafted, near)
+    made = dataclasses.replace(drafted, beta=beta)
     if made.predicted_error > largest_error:
         raise _refusal(made, largest_error)
-    made = dataclasses.replace(made, proven=accounting.Proven(beta, made.ratio, delta))
-    accounting.proven_loss(made.calls_at, made.proven)  # now, not when a program is traced
-    return made
+    return accounting.proved(made, made.calls_at, beta, float(made.delta))
+
+
+def largest_beta(plan: Plan, near: float | None = None) -> float:
+    """The largest β at which the calls of the plan stay within its budget, searched for from ``near``."""
+    ratio, epsilon, delta = plan.radius_ratio, float(plan.epsilon), float(plan.delta)
+    return accounting.calibrated_beta(lambda beta: plan.calls_at(beta, ratio), epsilon, delta, near)
 
 
 def draft(
@@ -121,7 +336,7 @@ def draft(
     *,
     condition: float = 5.0,
     smoothing_radius: float | None = None,
-    calls: Calls = _call_settings.DEFAULT,
+    calls: Calls = DEFAULT,
 ) -> Plan:
     """Checks all arguments, those of ``plan``, and sets the sizes; β = 1 and no loss yet.
 
@@ -130,7 +345,7 @@ def draft(
     """
     problem, budget = _arguments.require_request(problem, budget)
     num_users, distance = problem.num_users, problem.require_distance()
-    accounting.require_linear(problem.objective)
+    _calls.require_linear(problem.objective)
     _checks.require_instance("calls", calls, Calls)
     paper = calls.constants == "paper"
     sampling = calls.sampling or ("with_replacement" if paper else "without_replacement")
@@ -142,11 +357,7 @@ def draft(
     if smoothing_radius is None:
         smoothing_radius = excess / (lipschitz * (math.sqrt(problem.dim) if paper else 1.0))
     smoothing = _checks.require_real("smoothing_radius", smoothing_radius, 0)
-    num_queries = calls.num_queries
-    if num_queries is None:
-        num_queries = max(4, int(SHARES[sampling] * num_users))
-    most = num_users if sampling == "without_replacement" else None
-    queries = 1 << (_checks.require_integer("num_queries", num_queries, 4, most).bit_length() - 1)
+    queries = _calls.power_of_two(num_users, calls.num_queries, sampling, least=4, most=num_users)
     num_iterations, max_searches = calls.num_iterations, calls.max_searches
     if not paper and search != "fixed":
         balls = (distance * calls.radius_ratio / smoothing) ** (2 / 3)
@@ -204,8 +415,7 @@ def _refusal(plan: Plan, largest: float) -> Infeasible:
 
     def enough(**changes: Any) -> bool:
         changed = dataclasses.replace(plan, **changes)
-        beta = accounting.calibrated_beta(changed.calls_at, float(changed.epsilon), plan.delta)
-        return predicted_error(changed, beta) <= largest
+        return dataclasses.replace(changed, beta=largest_beta(changed)).predicted_error <= largest
 
     # The error falls at most like 1/n or 1/ε; a few doublings beyond what that asks for.
     least = max(1, math.floor(math.log2(plan.predicted_error / largest)))

@@ -27,8 +27,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _together
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls, _calls_in_turn, ball_accelerated_erm
-from dpsco_jax.solvers.resque import _resque_plan as shared
-from dpsco_jax.solvers.resque._ball_accelerated_budget import Plan
+from dpsco_jax.solvers.resque._ball_accelerated_plan import Plan
 from dpsco_jax.solvers.solution import Solution
 
 
@@ -101,7 +100,7 @@ def _stacked(blocks: Sequence[Block]) -> _Turn:
         return _together.column([getattr(plan, name) for plan in plans])
 
     calls = [(plan.num_users, plan.num_queries) for plan in plans]
-    made = [shared.strongly_convex_gradients(queries) for _, queries in calls]
+    made = [_calls.num_drawn(queries) for _, queries in calls]
     (_, _, replacement), *_ = first.kinds
     return _Turn(
         search_runs=first.search_runs,
@@ -119,7 +118,7 @@ def _stacked(blocks: Sequence[Block]) -> _Turn:
 def _prepared(block: Block, objective: Objective, data: UserData, params: Any) -> _calls.Setting:
     """The setting of the first block, with the data of all; its numbers are of no account."""
     del params
-    return shared.make_setting(objective, data, block.plan)
+    return _calls.make_setting(objective, data, block.plan)
 
 
 def _solve(
@@ -158,7 +157,7 @@ def _solve(
 def _gradients(block: Block, data: UserData) -> int:
     """Item gradients of all calls that could be made."""
     plan = block.plan
-    sizes = [shared.strongly_convex_gradients(queries) for queries, _, _ in plan.kinds]
+    sizes = [_calls.num_drawn(queries) for queries, _, _ in plan.kinds]
     each = sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
     return each * jax.tree.leaves(data.items)[0].shape[1]
 

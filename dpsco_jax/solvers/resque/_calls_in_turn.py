@@ -30,8 +30,8 @@ from dpsco_jax._checks import require
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import _draws
 from dpsco_jax.oracles import sampling
-from dpsco_jax.solvers.resque import _calls, _queries
-from dpsco_jax.solvers.resque._levels import Level, levels, reaches
+from dpsco_jax.solvers.resque import _calls
+from dpsco_jax.solvers.resque._calls import Level, levels, reaches
 
 
 @pytree
@@ -170,7 +170,7 @@ def strongly_convex(
     users_key, shifts_key, noise_key = jax.random.split(key, 3)
     drawn = users.first + _draw_users(users_key, sizes, setting.replacement)
     normal = functools.partial(_normal, sizes.num_drawn)
-    queries = _queries.query(shifts_key, setting, drawn, center, normal)
+    queries = _calls.query(shifts_key, setting, drawn, center, normal)
     table = tuple(map(Level, jnp.asarray(sizes.num_queries), jnp.asarray(sizes.beta_factor)))
     constant = _calls.BEST_CONSTANT
     far = reaches(table, dim, beta, setting.lipschitz, regularization, setting.radius, constant)

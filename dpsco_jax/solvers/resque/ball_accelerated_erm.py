@@ -50,11 +50,9 @@ from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.ball import _search, _step, ball_oracles
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque import _calls as subsolvers
-from dpsco_jax.solvers.resque import _resque_plan as shared
-from dpsco_jax.solvers.resque._ball_accelerated_plan import Plan, plan
-from dpsco_jax.solvers.resque._call_settings import Calls
-from dpsco_jax.solvers.resque._levels import levels
+from dpsco_jax.solvers.resque import _calls
+from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls, Plan, plan
+from dpsco_jax.solvers.resque._calls import levels
 from dpsco_jax.solvers.solution import Solution, finished
 
 __all__ = ["Calls", "Plan", "plan", "solve"]
@@ -97,7 +95,7 @@ def solve(
     start = objective.domain.project(jnp.asarray(params, float))
     if start.shape != (plan.dim,):
         raise ValueError(f"params must have shape ({plan.dim},), got {start.shape}")
-    setting = shared.make_setting(objective, data, plan)
+    setting = _calls.make_setting(objective, data, plan)
     extra = regularization + objective.ridge
     # The quadratics around the origin (ridge) and around the anchor, as one: its weight times its center.
     anchor = start if anchor is None else anchor
@@ -106,7 +104,7 @@ def solve(
 
     def call(kind: int, key: Any, center: Any, weight: Any, toward: Any) -> Any:
         queries, factor, replacement = plan.kinds[kind]
-        return subsolvers.strongly_convex(
+        return _calls.strongly_convex(
             key,
             setting._replace(replacement=replacement),
             levels(queries),
@@ -119,7 +117,7 @@ def solve(
     drawn = jnp.asarray(plan.prox_levels, jnp.int32)
     rounds = Rounds(plan.outer, len(plan.kinds), plan.search_runs, plan.copies, drawn)
     state = accelerated(key, rounds, call, extra, moment, start, objective.domain.project)
-    sizes = [shared.strongly_convex_gradients(queries) for queries, _, _ in plan.kinds]
+    sizes = [_calls.num_drawn(queries) for queries, _, _ in plan.kinds]
     items = setting.data.labels.shape[1]
     budgeted = items * sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
     each = [_counts.times(state.calls[kind], size) for kind, size in enumerate(sizes)]

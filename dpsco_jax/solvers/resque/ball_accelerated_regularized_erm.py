@@ -56,8 +56,8 @@ from dpsco_jax.solvers import _arguments, _costs, _plan_base, _sequence, plans
 from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.resque import _call_settings, ball_accelerated_erm
-from dpsco_jax.solvers.resque._call_settings import Calls
+from dpsco_jax.solvers.resque import _calls, ball_accelerated_erm
+from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.work import Work
 
@@ -136,7 +136,7 @@ def plan(
     condition: float = 5.0,
     smoothing_radius: float | None = None,
     num_rounds: int | None = None,
-    calls: Calls = _call_settings.DEFAULT,
+    calls: Calls = planner.DEFAULT,
     largest_error: float = planner.WORST_ERROR,
 ) -> Plan:
     """Checks all arguments, plans the rounds and calibrates their noise together. All arguments are public.
@@ -162,7 +162,7 @@ def plan(
     _checks.require_instance("calls", calls, Calls)
     objective, num_users = problem.objective, problem.num_users
     _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
-    accounting.require_linear(objective)
+    _calls.require_linear(objective)
     regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     weight = regularization + float(objective.ridge)
     if weight <= 0:
@@ -201,8 +201,10 @@ def plan(
     epsilon, delta = budget.epsilon, budget.delta
 
     def calls_at(beta: float) -> accounting.Calls:
-        pairs = zip(drafts, factors, strict=True)
-        return [call for made, factor in pairs for call in made.calls_at(beta * factor)]
+        listed: list[Any] = []
+        for made, factor in zip(drafts, factors, strict=True):
+            listed += made.calls_at(beta * factor, made.radius_ratio)
+        return listed
 
     base = accounting.calibrated_beta(calls_at, epsilon, delta)
     excesses = [min(lipschitz**2 / (2 * weight), lipschitz * farthest)]
@@ -222,9 +224,7 @@ def plan(
                 {"largest_error": made.predicted_error},
             )
         share = sum(made.budgeted) / total
-        proven = accounting.Proven(beta, made.ratio, delta * share)
-        accounting.proven_loss(made.calls_at, proven)  # now, not when a program is traced
-        rounds.append(dataclasses.replace(made, proven=proven))
+        rounds.append(accounting.proved(made, made.calls_at, beta, delta * share))
         noise = made.predicted_error * float(made.ball_radius)
         excesses.append(float(made.outer.excess) / _REACHED + lipschitz * noise)
     return Plan(

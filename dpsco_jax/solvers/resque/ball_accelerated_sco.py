@@ -53,12 +53,11 @@ from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import (
     _ball_accelerated_turns,
-    _call_settings,
+    _calls,
     ball_accelerated_erm,
 )
-from dpsco_jax.solvers.resque._ball_accelerated_plan import WORST_ERROR
+from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls
 from dpsco_jax.solvers.resque._ball_accelerated_turns import Block
-from dpsco_jax.solvers.resque._call_settings import Calls
 from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Calls", "Plan", "plan", "solve"]
@@ -111,8 +110,8 @@ def plan(
     num_blocks: int | None = None,
     condition: float = 5.0,
     smoothing_radius: float | None = None,
-    calls: Calls = _call_settings.DEFAULT,
-    largest_error: float = WORST_ERROR,
+    calls: Calls = planner.DEFAULT,
+    largest_error: float = planner.WORST_ERROR,
 ) -> Plan:
     """Checks all arguments and plans the blocks. All of them are public.
 
@@ -134,7 +133,7 @@ def plan(
             was asked for (for the first, if none was).
     """
     problem, budget = _arguments.require_request(problem, budget)
-    accounting.require_linear(problem.objective)
+    _calls.require_linear(problem.objective)
     num_users, distance = problem.num_users, problem.require_distance()
     most = math.floor(math.log2(num_users))
     if num_blocks is not None:
@@ -155,15 +154,17 @@ def plan(
             radius *= reach / distance
         required = num_blocks is not None or i == 1
         try:
-            block = planner.planned(
+            block = planner.draft(
                 dataclasses.replace(problem, num_users=num_users >> i, distance=reach),
                 budget,
                 condition=condition,
                 smoothing_radius=radius,
                 calls=calls,
-                # A refusal of a block that may be left out need not say what would do.
-                largest_error=largest_error if required else math.inf,
-                near=_next_beta([float(each.beta) for each in blocks]),
+            )
+            # A refusal of a block that may be left out need not say what would do.
+            worst = largest_error if required else math.inf
+            block = planner.calibrated(
+                block, worst, near=_next_beta([float(each.beta) for each in blocks])
             )
         except Infeasible as refusal:
             if required:

@@ -6,7 +6,7 @@ one parallel round and reweighted along the run. It is the subsolver of ``ball_a
 is for problems whose solution is known to be near: the smoothing bias is not small against L·r.
 
 Source: thesis, Algorithm 8 (λ = 0) and 9, ``method="localized"``, and 10, ``method="strongly_convex"``, Lemma
-2.4.6 and Corollaries 2.4.11 and 2.4.14; corrected as ``_calls`` says.
+2.4.6 and Corollaries 2.4.11 and 2.4.14; corrected as ``resque._calls`` says.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the coupling argument of
 ``privacy.resque``: two runs on neighbouring data, with the same shifts, drift apart slowly. It needs losses
@@ -35,22 +35,12 @@ Example:
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Float
-
-from dpsco_jax import _sharding, privacy
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax import privacy
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base
+from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque import _calls as subsolvers
-from dpsco_jax.solvers.resque import _resque_plan as shared
-from dpsco_jax.solvers.resque._levels import levels
-from dpsco_jax.solvers.resque._resque_plan import Plan
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.resque import _calls
+from dpsco_jax.solvers.resque._one_ball import Plan, draft, solve
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -88,7 +78,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
     """
-    drafted = shared.draft(
+    made = draft(
         problem,
         budget,
         ball_radius=ball_radius,
@@ -99,54 +89,10 @@ def plan(
         sampling=sampling,
         constants=constants,
     )
-    made = shared.calibrated(drafted, drafted.calls_at)
-    if made.constant == subsolvers.PROVED_CONSTANT and problem.objective.ridge == 0:
+    made = accounting.calibrated(made, made.calls_at)
+    if made.constant == _calls.PROVED_CONSTANT and problem.objective.ridge == 0:
         made = dataclasses.replace(made, excess_bound=_excess(made))
     return made
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Float[jax.Array | np.ndarray, "dim"],
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users, one or several items each.
-        params: x_0, ``[dim]``: the start, the center of the ball and of the regularization; projected onto
-            the domain.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
-            changed to one for which there is no proof.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    loss = accounting.carried(plan.calls_at, plan.proven, plan.numbers)
-    center, weight, anchor = shared.combined_quadratics(plan, objective, params)
-    setting = shared.make_setting(objective, data, plan)
-    if plan.method == "localized":
-        reach = jnp.where(
-            weight > 0,
-            jnp.minimum(2 * plan.ball_radius, plan.lipschitz / jnp.where(weight > 0, weight, 1.0)),
-            plan.ball_radius,
-        )
-        start = center if anchor is None else anchor
-        point = subsolvers.localized(
-            key, setting, plan.num_queries, center, start, plan.beta, reach, weight, anchor
-        )
-    else:
-        sizes = levels(plan.num_queries)
-        point = subsolvers.strongly_convex(
-            key, setting, sizes, center, plan.beta, weight, plan.constant, anchor
-        )
-    return shared.spent_on(point, loss, plan.user_gradients, data)
 
 
 def _excess(plan: Plan) -> float:

@@ -33,27 +33,21 @@ import dataclasses
 from typing import Any
 
 import jax
-import numpy as np
-from jaxtyping import Float, Key
 
-from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.mechanisms import robust_point
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, plans
-from dpsco_jax.solvers._plan_base import MadeFor
+from dpsco_jax.solvers import _plan_base, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque import _calls as subsolvers
-from dpsco_jax.solvers.resque import _resque_plan as shared
-from dpsco_jax.solvers.resque._levels import levels
-from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.work import Work
+from dpsco_jax.solvers.resque import _calls
+from dpsco_jax.solvers.resque._one_ball import Call, OfBase, draft, solve
+
+__all__ = ["Plan", "plan", "solve"]
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(OfBase):
     """What ``solve`` will do.
 
     Attributes:
@@ -64,49 +58,21 @@ class Plan(MadeFor):
     num_runs: int = static()
     base: Any
 
-    @property
-    def num_users(self) -> int:
-        """N."""
-        return self.base.num_users
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return self.base.dim
-
-    @property
-    def calls(self) -> accounting.Calls:
-        """The localized calls of the run, for the accountant."""
-        return self.calls_at(float(self.base.beta), self.base.radius_ratio)
-
     def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
-        """The same for another β and ρ/r."""
+        """The localized calls of all runs with another β and ρ/r."""
         runs = _checks.require_integer("num_runs", self.num_runs, 1)
         call = self.base.call_at(beta, radius_ratio)
         return accounting.repeated(accounting.strongly_convex_calls(call), runs)
 
-    def loss(self) -> privacy.PrivacyLoss:
-        """The privacy loss that a run is charged, float32, rounded up; infinite beyond what was proven."""
-        return accounting.carried(self.calls_at, self.base.proven, self.base.numbers)
-
     @property
     def user_gradients(self) -> int:
         """Users drawn in the whole run."""
-        return self.num_runs * shared.strongly_convex_gradients(self.base.num_queries)
+        return self.num_runs * _calls.num_drawn(self.base.num_queries)
 
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run, of the numbers that the plan holds now.
-
-        Raises:
-            ValueError: if one is out of the range in which there is a proof.
-        """
-        accounting.require_numbers(self.base.numbers)
-        return accounting.certificate(self.calls, float(self.base.delta), self.base.assumes)
-
-    def work_for(self, item: _costs.Item) -> Work:
-        """What the whole run costs."""
-        once = _costs.prepared(self.num_users, item)
-        return _costs.reweighted(self.user_gradients, item) + once
+    def point(self, key: jax.Array, call: Call) -> jax.Array:
+        """The result that most of the runs agree on."""
+        keys = jax.random.split(key, self.num_runs)
+        return robust_point.aggregate_points(jax.lax.map(lambda one: call(one, self.base), keys))
 
     def __str__(self) -> str:
         return plans.describe("private ERM over a ball, with high probability", self)
@@ -150,7 +116,7 @@ def plan(
     failure = _checks.require_real("failure", failure, 0, 1)
     runs = robust_point.runs_for(failure) if num_runs is None else num_runs
     runs = _checks.require_integer("num_runs", runs, 1)
-    base = shared.draft(
+    base = draft(
         problem,
         budget,
         ball_radius=ball_radius,
@@ -162,40 +128,4 @@ def plan(
         constants=constants,
     )
     made = Plan(runs, base)
-    return dataclasses.replace(made, base=shared.calibrated(base, made.calls_at))
-
-
-@_sharding.solver
-def solve(
-    key: Key[jax.Array, ""],
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Float[jax.Array | np.ndarray, "dim"],
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with the planned number of users.
-        params: x_0, ``[dim]``; projected onto the domain.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
-            changed to one for which there is no proof.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    base = plan.base
-    loss = accounting.carried(plan.calls_at, base.proven, base.numbers)
-    center, weight, anchor = shared.combined_quadratics(base, objective, params)
-    setting, sizes = shared.make_setting(objective, data, base), levels(base.num_queries)
-
-    def one(run_key: jax.Array) -> jax.Array:
-        return subsolvers.strongly_convex(
-            run_key, setting, sizes, center, base.beta, weight, base.constant, anchor
-        )
-
-    points = jax.lax.map(one, jax.random.split(key, plan.num_runs))
-    return shared.spent_on(robust_point.aggregate_points(points), loss, plan.user_gradients, data)
+    return dataclasses.replace(made, base=accounting.calibrated(base, made.calls_at))

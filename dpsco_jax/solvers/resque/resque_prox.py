@@ -35,33 +35,29 @@ Example:
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Key
 
-from dpsco_jax import _checks, _keys, _sharding, privacy
+from dpsco_jax import _checks, _keys, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, plans
-from dpsco_jax.solvers._plan_base import MadeFor
+from dpsco_jax.solvers import _plan_base, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque import _calls as subsolvers
-from dpsco_jax.solvers.resque import _resque_plan as shared
-from dpsco_jax.solvers.resque._levels import levels
-from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.work import Work
+from dpsco_jax.solvers.resque import _calls, _one_ball
+from dpsco_jax.solvers.resque._one_ball import Call, OfBase, draft, solve
+
+__all__ = ["PROXES", "Plan", "plan", "solve"]
 
 PROXES = ("mlmc", "mlmc_extended", "plain")
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(OfBase):
     """What ``solve`` will do.
 
     Attributes:
@@ -77,16 +73,6 @@ class Plan(MadeFor):
     base: Any
 
     @property
-    def num_users(self) -> int:
-        """N."""
-        return self.base.num_users
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return self.base.dim
-
-    @property
     def made(self) -> list[int]:
         """The levels of all strongly convex calls of the run.
 
@@ -98,43 +84,31 @@ class Plan(MadeFor):
             _checks.require_integer("drawn", j, 0, most)
         return [level for j in self.drawn for level in ([0, j, j - 1] if j else [0])]
 
-    @property
-    def calls(self) -> accounting.Calls:
-        """The localized calls of the run, for the accountant."""
-        return self.calls_at(float(self.base.beta), self.base.radius_ratio)
-
     def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
-        """The same for another β of level 0 and ρ/r."""
-        return [
-            one
-            for j in self.made
-            for one in accounting.strongly_convex_calls(
-                _level(self.base, j).call_at(beta * _beta_factor(j), radius_ratio)
-            )
-        ]
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """The privacy loss that a run is charged, float32, rounded up; infinite beyond what was proven."""
-        return accounting.carried(self.calls_at, self.base.proven, self.base.numbers)
+        """The localized calls of the run with another β of level 0 and ρ/r."""
+        calls: list[Any] = []
+        for j in self.made:
+            call = _level(self.base, j).call_at(beta * _beta_factor(j), radius_ratio)
+            calls += accounting.strongly_convex_calls(call)
+        return calls
 
     @property
     def user_gradients(self) -> int:
         """Users drawn in the whole run."""
-        return sum(shared.strongly_convex_gradients(self.base.num_queries << j) for j in self.made)
+        return sum(_calls.num_drawn(self.base.num_queries << j) for j in self.made)
 
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of the run, of the numbers that the plan holds now.
+    def point(self, key: jax.Array, call: Call) -> jax.Array:
+        """The mean of the multilevel estimates, perhaps outside of the ball: projections would bias them."""
 
-        Raises:
-            ValueError: if one is out of the range in which there is a proof.
-        """
-        accounting.require_numbers(self.base.numbers)
-        return accounting.certificate(self.calls, float(self.base.delta), self.base.assumes)
+        def at(j: int) -> Callable[[jax.Array], tuple[jax.Array, tuple[()]]]:
+            return lambda key: (call(key, _level(self.base, j)), ())
 
-    def work_for(self, item: _costs.Item) -> Work:
-        """What the whole run costs."""
-        once = _costs.prepared(self.num_users, item)
-        return _costs.reweighted(self.user_gradients, item) + once
+        solvers = [at(j) for j in range(self.max_level + 1)]
+        copies = [
+            multilevel.estimate(_keys.of_part(key, i), solvers, j)[0]
+            for i, j in enumerate(self.drawn)
+        ]
+        return jnp.mean(jnp.stack(copies), axis=0)
 
     def __str__(self) -> str:
         return plans.describe("private proximal point", self)
@@ -177,7 +151,7 @@ def plan(
     """
     _checks.require_choice("prox", prox, PROXES)
     levels_seed = _checks.require_integer("levels_seed", levels_seed, 0)
-    base = shared.draft(
+    base = draft(
         problem,
         budget,
         ball_radius=ball_radius,
@@ -190,7 +164,7 @@ def plan(
     )
     users, max_level = base.num_users, 0
     if prox != "plain":
-        most = shared.power_of_two(users, None, base.sampling, least=4)
+        most = _calls.power_of_two(users, None, base.sampling, least=4, most=users + 1)
         if num_queries is None:
             base = dataclasses.replace(base, num_queries=max(4, most // 8))
         max_level = most.bit_length() - base.num_queries.bit_length()
@@ -203,62 +177,7 @@ def plan(
     coins = jax.random.key(levels_seed)
     drawn = np.asarray(multilevel.draw_levels(coins, max_level, (max(max_level, 1),))).tolist()
     made = Plan(prox, max_level, tuple(drawn) if max_level else (0,), base)
-    return dataclasses.replace(made, base=shared.calibrated(base, made.calls_at))
-
-
-@_sharding.solver
-def solve(
-    key: Key[jax.Array, ""],
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Float[jax.Array | np.ndarray, "dim"],
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with the planned number of users.
-        params: x_0, ``[dim]``; projected onto the domain.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one, or a size of the plan was
-            changed to one for which there is no proof.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    base = plan.base
-    loss = accounting.carried(plan.calls_at, base.proven, base.numbers)
-    center, weight, anchor = shared.combined_quadratics(base, objective, params)
-    setting = shared.make_setting(objective, data, base)
-
-    def at(j: int) -> Any:
-        level = _level(base, j)
-        replacement = level.sampling == "with_replacement"
-
-        def run(key: jax.Array) -> tuple[jax.Array, tuple[()]]:
-            point = subsolvers.strongly_convex(
-                key,
-                setting._replace(replacement=replacement),
-                levels(level.num_queries),
-                center,
-                level.beta,
-                weight,
-                base.constant,
-                anchor,
-            )
-            return point, ()
-
-        return run
-
-    solvers = [at(j) for j in range(plan.max_level + 1)]
-    copies = [
-        multilevel.estimate(_keys.of_part(key, i), solvers, j)[0] for i, j in enumerate(plan.drawn)
-    ]
-    # Projecting copies would bias them again.
-    point = jnp.mean(jnp.stack(copies), axis=0)
-    return shared.spent_on(point, loss, plan.user_gradients, data)
+    return dataclasses.replace(made, base=accounting.calibrated(base, made.calls_at))
 
 
 def _beta_factor(j: int) -> float:
@@ -266,7 +185,7 @@ def _beta_factor(j: int) -> float:
     return 2.0 ** (-j / 2)
 
 
-def _level(base: shared.Plan, j: int) -> shared.Plan:
+def _level(base: _one_ball.Plan, j: int) -> _one_ball.Plan:
     """The plan of level j."""
     queries = _checks.require_integer("num_queries", base.num_queries, 4) << j
     sampling = base.sampling if queries - 1 <= base.num_users else "with_replacement"

@@ -5,9 +5,9 @@ What it computes: x_i, near the minimizer of the mean loss of block S_i plus (μ
 (L/R)·√(1/n + dim·log(1/δ)/(εn)²), and looks for its minimizer within R_i = min(R, L/μ_i) of x_{i-1}.
 
 Source: thesis, Proposition 2.4.21 (a statement only, after Feldman, Koren and Talwar 2020 and Kulkarni, Lee
-and Liu 2021), with Corollary 2.4.20 for a block. Budgets of (ε, δ)/2^i, as printed, are not needed. Of Theorem
-2.4.22, which combines the two, neither the risk nor the number of queries is claimed: accuracies of blocks
-are predicted, not proven.
+and Liu 2021), with Corollary 2.4.20 for a block. Budgets of (ε, δ)/2^i, as printed, are not needed. Of
+Theorem 2.4.22, which combines the two, neither the risk nor the number of queries is claimed: accuracies
+of blocks are predicted, not proven.
 
 Formal guarantee: (ε, δ)-DP under REPLACE_ONE of a user: users are assigned to blocks by position, so
 neighbours differ in one block, whose run is (ε, δ)-DP from any starting point; later ones post-process. For

@@ -20,7 +20,6 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import (
     _coordinates,
     _first_intercept,
-    _whitening,
     whitened_sgd,
 )
 from dpsco_jax.solvers.user_level._typical_link import Bends
@@ -88,7 +87,7 @@ def _matrix(weaker):
     pair = [_data([1.4, sign * 1.4], [1.0, 1.0]) for sign in (1.0, -1.0)]
 
     def mechanism(key, data):
-        return _whitening._matrix(key, plan, _prepared(data), jnp.eye(2), 2.0)[0]
+        return _coordinates._matrix(key, plan, _prepared(data), jnp.eye(2), 2.0)[0]
 
     return mechanism, lambda matrix: -matrix[0, 1], pair
 
@@ -99,7 +98,7 @@ def _check(weaker):
     pair = [_data(BOUND * end, [1.4, 1.4]) for end in jnp.eye(2)]
 
     def mechanism(key, data):
-        return _whitening._checked(key, plan, _prepared(data), 10.0 * jnp.eye(2))[0]
+        return _coordinates._checked(key, plan, _prepared(data), 10.0 * jnp.eye(2))[0]
 
     return mechanism, lambda made: made[0, 0] ** -2 - made[1, 1] ** -2, pair
 

@@ -14,7 +14,7 @@ from dpsco_jax.problems import losses, reference
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _whitening, preconditioned_sgd, whitened_sgd
+from dpsco_jax.solvers.user_level import _coordinates, preconditioned_sgd, whitened_sgd
 
 USERS, ITEMS = 400, 3
 MULTIPLIERS = ("start", "means", "squares", "matrix", "radius", "warm", "noise")
@@ -167,8 +167,8 @@ def test_rows_that_leave_the_numbers_count_as_zero():
     """One user's rows must not turn everybody's sum into NaN, whatever the map of rows is."""
     data, objective = _table("correlated", 5)
     prepared = linear.prepare(objective.linear_model, data, 5)
-    rows = _whitening.transformed(prepared, 1e38 * jnp.eye(5)).features
+    rows = _coordinates.transformed(prepared, 1e38 * jnp.eye(5)).features
     assert jnp.all(jnp.isfinite(rows))
     assert not jnp.any(rows)
-    kept = _whitening.transformed(prepared, 2.0 * jnp.eye(5)).features
+    kept = _coordinates.transformed(prepared, 2.0 * jnp.eye(5)).features
     np.testing.assert_allclose(kept, 2 * prepared.features, rtol=1e-6)

@@ -12,7 +12,7 @@ from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.user_level import _whitened_descent, _whitening, whitened_sgd
+from dpsco_jax.solvers.user_level import _coordinates, _whitened_descent, whitened_sgd
 from dpsco_jax.solvers.user_level._typical_link import Bends
 
 USERS, DIM, BOUND = 2000, 6, 50.0
@@ -45,13 +45,13 @@ def _rows_along_one_line():
 def test_the_second_round_sees_what_the_noise_of_the_first_hid(seed):
     rows, key = _rows_along_one_line(), jax.random.key(seed)
     plan = _plan(1.0)
-    found = _whitening.released(key, plan, _prepared(rows), jnp.eye(DIM))
-    both = _spectrum(rows, found.to_params)
+    found, _ = _coordinates.whitened(key, plan, _prepared(rows), jnp.eye(DIM))
+    both = _spectrum(rows, found)
     # In one round, with twice its share, eigenvalues end at the edge of its noise.
     once = 2 * DIM**0.5 * (plan.matrix_multiplier / 2**0.5) * DIM / USERS
     assert 0.01 / once < 0.12
     assert both.min() > 3 * 0.01 / once
-    assert both.max() < _whitening.largest(plan)
+    assert both.max() < _coordinates.largest(plan)
 
 
 def test_rare_columns_are_not_taken_for_columns_of_little_variance():
@@ -59,15 +59,15 @@ def test_rare_columns_are_not_taken_for_columns_of_little_variance():
     rows = np.random.default_rng(1).normal(size=(USERS, DIM))
     rare = np.arange(USERS) % 50 == 0
     rows[:, -1] = np.where(rare, 50.0**0.5, 0.0)
-    found = _whitening.released(jax.random.key(0), _plan(), _prepared(rows), jnp.eye(DIM))
+    found, _ = _coordinates.whitened(jax.random.key(0), _plan(), _prepared(rows), jnp.eye(DIM))
     clipped = np.minimum(1.0, DIM / np.sum(rows**2, axis=1))
     # Their clipped second moment is a ninth of the true one.
     assert np.mean(clipped * rows[:, -1] ** 2) < 0.2
-    assert _spectrum(rows, found.to_params).max() < 1.6
+    assert _spectrum(rows, found).max() < 1.6
 
 
 def test_what_all_columns_lack_is_divided_out_and_what_one_lacks_put_back():
-    matrix, common = _whitening._without_clipping(
+    matrix, common = _coordinates._without_clipping(
         jnp.asarray([[0.5, 0.2, 0.1], [0.2, 0.5, 0.0], [0.1, 0.0, 0.1]])
     )
     np.testing.assert_allclose(common, 0.5)
@@ -79,23 +79,24 @@ def test_a_direction_that_clips_hid_is_divided_by_what_the_check_sees():
     plan = dataclasses.replace(_plan(), check_multiplier=1e-3)
     rows = np.ones((USERS, DIM))
     rows[:, 0] = np.where(np.arange(USERS) % 4 == 0, 4.0, 0.0)
-    made, _ = _whitening._checked(jax.random.key(0), plan, _prepared(rows), jnp.eye(DIM))
+    made, _ = _coordinates._checked(jax.random.key(0), plan, _prepared(rows), jnp.eye(DIM))
     np.testing.assert_allclose(np.diag(made), [0.5, 1, 1, 1, 1, 1], atol=1e-2)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_steps_are_as_long_as_noise_lets_directions_be_told_apart(epsilon):
-    plan, curvature, largest = _plan(epsilon), 0.5, 3.0
+    plan, curvature = _plan(epsilon), 0.5
+    largest = _coordinates.largest(plan)
     for phase, share, least in ((0, 0.5, 3.0), (1, 1.0, 20.0)):
         steps = (plan.warm_steps, plan.num_steps)[phase]
         multiplier = (plan.warm_multiplier, plan.noise_multiplier)[phase]
         # One user's sums are at most √(1 + 0.2²/4) long, two differ by twice that.
         noise = 2.0 * 2.0 * 1.01**0.5 * multiplier / USERS / steps**0.5
         expected = max(share * 0.5 / (noise * DIM**0.5), least / curvature) / steps
-        found = _whitened_descent.step(plan, phase, Bends(curvature, 1.0, curvature), largest, 2.0)
+        found = _whitened_descent.step(plan, phase, Bends(curvature, 1.0, curvature), 2.0)
         assert found == pytest.approx(min(expected, 1 / (largest * curvature)), rel=1e-5)
         known = Bends(curvature, 1.0, curvature / 4)
-        found = _whitened_descent.step(plan, phase, known, largest, 2.0)
+        found = _whitened_descent.step(plan, phase, known, 2.0)
         assert found == pytest.approx(min(expected, 4 / (largest * curvature)), rel=1e-5)
 
 

@@ -15,7 +15,6 @@ from dpsco_jax.solvers.user_level import (
     _coordinates,
     _covariance,
     _noisy_sums,
-    _whitening,
     whitened_sgd,
 )
 
@@ -47,11 +46,11 @@ def test_a_user_far_above_the_clip_adds_the_bound_that_the_noise_is_made_for(mon
     prepared = linear.prepare(OBJECTIVE.linear_model, data, DIM)
     key, same, ones = jax.random.key(0), jnp.eye(DIM), jnp.ones(DIM)
     if release == "matrix":
-        _whitening._matrix(key, plan, prepared, same, float(DIM))
+        _coordinates._matrix(key, plan, prepared, same, float(DIM))
     elif release == "second round":
-        _whitening._second_round(key, plan, prepared, same, ones > 0, 0.3 * ones)
+        _coordinates._second_round(key, plan, prepared, same, ones > 0, 0.3 * ones)
     else:
-        _whitening._checked(key, plan, prepared, same)
+        _coordinates._checked(key, plan, prepared, same)
     ((norm, bound, users),) = seen
     assert 0.98 * bound < norm <= bound
     assert users == USERS
@@ -84,7 +83,7 @@ def test_a_row_of_which_one_entry_leaves_the_numbers_counts_as_zero():
     rows = jnp.ones((1, 1, DIM))
     data = UserData(Example(rows, jnp.zeros((1, 1))), None)
     prepared = linear.prepare(OBJECTIVE.linear_model, data, DIM)
-    moved = _whitening.transformed(prepared, jnp.diag(jnp.asarray([1e31, 1.0, 1.0, 1.0])))
+    moved = _coordinates.transformed(prepared, jnp.diag(jnp.asarray([1e31, 1.0, 1.0, 1.0])))
     np.testing.assert_array_equal(moved.features, 0.0)
 
 

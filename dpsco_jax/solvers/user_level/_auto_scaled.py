@@ -30,7 +30,7 @@ import numpy as np
 from dpsco_jax.problems.labels import TWO_CLASSES
 from dpsco_jax.solvers._schedules import nominal_descent as descent
 from dpsco_jax.solvers._schedules.nominal_descent import Response
-from dpsco_jax.solvers.user_level import _typical_link, _whitened_descent, _whitening
+from dpsco_jax.solvers.user_level import _typical_link, _whitened_descent
 from dpsco_jax.solvers.user_level._auto_setting import Setting
 
 _NORMS = 0.3  # standard deviation of the logarithms of users' gradients' norms
@@ -87,11 +87,8 @@ def whitened_sgd(p: Setting, plan: Any) -> float:
     clip = clipping(p, plan, squares)
     hessian = squares * (clip.kept * model.bend + model.ridge / model.curvatures)
     steps = plan.warm_steps, plan.num_steps
-    largest = _whitening.largest(plan)
     bends = _typical_link.Bends(model.bend, 1.0, model.bend)
-    rates = [
-        float(_whitened_descent.step(plan, phase, bends, largest, clip.radius)) for phase in (0, 1)
-    ]
+    rates = [float(_whitened_descent.step(plan, phase, bends, clip.radius)) for phase in (0, 1)]
     warm = (1 - np.minimum(rates[0] * hessian, 1)) ** steps[0]
     response = descent.averaged(hessian, rates[1], steps[1])
     response = response._replace(kept=response.kept * warm)

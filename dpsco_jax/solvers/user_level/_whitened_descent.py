@@ -30,6 +30,7 @@ from dpsco_jax._numerics import array_namespace
 from dpsco_jax.oracles import preconditioned
 from dpsco_jax.oracles.preconditioned import ScaledSums, TunedPoint
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.solvers.user_level import _coordinates
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
 from dpsco_jax.solvers.user_level._typical_link import Bends
 from dpsco_jax.solvers.user_level._whitened_plan import Plan
@@ -76,7 +77,7 @@ def descent(
     # Of what the share outside lacks or has too much, over the share that is to be outside.
     rate = jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE * jnp.square(spare / share_stddev))
     stddev = average_stddev(plan)
-    longest = step(plan, phase, bends, coordinates.largest, jnp.exp(opening))
+    longest = step(plan, phase, bends, jnp.exp(opening))
 
     # Steps are implicit in the ridges: in some direction T may be as large as columns are small.
     # By singular values of T: those of TᵀT lose what is small, and its sign, in float32.
@@ -124,19 +125,19 @@ def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: A
     return jnp.asarray(jax.lax.fori_loop(0, _NEWTON_STEPS, nearer, jnp.zeros(())))
 
 
-def step(plan: Plan, phase: int, bends: Bends, largest: Any, radius: Any) -> Any:
+def step(plan: Plan, phase: int, bends: Bends, radius: Any) -> Any:
     """η of a phase.
 
     Args:
         plan: of the solver.
         phase: 0 or 1.
         bends: of the link.
-        largest: about the largest eigenvalue of the second moments of rows.
         radius: to which users' gradients are clipped.
     """
     noise = average_stddev(plan, phase) * radius
     time = _SHARES[phase] * plan.margin_scale / (noise * plan.columns**0.5)
     least = bends.flatness * _LEAST_TIMES[phase] / bends.largest
     steps = (plan.warm_steps, plan.num_steps)[phase]
-    xp = array_namespace(time, least, largest, bends.mean)
+    xp = array_namespace(time, least, bends.mean)
+    largest = xp.asarray(_coordinates.largest(plan))
     return xp.minimum(xp.maximum(time, least) / steps, 1.0 / (largest * bends.mean))

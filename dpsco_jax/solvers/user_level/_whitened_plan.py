@@ -1,31 +1,17 @@
-"""The plan of whitened SGD: sizes, shares of the budget, and noise.
-
-What it computes: sizes, bounds and the noise of each release, from public numbers; how the budget is divided
-is in ``_whitened_budget``.
-
-Source: own; see ``whitened_sgd``.
-
-Formal guarantee: all releases are Gaussian, with multipliers s_i: together they are as private as one of
-multiplier (Σ 1/s_i²)^(-1/2), which is what is calibrated. ``Plan.loss`` and ``Plan.certificate`` are those of
-the multipliers that run, and infinite where a number of the plan is out of its range.
-
-Cost: one calibration of a Gaussian.
-"""
+"""The plan of whitened SGD: sizes, how the budget is divided among the releases, and the noise of each."""
 
 import math
 from typing import Any
 
-from dp_accounting import NeighboringRelation
-
 from dpsco_jax import _checks, privacy
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.dp_accounting import events
+from dpsco_jax.oracles import row_moments
+from dpsco_jax.problems.objective import LinearModel
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, plans
-from dpsco_jax.solvers._plan_base import MadeFor
-from dpsco_jax.solvers.user_level import _typical_link, _whitened_budget, _whitened_sizes
-from dpsco_jax.solvers.user_level._preconditioned_plan import smooth_linear_model
+from dpsco_jax.solvers.user_level import _typical_link
+from dpsco_jax.solvers.user_level._linear_model_plan import GaussianSums, smooth_linear_model
 from dpsco_jax.solvers.work import Work
 
 _WARM_STEPS = 0.3  # of all steps
@@ -35,10 +21,25 @@ _HIDDEN_BY = 1.5  # what hides a class: noise of its radius, over the slopes tha
 # found from a quantile that noise cannot hide.
 _LARGEST_QUANTILE = 0.9
 _RADIUS_MULTIPLE = 1.6
+# Of the budget; chosen on the tables to design with of experiments/studies/table_solvers.md.
+_SHARES = {
+    "start": 0.02,
+    "means": 0.02,
+    "squares": 0.02,
+    "matrix": 0.14,
+    "check": 0.02,
+    "radius": 0.03,
+    "warm": 0.15,
+    "covariance": 0.06,
+}
+_MATRICES = 2  # of second moments, and as many for a covariance
+_SMALL_CHUNK = 64
+_NO_COVARIANCE = "where parameters are a matrix: the Hessian of all of them is not released"
+_AT_ONCE = 2**24  # numbers: slices of the data cost more time than one pass over all of them
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(GaussianSums):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -95,8 +96,6 @@ class Plan(MadeFor):
     epsilon: Number
     delta: Number
 
-    excess_bound = math.inf  # none is proven
-
     @property
     def columns(self) -> int:
         """Numbers of a row of the data: parameters of one output."""
@@ -105,7 +104,7 @@ class Plan(MadeFor):
     @property
     def matrices_at_once(self) -> int:
         """Users whose matrices of second moments are held at once."""
-        return min(self.chunk_size, _whitened_sizes.SMALL_CHUNK)
+        return min(self.chunk_size, _SMALL_CHUNK)
 
     @property
     def user_gradients(self) -> int:
@@ -125,18 +124,6 @@ class Plan(MadeFor):
             found.append((self.covariance_multiplier, 2))
         found += [(self.warm_multiplier, self.warm_steps), (self.noise_multiplier, self.num_steps)]
         return tuple((multiplier, count) for multiplier, count in found if count)
-
-    @property
-    def event(self) -> events.DpEvent:
-        """What is released."""
-        return events.composed(
-            *(events.repeated(events.gaussian(float(s)), count) for s, count in self.releases)
-        )
-
-    @property
-    def relation(self) -> NeighboringRelation:
-        """Which data sets are neighbours: one user is replaced."""
-        return NeighboringRelation.REPLACE_ONE
 
     @property
     def accounted(self) -> Any:
@@ -161,30 +148,6 @@ class Plan(MadeFor):
         changed = _costs.coordinates(self.num_users * item.slots, self.columns)
         once = _costs.prepared(self.num_users, row) + changed
         return step * steps + matrix * matrices + once
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs, infinite where one is out of its range; may be traced.
-
-        Raises:
-            ValueError: a multiplier is known not to be positive, or is none where one is needed.
-        """
-        losses = [privacy.scale(privacy.gaussian(s), count) for s, count in self.releases]
-        return privacy.unbounded_unless(self.accounted, privacy.compose(*losses))
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of a run of these numbers, by the tightest accountant; infinite as ``loss`` is.
-
-        Raises:
-            ValueError: ``delta`` is not in (0, 1), or a multiplier is none.
-        """
-        event = self.event if bool(self.accounted) else events.NonPrivateDpEvent()
-        return privacy.certificate(
-            event, float(self.delta), self.relation, ("the key stays secret",)
-        )
-
-    def ledger_epsilon(self) -> float:
-        """ε of the run by its Rényi curve."""
-        return float(privacy.epsilon(self.loss(), float(self.delta)))
 
     def __str__(self) -> str:
         remarks = [("ledger_epsilon", f"{self.ledger_epsilon():.5g}")]
@@ -246,7 +209,7 @@ def plan(
     num_users, dim, columns = (
         problem.num_users,
         problem.dim,
-        _whitened_sizes.columns_of(model, problem.dim),
+        _columns_of(model, problem.dim),
     )
     if intercept is not None:
         intercept = _checks.require_integer("intercept", intercept, 0, columns - 1)
@@ -258,7 +221,7 @@ def plan(
     num_steps = _checks.require_integer("num_steps", num_steps, 2)
     start_steps = _checks.require_count("start_steps", start_steps)
     radius_steps = _checks.require_count("radius_steps", radius_steps)
-    chunk_size = _whitened_sizes.chunk(chunk_size, num_users, dim)
+    chunk_size = _chunk(chunk_size, num_users, dim)
     if margin_scale is None:
         margin_scale = _typical_link.margin_scale(model, problem.objective)
     margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
@@ -273,14 +236,14 @@ def plan(
         quantile = 1.0 / (1.0 + _NOISE_AVERSION * noise)
         quantile = min(quantile, _LARGEST_QUANTILE) if covariance else quantile
     quantile = _checks.require_real("quantile", quantile, 0, 1)
-    matrix = _whitened_budget.shows(problem, columns, whole, matrix)
+    matrix = _shows(problem, columns, whole, matrix)
     _checks.require_flag("covariance", covariance)
     possible = not covariance or model.outputs is None
-    _checks.require(possible, "covariance", covariance, f"False {_whitened_sizes.NO_COVARIANCE}")
+    _checks.require(possible, "covariance", covariance, f"False {_NO_COVARIANCE}")
     warm_steps = max(1, round(_WARM_STEPS * num_steps))
     counts = {"start": start_steps, "radius": 2 * radius_steps}
     counts |= {"warm": warm_steps, "noise": num_steps - warm_steps}
-    made = _whitened_budget.multipliers(
+    made = _multipliers(
         whole, counts, intercept=intercept is not None, matrix=matrix, covariance=covariance
     )
     return Plan(
@@ -310,3 +273,86 @@ def plan(
         epsilon=budget.epsilon,
         delta=budget.delta,
     )
+
+
+def _shows(problem: Problem, columns: int, whole: float, matrix: bool | None) -> bool:
+    """Whether matrices of second moments are to be released.
+
+    Args:
+        problem: for its sizes.
+        columns: of a row.
+        whole: the multiplier of one release that takes all of the budget.
+        matrix: as asked; ``None`` where it follows from the sizes.
+
+    Raises:
+        ValueError: if they are asked for and users have too many items for them.
+    """
+    covered = row_moments.rounding_covered(problem.items_per_user, columns)
+    if matrix is not None:
+        _checks.require_flag("matrix", matrix)
+        most = f"False for {problem.items_per_user} items a user: rounding of their sums is not covered"
+        _checks.require(covered or not matrix, "matrix", matrix, most)
+        return matrix
+    # Eigenvalues within the edge of the noise cannot be told apart; all of them sum to about their number.
+    multiplier = whole * math.sqrt(_MATRICES / _SHARES["matrix"])
+    edge = 2.0 * math.sqrt(columns) * columns * multiplier / problem.num_users
+    return covered and edge < columns
+
+
+def _multipliers(
+    whole: float, counts: dict[str, int], *, intercept: bool, matrix: bool, covariance: bool
+) -> dict[str, float | None]:
+    """The multiplier of each kind of release, ``None`` where it is not made; "noise" has what is left.
+
+    Args:
+        whole: the multiplier of one release that takes all of the budget.
+        counts: how often "start", "radius", "warm" and "noise" are released.
+        intercept: whether columns are centred.
+        matrix: whether matrices of second moments are released.
+        covariance: whether that of the result is.
+    """
+    left_out = [] if intercept else ["start", "means"]
+    left_out += [] if matrix else ["matrix", "check"]
+    left_out += [] if covariance else ["covariance"]
+    shares = {name: share for name, share in _SHARES.items() if name not in left_out}
+    shares["noise"] = 1.0 - sum(shares.values())
+    often = counts | {"matrix": _MATRICES, "covariance": _MATRICES}
+    made = {
+        name: _planning.float32_above(whole * math.sqrt(often.get(name, 1) / share))
+        for name, share in shares.items()
+    }
+    return made | dict.fromkeys(left_out)
+
+
+def _columns_of(model: LinearModel, dim: int) -> int:
+    """Numbers of a row, from the number of parameters; ``ValueError`` if outputs do not divide it."""
+    outputs = model.outputs or 1
+    _checks.require(
+        dim % outputs == 0, "problem.dim", dim, f"a multiple of the {outputs} outputs of the model"
+    )
+    return dim // outputs
+
+
+def _chunk(asked: Any, num_users: int, dim: int) -> int:
+    """Users whose gradients are held at once: what was asked for, all, or few of many."""
+    if asked is not None:
+        return _checks.require_count("chunk_size", asked)
+    return num_users if num_users * dim <= _AT_ONCE else _SMALL_CHUNK
+
+
+def require_sizes(plan: Any, model: LinearModel) -> None:
+    """``ValueError``, by the name of the field, unless a run can have the plan's sizes, edited or not."""
+    _checks.require(plan.outputs == model.outputs, "plan.outputs", plan.outputs, str(model.outputs))
+    columns = _columns_of(model, plan.dim)
+    if plan.intercept is not None:
+        _checks.require_integer("plan.intercept", plan.intercept, 0, columns - 1)
+        for name in ("start_multiplier", "means_multiplier"):
+            given = getattr(plan, name) is not None
+            _checks.require(given, f"plan.{name}", None, "a number where there is an intercept")
+    _checks.require_integer("plan.start_steps", plan.start_steps, int(plan.intercept is not None))
+    for name in ("radius_steps", "warm_steps", "num_steps", "chunk_size"):
+        _checks.require_count(f"plan.{name}", getattr(plan, name))
+    covariance = plan.covariance_multiplier
+    possible = covariance is None or model.outputs is None
+    name = "plan.covariance_multiplier"
+    _checks.require(possible, name, covariance, f"None {_NO_COVARIANCE}")

@@ -72,16 +72,11 @@ from dpsco_jax.solvers.user_level import (
     _rare_class,
     _typical_link,
     _whitened_descent,
-    _whitened_sizes,
-    _whitening,
 )
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
+from dpsco_jax.solvers.user_level._linear_model_plan import smooth_linear_model
 from dpsco_jax.solvers.user_level._whitened_descent import INSIDE_WEIGHT
-from dpsco_jax.solvers.user_level._whitened_plan import (
-    Plan,
-    plan,
-    smooth_linear_model,
-)
+from dpsco_jax.solvers.user_level._whitened_plan import Plan, plan, require_sizes
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -111,7 +106,7 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     model, smoothness = smooth_linear_model(objective, matrix=True)
-    _whitened_sizes.require_sizes(plan, model)
+    require_sizes(plan, model)
     shape = model.params_shape(plan.columns)
     _checks.require(jnp.shape(params) == shape, "params", jnp.shape(params), f"of shape {shape}")
     prepared = linear.prepare(model, data, plan.columns)
@@ -140,7 +135,7 @@ def solve(
         )  # fmt: skip
         common, quantile, bends = _informed(plan, objective, bends, known)
         first = objective.domain.project(first.at[plan.intercept].set(common))
-    rows = _whitening.transformed(prepared, coordinates.to_params)
+    rows = _coordinates.transformed(prepared, coordinates.to_params)
     guess = slope * jnp.sqrt(float(plan.columns))
     start = TunedPoint(coordinates.from_params @ first, jnp.log(guess))
     radius_keys = jax.random.split(keys[2])

@@ -13,7 +13,6 @@ _MATRIX = ("tests/oracles/test_matrix_models.py",)
 _SOLVER_MATRIX = ("tests/solvers/test_whitened_matrix.py",)
 _COVARIANCE = "solvers/user_level/_covariance.py"
 _COORDINATES = "solvers/user_level/_coordinates.py"
-_WHITENING = "solvers/user_level/_whitening.py"
 _WHITENED = "solvers/user_level/whitened_sgd.py"
 
 _FIRST = "solvers/user_level/_first_intercept.py"
@@ -41,18 +40,18 @@ FAULTS = (
     Fault("whitened: a quantile that was asked for is replaced where a class is rare", "solvers/user_level/_whitened_plan.py", "2.0 * math.sqrt(dim) * whole / num_users, 1.0\n", "2.0 * math.sqrt(dim) * whole / num_users, 0.0\n", _RARE),
     Fault("whitened: a ball is met by its nearest point in ℓ2, from which a descent ends elsewhere", _DESCENT, "if objective.domain.radius is not None:", "if False:", ('tests/solvers/test_whitened_sgd.py::test_without_noise_it_ends_at_the_minimizer_over_a_ball',)),
     Fault("whitened: the multiplier of a ball is one Newton step", _DESCENT, "_NEWTON_STEPS = 10", "_NEWTON_STEPS = 1", ("tests/solvers/test_whitened_stages.py",)),
-    Fault("whitened: the second matrix is free", _WHITENING, "loss = privacy.compose(loss, second, check)", "loss = privacy.compose(loss, check)", _SOLVER),
-    Fault("whitened: the check is free", _WHITENING, "loss = privacy.compose(loss, second, check)", "loss = privacy.compose(loss, second)", _SOLVER),
-    Fault("whitened: a matrix is clipped to twice what its noise is for", _WHITENING, "row_moments.second_moments(bound, plan.matrices_at_once)", "row_moments.second_moments(2.0 * bound, plan.matrices_at_once)", _ROW),
-    Fault("whitened: the check is clipped to twice what its noise is for", _WHITENING, "row_moments.mean_squares(bound, plan.chunk_size)", "row_moments.mean_squares(2.0 * bound, plan.chunk_size)", ("tests/solvers/test_whitening_bounds.py",)),
-    Fault("whitened: the check looks at the true squares", _WHITENING, "factor = jnp.where(found.mean > 1.0 + 2.0 * found.stddev, found.mean, 1.0)", "factor = jnp.where(total / plan.num_users > 1.0, total / plan.num_users, 1.0)", _PUBLIC),
-    Fault("whitened: both matrices have one key", _WHITENING, "_second_round(keys[1],", "_second_round(keys[0],", _ROW),
-    Fault("whitened: what clipping took from rare columns is not put back", _WHITENING, "return matrix / common + jnp.diag(lacking), common", "return matrix / common, common", ("tests/solvers/test_whitening.py",)),
+    Fault("whitened: the second matrix is free", _COORDINATES, "return to_params, privacy.compose(loss, second, check)", "return to_params, privacy.compose(loss, check)", _SOLVER),
+    Fault("whitened: the check is free", _COORDINATES, "return to_params, privacy.compose(loss, second, check)", "return to_params, privacy.compose(loss, second)", _SOLVER),
+    Fault("whitened: a matrix is clipped to twice what its noise is for", _COORDINATES, "row_moments.second_moments(bound, plan.matrices_at_once)", "row_moments.second_moments(2.0 * bound, plan.matrices_at_once)", _ROW),
+    Fault("whitened: the check is clipped to twice what its noise is for", _COORDINATES, "row_moments.mean_squares(bound, plan.chunk_size)", "row_moments.mean_squares(2.0 * bound, plan.chunk_size)", ("tests/solvers/test_whitening_bounds.py",)),
+    Fault("whitened: the check looks at the true squares", _COORDINATES, "factor = jnp.where(found.mean > 1.0 + 2.0 * found.stddev, found.mean, 1.0)", "factor = jnp.where(total / plan.num_users > 1.0, total / plan.num_users, 1.0)", _PUBLIC),
+    Fault("whitened: both matrices have one key", _COORDINATES, "_second_round(keys[1],", "_second_round(keys[0],", _ROW),
+    Fault("whitened: what clipping took from rare columns is not put back", _COORDINATES, "return matrix / common + jnp.diag(lacking), common", "return matrix / common, common", ("tests/solvers/test_whitening.py",)),
     Fault("whitened: means are free", _COORDINATES, "set(0.0), privacy.compose(spent, loss)", "set(0.0), spent", _SOLVER),
     Fault("whitened: terms of moments are not clipped", "oracles/row_moments.py", "factor = jax.vmap(norms.clip_factor, (0, None))(terms, bound)", "factor = jnp.ones(len(terms))", _MOMENTS),
     Fault("whitened: the triangle holds entries off the diagonal once", "oracles/row_moments.py", "return matrix[rows, columns] * np.where(rows == columns, 1.0, 2.0**0.5).astype(np.float32)", "return matrix[rows, columns]", _MOMENTS),
     Fault("whitened: scales from the true mean squares", _COORDINATES, "variances = squares - ", "variances = total / users - ", _PUBLIC),
-    Fault("whitened: coordinates from the true matrices", _WHITENING, "row_moments.from_triangle(found.mean, plan.columns)", "row_moments.from_triangle(total / plan.num_users, plan.columns)", _PUBLIC),
+    Fault("whitened: coordinates from the true matrices", _COORDINATES, "row_moments.from_triangle(found.mean, plan.columns)", "row_moments.from_triangle(total / plan.num_users, plan.columns)", _PUBLIC),
     Fault("whitened: sensitivity of the mean squares halved", _COORDINATES, "squares_key, users, total, bound, plan.squares_multiplier", "squares_key, users, total, 0.5 * bound, plan.squares_multiplier", _ROW),
     Fault("whitened: means as if none were negative", _COORDINATES, "feature_bound, plan.means_multiplier, nonnegative=False", "feature_bound, plan.means_multiplier, nonnegative=True", _ROW),
     Fault("whitened: the intercept is free", _FIRST, "        privacy.privacy_spent(end.opt_state),", "        privacy.zero(),", _SOLVER),

@@ -9,8 +9,7 @@ Source: own.
 Formal guarantee: each run is (ε, δ)-DP for users under REPLACE_ONE by the certificate of its plan.
 Measurements are functions of the data without noise. Predictions and choices read no data.
 
-Cost: about five seconds for a problem and a candidate, most of it compilation. Where the candidate compares
-users in pairs and there are more than 3,000 of them it is not run: its time is quadratic in them.
+Cost: about five seconds for a problem and a candidate, most of it compilation.
 """
 
 import dataclasses
@@ -32,7 +31,6 @@ from experiments.studies import auto_problems
 from experiments.studies.auto_problems import NAMES, Case, load
 
 CANDIDATES = {candidate.name: candidate for candidate in auto.CANDIDATES}
-_MOST_PAIRED = 3000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +77,11 @@ class AutoChoice:
         )
 
     def planned(self, case: Case, name: str) -> Any:
-        """The plan of a candidate; ``None`` where it has none or would take too long."""
+        """The plan of a candidate; ``None`` where it has none."""
         try:
-            plan = plan_auto(case, self.passes, (name,)).chosen
+            return plan_auto(case, self.passes, (name,)).chosen
         except ValueError:
             return None
-        users = case.problem.num_users
-        paired = type(getattr(plan, "mean", None)).__name__ == "OutlierRemoved"
-        return None if paired and users > _MOST_PAIRED else plan
 
     def report(self, frame: pd.DataFrame, folder: Path) -> None:
         frame = frame[frame["runs"] > 0]

@@ -16,9 +16,9 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _auto_rows as rows
-from dpsco_jax.solvers.user_level import auto, sgd
-from dpsco_jax.solvers.user_level._auto_setting import Setting
+from dpsco_jax.solvers.user_level import auto, localized_sgd, sgd
+from dpsco_jax.solvers.user_level._auto_predictions import Setting
+from dpsco_jax.solvers.user_level.auto import planned_row
 from tests.support.planned import planned
 
 USERS, ITEMS, DIM = 400, 16, 3
@@ -26,7 +26,8 @@ OBJECTIVE = losses.logistic(1.0, domains.ball(2.0))
 SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": 1e-5}
 NAMED = {candidate.name: candidate for candidate in auto.CANDIDATES}
 UNIT = certified_noise_multiplier(FullBatch(), 1, 4.0, 1e-5, NeighboringRelation.REPLACE_ONE)
-FEW = tuple(NAMED[name] for name in ("sgd", "output_perturbation", "localized_sgd"))
+RIDGED = auto.Candidate("localized_sgd", localized_sgd)
+FEW = (NAMED["sgd"], NAMED["private_ac_sa"], RIDGED)
 
 
 def _plan(objective=OBJECTIVE, **changes):
@@ -57,31 +58,26 @@ def test_every_candidate_has_a_row_and_the_least_bound_is_chosen():
     assert [row.name for row in plan.rows] == [c.name for c in auto.CANDIDATES]
     possible = [row for row in plan.rows if not row.reason]
     assert len(possible) >= 10
-    best = min(possible, key=lambda row: row.ranked)
+    best = min(possible, key=lambda row: row.bound)
     assert plan.choice == best.name
     assert plan.excess_bound == best.bound
-    assert "strong_convexity" in {r.name: r.reason for r in plan.rows}["localized_sgd"]
     for row in possible:
         assert 0.0 < row.prediction < math.inf
         assert 0.0 < row.item_gradients <= 100 * USERS * ITEMS
-        assert 0.0 < row.ranked <= (math.inf if row.scope == "nominal model" else row.bound)
+        assert 0.0 < row.bound <= math.inf
 
 
-def test_bounds_on_the_population_count_without_their_part_of_generalization():
+def test_a_bound_that_rests_on_the_nominal_model_is_not_counted_as_proven():
     rows = {row.name: row for row in _everything().rows}
-    clipped = rows["multipass_sgd, clipped"]
-    assert clipped.scope == "population"
-    assert 0.0 < clipped.ranked < clipped.bound
-    assert rows["private_ac_sa"].scope == "data"
-    assert rows["private_ac_sa"].ranked == rows["private_ac_sa"].bound
-    assert rows["multipass_sgd, radius 2.5L/sqrt(m)"].scope == "nominal model"
-    assert rows["multipass_sgd, radius 2.5L/sqrt(m)"].ranked == math.inf
+    assert 0.0 < rows["private_ac_sa"].bound == rows["private_ac_sa"].prediction < math.inf
+    assert not rows["winsorized_erm, radius 1.2L/sqrt(m)"].reason
+    assert rows["winsorized_erm, radius 1.2L/sqrt(m)"].bound == math.inf
 
 
 def test_every_plan_keeps_the_budget_for_the_replacement_of_a_user():
     setting = _setting()
-    for name in ("sgd", "sgd, a tenth of the users", "item_group_privacy, drawn", "multipass_sgd"):
-        row, made = rows.planned_row(NAMED[name], setting, 100 * USERS * ITEMS, {})
+    for name in ("sgd", "sgd, a tenth of the users", "item_group_privacy, drawn"):
+        row, made = planned_row(NAMED[name], setting, 100 * USERS * ITEMS, {})
         certificate = made.certificate()
         assert not row.reason
         assert certificate.epsilon <= 4.0
@@ -129,7 +125,6 @@ def test_one_compilation_serves_all_budgets():
             "own",
             sgd,
             lambda p: {"sampling": "full", "num_steps": 5},
-            population=False,
         ),
     )
     plans = [_plan(epsilon=epsilon, candidates=only) for epsilon in (0.5, 4.0)]
@@ -149,18 +144,15 @@ def test_one_compilation_serves_all_budgets():
 
 
 def test_a_budget_of_gradients_is_kept():
-    full = (NAMED["multipass_sgd, clipped"],)
-    rough = OBJECTIVE._replace(smoothness=None)
+    full = (NAMED["winsorized_erm"],)
     free, short = (
-        _plan(rough, candidates=full, gradient_budget=passes * USERS * ITEMS)
+        _plan(candidates=full, gradient_budget=passes * USERS * ITEMS)
         for passes in (1000, 20)
     )
     assert free.chosen.num_steps > 20
     assert short.chosen.num_steps == 20
     stubborn = FEW[1]
-    with pytest.raises(
-        ValueError, match=r"output_perturbation: gradient_budget must be .*at least"
-    ):
+    with pytest.raises(ValueError, match=r"private_ac_sa: gradient_budget must be .*at least"):
         _plan(candidates=(stubborn,), gradient_budget=USERS * ITEMS)
 
 
@@ -169,32 +161,6 @@ def test_further_arguments_reach_the_plan():
     assert (plan.chosen.num_steps, plan.chosen.chunk_size) == (7, 32)
     with pytest.raises(ValueError, match=r"settings must be of candidates, got \['sdg'\]"):
         _plan(settings={"sdg": {}})
-
-
-def test_what_cannot_win_by_prediction_is_not_planned():
-    few = tuple(NAMED[name] for name in ("sgd, clipped at 2L/sqrt(m)", "private_ac_sa"))
-    lazy = {row.name: row for row in _plan(candidates=few, rank_by="prediction").rows}
-    eager = {row.name: row for row in _plan(candidates=few[::-1], rank_by="bound").rows}
-    assert lazy["private_ac_sa"].reason.startswith("not planned: its prediction would be at least")
-    assert not eager["private_ac_sa"].reason
-    promise = NAMED["private_ac_sa"].least(_setting(unit_noise=UNIT))
-    best = lazy["sgd, clipped at 2L/sqrt(m)"].prediction
-    assert best < promise < eager["private_ac_sa"].prediction
-    # With settings of its own it is planned: what it promises was for others.
-    settings = {"private_ac_sa": {"num_steps": 9}}
-    asked = _plan(candidates=few, rank_by="prediction", settings=settings)
-    assert not {row.name: row for row in asked.rows}["private_ac_sa"].reason
-
-
-def test_promises_are_kept():
-    eager = {row.name: row for row in _everything().rows}
-    setting = _setting(unit_noise=UNIT)
-    kept = 0
-    for candidate in auto.CANDIDATES:
-        if candidate.least is not None and not eager[candidate.name].reason:
-            kept += 1
-            assert candidate.least(setting) <= eager[candidate.name].prediction, candidate.name
-    assert kept >= 5
 
 
 def test_facts_of_dense_rows_reach_the_solver_that_whitens():
@@ -223,7 +189,7 @@ def test_facts_of_dense_rows_reach_the_solver_that_whitens():
 
 def test_what_cannot_be_is_refused_with_its_reasons():
     with pytest.raises(ValueError, match=r"candidates must have a possible one.*strong_convexity"):
-        _plan(candidates=(NAMED["localized_sgd"],))
+        _plan(candidates=(RIDGED,))
     with pytest.raises(ValueError, match=r"sgd, clipped at .*: nothing is proven"):
         _plan(candidates=(NAMED["sgd, clipped at 2L/sqrt(m)"],))
     with pytest.raises(ValueError, match=r"items_per_user must be .*at least 5, got 4"):
@@ -244,7 +210,7 @@ def test_what_cannot_be_is_refused_with_its_reasons():
 def test_the_table_shows_why():
     text = str(_plan())
     assert "by bound" in text
-    for name in ("sgd", "output_perturbation", "localized_sgd"):
+    for name in ("sgd", "private_ac_sa", "localized_sgd"):
         assert name in text
     assert "strong_convexity must be in (0, inf), got 0.0" in text
     marked = [line for line in text.splitlines() if line.startswith("*")]

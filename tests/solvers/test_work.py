@@ -305,9 +305,7 @@ def test_speed_is_measured_in_a_second_of_a_processor():
 
 def _candidate(steps: int, prediction: float) -> auto.Candidate:
     settings = {"num_steps": steps, "sampling": "full", "accountant": "rdp"}
-    return auto.Candidate(
-        f"{steps} steps", sgd, lambda p: settings, lambda p, plan: prediction, population=False
-    )
+    return auto.Candidate(f"{steps} steps", sgd, lambda p: settings, lambda p, plan: prediction)
 
 
 def test_auto_takes_the_fastest_of_those_that_predictions_do_not_tell_apart():

@@ -1,7 +1,7 @@
-"""Chooses a user-level solver from public numbers: it plans those that may be best, and runs the best.
+"""Chooses a user-level solver from public numbers: plans each candidate, and runs the best.
 
-What it computes: the plan of every candidate for the same problem, budget and number of gradients; of
-each the proven bound on its excess risk and a prediction (see ``_auto_predictions``); and the choice.
+What it computes: the plan of every candidate for the same problem, budget and number of gradients; of each
+the proven bound on its excess risk and a prediction (see ``_auto_predictions``); and the choice.
 
 Source: own.
 
@@ -18,9 +18,7 @@ not tell from the best one, those within 1.3 of it, the one that takes least tim
 Formal guarantee: that of the chosen solver: (ε, δ)-DP for a user's whole data under REPLACE_ONE. Nothing
 here reads data, so choosing costs nothing; all candidates are planned for REPLACE_ONE.
 
-Cost: 0.2 to 0.9 s for plans by prediction or by seconds of smooth losses, since candidates that take long to
-plan and cannot win are left out (``_auto_rows``); 3 to 6 s for losses that are not smooth, of which fewer can
-be; more by bound, where all are planned (docs/benchmarks.md); then that of the chosen solver.
+Cost: that of the plans, half a second of processor time; then that of the chosen solver.
 
 Example:
     >>> import jax
@@ -38,26 +36,50 @@ Example:
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
-from dpsco_jax.solvers.user_level._auto_rows import Row, planned_rows, ranked
-from dpsco_jax.solvers.user_level._auto_setting import Setting
+from dpsco_jax.solvers.user_level._auto_predictions import Setting
 from dpsco_jax.solvers.work import Speed, Work
 
 __all__ = ["CANDIDATES", "Candidate", "Plan", "Row", "plan", "solve"]
 
 _RANKS = ("bound", "prediction", "seconds")
 _PASSES = 1000
+_ALIKE = 1.3  # predictions within this factor do not tell which is better
+_UNKNOWN = Work(products=math.inf)
+
+
+class Row(NamedTuple):
+    """What the table says of one candidate.
+
+    Attributes:
+        name: of the candidate.
+        bound: its plan's ``excess_bound``, ``inf`` where nothing is proven but for the nominal model.
+        prediction: expected excess risk on the data at hand, by the nominal model.
+        item_gradients: of the run.
+        operations: of the run, as its plan counts them; ``inf`` where it does not.
+        seconds: that the run takes at the speed that was given; ``inf`` if none was, or they are not known.
+        reason: why the candidate is out; empty if it is not.
+    """
+
+    name: str
+    bound: float = math.inf
+    prediction: float = math.inf
+    item_gradients: float = math.inf
+    operations: float = math.inf
+    seconds: float = math.inf
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,19 +118,18 @@ class Plan:
 
     def __str__(self) -> str:
         heads = (
-            *("", "candidate", "bound", "on the", "ranked", "prediction", "item gradients"),
-            *("operations", "seconds", ""),
+            *("", "candidate", "bound", "prediction", "item gradients", "operations", "seconds"),
+            "",
         )
         lines: list[tuple[str, ...]] = [heads]
         for row in self.rows:
             mark = "*" if row.name == self.choice else ""
             if row.reason:
-                lines.append((mark, row.name, *["-"] * 7, row.reason))
+                lines.append((mark, row.name, *["-"] * 5, row.reason))
                 continue
-            risks = (f"{row.bound:.3g}", row.scope, f"{row.ranked:.3g}", f"{row.prediction:.3g}")
             seconds = "-" if math.isinf(row.seconds) else f"{row.seconds:.2g}"
             costs = (f"{row.item_gradients:.3g}", f"{row.operations:.3g}", seconds)
-            lines.append((mark, row.name, *risks, *costs, ""))
+            lines.append((mark, row.name, f"{row.bound:.3g}", f"{row.prediction:.3g}", *costs, ""))
         widths = [max(len(line[i]) for line in lines) for i in range(len(heads) - 1)]
         text = [
             "  ".join([*(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=False)), line[-1]])
@@ -151,9 +172,8 @@ def plan(
             beyond the numbers above, all of it public.
         gradient_budget: item gradients that a run may take; 1000·n·m if left out.
         rank_by: ``"prediction"``: the smallest prediction. ``"bound"``: the smallest proven bound on the
-            excess risk on the data at hand. A bound on the population counts less the part that its plan
-            ascribes to generalization, or as it is. The statistical error, which all have in common, is
-            left out of both. ``"seconds"``: of those whose prediction is at most 1.3 times the smallest,
+            excess risk, on the data at hand for all ``CANDIDATES``: the statistical error, which all have in
+            common, is left out. ``"seconds"``: of those whose prediction is at most 1.3 times the smallest,
             which predictions do not tell apart, the one that takes the fewest seconds.
         speed: of the machine, such as ``work.measured_speed()``; the table shows seconds then.
 
@@ -185,9 +205,12 @@ def plan(
 
     if unknown := set(settings) - {candidate.name for candidate in candidates}:
         raise ValueError(f"settings must be of candidates, got {sorted(unknown)}")
-    found = planned_rows(candidates, setting, gradient_budget, settings, rank_by, speed)
+    found = [
+        planned_row(each, setting, gradient_budget, settings.get(each.name, {}), speed)
+        for each in candidates
+    ]
     rows = tuple(row for row, _ in found)
-    ranks = ranked(rows, rank_by)
+    ranks = _ranked(rows, rank_by)
     best = min(range(len(rows)), key=ranks.__getitem__, default=None)
     if best is None or not math.isfinite(ranks[best]):
         reasons = "; ".join(f"{row.name}: {row.reason or 'nothing is proven'}" for row in rows)
@@ -226,6 +249,68 @@ def solve(
     solvers = {candidate.name: candidate.solver for candidate in candidates}
     _checks.require(plan.choice in solvers, "candidates", tuple(solvers), f"with {plan.choice!r}")
     return solvers[plan.choice].solve(key, plan.chosen, objective, data, params)
+
+
+def _ranked(rows: Sequence[Row], rank_by: str) -> list[float]:
+    """What is compared of each row; ``inf`` for those that are out."""
+    if rank_by == "bound":
+        return [row.bound for row in rows]
+    if rank_by == "prediction":
+        return [row.prediction for row in rows]
+    near = _ALIKE * min((row.prediction for row in rows), default=math.inf)
+    return [row.seconds if row.prediction <= near else math.inf for row in rows]
+
+
+def planned_row(
+    candidate: Candidate,
+    setting: Setting,
+    most: int,
+    settings: Mapping[str, Any],
+    speed: Speed | None = None,
+) -> tuple[Row, Any]:
+    """The candidate's row and plan; a row with a reason, and no plan, if it cannot be.
+
+    Args:
+        candidate: to be planned.
+        setting: what for.
+        most: item gradients that a run may take.
+        settings: further arguments of its ``plan``.
+        speed: of the machine, for seconds.
+    """
+    items = setting.problem.items_per_user
+
+    def cost(made: Any) -> float:
+        user = getattr(made, "user_gradients", 0) * items
+        return float(getattr(made, "item_gradients", user))
+
+    try:
+        given = candidate.settings(setting) | dict(settings)
+        made = candidate.solver.plan(setting.problem, setting.budget, **given)
+        if cost(made) > most and candidate.shorten:
+            given["num_steps"] = setting.passes
+            made = candidate.solver.plan(setting.problem, setting.budget, **given)
+        if cost(made) > most:
+            raise Infeasible(
+                f"gradient_budget must be at least {cost(made):.3g}, got {most}",
+                {"gradient_budget": cost(made)},
+            )
+    except ValueError as refusal:
+        # That a solver is not for this problem is a reason; that the caller's settings are bad is not.
+        if settings and not isinstance(refusal, Infeasible):
+            raise
+        return Row(candidate.name, reason=str(refusal)), None
+    bound, predict = float(made.excess_bound), candidate.predict
+    # A one-hot row is read at its columns only.
+    columns = None if setting.columns_per_row is None else 4.0 * setting.columns_per_row
+    work = made.work(items, columns) if hasattr(made, "work") else _UNKNOWN
+    return Row(
+        name=candidate.name,
+        bound=math.inf if candidate.nominal else bound,
+        prediction=bound if predict is None else float(predict(setting, made)),
+        item_gradients=cost(made),
+        operations=float(work.floating_point_operations),
+        seconds=math.inf if speed is None else float(work.seconds(speed)),
+    ), made
 
 
 def _require_form(problem: Problem, columns_per_row: Any, intercept: Any, entry_bound: Any) -> None:

@@ -1,8 +1,7 @@
 """The candidates of ``auto``: the arguments of each solver's ``plan`` that it does not choose by itself.
 
-Of 22 candidates these are left that some problem needs: each has the best prediction, or the best bound that
-says anything, on some problem of the study ``auto-choice`` or of a grid of losses, sizes and budgets, where
-the others are more than 1.3 times worse (docs/experiments.md).
+Each is here because it has the best prediction, or the best bound that says anything, on some kind of problem
+where the others are more than 1.3 times worse (``experiments/studies/auto_choice.md``).
 """
 
 import math
@@ -15,6 +14,7 @@ from dpsco_jax.solvers.user_level import _auto_predictions as predict
 from dpsco_jax.solvers.user_level import (
     item_group_privacy,
     momentum_sgd,
+    phased_sgd,
     preconditioned_sgd,
     sgd,
     whitened_sgd,
@@ -143,7 +143,9 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate("sgd", sgd, _of_full_batches, predict.sgd),
     Candidate("sgd, a tenth of the users", sgd, _of_a_tenth, predict.sgd),
     Candidate("sgd, clipped at 2L/sqrt(m)", sgd, _small_clip, predict.sgd),
+    # Both for their bounds; the second reads the data once.
     Candidate("private_ac_sa", private_ac_sa),
+    Candidate("phased_sgd", phased_sgd),
     Candidate("private_ac_sa, full batches", private_ac_sa, _fast, predict.ac_sa),
     Candidate("momentum_sgd", momentum_sgd, _with_momentum, predict.momentum_sgd),
     Candidate("whitened_sgd", whitened_sgd, _whitened, predict.whitened_sgd),

@@ -172,8 +172,9 @@ def plan(
             beyond the numbers above, all of it public.
         gradient_budget: item gradients that a run may take; 1000·n·m if left out.
         rank_by: ``"prediction"``: the smallest prediction. ``"bound"``: the smallest proven bound on the
-            excess risk: on the data at hand, or on the population where the plan proves that. ``"seconds"``: of those whose prediction is at most 1.3 times the smallest,
-            which predictions do not tell apart, the one that takes the fewest seconds.
+            excess risk, on the data at hand, or on the population where the plan proves that. ``"seconds"``:
+            of those whose prediction is at most 1.3 times the smallest, which predictions do not tell apart,
+            the one that takes the fewest seconds.
         speed: of the machine, such as ``work.measured_speed()``; the table shows seconds then.
 
     Raises:

@@ -146,8 +146,7 @@ def test_one_compilation_serves_all_budgets():
 def test_a_budget_of_gradients_is_kept():
     full = (NAMED["winsorized_erm"],)
     free, short = (
-        _plan(candidates=full, gradient_budget=passes * USERS * ITEMS)
-        for passes in (1000, 20)
+        _plan(candidates=full, gradient_budget=passes * USERS * ITEMS) for passes in (1000, 20)
     )
     assert free.chosen.num_steps > 20
     assert short.chosen.num_steps == 20

@@ -33,7 +33,7 @@ FAULTS = (
     Fault("elements: a unit is counted in every place below its norm", _STAGES, "jax.ops.segment_sum(jnp.ones_like(place), place, len(radii) + 1)[1:]", "jnp.sum(place[:, None] > jnp.arange(len(radii)), axis=0)", _TWO),
     Fault("elements: one for two numbers that move", _STAGES, "_SENSITIVITY = 2.0**0.5", "_SENSITIVITY = 1.0", _TWO),
     Fault("elements: noise is rounded down to float32", _STAGES, "noise_multiplier=float32_above(joint / (1 - share) ** 0.5)", "noise_multiplier=joint / (1 - share) ** 0.5", _TWO),
-    Fault("elements: sums of floats", _CLUSTERED, "return exact_sums(values, projected.items, releases.num_items, releases.num_users)", "total = jax.ops.segment_sum(values, projected.items, releases.num_items); return Sums(total, 0 * total)", _HISTOGRAM),
+    Fault("elements: sums of floats", _CLUSTERED, "return _exact_sums(values, projected.items, releases.num_items, releases.num_users)", "total = jax.ops.segment_sum(values, projected.items, releases.num_items); return Sums(total, 0 * total)", _HISTOGRAM),
     Fault("elements: a sum is rounded before noise", _CLUSTERED, "noisy = additive.gaussian(key, total.rest, releases.noise_multiplier)", "total = Sums(0 * total.coarse, total.coarse + total.rest); noisy = additive.gaussian(key, total.rest, releases.noise_multiplier)", _HISTOGRAM),
     Fault("elements: a number of units is rounded before noise", _STAGES, "low = counted & _LOW_BITS", "low = counted", _TWO),
     Fault("elements: counts of a pair add up in any order", _SPARSE, "arrays, num_keys=4, is_stable=False", "arrays, num_keys=3, is_stable=False", _HISTOGRAM),

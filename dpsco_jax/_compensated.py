@@ -1,21 +1,16 @@
-"""Sums over users that are exact but for a bounded rest, so that one user moves them by what that user adds.
+"""Sums over users, exact but for a bounded rest, so that one user moves them by what that user adds.
 
-What it computes: a sum in two floats, ``high`` and ``low``, whose exact sum it is: rounded as one float, and
-what rounding has taken. A few rows are added as they are, groups of them by additions without error; or rows
-are scattered as integers.
+A sum is two floats, ``high`` and ``low``. A few rows are added as they are, groups of them by additions
+without error (Knuth 1998, section 4.2.2; Dekker 1971; Joldes, Muller and Popescu 2017), at 20 operations a
+number of a group's sum; or rows are scattered as integers. docs/theory/sums.md has the proofs.
 
-Source: Knuth 1998, section 4.2.2 (the error of a sum is a float); Dekker 1971;
-Joldes, Muller and Popescu 2017.
-
-Formal guarantee: docs/theory/sums.md. Of n rows of norm at most C·``room(n, k)``, of which one is replaced
-or taken away while all others but one stay in their places, the sum moves by at most 2C or C, whatever the
-others are: k rows or more are added up to one term at a time. (One other moves where a random sample gets one
-more user, whose place in random order another had.) Floats that are added one after the other have no
-such bound: with 2^20 users chosen for it, one moved a sum by 97 times as much. Assumed: additions round to
-nearest and are not rearranged (``--xla_cpu_enable_fast_math`` rearranges them), C is at least 2^-80, and a
-term is the same whatever is in the other groups.
-
-Cost: 20 operations on each number of a group's sum.
+Of n rows of norm at most C·``room(n, k)``, of which one is replaced or taken away while all others but one
+stay in their places, the sum moves by at most 2C or C, whatever the others are: k rows or more are added up
+to one term at a time. (One other moves where a random sample gets one more user, whose place in random order
+another had.) Floats that are added one after the other have no such bound: with 2^20 users chosen for it, one
+moved a sum by 97 times as much. Assumed: additions round to nearest and are not rearranged
+(``--xla_cpu_enable_fast_math`` rearranges them), C is at least 2^-80, and a term is the same whatever is in
+the other groups.
 """
 
 from collections.abc import Callable

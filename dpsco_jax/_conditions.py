@@ -1,12 +1,6 @@
 """Conditions under which a formula for a privacy loss is a bound, on numbers that may be traced.
 
-What it computes: booleans for ``loss.unbounded_unless``, by the array library of the numbers.
-
-Source: none.
-
-Formal guarantee: a condition on NaN is false, so that whatever is no number costs infinity.
-
-Cost: none.
+They are for ``loss.unbounded_unless``, and false on NaN, so that whatever is no number costs infinity.
 """
 
 from typing import Any

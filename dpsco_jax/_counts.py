@@ -1,12 +1,7 @@
 """Counts beyond 32 bits: two words, since JAX has no wider integers unless they are switched on.
 
-What it computes: sums and products of counts modulo 2^64, and the quotient by a whole number below 2^24.
-Outside of compiled functions a count behaves as a NumPy array of ``int64``, or of one number of it.
-
-Formal guarantee: words are integers and nothing is rounded. What is public or secret of a count is what it
-counts.
-
-Cost: a few integer operations.
+Sums and products are modulo 2^64; the quotient is by a whole number below 2^24. Outside of compiled functions
+a count behaves as a NumPy array of ``int64``, or of one number of it.
 """
 
 import dataclasses

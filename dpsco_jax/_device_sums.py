@@ -1,18 +1,13 @@
 """Sums over devices that lose no more than those over users, the same to the last bit on every device.
 
-What it computes: of a tree of numbers in two parts (``dpsco_jax._compensated``), one on each device of a mesh
-axis, the sum in the order of the devices, by additions without error. Other leaves, such as counts, are added
-up as they are.
+Of a tree of numbers in two parts (``dpsco_jax._compensated``), one on each device of a mesh axis, the sum is
+taken in the order of the devices, by additions without error; other leaves, such as counts, are added up as
+they are. A large tree is cut, exchanged and joined as an all-reduce is (Thakur, Rabenseifner and Gropp 2005),
+and sent as often as by two; a small one goes whole to every device.
 
-Source: ``dpsco_jax._compensated``; cut, exchanged and joined as an all-reduce is (Thakur, Rabenseifner and
-Gropp 2005).
-
-Formal guarantee: what ``lax.psum`` would round, and in an order of its own, is kept; docs/theory/sums.md,
-section 6, has the bound, which ``_compensated.room`` pays for as it is. Assumed there: at most 256 devices,
-or at least 64 users on each, which ``require_devices`` asks for.
-
-Cost: a large tree is sent as often as by two all-reduces, with memory of twice its size; a small one goes
-whole to every device.
+What ``lax.psum`` would round, in an order of its own, is kept; docs/theory/sums.md, section 6, has the bound,
+which ``_compensated.room`` pays for. Assumed there: at most 256 devices, or at least 64 users on each, which
+``require_devices`` asks for.
 """
 
 from typing import Any

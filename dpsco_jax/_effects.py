@@ -1,22 +1,14 @@
 """Losses have to be functions: what a program does beside computing its results is refused by name.
 
-What it computes: the names of the equations in a traced program that do something else than compute.
-
 - A write to a mutable reference (``jax.new_ref``) leaves records of one example behind for the next one, or
   for whoever holds the reference; and JAX does not differentiate through those that are closed over.
-- A callback to the host (``io_callback``, ``jax.debug.callback``) may put what it is given anywhere, without
-  noise. So may ``jax.debug.breakpoint``, which is one.
+- A callback to the host (``io_callback``, ``jax.debug.callback``, ``jax.debug.breakpoint``) may put what it
+  is given anywhere, without noise.
 - An ordered effect keeps the examples of a batch in a row, and a collective over a named axis adds them up.
 
 ``jax.debug.print`` may stand in a loss, unless it is ordered: it changes no result, and its text goes to the
-standard output of the process that holds the data, and nowhere else. What it prints is private all the same.
-
-Source: none; effects are those of JAX's own types of programs.
-
-Formal guarantee: a program without such names computes results of its arguments and constants, and that is
-all that it does, but for printing. A ``pure_callback`` is taken at its word.
-
-Cost: one trace of a function, the first time that it meets arguments of these shapes.
+standard output of the process that holds the data. What it prints is private all the same. A
+``pure_callback`` is taken at its word.
 """
 
 from collections.abc import Callable, Iterator

@@ -8,12 +8,10 @@ Two things change on the way from NumPy to JAX without a word. The mask of a mas
 ``jax_enable_x64`` is set: 2^32 + 3 is 3. Both happen only while arrays are still NumPy's; a traced array has
 been converted.
 
-Formal guarantee: none by itself. ``require_one_order`` raises on the order of rows, and shows no entry of an
-index. ``require_held``, ``plain`` and ``listed`` raise on masked arrays by their type;
-``require_held`` raises on a value too, of which it shows nothing: whoever may not learn that there is one
-hands over arrays of 32 bits. ``inside`` and ``floats_of`` never raise.
-
-Cost: a pass over integers of 64 bits.
+``require_one_order`` raises on the order of rows, and shows no entry of an index. ``require_held``, ``plain``
+and ``listed`` raise on masked arrays by their type; ``require_held`` raises on a value too, of which it shows
+nothing: whoever may not learn that there is one hands over arrays of 32 bits. ``inside`` and ``floats_of``
+never raise.
 """
 
 from typing import Any

@@ -1,11 +1,4 @@
-"""A refusal that a search may catch: every argument works by itself, and no plan exists for all of them.
-
-What it computes: nothing; ``Infeasible`` says in numbers what would do.
-
-Formal guarantee: none.
-
-Cost: none.
-"""
+"""A refusal that a search may catch: every argument works by itself, and no plan exists for all of them."""
 
 from collections.abc import Mapping
 

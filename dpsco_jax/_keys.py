@@ -1,18 +1,14 @@
 """Keys of the parts of a run, which nobody's folding can bring together; keys that have draws of their own.
 
-What it computes: a key for every number, by ``jax.random.fold_in``; and whether keys in a batch draw what
-each of them draws alone. Those that do not are refused under ``jax.vmap`` wherever noise or samples are drawn
-(``alone``), and taken in turn where a batch of keys is our own (``over``).
+``jax.random.fold_in`` makes a key for every number. Keys of ``unsafe_rbg`` are folded by an exclusive or with
+a word of the number, so that numbers folded in by caller, run and step could be exchanged: step j of part i
+would have the key, and so the noise, of step i of part j, and part i of trial j that of part j of trial i.
+These keys are split before and after; all others are folded as they are.
 
-Source: none.
-
-Formal guarantee: keys of ``unsafe_rbg`` are folded by an exclusive or with a word of the number, so that
-numbers folded in by caller, run and step could be exchanged: step j of part i would have the key, and so the
-noise, of step i of part j, and part i of trial j that of part j of trial i. These keys are split before and
-after; all others are folded as they are. And no two runs under ``jax.vmap`` have noise, or a sample, in
-common because they share the key of the first lane, whatever is around the map or inside of it.
-
-Cost: none, or two splits. Keys of threefry, and all others that draw apart, pass as they are.
+Keys in a batch whose draws are not those that each of them makes alone are refused under ``jax.vmap``
+wherever noise or samples are drawn (``alone``), and taken in turn where a batch of keys is our own
+(``over``). So no two runs under ``jax.vmap`` have noise, or a sample, in common because they share the key of
+the first lane, whatever is around the map or inside of it.
 """
 
 import functools

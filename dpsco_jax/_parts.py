@@ -1,18 +1,12 @@
 """Computations that somebody has divided by hand: what differs between the parts is refused.
 
-What it computes: whether values may differ between the parts of ``jax.shard_map`` and ``jax.pmap``; and, by
-``shard_map``, the parts of this library's own loops, which are taken care of where they are.
-
-Source: none.
-
-Formal guarantee: inside of such a part a key draws the same noise on all devices, a clip sees a piece of a
-row, and a sample is one of a part of the users, while a ledger goes on as if all were in one place. So
-whatever releases, clips or sums users refuses values that vary over an axis of the mesh. Values that
-are the same on all devices are no piece of anything, and may be released there. Which values vary
-JAX knows with ``check_vma=True``, its default, inside of one axis; otherwise, and under ``pmap``, every
-traced value is refused. Axes of ``jax.vmap`` have no devices, and are not looked at.
-
-Cost: none.
+Inside of a part of ``jax.shard_map`` or ``jax.pmap`` a key draws the same noise on all devices, a clip sees a
+piece of a row, and a sample is one of a part of the users, while a ledger goes on as if all were in one
+place. So whatever releases, clips or sums users refuses values that vary over an axis of the mesh. Values
+that are the same on all devices may be released there. Which values vary JAX knows with ``check_vma=True``,
+its default, inside of one axis; otherwise, and under ``pmap``, every traced value is refused. Axes of
+``jax.vmap`` have no devices, and are not looked at. The parts of this library's own loops are made by
+``shard_map`` of this file.
 """
 
 import contextvars

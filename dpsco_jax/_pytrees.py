@@ -1,15 +1,11 @@
 """Dataclasses as pytrees: every field is a leaf, or a tree of leaves, unless it says that it is static.
 
-What it computes: ``pytree`` makes a frozen dataclass and registers it with JAX; ``static()`` marks a field as
-part of the structure. Sizes and names are static: they decide what is compiled. Numbers are leaves: they may
-be traced, mapped over and differentiated. A static field holds what its annotation says, whoever makes the
-object or edits it: an integer of at least 1, unless it has another ``least``, where it says ``int``, a number
-of at least 0, perhaps infinite, where it says ``float``, one of its words where it has ``choices``. The same
-holds of named tuples and of tuples, where integers may be 0 in the latter.
-
-Formal guarantee: none.
-
-Cost: some microseconds for every object that is made.
+``pytree`` makes a frozen dataclass and registers it with JAX; ``static()`` marks a field as part of the
+structure. Sizes and names are static: they decide what is compiled. Numbers are leaves: they may be traced,
+mapped over and differentiated. A static field holds what its annotation says, whoever makes the object or
+edits it: an integer of at least 1, unless it has another ``least``, where it says ``int``, a number of at
+least 0, perhaps infinite, where it says ``float``, one of its words where it has ``choices``. The same holds
+of named tuples and of tuples, where integers may be 0 in the latter.
 """
 
 import dataclasses

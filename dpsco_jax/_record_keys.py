@@ -1,19 +1,14 @@
 """Losses that draw by a record of a user: refused, where JAX would draw for all users by one of them.
 
-What it computes: from the program of a loss, or of its gradient, whether it draws by keys that depend on the
-record and whose draws in a batch are not those of each key alone (``_keys.draw_apart``).
+``jax.vmap`` of XLA's generator draws for the whole batch from the key of its first row. Then a loss that
+drops out, augments or shifts by a key in the record, or by a number of the record folded into one, is a
+function of the first user's record for every user, and one user moves the sum of clipped gradients by as many
+bounds as there are users.
 
-Source: none. ``jax.vmap`` of XLA's generator draws for the whole batch from the key of its first row: then a
-loss that drops out, augments or shifts by a key in the record, or by a number of the record folded into one,
-is a function of the first user's record for every user, and one user moves the sum of clipped gradients by as
-many bounds as there are users.
-
-Formal guarantee: if a program is not refused, no draw of a doubtful kind in it depends on what varies. What
-varies is followed through all equations; where it is not known how, everything behind is taken to vary. Keys
-that depend on no record draw alike, or anew, whatever the records hold: they are public, and work. (Draws of
-a callback are not seen.) The program that is looked at is the one that runs.
-
-Cost: one walk over the equations, and putting them into the program around once more.
+If a program is not refused, no draw whose batch differs from draws one by one (``_keys.draw_apart``) depends
+on what varies. What varies is followed through all equations; where it is not known how, everything behind is
+taken to vary. Keys that depend on no record are public, and work. (Draws of a callback are not seen.) The
+program that is looked at is the one that runs.
 """
 
 from collections.abc import Callable, Collection, Sequence

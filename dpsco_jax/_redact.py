@@ -1,7 +1,6 @@
 """What messages may show of an argument: users' data never, even if they were passed by mistake.
 
-Formal guarantee: a message of a refusal shows no entry of an array with an axis that was passed where the
-argument is checked for its kind; numbers out of range, which are public arguments, are shown.
+Numbers out of range, which are public arguments, are shown; no entry of an array with an axis is.
 """
 
 import enum

@@ -1,17 +1,11 @@
-"""What has been released has no derivatives.
+"""What has been released has no derivatives: whatever is differentiated through it raises while it is traced.
 
-What it computes: what it is given.
-
-Source: none.
-
-Formal guarantee: the derivative of noise with respect to its size is the noise, and that of a noised
-statistic with respect to the parameters that it was taken at is a statistic of the data (of gradients, rows
-of their Hessian) without any noise. No ledger is charged for either. So whatever is differentiated through
-a release, forward or backward, raises ``ValueError`` while it is traced, in whatever order of ``jit``,
-``vmap``, ``scan``, ``cond`` and ``checkpoint``. Derivatives of what a release does not depend on, in the same
-program, are as ever.
-
-Cost: none: a compiled program is the one that it would be without it.
+The derivative of noise with respect to its size is the noise, and that of a noised statistic with respect to
+the parameters that it was taken at is a statistic of the data (of gradients, rows of their Hessian) without
+any noise. No ledger is charged for either. So differentiation through a release, forward or backward, raises
+``ValueError``, in whatever order of ``jit``, ``vmap``, ``scan``, ``cond`` and ``checkpoint``. Derivatives of
+what a release does not depend on, in the same program, are as ever, and a compiled program is the one that it
+would be without it.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Users spread over devices: on which mesh axis they lie, and loops that stay on each device.
 
-What it computes: whether the leading axis of some rows lies on an axis of a mesh, and sums and maps in
-which every device does its own users: ``summed`` and ``mapped``. ``automatic`` is for whole functions.
+``summed`` and ``mapped`` are sums and maps in which every device does its own users; ``automatic`` is for
+whole functions.
 
 - An array on a mesh with explicit axes, which ``jax.make_mesh`` makes by default, says in its type how its
   users are spread.
@@ -10,11 +10,9 @@ which every device does its own users: ``summed`` and ``mapped``. ``automatic`` 
 - On no mesh nothing is changed. Inside of a ``shard_map`` that somebody else has made, rows that are parts
   are refused (``dpsco_jax._parts``).
 
-Formal guarantee: every user is counted on one device. Who is sampled is drawn as on one device, from the
-same key, and each device takes those whom it holds; docs/scaling.md has the laws.
-
-Cost: no row of a user leaves its device; one exchange of sums of the size of a result
-(``dpsco_jax._device_sums``).
+Every user is counted on one device, and no row leaves it: there is one exchange of sums of the size of a
+result (``dpsco_jax._device_sums``). Who is sampled is drawn as on one device, from the same key, and each
+device takes those whom it holds; docs/scaling.md has the laws.
 """
 
 import contextlib

@@ -1,14 +1,12 @@
 """What all estimators share: from a table and what is declared of it to released coefficients.
 
-What it computes: ``fit`` checks the arguments, encodes the table on the host (``problems.tables``), plans,
-runs the compiled solver (``_solving``), and keeps what was released: coefficients, cost, sizes.
+``fit`` checks the arguments, encodes the table on the host (``problems.tables``), plans, runs the compiled
+solver (``_solving``), and keeps what was released: coefficients, cost, sizes.
 
-Formal guarantee: the fitted estimator is (ε, δ)-DP for one record, of a fixed public number of them, under
-replacement; a record is all rows of a user with ``user_level=True``, one row else. It holds no row and no
-identifier. The key is used for one fit. Public, and so not protected: all arguments but ``random_state``, the
-names of the columns, the number of records. One more fit is one more release.
-
-Cost: that of the encoding and of the solver.
+The fitted estimator is (ε, δ)-DP for one record, of a fixed public number of them, under replacement; a
+record is all rows of a user with ``user_level=True``, one row else. It holds no row and no identifier. The
+key is used for one fit. Public, and so not protected: all arguments but ``random_state``, the names of the
+columns, the number of records. One more fit is one more release.
 """
 
 import copy

@@ -1,9 +1,8 @@
 """What a person must declare of a table, because reading it off the table would not be private.
 
-What it computes: the arguments of an estimator as those of ``problems.tables.from_frame``.
-
-Formal guarantee: none by itself. Nothing here sees a value of the table: names and number of the columns are
-its schema. A fact that is missing is asked for by name; none is filled in from the data.
+Nothing here sees a value of the table: names and number of the columns are its schema. A fact that is missing
+is asked for by name; none is filled in from the data. What comes out are arguments of
+``problems.tables.from_frame``.
 """
 
 import enum

@@ -1,12 +1,8 @@
 """Fitted estimators as files: one npz of plain arrays, with a text in JSON among them. No pickle.
 
-What it computes: ``write`` stores the arrays that were released, and in JSON what was declared and the sizes;
-``read`` makes the estimator again, to the last bit of every number. The seed is left out.
-
-Formal guarantee: none. Reading runs no code of the file: arrays are read without pickle, the text is JSON,
-and the class is named by the caller.
-
-Cost: that of the file.
+``write`` stores the arrays that were released, and in JSON what was declared and the sizes; ``read`` makes
+the estimator again, to the last bit of every number, and runs no code of the file. The seed is left out, and
+the class is named by the caller.
 """
 
 import datetime

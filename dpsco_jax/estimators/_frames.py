@@ -1,13 +1,9 @@
 """Whatever a person has a table in, as one pandas frame: frames, arrays, sparse matrices.
 
-What it computes: ``frame_of`` gives a pandas frame with the same rows and columns. Columns of arrays and
-sparse matrices are called 0 to d - 1. Nothing is learned: each value is taken as it is, and masked entries of
-NumPy's masked arrays are missing ones.
-
-Formal guarantee: the frame is made value by value. What raises looks at shapes, dtypes and names of columns;
-of an array of objects, at whether entries that have to be numbers are. No message shows an entry.
-
-Cost: a copy; a sparse matrix becomes dense, rows × columns numbers.
+``frame_of`` gives a frame with the same rows and columns, made value by value; a sparse matrix becomes dense.
+Columns of arrays and sparse matrices are called 0 to d - 1, and masked entries of NumPy's masked arrays are
+missing ones. What raises looks at shapes, dtypes and names of columns; of an array of objects, at whether
+entries that have to be numbers are. No message shows an entry.
 """
 
 from collections.abc import Collection, Hashable

@@ -1,6 +1,6 @@
-"""What a fitted estimator says of itself: the sections of its report, and its figure.
+"""What a fitted estimator says of itself: the sections of its report, its figure, its intervals.
 
-Formal guarantee: that of ``report``: nothing is shown that was not declared, public, or released.
+Nothing is shown that was not declared, public, or released.
 """
 
 from typing import Any

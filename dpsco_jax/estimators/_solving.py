@@ -1,14 +1,10 @@
 """Which loss, which solver: the one place where estimators meet ``problems.losses`` and ``solvers``.
 
-What it computes: the objective of a model, a plan for it from public numbers, and the run of that plan,
-jitted. Smooth linear models, softmax among them, go to ``user_level.whitened_sgd``, which has nothing to
-tune. It does not take the quantile loss, which is not smooth: this goes to ``user_level.momentum_sgd``
-without momentum, 100 full-batch steps that decay, for which a bound on the risk is proven (private AC-SA,
-which smooths such a loss, had more loss after many more steps).
-
-Formal guarantee: that of the solver: (ε, δ)-DP for a record's whole data under REPLACE_ONE.
-
-Cost: that of the solver; a compilation for each shape of the data, kept for the process.
+A model gets an objective, a plan for it from public numbers, and the run of that plan, compiled once for each
+shape of the data. Smooth linear models, softmax among them, go to ``user_level.whitened_sgd``, which has
+nothing to tune. It does not take the quantile loss, which is not smooth: this goes to
+``user_level.momentum_sgd`` without momentum, 100 full-batch steps that decay, for which a bound on the risk
+is proven (private AC-SA, which smooths such a loss, had more loss after many more steps).
 """
 
 import dataclasses

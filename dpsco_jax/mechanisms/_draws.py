@@ -1,21 +1,16 @@
 """Random draws whose tails are those of the law that a privacy proof assumes.
 
-What it computes: exponential, Laplace, Gumbel and Gaussian variables in float32 (or float64), from
-at least 48 random bits each. ``jax.random.normal`` in float32 never exceeds 5.42 standard
-deviations and ``jax.random.laplace`` never exceeds 16.64 scales, because both invert a 23-bit
-uniform variable. The outputs that this makes impossible under one data set and possible under its
-neighbour have a probability of about 1e-7 per draw, for which a guarantee with a small δ leaves no
-room.
+Exponential, Laplace, Gumbel and Gaussian variables in float32 (or float64), from at least 48 random bits
+each. ``jax.random.normal`` in float32 never exceeds 5.42 standard deviations and ``jax.random.laplace`` never
+exceeds 16.64 scales, because both invert a 23-bit uniform variable. The outputs that this makes impossible
+under one data set and possible under its neighbour have a probability of about 1e-7 per draw, for which a
+guarantee with a small δ leaves no room.
 
-Source: inversion, with the complement of the uniform taken in integers so that both ends of the
-unit interval are resolved; Box and Muller 1958 for the Gaussian.
-
-Formal guarantee: none by itself. Tails end at 44 scales (exponential, Laplace) and 9.4 standard
-deviations (Gaussian), beyond which the true laws have mass 2^-64. Results are rounded to the grid
-of their dtype; that rounding is outside every guarantee of this package (see Mironov 2012).
-
-Cost: two random words for an exponential, Laplace or Gumbel variable, three for two Gaussians: 1.5
-to 2.5 times the time of ``jax.random.normal``.
+Here tails end at 44 scales (exponential, Laplace) and 9.4 standard deviations (Gaussian), beyond which the
+true laws have mass 2^-64: inversion takes the complement of the uniform in integers so that both ends of the
+unit interval are resolved, and the Gaussian is that of Box and Muller 1958. Results are rounded to the grid
+of their dtype; that rounding is outside every guarantee of this package (see Mironov 2012). Draws take 1.5 to
+2.5 times the time of ``jax.random.normal``.
 """
 
 import math

@@ -1,19 +1,15 @@
 """Noise for an array that is spread over devices, each of which draws the part that it holds.
 
-What it computes: what ``_draws.normal`` and ``_draws.laplace`` return for a key and a shape, entry by entry:
-the words of an entry are those that a counter-based generator has at the places that the whole draw would
-take them from. No device makes the words of another. Words are the same to the last bit on any number of
-devices; a compiler may round a logarithm of them in another way where it makes other loops.
+The entries are those that ``_draws.normal`` and ``_draws.laplace`` return for the key and the whole shape:
+the words of an entry are those that a counter-based generator (Salmon, Moraes, Dror and Shaw 2011) has at the
+places that the whole draw would take them from, in the layout of ``jax.random.bits`` with
+``jax_threefry_partitionable``, JAX's default. Words are the same to the last bit on any number of devices; a
+compiler may round a logarithm of them in another way where it makes other loops.
 
-Source: Salmon, Moraes, Dror and Shaw 2011 (random numbers as a function of a counter); the layout of the
-counters is that of ``jax.random.bits`` with ``jax_threefry_partitionable``, JAX's default.
-
-Formal guarantee: the noise is a function of the key and of the place in the whole array, so it is drawn once,
-whoever computes it and on however many devices: two devices that hold the same entry add the same noise, and
-different entries have words of different counters.
-
-Cost: for Gaussian noise three words an entry in place of three for two entries. Keys of other generators than
-threefry, whose words are no function of a counter, draw the whole on every device.
+So the noise is a function of the key and of the place in the whole array and is drawn once: two devices that
+hold the same entry add the same noise, and different entries have words of different counters. Gaussian noise
+takes three words an entry in place of three for two. Keys of other generators than threefry, whose words are
+no function of a counter, draw the whole on every device.
 """
 
 import math

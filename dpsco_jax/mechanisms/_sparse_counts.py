@@ -1,14 +1,9 @@
 """Triples (user, item, count) in order: what counts, duplicates added up, grouped by user and cluster.
 
-What it computes: entries sorted by user, cluster and item, so that each unit (user, cluster) is a block of
-consecutive entries. The sum of all entries of one pair (user, item) stands at its first entry.
-
-Source: none.
-
-Formal guarantee: what a unit becomes is a function of its own entries. An entry counts as nothing, and moves
-no other, if its user or its item is out of range or its count is not finite (or negative, where asked).
-
-Cost: one sort of all entries in place and some arrays of their number; no user's vector is ever dense.
+Entries are sorted by user, cluster and item, so that each unit (user, cluster) is a block of consecutive
+entries, without a dense vector of any user. The sum of all entries of one pair (user, item) stands at its
+first entry. What a unit becomes is a function of its own entries: an entry counts as nothing, and moves no
+other, if its user or its item is out of range or its count is not finite (or negative, where asked).
 """
 
 from typing import NamedTuple

@@ -1,13 +1,6 @@
 """What mechanisms on units, one user's part in one cluster, share: checks, noise, certificates.
 
-What it computes: refusals of bad clusters and radii, the noise multiplier of one Gaussian, and the guarantee
-of one or more.
-
-Source: Balle and Wang 2018 (the exact curve of one Gaussian).
-
-Formal guarantee: under REPLACE_ONE over units, for multipliers over the sensitivity of one unit.
-
-Cost: none.
+Multipliers are over the sensitivity of one unit, under REPLACE_ONE over units.
 """
 
 from typing import Any, SupportsFloat

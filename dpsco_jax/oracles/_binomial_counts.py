@@ -1,18 +1,15 @@
 """How many users a Poisson sample has, without a coin for every one of them.
 
-What it computes: a law on 0, 1, ..., n in whole units of 2^-160, made of integers, and draws of it.
+With b the binomial law of n coins of probability q, and f the law on 0, ..., n in whole units of 2^-160 that
+is drawn from by inversion (Knuth 1998, section 3.4.1), f_(k+1)·b_k ≤ f_k·b_(k+1) for all k, exactly, in
+integers: f is below b in the likelihood ratio order (Shaked and Shanthikumar 2007, section 1.C). A uniform
+subset of a size drawn from f then has every user, given who else is in it, with probability at most q, which
+is all that accounts of Poisson samples use (docs/theory/subsampling.md, section 7): nothing is added to δ.
+The total variation of the two laws is below 2^-90, for any number of users, and is nothing that privacy rests
+on.
 
-Source: inversion of a cumulative distribution (Knuth 1998, section 3.4.1); the order of laws by their ratios
-is the likelihood ratio order (Shaked and Shanthikumar 2007, section 1.C).
-
-Formal guarantee: with b the binomial law of n coins of probability q, and f the one drawn from,
-f_(k+1)·b_k ≤ f_k·b_(k+1) for all k, exactly, in integers. A uniform subset of a size drawn from f then has
-every user, given who else is in it, with probability at most q, which is all that accounts of Poisson
-samples use (docs/theory/subsampling.md, section 7): nothing is added to δ. The total variation of the two
-laws is below 2^-90, for any number of users, and is nothing that privacy rests on.
-
-Cost: one integer of 160 bits for each count within some 13 standard deviations of the mean: made once on the
-host, and compared with 160 random bits in a draw.
+The law has one integer of 160 bits for each count within some 13 standard deviations of the mean, made once
+on the host.
 """
 
 import functools

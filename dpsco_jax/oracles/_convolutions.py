@@ -1,20 +1,13 @@
 """Losses whose gradients must be taken one example at a time, since batches of them mix.
 
-What it computes: whether a program holds convolutions whose gradients XLA computes together for all
-examples of a batch, or equations that ask for all examples (``of_batches``); and a map over examples that
-keeps them apart.
-
-Source: none; found by search on a CPU, and done on every platform. A convolution with groups of a batch
-(``batch_group_count``) becomes one of everything with everything, in which what does not belong together is
-multiplied by zero. That is right for numbers, but zero times NaN or infinity is NaN: one example that is not
-finite makes the gradients of all others NaN. JAX makes such convolutions where it takes the derivative in the
-kernel of a grouped convolution, or in the kernels of a batch in which every example has one of its own; and
-a loss with a rule of its own for derivatives (``jax.custom_vjp``) may hold them in that rule alone.
-
-Formal guarantee: a map over examples by ``lax.map`` runs one after the other, so that what comes of an
-example is a function of it alone, whatever the others hold.
-
-Cost: one walk over a program. A loop over examples in place of a batch, where it is needed.
+A convolution with groups of a batch (``batch_group_count``) becomes one of everything with everything, in
+which what does not belong together is multiplied by zero. That is right for numbers, but zero times NaN or
+infinity is NaN: one example that is not finite makes the gradients of all others NaN. JAX makes such
+convolutions where it takes the derivative in the kernel of a grouped convolution, or in the kernels of a
+batch in which every example has one of its own; and a loss with a rule of its own for derivatives
+(``jax.custom_vjp``) may hold them in that rule alone. This was found by search on a CPU. Programs that hold
+such convolutions, or equations that ask for all examples (``of_batches``), go by ``lax.map`` on every
+platform: what comes of an example is a function of it alone.
 """
 
 from collections.abc import Callable, Sequence

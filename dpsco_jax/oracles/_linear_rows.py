@@ -1,19 +1,11 @@
 """What the oracles of linear models share: margins, slopes, and sums of a user's rows.
 
-What it computes: for a chunk of users of ``linear.LinearData``: the derivatives link'(<w, x>, label) of all
-items, in units of the user's largest, and Σ_j c_j·x_j for every user.
-
-Source: none; the gradient of link(<w, x>, label) is link'(<w, x>, label)·x.
-
-With K outputs there are K derivatives for an item, slopes have one axis more, and a user's sum of outer
-products x_j·c_jᵀ is a matrix ``[dim, K]``; a user's largest slope is the largest of all numbers.
-
-Formal guarantee: everything is computed for each user from that user's rows and the point alone. A user
-with a slope that is not finite counts as one whose slopes are all zero. Products are formed in full float32
-(never TF32 or bfloat16).
-
-Cost: one product with the features for the margins and one with their transpose for the sums; gathers and
-scatters for one-hot rows.
+For a chunk of users of ``linear.LinearData``: the derivatives link'(<w, x>, label) of all items, in units of
+the user's largest, and Σ_j c_j·x_j for every user. With K outputs there are K derivatives for an item, slopes
+have one axis more, and a user's sum of outer products x_j·c_jᵀ is a matrix ``[dim, K]``; a user's largest
+slope is the largest of all numbers. Everything is computed for each user from that user's rows and the point
+alone, in full float32 (never TF32 or bfloat16). A user with a slope that is not finite counts as one whose
+slopes are all zero.
 """
 
 from typing import Any

@@ -1,15 +1,9 @@
 """Streams of random users, cut after the first different ones: how long they are, and who is new.
 
-What it computes: numbers of users drawn with replacement, which of them are not met before, and how many
-have to be drawn so that there are seldom too few different ones. A stream that has too few is drawn afresh.
-
-Source: sequential sampling without replacement: draw uniform users and skip those already drawn.
-
-Formal guarantee: for independent draws of the same law the first different users are a uniform subset in
-uniform order, whatever the length of the stream, as long as all of it is drawn afresh where it is too short:
-all of this is symmetric under every renaming of the users.
-
-Cost: a sort of the stream, or one scatter into an integer for each user.
+Users are drawn with replacement and those already drawn are skipped. A stream is so long that it seldom has
+too few different ones; one that has too few is drawn afresh. For independent draws of the same law the first
+different users are a uniform subset in uniform order, whatever the length of the stream, as long as all of it
+is drawn afresh where it is too short: all of this is symmetric under every renaming of the users.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Oracles that are a sum over users, in the parts that a loop over users needs; and their estimate.
 
-What it computes: ``SumOracle`` draws a sample, adds up a function of chunks of users, and returns the sum in
-two parts: the float next to it, and what that lacks, the remainder. All users are at hand in its own loop
-(``chunks``); ``streamed`` has another, over users who are read in blocks, with the same parts.
+``SumOracle`` draws a sample, adds up a function of chunks of users, and returns the sum in two parts: the
+float next to it, and what that lacks, the remainder. All users are at hand in its own loop (``chunks``);
+``streamed`` has another, over users who are read in blocks, with the same parts.
 """
 
 import dataclasses

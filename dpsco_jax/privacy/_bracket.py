@@ -1,10 +1,8 @@
 """A bracket around the end of a budget, which closes by interpolation from both sides.
 
-Source: regula falsi, with a bisection where two interpolations gain less than one.
-
-Formal guarantee: where the budget holds at ``held`` at first, it was seen to hold there after every turn.
-
-Cost: one evaluation a turn; runs inside ``jit`` and ``vmap`` for JAX arrays, else in NumPy.
+It is regula falsi, with a bisection where two interpolations gain less than one. Where the budget holds at
+``held`` at first, it was seen to hold there after every turn. A turn is one evaluation; it runs inside
+``jit`` and ``vmap`` for JAX arrays, else in NumPy.
 """
 
 import math

@@ -1,13 +1,8 @@
 """ε of Rényi curves for searches that end near a target: of the orders around the best one alone.
 
-What it computes: ε of a curve that is infinite but at thirteen orders around the best of the curve before it,
-as long as the best lies inside of them; of the whole curve otherwise.
-
-Source: none.
-
-Formal guarantee: fewer orders prove no less, so that what is returned is a bound like any other.
-
-Cost: a third of a curve for most looks.
+A curve that is infinite but at thirteen orders around the best of the curve before it takes a third of the
+time. Fewer orders prove no less, so what is returned is a bound like any other; where the best is not inside
+of them, it is that of the whole curve.
 """
 
 import math

@@ -1,11 +1,8 @@
 """The kind of release in which the items of users are sampled one by one, as accountants see it.
 
-Source: the curve and the pair that the methods call; docs/theory/mixtures.md, section 8.
-
-Formal guarantee: curve and pair bound the release for a user with at most ``items_per_user`` items who is
-added, removed, or replaced by nothing. Nothing is proven here for a user who is replaced by another.
-
-Cost: none.
+Curve and pair bound the release for a user with at most ``items_per_user`` items who is added, removed, or
+replaced by nothing (docs/theory/mixtures.md, section 8). Nothing is proven here for a user who is replaced by
+another.
 """
 
 from collections.abc import Callable

@@ -1,19 +1,14 @@
 """Kinds of releases as values: what one release costs, and how often each is made on the same records.
 
-What it holds: a ``Release`` answers what accountants ask, whatever kind it is: its Rényi curve, its
-dominating pair, whether that pair is its own reverse, whether it adds up with other Gaussians. The functions
-in lower case make releases in canonical form: noise without end releases nothing, no noise is not private, a
-sample of everybody is no sample. A ``Composition`` is canonical too: all plain Gaussians are one.
+A ``Release`` answers what accountants ask, whatever kind it is: its Rényi curve, its dominating pair, whether
+that pair is its own reverse, whether it adds up with other Gaussians. The functions in lower case make
+releases in canonical form: noise without end releases nothing, no noise is not private, a sample of everybody
+is no sample. A ``Composition`` is canonical too: all plain Gaussians are one.
 
-Source: the curves and the pairs that the methods call; Lebeda, Regehr, Kamath and Steinke 2024, "Avoiding
-pitfalls for privacy accounting of subsampled mechanisms under composition" (fixed-size batches under
-ADD_OR_REMOVE_ONE).
-
-Formal guarantee: curve and pair bound the release under the relation that it was made for. ``require_proof``
-knows for which there is a proof: sampling of users with all their units under REPLACE_ONE and
-REPLACE_SPECIAL, of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE; Poisson and none under all.
-
-Cost: none.
+Curve and pair bound the release under the relation that it was made for. ``require_proof`` knows for which
+there is a proof: sampling of users with all their units under REPLACE_ONE and REPLACE_SPECIAL, of a fixed
+number under REPLACE_ONE and ADD_OR_REMOVE_ONE (Lebeda, Regehr, Kamath and Steinke 2024); Poisson and none
+under all.
 """
 
 import math

@@ -1,13 +1,7 @@
-"""The least noise whose Rényi curve proves a budget, in a handful of curves.
+"""The least noise whose Rényi curve proves a budget, in about five curves.
 
-What it computes: a noise multiplier, by false position on the logarithms of ε and of the noise, from a rule
-of thumb that is mostly within a few percent of it.
-
-Source: own; that χ² divergences of independent releases nearly add up is the central limit of composition.
-
-Formal guarantee: ε of the curve at the multiplier returned was computed, and is at most the target.
-
-Cost: about five curves, where a bracket between all multipliers takes eighteen.
+The search is false position on the logarithms of ε and of the noise, from a rule of thumb that is mostly
+within a few percent of it.
 """
 
 import math

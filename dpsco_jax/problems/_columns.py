@@ -1,7 +1,6 @@
 """Columns of a frame against what was declared of them: names, dtypes, levels.
 
-Formal guarantee: what raises here depends on the declaration and on the names and dtypes of the frame's
-columns, never on a value.
+What raises depends on the declaration and on the names and dtypes of the frame's columns, never on a value.
 """
 
 import math

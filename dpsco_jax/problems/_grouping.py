@@ -1,10 +1,8 @@
 """Which row goes where when rows are grouped by user: positions of users, slots of items.
 
-Formal guarantee: which rows of a user are kept, and in which slots, depends on the seed, on the user's place
-among the identifiers in ascending order and on the number of the user's own rows; nothing else. Draws for
-different users are independent.
-
-Cost: a sort of the rows.
+Which rows of a user are kept, and in which slots, depends on the seed, on the user's place among the
+identifiers in ascending order and on the number of the user's own rows; nothing else. Draws for different
+users are independent.
 """
 
 import itertools

@@ -1,17 +1,15 @@
 """Values of a column against declared levels: what is equal counts as equal, whatever type holds it.
 
-What it computes: the place of each value among the levels. Equal are values that Python calls so (1, 1.0 and
-True); a number and its text, as ``str`` writes it (1 and 1.0 are "1" and "1.0", True is "True", nothing is
-"01"); a text and its bytes in UTF-8; a date and its midnight, of the standard library, NumPy or pandas. A
-column of floats is compared with the levels as that dtype rounds them: 0.1 in float32, 2^53 + 1 in float64. A
-value that equals a level as it stands belongs to it, whatever others it equals in another way.
+Equal are values that Python calls so (1, 1.0 and True); a number and its text, as ``str`` writes it (1 and
+1.0 are "1" and "1.0", True is "True", nothing is "01"); a text and its bytes in UTF-8; a date and its
+midnight, of the standard library, NumPy or pandas. A column of floats is compared with the levels as that
+dtype rounds them: 0.1 in float32, 2^53 + 1 in float64. A value that equals a level as it stands belongs to
+it, whatever others it equals in another way.
 
-Formal guarantee: a place is a function of one value and the declaration. What raises depends on the
+A value's place among the levels is a function of the value and the declaration. What raises depends on the
 declaration and the dtype of the column alone: levels none of which that dtype can hold, such as texts in a
 column of numbers. Whether a level occurs in the data is private, so nothing here looks for it: a level that
 could occur and does not raises nothing, and no warning is given.
-
-Cost: one look into a dictionary for each value.
 """
 
 import contextlib

@@ -1,13 +1,8 @@
 """From a link to an objective: a convex function of the margin and the label, with its constants.
 
-What it computes: the loss φ(⟨w, x⟩, y) of a linear model from the link φ and the suprema of its first and
-second derivative in the margin. With ‖x‖ ≤ B the loss has Lipschitz constant sup|φ'|·B and smoothness
-sup φ''·B².
-
-Formal guarantee: that of ``losses``: features are projected onto their ball, items whose label is no number
+The loss is φ(⟨w, x⟩, y), of the link φ. With ‖x‖ ≤ B it has Lipschitz constant sup|φ'|·B and smoothness sup
+φ''·B², suprema over the margin. Features are projected onto their ball, and items whose label is no number
 have loss and gradient zero. What is made here is registered as proven.
-
-Cost: one pass over the features, and one more to enforce the bound.
 """
 
 from collections.abc import Callable

@@ -1,17 +1,11 @@
 """What is proven of losses: constants that are kept beside the objective, where nobody edits them.
 
-What it computes: nothing. The constructors of ``problems.losses`` enter the constants of each loss that they
-make, keyed by the function itself. ``require_proven`` looks an objective up and compares.
-
-Source: none.
-
-Formal guarantee: an ``Objective`` is a tuple that anybody may build or ``_replace``: its fields are
-declarations. Where privacy rests on them and no clip stands in for them, ``require_proven`` passes only an
+An ``Objective`` is a tuple that anybody may build or ``_replace``: its fields are declarations. The
+constructors of ``problems.losses`` enter the constants of each loss that they make, keyed by the function
+itself. Where privacy rests on them and no clip stands in for them, ``require_proven`` passes only an
 objective whose loss and linear model are those of a constructor, and whose constants claim no more than was
 proven: no smaller Lipschitz constant or smoothness, no larger strong convexity, and the domain of the proof.
 A function is one object: one that was copied by value, as ``cloudpickle`` does, is not known.
-
-Cost: one look-up.
 """
 
 import math

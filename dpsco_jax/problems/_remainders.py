@@ -1,16 +1,12 @@
-"""What is left of a convex link after its tangent, without cancellation.
+"""What is left of a convex link after its tangent, without cancellation: φ(m + t) - φ(m) - φ'(m)·t.
 
-What it computes: φ(m + t) - φ(m) - φ'(m)·t for φ = log(1 + e^m), and for φ whose derivative is a ramp,
-φ'(m) = min(max(m, low), high). Where t is small the three terms nearly cancel, and what a sampler needs of
-them is much smaller than they are.
+This is for φ = log(1 + e^m), and for φ whose derivative is a ramp, φ'(m) = min(max(m, low), high). Where t is
+small the three terms nearly cancel, and what a sampler needs of them is much smaller than they are. With p =
+φ'(m) the first is the cumulant generating function at t of a coin of probability p, less its mean, log(1 + (1
+- p)·r(-p·t) + p·r((1 - p)·t)) with r(z) = e^z - 1 - z ≥ 0, a sum of positive terms.
 
-Source: none. With p = φ'(m) the first is the cumulant generating function at t of a coin of probability p,
-less its mean, log(1 + (1 - p)·r(-p·t) + p·r((1 - p)·t)) with r(z) = e^z - 1 - z ≥ 0, a sum of positive terms.
-
-Formal guarantee: with u = 2^-53, in float64, what is computed is within a factor 1 ± 64·u the remainder of a
-convex link whose derivative differs from φ' by at most 8·u·(sup|φ'| + |t|); it is never negative.
-
-Cost: elementwise.
+With u = 2^-53, in float64, what is computed is within a factor 1 ± 64·u the remainder of a convex link whose
+derivative differs from φ' by at most 8·u·(sup|φ'| + |t|); it is never negative.
 """
 
 from typing import Any

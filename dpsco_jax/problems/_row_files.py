@@ -1,15 +1,12 @@
-"""Rows of an array that stays on disk, by their numbers: a NumPy file, or an array that is there already.
+"""Rows of an array that stays on disk, by their ascending numbers: a NumPy file, or an array.
 
-What it computes: the rows of ascending numbers, copied. Of a ``.npy`` file they are read with plain reads, a
-run of neighbours at a time: nothing of the file is held by this process, and a file that has been cut gives
-too few bytes, which is an error, where a memory map would end the process.
+Rows of a ``.npy`` file are copied with plain reads, a run of neighbours at a time: nothing of the file is
+held by this process, and a file that has been cut gives too few bytes, which is an error, where a memory map
+would end the process.
 
-Formal guarantee: none. ``require_same`` asks the file system whether the file is still the one that was
-opened, by its size and time: a file that is overwritten within the clock's resolution, or by whoever sets its
-time back, is not noticed. ``state`` tells data of two runs apart, by sizes, times and contents: pieces of a
-file, the whole of an array.
-
-Cost: one system call for each run of neighbouring rows.
+``require_same`` asks the file system whether the file is still the one that was opened, by its size and time:
+a file that is overwritten within the clock's resolution, or by whoever sets its time back, is not noticed.
+``state`` tells data of two runs apart, by sizes, times and contents: pieces of a file, the whole of an array.
 """
 
 import hashlib

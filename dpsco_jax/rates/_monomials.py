@@ -1,14 +1,8 @@
 """Orders of growth as sums of minima of monomials: their values, and their exponents as exact fractions.
 
-What it computes: an entry of a table such as min{N^(5/4)·d^(1/8), N^(3/2)/d^(1/8)} + N. Its value at
-numbers; and, where every variable is a power t^e of one growing t, the power of t by which it grows:
-monomials give linear functions of the e, a sum their largest, a minimum their least.
-
-Source: elementary (a tropical polynomial).
-
-Formal guarantee: exponents are exact for rational powers. No constants, unless a monomial has one.
-
-Cost: none.
+An example is min{N^(5/4)·d^(1/8), N^(3/2)/d^(1/8)} + N. Where every variable is a power t^e of one growing t,
+it grows as a power of t: monomials give linear functions of the e, a sum their largest, a minimum their
+least.
 """
 
 from collections.abc import Mapping

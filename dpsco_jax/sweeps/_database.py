@@ -1,9 +1,7 @@
 """The tables of a store, how they are opened, and look-ups by name.
 
-Opening brings a store of an earlier version up to date: what it lacks is an index and a table, which no
-version minds.
-
-Cost: a look-up reads the records that it finds, through the index of their names; it scans nothing.
+A look-up reads only the records that it finds. Opening brings a store of an earlier version up to date: what
+it lacks is an index and a table, which no version minds.
 """
 
 import fcntl

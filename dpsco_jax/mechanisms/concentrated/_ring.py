@@ -1,15 +1,12 @@
 """Work on all pairs of users who are spread over devices: rows stay, those of others come by in a ring.
 
-What it computes: ``met`` gives every user's tally of all pairs that the user is in. Each device keeps its
-rows. A copy of them travels from device to device, half way round, with what was tallied of them on the
-way, and the tallies go home. Every pair of devices meets once, on one of the two; where a meeting is half
-way round for both, each does a part of it. Meshes are those that ``dpsco_jax._sharding`` finds.
-
-Formal guarantee: every pair of users is handed to ``pairs`` once, or is one device's own. Tallies are
-integers: they are the same whatever the number of devices, as far as verdicts on pairs are.
-
-Cost: a device holds its rows and the rows of one visitor, twice while they are sent; it sends them half as
-often as there are devices. Nothing has the size of all rows, and results stay with the users.
+``met`` gives every user's tally of all pairs that the user is in. A copy of a device's rows travels from
+device to device, half way round, with what was tallied of them on the way, and the tallies go home. Every
+pair of devices meets once, on one of the two; where a meeting is half way round for both, each does a part of
+it. So every pair of users is handed to ``pairs`` once, or is one device's own, and tallies, which are
+integers, are the same whatever the number of devices, as far as verdicts on pairs are. A device holds its
+rows and the rows of one visitor, twice while they are sent. Meshes are those that ``dpsco_jax._sharding``
+finds.
 """
 
 from collections.abc import Callable

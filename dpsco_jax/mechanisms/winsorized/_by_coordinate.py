@@ -1,18 +1,14 @@
 """A statistic of every coordinate of users who are spread over devices: each device takes some coordinates.
 
-What it computes: ``of_columns(numbers, columns)`` where ``columns`` are, for some coordinates, the values of
-all users. Each device makes the columns of its own users and sends to every other device those coordinates
-which that one takes: one exchange, by which nobody holds more numbers than before it. Results, one number a
-coordinate, are then told to all. Meshes are those that ``dpsco_jax._sharding`` finds.
+``of_columns(numbers, columns)`` gets, for some coordinates, the values of all users. Each device makes the
+columns of its own users and sends to every other device those coordinates which that one takes: one exchange,
+by which nobody holds more numbers than before it. Results, one number a coordinate, are then told to all.
+Meshes are those that ``dpsco_jax._sharding`` finds.
 
-Source: none; the transposition of a matrix that is cut by rows.
-
-Formal guarantee: every coordinate is taken by one device, which has the values of all users in their order,
-so that its result, and the key of its draw, are those of one device, up to the rounding of a sum that is
-compiled for fewer coordinates. Axes in another order than the mesh's make another order of the users.
-
-Cost: the numbers of a device's users are sent once. Coordinates are filled up to a multiple of the devices,
-with columns of zeros whose results are dropped.
+Every coordinate is taken by one device, which has the values of all users in their order, so that its result,
+and the key of its draw, are those of one device, up to the rounding of a sum that is compiled for fewer
+coordinates. Axes in another order than the mesh's make another order of the users. Coordinates are filled up
+to a multiple of the devices, with columns of zeros whose results are dropped.
 """
 
 from collections.abc import Callable

@@ -1,16 +1,10 @@
 """How the examples of one leaf are added up: how many by one product, and what rounding may take.
 
-What it computes: for each leaf, from shapes alone, its ``Adding``; from those of all leaves the ``room``
-that bounds are multiplied by; and the sum over examples in two floats (``dpsco_jax._compensated``): of
-products of so many examples each, or of integers for look-ups.
-
-Source: Higham 2002, section 3.1 (inner products in any order).
-
-Formal guarantee: docs/theory/ghost.md, section 3. Of examples whose weighted norms are at most
-C·``room``, one moves the sum by at most C, or 2C if it is exchanged, whatever the others are.
-
-Cost: a sum in two floats takes 20 operations on each number of a leaf for every product; integers of a
-look-up are two or three for each of its floats.
+For each leaf, from shapes alone, its ``Adding``; from those of all leaves the ``room`` that bounds are
+multiplied by; and the sum over examples in two floats (``dpsco_jax._compensated``): of products of so many
+examples each, or of integers for look-ups. Of examples whose weighted norms are at most C·``room``, one moves
+the sum by at most C, or 2C if it is exchanged, whatever the others are (docs/theory/ghost.md, section 3;
+Higham 2002, section 3.1). A sum in two floats takes 20 operations on each number of a leaf for every product.
 """
 
 import math

@@ -1,14 +1,9 @@
 """The gradients of all examples in parts: one forward and one backward pass over all of them.
 
-What it computes: from a ``Program``, for every leaf its factors or its gradients, by the way it goes
-(``_leaves``): ``_parts.Parts``.
-
-Source: Goodfellow 2015: a gradient is a product of what entered an operation and the cotangent of what left.
-
-Formal guarantee: a rule's factors have the shapes and kinds that it states; a number of a row that is not
-there has a factor of zero, so that no two numbers stand for one row in a norm.
-
-Cost: one forward and one backward pass, and the factors or gradients of every leaf.
+A gradient is a product of what entered an operation and the cotangent of what left (Goodfellow 2015): from a
+``Program``, every leaf gets its factors or its gradients, by the way it goes (``_leaves``). A rule's factors
+have the shapes and kinds that it states; a number of a row that is not there has a factor of zero, so that no
+two numbers stand for one row in a norm.
 """
 
 import math

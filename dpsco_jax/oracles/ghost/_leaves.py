@@ -1,6 +1,6 @@
 """Which way every leaf of the parameters goes: by factors of its gradients, or by the gradients.
 
-What it computes: for each use of parameters the rule of its equation, and for each leaf
+For each use of parameters there is the rule of its equation, and each leaf goes exactly one way:
 
 - ``"factors"``: all its uses have rules and are the leaf rearranged, so that norm and weighted sum come from
   factors (``_terms``), and this takes fewer products than building the gradient of every example.
@@ -9,12 +9,8 @@ What it computes: for each use of parameters the rule of its equation, and for e
 - ``"products"``: as before, but the gradients are built, from the factors;
 - ``"rows"``: gradients are built by differentiating its uses, whatever they are.
 
-Source: the choice between the first two is that of Bu et al. 2022 ("mixed ghost clipping").
-
-Formal guarantee: every leaf goes exactly one way, and a use of several leaves goes by rows for all of
-them.
-
-Cost: none; a function of shapes.
+The choice between the first two, by shapes, is that of Bu et al. 2022 ("mixed ghost clipping"). A use of
+several leaves goes by rows for all of them.
 """
 
 import math

@@ -1,14 +1,7 @@
-"""What is known of the gradients of all examples, and what is made of it: bounds of norms, weighted sums.
+"""What is made of the gradients of all examples: bounds of norms, and weighted sums, by one pass.
 
-What it computes: of the factors or the gradients of every leaf, as ``_backward`` finds them: bounds of the
-joint norms of groups of leaves; Σ over the examples of weight·gradient.
-
-Source: Bu et al. 2023 ("book-keeping"): the pass that gives the norms gives the sum too.
-
-Formal guarantee: bounds are at least the norms of what is summed up, by ``_terms`` and
-``geometry.norms``.
-
-Cost: one pass over the factors or gradients for the norms, and one for the sum.
+Factors or gradients of every leaf come from ``_backward``. That the pass that gives the norms gives the sum
+too is the "book-keeping" of Bu et al. 2023.
 """
 
 import functools

@@ -1,19 +1,15 @@
 """A loss taken apart at its uses of parameters: run with taps on them, and what is held at each.
 
-What it computes: from the traced loss of one example,
+From the traced loss of one example come
 
 - the list of its uses: equations where parameters, or functions of parameters alone, meet data;
 - ``held``: the operands of every use that do not depend on data, as a function of the parameters. What is
   used in a loop is stacked over the trips, if it differs between them;
 - ``run``: the loss of one example, with a tap added to every result of every use, whose derivative is the
-  cotangent there, and the operands of the uses that do depend on data.
+  cotangent there (Goodfellow 2015; Bu et al. 2023), and the operands of the uses that do depend on data.
 
-Source: the taps are those of Goodfellow 2015 and of Bu et al. 2023, at whatever equation.
-
-Formal guarantee: the gradient of the loss is the sum over uses of the derivative of each in what it
-holds, applied to the cotangents of its taps, carried back to the parameters through ``held``.
-
-Cost: ``run`` is the loss, one addition more for each use.
+The gradient of the loss is the sum over uses of the derivative of each in what it holds, applied to the
+cotangents of its taps, carried back to the parameters through ``held``.
 """
 
 import dataclasses

@@ -1,17 +1,11 @@
 """Reading the program of a loss: where parameters meet data, and what is known of either there.
 
-What it computes: a walk over the equations of a traced loss. Every value has a kind: ``CONSTANT``,
-``HELD`` (a function of parameters alone) or ``DATA``. An equation that has operands of both of the last
-two kinds is a *use* of parameters. Calls are entered, and so are the bodies of ``scan`` and of
-``jax.checkpoint``; other control
-flow that holds parameters is one use as a whole, and so is a function with a derivative of its own.
-
-Source: none; an interpreter of jaxprs.
-
-Formal guarantee: the order of uses is a function of the program and the kinds of its inputs, so that two
-walks over one program count the same uses.
-
-Cost: one pass over the equations; nothing is computed that a domain does not ask for.
+A walk over the equations of a traced loss gives every value a kind: ``CONSTANT``, ``HELD`` (a function of
+parameters alone) or ``DATA``. An equation that has operands of both of the last two kinds is a *use* of
+parameters. Calls are entered, and so are the bodies of ``scan`` and of ``jax.checkpoint``; other control flow
+that holds parameters is one use as a whole, and so is a function with a derivative of its own. The order of
+uses is a function of the program and the kinds of its inputs, so that two walks over one program count the
+same uses.
 """
 
 import enum

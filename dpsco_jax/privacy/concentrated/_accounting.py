@@ -1,15 +1,11 @@
 """What a phase of tested, outlier-removed, noisy means costs: (ε, δ) by the tightest proof, on the host.
 
-What it computes: for T steps on K of N users each, with one noisy threshold for all ("stream") or a fresh
-test in each step ("fresh"), ε at δ and δ at ε, from the distance μ of the two Gaussians of one step.
-
-Source: replaces U Theorem 3.2 and Lemma 3.6, T Theorem 10.8.1 and Lemma 10.7.2.
-
-Formal guarantee: docs/theory/concentrated_mean.md: section 4 (fresh, one step), 5 (stream, everybody), 6
-(stream, random batches), 7 (fresh). The process stops at the first test that fails; batches are uniform, of
-fixed size, without replacement, and secret. Rounding is upwards.
-
-Cost: microseconds where everybody takes part (stream, or one fresh step), else 10 to 300 ms.
+For T steps on K of N users each, with one noisy threshold for all ("stream") or a fresh test in each step
+("fresh"), ε at δ and δ at ε, from the distance μ of the two Gaussians of one step. This replaces U Theorem
+3.2 and Lemma 3.6, T Theorem 10.8.1 and Lemma 10.7.2. Proofs: docs/theory/concentrated_mean.md, sections 4
+(fresh, one step), 5 (stream, everybody), 6 (stream, random batches), 7 (fresh). The process stops at the
+first test that fails; batches are uniform, of fixed size, without replacement, and secret. Rounding is
+upwards.
 """
 
 import math

@@ -1,16 +1,10 @@
 """Random selection of inliers: how many coins differ between neighbours, and the Gaussians that follow.
 
-What it computes: with k differing coins of shared vectors the means are at most (k₁ + k) u apart, u the
-share of one vector and k₁ = 2 or 1. At most n coins can differ, each with probability at most p, so k is
-stochastically below Bin(n, p), and a step is dominated by the Gaussian pair at distance (k₁ + k) u/σ with k ~
-Bin(n, p) shown.
-
-Source: replaces U Lemmas 3.4, 3.5 and T Lemmas 9.3.4, 9.3.5.
-
-Formal guarantee: as stated, but for the probability that k exceeds ``most``, which is accounted for apart.
-Proof: docs/theory/concentrated_mean.md, section 8.
-
-Cost: one Gaussian pair or curve for each k, some ten to thirty.
+With k differing coins of shared vectors the means are at most (k₁ + k) u apart, u the share of one vector and
+k₁ = 2 or 1. At most n coins can differ, each with probability at most p, so k is stochastically below Bin(n,
+p), and a step is dominated by the Gaussian pair at distance (k₁ + k) u/σ with k ~ Bin(n, p) shown, but for
+the probability that k exceeds ``most``, which is accounted for apart. This replaces U Lemmas 3.4, 3.5 and T
+Lemmas 9.3.4, 9.3.5; proof: docs/theory/concentrated_mean.md, section 8.
 """
 
 from typing import Any, NamedTuple

@@ -1,12 +1,9 @@
 """The loss of a phase of tested means as one approximate Rényi curve, for ledgers.
 
-Source: docs/theory/concentrated_mean.md, section 9.
-
-Formal guarantee: a bound on the part of the phase that does not fail, with the probability of failure. Of
-plans that spend a budget, ε of it is 0.97 to 1.05 of the budget for a stream, and up to 1.25 for fresh tests
-where sampling protects most, or where nearly all of δ is spent on batches that pass by mistake (one release).
-
-Cost: one curve; runs on tracers.
+It bounds the part of the phase that does not fail, with the probability of failure
+(docs/theory/concentrated_mean.md, section 9). Of plans that spend a budget, ε of it is 0.97 to 1.05 of the
+budget for a stream, and up to 1.25 for fresh tests where sampling protects most, or where nearly all of δ is
+spent on batches that pass by mistake (one release).
 """
 
 from typing import Any

@@ -1,17 +1,14 @@
 """How far the mean of the inliers moves when one vector is replaced, given that the vectors are concentrated.
 
-What it computes: weights are clip((f - n/2) / ((θ - 1/2) n), 0, 1), f the number of vectors within twice the
-score radius; the mean is weighted by them, or taken over a random set drawn with these probabilities. The
-weights that run are float32, and their ramp is a little steeper: all bounds here are of that one.
+Weights are clip((f - n/2) / ((θ - 1/2) n), 0, 1), f the number of vectors within twice the score radius; the
+mean is weighted by them, or taken over a random set drawn with these probabilities. The weights that run are
+float32, and their ramp is a little steeper: all bounds here are of that one.
 
-Source: replaces U Lemmas 3.3 to 3.5 and T Lemmas 9.3.3 to 9.3.5, 10.7.2, 10.8.2.
-
-Formal guarantee: if at least ``level`` of the n - 1 vectors that two neighbours share lie within one score
-radius of some point, and level >= θ n, the two means are at most the returned multiple of the radius apart.
-Proof: docs/theory/concentrated_mean.md, sections 1 to 3. Relations: REPLACE_ONE; REPLACE_SPECIAL, where the
-special value is close to nothing and has weight zero.
-
-Cost: microseconds.
+If at least ``level`` of the n - 1 vectors that two neighbours share lie within one score radius of some
+point, and level >= θ n, the two means are at most the returned multiple of the radius apart, under
+REPLACE_ONE, and under REPLACE_SPECIAL, where the special value is close to nothing and has weight zero. This
+replaces U Lemmas 3.3 to 3.5 and T Lemmas 9.3.3 to 9.3.5, 10.7.2, 10.8.2; proof:
+docs/theory/concentrated_mean.md, sections 1 to 3.
 """
 
 import math

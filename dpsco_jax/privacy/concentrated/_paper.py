@@ -1,14 +1,9 @@
-"""The budget of a phase as the proof of T Theorem 10.8.1 splits it, with explicit constants.
+"""The budget of a phase as the proof of T Theorem 10.8.1 splits it, repaired and with explicit constants.
 
-What it computes: the noise with θ = 2/3, threshold 4K/5, sensitivity 24/K, one point (ε₀, δ₀) of the Gaussian
-curve, amplified by the rate and composed optimally; half of δ for the noisy threshold, a quarter for batches
-that pass without being concentrated, a quarter for the releases.
-
-Source: T Theorem 10.8.1 and Lemmas 10.6.7 to 10.6.9, repaired (docs/corrections.md).
-
-Formal guarantee: that of the phase; the tight accounting certifies the same plan for less.
-
-Cost: milliseconds.
+The noise has θ = 2/3, threshold 4K/5, sensitivity 24/K, one point (ε₀, δ₀) of the Gaussian curve, amplified
+by the rate and composed optimally; half of δ is for the noisy threshold, a quarter for batches that pass
+without being concentrated, a quarter for the releases (Lemmas 10.6.7 to 10.6.9; docs/corrections.md). The
+tight accounting certifies the same plan for less.
 """
 
 import math

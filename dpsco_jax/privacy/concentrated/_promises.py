@@ -1,14 +1,8 @@
 """What all splits of a phase's budget promise, at once: arrays over shares of ε and shares of δ.
 
-What it computes: for weighted selections, what ``_search.split`` finds for one share of ε for the tests and
-one share of δ for failures: core, kept level, sensitivity, wrong passes, and μ by the rule of thumb, which is
-exact where there is a closed form.
-
-Source: own; the same formulas as ``_search.split``, which tests compare entry by entry.
-
-Formal guarantee: none is needed: what is chosen is certified afterwards, from the numbers alone.
-
-Cost: about a millisecond for 160 splits, where one at a time takes half a millisecond each.
+For weighted selections it is what ``_search.split`` finds for one share of ε for the tests and one share of δ
+for failures, by the same formulas, which tests compare entry by entry: 160 splits take a millisecond. What is
+chosen is certified afterwards, from the numbers alone, so nothing here has to be a bound.
 """
 
 import math

@@ -1,16 +1,13 @@
 """What the proof says of a phase of tested means: every number that follows from those that run.
 
-What it computes: from threshold, kept level, test and noise of ``ConcentratedReleases``: how far the mean
-moves (κ), how likely a batch passes that is not concentrated, how likely coins differ more than allowed.
-Nobody holds these: ledger and certificate call ``as_run``, on the host or inside of ``jit``.
+From threshold, kept level, test and noise of ``ConcentratedReleases``: how far the mean moves (κ), how likely
+a batch passes that is not concentrated, how likely coins differ more than allowed
+(docs/theory/concentrated_mean.md, sections 1 to 8). Nobody holds these: ledger and certificate call
+``as_run``, on the host or inside of ``jit``.
 
-Source: docs/theory/concentrated_mean.md, sections 1 to 8.
-
-Formal guarantee: the phase's numbers are bounds where ``holds`` is true; nothing is proven elsewhere. The
-core c and ``coin_failure`` are choices of the proof and run nowhere: for whatever values they have, the rest
-is computed so that the bound is true. What float32 rounds is rounded upwards.
-
-Cost: microseconds.
+The phase's numbers are bounds where ``holds`` is true; nothing is proven elsewhere. The core c and
+``coin_failure`` are choices of the proof and run nowhere: for whatever values they have, the rest is computed
+so that the bound is true. What float32 rounds is rounded upwards.
 """
 
 import math

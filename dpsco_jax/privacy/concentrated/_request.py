@@ -1,11 +1,4 @@
-"""What is asked of a phase, checked: the arguments of ``calibrate_concentrated`` and its refusals.
-
-Source: own.
-
-Formal guarantee: none.
-
-Cost: none; saying how many users are needed takes about thirty looks at the search grid.
-"""
+"""What is asked of a phase, checked: the arguments of ``calibrate_concentrated`` and its refusals."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

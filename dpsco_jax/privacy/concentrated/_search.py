@@ -1,14 +1,10 @@
 """How a phase spends its budget: the split between test, failures and noise with the least noise.
 
-What it computes: for a kind of test and a share of ε for it, where the threshold lies, how concentrated a
-batch that passes must be, and how far apart the Gaussians may be; then the best share.
-
-Source: own; ``PAPER`` is the allocation of T Algorithm 32 with its constants made explicit.
-
-Formal guarantee: none is needed: what is chosen is certified afterwards, from the numbers alone.
-
-Cost: a grid of some hundred splits, in arrays; where batches are random, a quick bound for each share
-and one calibration by privacy loss distributions.
+For a kind of test and a share of ε for it: where the threshold lies, how concentrated a batch that passes
+must be, and how far apart the Gaussians may be; then the best share, of some hundred in arrays. Where batches
+are random, each share has a quick bound, and the best is calibrated by privacy loss distributions. What is
+chosen is certified afterwards, from the numbers alone. ``PAPER`` is the allocation of T Algorithm 32 with its
+constants made explicit.
 """
 
 import functools

@@ -1,14 +1,9 @@
 """Noise of the concentration tests: how likely a test errs, in closed form or by one integral.
 
-What it computes: tails of a Laplace variable and of a difference of two (query noise less threshold noise),
-their inverses, and the probability that perfectly concentrated data fail one of T tests.
-
-Source: Dwork and Roth 2014, Algorithm 1, with scales 2Δ/ε (threshold) and 4Δ/ε (queries); the integrals.
-
-Formal guarantee: ``wrong_pass`` bounds what the privacy proof needs (docs/theory/concentrated_mean.md,
-sections 4 to 6); the false halts are of utility only.
-
-Cost: microseconds; an integral over 4000 points for a stream's false halts.
+Tails of a Laplace variable and of a difference of two, scales 4Δ/ε for the query and 2Δ/ε for the threshold
+(Dwork and Roth 2014, Algorithm 1), their inverses, and the probability that perfectly concentrated data fail
+one of T tests. ``wrong_pass`` bounds what the privacy proof needs (docs/theory/concentrated_mean.md, sections
+4 to 6); the false halts are of utility only.
 """
 
 import functools

@@ -1,11 +1,7 @@
 """One release as an event of ``dp_accounting`` and as a value of ours: the one place that knows both.
 
-Source: ``dp_accounting.dp_event``.
-
-Formal guarantee: refused is every event of a single release that is not known, is malformed, or has no proof
-under the relation; of several Gaussians on one sample, the one Gaussian that is equivalent to them is taken.
-
-Cost: none.
+Refused is every event of a single release that is not known, is malformed, or has no proof under the
+relation; of several Gaussians on one sample, the one Gaussian that is equivalent to them is taken.
 """
 
 import math

@@ -1,10 +1,7 @@
 """Chernoff's bound on ε, from the exponential moments of a privacy loss.
 
-Source: Markov's inequality for (1 - e^(ε - L))₊, at most e^(λ(L - ε)) times λ^λ / (1 + λ)^(1 + λ).
-
-Formal guarantee: ε is an upper bound for a law without infinite losses; those are taken off δ by the caller.
-
-Cost: microseconds.
+It is Markov's inequality for (1 - e^(ε - L))₊, at most e^(λ(L - ε)) times λ^λ / (1 + λ)^(1 + λ), and holds
+for a law without infinite losses; those are taken off δ by the caller.
 """
 
 from typing import Any

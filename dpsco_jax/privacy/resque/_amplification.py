@@ -2,20 +2,14 @@
 
 U = s P + (1-s) R and V = s Q + (1-s) R, where the differing record is used with probability s, P and Q are
 the laws of the release on either data set given that it is, and R given that it is not. Conditionally on
-positions and perturbations these are three Gaussians, pairwise at most sqrt(2 c) b standard deviations
-apart if the record was used b times. Then, for integer α,
+positions and perturbations these are three Gaussians, pairwise at most sqrt(2 c) b standard deviations apart
+if the record was used b times. Then, for integer α,
 
     E_V (U/V)^α <= 1 + Σ_{j=2}^α C(α, j) s^j Σ_b q_b V_j(b),
 
-with V_j(b) a bound on ∫ |P - Q|^j R^{1-j}.
-
-Source: thesis, Proposition 2.4.8 and Lemma 2.4.10, whose closed form 13 s² α τ this replaces (5 to 13 times
-smaller at the same numbers). Proof: docs/theory/resque.md, Lemma 5.
-
-Formal guarantee: an upper bound for every triple as described; the linear term vanishes because P and Q
-have the same mass.
-
-Cost: one sum of at most 256 terms for each order.
+with V_j(b) a bound on ∫ |P - Q|^j R^{1-j}; the linear term vanishes because P and Q have the same mass. This
+replaces the closed form 13 s² α τ of the thesis (Proposition 2.4.8 and Lemma 2.4.10; 5 to 13 times smaller at
+the same numbers). Proof: docs/theory/resque.md, Lemma 5.
 """
 
 import functools

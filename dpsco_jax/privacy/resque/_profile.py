@@ -2,15 +2,10 @@
 
 With probability q the release is Gaussian around a point that the differing record moves by a random number
 of standard deviations. Its privacy profile is at most the mean, over that number, of the profiles of sampled
-Gaussians; this is the profile of a mixture of known dominating pairs, rounded to a grid of losses so that no
-hockey-stick divergence decreases. Losses beyond the grid count as failure.
-
-Source: Balle, Barthe and Gaboardi 2018 (amplification); Zhu, Dong and Wang 2022 (domination); Doroshenko,
-Ghazi, Kamath, Kumar and Manurangsi 2022 (rounding). Proof: docs/theory/resque.md, Lemma 4.
-
-Formal guarantee: an upper bound at every real order, under REPLACE_ONE.
-
-Cost: some 10^5 normal probabilities.
+Gaussians (Balle, Barthe and Gaboardi 2018); this is the profile of a mixture of known dominating pairs (Zhu,
+Dong and Wang 2022), rounded to a grid of losses so that no hockey-stick divergence decreases (Doroshenko et
+al. 2022). Losses beyond the grid count as failure. The bound holds at every real order, under REPLACE_ONE.
+Proof: docs/theory/resque.md, Lemma 4.
 """
 
 import math

@@ -2,6 +2,10 @@
 
 Rooms are imported when they are first asked for: ``import dpsco_jax`` and ``dpsco_jax.privacy`` is there. So
 are the two values that every ``plan`` takes, ``dpsco_jax.Problem`` and ``dpsco_jax.Budget``.
+
+An argument that is of another kind than its annotation says, or out of the range that its docstring states,
+is refused by a ``ValueError`` with its name, its value and the range that works. ``Raises`` in a docstring
+lists what else is refused. Values that JAX traces cannot be looked at, and are not.
 """
 
 import importlib

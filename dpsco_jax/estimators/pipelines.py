@@ -14,8 +14,6 @@ not occur. What a ``FunctionTransformer`` computes cannot be seen: it is taken b
 An estimator cannot see what happened to its rows. In scikit-learn's own ``Pipeline``, or fed with
 ``scaler.fit_transform(X)``, it is fitted without a word: nobody but the caller can refuse that.
 
-Cost: none.
-
 Example:
     >>> from sklearn.preprocessing import PolynomialFeatures, StandardScaler
     >>> from dpsco_jax.estimators import PrivateLogisticRegression, make_private_pipeline

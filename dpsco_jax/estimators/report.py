@@ -3,12 +3,8 @@
 What it computes: rows of names and texts, in sections, from what a fitted estimator holds. Nothing is
 computed from data, which an estimator does not keep.
 
-Source: none.
-
 Formal guarantee: everything in a report is declared, follows from public sizes, or is part of what was
 released: the report is as public as the fitted estimator. The seed is never in it.
-
-Cost: none.
 
 Example:
     >>> from dpsco_jax.estimators import Report

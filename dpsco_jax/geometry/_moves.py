@@ -1,6 +1,6 @@
 """Moves inside of a convex set: projection relative to a point, as precise as the move where that is small.
 
-What it computes: for a point p, once, and then for many moves m the move P(p + m) - p, where P projects onto
+For a point p, once, and then for many moves m the move P(p + m) - p, where P projects onto
 the set W, widened so that it holds p: rounding, if nothing else, puts a point that was projected outside of
 it. P(p + m) in float32 is rounded at the size of p; here no number of the size of p is added to a move:
 
@@ -16,7 +16,7 @@ to some set of the same kind, the same one for all moves from p.
 Source: elementary; Duchi, Shalev-Shwartz, Singer and Chandra 2008 for simplex and ℓ1 ball, with τ found by
 halving in place of a sort.
 
-Formal guarantee: in exact arithmetic the projection onto W less p, so two moves are brought no further apart.
+In exact arithmetic the projection onto W less p, so two moves are brought no further apart.
 Floats add an error of some units in the last place of the larger of the moves, before or after, times √dim.
 
 Cost: one pass over the move; 30 passes for simplex and ℓ1 ball.

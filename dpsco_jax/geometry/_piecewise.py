@@ -1,9 +1,9 @@
 """A smooth function of one variable as polynomials on equal cells: made on the host, evaluated in JAX.
 
-What it computes: on each cell the polynomial that agrees with the function at the Chebyshev points, in powers
+On each cell the polynomial that agrees with the function at the Chebyshev points, in powers
 of the position within the cell; a lookup and a Horner scheme evaluate it.
 
-Formal guarantee: none of its own. Where the function is analytic and bounded by M in an ellipse around the
+Where the function is analytic and bounded by M in an ellipse around the
 cell whose half axes, in half widths of the cell, add up to ρ, the error is at most 4Mρ^(-degree)/(ρ - 1)
 (Trefethen 2013, Theorem 8.2).
 

@@ -1,6 +1,6 @@
 """Sums of powers of entries: ℓp norms of one array, what attains them, and the nearest point of an ℓp ball.
 
-What it computes: for an array and a static p, with the largest entry factored out so that no power leaves the
+For an array and a static p, with the largest entry factored out so that no power leaves the
 range of floats. The nearest point w of the ball of radius ρ to a point a outside, a >= 0, for 1 < p < inf:
 with the multiplier λ
 
@@ -15,10 +15,6 @@ Given λ, w = a·t with t + Λ·t^r = 1, Λ = λ·a^(p-2) and r = p - 1. Where r
 min(1, Λ) it is Aτ + Bτ^r - 1 at t = Aτ; τ lies in [½, 1], since at ½ both terms are at most ½ and at 1 one of
 them is 1. Newton's method from τ = 1 comes down to the root without passing it: Bτ^r falls by e a step until
 it is of the size of 1 - Aτ, which takes log r steps, and then convergence is quadratic.
-
-Source: elementary (conditions of Karush, Kuhn and Tucker).
-
-Formal guarantee: none needed: what is computed does not look at data.
 
 Cost: of the projection (bits of the dtype) × (8 + log r) passes; no sort.
 """

@@ -1,6 +1,6 @@
 """The one-sided stable density, on a scale of logarithms: E exp(-λs) = exp(-s^c), λ > 0, 0 < c < 1.
 
-What it computes: with x = λ^(-c/(1-c)) and the increasing function
+With x = λ^(-c/(1-c)) and the increasing function
 
     B(u) = sin(cu)^(c/(1-c))·sin((1-c)u)/sin(u)^(1/(1-c)),    B(0) = (1-c)·c^(c/(1-c)),
 
@@ -9,10 +9,8 @@ B(0)·x, which grows without bound to the left, as a function of v.
 
 Source: Zolotarev 1986; Kanter 1975. T (5.29) names this law a stable count, which is another one.
 
-Formal guarantee: the integral is a trapezoidal sum in s, u = π/(1 + e^(-s)), whose integrand is analytic for
+The integral is a trapezoidal sum in s, u = π/(1 + e^(-s)), whose integrand is analytic for
 |Im s| < (1-c)·π/2: the step (1-c)/4 leaves e^(-π²·4) of it. The table's error was measured.
-
-Cost: one lookup for each argument.
 """
 
 import functools

@@ -187,9 +187,6 @@ def ball(radius: ArrayLike, center: PyTree | None = None) -> Domain:
     Args:
         radius: positive, finite; may be traced.
         center: a point with the structure and shapes of the parameters; ``None`` is the origin.
-
-    Raises:
-        ValueError: if a concrete radius is not in (0, inf).
     """
     require_given(require_tree, center=center)
     require_positive("radius", radius)

@@ -62,9 +62,6 @@ def ridge(weight: ArrayLike, center: PyTree | None = None) -> Term:
     Args:
         weight: nonnegative, finite; may be traced.
         center: structure and shapes of the parameters; the origin if None. May be traced.
-
-    Raises:
-        ValueError: a concrete weight is not in [0, inf).
     """
     require_given(require_tree, center=center)
     require_nonnegative("weight", weight)
@@ -90,9 +87,6 @@ def l1(weight: ArrayLike) -> Term:
 
     Args:
         weight: nonnegative, finite; may be traced.
-
-    Raises:
-        ValueError: a concrete weight is not in [0, inf).
     """
     require_nonnegative("weight", weight)
 

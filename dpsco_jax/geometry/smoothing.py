@@ -51,9 +51,6 @@ def uniform_ball(key: Key[jax.Array, ""], like: PyTree, radius: ArrayLike) -> Py
         key: used once.
         like: pytree whose structure, shapes and dtypes the draw takes; its values are not used.
         radius: nonnegative, finite; may be traced. At 0 the draw is zero.
-
-    Raises:
-        ValueError: if a concrete radius is not in [0, inf).
     """
     require_key(key)
     require_tree("like", like)

@@ -26,9 +26,6 @@ def gaussian_multiplier(epsilon: SupportsFloat, delta: SupportsFloat) -> float:
     Args:
         epsilon: positive.
         delta: in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     full = privacy.FullBatch()
     return float32_above(privacy.certified_noise_multiplier(full, 1, epsilon, delta, _RELATION))

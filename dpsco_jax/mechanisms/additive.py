@@ -91,9 +91,6 @@ def gaussian_loss(
         sensitivity: how far neighbouring data sets move the statistic in l2 norm, positive; may be traced.
 
     A traced number that is out of its range, or NaN, has an unbounded loss.
-
-    Raises:
-        ValueError: ``stddev`` is negative, or ``sensitivity`` is not positive and finite.
     """
     require_multiplier("stddev", stddev)
     require_positive("sensitivity", sensitivity)
@@ -110,9 +107,6 @@ def laplace_loss(
         sensitivity: how far neighbouring data sets move the statistic in l1 norm, positive; may be traced.
 
     A traced number that is out of its range, or NaN, has an unbounded loss.
-
-    Raises:
-        ValueError: ``scale`` is not positive, or ``sensitivity`` is not positive and finite.
     """
     require_within("scale", scale, 0.0, np.inf, open_low=True)
     require_positive("sensitivity", sensitivity)

@@ -91,9 +91,6 @@ def project_clusters(
     Returns:
         As many entries as there were, of which no (user, cluster) has a norm above its radius, rounding
         included. Units within the ball are kept bit for bit.
-
-    Raises:
-        ValueError: arrays of other kinds or shapes, or ``radius`` is not positive or of another shape.
     """
     require_clusters(cluster_of_item)
     require_radius(radius, cluster_of_item)
@@ -116,9 +113,6 @@ def projected_mean(
         items: of every entry; one outside [0, num_items) likewise.
         counts: of every entry.
         releases: of ``calibrate_histogram``.
-
-    Raises:
-        ValueError: arrays of other kinds or shapes.
     """
     total = _sum_over_scale(users, items, counts, releases)
     return (total.coarse + total.rest) * (_scale(releases) / releases.num_users)
@@ -143,9 +137,6 @@ def clustered_histogram(
     Returns:
         Unbiased for the mean if no unit is projected; noise of ``releases.noise_stddev`` on every
         coordinate. The number of entries is not protected where it is the shape of an array: pad it.
-
-    Raises:
-        ValueError: arrays of other kinds or shapes.
     """
     total = _sum_over_scale(users, items, counts, releases)
     noisy = additive.gaussian(key, total.rest, releases.noise_multiplier)

@@ -182,9 +182,6 @@ def banded_square_root(
         min_separation: how many steps two of them are apart, at least; in [1, T]. Needed if there
             are several.
         bands: b: 1 is independent noise, T the whole square root; in [1, T] or cut to T.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     num_steps = require_integer("num_steps", num_steps, 1)
     max_participations = require_integer("max_participations", max_participations, 1, num_steps)

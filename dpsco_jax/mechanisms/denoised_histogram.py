@@ -68,9 +68,6 @@ def projection_factor(released: TwoStageHistogram, releases: TwoStageReleases) -
     Args:
         released: of ``two_stage_histogram``.
         releases: with which it ran.
-
-    Raises:
-        ValueError: arguments of other kinds.
     """
     require_instance("released", released, TwoStageHistogram)
     require_instance("releases", releases, TwoStageReleases)

@@ -90,9 +90,6 @@ def heavy_hitter_loss(stddev: ArrayLike) -> privacy.PrivacyLoss:
 
     Args:
         stddev: of the noise on a count, nonnegative. No noise costs ``inf``.
-
-    Raises:
-        ValueError: ``stddev`` is negative.
     """
     require_multiplier("stddev", stddev)
     return additive.gaussian_loss(stddev, _SENSITIVITY)
@@ -132,9 +129,6 @@ def ordering_loss(
     Returns:
         E (8) without the expectation, with the inequality the right way round. Computed on the host by
         counting in sorted blocks: d·log²d steps and d numbers of memory.
-
-    Raises:
-        ValueError: the arrays are not of one dimension and length, or ``gap`` is not positive.
     """
     for name, value in (("noisy", noisy), ("probabilities", probabilities)):
         require_finite(name, value)

@@ -153,9 +153,6 @@ def calibrate_histogram(
         epsilon: budget, positive.
         delta: budget, in (0, 1).
         signed: whether negative counts count: they cost √2 times the noise, or twice for single items.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     require_clusters(cluster_of_item)

@@ -72,9 +72,6 @@ def frequency_radius(items_per_user: int, num_users: int, failure: float) -> flo
         items_per_user: m ≥ 1.
         num_users: n ≥ 1.
         failure: γ in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of range.
     """
     require_each(require_count, items_per_user=items_per_user, num_users=num_users)
     failure = require_real("failure", failure, 0.0, 1.0)

@@ -64,9 +64,6 @@ def last_point(
 
     Returns:
         The last point, in the structure and dtypes of ``params``.
-
-    Raises:
-        ValueError: an argument is of another kind or out of its range.
     """
     require_key(key)
     require_real_leaves("params", params)

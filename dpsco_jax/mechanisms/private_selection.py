@@ -113,9 +113,6 @@ def geometric_selection_loss(candidate_epsilon: ArrayLike) -> privacy.PrivacyLos
 
     Args:
         candidate_epsilon: ε₁ ≥ 0 of which every candidate is pure ε₁-DP; may be traced.
-
-    Raises:
-        ValueError: if a concrete ``candidate_epsilon`` is negative or not a number.
     """
     require_multiplier("candidate_epsilon", candidate_epsilon)
     return privacy.pure_dp(3 * wide_number(candidate_epsilon))

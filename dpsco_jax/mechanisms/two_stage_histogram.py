@@ -165,9 +165,6 @@ def calibrate_two_stages(
         least_radius: the smallest radius, in (0, ``coarse_bound``]; 1 is right for counts, of which no norm
             is between 0 and 1.
         num_radii: how many radii there are, from the smallest to B, each by one ratio above the one before.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     require_clusters(cluster_of_item)
@@ -204,9 +201,6 @@ def two_stage_histogram(
         items: of every entry; one outside [0, items) likewise.
         counts: of every entry; those of one pair add up, negative ones and NaN count as nothing.
         releases: of ``calibrate_two_stages``.
-
-    Raises:
-        ValueError: arrays of other kinds or shapes.
     """
     require_instance("releases", releases, TwoStageReleases)
     require_key(key)

@@ -1,12 +1,12 @@
 """Norms of users' gradients of a matrix of parameters, from inner products of their items alone.
 
-What it computes: an upper bound of ‖Σ_j x_j·c_jᵀ‖ for every user of a chunk, the root of the sum
+An upper bound of ‖Σ_j x_j·c_jᵀ‖ for every user of a chunk, the root of the sum
 Σ_ij ⟨c_i, c_j⟩·⟨x_i, x_j⟩ and of what rounding may have taken from it, and no less than a 16th of
 Σ_j ‖x_j‖‖c_j‖.
 
 Source: Goodfellow 2015; Li, Tramèr, Liang and Hashimoto 2022, section 4 ("ghost clipping").
 
-Formal guarantee: the bound holds in exact arithmetic for the numbers as stored. Inner products of length n,
+The bound holds in exact arithmetic for the numbers as stored. Inner products of length n,
 in any order, are off by at most γ_n·‖a‖·‖b‖ with γ_n = n·u/(1 - n·u), u the unit roundoff (Higham 2002,
 section 3.1). So ⟨c_i, c_j⟩·⟨x_i, x_j⟩ is off by γ_(K + d + 1)·‖c_i‖‖c_j‖‖x_i‖‖x_j‖, and the sum over m² pairs
 by γ_(K + d + m² + 1)·(Σ_i ‖c_i‖‖x_i‖)², which is added before the root is taken, with norms that are bounds.

@@ -222,9 +222,6 @@ def user_gradient(
         objective: its regularizer is not part of the gradient.
         center: c, ``[dim]``.
         smoothing_radius: ρ > 0; may be traced.
-
-    Raises:
-        ValueError: if a concrete ``smoothing_radius`` is not positive.
     """
     require_number("center", center)
     require_positive("smoothing_radius", smoothing_radius)

@@ -38,9 +38,6 @@ def user_gradient(objective: Objective, radius: ArrayLike) -> gradients.UserGrad
     Args:
         objective: its regularizer is not part of the gradient.
         radius: r ≥ 0; may be traced.
-
-    Raises:
-        ValueError: if a concrete radius is negative or not finite.
     """
     require_instance("objective", objective, Objective)
     require_nonnegative("radius", radius)
@@ -60,9 +57,6 @@ def user_gradient_by_item(objective: Objective, radius: ArrayLike) -> gradients.
     Args:
         objective: its regularizer is not part of the gradient.
         radius: r ≥ 0; may be traced.
-
-    Raises:
-        ValueError: if a concrete radius is negative or not finite.
     """
     require_instance("objective", objective, Objective)
     require_nonnegative("radius", radius)
@@ -89,9 +83,6 @@ def at_shifted_point(oracle: Oracle, radius: ArrayLike) -> Oracle:
     Args:
         oracle: any oracle.
         radius: r ≥ 0; may be traced.
-
-    Raises:
-        ValueError: if a concrete radius is negative or not finite.
     """
     require_callable("oracle", oracle)
     require_nonnegative("radius", radius)

@@ -1,13 +1,11 @@
 """What a run may cost: (ε, δ).
 
-What it computes: nothing by itself. Every ``plan`` of a private solver takes a ``Budget`` second, and
+What it holds: every ``plan`` of a private solver takes a ``Budget`` second, and
 calibrates its noise so that the certificate of all that a run releases stays within it.
 
 Source: Dwork, McSherry, Nissim and Smith 2006; Dwork, Kenthapadi, McSherry, Mironov and Naor 2006.
 
-Formal guarantee: none of its own; the neighbouring relation is the solver's.
-
-Cost: none.
+Formal guarantee: the neighbouring relation is the solver's.
 """
 
 import dataclasses
@@ -28,9 +26,6 @@ class Budget:
         allow_large_delta: whether plans may have a δ of at least one over the number of users. They refuse
             it otherwise, for it says next to nothing: who publishes all that one user, chosen at random,
             has, keeps to (0, 1/N), and to any ε.
-
-    Raises:
-        ValueError: an argument is out of range.
 
     Example:
         >>> from dpsco_jax import privacy

@@ -95,9 +95,6 @@ def calibrate_noise_multiplier(
     Returns:
         Standard deviation over ℓ2 sensitivity, within 1e-6 relative of the smallest (at least 0.01): a
         float for Python and NumPy numbers, else an array. Every budget can be met.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     _check_budget(epsilon, delta)
     require_whole("num_steps", num_steps, 1)
@@ -171,9 +168,6 @@ def calibrate_num_steps(
 
     Returns:
         A number below 2^31, possibly 0: an int for Python and NumPy numbers, else an integer array.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     _check_budget(epsilon, delta)
     require_positive("noise_multiplier", noise_multiplier)

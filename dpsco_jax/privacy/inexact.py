@@ -10,8 +10,6 @@ Source: as for ``variation``.
 
 Formal guarantee: as for ``variation``, in both directions of a pair of neighbours. The loss is infinite where
 neither is proven.
-
-Cost: none.
 """
 
 import math
@@ -60,9 +58,6 @@ def inexact_certificate(
         relation: the neighbouring relation of μ.
         assumptions: sentences to carry along.
 
-    Raises:
-        ValueError: an argument is out of range.
-
     Example:
         >>> from dp_accounting import NeighboringRelation
         >>> relation = NeighboringRelation.REPLACE_ONE
@@ -90,9 +85,6 @@ def inexact_loss(mu: Scalar, variation: Scalar, epsilon: Scalar, delta: Scalar) 
         release was planned for (ε, δ), ε in [0.1, 8], δ in [1e-9, 1e-3] and τ·(1 + e^ε) at most 0.3·δ.
         Infinite where τ is too large for either, where a traced number is out of its range, and where e^ε is
         beyond the floats of the dtype. A τ in JAX counts as no less than its least normal number.
-
-    Raises:
-        ValueError: a concrete argument is out of range.
 
     Example:
         >>> from dpsco_jax import privacy

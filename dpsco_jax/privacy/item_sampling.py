@@ -6,8 +6,6 @@ Source: Charles et al. 2024, "Fine-tuning large language models with user-level 
 Formal guarantee: that of the curve, ``curves.binomial``, for users none of whom has more items than is said;
 who was drawn is never revealed.
 
-Cost: none.
-
 Example:
     >>> from dp_accounting import NeighboringRelation
     >>> from dpsco_jax import privacy

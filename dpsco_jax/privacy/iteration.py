@@ -21,8 +21,6 @@ Formal guarantee: as above, in both directions of a pair of neighbours, under th
 shown. The points in between, their average, and whatever was computed from them may not be released. φ must
 be the same function in every step, or of the same c and Δ, and may not depend on noise that was drawn
 before.
-
-Cost: none.
 """
 
 import math
@@ -58,9 +56,6 @@ def last_iterate_gdp(
     Returns:
         μ; ``inf`` where it is beyond the floats.
 
-    Raises:
-        ValueError: an argument is out of range.
-
     Example:
         >>> last_iterate_gdp(1, 0.9, 2.0) < 0.5001, last_iterate_gdp(10**6, 0.9, 2.0) < 2.18
         (True, True)
@@ -80,9 +75,6 @@ def last_iterate_noise_multiplier(
         mu: above 0.
         num_steps: T, at least 1.
         contraction: c, in [0, 1].
-
-    Raises:
-        ValueError: an argument is out of range.
 
     Example:
         >>> sigma = last_iterate_noise_multiplier(0.5, 100, 0.98)
@@ -105,9 +97,6 @@ def last_iterate_mu(num_steps: Scalar, shrinkage: Scalar, noise_multiplier: Scal
 
     Returns:
         μ of shape ``[...]``; ``inf`` where there is no noise, or a traced number is out of its range.
-
-    Raises:
-        ValueError: a concrete number is out of its range.
 
     Example:
         >>> bool(0.99 < last_iterate_mu(100, 0.02, 2.0) / last_iterate_gdp(100, 0.98, 2.0) < 1.01)
@@ -142,9 +131,6 @@ def last_iterate_loss(
 
     Returns:
         The loss, unbounded where a traced number is out of its range.
-
-    Raises:
-        ValueError: a concrete number is out of its range.
 
     Example:
         >>> from dpsco_jax import privacy

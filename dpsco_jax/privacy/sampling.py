@@ -3,8 +3,6 @@
 Source: the curves, releases and events that the methods call.
 
 Formal guarantee: a scheme serves a relation only where its curve is proven, and raises otherwise.
-
-Cost: none.
 """
 
 from typing import Any, NamedTuple

@@ -61,9 +61,6 @@ def variation_delta(mu: SupportsFloat, variation: SupportsFloat, epsilon: Suppor
         It rises where ε is large and τ positive: a larger δ at a larger ε is no contradiction, as δ at any
         smaller ε is valid there too.
 
-    Raises:
-        ValueError: an argument is out of range.
-
     Example:
         >>> [round(variation_delta(0.2367, tau, 1.0) * 1e6, 2) for tau in (0.0, 1e-6)]
         [1.0, 4.72]
@@ -89,9 +86,6 @@ def variation_epsilon(mu: SupportsFloat, variation: SupportsFloat, delta: Suppor
     Returns:
         ε, at which ``variation_delta`` is at most δ; ``inf`` if there is none, or (with μ above 1e9) none
         that floats can show.
-
-    Raises:
-        ValueError: an argument is out of range.
 
     Example:
         >>> variation_epsilon(0.2367, 0.0, 1e-6) < variation_epsilon(0.2367, 1e-8, 1e-6) < 1.01
@@ -176,9 +170,6 @@ def with_variation(
         dtype (h above 708, in float32 above 87). With a concrete τ = 0 (a number or an array of NumPy) it is
         the ideal loss. A τ in JAX, traced or not, may have been flushed to zero: it counts as no less than
         the least normal number of its dtype.
-
-    Raises:
-        ValueError: a concrete argument is out of range.
 
     Example:
         >>> from dpsco_jax import privacy

@@ -44,9 +44,6 @@ def user_mean_radius(bound: float, items_per_user: int, num_users: int, failure:
         items_per_user: m.
         num_users: n; also the number of means, if users have several.
         failure: γ, the probability that some user is farther away.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     require_positive("bound", bound)
     _check(items_per_user, num_users, failure)
@@ -65,9 +62,6 @@ def user_mean_radius_subgaussian(
         items_per_user: m.
         num_users: n.
         failure: γ.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     require_positive("stddev", stddev)
     require_count("dim", dim)
@@ -98,9 +92,6 @@ def user_gradient_radius(
         num_steps: T, the number of points of the trajectory.
         epsilon: ε of the trajectory; 0 for points fixed beforehand.
         failure: probability that some user is farther away at some point, up to n·T·δ.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     require_each(
         require_count, items_per_user=items_per_user, num_users=num_users, num_steps=num_steps
@@ -130,9 +121,6 @@ def trajectory_gradient_radius(
         gdp: μ = 2ρ√T/(nσ) of the whole trajectory, with ρ this radius and σ the noise's standard deviation
             (which is a multiple of ρ, so that μ does not depend on it).
         failure: probability that some user is farther away at some step.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     require_positive("lipschitz", lipschitz)
     require_nonnegative("gdp", gdp)
@@ -187,9 +175,6 @@ def uniform_gradient_radius(
         items_per_user: m.
         num_users: n.
         failure: γ.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     require_nonnegative("smoothness", smoothness)
     if smoothness == 0.0:
@@ -223,9 +208,6 @@ def sgd_iterate_radius(
         num_steps: T.
         failure: ζ, the probability that one pair of runs is farther apart.
         strong_convexity: μ of the expected loss; made use of while 2ημ ≤ 1.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     require_count("num_steps", num_steps)
     require_positive("step_size", step_size)
@@ -256,9 +238,6 @@ def loss_radius(
         items_per_user: m.
         num_users: n.
         failure: γ, over all users and candidates.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     require_positive("loss_range", loss_range)
     require_count("num_candidates", num_candidates)

@@ -3,8 +3,6 @@
 What it computes: an intercept, numbers mapped from their public bounds to [-1, 1], categories as one-hot
 columns of their public levels, a column that says that a value is missing, and the label of a loss.
 
-Source: none.
-
 Formal guarantee: ``Encoding.apply`` is a function of one row and of what was declared: no mean, no set of
 levels, no column depends on the rows. Replacing the rows of one user therefore changes the encoded rows of
 that user and no others, so neighbours stay neighbours. Every row has norm at most ``feature_bound`` =

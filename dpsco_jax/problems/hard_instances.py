@@ -84,9 +84,6 @@ def orthogonal_maximum(
         pieces: m ≥ 1. For drop = 0 the optimum over the ball is -distance/√m.
         distance: R > 0.
         drop: γ ≥ 0, by which each piece lies below the one before at the origin.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     require_key(key)
     require_each(require_count, dim=dim, pieces=pieces)

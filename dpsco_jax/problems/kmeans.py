@@ -105,9 +105,6 @@ def lloyd(
         public: whether both are public.
         max_steps: most iterations; they end once no row changes its cluster.
         memory: bytes for the distances that are held at once; one row takes 4·clusters bytes.
-
-    Raises:
-        ValueError: if an argument is out of its range or not finite.
     """
     require_flag("public", public)
     max_steps, memory = require_count("max_steps", max_steps), require_count("memory", memory)

@@ -148,9 +148,6 @@ def quantile(
         level: which quantile of the label is predicted, in (0, 1).
         domain: of the parameters; ``None`` is the whole space.
         ridge: λ of the regularizer (λ/2)·‖params‖².
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     _checks.require_inside("level", level)
     return _links.objective(
@@ -213,9 +210,6 @@ def softmax(
         num_classes: at least 2.
         domain: of the parameters; ``None`` is the whole space.
         ridge: λ of the regularizer (λ/2)·‖params‖².
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     _checks.require_integer("num_classes", num_classes, 2)
     _checks.require_positive("feature_bound", feature_bound)

@@ -1,6 +1,6 @@
 """What is optimized: a loss per item, with the constants that theory needs, known beforehand.
 
-What it computes: nothing by itself. ``Objective`` carries a loss, its Lipschitz and smoothness
+What it holds: ``Objective`` carries a loss, its Lipschitz and smoothness
 constants, its domain and, for linear models, what a closed-form gradient needs. ``Example`` and
 ``OneHot`` are the forms of an item.
 
@@ -10,8 +10,6 @@ Source: the setting of stochastic convex optimization over users, e.g. thesis ch
 Formal guarantee: the constants hold for every item whatever, because the bounds that they rest on
 are enforced inside the loss (features are projected onto their bound, labels onto their range).
 They are computed from public numbers only.
-
-Cost: none.
 """
 
 from collections.abc import Callable

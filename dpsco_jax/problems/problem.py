@@ -1,15 +1,13 @@
 """What is public of a problem before any data are read: the objective, the sizes, and how far to go.
 
-What it computes: nothing by itself. Every ``plan`` of a solver takes a ``Problem`` first; its numbers are
+What it holds: every ``plan`` of a solver takes a ``Problem`` first; its numbers are
 checked here, once, and a plan for other sizes is that of ``dataclasses.replace(problem, num_users=...)``.
 
 Source: the setting of stochastic convex optimization over users, thesis chapter 1, section 1.3.
 
-Formal guarantee: none needed; no field may come from users' data. Under REPLACE_ONE the number of users is
+Formal guarantee: no field may come from users' data. Under REPLACE_ONE the number of users is
 public. Under ADD_OR_REMOVE_ONE the number of places is: data always have ``num_users`` of them, a user who is
 absent is a place whose mask is False throughout, and how many places are taken stays secret.
-
-Cost: none.
 """
 
 import dataclasses
@@ -35,9 +33,6 @@ class Problem:
             unless the solver says that it must be exact.
         distance: R > 0, bound on the Euclidean distance from the start to a minimizer. If ``None``, solvers
             take what the domain says, its diameter.
-
-    Raises:
-        ValueError: an argument is out of range.
 
     Example:
         >>> from dpsco_jax import geometry, problems

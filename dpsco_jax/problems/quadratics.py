@@ -6,8 +6,6 @@ first-order methods, normalized so that its minimizer and its gradient at zero h
 Source: Nesterov 2018, section 2.1.2 (the chain; its Hessian is the discrete Laplacian, with known
 eigenvectors).
 
-Formal guarantee: none needed.
-
 Cost: O(dim).
 """
 

@@ -46,9 +46,6 @@ def support_vectors(
         dim: d.
         rank: of the features, in [1, dim].
         flipped: share of labels that contradict the halfspace, in (0, ½).
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     require_key(key)
     require_each(require_count, rows=rows, dim=dim, rank=rank)
@@ -87,9 +84,6 @@ def absolute_regression(
         dim: d.
         rank: of the features, in [1, dim].
         noise: nonnegative; of labels <row, unit vector> + noise·Laplace.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     require_key(key)
     require_each(require_count, rows=rows, dim=dim, rank=rank)

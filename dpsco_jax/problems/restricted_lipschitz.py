@@ -52,9 +52,6 @@ def coefficients_from_matrix(half: Any) -> np.ndarray:
 
     Returns:
         ``[d + 1]``, float64.
-
-    Raises:
-        ValueError: if ``half`` is no matrix or vector of finite numbers.
     """
     found = _finite("half", half)
     require(found.ndim in (1, 2) and found.size > 0, "half", found.shape, "[d, m] or [d]")
@@ -68,9 +65,6 @@ def coefficients_from_gradients(gradients: Any) -> Seen:
 
     Args:
         gradients: h_1, ..., h_r, ``[r, d]``.
-
-    Raises:
-        ValueError: if ``gradients`` is no matrix of finite numbers.
     """
     found = _finite("gradients", gradients)
     require(found.ndim == 2 and found.size > 0, "gradients", found.shape, "[r, d]")

@@ -72,9 +72,6 @@ def mean_estimation(
         dim: at least 1.
         heterogeneity: in [0, 1]; share of a point's standard deviation that all items of a user
             have in common. 0: items are independent; 1: all items of a user are equal.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     _checks.require_probability("heterogeneity", heterogeneity)
     _check(key, num_users, items_per_user, dim)
@@ -98,9 +95,6 @@ def geometric_median(
         items_per_user: at least 1.
         dim: at least 1; the minimizer is unique from 2 on.
         heterogeneity: in [0, 1]; share of a point's standard deviation that a user's items have in common.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     _checks.require_probability("heterogeneity", heterogeneity)
     _check(key, num_users, items_per_user, dim, even=True)
@@ -185,9 +179,6 @@ def absolute_regression(
         noise: nonnegative; standard deviation of a label's noise.
         decay: nonnegative; the k-th coordinate of a feature has a variance that falls as k^(-decay). Zero:
             features are uniform in the unit ball.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     _checks.require_positive("slope_norm", slope_norm)
     _check(key, num_users, 1, dim, even=True)
@@ -247,9 +238,6 @@ def logistic_regression(
         slope_norm: norm of the common slope: how predictable labels are.
         ridge: λ > 0 of the regularizer (λ/2)·‖params‖².
         decay: nonnegative; the k-th coordinate of a feature has a variance that falls as k^(-decay).
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     _checks.require_nonnegative("slope_norm", slope_norm)
     _check(key, num_users, items_per_user, dim)

@@ -79,9 +79,6 @@ def logistic(
         packed: whether there is a slot for each of the user's k elements, or one for each of all K.
         domain: of the parameters; ``None`` is the whole space.
         ridge: λ of the regularizer (λ/2)·‖params‖².
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     _checks.require_key(key)
     _checks.require_each(
@@ -139,9 +136,6 @@ def zipf_law(
         num_words: d, at least 1.
         exponent: nonnegative.
         offset: positive; how many more frequent words were removed.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     num_words = _checks.require_count("num_words", num_words)
     _checks.require_nonnegative("exponent", exponent)
@@ -176,9 +170,6 @@ def zipf_words(
 
     Returns:
         int32 ``[users, items]``: the numbers of the words, sorted within a user.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     _checks.require_key(key)
     num_users = _checks.require_count("num_users", num_users)

@@ -184,9 +184,6 @@ def hard_sampling_instance(
         regularization: μ; about G²/μ values are needed.
         p: in [1, 2].
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         >>> hard = hard_sampling_instance(jax.random.key(0), 16, 1000, 1e4, 1.0)
         >>> round(hard.diameter, 3), hard.distance > 5e-4

@@ -82,9 +82,6 @@ def bounded_scales(
         direction: "signs" or "axis".
         num_users: n, if the values are of n records.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         >>> law = bounded_scales(100, 25, direction="axis")
         >>> round(law.kept_mean / law.mean, 4), round(law.risk, 5)
@@ -133,9 +130,6 @@ def bounded_lower_bound(
         p: in [1, 2].
         num_users: n, if the values are of n records.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         >>> round(bounded_lower_bound(100, 25), 5), round(bounded_lower_bound(100, 25, p=1), 5)
         (0.00504, 0.00768)
@@ -164,9 +158,6 @@ def sampling_distance(
         regularization: μ.
         p: in [1, 2].
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         >>> sampling_distance(10**4, 25, 1e4, 1e-2) > 0, sampling_distance(10**10, 25, 1e4, 1e-2)
         (True, 0.0)
@@ -185,9 +176,6 @@ def sampling_diameter(regularization: SupportsFloat, dim: int, p: SupportsFloat 
         regularization: μ.
         dim: d.
         p: in [1, 2].
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     Example:
         >>> sampling_diameter(0.5, 4)

@@ -46,9 +46,6 @@ def tail(coefficients: Any, rank: int) -> float:
     Args:
         coefficients: G_0, ..., G_d, of which the last is 0.
         rank: k in [1, d].
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     known = require_coefficients("coefficients", coefficients)
     rank = require_integer("rank", rank, 1, len(known) - 1)
@@ -63,9 +60,6 @@ def regularization(coefficients: Any, rank: int, distance: SupportsFloat) -> flo
         coefficients: G_0, ..., G_d, of which the last is 0.
         rank: k in [1, d].
         distance: D, bound on the distance from the start to a minimizer.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     return tail(coefficients, rank) / require_real("distance", distance, 0)
 
@@ -78,9 +72,6 @@ def optimal_rank(coefficients: Any, num_users: int, epsilon: float, delta: float
         num_users: n, records.
         epsilon: ε of the run.
         delta: δ of the run, in (0, 1).
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     known = require_coefficients("coefficients", coefficients)
     require_count("num_users", num_users)
@@ -95,9 +86,6 @@ def ranks(dim: int) -> list[int]:
 
     Args:
         dim: d ≥ 1.
-
-    Raises:
-        ValueError: if ``dim`` is no integer of at least 1.
     """
     dim = require_count("dim", dim)
     return sorted({2**j for j in range(dim.bit_length())} | {dim})
@@ -128,9 +116,6 @@ def excess_bound(
 
     Returns:
         The bound, of the shape of η and α together; ``inf`` where η·α > 1/2, or α = 0 and A_k > 0.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     known, g, d, nu, steps = _run(coefficients, lipschitz, distance, stddev, num_steps)
     rank = require_integer("rank", rank, 1, len(known) - 1)
@@ -195,9 +180,6 @@ def squared_distance(
         stddev: ν ≥ 0, of the noise on each coordinate.
         step_size: η.
         regularization: α > 0.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
     require_each(require_nonnegative, slope=slope, dims=dims, stddev=stddev)
     require_each(

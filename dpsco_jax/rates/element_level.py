@@ -55,9 +55,6 @@ def gaussian_sigma_paper(
         delta: in (0, 1).
         sensitivity: in ℓ2, positive.
         always: whether 1/ε stands there for every ε, as it is proven, or for ε > 1 only, as printed.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     epsilon, delta = require_real("epsilon", epsilon, 0.0), require_real("delta", delta, 0.0, 1.0)
     sensitivity = require_real("sensitivity", sensitivity, 0.0)
@@ -84,9 +81,6 @@ def ordering_gap(
         stddev: σ of the noise on a count, at least 0.
         mistakes: t in (0, d): the expected number of pairs in the wrong order is at most t².
         constants: ``"tight"``, ``"theorem"`` or ``"printed"``, which is no bound.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     n, m = require_count("num_users", num_users), require_count("items_per_user", items_per_user)
     d = require_count("num_items", num_items)
@@ -112,9 +106,6 @@ def presence(probability: SupportsFloat, items_per_user: int) -> float:
     Args:
         probability: p in [0, 1].
         items_per_user: m.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     p = require_share("probability", probability)
     m = require_count("items_per_user", items_per_user)
@@ -128,9 +119,6 @@ def joint_presence(first: SupportsFloat, second: SupportsFloat, items_per_user: 
         first: p_j in [0, 1].
         second: p_l in [0, 1 - p_j].
         items_per_user: m.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     p, other = require_share("first", first), require_share("second", second)
     require(p + other <= 1 + 1e-12, "second", other, f"at most 1 - first = {1 - p:g}")
@@ -153,9 +141,6 @@ def misorder_probability(
         num_users: n.
         items_per_user: m.
         stddev: σ of the noise on a count, at least 0.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     n, sigma = (
         require_count("num_users", num_users),
@@ -185,9 +170,6 @@ def projection_radius(
         cluster_probability: P, the largest of a cluster, in [0, 1].
         bits: t of at least 0.
         constants: ``"theorem"``, or ``"printed"`` for 3 log m, with which the proof does not go through.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     m = require_count("items_per_user", items_per_user)
     require(m >= 3, "items_per_user", m, "at least 3")
@@ -215,9 +197,6 @@ def histogram_error_ratio(
         sensitivity: s·ρ, how far one unit moves the sum of counts, positive.
         noise_multiplier: σ, of the noise over that sensitivity, at least 0.
         baseline: ‖H₁ - H₀‖², of frequencies, positive.
-
-    Raises:
-        ValueError: an argument is out of its range.
     """
     n, d = require_count("num_users", num_users), require_count("num_items", num_items)
     m = require_real("items_per_user", items_per_user, 0.0)

@@ -34,9 +34,6 @@ def dual_exponent(p: SupportsFloat) -> float:
     Args:
         p: in [1, inf].
 
-    Raises:
-        ValueError: p is out of its range.
-
     Example:
         >>> dual_exponent(4), dual_exponent(1)
         (1.3333333333333333, inf)
@@ -55,9 +52,6 @@ def norm_ratio(p: SupportsFloat, q: SupportsFloat, dim: int) -> float:
         q: in [1, inf].
         dim: d.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         >>> norm_ratio(1, 2, 100), norm_ratio(2, 1, 100)
         (10.0, 1.0)
@@ -73,9 +67,6 @@ def best_exponent(p: SupportsFloat, dim: int) -> float:
     Args:
         p: of the norm, in [1, inf].
         dim: d; of matrices in Schatten norms the smaller side.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     Example:
         >>> best_exponent(1.0, 3), best_exponent(1.5, 10**6), round(best_exponent(1.0, 1000), 3)
@@ -95,9 +86,6 @@ def regularizer_weight(p: SupportsFloat, dim: int) -> float:
         p: of the norm, in [1, inf].
         dim: d; of matrices in Schatten norms the smaller side.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         >>> [round(regularizer_weight(*of), 6) for of in ((1.0, 3), (1.5, 10**6), (4.0, 10))]
         [3.0, 2.0, 1.0]
@@ -113,9 +101,6 @@ def regularizer_range(p: SupportsFloat, dim: int, radius: SupportsFloat = 1.0) -
         p: of the norm, in [1, inf].
         dim: d; of matrices in Schatten norms the smaller side.
         radius: R, of a ball around x₀ that holds the domain.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     Example:
         >>> [round(regularizer_range(1.0, dim), 2) for dim in (3, 10, 100)]

@@ -11,8 +11,6 @@ and Wainwright 2012, BJL+19 Bubeck, Jiang, Lee, Li and Sidford 2019, CPM Khachiy
 KLL21 Kulkarni, Lee and Liu 2021 (chapter 1 of the thesis); the others as in ``accelerated``. With the
 correction of docs/corrections.md: the logarithms of the last row of Table 2.2 stand outside the root.
 
-Formal guarantee: none.
-
 Cost: none; float64 on the host, elementwise on arrays, or exact fractions.
 """
 

@@ -53,9 +53,6 @@ def printed(
         regularizer_range: Θ; where print has D²/2.
         lipschitz_diff: G_Δ, at most 2G; 2G if ``None``.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         >>> round(printed("4.4.2", 500, 10, 1.0, 1e-6, 1.0, 0.5).gdp, 3)  # 0.237 is (1, 1e-6)-DP
         0.39

@@ -79,9 +79,6 @@ def hard_scales(
         direction: "signs" or "axis": from where v is drawn.
         num_users: n, if the values are of n records.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         >>> tuple(round(x, 7) for x in hard_scales(4, 16))
         (0.1767767, 0.1767767, 0.0441942)
@@ -117,9 +114,6 @@ def minimax_lower_bound(
         p: in [1, 2].
         direction: "signs" or "axis"; ``None`` is the better of both.
         num_users: n, if the values are of n records.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     Example:
         >>> round(minimax_lower_bound(100, 25), 5), round(minimax_lower_bound(100, 25, p=1), 5)

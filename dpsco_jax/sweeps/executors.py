@@ -14,8 +14,6 @@ two classes:
 
 Guarantee: a worker stores nothing and claims nothing, so that one may die at any moment: its task is
 given to another.
-
-Cost: none of its own.
 """
 
 from collections.abc import Callable, Sequence

@@ -58,9 +58,6 @@ class Ray:
         gpus_per_worker: GPUs of each worker.
         workers: how many; by default as many as the cluster has places for when the run begins.
         patience: seconds without a single worker after which the run is given up.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
 
     def __init__(

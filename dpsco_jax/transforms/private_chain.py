@@ -9,8 +9,6 @@ Formal guarantee: that of the release. A stage in front of it sees one user at a
 so that a contribution stays a function of its own user. What is behind it is given the released values and
 the parameters, and nothing else: it is post-processing. What a stage closes over is the caller's part of the
 proof.
-
-Cost: none of its own.
 """
 
 from typing import Any, NamedTuple

@@ -39,9 +39,6 @@ def ball_domain(
         center: ``[dim]``.
         radius: positive; may be traced.
         domain_radius: positive, at least ‖center‖ - radius; may be traced.
-
-    Raises:
-        ValueError: if ``center`` is no array of real numbers, or a concrete radius is not positive.
     """
     require_number("center", center)
     require_given(require_positive, domain_radius=domain_radius)
@@ -71,10 +68,6 @@ def ball_step(
         center: of the ball, ``[dim]``.
         radius: of the ball, positive; may be traced.
         domain_radius: of a ball around the origin to stay in too; none if ``None``. May be traced.
-
-    Raises:
-        ValueError: if a vector is no array of real numbers, a concrete radius is not positive, or a concrete
-            step size or regularization is negative.
     """
     require_each(require_number, point=point, gradient=gradient, anchor=anchor)
     require_each(require_nonnegative, step_size=step_size, regularization=regularization)

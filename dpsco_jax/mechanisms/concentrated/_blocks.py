@@ -1,13 +1,11 @@
 """Vectors in blocks, and which pairs of two blocks lie near each other: verdicts, packed, and their counts.
 
-What it computes: of a block of vectors and another one, of the same vectors or of those of a visitor, for
+Of a block of vectors and another one, of the same vectors or of those of a visitor, for
 each pair v, w whether ‖v - w‖ <= ρ and whether ‖v - w‖ <= 2ρ, up to a relative margin h that is known in
 advance; counts of these for the vectors of either block; an order in which every pair of blocks is met once.
 A vector that is not finite, is masked out or is farther than B · ρ from the anchor is near nobody.
 
-Source: the margin is ours.
-
-Formal guarantee: each verdict is a function of its two vectors and of public values (anchor, radius,
+Each verdict is a function of its two vectors and of public values (anchor, radius,
 shapes), symmetric, and true of a vector and itself. With r = ρ·(1 + h), h = √(1 + 5η/2) - 1 for the η of
 ``square_error``, distances being those of the floating-point vectors as real numbers, there is r' <= r
 such that

@@ -9,8 +9,6 @@ Formal guarantee: ``query_loss`` bounds one answer of ``winsorized_mean`` under 
 the proofs are in ``docs/theory/winsorized_mean.md``. Sensitivities, loss and certificate are functions of
 the numbers that ``winsorized_mean`` runs, whatever they were before; where one of them is out of its range,
 loss and certificate are infinite.
-
-Cost: none.
 """
 
 import functools

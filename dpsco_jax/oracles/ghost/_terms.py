@@ -1,6 +1,6 @@
 """Norms and weighted sums of gradients that are sums of products of two vectors, without building them.
 
-What it computes: a gradient G = Σ_t l_t ⊗ r_t, of one example, is kept as its factors: ``left`` [S, T,
+A gradient G = Σ_t l_t ⊗ r_t, of one example, is kept as its factors: ``left`` [S, T,
 K] and ``right`` [S, T, N]; for a look-up, ``left`` [S, T] holds the numbers of rows and stands for their
 unit vectors. The squared norm is Σ_ts ⟨l_t, l_s⟩·⟨r_t, r_s⟩, one number for a pair of products in place
 of K·N for each.

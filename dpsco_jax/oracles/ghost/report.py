@@ -3,8 +3,6 @@
 What it computes: for each leaf of the parameters whether its clipped sum comes from factors of the
 gradients or from the gradients themselves, why, and how many numbers are held for an example.
 
-Source: none.
-
 Formal guarantee: the report is of the same decision that ``sums`` makes.
 
 Cost: a trace of the loss, and of its derivatives.

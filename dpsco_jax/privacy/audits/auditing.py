@@ -78,9 +78,6 @@ def epsilon_lower_bound(
     Returns:
         The bound, at least 0, of the shape of the counts. Swap the counts for the event that is rarer
         in the first argument.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
     check_delta_and_confidence(delta, confidence)
     require_integer("num_runs", num_runs, 1)
@@ -179,9 +176,6 @@ def audit(
         delta: in [0, 1).
         confidence: in (0, 1).
         batch_size: runs at once, which bounds the memory.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
     check_delta_and_confidence(delta, confidence)
     require_key(key)

@@ -37,9 +37,6 @@ def one_run_epsilon_lower_bound(
         num_correct: v, the right guesses.
         delta: in [0, 1).
         confidence: in (0, 1).
-
-    Raises:
-        ValueError: if a number is out of range.
     """
     check_delta_and_confidence(delta, confidence)
     num_canaries = require_integer("num_canaries", num_canaries, 1)

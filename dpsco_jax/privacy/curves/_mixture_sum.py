@@ -12,7 +12,7 @@ every factor is positive and nothing cancels, however small the loss and however
 
 Derivation, discretization and rounding: docs/theory/mixtures.md.
 
-Formal guarantee: none by itself. Results are rounded up, exponents included.
+Results are rounded up, exponents included.
 
 Cost: about 37,000 exponentials for all orders in float32, a quarter of which have a companion.
 """

@@ -12,7 +12,7 @@ small the loss and however near to 1 the order.
 Source: the integral representation is that of Sason and Verdú 2016. Derivation, discretization and
 rounding: docs/theory/subsampling.md.
 
-Formal guarantee: none by itself. Results are rounded up, exponents included.
+Results are rounded up, exponents included.
 
 Cost: about 30,000 exponentials for all orders, 600 evaluations of everything else.
 """

@@ -6,7 +6,7 @@ are taken in groups, each with as many nodes as its highest order may need.
 
 Source: Trefethen and Weideman 2014 (exponential convergence of equal steps).
 
-Formal guarantee: none by itself; the error is derived in docs/theory/subsampling.md.
+The error is derived in docs/theory/subsampling.md.
 
 Cost: computed once for each dtype, in less than a second.
 """

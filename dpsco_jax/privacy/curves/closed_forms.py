@@ -57,9 +57,6 @@ def gdp(mu: Scalar) -> PrivacyLoss:
 
     Args:
         mu: how many standard deviations apart the hardest pair is, shape ``[...]``, at least 0.
-
-    Raises:
-        ValueError: if ``mu`` is negative or not a number.
     """
     require_multiplier("mu", mu)
     _, (shift,) = as_floats(mu)
@@ -142,9 +139,6 @@ def bounded_range(epsilon: Scalar) -> PrivacyLoss:
         epsilon: length of the range, shape ``[...]``, at least 0. The exponential mechanism that weighs a
             score of sensitivity Δ by exp(ε score / (2Δ)) has range ε; a monotone score weighed by
             exp(ε score / Δ) too.
-
-    Raises:
-        ValueError: if ``epsilon`` is negative or not a number.
     """
     require_multiplier("epsilon", epsilon)
     xp, (found,) = as_floats(epsilon)
@@ -170,9 +164,6 @@ def approximate_dp(epsilon: Scalar, delta: Scalar) -> PrivacyLoss:
     Args:
         epsilon: shape ``[...]``, at least 0.
         delta: shape ``[...]``, in [0, 1].
-
-    Raises:
-        ValueError: if an argument is outside its range.
     """
     require_multiplier("epsilon", epsilon)
     require_probability("delta", delta)

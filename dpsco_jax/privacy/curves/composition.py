@@ -183,9 +183,6 @@ def response_gaussian_mu(
 
     Returns:
         μ, rounded down: ``log_response_gaussian_delta`` of it is at most log δ.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
     eps = require_real("epsilon", epsilon, 0.0)
     test = require_real("response_epsilon", response_epsilon, 0.0, eps, closed=True)

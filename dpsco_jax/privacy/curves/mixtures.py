@@ -54,9 +54,6 @@ def poisson_replaced_gaussian(
         sampling_probability: of each unit, in [0, 1]; broadcast against the multiplier.
 
     A traced number that is out of its range, or NaN, has an unbounded loss.
-
-    Raises:
-        ValueError: for an argument out of range.
     """
     return user_sampled_gaussian(noise_multiplier, sampling_probability, 1.0)
 
@@ -74,9 +71,6 @@ def user_sampled_gaussian(
             the norm of one unit, under REPLACE_ONE); at least 1, infinite where a user's sum is not clipped.
 
     A traced number that is out of its range, or NaN, has an unbounded loss.
-
-    Raises:
-        ValueError: for an argument out of range.
     """
     require_multiplier("noise_multiplier", noise_multiplier)
     require_probability("sampling_probability", sampling_probability)

@@ -8,8 +8,6 @@ are classes of ``attrs``, as those of ``dp_accounting`` are: its ``to_named_tupl
 Source: ``dp_accounting.dp_event``.
 
 Formal guarantee: none; an event is a statement of what was done.
-
-Cost: none.
 """
 
 import math

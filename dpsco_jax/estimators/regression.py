@@ -103,26 +103,7 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         unaccounted_tuning: bool = False,
         allow_large_delta: bool = False,
     ):
-        self.loss = loss
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.categories = categories
-        self.label_bounds = label_bounds
-        self.max_items_per_user = max_items_per_user
-        self.user_level = user_level
-        self.huber_threshold = huber_threshold
-        self.quantile = quantile
-        self.missing = missing
-        self.unknown = unknown
-        self.unlabelled = unlabelled
-        self.fit_intercept = fit_intercept
-        self.ridge = ridge
-        self.max_norm = max_norm
-        self.standard_errors = standard_errors
-        self.random_state = random_state
-        self.unaccounted_tuning = unaccounted_tuning
-        self.allow_large_delta = allow_large_delta
+        self._take(locals())
 
     def predict(self, X: Any) -> np.ndarray:
         """The prediction for each row in units of the label, ``[rows]``; it may lie outside of its bounds.

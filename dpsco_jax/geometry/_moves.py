@@ -1,6 +1,6 @@
 """Moves inside of a convex set: projection relative to a point, as precise as the move where that is small.
 
-For a point p, once, and then for many moves m the move P(p + m) - p, where P projects onto
+After some work once for a point p, there is for many moves m the move P(p + m) - p, where P projects onto
 the set W, widened so that it holds p: rounding, if nothing else, puts a point that was projected outside of
 it. P(p + m) in float32 is rounded at the size of p; here no number of the size of p is added to a move:
 

@@ -1,6 +1,6 @@
 """A smooth function of one variable as polynomials on equal cells: made on the host, evaluated in JAX.
 
-On each cell the polynomial that agrees with the function at the Chebyshev points, in powers
+Each cell has the polynomial that agrees with the function at the Chebyshev points, in powers
 of the position within the cell; a lookup and a Horner scheme evaluate it.
 
 Where the function is analytic and bounded by M in an ellipse around the

@@ -1,6 +1,6 @@
 """log Z(t), Z(t) = ∫ exp(t·w - |w|^q) dw on the line, q > 2: the only function of one variable that ψ needs.
 
-Log Z is even, convex and smooth. With p = q/(q - 1), w* = (|t|/q)^(1/(q-1)) the largest
+log Z is even, convex and smooth. With p = q/(q - 1), w* = (|t|/q)^(1/(q-1)) the largest
 point of the exponent and P = w*^q = (|t|/q)^p, it is about (q - 1)P. A table holds
 
     log Z(t) - (q - 1)·((1 + t²)^(1/2)/q)^p     as a function of z = log(1 + t²),

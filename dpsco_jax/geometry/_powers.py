@@ -1,6 +1,6 @@
 """Sums of powers of entries: ℓp norms of one array, what attains them, and the nearest point of an ℓp ball.
 
-For an array and a static p, with the largest entry factored out so that no power leaves the
+Norms are of an array and a static p, with the largest entry factored out so that no power leaves the
 range of floats. The nearest point w of the ball of radius ρ to a point a outside, a >= 0, for 1 < p < inf:
 with the multiplier λ
 

@@ -73,7 +73,7 @@ class PrivateEstimator(BaseEstimator):
 
     def _take(self, arguments: dict[str, Any]) -> None:
         """Keeps the arguments of a constructor under their names, and does nothing with them."""
-        vars(self).update({name: value for name, value in arguments.items() if name != "self"})
+        self.__dict__.update({name: value for name, value in arguments.items() if name != "self"})
 
     def fit(self: _Estimator, X: Any, y: Any, groups: Any = None) -> _Estimator:
         """Releases the coefficients of a model of y.

@@ -1,8 +1,7 @@
 """Account: charges any privacy loss to a ledger in a chain, once per update.
 
 What it computes: updates pass through, and the ledger grows. Use it for what the rest of a chain does not
-charge
-itself: a private test at every step, a mechanism of one's own, an oracle that releases something.
+charge itself: a private test at every step, a mechanism of one's own, an oracle that releases something.
 
 Source: composition of approximate Rényi differential privacy (``privacy.compose``).
 

@@ -4,9 +4,9 @@
 solver (``_solving``), and keeps what was released: coefficients, cost, sizes.
 
 The fitted estimator is (ε, δ)-DP for one record, of a fixed public number of them, under replacement; a
-record is all rows of a user with ``user_level=True``, one row else. It holds no row and no identifier. The
-key is used for one fit. Public, and so not protected: all arguments but ``random_state``, the names of the
-columns, the number of records. One more fit is one more release.
+record is all rows of a user with ``user_level=True``, otherwise one row. It holds no row and no identifier.
+The key is used for one fit. Public, and so not protected: all arguments but ``random_state``, the names of
+the columns, the number of records. One more fit is one more release.
 """
 
 import copy
@@ -57,7 +57,7 @@ class PrivateEstimator(BaseEstimator):
         intercept_: one number, or one for each class.
         covariance_: with ``standard_errors``: that of the intercept, if there is one, and the coefficients
             after it, in their units, ``[numbers, numbers]``.
-        prediction_error_: with ``standard_errors``: by how much coef_ · row + intercept_ is off by the same
+        prediction_error_: with ``standard_errors``: the error of coef_ · row + intercept_ from the same
             causes, root mean square over rows.
         columns_: names of the encoded columns, without the intercept.
         certificate_: the (ε, δ) of the fit by the tightest accountant; ``certificate_.epsilon <= epsilon``.
@@ -84,13 +84,13 @@ class PrivateEstimator(BaseEstimator):
                 arrays are missing, here and in what follows.
             y: the label of each row, ``[rows]``.
             groups: which user each row belongs to, ``[rows]``; any values that can be sorted. Needed with
-                ``user_level=True``, refused else. Rows go together by position: of X, y and groups those
-                that have an index of pandas must have the same one, in the same order.
+                ``user_level=True``, otherwise refused. Rows are matched by position: those of X, y and groups
+                that have a pandas index must have the same index, in the same order.
 
         Raises:
             ValueError: if an argument is out of its range, a public fact is missing, or tables and
                 declarations contradict each other. Messages show no entry of X, y or groups.
-            TypeError: if an array of objects holds one that is no number in a column with bounds.
+            TypeError: if an array of objects holds something that is no number in a column with bounds.
             RuntimeError: if the run has left the numbers for which its guarantee is proven. Nothing of it is
                 kept, but its releases are not covered by the budget.
         """
@@ -132,7 +132,7 @@ class PrivateEstimator(BaseEstimator):
         return self
 
     def report(self) -> Report:
-        """What was released, at what cost, of how many records, and what was declared; it prints."""
+        """What was released, at what cost, from how many records, and what was declared."""
         check_is_fitted(self, "coef_")
         return _reporting.report(self)
 
@@ -140,7 +140,7 @@ class PrivateEstimator(BaseEstimator):
         """The coefficients as bars, one group for each class where there are several.
 
         Args:
-            ax: matplotlib axes; a new figure's if left out.
+            ax: matplotlib axes; a new figure is made if left out.
 
         Returns:
             The axes.
@@ -152,12 +152,13 @@ class PrivateEstimator(BaseEstimator):
         """Intervals of the coefficients that account for the noise of privacy and the chance of sampling.
 
         They are coefficient ± z·s, s its standard error and z the quantile of the normal law. On synthetic
-        data with 3,000 users or more 88 to 91 % of the intervals of level 0.9 held the truth, and 85 and 92 %
-        with a class of 1 and 3 %. Where columns are many for the number of users and ε, or gradients have
-        heavy tails, they are too narrow: they cover no bias by clipping or shrinkage. Each holds by itself.
+        data with 3,000 users or more 88 to 91 % of the intervals of level 0.9 contained the truth, and 85
+        and 92 % with a class of 1 and 3 %. They are too narrow if there are many columns for the number of
+        users and ε, or if gradients have heavy tails, since they do not account for bias by clipping or
+        shrinkage. Each is for one coefficient alone.
 
         Args:
-            level: the share of them that are to hold the coefficient of the population, in (0, 1).
+            level: the share of intervals that are to contain the coefficient of the population, in (0, 1).
 
         Returns:
             ``[columns, 2]``, in the units of ``coef_``.
@@ -174,7 +175,7 @@ class PrivateEstimator(BaseEstimator):
         ``random_state`` is not written: whoever has it can take the noise away.
 
         Args:
-            path: of the file, which is written over.
+            path: of the file; an existing one is overwritten.
 
         Raises:
             ValueError: if a declared level or name is no number, text, bytes, date, span of time, or pair of
@@ -185,14 +186,14 @@ class PrivateEstimator(BaseEstimator):
 
     @classmethod
     def load(cls: type[_Estimator], path: str | os.PathLike[str]) -> _Estimator:
-        """The fitted estimator that ``save`` wrote, to the last bit; ``random_state`` is None, no ``plan_``.
+        """The fitted estimator that ``save`` wrote, to the last bit; without ``plan_`` and ``random_state``.
 
         Args:
             path: of the file.
 
         Raises:
-            ValueError: if this is no such file, one of another class, with arguments that the class does not
-                have, or of a version that is not known.
+            ValueError: if ``save`` did not write the file, or it is of another class, has arguments that the
+                class does not have, or is of an unknown version.
         """
         return _files.read(path, cls)
 
@@ -352,7 +353,8 @@ def _fresh_key(random_state: Any) -> jax.Array:
             at least 0, of any length, for a fit that can be repeated.
 
     Raises:
-        ValueError: if it is no such number. A ``RandomState`` is none: its state can be read by others.
+        ValueError: if it is no such number. A ``RandomState`` is refused too: its state can be read by
+            others.
     """
     if random_state is None:
         words = [secrets.randbits(32) for _ in range(2)]

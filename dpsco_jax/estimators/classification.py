@@ -116,7 +116,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
         categories: levels by other column. Public.
         classes: the two values of the label. Public. As everywhere in scikit-learn they are sorted, and
             coefficients speak for the second, ``classes_[1]``.
-        max_items_per_user: how many rows of a user count at most; of more, a random choice. Public.
+        max_items_per_user: the most rows of a user that count; if there are more, they are chosen at random.
+            Public.
         user_level: whether all rows of a user are one record. If False each row is one, and the guarantee is
             for a row: it says little to a person who has several.
         missing: what a missing feature is: ``"indicator"``, a column of its own says so; ``"zero"``, the
@@ -131,14 +132,15 @@ class PrivateLogisticRegression(_PrivateClassifier):
         random_state: None, or an integer from which all noise follows, for runs that can be repeated: it is
             as secret as the data, must not be guessed, and serves one fit: two fits of one seed share their
             noise, and their difference has none. ``repr`` and pickle show it, ``save`` and ``report`` do not.
-            By default, and in all earnest use, the key comes from the operating system and is forgotten.
+            By default, as in all real use, the key comes from the operating system and is forgotten.
         unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
             not added up.
         allow_large_delta: whether ``delta`` may be one over the number of users, or more. ``fit`` refuses it
-            otherwise: whoever publishes all rows of one user, chosen at random, keeps to such a budget.
+            otherwise, since publishing all rows of one user, chosen at random, is within such a budget.
 
-    ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(1, columns)``: log odds
-    for a column that goes from the middle of its bounds to the upper one, or for having a level.
+    ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(1, columns)``: by how
+    much the log odds rise as a column goes from the middle of its bounds to the upper one, or for those who
+    have a level.
     """
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -181,7 +183,7 @@ class PrivateSoftmaxRegression(_PrivateClassifier):
 
     Arguments are those of ``PrivateLogisticRegression``, without ``standard_errors``; ``classes`` are three
     or more, and ``max_norm`` is the norm of the whole matrix. Each class has a coefficient of every column,
-    and the noise is that of all of them: many classes and columns need many users.
+    and all of them get noise: many classes and columns need many users.
 
     ``coef_`` has shape ``(classes, columns)``, ``intercept_`` ``(classes,)``.
     """

@@ -9,7 +9,7 @@ Formal guarantee: that of the estimator at the end, if every transformer maps ea
 numbers that are public: two tables that differ in the rows of one user are then mapped to two such tables. A
 ``StandardScaler``, a ``PCA``, an imputer by the mean, levels, bins or frequent categories found in the data
 make every row depend on every other one, so that the guarantee at the end speaks of pairs of tables that do
-not occur. What a ``FunctionTransformer`` computes cannot be seen: it is taken by the caller's word.
+not occur. What a ``FunctionTransformer`` computes cannot be seen: the caller's word is taken for it.
 
 An estimator cannot see what happened to its rows. In scikit-learn's own ``Pipeline``, or fed with
 ``scaler.fit_transform(X)``, it is fitted without a word: nobody but the caller can refuse that.

@@ -45,26 +45,29 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
     """Linear regression of a bounded number, private for each user.
 
     Args:
-        loss: ``"squared"`` for the mean, ``"huber"`` for one that large deviations move less, ``"quantile"``.
+        loss: ``"squared"`` for the mean, ``"huber"`` for a mean that large deviations move less,
+            ``"quantile"``.
         epsilon: ε of the fit, positive.
         delta: δ of the fit, positive, well below one over the number of users (rows, if each is one).
         bounds: (low, high) by numeric column, or one pair for all columns without levels (columns of arrays
             are called 0, 1, ...). Public; values outside are clipped.
         categories: levels by other column. Public.
         label_bounds: (low, high) of the label. Public; labels outside are clipped.
-        max_items_per_user: how many rows of a user count at most; of more, a random choice. Public.
+        max_items_per_user: the most rows of a user that count; if there are more, they are chosen at random.
+            Public.
         user_level: whether all rows of a user are one record. If False each row is one, and the guarantee is
             for a row: it says little to a person who has several.
         huber_threshold: deviations beyond it count linearly; in units of the label. At least a hundredth of
             the width of ``label_bounds``, a tenth of it if ``None``: the steps of a fit do not get to the end
-            with a smaller one, whose limit is the median. Above all deviations that there can be it is the
-            squared loss. Used with ``loss="huber"``.
+            with a smaller one, whose limit is the median. A threshold above all possible deviations gives
+            the squared loss. Used with ``loss="huber"``.
         quantile: the level in (0, 1); 0.5 is the median. Used with ``loss="quantile"``.
         missing: what a missing feature is: ``"indicator"``, a column of its own says so; ``"zero"``, the
             middle of the bounds, or no level; or an ``"error"``.
         unknown: levels that were not declared are an ``"error"``, or have the column ``"other"``.
         unlabelled: rows without a label are an ``"error"``, or ``"drop_row"``.
-        fit_intercept: whether there is a constant beside the middle of ``label_bounds``, which always is.
+        fit_intercept: whether a constant is fitted besides the middle of ``label_bounds``, which is always
+            there.
         ridge: λ ≥ 0 of (λ/2)·‖coefficients‖², the intercept included, where columns and label are in [-1, 1].
         max_norm: the largest norm that coefficients can have on that scale, positive.
         standard_errors: whether standard errors of the coefficients are released too, for 6 % of the budget
@@ -73,10 +76,11 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
             not added up.
         allow_large_delta: whether ``delta`` may be one over the number of users, or more. ``fit`` refuses it
-            otherwise: whoever publishes all rows of one user, chosen at random, keeps to such a budget.
+            otherwise, since publishing all rows of one user, chosen at random, is within such a budget.
 
-    ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(columns,)``: units of
-    the label for a column that goes from the middle of its bounds to the upper one, or for having a level.
+    ``fit`` raises ``ValueError`` for whatever is out of range. ``coef_`` has shape ``(columns,)``: by how
+    many units the label rises as a column goes from the middle of its bounds to the upper one, or for those
+    who have a level.
     """
 
     def __init__(

@@ -201,9 +201,9 @@ def from_rows(
             all, and the number of slots is then a fact about the data.
         elements_per_user: public bound on the non-empty elements of a user, at most K, and number of slots,
             in which they are packed; ``None`` for a slot for each of the K elements.
-        members: all users, different ones; those without rows have empty units. If left out, the users are
-            those of the rows, and that each has at least one row is taken as public: a user whose only
-            element were emptied would be missing.
+        members: all users, each named once; those without rows have empty units. If left out, the users are
+            those of the rows, and it is taken as public that each of them has a row: a user whose only
+            element was emptied would be missing.
         kept: which rows count; all if left out. A user without any stays.
         keep: what a unit with too many items keeps: ``"random"``, a uniformly random subset, or ``"first"``,
             the first in the order of the rows; in that order either way.
@@ -212,8 +212,8 @@ def from_rows(
     Raises:
         ValueError: if lengths or indexes of pandas differ, rows are not numbers or not such as JAX holds (see
             ``tables.from_rows``), an array is masked, a user is missing or no member, an element is out of
-            range, a user has more elements than the bound (who is not said), or another argument is out of
-            range.
+            range, a user has more elements than the bound (the message does not say who), or another argument
+            is out of range.
     """
     require_key(key)
     num_elements = require_integer("num_elements", num_elements, 1, 2**31 - 1)

@@ -65,7 +65,7 @@ class Encoding:
     Lists, arrays and mappings are copied: they can be changed afterwards without a change here.
 
     Attributes:
-        feature_columns: of the frame, in the order of the features; no set, which has none.
+        feature_columns: of the frame, in the order of the features; not a set, which has no order.
         label_column: of the frame.
         bounds: (low, high) of every numeric column, and of a numeric label; values outside are clipped.
         categories: the levels of every categorical column, in the order of their columns.
@@ -217,7 +217,7 @@ class Encoding:
         return low + (prediction + 1.0) * ((high - low) / 2)
 
     def label(self, column: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The label of each row, ``[rows]``, and whether it has one that was declared; it is zero else.
+        """The label of each row, ``[rows]``, and whether it has one that was declared; otherwise it is zero.
 
         Args:
             column: that of the labels, a ``pandas.Series``.

@@ -78,7 +78,7 @@ def kmeans_pp(
         key: draws the seeds; used once.
         rows: ``[rows, dim]``, finite; public data, or rows of users who take no part in what follows.
         num_clusters: K in [1, rows].
-        public: whether the rows are public. It is said of the result, which makes no partition otherwise.
+        public: whether the rows are public. The result remembers it, and makes no partition otherwise.
         max_steps: most iterations.
         memory: bytes for the distances that are held at once.
 

@@ -3,7 +3,7 @@
 What it computes: ``for_any_label`` makes a link and its derivative zero where a label is not finite.
 ``check_labels`` compares labels with the range in which the loss reads them as they are.
 
-Formal guarantee: a loss made total in this way is, for every label whatever, convex and Lipschitz wherever
+Formal guarantee: a loss made total in this way is, for every label, convex and Lipschitz wherever
 it was so for finite labels: where the label is not finite it is the constant 0. So one NaN among the labels
 of a user takes away that item, not the user's other items (whose gradients it would turn into NaN, and the
 clip then into zero).

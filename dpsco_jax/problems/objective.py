@@ -7,9 +7,9 @@ constants, its domain and, for linear models, what a closed-form gradient needs.
 Source: the setting of stochastic convex optimization over users, e.g. thesis chapter 1, section
 1.3.
 
-Formal guarantee: the constants hold for every item whatever, because the bounds that they rest on
-are enforced inside the loss (features are projected onto their bound, labels onto their range).
-They are computed from public numbers only.
+Formal guarantee: the constants hold for every item, whatever it contains, because the bounds that they rest
+on are enforced inside the loss (features are projected onto their bound, labels onto their range). They are
+computed from public numbers only.
 """
 
 from collections.abc import Callable
@@ -112,7 +112,7 @@ class Objective(NamedTuple):
         loss_strong_convexity: strong convexity of ``loss`` for every item (μ, with the factor ½).
         ridge: λ of the regularizer (λ/2)·‖params‖².
         linear_model: for losses of a linear predictor; ``None`` otherwise.
-        globally_convex_lipschitz: whether, by construction, the loss of every item whatever is convex
+        globally_convex_lipschitz: whether, by construction, the loss of every possible item is convex
             and ``lipschitz``-Lipschitz on the whole space, not just on the domain. Some privacy proofs
             rest on it, and no clipping can stand in for it.
         label_range: the labels that ``loss`` reads as they are (``labels.check_labels``); ``None`` for items

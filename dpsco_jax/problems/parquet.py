@@ -124,7 +124,7 @@ def column(
 
     Raises:
         ModuleNotFoundError: polars is not installed.
-        ValueError: the file is none, has no such column, nulls, or rows of other sizes.
+        ValueError: the file is no Parquet file, has no such column, has nulls, or rows of other sizes.
     """
     kind = isinstance(path, str | os.PathLike)
     _checks.require(kind, "path", path, "the path of a Parquet file")

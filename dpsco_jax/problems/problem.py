@@ -32,7 +32,7 @@ class Problem:
         items_per_user: m ≥ 1, item slots of a user; for users with fewer or more the number that is typical,
             unless the solver says that it must be exact.
         distance: R > 0, bound on the Euclidean distance from the start to a minimizer. If ``None``, solvers
-            take what the domain says, its diameter.
+            take the diameter of the domain.
 
     Example:
         >>> from dpsco_jax import geometry, problems

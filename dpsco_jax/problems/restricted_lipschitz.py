@@ -2,7 +2,7 @@
 
 What it computes: G_k = min over orthogonal projections P of rank k of sup_x ‖(I - P)∇F(x)‖, one P for all x,
 in two cases. Of gradients A^{1/2}u with ‖u‖ ≤ 1 it is a singular value of A^{1/2}, exactly. Of finitely many
-gradients that were seen, the residuals of their best subspace: a look at data, a lower bound on none of the
+gradients that were seen, the residuals of their best subspace: they depend on data, and bound none of the
 G_k that theory asks for. What follows from the coefficients (the pull, the rank, the excess risk) is in
 ``rates.dimension_free``.
 

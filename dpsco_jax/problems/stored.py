@@ -7,8 +7,8 @@ Source: none; blocks as every database reads them.
 
 Formal guarantee: none by itself. User u is row u of every array; who is read is whom a sampler has drawn. The
 order in which a disk is asked, and how long it takes, follow the sample, which is secret: whoever sees disk
-accesses sees who took part. A file that changes during a run ends it with an error; arrays in memory, whose
-changes nobody tells of, must not change.
+accesses sees who took part. A file that changes during a run ends it with an error; arrays in memory must
+not change, and nothing notices if they do.
 
 Cost: memory of ``prefetch`` + 2 blocks, whatever the number of users.
 
@@ -47,7 +47,7 @@ class StoredUsers:
     Attributes:
         items: shapes and dtypes of the items, ``[users, items, ...]``.
         mask: that of the mask, ``[users, items]``; ``None`` if all items are there.
-        block_users: users who are read at once, about: a multiple of a chunk of the solver.
+        block_users: about how many users are read at once, a multiple of the chunk of the solver.
         prefetch: blocks that are read ahead.
         shapes: of all users as an oracle takes them.
     """
@@ -65,8 +65,8 @@ class StoredUsers:
             prefetch: blocks that are read ahead by a thread of its own, at least 1.
 
         Raises:
-            ValueError: a file is none or is cut, arrays have different users or items, or hold what JAX does
-                not hold as it is: no numbers, or float64 without ``jax_enable_x64``.
+            ValueError: a file is no ``.npy`` file or is cut, arrays have different users or items, or hold
+                what JAX does not hold as it is: no numbers, or float64 without ``jax_enable_x64``.
         """
         self.block_users = _checks.require_count("block_users", block_users)
         self.prefetch = _checks.require_count("prefetch", prefetch)

@@ -6,8 +6,8 @@ samples of users; the mean loss of one user. ``tables`` makes it from rows.
 Source: the user-level setting, in which a record is all items of a user.
 
 Formal guarantee: none by itself. A user here is one index of the leading axis; replacing the rows of a user
-changes that index of ``items`` and ``mask`` and nothing else. Taken as public are the number of users and the
-number of item slots.
+changes that index of ``items`` and ``mask`` and nothing else. The number of users and the number of item
+slots are taken as public.
 
 Cost: memory for users × slots items; see ``padding_waste``.
 """
@@ -55,9 +55,9 @@ class UserData(NamedTuple):
     ) -> "UserData":
         """The users of all processes, of which each has loaded its own: nothing is sent.
 
-        Users are numbered in the order of the mesh. All processes must load as many users, a multiple of the
-        devices that they have; whoever has fewer fills up with users whose mask is false throughout, who
-        count as zero.
+        Users are numbered in the order of the mesh. All processes must load the same number of users, a
+        multiple of the number of their devices; a process with fewer adds users whose mask is false
+        throughout, who count as zero.
 
         Args:
             mesh: over the devices of all processes; of a single process too.
@@ -138,8 +138,7 @@ def items_per_user(data: UserData) -> Int[Array, "users"]:
 
     Raises:
         ValueError: if ``data`` is no ``UserData``, or its mask no array of booleans of shape ``[users,
-            items]``. Of other numbers a user could make a count that is not that of the items, and so a mean
-            that is none.
+            items]``. With other numbers a user could change the count, and with it the mean, to anything.
     """
     _require_users(data)
     slots = jax.tree.leaves(data.items)[0].shape[:2]
@@ -165,7 +164,7 @@ def subset(data: UserData, indices: Int[Array | np.ndarray, "chosen"]) -> UserDa
 
     Raises:
         ValueError: ``data`` is no ``UserData``, or ``indices`` no array of integers, or JAX does not hold
-            them (see ``num_users``), or one is not in [0, users); of traced indices one beyond is clamped.
+            them (see ``num_users``), or one is not in [0, users); a traced index out of range is clamped.
     """
     users = _require_users(data)
     require_integers("indices", indices)

@@ -1,9 +1,9 @@
 """A first intercept for whitened SGD: fitted alone, before the other parameters.
 
 What it computes: noisy gradient descent on one number (of a matrix of parameters, on one for each output),
-averaged with weights that grow as k². A ridge draws it to where it starts by as much as noise hides of it.
-Where a class is rare the link is nearly flat: steps are then longer, as long as the noise of one moves a
-margin by a half at most, in deviation.
+averaged with weights that grow as k². A ridge pulls it towards its start, the more strongly the larger the
+noise is. Where a class is rare the link is nearly flat: steps are then longer, as long as the noise of one
+moves a margin by a half at most, in deviation.
 
 Source: own.
 

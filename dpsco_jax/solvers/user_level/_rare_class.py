@@ -5,8 +5,8 @@ which was released. Where one class is rare
 
 - its users' slopes are near the largest that there is and those of all others small, so that a quantile
   below 1 - share gives a radius of the others, and nearly all that is known of the rare class is clipped.
-  Then the quantile is put in the midst of the rare class: 1 - share/2. A class is rare if its slopes are more
-  than twice the mean; it is given room only where the noise that comes with its radius does not hide it;
+  Then the quantile is put in the middle of the rare class: 1 - share/2. A class is rare if its slopes are
+  more than twice the mean; it is given room only where the noise that comes with its radius does not hide it;
 - the link is nearly flat for most rows, so that steps may be longer;
 - a share below its noise may have any logarithm: the intercept is no farther out than that noise allows.
 

@@ -189,13 +189,14 @@ def plan(
         covariance: whether a covariance of the result is released too, for 6 % of the budget. Of a matrix of
             parameters there is none: it would have (dim·(dim + 1)/2) numbers, all under noise.
         quantile: share of users whose gradients are within the opening radius, in (0, 1). If left out
-            1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: where there is much
-            noise a small radius pays, where there is little it only biases (a rule of thumb); and
-            with an intercept and a rare class that noise does not hide, the midst of that class, if that is
-            more (``_rare_class``). Soft labels are no classes: give a quantile with them.
-        margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start, to
-            which what noise hides is drawn. Smaller where the start is known to be near. If left out half
-            of the largest margin that a label asks for (with the squared loss the largest label), or 0.5.
+            1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: a small radius pays
+            where there is much noise, and only adds a bias where there is little (a rule of thumb); and, if
+            there is an intercept and a rare class that noise does not hide, the middle of that class where
+            that is more (``_rare_class``). Soft labels are no classes: give a quantile with them.
+        margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start,
+            towards which directions are pulled that noise hides. Smaller where the start is known to be near.
+            If left out half of the largest margin that a label asks for (with the squared loss the largest
+            label), or 0.5.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once. If left out all where they have at most 16 million
             numbers, which is fastest, and 64 otherwise. Some three copies are held (200 MB), for

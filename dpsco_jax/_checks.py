@@ -245,12 +245,7 @@ def require_key(key: Any, name: str = "key") -> None:
 
 
 def require_mask(name: str, mask: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """The mask, as ``of_true_and_false`` makes it, which is what counts from here on.
-
-    Raises:
-        ValueError: the value is no array of booleans, or not of the given shape if there is one, or a masked
-            array of NumPy.
-    """
+    """The mask, as ``of_true_and_false`` makes it, which is what counts from here on."""
     require_unmasked(name, mask)
     dtype = getattr(mask, "dtype", None)
     sized = "" if shape is None else f" of shape {shape}"

@@ -77,7 +77,7 @@ def room(
             which is that of rows that are rounded once in every addition.
 
     Raises:
-        ValueError: an argument is out of its range, or nothing is left: n is too large.
+        ValueError: n is so large that nothing is left.
     """
     rows, terms = require_count("num_rows", max(num_rows, 1)), require_count("terms", terms)
     group = require_integer("group", group, GROUP)

@@ -84,11 +84,7 @@ class Count(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def count(value: Integer[Array, "*shape"] | int | Count) -> Count:
-    """The value, nonnegative and below 2^63, in two words.
-
-    Raises:
-        ValueError: the value is a number on the host that is out of the range.
-    """
+    """The value, nonnegative and below 2^63, in two words."""
     if isinstance(value, Count):
         return value
     if not isinstance(value, jax.Array):
@@ -109,11 +105,7 @@ def add(a: Count | Array | int, b: Count | Array | int) -> Count:
 
 
 def times(a: Count | Array | int, factor: Array | int) -> Count:
-    """The product of a count and a whole number below 2^32, modulo 2^64.
-
-    Raises:
-        ValueError: the factor is a number on the host that is out of the range.
-    """
+    """The product of a count and a whole number below 2^32, modulo 2^64."""
     a = count(a)
     if not isinstance(factor, jax.Array):
         factor = require_integer("factor", factor, 0, 2**32 - 1)

@@ -58,9 +58,6 @@ def features(columns: Sequence[Hashable], bounds: Any, categories: Any) -> Decla
         columns: of the table, all of them features.
         bounds: a mapping from columns to (low, high), or one pair for all columns without levels.
         categories: a mapping from columns to levels, or ``None``.
-
-    Raises:
-        ValueError: if a column has neither or both, or what is declared is no column.
     """
     levels = {} if categories is None else categories
     require(isinstance(levels, Mapping), "categories", levels, "a mapping from columns to levels")
@@ -145,9 +142,6 @@ def records(user_level: Any, max_items_per_user: Any, groups: Any) -> int:
         user_level: whether a record is all rows of a user, or each row one of its own.
         max_items_per_user: the public bound on the rows of a user.
         groups: what was given to ``fit``, or ``None``.
-
-    Raises:
-        ValueError: if the three contradict each other.
     """
     if not require_flag("user_level", user_level):
         what = (

@@ -84,11 +84,7 @@ def numbers_of(name: str, objects: np.ndarray) -> np.ndarray:
 
 
 def labels_of(values: Any) -> np.ndarray:
-    """The labels as an array ``[rows]``; one column is such an array too, with scikit-learn's warning.
-
-    Raises:
-        ValueError: if they are no array, complex, or of another shape.
-    """
+    """The labels as an array ``[rows]``; one column is such an array too, with scikit-learn's warning."""
     found = _array("y", values, "an array [rows]")
     require(found.dtype.kind != "c", "y", found.dtype, "real: Complex data not supported")
     return np.asarray(column_or_1d(found, warn=True))
@@ -100,11 +96,7 @@ def series_of(values: Any, name: Hashable = None) -> pd.Series:
 
 
 def column_of(name: str, values: Any, length: int) -> np.ndarray:
-    """The values as an array ``[rows]``, from a list, an array, or a pandas or polars series.
-
-    Raises:
-        ValueError: if there are not as many as rows, in one dimension.
-    """
+    """The values as an array ``[rows]``, from a list, an array, or a pandas or polars series."""
     found = _array(name, values, "an array [rows]")
     fits = found.shape == (length,)
     require(fits, name, found.shape, f"one for each row of X, of shape ({length},)")

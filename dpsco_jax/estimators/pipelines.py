@@ -98,7 +98,7 @@ class PrivatePipeline(Pipeline):
             **params: as of ``Pipeline.fit``.
 
         Raises:
-            ValueError: if a step is refused, or by the estimator.
+            ValueError: a step is refused, or the estimator refuses the data.
         """
         _require_private(self.steps, self.memory)
         require_one_order(X=X, y=y, groups=groups, **params)
@@ -118,7 +118,7 @@ class PrivatePipeline(Pipeline):
             **params: as of ``Pipeline.score``.
 
         Raises:
-            ValueError: by the estimator, or if tables have different indexes of pandas.
+            ValueError: the estimator refuses the rows, or tables have different indexes of pandas.
         """
         require_one_order(X=X, y=y, sample_weight=sample_weight)
         return super().score(X, y, sample_weight, **params)

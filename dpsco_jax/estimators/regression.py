@@ -129,7 +129,7 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
             sample_weight: of each row, ``[rows]``, at least 0; all the same if left out.
 
         Raises:
-            ValueError: as of ``predict`` and ``fit``, or if weights are no such numbers.
+            ValueError: rows or labels are such as ``predict`` or ``fit`` refuses.
         """
         return self._score(r2_score, X, y, sample_weight)
 

@@ -60,9 +60,6 @@ def block_norms(
     Args:
         values: real floating numbers, block after block.
         starts: where blocks start; entries before the first start belong to the first block.
-
-    Raises:
-        ValueError: ``values`` are not real floating, or ``starts`` are no booleans of their shape.
     """
     values = _checked(values, starts)
     if not values.size:
@@ -87,10 +84,6 @@ def clip_blocks(
 
     Returns:
         ``[entries]``, in at least float32. A block in its ball is returned bit for bit.
-
-    Raises:
-        ValueError: ``values`` are not real floating, ``starts`` are no booleans of their shape, or a concrete
-            ``radius`` is not in (0, inf) or of another shape.
     """
     values = _checked(values, starts)
     require_positive("radius", radius)

@@ -48,11 +48,6 @@ def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"])
 
     Returns:
         A pytree of leaves ``[...]``, in at least float32.
-
-    Raises:
-        ValueError: a leaf is not real floating, leaves have different numbers of users, ``counted`` is not
-            of one boolean for each, a concrete bound is not in (0, inf), or ``clip_norm`` is no prefix of the
-            rows.
     """
     return _compensated.rounded(split_sum_of_clipped(rows, clip_norm, counted))
 
@@ -84,8 +79,7 @@ def layers(clip_norm: Any, tree: Any) -> list[tuple[ArrayLike, Any]]:
     """The bounds in ``clip_norm``, each with the subtree of the tree that it is for.
 
     Raises:
-        ValueError: ``clip_norm`` is no prefix of the tree, there is no bound in it, or one that is no number
-            or, if concrete, not in (0, inf); or a leaf of the tree is not real floating.
+        ValueError: ``clip_norm`` is no prefix of the tree, or there is no bound in it.
     """
     _require_bounds(clip_norm)
     require_real_leaves("tree", tree)
@@ -106,7 +100,7 @@ def joint_bound(clip_norm: Any) -> Any:
         clip_norm: one positive number or a pytree of them; may be traced.
 
     Raises:
-        ValueError: there is no bound in it, or one that is no number or, if concrete, not in (0, inf).
+        ValueError: there is no bound in it.
     """
     bounds = _require_bounds(clip_norm)
     if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):

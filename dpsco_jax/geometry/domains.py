@@ -100,11 +100,7 @@ def require_proven_moves(name: str, domain: Domain) -> None:
 
 
 def enter_moves(domain: Domain) -> Domain:
-    """Enters the moves of a set for ``require_proven_moves``, and returns the domain.
-
-    Raises:
-        ValueError: ``domain`` is no ``Domain``.
-    """
+    """Enters the moves of a set for ``require_proven_moves``, and returns the domain."""
     require_instance("domain", domain, Domain)
     _moves_of_sets.add(domain.moves)
     return domain
@@ -118,9 +114,8 @@ def proven_diameter(domain: Domain) -> float:
     """The diameter of a set of ``geometry.domains``, whose projection is one: it expands no distance.
 
     Raises:
-        ValueError: ``domain`` is no ``Domain``, the projection is not one that a function of
-            ``geometry.domains`` made from concrete numbers, or the domain claims another diameter than that
-            of its set.
+        ValueError: the projection is not one that a function of this file made from concrete numbers, or the
+            domain claims another diameter than that of its set.
     """
     require_instance("domain", domain, Domain)
     found = _diameters.get(domain.project)
@@ -136,7 +131,7 @@ def proven_maker(domain: Domain) -> tuple[str, dict[str, Any]]:
     """Which function of ``geometry.domains`` made a set, by name, and from which arguments.
 
     Raises:
-        ValueError: as for ``proven_diameter``.
+        ValueError: the set is one that ``proven_diameter`` refuses.
     """
     proven_diameter(domain)
     name, given = _makers[domain.project]
@@ -262,11 +257,7 @@ def box(lower: PyTree, upper: PyTree) -> Domain:
 
 @_entered
 def simplex(scale: ArrayLike = 1.0) -> Domain:
-    """The points with nonnegative entries that sum to ``scale``, over all leaves together.
-
-    Raises:
-        ValueError: if a concrete scale is not in (0, inf).
-    """
+    """The points with nonnegative entries that sum to ``scale``, over all leaves together."""
     require_positive("scale", scale)
 
     def contains(point, tol):
@@ -286,11 +277,7 @@ def simplex(scale: ArrayLike = 1.0) -> Domain:
 
 @_entered
 def l1_ball(radius: ArrayLike) -> Domain:
-    """The points whose absolute entries sum to at most ``radius``, over all leaves together.
-
-    Raises:
-        ValueError: if a concrete radius is not in (0, inf).
-    """
+    """The points whose absolute entries sum to at most ``radius``, over all leaves together."""
     require_positive("radius", radius)
 
     def project(point: PyTree) -> PyTree:

@@ -59,9 +59,6 @@ def lp_norm(tree: PyTree, p: float) -> Float[Array, ""]:
         The norm, in the widest dtype among the leaves and float32; NaN if an entry is. No power of a large or
         small entry overflows or vanishes. Differentiable, with gradient zero at zero.
 
-    Raises:
-        ValueError: p is out of its range, or a leaf is not real floating.
-
     Example:
         >>> [round(float(lp_norm(jnp.asarray([3.0, -4.0]), p)), 4) for p in (1, 2, jnp.inf)]
         [7.0, 5.0, 4.0]
@@ -241,9 +238,6 @@ def flat_entries(tree: PyTree, dim: int) -> tuple[Float[Array, "dim"], Callable[
     Args:
         tree: real floating leaves.
         dim: the number of entries that there must be.
-
-    Raises:
-        ValueError: there is another number of entries, or a leaf is not real floating.
     """
     require_real_leaves("tree", tree)
     dim = require_count("dim", dim)

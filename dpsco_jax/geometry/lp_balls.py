@@ -49,10 +49,6 @@ def lp_ball(radius: ArrayLike, p: float, dim: int) -> Domain:
     Returns:
         For p = 1 and 2 the domains of ``geometry.domains``. Only p = 1, 2 and inf know their ``moves``.
 
-    Raises:
-        ValueError: an argument is out of its range, or (on use, p other than 1 and 2) a point has another
-            number of entries.
-
     Example:
         >>> lp_ball(2.0, math.inf, 9).diameter
         12.0
@@ -95,9 +91,6 @@ def schatten_ball(radius: ArrayLike, p: float, rows: int, columns: int) -> Domai
 
     Returns:
         For p = 2 the ball of ``geometry.domains``.
-
-    Raises:
-        ValueError: an argument is out of its range, or (on use, p other than 2) a point is no such matrix.
 
     Example:
         >>> ball = schatten_ball(1.0, 1, 2, 3)

@@ -57,9 +57,6 @@ def global_norm(tree: PyTree) -> Float[Array, ""]:
         for the worst input and a few units of the last place for ordinary ones. Overflows to
         ``inf`` only where the norm itself exceeds that dtype; ``inf`` or NaN if an entry is not
         finite (see ``all_finite``). Differentiable, with gradient zero at zero.
-
-    Raises:
-        ValueError: if a leaf is not real floating.
     """
     require_real_leaves("tree", tree)
     scale, scaled_norm = _scaled_norm(tree)
@@ -79,9 +76,6 @@ def clip_factor(tree: PyTree, clip_norm: ArrayLike) -> Float[Array, ""]:
 
     Returns:
         The factor, in the widest dtype among the leaves and float32; exactly 1 in the ball.
-
-    Raises:
-        ValueError: if a leaf is not real floating, or a concrete ``clip_norm`` is not in (0, inf).
     """
     require_real_leaves("tree", tree)
     require_positive("clip_norm", clip_norm)
@@ -113,9 +107,6 @@ def clip_to_norm(tree: PyTree, clip_norm: ArrayLike) -> PyTree:
 
     Returns:
         A tree of the same structure and shapes. Differentiable, also at zero.
-
-    Raises:
-        ValueError: if a leaf is not real floating, or a concrete ``clip_norm`` is not in (0, inf).
     """
     require_real_leaves("tree", tree)
     factor = clip_factor(tree, clip_norm)

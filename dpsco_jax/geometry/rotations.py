@@ -40,11 +40,7 @@ _FACTOR = 32
 
 
 def padded_size(dim: int) -> int:
-    """The size after padding: the smallest power of two that is at least ``dim``.
-
-    Raises:
-        ValueError: ``dim`` is not positive.
-    """
+    """The size after padding: the smallest power of two that is at least ``dim``."""
     return 1 << (require_count("dim", dim) - 1).bit_length()
 
 

@@ -76,9 +76,6 @@ def ball_coordinate(
         key: used once.
         shape: of the result, float32.
         dim: at least 1.
-
-    Raises:
-        ValueError: if ``dim < 1``.
     """
     require_count("dim", dim)
     require_key(key)
@@ -88,33 +85,21 @@ def ball_coordinate(
 
 
 def smoothness_factor(dim: int) -> float:
-    """c_d: the ball-smoothed loss is (c_d·G/r)-smooth; about √(2(d + ½)/π), at most √d.
-
-    Raises:
-        ValueError: if ``dim < 1``.
-    """
+    """c_d: the ball-smoothed loss is (c_d·G/r)-smooth; about √(2(d + ½)/π), at most √d."""
     require_count("dim", dim)
     # Γ(x + ½)/Γ(x) in one piece: the difference of two log-gammas loses all digits at large d.
     return 2.0 / math.sqrt(math.pi) * float(scipy.special.poch((dim + 1) / 2, 0.5))
 
 
 def ball_smoothness(lipschitz: float, radius: float, dim: int) -> float:
-    """Smoothness of f_r for the uniform ball: c_d·G/r.
-
-    Raises:
-        ValueError: if ``lipschitz`` is negative, ``radius`` not positive, or ``dim < 1``.
-    """
+    """Smoothness of f_r for the uniform ball: c_d·G/r."""
     require_nonnegative("lipschitz", lipschitz)
     require_positive("radius", radius)
     return smoothness_factor(dim) * lipschitz / radius
 
 
 def ball_bias(lipschitz: float, radius: float, dim: int) -> float:
-    """Bound on f_r - f (which is nonnegative) for the uniform ball: G·r·d/(d+1).
-
-    Raises:
-        ValueError: if ``lipschitz`` or ``radius`` is negative, or ``dim < 1``.
-    """
+    """Bound on f_r - f (which is nonnegative) for the uniform ball: G·r·d/(d+1)."""
     require_count("dim", dim)
     require_nonnegative("lipschitz", lipschitz)
     require_nonnegative("radius", radius)
@@ -122,22 +107,14 @@ def ball_bias(lipschitz: float, radius: float, dim: int) -> float:
 
 
 def gaussian_smoothness(lipschitz: float, stddev: float) -> float:
-    """Smoothness of E f(w + N(0, stddev²·I)): √(2/π)·G/stddev, in any dimension.
-
-    Raises:
-        ValueError: if ``lipschitz`` is negative or ``stddev`` not positive.
-    """
+    """Smoothness of E f(w + N(0, stddev²·I)): √(2/π)·G/stddev, in any dimension."""
     require_nonnegative("lipschitz", lipschitz)
     require_positive("stddev", stddev)
     return math.sqrt(2 / math.pi) * lipschitz / stddev
 
 
 def gaussian_bias(lipschitz: float, stddev: float, dim: int) -> float:
-    """Bound on E f(w + N(0, stddev²·I)) - f(w) (which is nonnegative): G·stddev·E‖N(0, I)‖.
-
-    Raises:
-        ValueError: if ``lipschitz`` or ``stddev`` is negative, or ``dim < 1``.
-    """
+    """Bound on E f(w + N(0, stddev²·I)) - f(w) (which is nonnegative): G·stddev·E‖N(0, I)‖."""
     require_count("dim", dim)
     require_nonnegative("lipschitz", lipschitz)
     require_nonnegative("stddev", stddev)

@@ -65,11 +65,7 @@ class Decay(NamedTuple):
 
 
 def orthonormality_error(basis: Float[Array | np.ndarray, "dim rank"]) -> Any:
-    """‖VᵀV - I‖_F, for concrete arrays in float64.
-
-    Raises:
-        ValueError: ``basis`` is no matrix of real numbers.
-    """
+    """‖VᵀV - I‖_F, for concrete arrays in float64."""
     _require_matrix("basis", basis)
     if isinstance(basis, jax.core.Tracer):
         gram = jnp.matmul(basis.T, basis, precision=_PRECISION)
@@ -98,10 +94,6 @@ def orthogonal_iteration(
             there are not as many.
         num_iterations: at least 1.
         chunk_size: rows multiplied at a time; all at once if None.
-
-    Raises:
-        ValueError: ``rank`` is not between 1 and the smaller side of ``rows``, another count is too small,
-            or ``rows`` is no matrix of real numbers.
     """
     require_key(key)
     count, dim = _require_matrix("rows", rows)
@@ -136,10 +128,6 @@ def gram_subspace(rows: Float[Array | np.ndarray, "rows dim"], rank: int) -> Sub
     Args:
         rows: H; concrete.
         rank: how many directions are wanted.
-
-    Raises:
-        ValueError: ``rank`` is not between 1 and the smaller side of ``rows``, or ``rows`` is no matrix of
-            finite real numbers.
     """
     count, dim = _require_matrix("rows", rows)
     rank = require_integer("rank", rank, 1, min(count, dim))

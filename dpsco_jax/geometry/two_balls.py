@@ -45,9 +45,6 @@ def project_two_balls(
         radius_a: R > 0; may be traced.
         center_b: b, ``[dim]``.
         radius_b: r > 0; may be traced.
-
-    Raises:
-        ValueError: if a concrete radius is not positive.
     """
     require_each(require_number, point=point, center_a=center_a, center_b=center_b)
     require_each(require_positive, radius_a=radius_a, radius_b=radius_b)
@@ -81,11 +78,7 @@ def two_balls(
     center_b: Float[Array | np.ndarray, "dim"],
     radius_b: ArrayLike,
 ) -> Domain:
-    """The intersection as a domain for vectors ``[dim]``; arguments as for ``project_two_balls``.
-
-    Raises:
-        ValueError: if a concrete radius is not positive.
-    """
+    """The intersection as a domain for vectors ``[dim]``; arguments as for ``project_two_balls``."""
     require_each(require_number, center_a=center_a, center_b=center_b)
     require_positive("radius_a", radius_a)
     require_positive("radius_b", radius_b)

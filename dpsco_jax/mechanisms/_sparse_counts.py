@@ -46,11 +46,7 @@ def entries(
     num_users: int,
     signed: bool,
 ) -> Entries:
-    """The entries in order. Unless ``signed``, negative counts are none.
-
-    Raises:
-        ValueError: the arrays are not of one dimension and length, or of another kind.
-    """
+    """The entries in order. Unless ``signed``, negative counts are none."""
     require_number("counts", counts, "an array of real numbers")
     require_same_everywhere("counts", counts)
     require_pairs(users, items)

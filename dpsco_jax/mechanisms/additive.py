@@ -54,8 +54,8 @@ def gaussian(key: jax.Array, tree: Any, stddev: jax.typing.ArrayLike) -> Any:
         The noised tree, floating leaves in their own dtype, integer leaves in float32.
 
     Raises:
-        ValueError: ``stddev`` is negative, infinite or NaN, ``key`` is not a typed key, or a leaf of ``tree``
-            is not real: the imaginary part of a complex number would be released as it is.
+        ValueError: a leaf of ``tree`` is not real: the imaginary part of a complex number would be released
+            as it is.
     """
     require_nonnegative("stddev", stddev)
     return _add_noise(key, tree, stddev, _draws.normal)
@@ -74,8 +74,8 @@ def laplace(key: jax.Array, tree: Any, scale: jax.typing.ArrayLike) -> Any:
         The noised tree, floating leaves in their own dtype, integer leaves in float32.
 
     Raises:
-        ValueError: ``scale`` is negative, infinite or NaN, ``key`` is not a typed key, or a leaf of ``tree``
-            is not real: the imaginary part of a complex number would be released as it is.
+        ValueError: a leaf of ``tree`` is not real: the imaginary part of a complex number would be released
+            as it is.
     """
     require_nonnegative("scale", scale)
     return _add_noise(key, tree, scale, _draws.laplace)

@@ -101,7 +101,7 @@ class NoiseCorrelation(NamedTuple):
         """Standard deviation of the noise in the sums of the first 1, 2, ... steps, in units of σΔ.
 
         Raises:
-            ValueError: as for ``stretch``.
+            ValueError: an attribute is out of its range.
         """
         stretch = self.stretch()
         padded = np.zeros(self.num_steps)
@@ -136,7 +136,7 @@ class NoiseCorrelation(NamedTuple):
             sensitivity: Δ of this step.
 
         Raises:
-            ValueError: as for ``stretch``, or the statistic has other shapes.
+            ValueError: an attribute is out of its range, or the statistic has other shapes.
         """
         first = stream.step == 0
         multiplier = jnp.where(first, jnp.asarray(noise_multiplier, float), stream.multiplier)

@@ -51,9 +51,6 @@ def denoised_histogram(
         released: of ``two_stage_histogram``.
         releases: with which it ran.
         num_iterations: of ``denoising.posterior_means``, static.
-
-    Raises:
-        ValueError: arguments of other kinds, or ``num_iterations`` is not positive.
     """
     factor = projection_factor(released, releases)
     inside = denoising.posterior_means(

@@ -36,12 +36,9 @@ def posterior_means(
 
     Args:
         noisy: ``[dim]``, independent Gaussian errors.
-        stddev: standard deviation of the errors, one for all or ``[dim]``; may be traced.
-        upper: bound on the numbers; may be traced.
-        num_iterations: of EM, static.
-
-    Raises:
-        ValueError: if ``stddev``, ``upper`` or ``num_iterations`` is not positive.
+        stddev: positive standard deviation of the errors, one for all or ``[dim]``; may be traced.
+        upper: positive bound on the numbers; may be traced.
+        num_iterations: of EM, at least 1, static.
     """
     require_positive("stddev", stddev)
     require_positive("upper", upper)

@@ -62,9 +62,6 @@ def heavy_hitter_counts(
         num_users: n, public, below 2^24.
         num_items: d, public.
         stddev: of the noise on a count, nonnegative; may be traced.
-
-    Raises:
-        ValueError: an argument is out of its range or no array of integers ``[pairs]``.
     """
     num_users, num_items = (
         require_count("num_users", num_users),
@@ -104,9 +101,6 @@ def user_level_sensitivity(items_per_user: int, num_items: int) -> float:
     Args:
         items_per_user: m, the largest number of distinct items of a user, public.
         num_items: d.
-
-    Raises:
-        ValueError: an argument is not an integer of at least 1.
     """
     most = 2 * require_count("items_per_user", items_per_user)
     return math.sqrt(min(most, require_count("num_items", num_items)))

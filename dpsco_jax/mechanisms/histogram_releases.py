@@ -129,7 +129,7 @@ class ClusteredReleases:
         """The (ε, δ) of the histogram by the tightest accountant, on the host.
 
         Raises:
-            ValueError: ``delta`` is not in (0, 1), or a number is an array, of a batch of releases.
+            ValueError: a number is an array, of a batch of releases.
         """
         return certificate_of_gaussians(self.accounted, self.delta, self.noise_multiplier)
 

@@ -46,10 +46,6 @@ def frequencies(
         categories: of every item; one outside [0, num_categories) counts as no item.
         num_categories: k.
         mask: which items are there, booleans; all if left out.
-
-    Raises:
-        ValueError: ``categories`` are no integers, ``mask`` is not of booleans or of another shape, or
-            ``num_categories`` is not an integer of at least 1.
     """
     num_categories = require_integer("num_categories", num_categories, 1)
     require_integers("categories", categories)

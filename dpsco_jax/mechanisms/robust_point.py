@@ -50,9 +50,6 @@ def runs_for(failure: float) -> int:
 
     ⌈20·log(1/failure)⌉: fewer than 51 % of k independent answers are near with probability at most
     exp(-k·KL(0.51‖2/3)), and 20·KL = 1.043; 18 would not do.
-
-    Raises:
-        ValueError: if ``failure`` is not in (0, 1).
     """
     failure = require_real("failure", failure, 0.0, 1.0)
     return math.ceil(20 * math.log(1 / failure))

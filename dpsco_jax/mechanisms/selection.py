@@ -55,7 +55,7 @@ def exponential_mechanism(
         The index drawn, int32.
 
     Raises:
-        ValueError: ``epsilon`` or ``sensitivity`` is not positive, or there is no candidate.
+        ValueError: there is no candidate.
     """
     return _noisy_argmax(key, scores, epsilon, sensitivity, monotone, _draws.gumbel)
 

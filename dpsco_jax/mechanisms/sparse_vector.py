@@ -76,13 +76,9 @@ def above_threshold(
 
     Args:
         threshold: public; may be traced, as may ``epsilon`` and ``sensitivity``.
-        epsilon: pure-DP budget of the whole stream.
-        sensitivity: how far one query can move between neighbours.
+        epsilon: positive pure-DP budget of the whole stream.
+        sensitivity: positive: how far one query can move between neighbours.
         max_answers: number of "above" answers after which the stream halts; ε is split evenly.
-
-    Raises:
-        ValueError: ``epsilon``, ``sensitivity`` or ``max_answers`` is not positive, or
-            ``threshold`` is not finite.
     """
     return _sparse_vector(threshold, epsilon, sensitivity, max_answers, answer_is_above=True)
 
@@ -96,11 +92,8 @@ def below_threshold(
 
     Args:
         threshold: public; may be traced, as may ``epsilon`` and ``sensitivity``.
-        epsilon: pure-DP budget of the whole stream.
-        sensitivity: how far one query can move between neighbours.
-
-    Raises:
-        ValueError: ``epsilon`` or ``sensitivity`` is not positive, or ``threshold`` is not finite.
+        epsilon: positive pure-DP budget of the whole stream.
+        sensitivity: positive: how far one query can move between neighbours.
     """
     return _sparse_vector(threshold, epsilon, sensitivity, 1, answer_is_above=False)
 

@@ -42,16 +42,13 @@ def denoised(
 
     Args:
         noisy: symmetric.
-        stddev: s, of the noise off the diagonal; on it the noise may have up to √2·s. May be traced.
-        largest_middle: bound on the middle of the true spectrum, such as the mean of the diagonal if that is
-            known. May be traced.
+        stddev: s > 0, of the noise off the diagonal; on it the noise may have up to √2·s. May be traced.
+        largest_middle: positive bound on the middle of the true spectrum, such as the mean of the diagonal if
+            that is known. May be traced.
 
     Returns:
         Eigenvalues of which none is below ``edge``: what a whitening by them magnifies is nothing that the
         noise hides. Where the edge is above all of them the matrix has said nothing, and they are equal.
-
-    Raises:
-        ValueError: if ``stddev`` or ``largest_middle`` is not positive.
     """
     require_positive("stddev", stddev)
     require_positive("largest_middle", largest_middle)

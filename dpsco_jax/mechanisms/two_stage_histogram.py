@@ -118,7 +118,7 @@ class TwoStageReleases:
         """The (ε, δ) of both stages by the tightest accountant, on the host.
 
         Raises:
-            ValueError: ``delta`` is not in (0, 1), or a number is an array, of a batch of releases.
+            ValueError: a number is an array, of a batch of releases.
         """
         return certificate_of_gaussians(
             self.accounted, self.delta, self.coarse_multiplier, self.noise_multiplier

@@ -54,8 +54,8 @@ def sum_over_users(
         chunk_size: how many users at a time.
 
     Raises:
-        ValueError: an argument is not of its kind, JAX does not hold the data as they are, these have leaves
-            of different numbers of users, or the sample is of more users than they have.
+        ValueError: JAX does not hold the data as they are, their leaves have different numbers of users, or
+            the sample is of more users than they have.
 
     Returns:
         The sum, with the structure of what ``chunk_sum`` returns; in two parts as one float.
@@ -241,7 +241,7 @@ def map_over_users(
         of that and of one chunk.
 
     Raises:
-        ValueError: as ``sum_over_users``.
+        ValueError: the data or the sample are such as ``sum_over_users`` refuses.
     """
     require_callable("chunk_rows", chunk_rows)
     require_held("data", data)

@@ -58,10 +58,6 @@ def choice(objective: Objective, data: UserData, params: Any) -> Choice:
         data: of all users, or shapes of the same form (``jax.eval_shape``).
         params: a point, or its shapes.
 
-    Raises:
-        ValueError: if ``objective.clipped_sums`` is none of ``"auto"``, ``"ghost"`` and ``"chunks"``, or a
-            leaf of ``params`` is not real floating.
-
     Example:
         >>> import jax.numpy as jnp
         >>> from dpsco_jax.geometry import domains
@@ -107,12 +103,9 @@ def clipped_gradient_sum(
     Args:
         objective: any loss; its regularizer is not part of the sum.
         way: ``"ghost"`` or ``"chunks"``, as ``choice`` says.
-        clip_norm: bound on the joint ℓ2 norm of one user's gradient over all leaves; may be traced.
+        clip_norm: positive bound on the joint ℓ2 norm of one user's gradient over all leaves; may be traced.
         sampler: draws the users of a step from a key; all users if ``None``.
-        chunk_size: users whose gradients, or activations, are held at once.
-
-    Raises:
-        ValueError: if ``way`` is another, or ``clip_norm`` or ``chunk_size`` is not positive.
+        chunk_size: how many users, at least 1, whose gradients, or activations, are held at once.
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_choice("way", way, ("ghost", "chunks"))

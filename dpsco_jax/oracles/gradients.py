@@ -72,13 +72,11 @@ def per_user_gradients(
 
     Args:
         gradient: ``user_gradient(objective)`` or ``smoothed.user_gradient(objective, radius)``.
-        clip_norm: bound on the joint ℓ2 norm of one user's gradient over all leaves, as for
+        clip_norm: positive bound on the joint ℓ2 norm of one user's gradient over all leaves, as for
             ``clipped_gradient_sum``; gradients as they are if ``None``. May be traced.
         sampler: draws the users of a step from a key, a fixed number of them; all users if ``None``.
-        chunk_size: users whose data and intermediate results are held at once; all if ``None``.
-
-    Raises:
-        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
+        chunk_size: how many users, at least 1, whose data and intermediate results are held at once; all if
+            ``None``.
     """
     require_callable("gradient", gradient)
     require_given(require_callable, sampler=sampler)
@@ -129,12 +127,9 @@ def clipped_gradient_sum(
 
     Args:
         gradient: ``user_gradient(objective)`` or ``smoothed.user_gradient(objective, radius)``.
-        clip_norm: bound on the joint ℓ2 norm of one user's gradient over all leaves; may be traced.
+        clip_norm: positive bound on the joint ℓ2 norm of one user's gradient over all leaves; may be traced.
         sampler: draws the users of a step from a key; all users if ``None``.
-        chunk_size: users whose gradients are held at once.
-
-    Raises:
-        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
+        chunk_size: how many users, at least 1, whose gradients are held at once.
     """
     require_callable("gradient", gradient)
     require_given(require_callable, sampler=sampler)

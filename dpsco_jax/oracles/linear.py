@@ -147,14 +147,11 @@ def clipped_gradient_sum(
 
     Args:
         model: ``objective.linear_model``.
-        clip_norm: bound on the ℓ2 norm of one user's gradient; may be traced.
+        clip_norm: positive bound on the ℓ2 norm of one user's gradient; may be traced.
         sampler: draws the users of a step from a key; all users if ``None``.
-        chunk_size: users whose gradients are held at once. Without effect where all users take part with
-            one item each: nothing is held then.
+        chunk_size: how many users, at least 1, whose gradients are held at once. Without effect where all
+            users take part with one item each: nothing is held then.
         smoothing_radius: r ≥ 0, of shifts drawn for every item; no shifts if ``None``. May be traced.
-
-    Raises:
-        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive, or the radius is negative.
     """
     require_instance("model", model, LinearModel)
     require_given(require_callable, sampler=sampler)

@@ -52,15 +52,12 @@ def per_user_gradients(
 
     Args:
         model: ``objective.linear_model``.
-        clip_norm: bound on the ℓ2 norm of one user's gradient, such as ``objective.lipschitz``; may be
-            traced.
+        clip_norm: positive bound on the ℓ2 norm of one user's gradient, such as ``objective.lipschitz``; may
+            be traced.
         sampler: draws the users of a step from a key, a fixed number of them, such as
             ``sampling.without_replacement``; all users if ``None``.
-        chunk_size: users whose rows are read at once.
+        chunk_size: how many users, at least 1, whose rows are read at once.
         smoothing_radius: r ≥ 0, of shifts drawn for every item; no shifts if ``None``. May be traced.
-
-    Raises:
-        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive, or the radius is negative.
     """
     require_instance("model", model, LinearModel)
     require_given(require_callable, sampler=sampler)

@@ -46,9 +46,6 @@ def draw_levels(
     """Levels J with P(J = j) = 2^-j for j = 1..max_level, and 0 (no correction) otherwise. Exact.
 
     The number of leading zeros of uniform bits is geometric.
-
-    Raises:
-        ValueError: if ``max_level`` is not in [0, 31].
     """
     require_key(key)
     require_integer("max_level", max_level, 0, 31)

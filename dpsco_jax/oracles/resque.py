@@ -126,9 +126,6 @@ def draw_pool(
         center: c, ``[dim]``.
         smoothing_radius: ρ > 0; may be traced.
         num_queries: static.
-
-    Raises:
-        ValueError: if ``num_queries`` or a concrete ``smoothing_radius`` is not positive.
     """
     require_key(key)
     require_callable("gradient", gradient)
@@ -241,9 +238,6 @@ def pool_oracle(smoothing_radius: ArrayLike) -> Oracle:
 
     Its ``gradient`` is the mean ``[dim]``; ``extra_args`` holds nothing, and ``num_gradients`` is zero: all
     queries were made when the pool was drawn.
-
-    Raises:
-        ValueError: if a concrete ``smoothing_radius`` is not positive.
     """
     require_positive("smoothing_radius", smoothing_radius)
 

@@ -60,7 +60,7 @@ def means(bound: ArrayLike, chunk_size: int = 64) -> Moments:
         chunk_size: users whose means are held at once.
 
     Raises:
-        ValueError: if an argument is not positive, or, by the function, the rows are one-hot.
+        ValueError: by the function, if the rows are one-hot.
     """
     return _of_entries(bound, chunk_size, lambda x: x)
 
@@ -74,7 +74,7 @@ def mean_squares(bound: ArrayLike, chunk_size: int = 64) -> Moments:
         chunk_size: users whose mean squares are held at once.
 
     Raises:
-        ValueError: if an argument is not positive, or, by the function, the rows are one-hot.
+        ValueError: by the function, if the rows are one-hot.
     """
     return _of_entries(bound, chunk_size, jnp.square)
 
@@ -113,8 +113,8 @@ def second_moments(bound: ArrayLike, chunk_size: int = 64) -> Moments:
         chunk_size: users whose matrices are held at once.
 
     Raises:
-        ValueError: if an argument is not positive, or, by the function, the rows are one-hot or a user has so
-            many item slots that rounding is not covered: (items + 4)·√min(items, dim) is above 65,536.
+        ValueError: by the function, if the rows are one-hot or a user has so many item slots that rounding is
+            not covered: (items + 4)·√min(items, dim) is above 65,536.
     """
     require_positive("bound", bound)
     require_count("chunk_size", chunk_size)

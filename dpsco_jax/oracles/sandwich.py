@@ -63,7 +63,7 @@ def sandwich_sums(
         chunk_size: users whose rows are held at once.
 
     Raises:
-        ValueError: if a number is not positive, params is a matrix, or, by the function, rows are one-hot.
+        ValueError: params is a matrix, or, by the function, rows are one-hot.
     """
     require_instance("model", model, LinearModel)
     _linear_rows.require_vector(model, "a sandwich")

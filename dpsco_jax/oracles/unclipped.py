@@ -52,11 +52,7 @@ def mean_gradient(
         sampler: draws the users of a step from a key; all users if ``None``.
         smoothing_radius: r ≥ 0, and then the loss must be defined within r of the domain; no shifts if
             ``None``. May be traced.
-        chunk_size: users whose losses are evaluated at once.
-
-    Raises:
-        ValueError: if ``count`` or ``chunk_size`` is not positive, or a concrete radius is negative or not
-            finite.
+        chunk_size: how many users, at least 1, whose losses are evaluated at once.
     """
     require_instance("objective", objective, Objective)
     require_given(require_callable, sampler=sampler)

@@ -279,11 +279,7 @@ def composition(counts: Mapping[Release, int]) -> Composition:
 
 
 def repeated(release: Release, count: int) -> Composition:
-    """The release ``count`` times on the same records, adaptively, with fresh randomness.
-
-    Raises:
-        ValueError: if ``count`` is not an integer of at least 0.
-    """
+    """The release ``count`` times on the same records, adaptively, with fresh randomness."""
     return composition({release: require_integer("count", count, 0)})
 
 

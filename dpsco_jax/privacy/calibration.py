@@ -61,7 +61,7 @@ def calibrate(
         numbers. For JAX arrays, an array; ``nan`` where neither end meets the budget.
 
     Raises:
-        ValueError: if an argument is out of range, or (host numbers) neither end meets the budget.
+        ValueError: neither end of the range meets the budget, where numbers are concrete.
     """
     _check_budget(epsilon, delta)
     require_callable("loss_of", loss_of)
@@ -140,7 +140,7 @@ def calibrate_sampling_probability(
         numbers, else an array, ``nan`` where even 1e-9 is too much.
 
     Raises:
-        ValueError: if an argument is out of range, or (host numbers) even 1e-9 is too much.
+        ValueError: even 1e-9 is too much, where numbers are concrete.
     """
     _check_budget(epsilon, delta)
     require_positive("noise_multiplier", noise_multiplier)

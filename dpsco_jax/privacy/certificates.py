@@ -123,7 +123,7 @@ def certificate_of(
         max_points: of a grid of losses. Fewer are faster, and prove a larger ε.
 
     Raises:
-        ValueError: if an argument is out of range, or a release was made for another relation.
+        ValueError: a release was made for another relation.
     """
     delta, assumptions = _checked(delta, assumptions)
     require_relation("relation", relation)
@@ -159,7 +159,7 @@ def state_certificate(
         assumptions: further sentences to carry along.
 
     Raises:
-        ValueError: as ``privacy_spent``; δ is out of range; or the state is that of a batch.
+        ValueError: the state is that of a batch, or one that ``privacy_spent`` refuses.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -188,11 +188,7 @@ def state_certificate(
 
 
 def accounted_by(accountant: str) -> str:
-    """The name of an accountant with the version of this library, as certificates state it.
-
-    Raises:
-        ValueError: ``accountant`` is no text.
-    """
+    """The name of an accountant with the version of this library, as certificates state it."""
     require_instance("accountant", accountant, str)
     return f"{accountant} (dpsco_jax {__version__})"
 

@@ -61,7 +61,7 @@ def certified_noise_multiplier(
         where a record is hardly ever sampled, 0.01.
 
     Raises:
-        ValueError: if an argument is out of range or the scheme has no proof under the relation.
+        ValueError: the scheme has no proof under the relation.
     """
     require_instance("sampling", sampling, GaussianSampling)
     num_steps = require_integer("num_steps", num_steps, 1)

@@ -78,9 +78,6 @@ def open_ledger(
         shareable: whether docs/theory/ledger.md proves that releases charged without amplification may look
             at the same draws as well: so for Gaussian releases on Poisson samples. Of no effect unless
             ``sampled``.
-
-    Raises:
-        ValueError: ``relation`` is no ``NeighboringRelation``, or ``sampled`` or ``shareable`` no boolean.
     """
     require_relation("relation", relation)
     _make_known_to_flax()
@@ -106,8 +103,8 @@ def charge(ledger: Ledger, loss: PrivacyLoss) -> Ledger:
             negative or NaN anywhere.
 
     Raises:
-        ValueError: ``ledger`` is no ``Ledger`` or ``loss`` no ``PrivacyLoss``; a concrete loss is negative or
-            NaN; or the ledger was cast to less than float32, in which small charges vanish.
+        ValueError: a concrete loss is negative or NaN, or the ledger was cast to less than float32, in which
+            small charges vanish.
     """
     require_instance("ledger", ledger, Ledger)
     require_instance("loss", loss, PrivacyLoss)
@@ -191,8 +188,7 @@ def privacy_spent(
     Raises:
         ValueError: ``opt_state`` holds no ledger (so that nothing is known of it), ledgers of different
             neighbouring relations, an object of a class that is no pytree (in which a ledger would be left
-            out), or a ledger as files keep it, which is a dictionary; ``independent_draws`` is no boolean; or
-            ``trust`` holds something else than types.
+            out), or a ledger as files keep it, which is a dictionary.
     """
     opt_state = _plain(opt_state)
     reasons = doubts(opt_state, independent_draws=independent_draws, trust=trust)
@@ -224,7 +220,7 @@ def doubts(
         Sentences without a full stop; none if nothing is doubtful.
 
     Raises:
-        ValueError: as ``privacy_spent``.
+        ValueError: the state is one that ``privacy_spent`` refuses.
     """
     require_flag("independent_draws", independent_draws)
     found = _found(opt_state, trust)

@@ -67,7 +67,7 @@ def unbounded_unless(holds: Any, loss: PrivacyLoss) -> PrivacyLoss:
         loss: the loss that is proven where ``holds`` is true; it may hold anything elsewhere.
 
     Raises:
-        ValueError: if ``holds`` is not of booleans (NaN would count as true), or ``loss`` is no loss.
+        ValueError: ``holds`` is not of booleans (NaN would count as true).
     """
     is_bool = getattr(holds, "dtype", None) == np.bool_ or isinstance(holds, bool)
     require(is_bool, "holds", holds, "a boolean or an array of booleans")
@@ -87,9 +87,6 @@ def compose(*losses: PrivacyLoss) -> PrivacyLoss:
     What a release does may depend on those before; how much it costs, and how many there are, may not.
 
     Rényi divergences add, and so do failure probabilities (union bound). ``compose()`` is ``zero()``.
-
-    Raises:
-        ValueError: if one of the losses is not a ``PrivacyLoss``.
     """
     _require_losses(losses)
     total = losses[0] if losses else zero()
@@ -103,9 +100,6 @@ def parallel(*losses: PrivacyLoss) -> PrivacyLoss:
 
     A neighbour differs in one user, hence in one part; the others have the same law (or post-process).
     Valid when the split into parts does not depend on the data. ``parallel()`` is ``zero()``.
-
-    Raises:
-        ValueError: if one of the losses is not a ``PrivacyLoss``.
     """
     _require_losses(losses)
     total = losses[0] if losses else zero()
@@ -122,9 +116,6 @@ def scale(loss: PrivacyLoss, count: Scalar) -> PrivacyLoss:
         loss: the cost of one release.
         count: number of repetitions, a nonnegative whole number (may be traced: a traced number that is not
             one gives ``unbounded()``). No release costs nothing, also where one costs ``inf``.
-
-    Raises:
-        ValueError: if a concrete ``count`` is negative or not whole, or ``loss`` is no loss.
     """
     require_instance("loss", loss, PrivacyLoss)
     require_whole("count", count, 0)
@@ -156,9 +147,6 @@ def epsilon(loss: PrivacyLoss, delta: Scalar) -> Any:
     Returns:
         ε of shape ``[...]``; ``inf`` where δ does not exceed the failure probability of the loss, where a
         traced δ is not in (0, 1), and where the loss holds a number that no loss has, such as NaN.
-
-    Raises:
-        ValueError: if a concrete ``delta`` is not in (0, 1), or ``loss`` is no loss.
     """
     require_instance("loss", loss, PrivacyLoss)
     require_inside("delta", delta)
@@ -193,9 +181,6 @@ def delta(loss: PrivacyLoss, epsilon: Scalar) -> Any:
     Returns:
         δ of shape ``[...]``, at most 1; 1 where a traced ε is negative or NaN, and where the loss holds a
         number that no loss has, such as NaN.
-
-    Raises:
-        ValueError: if a concrete ``epsilon`` is negative or not a number, or ``loss`` is no loss.
     """
     require_instance("loss", loss, PrivacyLoss)
     require_multiplier("epsilon", epsilon)

@@ -84,7 +84,7 @@ class GaussianSteps(NamedTuple):
         """The smallest multiplier that meets (ε, δ) by ``"pld"`` or by the ledger's ``"rdp"``.
 
         Raises:
-            ValueError: if ``accountant`` is neither, or there is no such multiplier.
+            ValueError: there is no such multiplier.
         """
         require_choice("accountant", accountant, ACCOUNTANTS)
         # Schemes are tuples of numbers: those of two classes may be equal.
@@ -159,7 +159,7 @@ class GaussianSteps(NamedTuple):
         """What the run releases, for our own accountants on the host.
 
         Raises:
-            ValueError: if the scheme has no proof under the relation, or a number is out of its range.
+            ValueError: the scheme has no proof under the relation.
         """
         release = self.scheme.gaussian_release(float(noise_multiplier), self.relation)
         return repeated(release, self.num_steps)
@@ -233,7 +233,7 @@ class GaussianReleases:
         """The guarantee of the run by the tightest accountant.
 
         Raises:
-            ValueError: if a number is out of its range, or is an array, of a batch of plans.
+            ValueError: a number is an array, of a batch of plans.
         """
         require_real("noise_multiplier", self.noise_multiplier, 0.0, closed=True)
         return self.steps.certificate(self.noise_multiplier, self.delta)

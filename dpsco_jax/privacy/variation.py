@@ -123,7 +123,6 @@ def gdp_within(
         μ at which ``variation_delta`` is at most δ; above 0 if ε is above 1e-300.
 
     Raises:
-        ValueError: an argument is out of range.
         Infeasible: τ is so large that there is no such μ; ``needed`` has a τ just below that limit.
 
     Example:

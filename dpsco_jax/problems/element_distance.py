@@ -43,7 +43,7 @@ def element_distance(data: ElementData, other: ElementData) -> int:
         other: of as many users and elements, with items of the same form.
 
     Raises:
-        ValueError: if an argument is no ``ElementData``, or they are not of the same form.
+        ValueError: the two are not of the same form.
     """
     require_instance("other", other, ElementData)
     same = num_users(data) == num_users(other) and num_slots(data) == num_slots(other)

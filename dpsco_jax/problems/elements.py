@@ -87,29 +87,17 @@ class ElementData(NamedTuple):
 
 
 def num_users(data: ElementData) -> int:
-    """Number of users n: what the objective is a mean over; static and public.
-
-    Raises:
-        ValueError: ``data`` is no ``ElementData`` with arrays ``[users, slots, items, ...]``.
-    """
+    """Number of users n: what the objective is a mean over; static and public."""
     return _shape(data)[0]
 
 
 def num_slots(data: ElementData) -> int:
-    """Units of a user, empty ones included: K, or the bound where they are packed; static and public.
-
-    Raises:
-        ValueError: ``data`` is no ``ElementData`` with arrays ``[users, slots, items, ...]``.
-    """
+    """Units of a user, empty ones included: K, or the bound where they are packed; static and public."""
     return _shape(data)[1]
 
 
 def elements_of_users(data: ElementData) -> Int[Array, "users"]:
-    """Number of non-empty elements of each user (private: it is a fact about that user).
-
-    Raises:
-        ValueError: ``data`` is no ``ElementData``, or its mask no array of booleans that fits.
-    """
+    """Number of non-empty elements of each user (private: it is a fact about that user)."""
     users, slots, items = _shape(data)
     if data.mask is None:
         return jnp.full(users, slots if items else 0, jnp.int32)
@@ -121,9 +109,6 @@ def as_units(data: ElementData) -> UserData:
 
     A unit that is empty is a row whose mask is False throughout: its loss and gradient are zero, so that
     neither shapes nor the law of a sample show which elements a user has. Divide by users, not by units.
-
-    Raises:
-        ValueError: ``data`` is no ``ElementData``, or its mask no array of booleans that fits.
     """
     users, slots, _ = _shape(data)
 
@@ -140,9 +125,6 @@ def element_loss(objective: Objective) -> Callable[[PyTree, PyTree, Any], Any]:
     ``(params, items, mask) -> scalar`` with leaves ``[slots, items, ...]`` and a mask ``[slots, items]`` or
     ``None``. Empty elements count as zero. With losses that are L-Lipschitz it is k·L-Lipschitz, k the number
     of the user's elements.
-
-    Raises:
-        ValueError: ``objective`` is no ``Objective``.
     """
     one_unit = _users.user_loss(objective)
 
@@ -157,9 +139,6 @@ def mean_element_loss(objective: Objective) -> Callable[[PyTree, ElementData], A
     """The objective itself, E (11): ``(params, data) -> scalar``, the mean over users plus the regularizer.
 
     A fact about the private data: for reports and for reference optima, not for release.
-
-    Raises:
-        ValueError: ``objective`` is no ``Objective``.
     """
     one_user = element_loss(objective)
 

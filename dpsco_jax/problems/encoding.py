@@ -79,7 +79,7 @@ class Encoding:
         unlabelled: what a row without a declared label becomes: ``"error"`` or ``"drop_row"``.
 
     Raises:
-        ValueError: if a declaration is missing, contradicts another, or is out of its range.
+        ValueError: a declaration is missing or contradicts another.
     """
 
     feature_columns: Sequence[Hashable]
@@ -223,7 +223,7 @@ class Encoding:
             column: that of the labels, a ``pandas.Series``.
 
         Raises:
-            ValueError: as ``apply``.
+            ValueError: the column is one that ``apply`` refuses.
         """
         missing = absent(column)
         if self.labels is None:

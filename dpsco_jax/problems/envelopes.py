@@ -42,7 +42,7 @@ def moreau_envelope(objective: Objective, smoothing: float) -> Objective:
         smoothing: γ > 0, in units of the margin over the slope: the kink is rounded off within γ·|slope|.
 
     Raises:
-        ValueError: the loss has no such kink, claims more than is proven of it, or γ is not positive.
+        ValueError: the loss has no such kink, or claims more than is proven of it.
     """
     smoothing = _checks.require_real("smoothing", smoothing, 0.0)
     kink, bound, slope = _kink(objective)
@@ -81,7 +81,7 @@ def envelope_gap(objective: Objective, smoothing: float) -> float:
         smoothing: γ > 0.
 
     Raises:
-        ValueError: as for ``moreau_envelope``.
+        ValueError: the loss is one that ``moreau_envelope`` refuses.
 
     Example:
         >>> from dpsco_jax import problems

@@ -54,11 +54,7 @@ SmoothedLink = Callable[[Any, Any, Any], Any]
 
 
 def expected_absolute(mean: Any, spread: Any) -> Float[Array, "*batch"]:
-    """E|mean + spread·N(0, 1)|, elementwise; at spread 0 it is |mean|, with derivative sign(mean).
-
-    Raises:
-        ValueError: an argument is no array of real numbers.
-    """
+    """E|mean + spread·N(0, 1)|, elementwise; at spread 0 it is |mean|, with derivative sign(mean)."""
     # Here, since what ``custom_jvp`` is given it converts before anything else is asked.
     require_each(require_number, mean=mean, spread=spread)
     return _expected_absolute(mean, spread)
@@ -103,11 +99,7 @@ def hinge(margin: Any, label: Any, spread: Any) -> Any:
 
 
 def quantile(level: float) -> SmoothedLink:
-    """For ``losses.quantile`` at that level.
-
-    Raises:
-        ValueError: if ``level`` is not in (0, 1).
-    """
+    """For ``losses.quantile`` at that level."""
     require_inside("level", level)
 
     def link(margin: Any, label: Any, spread: Any) -> Any:
@@ -138,9 +130,6 @@ def by_quadrature(link: Callable[[Any, Any], Any], nodes: int = 64) -> SmoothedL
     Args:
         link: ``link(margin, label)``, smooth in the margin.
         nodes: at least 1.
-
-    Raises:
-        ValueError: if ``nodes < 1``.
     """
     require_callable("link", link)
     require_count("nodes", nodes)
@@ -170,8 +159,7 @@ def smoothed(objective: Objective, link: SmoothedLink, smoothing_radius: float) 
         on the norms of features.
 
     Raises:
-        ValueError: if the objective is not a linear model, if its parameters are a matrix, or
-            ``smoothing_radius`` is out of range.
+        ValueError: the objective is not a linear model, or its parameters are a matrix.
     """
     require_instance("objective", objective, Objective)
     require_callable("link", link)

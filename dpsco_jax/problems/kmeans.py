@@ -83,7 +83,7 @@ def kmeans_pp(
         memory: bytes for the distances that are held at once.
 
     Raises:
-        ValueError: if an argument is out of its range, or rows are not finite.
+        ValueError: rows are not finite.
     """
     require_key(key)
     require_flag("public", public)

@@ -55,9 +55,6 @@ def for_any_label(link: Callable[..., Any]) -> Callable[..., Any]:
 
     Returns:
         A function of the same arguments. Its gradient is zero too where the label is not finite.
-
-    Raises:
-        ValueError: ``link`` is no function.
     """
     require_callable("link", link)
 
@@ -84,11 +81,10 @@ def check_labels(objective: Any, data: Any) -> None:
             out are not looked at.
 
     Raises:
-        ValueError: if ``objective`` is no ``Objective``, ``data`` no ``UserData``; if the objective or the
-            items alone speak of labels, or a label is no real number, not finite or out of the range of the
-            loss: for ``logistic`` and ``hinge`` numbers in [0, 1] or else -1 and 1 alone, for ``squared``
-            [-label_bound, label_bound], for ``softmax`` whole numbers in [0, num_classes - 1], for the
-            others any finite number.
+        ValueError: the objective or the items alone speak of labels, or a label is no real number, not finite
+            or out of the range of the loss: for ``logistic`` and ``hinge`` numbers in [0, 1] or else -1 and 1
+            alone, for ``squared`` [-label_bound, label_bound], for ``softmax`` whole numbers in [0,
+            num_classes - 1], for the others any finite number.
     """
     # By what is read of them: their classes are defined in files that import this one.
     require(hasattr(objective, "label_range"), "objective", objective, "an Objective")

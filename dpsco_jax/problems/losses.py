@@ -51,12 +51,9 @@ def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 
     Labels are clipped to [0, 1]: -1 is the negative class as 0 is, whatever is 1 or more the positive one.
 
     Args:
-        feature_bound: ℓ2 norm onto which features are projected.
+        feature_bound: positive ℓ2 norm onto which features are projected.
         domain: of the parameters; ``None`` is the whole space.
-        ridge: λ of the regularizer (λ/2)·‖params‖².
-
-    Raises:
-        ValueError: if ``feature_bound`` is not positive or ``ridge`` is negative.
+        ridge: λ ≥ 0 of the regularizer (λ/2)·‖params‖².
     """
     return _links.objective(
         link=lambda m, y: jax.nn.softplus(m) - jnp.clip(y, 0.0, 1.0) * m,
@@ -103,13 +100,10 @@ def huber(
     """Huber regression, any real label; quadratic within ``delta`` of it, linear beyond.
 
     Args:
-        feature_bound: ℓ2 norm onto which features are projected.
+        feature_bound: positive ℓ2 norm onto which features are projected.
         delta: threshold, positive; in the units of the label.
         domain: of the parameters; ``None`` is the whole space.
-        ridge: λ of the regularizer (λ/2)·‖params‖².
-
-    Raises:
-        ValueError: if a bound is not positive or ``ridge`` is negative.
+        ridge: λ ≥ 0 of the regularizer (λ/2)·‖params‖².
     """
     _checks.require_positive("delta", delta)
     return _links.objective(
@@ -144,10 +138,10 @@ def quantile(
     """Quantile regression (pinball loss), any real label.
 
     Args:
-        feature_bound: ℓ2 norm onto which features are projected.
+        feature_bound: positive ℓ2 norm onto which features are projected.
         level: which quantile of the label is predicted, in (0, 1).
         domain: of the parameters; ``None`` is the whole space.
-        ridge: λ of the regularizer (λ/2)·‖params‖².
+        ridge: λ ≥ 0 of the regularizer (λ/2)·‖params‖².
     """
     _checks.require_inside("level", level)
     return _links.objective(
@@ -170,13 +164,10 @@ def squared(
     The Lipschitz constant holds on that ball only: squared loss has none on the whole space.
 
     Args:
-        feature_bound: ℓ2 norm onto which features are projected.
+        feature_bound: positive ℓ2 norm onto which features are projected.
         label_bound: labels are clipped to [-label_bound, label_bound].
         radius: of the domain of the parameters.
-        ridge: λ of the regularizer (λ/2)·‖params‖².
-
-    Raises:
-        ValueError: if a bound is not positive or ``ridge`` is negative.
+        ridge: λ ≥ 0 of the regularizer (λ/2)·‖params‖².
     """
     _checks.require_positive("feature_bound", feature_bound)
     _checks.require_positive("label_bound", label_bound)
@@ -206,10 +197,10 @@ def softmax(
     Labels are integers in [0, num_classes); any other label gives loss zero.
 
     Args:
-        feature_bound: ℓ2 norm onto which features are projected.
+        feature_bound: positive ℓ2 norm onto which features are projected.
         num_classes: at least 2.
         domain: of the parameters; ``None`` is the whole space.
-        ridge: λ of the regularizer (λ/2)·‖params‖².
+        ridge: λ ≥ 0 of the regularizer (λ/2)·‖params‖².
     """
     _checks.require_integer("num_classes", num_classes, 2)
     _checks.require_positive("feature_bound", feature_bound)
@@ -270,9 +261,6 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
     Args:
         point_bound: items (points with the structure of params) are projected onto this ℓ2 norm.
         radius: of the domain of the parameters.
-
-    Raises:
-        ValueError: if a bound is not positive.
     """
     _checks.require_positive("point_bound", point_bound)
     _checks.require_positive("radius", radius)

@@ -39,11 +39,7 @@ class Quadratic(NamedTuple):
 
 
 def chain(dim: int) -> Quadratic:
-    """The chain: Hessian proportional to tridiag(-1, 2, -1), b to e_1, ‖x*‖ = ‖∇F(0)‖ = 1.
-
-    Raises:
-        ValueError: if ``dim < 1``.
-    """
+    """The chain: Hessian proportional to tridiag(-1, 2, -1), b to e_1, ‖x*‖ = ‖∇F(0)‖ = 1."""
     require_count("dim", dim)
     angles = np.pi * np.arange(1, dim + 1) / (dim + 1)
     eigenvalues = 4 * np.sin(angles / 2) ** 2  # 2 - 2cos, without its cancellation

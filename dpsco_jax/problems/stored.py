@@ -104,9 +104,6 @@ class StoredUsers:
 
         Args:
             form: of ``UserData``; what it makes of a user depends on nobody else.
-
-        Raises:
-            ValueError: ``form`` is no function.
         """
         _checks.require_callable("form", form)
         other = copy.copy(self)

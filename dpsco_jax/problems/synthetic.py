@@ -129,7 +129,7 @@ def linear_regression(
         ridge: λ of the regularizer (λ/2)·‖params‖².
 
     Raises:
-        ValueError: if an argument is out of its range, or the minimizer lies outside the domain.
+        ValueError: the minimizer lies outside the domain.
     """
     _checks.require_nonnegative("noise", noise)
     _check(key, num_users, items_per_user, dim)

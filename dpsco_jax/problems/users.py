@@ -148,11 +148,7 @@ def items_per_user(data: UserData) -> Int[Array, "users"]:
 
 
 def padding_waste(data: UserData) -> float:
-    """The fraction of item slots that hold no item.
-
-    Raises:
-        ValueError: ``data`` is no ``UserData``.
-    """
+    """The fraction of item slots that hold no item."""
     _require_users(data)
     if data.mask is None:
         return 0.0
@@ -182,10 +178,6 @@ def split_users(key: Key[Array, ""], data: UserData, fraction: float) -> tuple[U
         key: used once.
         data: users × items.
         fraction: share of users in the first part, in [0, 1].
-
-    Raises:
-        ValueError: if ``fraction`` is no number in [0, 1], ``key`` no single typed key, or ``data`` no
-            ``UserData``.
     """
     require_key(key)
     require_probability("fraction", fraction)
@@ -204,7 +196,7 @@ def user_loss(objective: Objective) -> Callable[[PyTree, PyTree, Any], Any]:
     fills zeros): non-finite padding makes the gradient non-finite, and a clip then drops that user.
 
     Raises:
-        ValueError: ``objective`` is no ``Objective``, or, when the loss is traced, its loss has side effects.
+        ValueError: the loss has side effects, when it is traced.
     """
     require_instance("objective", objective, Objective)
 
@@ -227,9 +219,6 @@ def mean_loss(objective: Objective) -> Callable[[PyTree, UserData], Any]:
     """The objective itself: ``(params, data) -> scalar``, the mean user loss plus the regularizer.
 
     A fact about the private data: for reports and for reference optima, not for release.
-
-    Raises:
-        ValueError: ``objective`` is no ``Objective``.
     """
     one_user = user_loss(objective)
 

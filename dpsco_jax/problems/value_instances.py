@@ -126,7 +126,7 @@ def hard_linear_instance(
         direction: "signs" or "axis"; ``None`` is that of the larger lower bound.
 
     Raises:
-        ValueError: an argument is out of its range, or p is 1, the direction signs and ``bounded`` asked for.
+        ValueError: p is 1, the direction signs and ``bounded`` asked for.
 
     Example:
         >>> hard = hard_linear_instance(jax.random.key(0), 50, 16, 800, p=1.0, bounded=True)

@@ -100,7 +100,7 @@ def log_exponent(method: str, problem: str, dim_exponent: Fraction | int) -> Fra
         dim_exponent: a, at least 0; the papers' regime ends at 2.
 
     Raises:
-        ValueError: as above, or if a is negative.
+        ValueError: the tables have no such row, or no number of gradients in it.
     """
     require_nonnegative("dim_exponent", dim_exponent)
     return _monomials.exponent(_gradients(method, problem), _growth(dim_exponent))
@@ -117,9 +117,6 @@ def lower_bound(problem: str, setting: Setting) -> Any:
 
     min{GD, GD√d/(Nε)} for ERM, and GD/√N more before the minimum for SCO; with G²/μ and squares for
     strongly convex losses.
-
-    Raises:
-        ValueError: if the problem is not one of ``PROBLEMS``.
     """
     require_instance("setting", setting, Setting)
     _table(problem)

@@ -195,9 +195,6 @@ def risk_exponent(decay: SupportsFloat) -> float:
 
     Args:
         decay: c > 1/2. At c ≤ 1/2 the sum A_k grows with d, and no such rate is proven.
-
-    Raises:
-        ValueError: if c is not in (1/2, inf).
     """
     c = require_real("decay", decay, 0.5)
     return 2 * c / (1 + 2 * c)

@@ -226,9 +226,6 @@ def averaged_sgd_covariance(
         batch_size: b = qn, users of a step as expected.
         noise_stddev: τ = ρσ, of the noise on the sum of a step, at least 0.
         step_second_moment: S, if it is not Σ: with elements sampled alone, E Σ_k g_k g_kᵀ of their gradients.
-
-    Raises:
-        ValueError: a number is out of its range, or a matrix is not finite or of another shape.
     """
     q, sigma = _square("hessian", hessian), _square("gradient_covariance", gradient_covariance)
     dim = len(q)

@@ -73,7 +73,7 @@ def cost_exponents(method: str, accuracy_exponent: Fraction | int) -> Costs:
         accuracy_exponent: a ≥ 0; ball acceleration has the least query depth for a in [1/4, 1].
 
     Raises:
-        ValueError: if there is no such row, or a is negative.
+        ValueError: there is no such row.
     """
     require_nonnegative("accuracy_exponent", accuracy_exponent)
     growth = {"dim": Fraction(1), "kappa": Fraction(accuracy_exponent)}
@@ -114,7 +114,7 @@ def log_exponent(
         epsilon_exponent: b, at most 0.
 
     Raises:
-        ValueError: if there is no such row, or an exponent is out of range.
+        ValueError: there is no such row.
     """
     require_nonnegative("dim_exponent", dim_exponent)
     require_within("epsilon_exponent", epsilon_exponent, -math.inf, 0.0, open_low=True)

@@ -63,8 +63,8 @@ def general_norm_rate(
         columns: for matrices in Schatten norms the smaller side.
 
     Raises:
-        ValueError: an argument is out of its range, or p is 1 and d (of matrices the smaller side) below 3,
-            where the corollary's exponent 1 + 1/log d is none.
+        ValueError: p is 1 and d (of matrices the smaller side) below 3, where the corollary's exponent 1 +
+            1/log d is none.
 
     Example:
         >>> round(general_norm_rate(1.5, 10_000, 100, 0.1, 1e-6), 4)

@@ -70,10 +70,6 @@ def axis(
             called once for each combination of the static settings, and is given those only.
         choices: all values that there are (names of solvers, of data sets). A run with another value
             is refused before anything is computed. ``None`` lets every value pass.
-
-    Raises:
-        ValueError: if ``name`` is not a text, ``default`` neither a number of values nor values, ``static``
-            not a boolean, or ``choices`` is given and not a sequence of values.
     """
     require(isinstance(name, str) and bool(name), "name", name, "a text that is not empty")
     require_flag("static", static)
@@ -98,9 +94,6 @@ def product(experiment: Any) -> list[dict[str, Setting]]:
 
     Returns:
         One dict from names of axes to values for each combination.
-
-    Raises:
-        ValueError: if ``experiment`` is not an instance of a dataclass.
     """
     _require_configured("experiment", experiment)
     axes = {field.metadata["axis"]: _values(experiment, field) for field in _axes(experiment)}
@@ -111,9 +104,9 @@ def cells_of(experiment: Any) -> list[Cell]:
     """The cells of an experiment in the order of ``experiment.cells()``.
 
     Raises:
-        ValueError: if ``experiment`` is not an instance of a dataclass, has no cells, or the same cell
-            twice (an axis repeats a value); if its ``x64`` is no boolean; if a setting is not a string, a
-            finite number or a boolean, or not among the ``choices`` of its axis, which the message lists.
+        ValueError: the experiment has no cells, or the same cell twice (an axis repeats a value); a setting
+            is not a string, a finite number or a boolean, or not among the ``choices`` of its axis, which the
+            message lists.
     """
     _require_configured("experiment", experiment)
     for field in _axes(experiment):
@@ -128,22 +121,14 @@ def cells_of(experiment: Any) -> list[Cell]:
 
 
 def constants(experiment: Any) -> dict[str, Any]:
-    """The fields that are not axes, by name.
-
-    Raises:
-        ValueError: if ``experiment`` is not an instance of a dataclass.
-    """
+    """The fields that are not axes, by name."""
     _require_configured("experiment", experiment)
     fields = dataclasses.fields(experiment)
     return {f.name: getattr(experiment, f.name) for f in fields if "axis" not in f.metadata}
 
 
 def axes(experiment: Any) -> dict[str, list[Setting]]:
-    """The values of every axis by its name, those of two fields of one axis together.
-
-    Raises:
-        ValueError: if ``experiment`` is not an instance of a dataclass.
-    """
+    """The values of every axis by its name, those of two fields of one axis together."""
     _require_configured("experiment", experiment)
     found: dict[str, list[Setting]] = {}
     for field in _axes(experiment):
@@ -156,29 +141,20 @@ def config_hash(experiment: Any) -> str:
     """Identity of all that the cells of an experiment have in common, 32 hexadecimal characters.
 
     Raises:
-        ValueError: if ``experiment`` is not an instance of a dataclass, or a constant is of a kind that
-            no setting may have.
+        ValueError: a constant is of a kind that no setting may have.
     """
     _require_configured("experiment", experiment)
     return _digest(_common(experiment))
 
 
 def needs_x64(experiment: Any) -> bool:
-    """Whether an experiment declares that it runs in float64, by ``x64: ClassVar[bool] = True``.
-
-    Raises:
-        ValueError: if ``experiment`` is not an instance of a dataclass, or the declaration no boolean.
-    """
+    """Whether an experiment declares that it runs in float64, by ``x64: ClassVar[bool] = True``."""
     _require_configured("experiment", experiment)
     return require_flag("x64", getattr(experiment, "x64", False))
 
 
 def static_settings(experiment: Any, settings: Settings) -> dict[str, Setting]:
-    """The part of a cell's settings that decides which program runs it.
-
-    Raises:
-        ValueError: if ``experiment`` is not an instance of a dataclass, or ``settings`` is not a mapping.
-    """
+    """The part of a cell's settings that decides which program runs it."""
     _require_configured("experiment", experiment)
     require_instance("settings", settings, Mapping)
     names = {field.metadata["axis"] for field in _axes(experiment) if field.metadata["static"]}
@@ -186,11 +162,7 @@ def static_settings(experiment: Any, settings: Settings) -> dict[str, Setting]:
 
 
 def key_words(ids: Iterable[str]) -> np.ndarray:
-    """The first 64 bits of each identity, uint32 ``[cells, 2]``: folded into the random key.
-
-    Raises:
-        ValueError: if ``ids`` is not a collection of texts of at least 16 hexadecimal characters.
-    """
+    """The first 64 bits of each identity, uint32 ``[cells, 2]``: folded into the random key."""
     named = isinstance(ids, Iterable) and not isinstance(ids, str)
     ids = list(ids) if named else []
     found = all(isinstance(i, str) and _HEXADECIMAL.match(i) for i in ids)

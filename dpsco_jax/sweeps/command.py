@@ -70,8 +70,6 @@ def main(
         program: what help texts call the command.
 
     Raises:
-        ValueError: if ``arguments`` is not a list of texts, ``experiments`` not a mapping, or
-            ``program`` not a text.
         SystemExit: for help, with status 0, and for options that the experiment does not have, with 2.
     """
     words = sys.argv[1:] if arguments is None else arguments
@@ -124,11 +122,7 @@ class _Places:
         return None if self.share is None else parse(self.share)
 
     def executor(self) -> Executor | None:
-        """Where cells are computed; ``None`` for this process.
-
-        Raises:
-            ValueError: if a number of CPUs or GPUs is out of its range.
-        """
+        """Where cells are computed; ``None`` for this process."""
         if self.ray is None:
             return None
         address = None if self.ray == _ANY_CLUSTER else self.ray

@@ -73,8 +73,8 @@ def compile_chunk(
         devices: where to run; the cells of a chunk are split evenly among them.
 
     Raises:
-        MemoryError: if not even one cell for each device fits.
-        ValueError: if the program does not return a dict of scalars, or an argument is out of its range.
+        MemoryError: not even one cell for each device fits.
+        ValueError: the program does not return a dict of scalars.
     """
     require_instance("program", program, Program)
     cells_per_chunk = require_count("cells_per_chunk", cells_per_chunk)
@@ -110,8 +110,7 @@ def stack(inputs: Sequence[Any]) -> Any:
         inputs: pytrees of the same structure and shapes, at least one.
 
     Raises:
-        ValueError: if ``inputs`` is not a sequence of at least one pytree, or holds an integer that JAX's
-            precision does not have.
+        ValueError: there is an integer that JAX's precision does not have.
     """
     require_instances("inputs", inputs, object)
     require(bool(inputs), "inputs", inputs, "the inputs of at least one cell")

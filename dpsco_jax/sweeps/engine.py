@@ -133,9 +133,9 @@ def run(
 
     Raises:
         ValueError: before anything is computed or stored, if the experiment has no cells, the same cell
-            twice, or a value that its axis does not know; if an argument is not of its class; if
-            ``jax_enable_x64`` is on and the experiment does not declare ``x64``.
-        NoWorkersError: if the executor has no workers, or none that the run can use.
+            twice, or a value that its axis does not know; or if ``jax_enable_x64`` is on and the experiment
+            does not declare ``x64``.
+        NoWorkersError: the executor has no workers, or none that the run can use.
     """
     require_instance("store", store, Store)
     options = Options() if options is None else options
@@ -198,11 +198,7 @@ def run(
 
 
 def tally(store: Store, cells: Sequence[Cell]) -> Tally:
-    """Counts what is stored of these cells.
-
-    Raises:
-        ValueError: if ``store`` is not a ``Store``, or ``cells`` not a sequence of ``Cell``.
-    """
+    """Counts what is stored of these cells."""
     require_instance("store", store, Store)
     require_instances("cells", cells, Cell)
     states = store.statuses(cells)

@@ -88,11 +88,7 @@ class Here:
     """This process, with all its devices."""
 
     def start(self, experiment: Experiment, memory_gb: float) -> Crew:
-        """One worker, at once.
-
-        Raises:
-            ValueError: if ``experiment`` is none, or ``memory_gb`` not positive.
-        """
+        """One worker, at once."""
         needs_x64(experiment)
         memory_gb = require_real("memory_gb", memory_gb, 0.0)
         return _OneBench(Bench(experiment, memory_gb))

@@ -67,17 +67,14 @@ def panels(
     """A figure that is as wide as its number of columns calls for; use in a ``with``.
 
     Args:
-        rows: rows of panels.
+        rows: rows of panels, at least 1.
         columns: columns of panels; one makes a figure of column width, more a figure of page width.
-        height: inches of one row.
+        height: positive inches of one row.
         options: for ``matplotlib.figure.Figure.subplots``.
 
     Returns:
         A context manager that gives the figure and its axes as an array ``[rows, columns]``. Neither
         matplotlib's settings nor its backend are changed: no figure of yours is touched.
-
-    Raises:
-        ValueError: if ``rows`` or ``columns`` is not an integer of at least 1, or ``height`` not positive.
     """
     rows, columns = require_count("rows", rows), require_count("columns", columns)
     height = require_real("height", height, 0.0)
@@ -108,8 +105,7 @@ def error_bars(
         names: the values of ``series`` in the order that fixes colours and markers.
 
     Raises:
-        ValueError: if ``axes`` is none of matplotlib's, ``summary`` not a frame, ``x``, ``value`` (with its
-            ``_ci``) or ``series`` no column of it, or ``names`` not a sequence of texts.
+        ValueError: ``x``, ``value`` (with its ``_ci``) or ``series`` is no column of ``summary``.
     """
     require_instance("axes", axes, Axes)
     require_instance("summary", summary, pd.DataFrame)
@@ -140,10 +136,7 @@ def log_ticks(axis: Any, ticks: Sequence[float] | None = None) -> None:
 
     Args:
         axis: ``axes.xaxis`` or ``axes.yaxis``.
-        ticks: where; 1, 2 and 5 times powers of ten if left out.
-
-    Raises:
-        ValueError: if ``axis`` is none of matplotlib's, or ``ticks`` are not positive numbers.
+        ticks: where, positive; 1, 2 and 5 times powers of ten if left out.
     """
     require_instance("axis", axis, Axis)
     if ticks is not None:
@@ -161,9 +154,6 @@ def shared_legend(figure: Any, axes: Sequence[Any]) -> None:
     Args:
         figure: a matplotlib figure.
         axes: those of its axes whose labels are wanted, a sequence or an array of one dimension.
-
-    Raises:
-        ValueError: if ``figure`` or ``axes`` are not of those classes.
     """
     require_instance("figure", figure, Figure)
     require_instances("axes", list(axes) if isinstance(axes, np.ndarray) else axes, Axes)
@@ -178,9 +168,6 @@ def save(figure: Any, stem: Path) -> None:
     Args:
         figure: a matplotlib figure.
         stem: path without an ending.
-
-    Raises:
-        ValueError: if ``figure`` or ``stem`` are not of those classes.
     """
     require_instance("figure", figure, Figure)
     require_instance("stem", stem, str | Path)

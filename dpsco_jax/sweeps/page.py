@@ -38,9 +38,6 @@ def write(experiment: Experiment, store: Store, folder: Path, collected: Collect
 
     Returns:
         The path of the page.
-
-    Raises:
-        ValueError: if an argument is not of its class, or the experiment is none that can be run.
     """
     require_instance("store", store, Store)
     require_instance("folder", folder, str | Path)

@@ -82,10 +82,9 @@ class Ray:
         """Connects to the cluster and waits for the first worker.
 
         Raises:
-            ValueError: if ``experiment`` is none, or ``memory_gb`` not positive.
-            ModuleNotFoundError: if Ray is not installed.
-            NoWorkersError: if there is no cluster at the address, or this process is connected to another;
-                if no worker starts, or the first has other versions or other code than the driver.
+            ModuleNotFoundError: Ray is not installed.
+            NoWorkersError: there is no cluster at the address, or this process is connected to another; no
+                worker starts, or the first has other versions or other code than the driver.
         """
         needs_x64(experiment)
         memory_gb = require_real("memory_gb", memory_gb, 0.0)

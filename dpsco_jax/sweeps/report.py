@@ -37,9 +37,6 @@ def frame(experiment: Experiment, store: Store) -> pd.DataFrame:
     """One row for each stored cell of the experiment, failed ones included.
 
     Columns: the settings, the results, then those of ``BOOKKEEPING``.
-
-    Raises:
-        ValueError: if ``experiment`` is none that can be run, or ``store`` is not a ``Store``.
     """
     require_instance("store", store, Store)
     rows = store.rows(cells_of(experiment))
@@ -61,7 +58,7 @@ def summarize(table: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> 
         the mean.
 
     Raises:
-        ValueError: if ``table`` is not a frame, or ``by`` or ``values`` name what is no column of it.
+        ValueError: ``by`` or ``values`` name what is no column of ``table``.
     """
     require_instance("table", table, pd.DataFrame)
     for argument, names in (("by", by), ("values", values)):
@@ -92,10 +89,6 @@ def show(title: str, columns: Mapping[str, Sequence[Any]], console: Console | No
         title: printed above.
         columns: heading to values, in order.
         console: where to, by default standard output.
-
-    Raises:
-        ValueError: if ``title`` is not a text, ``columns`` not a mapping from headings to as many values
-            each, or ``console`` not a ``rich.console.Console``.
     """
     require_instance("title", title, str)
     require_instance("columns", columns, Mapping)
@@ -129,9 +122,6 @@ def report(
         folder: where files go.
         console: where texts go.
         html: whether all of it is written as one page, too: ``report.html``.
-
-    Raises:
-        ValueError: if ``experiment`` is none that can be run, or another argument is not of its class.
     """
     require_instance("folder", folder, str | Path)
     folder = Path(folder)

@@ -20,9 +20,6 @@ _RANGE = "I/N with 1 <= I <= N, such as 3/8"
 class Share:
     """Share ``number`` of ``total``, counted from 1.
 
-    Raises:
-        ValueError: if ``total`` is no positive integer, or ``number`` none from 1 to ``total``.
-
     Example:
         >>> from dpsco_jax.sweeps.shares import Share
         >>> Share(3, 8).total
@@ -38,21 +35,13 @@ class Share:
         require(self.number <= self.total, "number", self.number, f"from 1 to {self.total}")
 
     def has(self, cell: Cell) -> bool:
-        """Whether the cell is in this share.
-
-        Raises:
-            ValueError: if ``cell`` is not a ``Cell``.
-        """
+        """Whether the cell is in this share."""
         require_instance("cell", cell, Cell)
         return int(cell.id, 16) % self.total == self.number - 1
 
 
 def parse(share: str) -> Share:
-    """A share from a text.
-
-    Raises:
-        ValueError: if ``share`` is not ``I/N`` with ``1 <= I <= N``.
-    """
+    """A share from a text."""
     found = _TEXT.fullmatch(share) if isinstance(share, str) else None
     require(found is not None, "share", share, _RANGE)
     assert found is not None

@@ -48,9 +48,6 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
     Returns:
         The ratio with its 95 % interval, which is not a number where a mean is not positive or a sample
         has one value only.
-
-    Raises:
-        ValueError: if a sample is not a sequence of at least one real number.
     """
     _require_sample("above", above)
     _require_sample("below", below)
@@ -78,10 +75,6 @@ def power(
         typical: ``typical(values, axis=-1)``, positive: ``np.mean``, or a root mean square for a standard
             deviation.
         seed: of the bootstrap, which resamples the seeds of each x independently.
-
-    Raises:
-        ValueError: if ``samples`` does not map at least two positive numbers to real numbers each,
-            ``typical`` is not a function, or ``seed`` not an integer of at least 0.
     """
     many = isinstance(samples, Mapping) and len(samples) > 1
     require(many, "samples", samples, "values for each of at least two numbers")

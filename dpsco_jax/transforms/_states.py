@@ -34,8 +34,7 @@ def point_in(
         params: the parameters that the caller holds, whose dtypes the result has.
 
     Raises:
-        ValueError: there is no such state, two of them hold the same parameter, or one holds a parameter
-            that is no array of real numbers.
+        ValueError: there is no such state, or two of them hold the same parameter.
     """
     states = found(opt_state, kind)
     require(bool(states), "state", f"none of {kind.__name__}", f"one that holds a {kind.__name__}")

@@ -70,8 +70,7 @@ def ac_sa_eval_params(state: Any, params: Any) -> Any:
         params: the parameters that the caller holds; where no ``ac_sa`` saw them they are returned.
 
     Raises:
-        ValueError: the state holds no ``AcSaState``, two of them move one parameter, or a parameter that one
-            moves is no array of real numbers.
+        ValueError: the state holds no ``AcSaState``, or two of them move one parameter.
     """
     return _states.point_in(state, AcSaState, lambda found: found.aggregate, params)
 
@@ -100,9 +99,8 @@ def ac_sa(
             not, let it be the joint prox, and give no domain).
 
     Raises:
-        ValueError: ``smoothness`` is not positive, ``strong_convexity`` is negative or larger than
-            ``smoothness``, ``domain`` is no ``Domain`` or ``prox`` no function, or the term has no closed
-            form over the domain.
+        ValueError: ``strong_convexity`` is larger than ``smoothness``, or the term has no closed form over
+            the domain.
     """
     require_positive("smoothness", smoothness)
     require_nonnegative("strong_convexity", strong_convexity)
@@ -181,10 +179,6 @@ def balanced_smoothness(
         gradient_variance: public bound V on E‖gradient - its mean‖².
         num_steps: T, the number of updates that will be made.
         distance: public bound R on the distance from the start to a minimizer.
-
-    Raises:
-        ValueError: a concrete ``smoothness`` or ``gradient_variance`` is not in [0, inf), a concrete
-            ``distance`` not in (0, inf), or a concrete ``num_steps`` no whole number of at least 1.
     """
     require_each(require_nonnegative, smoothness=smoothness, gradient_variance=gradient_variance)
     require_positive("distance", distance)

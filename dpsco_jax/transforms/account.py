@@ -49,9 +49,8 @@ def account(
             caller vouches for independent draws.
 
     Raises:
-        ValueError: ``loss`` is no ``PrivacyLoss``, ``relation`` is no ``NeighboringRelation`` or ``sampled``
-            no boolean; or, by the update, the loss is negative or NaN, or there is an argument ``value``,
-            ``grad``, ``value_fn`` or ``loss``, which stages behind a release would read.
+        ValueError: by the update, if there is an argument ``value``, ``grad``, ``value_fn`` or ``loss``,
+            which stages behind a release would read.
     """
     require_instance("loss", loss, privacy.PrivacyLoss)
     require_relation("relation", relation)

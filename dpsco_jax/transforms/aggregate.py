@@ -70,13 +70,7 @@ class Aggregate(optax.GradientTransformationExtraArgs):
         within_half: bool = False,
         clipped_to: jax.typing.ArrayLike | None = None,
     ) -> "Aggregate":
-        """An aggregate of the two functions of an optax transformation and what goes with them.
-
-        Raises:
-            ValueError: ``init``, ``update`` or ``finish`` is no function, ``sensitivity`` is not positive,
-                ``relation`` is no ``NeighboringRelation``, ``proven`` or ``within_half`` no boolean, or
-                ``clipped_to`` not positive.
-        """
+        """An aggregate of the two functions of an optax transformation and what goes with them."""
         for name, function in (("init", init), ("update", update), ("finish", finish)):
             require_callable(name, function)
         require_positive("sensitivity", sensitivity)

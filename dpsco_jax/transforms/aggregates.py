@@ -73,10 +73,8 @@ def clipped_sum(
             best on accelerators. On a CPU 32 takes about half the time and no temporary memory.
 
     Raises:
-        ValueError: ``clip_norm`` or ``microbatch_size`` is not positive, or ``relation`` is no
-            ``NeighboringRelation``; or, by ``update``: ``clip_norm`` is no prefix of the updates, an update
-            is not real floating or, where ``params`` are given, not of shape ``[users, *param.shape]``, or
-            ``user_mask`` is no array of booleans of shape ``[users]``.
+        ValueError: by ``update``, where ``params`` are given, if an update is not of shape ``[users,
+            *param.shape]``.
     """
     return clipped_mean(clip_norm, 1, relation, microbatch_size)
 
@@ -108,10 +106,8 @@ def clipped_mean(
             best on accelerators. On a CPU 32 takes about half the time and no temporary memory.
 
     Raises:
-        ValueError: ``clip_norm``, ``num_users`` or ``microbatch_size`` is not positive, or ``relation`` is no
-            ``NeighboringRelation``; or, by ``update``: ``clip_norm`` is no prefix of the updates, an update
-            is not real floating or, where ``params`` are given, not of shape ``[users, *param.shape]``, or
-            ``user_mask`` is no array of booleans of shape ``[users]``.
+        ValueError: by ``update``, where ``params`` are given, if an update is not of shape ``[users,
+            *param.shape]``.
     """
     sensitivity = _sensitivity(clip_norm, num_users, relation)
     if microbatch_size is not None:
@@ -164,10 +160,8 @@ def summed_contributions(
             2C: ‖h - h'‖² = ‖h‖² + ‖h'‖² - 2⟨h, h'⟩.
 
     Raises:
-        ValueError: ``clip_norm`` or ``num_users`` is not positive, ``relation`` is no
-            ``NeighboringRelation``, ``nonnegative`` is no boolean; or, by ``update``: ``clip_norm`` is no
-            prefix of the updates, or an update is not real floating or narrower than float32 (its rounding
-            would change the sensitivity).
+        ValueError: by ``update``, if an update is narrower than float32 (its rounding would change the
+            sensitivity).
     """
     sensitivity = _sensitivity(clip_norm, num_users, relation)
     if require_flag("nonnegative", nonnegative) and relation is NeighboringRelation.REPLACE_ONE:
@@ -264,10 +258,6 @@ def sum_in_chunks(
         updates: leaves ``[users, ...]``, at least one.
         user_mask: bool ``[users]``; everybody if None.
         microbatch_size: users in a chunk; one chunk if None.
-
-    Raises:
-        ValueError: leaves have different numbers of users, or ``user_mask`` is no array of booleans of shape
-            ``[users]``.
     """
     num_rows = require_same_rows("updates", updates)
     if user_mask is None:

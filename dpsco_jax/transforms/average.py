@@ -49,8 +49,7 @@ def average_eval_params(state: Any, params: Any) -> Any:
         params: the parameters that the caller holds; where no ``average`` saw them they are returned.
 
     Raises:
-        ValueError: the state holds no ``AverageState``, two of them average one parameter, or a parameter
-            that one averages is no array of real numbers.
+        ValueError: the state holds no ``AverageState``, or two of them average one parameter.
     """
     return _states.point_in(state, AverageState, lambda found: found.average, params)
 
@@ -65,9 +64,6 @@ def average(
         shares: in place of it, for each step the share in [0, 1] that its iterate takes of the average of all
             iterates so far, ``[steps]``: weights w_1, w_2, ... are shares w_t/(w_1 + ... + w_t). Later
             iterates than there are entries take the last one; may be traced.
-
-    Raises:
-        ValueError: ``decay_power`` is negative, or ``shares`` is no list of numbers in [0, 1].
     """
     require_nonnegative("decay_power", decay_power)
     if shares is not None:

@@ -116,10 +116,6 @@ def centred_clip(
         quantile_rate: speed of the radius: its logarithm moves by this times the error of the share.
         microbatch_size: number of users clipped and added at a time; all at once if None, which is
             best on accelerators. On a CPU 32 takes about half the time and no temporary memory.
-
-    Raises:
-        ValueError: an argument is out of its range, or (by ``update``) an update is not real floating or
-            ``user_mask`` no array of booleans.
     """
     require_positive("radius", radius)
     require_positive("num_users", num_users)
@@ -215,10 +211,6 @@ def stable_centre_rate(
         num_users: the divisor.
         dim: number of parameters.
         relation: the one under which a user moves the sum by 2C (``REPLACE_ONE``), or by C.
-
-    Raises:
-        ValueError: a number is not positive, ``dim`` is not whole, or ``relation`` is no
-            ``NeighboringRelation``.
     """
     require_positive("noise_multiplier", noise_multiplier)
     require_positive("num_users", num_users)

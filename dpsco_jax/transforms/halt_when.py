@@ -53,9 +53,6 @@ def halt_when(
         condition: ``condition(inner_state, updates)`` of the state and the updates that ``inner``
             has just returned; a scalar bool, True to halt. The updates on which it holds are not
             applied. See the file's docstring for what it may depend on.
-
-    Raises:
-        ValueError: ``inner`` is no transformation or ``condition`` no function.
     """
     _states.require_transformation("inner", inner)
     require_callable("condition", condition)

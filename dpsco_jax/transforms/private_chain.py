@@ -53,9 +53,8 @@ def private_chain(
             not shown to any of the three, and their updates are zero.
 
     Raises:
-        ValueError: an argument is no gradient transformation, or ``trainable`` holds something else than
-            booleans; by ``init``: ``before`` has an array in its state, ``release`` no ledger, or
-            ``trainable`` is no prefix of the parameters; by ``update``: there is a stage before a sum, no
+        ValueError: by ``init``, if ``before`` has an array in its state, ``release`` no ledger, or
+            ``trainable`` is no prefix of the parameters; by ``update``, if there is a stage before a sum, no
             ``params`` are given and some are not trained, or ``after`` asks for another argument.
 
     Example:

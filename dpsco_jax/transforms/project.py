@@ -27,9 +27,6 @@ def project(domain: Domain) -> optax.GradientTransformationExtraArgs:
 
     Args:
         domain: the set; its projection acts on all leaves together.
-
-    Raises:
-        ValueError: ``domain`` is no ``Domain``.
     """
     require_instance("domain", domain, Domain)
 

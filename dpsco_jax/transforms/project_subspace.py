@@ -98,10 +98,8 @@ def project_subspace(
             subspaces are one program; a traced number below 1 leaves nothing of the statistic.
 
     Raises:
-        ValueError: ``aggregate`` is no ``Aggregate`` (a transformation that has added its noise is none),
-            ``basis`` is no real matrix with at most as many columns as rows, its columns are not orthonormal
-            (‖VᵀV - I‖_F > 1e-4), ``provenance`` is no such word, ``rank`` is not from 1 to the number of
-            columns; or, by ``update``: the basis has not as many rows as the statistic has numbers.
+        ValueError: ``aggregate`` has added its noise already, or the columns of ``basis`` are not orthonormal
+            (‖VᵀV - I‖_F > 1e-4).
     """
     require_instance("aggregate", aggregate, Aggregate)
     provenance = require_choice("provenance", provenance, PROVENANCES)
@@ -145,9 +143,6 @@ def projected_certificate(certificate: privacy.Certificate, provenance: str) -> 
     Args:
         certificate: of the same run without the projection, the releases that the basis was made of included.
         provenance: of the basis, as for ``project_subspace``; ``"private_nonreleasable"`` gives ε = inf.
-
-    Raises:
-        ValueError: ``certificate`` is no ``Certificate``, or ``provenance`` is no such word.
     """
     require_instance("certificate", certificate, privacy.Certificate)
     sentence = _ASSUMED[require_choice("provenance", provenance, PROVENANCES)]

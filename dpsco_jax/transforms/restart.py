@@ -60,8 +60,7 @@ def restart_every(
             ``ac_sa_eval_params``. After a restart it must give that point back.
 
     Raises:
-        ValueError: ``num_steps`` is no integer of at least 1, ``inner`` no transformation or ``eval_params``
-            no function; or, at ``init``, ``inner`` holds a ledger or a key, which a restart would forget.
+        ValueError: at ``init``, if ``inner`` holds a ledger or a key, which a restart would forget.
     """
     _states.require_transformation("inner", inner)
     require_callable("eval_params", eval_params)
@@ -89,9 +88,7 @@ def restart_stages(
             ``ac_sa_eval_params``. After a restart it must give that point back.
 
     Raises:
-        ValueError: there is no stage, a length is no integer in [1, 2^31), or ``of_stage`` or
-            ``eval_params`` no function; or, at ``init``, a stage holds a ledger or a key, which a restart
-            would forget.
+        ValueError: at ``init``, if a stage holds a ledger or a key, which a restart would forget.
     """
     require_callable("of_stage", of_stage)
     require_callable("eval_params", eval_params)

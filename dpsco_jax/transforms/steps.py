@@ -93,9 +93,6 @@ def combined_quadratics(
 
     Returns:
         Λ = λ + μ and c = (λa + μb)/Λ; c = a if both are zero.
-
-    Raises:
-        ValueError: if an anchor is no array of real numbers, or a concrete weight is negative.
     """
     require_each(require_number, anchor=anchor, other_anchor=other_anchor)
     require_each(

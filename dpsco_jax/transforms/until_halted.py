@@ -45,9 +45,8 @@ def until_halted(
         rest: any transformation or chain that draws no noise and releases nothing of its own.
 
     Raises:
-        ValueError: ``release`` or ``rest`` is no transformation; or, at ``init``, the state of ``rest``
-            holds a ledger or a key: once halted it would be charged no more, although a loss may not depend
-            on when a run has halted.
+        ValueError: at ``init``, if the state of ``rest`` holds a ledger or a key: once halted it would be
+            charged no more, although a loss may not depend on when a run has halted.
     """
     _states.require_transformation("release", release)
     _states.require_transformation("rest", rest)

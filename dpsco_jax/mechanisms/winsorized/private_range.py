@@ -113,7 +113,7 @@ def private_range(
             (with the keys that JAX makes by default; with others, of the same law).
 
     Raises:
-        ValueError: a number is not positive, there are no values or too many bins.
+        ValueError: there are no values, or too many bins.
     """
     require_key(key)
     bins, count, grid = _binned(values, epsilon, radius, bound, bin_width, num_users)
@@ -201,11 +201,7 @@ def _binned(
 def require_numbers(
     epsilon: ArrayLike, radius: ArrayLike, bound: ArrayLike, bin_width: ArrayLike | None
 ) -> Any:
-    """The width of the bins, after a check of the numbers of ``private_range`` that are not traced.
-
-    Raises:
-        ValueError: a number is not positive, or there are too many bins.
-    """
+    """The width of the bins, after a check of the numbers of ``private_range`` that are not traced."""
     require_each(require_positive, epsilon=epsilon, radius=radius, bound=bound)
     width = default_bin_width(radius) if bin_width is None else bin_width
     require_positive("bin_width", width)

@@ -78,8 +78,8 @@ def calibrate_winsorized(
         constants: ``"tight"`` or ``"paper"``.
 
     Raises:
-        ValueError: an argument is out of range; there are too few users for the intervals (the message
-            has the least number); ε is beyond what advanced composition gives (``"paper"``).
+        ValueError: there are too few users for the intervals (the message has the least number), or ε is
+            beyond what advanced composition gives (``"paper"``).
     """
     require_each(require_count, num_users=num_users, dim=dim, num_queries=num_queries)
     require_each(require_positive, epsilon=epsilon, radius=radius, bound=bound)

@@ -57,9 +57,6 @@ class WinsorizedReleases:
         failure: γ, what the radii were chosen for; in total over all queries.
         epsilon: the budget of all queries that was planned for; what is spent follows from the other numbers.
         delta: δ of that budget; the certificate is for this δ.
-
-    Raises:
-        ValueError: ``form`` is none of these.
     """
 
     num_users: int = static()
@@ -170,11 +167,7 @@ class WinsorizedReleases:
         return privacy.scale(self.query_loss(), self.num_queries)
 
     def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all queries, on the host; infinite where ``query_loss`` is.
-
-        Raises:
-            ValueError: ``delta`` is not in (0, 1), or a number is none of its kind.
-        """
+        """The (ε, δ) of all queries, on the host; infinite where ``query_loss`` is."""
         delta, host = float(self.delta), jax.tree.map(float, self)
         if self.form not in BOXED and bool(self.accounted):
             query = [events.gaussian(host.noise_multiplier)]

@@ -96,7 +96,7 @@ def explain(loss: Callable[[Any, Any], Any], params: Any, example: Any) -> Repor
         A ``Report``, to be printed.
 
     Raises:
-        ValueError: as ``clipped_sum``.
+        ValueError: the loss or the examples are such as ``clipped_sum`` refuses.
     """
     _checks.require_callable("loss", loss)
     _checks.require_real_leaves("params", params)

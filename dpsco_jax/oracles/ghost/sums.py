@@ -74,8 +74,8 @@ def clipped_sum(
             of flax, equinox or haiku go here after their parameters were taken out of them.
         params: pytree of real floating leaves. What is not to be trained is closed over by the loss.
         examples: pytree of arrays with a leading axis of examples.
-        clip_norm: bound on the joint l2 norm of one gradient over all leaves, or a pytree of bounds that is
-            a prefix of the parameters, each on the joint norm of its subtree; may be traced.
+        clip_norm: positive bound on the joint l2 norm of one gradient over all leaves, or a pytree of bounds
+            that is a prefix of the parameters, each on the joint norm of its subtree; may be traced.
         counted: bool ``[examples]``, which of them are to be summed; all if ``None``.
         chunk_size: examples whose activations are held at once; all if ``None``.
         normalize: if given, an offset γ > 0: gradients are scaled by C/(norm + γ) whatever their norm
@@ -90,10 +90,10 @@ def clipped_sum(
         A pytree like ``params``, in float32 at least; or two of them, the sum and its remainder.
 
     Raises:
-        ValueError: a bound or the offset is not positive, leaves are not real floating, examples have
-            different lengths or are not held by JAX as they are (see ``users.num_users``), there are so many
-            of them that rounding takes half of the bound, or the loss returns no real scalar, does not
-            depend on the example, has side effects, or draws by keys of the example that are not of threefry.
+        ValueError: examples have different lengths or are not held by JAX as they are (see
+            ``users.num_users``), there are so many of them that rounding takes half of the bound, or the loss
+            returns no real scalar, does not depend on the example, has side effects, or draws by keys of the
+            example that are not of threefry.
     """
     _checks.require_callable("loss", loss)
     _checks.require_real_leaves("params", params)
@@ -135,13 +135,10 @@ def clipped_gradient_sum(
 
     Args:
         objective: any loss; its regularizer is not part of the sum.
-        clip_norm: bound on the joint l2 norm of one user's gradient over all leaves, or a pytree of bounds
-            that is a prefix of the parameters; may be traced.
+        clip_norm: positive bound on the joint l2 norm of one user's gradient over all leaves, or a pytree of
+            bounds that is a prefix of the parameters; may be traced.
         sampler: draws the users of a step from a key; all users if ``None``.
-        chunk_size: users whose activations are held at once.
-
-    Raises:
-        ValueError: if ``clip_norm`` or ``chunk_size`` is not positive.
+        chunk_size: how many users, at least 1, whose activations are held at once.
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_given(_checks.require_callable, sampler=sampler)

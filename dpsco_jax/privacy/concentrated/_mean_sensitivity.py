@@ -45,7 +45,7 @@ def mean_sensitivity(
         relation: REPLACE_ONE or REPLACE_SPECIAL.
 
     Raises:
-        ValueError: an argument is out of range, or there is no proof under the relation.
+        ValueError: there is no proof under the relation.
     """
     _check(num_users, level, keep_level, relation)
     core, keep = float(level), float(keep_level)
@@ -72,7 +72,7 @@ def coupled_sensitivity(
         relation: REPLACE_ONE or REPLACE_SPECIAL.
 
     Raises:
-        ValueError: an argument is out of range, or there is no proof under the relation.
+        ValueError: there is no proof under the relation.
     """
     coins = selection_coins(num_users, level, keep_level, failure, relation)
     core, keep = float(level), float(keep_level)

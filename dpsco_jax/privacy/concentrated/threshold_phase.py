@@ -235,7 +235,6 @@ def calibrate_concentrated(
         The plan of the phase. Its certificate is at most (ε, δ).
 
     Raises:
-        ValueError: an argument is out of range.
         Infeasible: too few users take part; ``needed`` says how many would do.
     """
     users = _checks.require_integer("num_users", num_users, 2)
@@ -283,7 +282,6 @@ def fewest_users(calibrate: Callable[[int], Any]) -> int:
         calibrate: ``calibrate_concentrated`` with all arguments given but ``num_users``.
 
     Raises:
-        ValueError: an argument is out of range.
         Infeasible: no number of users would do.
     """
     _checks.require_callable("calibrate", calibrate)

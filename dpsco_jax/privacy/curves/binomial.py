@@ -69,7 +69,7 @@ def item_sampled_gaussian(
     A traced number that is out of its range, or NaN, has an unbounded loss.
 
     Raises:
-        ValueError: for another relation, or an argument out of range.
+        ValueError: there is no proof under the relation.
     """
     require_relation("relation", relation, RELATIONS)
     require_multiplier("noise_multiplier", noise_multiplier)

@@ -39,9 +39,6 @@ def gaussian(noise_multiplier: Scalar) -> PrivacyLoss:
     Args:
         noise_multiplier: standard deviation over ℓ2 sensitivity under the relation at hand, of shape
             ``[...]``, at least 0 (no noise costs ``inf``).
-
-    Raises:
-        ValueError: if the multiplier is negative or not a number.
     """
     require_multiplier("noise_multiplier", noise_multiplier)
     xp, (sigma,) = as_floats(noise_multiplier)
@@ -72,9 +69,6 @@ def laplace(scale: Scalar) -> PrivacyLoss:
 
     Args:
         scale: scale parameter of the noise over the ℓ1 sensitivity, shape ``[...]``, above 0.
-
-    Raises:
-        ValueError: if ``scale`` is not above 0.
     """
     require_within("scale", scale, 0.0, np.inf, open_low=True)
     xp, (found,) = as_floats(scale)
@@ -103,9 +97,6 @@ def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> 
         epsilon: shape ``[...]``, at least 0.
         bound: ``"exact"``, the divergence of randomized response, which is the largest that any ε-private
             release has; or ``"quadratic"``, the bound min(α ε² / 2, ε) that theory uses.
-
-    Raises:
-        ValueError: if ``epsilon`` is negative or not a number, or ``bound`` is another word.
     """
     require_multiplier("epsilon", epsilon)
     require_choice("bound", bound, ("exact", "quadratic"))

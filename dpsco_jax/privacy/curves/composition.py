@@ -73,7 +73,7 @@ def heterogeneous_composition(
         Σ ε_i tanh(ε_i/2) + √(2 Σ ε_i² log(1/δ₀)), and δ₀ + Σ δ_i. It is not divided by 1 + e^ε_i.
 
     Raises:
-        ValueError: for a number out of its range, or not as many of the one as of the other.
+        ValueError: there are not as many of the one as of the other.
     """
     require_instance("epsilons", epsilons, Sequence)
     require_instance("deltas", deltas, Sequence)

@@ -49,7 +49,7 @@ def poisson_subsampled_gaussian(
     A traced multiplier or probability that is out of its range, or NaN, has an unbounded loss.
 
     Raises:
-        ValueError: for another relation, or an argument out of range.
+        ValueError: there is no proof under the relation.
     """
     require_relation("relation", relation, _RELATIONS)
     xp, sigma, q = _checked(noise_multiplier, sampling_probability)

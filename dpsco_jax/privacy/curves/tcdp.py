@@ -33,11 +33,7 @@ class TruncatedCdp(NamedTuple):
 
 
 def gaussian(noise_multiplier: float) -> TruncatedCdp:
-    """One Gaussian release; σ over the ℓ2 sensitivity.
-
-    Raises:
-        ValueError: if the multiplier is not positive.
-    """
+    """One Gaussian release; σ over the ℓ2 sensitivity."""
     require_within("noise_multiplier", noise_multiplier, 0.0, math.inf, open_low=True)
     return TruncatedCdp(0.5 / noise_multiplier**2, math.inf)
 
@@ -71,21 +67,13 @@ def subsampled(loss: TruncatedCdp, sampling_fraction: float) -> TruncatedCdp:
 
 
 def scale(loss: TruncatedCdp, count: int) -> TruncatedCdp:
-    """``count`` releases of the same loss.
-
-    Raises:
-        ValueError: if ``count`` is not an integer of at least 0.
-    """
+    """``count`` releases of the same loss."""
     require_instance("loss", loss, TruncatedCdp)
     return TruncatedCdp(require_integer("count", count, 0) * loss.rho, loss.omega)
 
 
 def epsilon(loss: TruncatedCdp, delta: float) -> float:
-    """The ε that the loss proves at δ.
-
-    Raises:
-        ValueError: if δ is not in (0, 1).
-    """
+    """The ε that the loss proves at δ."""
     require_instance("loss", loss, TruncatedCdp)
     delta = require_real("delta", delta, 0.0, 1.0)
     if math.isnan(loss.rho) or math.isnan(loss.omega):

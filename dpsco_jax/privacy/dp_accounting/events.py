@@ -161,9 +161,6 @@ def subsampled_gaussian_without_replacement(
 
     Under ADD_OR_REMOVE_ONE the multiplier is over the norm of one contribution, and ``population_size``
     is a public lower bound on the number of records in the larger of two neighbours.
-
-    Raises:
-        ValueError: if a size is not an integer, or ``batch_size`` is not in [0, ``population_size``].
     """
     population = require_integer("population_size", population_size, 1)
     batch = require_integer("batch_size", batch_size, 0, population)
@@ -178,11 +175,7 @@ def composed(*events: DpEvent) -> DpEvent:
 
 
 def repeated(event: DpEvent, count: int) -> DpEvent:
-    """The event ``count`` times on the same records, adaptively, with fresh randomness.
-
-    Raises:
-        ValueError: if ``count`` is not an integer of at least 0; 1.99 is not rounded to 1.
-    """
+    """The event ``count`` times on the same records, adaptively, with fresh randomness."""
     require_instance("event", event, DpEvent)
     return SelfComposedDpEvent(event, require_integer("count", count, 0))
 

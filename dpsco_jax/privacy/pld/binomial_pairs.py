@@ -41,9 +41,6 @@ def binomial_replaced_gaussian(
     """Σ_j p_j N(j/2, s²) against Σ_j p_j N(-j/2, s²): ``count`` units replaced, under REPLACE_ONE of each.
 
     Its own reverse.
-
-    Raises:
-        ValueError: unless s is positive and finite, q in (0, 1], and ``count`` an integer of at least 1.
     """
     s, places, logs = _checked(noise_multiplier, sampling_probability, count)
     if sampling_probability == 1.0:
@@ -73,9 +70,6 @@ def binomial_removed_gaussian(
     """Σ_j p_j N(j, s²) against N(0, s²): ``count`` units replaced by nothing, REPLACE_SPECIAL of each.
 
     Its reverse is needed as well; see ``pairs.poisson_gaussian``.
-
-    Raises:
-        ValueError: unless s is positive and finite, q in (0, 1], and ``count`` an integer of at least 1.
     """
     s, places, logs = _checked(noise_multiplier, sampling_probability, count)
     if sampling_probability == 1.0:

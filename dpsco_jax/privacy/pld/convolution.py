@@ -50,9 +50,6 @@ def epsilon(components: Sequence[Component], delta: float, max_points: int = MAX
 
     Returns:
         ε ≥ 0; ``inf`` if the mass of infinite loss alone exceeds δ, or losses are too great for a grid.
-
-    Raises:
-        ValueError: if δ is out of range, or a number of repetitions is not an integer.
     """
     require_within("delta", delta, 1e-200, 1.0, open_high=True)
     require_integer("max_points", max_points, 1)

@@ -39,10 +39,6 @@ def hypergeometric_replaced_gaussian(
     """It dominates a Gaussian on the sum over B of N units, ``count`` of which are replaced.
 
     REPLACE_ONE of each. Its own reverse; of one unit it is ``pairs.gaussian_without_replacement``.
-
-    Raises:
-        ValueError: unless s is positive and finite, N an integer of at least 1, and B and ``count`` integers
-            in [1, N].
     """
     require_positive("noise_multiplier", noise_multiplier)
     population = require_integer("population_size", population_size, 1)

@@ -31,9 +31,6 @@ def poisson_replaced_gaussian(noise_multiplier: float, sampling_probability: flo
 
     It dominates a Gaussian on a sum over units each of which is sampled with probability q by itself, under
     REPLACE_ONE.
-
-    Raises:
-        ValueError: unless s is positive and finite, and q in (0, 1].
     """
     return user_sampled_gaussian(noise_multiplier, sampling_probability, 1.0)
 
@@ -43,9 +40,6 @@ def user_sampled_gaussian(noise_multiplier: float, sampling_probability: float, 
 
     It dominates a Gaussian on a sum over users that are sampled with probability q, with all their units,
     the sum over a user's units clipped to κ times the norm of one; one unit is replaced.
-
-    Raises:
-        ValueError: unless s is positive and finite, q in (0, 1], and κ at least 1; κ may be infinite.
     """
     require_positive("noise_multiplier", noise_multiplier)
     require_within("sampling_probability", sampling_probability, 0.0, 1.0, open_low=True)

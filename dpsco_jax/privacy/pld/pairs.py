@@ -44,11 +44,7 @@ class Pair(NamedTuple):
 
 
 def reverse(pair: Pair) -> Pair:
-    """The pair (Q, P), whose loss is the negative of the loss under the other distribution.
-
-    Raises:
-        ValueError: if ``pair`` is not a ``Pair``.
-    """
+    """The pair (Q, P), whose loss is the negative of the loss under the other distribution."""
     require_instance("pair", pair, Pair)
 
     def cells(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -95,9 +91,6 @@ def poisson_gaussian(noise_multiplier: float, sampling_probability: float) -> Pa
     With its reverse it dominates the Poisson-subsampled Gaussian under ADD_OR_REMOVE_ONE and under
     REPLACE_SPECIAL: this pair when the record is present in the first data set, the reverse when it is
     absent. A composition must keep to one direction throughout, and ε is the larger of the two.
-
-    Raises:
-        ValueError: unless s is positive and finite, and q in (0, 1].
     """
     require_positive("noise_multiplier", noise_multiplier)
     require_within("sampling_probability", sampling_probability, 0.0, 1.0, open_low=True)
@@ -125,9 +118,6 @@ def gaussian_without_replacement(noise_multiplier: float, sampling_fraction: flo
 
     On losses above zero it agrees with ``poisson_gaussian``, below zero with the reverse of that, and the
     rest of the mass, (1-q)(1 - 2Φ(-1/2s)), lies at zero. It is its own reverse.
-
-    Raises:
-        ValueError: unless s is positive and finite, and q in (0, 1].
     """
     require_within("sampling_fraction", sampling_fraction, 0.0, 1.0, open_low=True)
     s, q = noise_multiplier, sampling_fraction
@@ -152,9 +142,6 @@ def without_replacement_cells(
 
     Returns:
         Masses that P and that Q put on the cells, ``[pairs, 2 edges]``.
-
-    Raises:
-        ValueError: unless q is in (0, 1] and the shifts are positive and finite.
     """
     require_within("sampling_fraction", sampling_fraction, 0.0, 1.0, open_low=True)
     require_within("shifts", shifts, 0.0, math.inf, open_low=True, open_high=True)
@@ -176,9 +163,6 @@ def self_mirrored(half: Pair, at_zero: float) -> Pair:
     Below zero it is the reverse of ``half``; what is left of the mass, ``at_zero``, lies at loss zero. With P
     and Q of ``half`` that is 1 - P(L > 0) - Q(L > 0), which must not be negative. It dominates whatever has
     at every ε ≥ 0, in both directions, at most the hockey-stick divergence of ``half``.
-
-    Raises:
-        ValueError: if ``half`` is not a ``Pair``, or ``at_zero`` is not in [0, 1).
     """
     require_instance("half", half, Pair)
     require_within("at_zero", at_zero, 0.0, 1.0, open_high=True)
@@ -201,11 +185,7 @@ def self_mirrored(half: Pair, at_zero: float) -> Pair:
 
 
 def laplace(scale: float) -> Pair:
-    """Laplace noise of the given scale at centres 0 and 1: the Laplace mechanism, every relation.
-
-    Raises:
-        ValueError: unless the scale is positive and finite.
-    """
+    """Laplace noise of the given scale at centres 0 and 1: the Laplace mechanism, every relation."""
     require_positive("scale", scale)
     bound = 1.0 / scale
 
@@ -228,11 +208,7 @@ def laplace(scale: float) -> Pair:
 
 
 def approximate_dp(epsilon: float, delta: float) -> Pair:
-    """Randomized response that fails with probability δ: dominates every (ε, δ)-DP release.
-
-    Raises:
-        ValueError: unless ε is in [0, inf) and δ in [0, 1).
-    """
+    """Randomized response that fails with probability δ: dominates every (ε, δ)-DP release."""
     epsilon = require_real("epsilon", epsilon, 0.0, closed=True)
     delta = require_real("delta", delta, 0.0, 1.0, closed=True)
     likely = (1.0 - delta) / (1.0 + math.exp(-epsilon))

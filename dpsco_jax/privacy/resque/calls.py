@@ -108,7 +108,7 @@ def call_loss(call: ResqueCall, failure: float, constants: Constants = "tight") 
             drift throughout, and the ternary moments of Lemma 5. ``"paper"``: the printed statement.
 
     Raises:
-        ValueError: if an argument is out of range, or a printed precondition of ``"paper"`` is violated.
+        ValueError: a printed precondition of ``"paper"`` is violated.
     """
     _checks.require_instance("call", call, ResqueCall)
     _checks.require_within("failure", failure, 0.0, 0.5, open_low=True)
@@ -182,7 +182,7 @@ def calibrate_beta(
         β, at least 1e-7, at which the budget holds, within 1e-4 relative of the largest.
 
     Raises:
-        ValueError: if an argument is out of range, or not even 1e-7 meets the budget.
+        ValueError: not even 1e-7 meets the budget.
     """
     _checks.require_callable("calls_at", calls_at)
     epsilon = _checks.require_real("epsilon", epsilon, 0.0)
